@@ -17,10 +17,6 @@ from relu_nmt.vision.loading import TASK_NAME, ImageClassifier
 def run(settings: Settings, *, progress: bool = True) -> Path:
     """Write a checkpoint in another form; return the path of the output.
 
-    Args:
-        settings: the checkpoint, the form, and the output.
-        progress: print the path and the size of the output.
-
     Raises:
         CheckpointError: the checkpoint is damaged, or the form does not support its model.
         ConfigError: the output is an existing folder, or has a wrong name.

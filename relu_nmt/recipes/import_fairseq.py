@@ -28,16 +28,13 @@ from relu_nmt.translation.task import TranslationTask
 def run(settings: Settings, *, progress: bool = True) -> Path:
     """Write a checkpoint with the weights, dictionaries and tokenisation of a model of fairseq.
 
-    Args:
-        settings: the model, its data, and the preparation of the text.
-        progress: print the path and the size of the checkpoint.
-
     Raises:
         CheckpointError: the file is damaged or no fairseq checkpoint, or relu_nmt has no such
             model.
         DataError: a dictionary or a subword model is missing or damaged.
     """
     output = output_path(settings.output)
+    # Read weights and settings, then the dictionaries from the data folder.
     theirs, tensors = read_fairseq(settings.checkpoint)
     task = TranslationTask.from_data_folder(
         settings.data, theirs.get("source_lang"), theirs.get("target_lang")
@@ -47,16 +44,13 @@ def run(settings: Settings, *, progress: bool = True) -> Path:
         source_text=_pipeline(task.source_text, settings),
         target_text=_pipeline(task.target_text, settings),
     )
+    # Translate settings and names of weights.
     config = transformer_config(theirs, settings.checkpoint)
     try:
         ours = transformer_tensors(tensors, config)
     except (RuntimeError, IndexError, ValueError) as error:  # from tensors of a wrong shape
         raise CheckpointError(f"{settings.checkpoint}: damaged weights ({error})") from error
-    save_model(output, config, task, ours, settings.checkpoint)
-    if progress:
-        pair = f"{task.source_lang}-{task.target_lang}"
-        print(f"written: {output} ({pair}, {output.stat().st_size:,} bytes)")
-    return output
+    return save_model(output, config, task, ours, settings.checkpoint, progress)
 
 
 def _pipeline(known: TextPipeline, settings: Settings) -> TextPipeline:
@@ -80,8 +74,9 @@ def save_model(
     task: TranslationTask,
     tensors: Mapping[str, Tensor],
     origin: str,
-) -> None:
-    """Write a model of another toolkit as a checkpoint.
+    progress: bool,
+) -> Path:
+    """Write a model of another toolkit as a checkpoint; return the path.
 
     Args:
         path: the checkpoint to write.
@@ -89,6 +84,7 @@ def save_model(
         task: pipelines and dictionaries of the model.
         tensors: weights of the model under relu_nmt's names.
         origin: path of the original model, for messages.
+        progress: print the path and the size of the checkpoint.
 
     Raises:
         CheckpointError: the weights do not fit the settings or the dictionaries, or the file
@@ -121,3 +117,7 @@ def save_model(
     metadata: dict[str, Any] = {"model_config": to_dict(config), "task": task.to_state()}
     metadata["args"] = {"model": to_dict(config)}
     save_checkpoint(target_of(path), Checkpoint(dict(model.state_dict()), metadata))
+    if progress:
+        pair = f"{task.source_lang}-{task.target_lang}"
+        print(f"written: {path} ({pair}, {path.stat().st_size:,} bytes)")
+    return path

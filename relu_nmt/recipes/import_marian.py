@@ -15,10 +15,6 @@ from relu_nmt.translation.task import TranslationTask
 def run(settings: Settings, *, progress: bool = True) -> Path:
     """Write a checkpoint with the weights, dictionary and SentencePiece models of a folder.
 
-    Args:
-        settings: the folder, the target language, and the checkpoint to write.
-        progress: print the path and the size of the checkpoint.
-
     Raises:
         CheckpointError: a file is damaged or missing, or relu_nmt has no such model.
         ConfigError: the model lacks the target language, or has several and none is given.
@@ -28,6 +24,7 @@ def run(settings: Settings, *, progress: bool = True) -> Path:
     output = output_path(settings.output)
     theirs = MarianModel.read(settings.folder, settings.target_lang)
     words = theirs.dictionary()
+    # Each side has its own SentencePiece model; the target code comes first in each source.
     source, target = (
         TextPipeline(
             language, subword=load_subword("sentencepiece", Path(settings.folder, f"{side}.spm"))
@@ -36,8 +33,5 @@ def run(settings: Settings, *, progress: bool = True) -> Path:
     )
     source = replace(source, first_symbol=theirs.target_code)
     task = TranslationTask(source, target, words, words)
-    save_model(output, theirs.config(), task, theirs.our_tensors(), settings.folder)
-    if progress:
-        pair = f"{task.source_lang}-{task.target_lang}"
-        print(f"written: {output} ({pair}, {output.stat().st_size:,} bytes)")
-    return output
+    config, tensors = theirs.config(), theirs.our_tensors()
+    return save_model(output, config, task, tensors, settings.folder, progress)

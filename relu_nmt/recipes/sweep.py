@@ -71,7 +71,6 @@ class SweepResult:
 
     Args:
         report: path of report.html; results.csv stands beside it.
-        data: numbers of all models in the folder.
         failed: number of steps that crashed; a step that diverged is a result.
         signal: number of the signal that stopped the sweep, if any.
     """
@@ -93,10 +92,6 @@ def run(settings: Settings, *, progress: bool = True) -> SweepResult:
     """Run all steps that are not done, and write the report after every step.
 
     Each training and each evaluation is a process of its own. With ``report_only`` no step runs.
-
-    Args:
-        settings: the settings of the sweep.
-        progress: print a line per event.
 
     Raises:
         ConfigError: the folder holds other files, or none with ``report_only``, a step was run
@@ -146,12 +141,7 @@ def run(settings: Settings, *, progress: bool = True) -> SweepResult:
 def _checked_trainings(
     config: SweepConfig, steps: Sequence[Step]
 ) -> list[TranslationTrainingSettings]:
-    """Return the settings of the trainings.
-
-    Raises:
-        ConfigError: flags contradict each other or the sweep's own flags, or would leave no
-            checkpoint to evaluate.
-    """
+    """Return the settings of the trainings."""
     if "--no-save" in config.train_flags:
         raise ConfigError("--no-save: there is no checkpoint to evaluate; leave it out")
     budget = config.time.flags[0].removeprefix("--").replace("-", "_")
@@ -167,11 +157,7 @@ def _checked_trainings(
 
 
 def _checked_evaluation(config: SweepConfig, plan: SweepPlan) -> TranslateSplitSettings:
-    """Return the settings of the first evaluation; all evaluations share their flags.
-
-    Raises:
-        ConfigError: flags contradict each other or the sweep's own flags.
-    """
+    """Return the settings of the first evaluation; all evaluations share their flags."""
     _refuse(
         TranslateSplitSettings, "in --generate-flags", config.generate_flags, GENERATE_OWN_FLAGS
     )
@@ -201,12 +187,7 @@ def _check_documents(settings: Settings, training: TranslationTrainingSettings) 
 
 
 def _checked_task(settings: Settings, training: TranslationTrainingSettings) -> dict[str, str]:
-    """Return languages, dictionaries and text of the data, in words.
-
-    Raises:
-        ConfigError: the folder's results, or the models to start from, are of another task.
-        DataError: the data folder is damaged.
-    """
+    """Return languages, dictionaries and text of the data, in words."""
     config, data = settings.sweep, data_folders(settings.data)[0]
     languages = training.task.source_lang, training.task.target_lang
     task = TranslationTask.from_data_folder(data, *languages).describe()
@@ -221,11 +202,7 @@ def _checked_task(settings: Settings, training: TranslationTrainingSettings) -> 
 
 
 def _refuse_foreign(folder: Path) -> None:
-    """Refuse to overwrite a report in a folder without a sweep.
-
-    Raises:
-        ConfigError: the folder has such a report.
-    """
+    """Refuse to overwrite a report in a folder without a sweep."""
     if (folder / SWEEP_FILE).exists() or has_results(folder):
         return
     for name in (REPORT_NAME, CSV_NAME, CARD_NAME):
@@ -265,13 +242,9 @@ def _parser(settings_class: type[SettingsT], name: str) -> argparse.ArgumentPars
 def _refuse(
     settings_class: type[SettingsT], where: str, typed: Sequence[str], own: Mapping[str, str]
 ) -> None:
-    """Refuse flags that do not exist, or that the sweep sets itself.
+    """Refuse flags that do not exist, or whose fields are in ``own``, which the sweep sets.
 
-    Args:
-        settings_class: settings of their command.
-        where: words for messages that name the place of the flags.
-        typed: the flags.
-        own: fields that the sweep sets, with the flags that set them.
+    Messages say ``where`` the flags stand, and the flag of the sweep that sets them.
     """
     found = _parser(settings_class, where).parse_args(typed)
     for name, setter in own.items():
@@ -291,6 +264,7 @@ def _settings_of(
 def _check_checkpoint(config: SweepConfig, trainer: TrainerConfig) -> None:
     """Check that a training will write the checkpoint to evaluate."""
     which, number, checkpoint = config.checkpoint, config.averaged, trainer.checkpoint
+    # A single checkpoint: the training must write its kind.
     if which == "best" and trainer.validation.disable_validation:
         raise ConfigError(
             "--disable-validation: there is no best checkpoint; add --checkpoint last"
@@ -299,6 +273,7 @@ def _check_checkpoint(config: SweepConfig, trainer: TrainerConfig) -> None:
         raise ConfigError("--no-last-checkpoints: there is no last checkpoint; leave it out")
     if number is None:
         return
+    # An average: the training must write and keep enough checkpoints.
     updates, interval = config.time.updates, checkpoint.save_interval_updates
     if updates is None:
         raise ConfigError(

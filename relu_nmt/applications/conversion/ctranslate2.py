@@ -30,11 +30,7 @@ ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu-tanh": "GELUTanh", "silu": 
 
 
 def save_ctranslate2(loaded: LoadedModel, folder: Path) -> None:
-    """Write a model in the format of CTranslate2: ``model.bin``, ``config.json``, vocabularies.
-
-    Args:
-        loaded: the model and its dictionaries.
-        folder: an existing folder.
+    """Write ``model.bin``, ``config.json`` and the vocabularies to an existing folder.
 
     Raises:
         CheckpointError: CTranslate2 does not support the model.
@@ -68,11 +64,7 @@ def save_ctranslate2(loaded: LoadedModel, folder: Path) -> None:
 
 
 def _check(model: EncoderDecoder) -> None:
-    """Check that CTranslate2 supports the model.
-
-    Raises:
-        CheckpointError: a part of the model is missing there; the message names it.
-    """
+    """Check that CTranslate2 supports the model."""
     config = model.config
     for slot in ("encoder", "decoder", "cross"):
         spec = AttentionSpec.parse(config.attention_of(slot))

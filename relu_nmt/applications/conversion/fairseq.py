@@ -135,11 +135,7 @@ def _settings(found: Mapping[str, Any], path: str | os.PathLike[str]) -> dict[st
 def transformer_config(
     theirs: Mapping[str, Any], path: str | os.PathLike[str]
 ) -> TransformerConfig:
-    """Return relu_nmt's settings of a transformer.
-
-    Args:
-        theirs: fairseq's settings.
-        path: path of the checkpoint, for messages.
+    """Return relu_nmt's settings from fairseq's; messages name the path of the checkpoint.
 
     Raises:
         CheckpointError: relu_nmt has no such model.
@@ -173,12 +169,7 @@ def transformer_config(
 def transformer_tensors(
     theirs: Mapping[str, Tensor], config: TransformerConfig
 ) -> dict[str, Tensor]:
-    """Return the weights under relu_nmt's names, in float32; unknown names stay.
-
-    Args:
-        theirs: fairseq's weights, of any version.
-        config: relu_nmt's settings of the model.
-    """
+    """Return fairseq's weights under relu_nmt's names, in float32; unknown names stay."""
     # Bring the weights of all versions into the form of the last one.
     tensors = {n: t.float() for n, t in theirs.items() if not _UNUSED.fullmatch(n)}
     tensors = {_NUMBERED_NORM.sub(_named_norm, name): t for name, t in tensors.items()}
@@ -227,11 +218,7 @@ def _separate_projections(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def joined_projections(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors with queries, keys and values joined as in relu_nmt.
-
-    Args:
-        tensors: tensors by names such as ``self_attn.q_proj.weight``, ``encoder_attn.k_proj.bias``.
-    """
+    """Join the projections ``self_attn.q_proj.weight`` and so on of queries, keys and values."""
     found = dict(tensors)
     for name in tensors:
         if "_attn.q_proj." not in name:

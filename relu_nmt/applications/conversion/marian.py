@@ -49,11 +49,9 @@ class MarianModel:
     """The files of a model's folder.
 
     Args:
-        folder: the folder.
         settings: content of ``config.json``.
         symbols: symbols of ``vocab.json``, in the order of their ids.
         languages: languages of source and target.
-        tensors: weights by name.
         target_code: first symbol of each source, which selects the target language; None for a
             model with one target language.
     """
@@ -69,10 +67,8 @@ class MarianModel:
     def read(cls, folder: str | os.PathLike[str], target_lang: str | None = None) -> "MarianModel":
         """Read a folder of ``save_pretrained`` or of the Hugging Face hub.
 
-        Args:
-            folder: the folder.
-            target_lang: target language, for a model with several: ``fra`` if the vocabulary has
-                ``>>fra<<``. None for a model with one.
+        A model with several target languages needs ``target_lang``: ``fra`` if the vocabulary has
+        ``>>fra<<``.
 
         Raises:
             CheckpointError: a file is missing or damaged, or the model is none of Marian.

@@ -59,11 +59,7 @@ class _Images(_Graph):
 
 
 def save_onnx(loaded: LoadedModel, folder: Path) -> None:
-    """Write a translation model: two graphs, and ``config.json`` with symbols and limits.
-
-    Args:
-        loaded: the model and its dictionaries.
-        folder: an existing folder.
+    """Write two graphs, and ``config.json`` with symbols and limits, to an existing folder.
 
     Raises:
         CheckpointError: PyTorch cannot express a part of the model in a graph.
@@ -124,11 +120,7 @@ def save_onnx(loaded: LoadedModel, folder: Path) -> None:
 
 
 def save_image_onnx(classifier: ImageClassifier, folder: Path) -> None:
-    """Write an image classifier: ``model.onnx``, and ``config.json`` (classes, height, width).
-
-    Args:
-        classifier: the model.
-        folder: an existing folder.
+    """Write ``model.onnx``, and ``config.json`` with classes and sizes, to an existing folder.
 
     Raises:
         CheckpointError: PyTorch cannot express a part of the model in a graph.
@@ -178,10 +170,6 @@ def _export(
         shapes: free axes of each argument.
         output: name of the result in the graph.
         path: the file to write.
-
-    Raises:
-        CheckpointError: PyTorch cannot express the model in a graph.
-        OSError: the file cannot be written.
     """
     # Silence the notes of the exporter.
     logger = logging.getLogger("torch.onnx")

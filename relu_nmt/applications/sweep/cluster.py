@@ -114,6 +114,7 @@ class ClusterRunner(StepRunner):
 
     def _finish_job(self, running: RunningJob) -> None:
         """Note the end of a job from the state that it wrote."""
+        # Fetch the result; a job that the cluster ended has none.
         step, note, stopped = running.step, "", None
         try:
             stopped = result_of(running.job)

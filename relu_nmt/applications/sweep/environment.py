@@ -22,10 +22,6 @@ def probe(attentions: Sequence[str], user_modules: Sequence[str]) -> dict[str, A
 
     So the process of the sweep stays small.
 
-    Args:
-        attentions: names, with or without options.
-        user_modules: files that register attentions.
-
     Returns:
         ``gpus``: names of the GPUs; ``without_weights``: attentions without weights to measure.
 
@@ -55,6 +51,7 @@ def _inspect(attentions: Sequence[str], user_modules: Sequence[str]) -> dict[str
 
     for path in user_modules:
         import_user_module(path)
+    # Check the options of each attention, and note those without weights.
     without_weights = []
     for name in attentions:
         spec = AttentionSpec.parse(name)

@@ -71,7 +71,6 @@ class Panel:
     Args:
         title: name of the plotted values, with their unit.
         x_label: name of the values on the horizontal axis, with their unit.
-        lines: the lines to draw.
         names: labels on the horizontal axis; by default it has numbers.
         log_x: whether the horizontal axis is logarithmic.
         log_y: whether the vertical axis is logarithmic if its values span LEAST_SPAN.
@@ -95,6 +94,7 @@ def image(panels: Sequence[Panel]) -> str:
     panels = [p for p in panels if len({x for line in p.lines for x in line.points}) > 1]
     if not panels:
         return ""
+    # Lay the panels out in rows.
     columns = min(MOST_COLUMNS, len(panels))
     rows = -(-len(panels) // columns)
 
@@ -162,10 +162,7 @@ def length_figure(
 ) -> str:
     """Return plots of means over document lengths, for the ``src`` of an image.
 
-    Args:
-        data: the results.
-        columns: column, title with the unit, and divisor of its values.
-        from_zero: whether the vertical axes begin at 0.
+    Each of ``columns`` has the column, the title with the unit, and the divisor of the values.
     """
     panels = [
         Panel(
@@ -191,6 +188,7 @@ def lines_over_lengths(data: "ReportData", column: str, scale: float) -> list[Li
         }
         if not means:
             continue
+        # Draw the means with their intervals, and too few seeds as dots.
         points = {x: own.record[column] / scale for x, own in means.items()}
         errors = [_error(own, column) for own in means.values()]
         line = Line(data.label(system), style, points, errors if any(map(any, errors)) else None)

@@ -48,9 +48,7 @@ Value = float | str | None
 class SweepPlan:
     """All steps of a sweep.
 
-    Args:
-        settings: the settings of the sweep.
-        without_weights: attentions without weights to measure.
+    ``without_weights`` names the attentions without weights to measure.
 
     Example:
         >>> varied = {"lengths": (128, 512), "attentions": ("softmax",), "seeds": (1, 2)}
@@ -213,7 +211,6 @@ class Published:
     """A table of a paper, shown beside the measured figures.
 
     Args:
-        title: title of the table.
         source: paper, table, data and training.
         columns: titles by column of results.csv: ``d_bleu``, or ``d_bleu@512`` for a value of one
             document length.
@@ -240,6 +237,7 @@ class Published:
         """
         if values is None:
             return None
+        # Check the types of the fields, the form of the columns, and the rows.
         if not isinstance(values, dict) or values.keys() != PUBLISHED_FIELDS.keys():
             raise ValueError(PUBLISHED_FORM)
         for name, kind in PUBLISHED_FIELDS.items():
@@ -284,12 +282,11 @@ def read_published(path: str) -> Published:
 class SweepDescription:
     """The description of a sweep in its folder, ``sweep.json``.
 
+    Settings and environment are those of the last run.
+
     Args:
-        settings: settings of the last run.
-        environment: machine and versions of the last run.
         attentions: attentions and variants of all runs, in the order of the report; the first one
             is the baseline.
-        published: figures to show beside the measured ones, if there are any.
         task: languages, dictionaries and text of the data, in words; empty in folders of earlier
             versions.
     """
@@ -311,6 +308,7 @@ def read_description(folder: Path) -> SweepDescription | None:
     try:
         found = json.loads(path.read_text("utf-8"))
         values = found["settings"]
+        # Two fields are no options of SweepSettings.
         typed: dict[str, Any] = {
             name: tuple(values.pop(name)) for name in ("user_modules", "command")
         }
@@ -364,6 +362,7 @@ def _check_same_setting(folder: Path, old: SweepSettings, new: SweepSettings) ->
                 f"--save-dir {folder}: its results have {flag} {was}, not {now}; choose another "
                 "--save-dir"
             )
+    # Other flags are fine only as long as the folder has no results.
     flags = [SweepPlan(settings).shared_flags for settings in (old, new)]
     if flags[0] != flags[1] and has_results(folder):
         was, now = differences(*flags)
@@ -389,10 +388,8 @@ def models_in(
 ) -> dict[SweepModel, tuple[int, ...]]:
     """Return all models of a sweep's folder, with the lengths of their evaluations.
 
-    Args:
-        folder: the folder of the sweep.
-        settings: settings of the last run, whose models count even if they are not begun. Other
-            models count with the lengths of their training and of the evaluations that began.
+    The models of ``settings``, those of the last run, count even if they are not begun. Other
+    models count with the lengths of their training and of the evaluations that began.
 
     Raises:
         DataError: a file is damaged.

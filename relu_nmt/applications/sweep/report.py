@@ -87,6 +87,7 @@ def card(data: ReportData) -> dict[str, Any]:
 
 def page(data: ReportData) -> str:
     """Return the HTML page."""
+    # Give the template its data, functions and constants.
     values = {
         "data": data,
         "settings": data.description.settings,

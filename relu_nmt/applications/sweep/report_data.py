@@ -49,12 +49,9 @@ TEXTS = (*(f"{score}_signature" for score in SCORES), "feed_forward")
 
 @dataclass
 class Average:
-    """A system at a document length, over all seeds.
+    """A system at a document length in tokens, with a cell for each seed.
 
     Args:
-        system: the system.
-        length: document length of the evaluation, in tokens.
-        cells: one cell for each seed.
         record: means by column, intervals, gain; see :func:`average_cells`.
         resampled: d-BLEU of each resample of the documents, by converged seed.
         gains: gain in d-BLEU over the baseline, for each seed that converged with both.
@@ -74,7 +71,7 @@ class Average:
 
 
 def average_cells(cells: Sequence[Cell], baseline: str) -> list[Average]:
-    """Return an average for each system and length, in the order of the cells.
+    """Return an average for each system and length, in the order of the cells and their seeds.
 
     A mean is over the seeds whose training converged; the record counts the others. It has the
     columns of the cells and
@@ -85,10 +82,6 @@ def average_cells(cells: Sequence[Cell], baseline: str) -> list[Average]:
     * ``train_relative_speed``, ``decode_relative_speed``: tokens per second over those of the
       baseline;
     * ``seeds``, and the numbers of seeds by status.
-
-    Args:
-        cells: all cells; the cells of a system and length in the order of their seeds.
-        baseline: the attention to compare the others with.
     """
     groups: dict[tuple[System, int], list[Cell]] = {}
     for cell in cells:
@@ -150,6 +143,7 @@ def compare(average: Average, other: Average) -> tuple[Record, list[float]]:
     seeds = sorted(average.resampled.keys() & other.resampled.keys())
     if not seeds:
         return {}, []
+    # Average the resampled scores over the seeds, and the gains of single seeds.
     sides = (average, other)
     own, base = (np.mean([side.resampled[seed] for seed in seeds], axis=0) for side in sides)
     scores = [
@@ -170,13 +164,7 @@ def compare(average: Average, other: Average) -> tuple[Record, list[float]]:
 
 @dataclass(frozen=True)
 class ReportData:
-    """The results of a sweep, laid out as tables of systems and lengths.
-
-    Args:
-        description: description of the sweep.
-        cells: one cell for each model and length.
-        averages: one average for each system and length, in the order of the report.
-    """
+    """The results of a sweep, laid out as tables of systems and lengths."""
 
     description: SweepDescription
     cells: Sequence[Cell]
@@ -184,12 +172,12 @@ class ReportData:
 
     @property
     def systems(self) -> list[System]:
-        """The rows."""
+        """The rows of the tables."""
         return list(dict.fromkeys(average.system for average in self.averages))
 
     @property
     def lengths(self) -> list[int]:
-        """The columns, in tokens."""
+        """The columns of the tables, in tokens."""
         return sorted({average.length for average in self.averages})
 
     @property
@@ -271,11 +259,7 @@ class ReportData:
         return {name: list(commands) for name, commands in found.items()}
 
     def buckets(self, counted: str) -> dict[str, float]:
-        """Return the number of segments by bucket, lowest bucket first.
-
-        Args:
-            counted: prefix of the columns with the numbers: ``documents[``.
-        """
+        """Return the number of segments by bucket, from columns such as ``documents[1-19]``."""
         found = {
             column[len(counted) : -1]: value
             for average in self.averages

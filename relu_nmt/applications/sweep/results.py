@@ -78,11 +78,9 @@ class System(NamedTuple):
 
 @dataclass
 class Cell:
-    """A model at a document length.
+    """A model at a document length in tokens.
 
     Args:
-        model: the model.
-        length: document length of the evaluation, in tokens.
         record: known numbers and texts by column.
         course: course of the training, see :func:`read_course`.
         statistics: BLEU statistics of the documents; None before the evaluation.
@@ -106,12 +104,7 @@ class Cell:
 
 
 def read_cells(folder: Path, models: Mapping[SweepModel, Sequence[int]]) -> list[Cell]:
-    """Return a cell for each model and length of its evaluation, done or not.
-
-    Args:
-        folder: folder of the sweep.
-        models: lengths of the evaluations in tokens, by model.
-    """
+    """Return a cell for each model and length of its evaluation, done or not."""
     cells = []
     for model, lengths in models.items():
         # Collect the columns that all evaluations of the model share.
@@ -162,6 +155,7 @@ def _evaluated(step: Step, length: int, train: StepState | None, shared: Record)
 
 
 def _add_scores(cell: Cell, step: Step) -> None:
+    # Copy scores and speeds from the results of relu-nmt-generate.
     record = cell.record
     results = json.loads(step.path(".results.json").read_text("utf-8"))
     if not results["d_bleu"]:
@@ -176,6 +170,7 @@ def _add_scores(cell: Cell, step: Step) -> None:
     _add_lengths(record, "test", results.get("lengths"))
     _add_weights(record, step.path(".attention.json"))
     _add_memories(record, step.path(".memory.json"))
+    # Score the documents again in buckets.
     found = cell.statistics = SegmentStatistics.from_json(results["document_statistics"])
     record["documents"] = len(found.counts)
     # Sort the documents by the length of the reference, the second of BLEU's counts.
@@ -267,6 +262,7 @@ def _results_of(checkpoints: Path) -> Record:
         results = TrainingResult.load(checkpoints)
     except DataError:
         return {}
+    # Take the values of the last log interval and the last validation.
     intervals = results.train or results.epochs
     validations = next(iter(results.valid.values()), [])
     return {

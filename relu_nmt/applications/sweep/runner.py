@@ -40,7 +40,6 @@ class RunningStep:
     """A running step.
 
     Args:
-        step: the step.
         index: index of the process among those at once, see :meth:`JobsConfig.environment`.
         lock: descriptor that holds the step's lock until the step ends.
         log: open file to which all its commands write.
@@ -77,12 +76,8 @@ class RunningStep:
 class StepRunner:
     """A runner of steps as processes of this machine; a subclass may run them elsewhere.
 
-    Args:
-        steps: all steps; a training comes before the evaluations of its model.
-        config: number of processes at once, and their devices.
-        environment: machine and versions, stored with every step.
-        training_seconds: the budget of a training, if it is a time.
-        progress: print a line per event.
+    A training stands before the evaluations of its model. Every step stores ``environment``, the
+    machine and the versions. ``training_seconds`` is the budget of a training, if it is a time.
 
     Attributes:
         signal: number of the signal that stopped the run, if any.
@@ -123,11 +118,13 @@ class StepRunner:
     def run(self, after_step: Callable[[], object]) -> None:
         """Run all steps that are not done; call ``after_step`` when the results have changed."""
         self._after_step = after_step
+        # Catch signals, so that trainings can save a checkpoint.
         before = handle_stop_signals(self._note_signal)
         try:
             left, done = len(self._open_steps()), sum(s in FINAL for s in self._ended.values())
             self.say(f"{left} steps to do, {done} done before, {self._config.jobs} at once")
             has_reported_waiting = False
+            # Poll until all steps have ended, or a signal stops the run.
             while self._running or (self._open_steps() and self.signal is None):
                 self._reap()
                 if self.signal is None:
@@ -337,6 +334,7 @@ class StepRunner:
         """Print an event, with the time left."""
         if not self._progress:
             return
+        # Estimate the time left; before the first training the budget counts.
         left = [step for step in self._steps if step not in self._ended]
         known = dict(self._seconds)
         if not known[True] and self._training_seconds is not None:
@@ -373,6 +371,7 @@ def time_left(
     """
     if not left:
         return "nothing left"
+    # Subtract the time already spent from the mean of each kind of step.
     means = {kind: sum(seconds) / len(seconds) for kind, seconds in known.items() if seconds}
     counted = [step for step in left if step.is_training in means]
     total = sum(max(0.0, means[step.is_training] - spent.get(step, 0.0)) for step in counted)

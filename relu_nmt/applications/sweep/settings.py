@@ -78,6 +78,7 @@ def parse_attentions(text: str) -> tuple[str, ...]:
         ConfigError: an attention is unknown.
         ValueError: an attention stands twice.
     """
+    # Join the parts of an attention with several options.
     names: list[str] = []
     for part in text.split(","):
         if names and "=" in part and ":" not in part:
@@ -189,11 +190,13 @@ class SweepConfig(SubsetOptions):
         Raises:
             ConfigError: a value stands twice or has a wrong form.
         """
+        # Lists need different values.
         for name in ("lengths", "attentions", "seeds"):
             values = getattr(self, name)
             if (name != "attentions" and not values) or len(set(values)) < len(values):
                 shown = ",".join(map(str, values))
                 raise ConfigError(f"{flag_of(name)} {shown}: expected different ones, at least one")
+        # Variants need names that differ from those of the attentions.
         for text in self.variants:
             if not re.fullmatch(r"[\w.+-]+:\s.*\S", text, re.DOTALL):
                 raise ConfigError(f"--variants '{text}': expected 'NAME: flags of relu-nmt-train'")
@@ -292,6 +295,7 @@ class JobsConfig(ClusterOptions):
         Args:
             index: index of the process among those at once, from 0.
         """
+        # Share the cores between all processes, and deal out the GPUs in turn.
         found = dict(os.environ)
         together = self.training_processes
         found.setdefault("OMP_NUM_THREADS", str(max(1, available_cores() // self.jobs // together)))

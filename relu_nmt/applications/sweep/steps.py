@@ -65,6 +65,7 @@ def differences(old: Sequence[str], new: Sequence[str]) -> tuple[str, str]:
         >>> differences(["--lr", "1", "--seed", "2"], ["--lr", "3", "--seed", "2"])
         ('--lr 1', '--lr 3')
     """
+    # Cut off the common beginning and the common end.
     same = _num_alike(old, new)
     rest_old, rest_new = list(old[same:]), list(new[same:])
     last = _num_alike(rest_old[::-1], rest_new[::-1])
@@ -124,7 +125,6 @@ class Step:
     """A training, or an evaluation of its model.
 
     Args:
-        model: the trained or evaluated model.
         length: document length of the evaluation, in tokens; None for a training, CONTRASTS for
             the contrasts, which have documents of their own.
         folder: folder of the model, shared by all its steps.
@@ -179,7 +179,6 @@ class StepState:
     Args:
         status: STARTED, DONE, FAILED (a crash or a mistake) or DIVERGED (the loss is not finite).
         commands: program and arguments of each command.
-        model: the model of the step.
         note: the last line of the log, if the step did not succeed.
         started: time of the beginning, ISO 8601.
         seconds: wall time of the last run.
