@@ -51,7 +51,7 @@ def call(folder, devices, broken="none", **settings):
     return done, [json.loads(line) for line in lines]
 
 
-def test_without_a_gpu_it_says_so(tmp_path):
+def test_without_a_gpu_the_script_says_so(tmp_path):
     done, calls = call(tmp_path, devices=0)
     assert done.returncode == 2
     assert done.stderr.splitlines() == [
@@ -61,7 +61,7 @@ def test_without_a_gpu_it_says_so(tmp_path):
 
 
 @pytest.mark.parametrize(("devices", "dry_run"), [(1, ""), (2, ""), (0, "1")])
-def test_every_part_is_called_with_flags_that_exist(tmp_path, monkeypatch, devices, dry_run):
+def test_every_part_runs_with_flags_that_exist(tmp_path, monkeypatch, devices, dry_run):
     done, calls = call(tmp_path, devices, DRY_RUN=dry_run, TEXT="/text")
     assert done.returncode == 0, done.stderr
     page = (tmp_path / "out/gpu.md").read_text()
@@ -88,7 +88,7 @@ def test_every_part_is_called_with_flags_that_exist(tmp_path, monkeypatch, devic
         assert (lengths.dtype, lengths.steps) == ("bf16", ["plain", "compiled", "graph"])
 
 
-def test_a_part_that_fails_is_on_the_page_and_the_others_run(tmp_path):
+def test_a_failed_part_is_on_the_page_and_the_others_run(tmp_path):
     done, calls = call(tmp_path, devices=1, broken="--regularizer")
     assert done.returncode == 1
     assert len(calls) == len(PARTS)

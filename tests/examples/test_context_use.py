@@ -15,7 +15,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "context_use"
 STUB = "#!{python}\nimport json, sys\nprint(json.dumps(sys.argv[1:]))\n"
 
 
-def test_the_flags_of_the_script_are_taken(tmp_path, capsys):
+def test_the_flags_of_the_script_are_accepted(tmp_path, capsys):
     stub = tmp_path / "python stub"
     stub.write_text(STUB.format(python=sys.executable))
     stub.chmod(0o755)

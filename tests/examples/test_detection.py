@@ -52,7 +52,7 @@ def data(example, tmp_path_factory):
     return folder
 
 
-def test_made_annotations_are_those_of_the_pictures(example, data):
+def test_generated_annotations_match_the_pictures(example, data):
     found = example.coco.CocoSet(str(data), "val")
     assert (found.numbers, found.names) == ([1, 2, 3], ["disc", "square", "triangle"])
     for number in found.numbers:
@@ -69,7 +69,7 @@ def test_made_annotations_are_those_of_the_pictures(example, data):
             assert (box - inside).abs().max() <= 1.5
 
 
-def test_crowds_thin_boxes_and_numbers_of_kinds(example, tmp_path):
+def test_crowds_thin_boxes_and_ids_of_categories(example, tmp_path):
     """Kinds of COCO are not numbered one after the other; boxes may leave the image."""
     (tmp_path / "annotations").mkdir()
     (tmp_path / "t").mkdir()
@@ -138,7 +138,7 @@ def test_batches_depend_on_seed_and_epoch_only(example, data):
     assert len({tuple(each) for each in ids}) > 1
 
 
-def test_average_precision_of_what_is_there_is_100_and_of_less_is_less(example, data):
+def test_the_average_precision_of_the_true_objects_is_100(example, data):
     from pycocotools import mask
 
     found = example.coco.CocoSet(str(data), "val")
@@ -176,7 +176,7 @@ def test_the_papers_settings(example):
 
 
 @pytest.mark.skipif(library is not None, reason="torchvision is there")
-def test_a_missing_library_is_told(example, data, tmp_path, capsys):
+def test_a_missing_library_is_an_error(example, data, tmp_path, capsys):
     with pytest.raises(MissingExtraError, match=r"relu-nmt\[detection\]"):
         example.detector.detection_library()
     assert example.train.main([str(data), *TINY.split(), "--save-dir", str(tmp_path)]) == 2
@@ -194,13 +194,13 @@ def test_a_missing_library_is_told(example, data, tmp_path, capsys):
         (["--tanh-layer"], "--tanh-layer: a detector has no classifier; leave it out"),
     ],
 )
-def test_mistakes_are_told_in_a_line(example, data, tmp_path, capsys, words, message):
+def test_errors_are_one_line(example, data, tmp_path, capsys, words, message):
     words = [str(data), *TINY.split(), "--save-dir", str(tmp_path), *words]
     assert example.train.main(words) == 2
     assert message in capsys.readouterr().err.splitlines()[-1]
 
 
-def test_no_classifier_of_xcit_can_be_shaped(example, data, tmp_path, capsys):
+def test_settings_of_xcits_classifier_are_refused(example, data, tmp_path, capsys):
     words = [str(data), "--cpu", "--class-layers", "5", "--save-dir", str(tmp_path)]
     assert example.train.main(words) == 2
     expected = "--class-layers: a detector has no classifier; leave it out"
@@ -241,7 +241,7 @@ def test_weight_decay_spares_norms_and_biases(example):
 
 
 @needs_library
-def test_it_trains_goes_on_exactly_and_is_judged(example, data, tmp_path, capsys):
+def test_a_detector_trains_resumes_exactly_and_is_evaluated(example, data, tmp_path, capsys):
     def train(folder, *words):
         save = ["--save-dir", str(tmp_path / folder)]
         assert example.train.main([str(data), *TINY.split(), *save, *words]) == 0

@@ -147,7 +147,7 @@ def test_temperatures_and_cosines(dino):
     assert values == pytest.approx([0.04, 0.22, 0.4])
 
 
-def test_views_are_parts_of_the_image_and_depend_on_nothing_but_its_generator(dino):
+def test_views_are_parts_of_the_image_and_depend_only_on_the_generator(dino):
     config = dino.views.ViewConfig(local_crops=3, local_size=8)
     views = dino.views.Views(config, 16, PreprocessingConfig())
     plain = Image.new("RGB", (40, 24), (124, 116, 104))  # the mean colour
@@ -308,7 +308,7 @@ class NoisyKinds:
         return self.batch_type(torch.arange(24), large, small)
 
 
-def test_it_learns_without_collapse(dino):
+def test_distillation_learns_without_collapse(dino):
     kinds = NoisyKinds(dino)
     config = {**SMALL["vit"], "embed_dim": 32, "pooling": "mean"}
     values = {"lr": (1e-3,), "lr_period_updates": 200.0, "teacher_momentum": 0.97}
@@ -330,7 +330,7 @@ def test_it_learns_without_collapse(dino):
     assert min(pure) > 0.6 and len(best.mode().values.unique()) >= 3, best
 
 
-def test_a_stopped_training_goes_on_bit_for_bit_and_its_teacher_is_a_classifier(
+def test_a_stopped_training_resumes_bit_for_bit_and_its_teacher_is_a_classifier(
     dino, images, tmp_path, capsys
 ):
     common = "--max-epoch 3 --lr-period-updates 9 --freeze-last-layer 1 --warmup-epochs 1 "
@@ -401,7 +401,7 @@ def test_two_processes_train_as_one_with_accumulation(images, tmp_path):
         ("--validate-interval 2", "--validate-interval"),
     ],
 )
-def test_settings_that_cannot_be_are_told_in_a_line(dino, images, tmp_path, capsys, flags, message):
+def test_impossible_settings_are_errors_of_one_line(dino, images, tmp_path, capsys, flags, message):
     code, _, error = command(dino, images, tmp_path, capsys, flags)
     assert code == 2 and message in error and error.count("\n") == 1
 

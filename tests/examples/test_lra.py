@@ -131,7 +131,7 @@ def test_pathfinder_discs_are_on_one_path_or_on_two(lra, monkeypatch):
     assert 8 <= sum(labels) <= 22
 
 
-def test_made_samples_are_kept_and_a_damaged_file_is_named(lra, tmp_path):
+def test_generated_samples_are_stored_and_a_damaged_file_is_named(lra, tmp_path):
     said = []
     first = lra.tasks.open_task("listops", tmp_path, 40, COUNTS, said.append)
     assert len(said) == 3
@@ -218,7 +218,7 @@ def small_model(lra, attention, **options):
     return lra.classifier.SequenceClassifier(config, task, 16).eval()
 
 
-def test_zeros_are_padding_unless_all_are_to_be_seen(lra):
+def test_zeros_are_padding_unless_all_tokens_are_visible(lra):
     torch.manual_seed(0)
     model = small_model(lra, "softmax")
     tokens = torch.tensor([[[5, 0, 7, 9, 0, 0, 0, 0]]])
@@ -253,7 +253,7 @@ def test_every_attention_trains_and_ignores_padding(lra, name):
     torch.testing.assert_close(model(tokens)[0], logits[0], rtol=1e-4, atol=1e-5)
 
 
-def test_it_learns_which_word_a_text_has(lra, tmp_path, capsys):
+def test_a_classifier_learns_which_word_a_text_has(lra, tmp_path, capsys):
     rng = random.Random(0)
     for split, count in (("train", 96), ("test", 32)):
         for kind, word in (("neg", "bad"), ("pos", "good")):
@@ -284,7 +284,7 @@ def command(lra, folder, capsys, *flags):
     return code, json_lines(output.out), output.err
 
 
-def test_the_trainer_trains_resumes_and_the_table_tells(lra, tmp_path, capsys):
+def test_a_training_resumes_and_the_table_shows_its_results(lra, tmp_path, capsys):
     board = tmp_path / "board"
     code, lines, _ = command(
         lra,

@@ -54,7 +54,9 @@ def calls(script, folder, example="document_sweep", **settings):
 
 
 @pytest.mark.parametrize(("example", "script", "settings"), SWEEPS)
-def test_the_flags_of_the_sweep_are_taken(example, script, settings, tmp_path, capsys, monkeypatch):
+def test_the_flags_of_the_sweep_are_accepted(
+    example, script, settings, tmp_path, capsys, monkeypatch
+):
     monkeypatch.chdir(ROOT)
     settings = {"CORPUS": str(tmp_path / "corpus"), **settings}
     *_, words = calls(script, tmp_path, example, **settings)
@@ -68,7 +70,7 @@ def test_the_flags_of_the_sweep_are_taken(example, script, settings, tmp_path, c
 @pytest.mark.parametrize(
     ("example", "script"), [("document_sweep", "small.sh"), ("paper_study", "table2.sh")]
 )
-def test_flags_of_ones_own_come_last(example, script, tmp_path):
+def test_the_users_flags_come_last(example, script, tmp_path):
     *_, words = calls(script, tmp_path, example, CORPUS="grammar", TRAIN_FLAGS=ALIGNED)
     assert words[-4:] == ALIGNED.split()
 
@@ -81,7 +83,9 @@ def test_flags_of_ones_own_come_last(example, script, tmp_path):
         ("paper", {}, "softmax-L1024-seed1/checkpoints/average"),
     ],
 )
-def test_figures_are_of_models_of_the_document_sweep(form, settings, model, tmp_path, capsys):
+def test_published_figures_name_models_of_the_document_sweep(
+    form, settings, model, tmp_path, capsys
+):
     *_, trained, words = calls(f"figures4_5.sh {form}", tmp_path, "paper_study", **settings)
     assert words[1] == "relu_nmt.cli.analyze"
     parser = make_parser("relu-nmt-sweep", "", user_modules=False)
@@ -98,7 +102,7 @@ def test_figures_are_of_models_of_the_document_sweep(form, settings, model, tmp_
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_published_figures_are_of_models_of_the_script(table, tmp_path):
+def test_published_figures_name_models_of_the_script(table, tmp_path):
     *_, words = calls(f"{table} paper", tmp_path, "paper_study", CORPUS=str(tmp_path))
     parser = make_parser("relu-nmt-sweep", "", user_modules=False)
     add_settings(parser, SweepSettings)
@@ -107,7 +111,7 @@ def test_published_figures_are_of_models_of_the_script(table, tmp_path):
     assert set(published.rows) < {*settings.sweep.systems, "a control of ours"}
 
 
-def test_a_form_or_data_set_that_is_not_there(tmp_path):
+def test_an_unknown_form_or_data_set_is_an_error(tmp_path):
     for script, settings in (("table1.sh big", {}), ("table1.sh paper", {"DATASET": "wmt15"})):
         with pytest.raises(subprocess.CalledProcessError) as error:
             calls(script, tmp_path, "paper_study", **settings)
@@ -132,7 +136,7 @@ def test_a_table_from_data_to_page(tmp_path):
     assert card["published"]["rows"]["softmax"] == [34.22]
 
 
-def test_a_python_of_the_search_path_is_not_installed_anew(tmp_path):
+def test_a_python_on_the_search_path_is_used(tmp_path):
     make = tmp_path / "make"
     make.write_text("#!/bin/sh\nexit 1\n")
     make.chmod(0o755)
@@ -140,7 +144,7 @@ def test_a_python_of_the_search_path_is_not_installed_anew(tmp_path):
     assert len(calls("small.sh", tmp_path, PATH=path, PYTHON="python stub")) == 3
 
 
-def test_the_commands_of_the_guides_and_help_are_taken(tmp_path, monkeypatch, capsys):
+def test_the_commands_of_the_guides_and_help_are_accepted(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     guides = [(ROOT / name).read_text("utf-8") for name in ("README.md", "docs/documents.md")]
     for text in (*guides, sweep.DESCRIPTION):
@@ -154,7 +158,7 @@ def test_the_commands_of_the_guides_and_help_are_taken(tmp_path, monkeypatch, ca
 
 
 @pytest.mark.parametrize("documents", ["turns", "chapters"])
-def test_europarl_is_made_with_flags_that_go_together(documents, tmp_path):
+def test_the_flags_for_europarl_go_together(documents, tmp_path):
     split = tmp_path / "the split"
     split.mkdir()
     (split / "train.en").touch()

@@ -79,7 +79,7 @@ def names_of_studies():
 
 @pytest.mark.parametrize("setting", ["small", "paper"])
 @pytest.mark.parametrize("name", names_of_studies())
-def test_every_flag_is_taken_and_does_something(example, images, tmp_path, capsys, name, setting):
+def test_every_flag_is_accepted_and_has_an_effect(example, images, tmp_path, capsys, name, setting):
     words = (name, str(images), "--setting", setting, "--save-dir", str(tmp_path))
     steps = example.run.plan(settings_of(example, *words))
     assert len(steps) == len(example.studies.STUDIES[name].names(setting))
@@ -148,9 +148,7 @@ def test_updates_and_flags_reach_every_training(example, images):
 
 
 @pytest.mark.parametrize("name", names_of_studies())
-def test_updates_of_the_papers_have_their_images_and_rates_as_the_readme_starts_them(
-    example, images, name
-):
+def test_updates_of_the_paper_setting_have_the_papers_images_and_rates(example, images, name):
     readme = (EXAMPLE / "README.md").read_text("utf-8")
     processes = int(re.search(r"--gpus 0,1,2,3 --training-processes (\d+)", readme)[1])
     words = (name, str(images), "--setting", "paper", "--training-processes", str(processes))
@@ -295,7 +293,7 @@ def test_intervals_are_of_four_seeds_and_end_at_100_percent(example, tmp_path):
     assert f"94.25<small>{94.25 - interval:.2f} to 100.00 seeds</small>" in page
 
 
-def test_the_divisors_are_those_of_the_names(example, images):
+def test_the_divisors_match_the_names(example, images):
     study = example.studies.STUDIES["scale"]
     for setting, counts in (("small", (64, 16, 8, 4)), ("paper", (256, 64, 16, 8, 4))):
         assert {f"N = {n}" for n in counts} == study.settings[setting].models.keys()
@@ -314,7 +312,7 @@ def test_the_divisors_are_those_of_the_names(example, images):
             assert variant.model == f"N = {tokens - 1}"  # without the class token
 
 
-def test_degrees_are_those_of_the_paper_with_its_numbers(example, images):
+def test_degrees_and_their_numbers_match_the_paper(example, images):
     study = example.studies.STUDIES["degrees"]
     steps = example.run.plan(settings_of(example, "degrees", str(images), "--setting", "paper"))
     found = {step.model.attention: trained(step) for step in steps}
@@ -412,7 +410,7 @@ def test_checkpoints_without_a_training_state_are_not_measured(example, tmp_path
     assert "no checkpoints there" in capsys.readouterr().err
 
 
-def test_it_trains_evaluates_and_goes_on(example, images, tmp_path, capsys, monkeypatch):
+def test_a_study_trains_evaluates_and_continues(example, images, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("relu_nmt.applications.sweep.runner.POLL_SECONDS", 0.02)
     words = ["comparison", str(images), "--updates", "10", "--save-dir", str(tmp_path)]
     words += ["--jobs", "2", "--variants", "relu/L", "XCiT SimA", "--", *TINY.split()]
@@ -449,7 +447,7 @@ def test_it_trains_evaluates_and_goes_on(example, images, tmp_path, capsys, monk
         (["--report-only"], "no training of this study there"),
     ],
 )
-def test_mistakes_are_told_in_a_line_before_anything_runs(
+def test_errors_are_one_line_before_anything_runs(
     example, images, tmp_path, capsys, words, message
 ):
     code = example.run.main(["comparison", str(images), "--save-dir", str(tmp_path / "s"), *words])
@@ -459,7 +457,7 @@ def test_mistakes_are_told_in_a_line_before_anything_runs(
     assert not (tmp_path / "s").exists()
 
 
-def test_missing_images_are_told(example, tmp_path, capsys):
+def test_missing_images_are_an_error(example, tmp_path, capsys):
     assert example.run.main(["comparison", str(tmp_path), "--save-dir", str(tmp_path / "s")]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert "expected train or train.zip" in line

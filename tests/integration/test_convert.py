@@ -100,14 +100,14 @@ def test_ctranslate2_aligns_the_same(chosen, tmp_path):
 @pytest.mark.parametrize(
     ("name", "what"), [("reluformer", "attention reluformer"), ("soft", "attention soft")]
 )
-def test_what_ctranslate2_lacks_is_told(name, what, tmp_path):
+def test_the_error_names_the_part_that_ctranslate2_lacks(name, what, tmp_path):
     pytest.importorskip("ctranslate2")
     done = converted(name, tmp_path / "out", "--to", "ctranslate2", check=False)
     assert (done.returncode, list(tmp_path.iterdir())) == (2, [])
     assert f"CTranslate2 has no {what}" in done.stderr
 
 
-def test_what_is_there_is_not_written_over(tmp_path):
+def test_an_existing_output_is_not_overwritten(tmp_path):
     done = converted("softmax", tmp_path, "--to", "onnx", check=False)
     assert done.returncode == 2 and "is there already" in done.stderr
     done = converted("softmax", tmp_path / "model.pt", check=False)
@@ -135,7 +135,7 @@ MODELS = ["reluformer", "softmax", "learned", "pointwise", "rela", "polynomial"]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
-def test_graphs_of_onnx_compute_the_same(name, tmp_path):
+def test_onnx_graphs_compute_the_same(name, tmp_path):
     pytest.importorskip("onnxscript")
     converted(name, tmp_path / "out", "--to", "onnx")
     translator = Translator.from_checkpoint(CHECKPOINTS / f"{name}.safetensors", "cpu")
@@ -208,7 +208,7 @@ def test_every_attention_is_compared():
     assert compared >= {name for name in attentions.names() if attentions.is_built_in(name)}
 
 
-def test_an_attention_of_ones_own_is_not_compared(tmp_path, monkeypatch):
+def test_an_attention_of_ones_own_is_refused(tmp_path, monkeypatch):
     pytest.importorskip("onnxscript")
     from relu_nmt.applications.conversion.onnx import save_onnx
 
@@ -233,7 +233,7 @@ def test_an_image_classifier_is_one_graph(tmp_path):
     assert (tuple(told["classes"]), told["size"]) == (classifier.classes, [8, 8])
 
 
-def test_what_no_graph_can_be_is_told(tmp_path):
+def test_a_model_that_no_graph_can_express_is_refused(tmp_path):
     pytest.importorskip("onnxscript")
     task = Translator.from_checkpoint(CHECKPOINTS / "documents.safetensors", "cpu").task
     config = TransformerConfig(
@@ -249,7 +249,7 @@ def test_what_no_graph_can_be_is_told(tmp_path):
 @pytest.mark.parametrize(
     ("form", "package"), [("onnx", "onnxscript"), ("ctranslate2", "ctranslate2")]
 )
-def test_a_full_disk_is_told(form, package, tmp_path, monkeypatch):
+def test_a_full_disk_is_an_error(form, package, tmp_path, monkeypatch):
     module = pytest.importorskip(package)
 
     def full(*_, **__):

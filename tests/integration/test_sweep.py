@@ -107,7 +107,7 @@ def test_two_cells_from_training_to_report(data, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_a_mixture_that_is_stopped_goes_on_and_a_divergence_is_a_result(data, tmp_path, capsys):
+def test_a_stopped_mixture_continues_and_a_divergence_is_a_result(data, tmp_path, capsys):
     flags = "--attentions softmax --doc-mixture 1,16 --lengths 1,16 --budget 100u"
     train = "--log-interval 1 --disable-validation"
     command = [sys.executable, "-m", "relu_nmt.cli.sweep"]
@@ -246,7 +246,7 @@ def test_mistakes_are_found_before_anything_runs(data, tmp_path, capsys, flags, 
 
 
 @pytest.mark.parametrize("name", ["report.html", "results.csv", "card.json"])
-def test_a_report_of_something_else_is_not_written_over(data, tmp_path, capsys, name):
+def test_a_foreign_report_is_not_overwritten(data, tmp_path, capsys, name):
     (tmp_path / name).write_text("mine")
     flags = "--lengths 32 --attentions softmax --budget 4u"
     assert sweep.main(words(data, tmp_path, flags)) == 2

@@ -238,7 +238,7 @@ def test_single_sentences_have_no_tables_of_groups(made, tmp_path):
     assert "Position in the document" in page
 
 
-def test_the_page_tells_how_many_updates_were_made(tmp_path):
+def test_the_page_shows_the_number_of_updates(tmp_path):
     """In the same time a machine with other work makes fewer."""
     description = make_sweep(tmp_path, lengths=(1,), seeds=(1, 2), trouble=False)
     assert "<dt>updates made</dt><dd>4,000</dd>" in page_of(tmp_path, description)
@@ -248,7 +248,7 @@ def test_the_page_tells_how_many_updates_were_made(tmp_path):
     assert "<dt>updates made</dt><dd>2,500 to 4,000</dd>" in page_of(tmp_path, description)
 
 
-def test_what_went_wrong_is_told_and_escaped(made):
+def test_errors_are_listed_and_escaped(made):
     page, _ = made
     assert "RuntimeError: &lt;out of memory&gt; &amp; more" in page
     assert "<out of memory>" not in page
@@ -259,7 +259,7 @@ def test_what_went_wrong_is_told_and_escaped(made):
     assert [row[0] for row in table[1:]] == ["; ".join([*names, "3 more"])]
 
 
-def test_the_page_needs_nothing_but_itself(made):
+def test_the_page_is_self_contained(made):
     page, _ = made
     for tag, attributes in Tables(page).tags:
         assert tag not in ("script", "link", "iframe", "object")
@@ -332,7 +332,7 @@ def test_published_figures_are_read_from_yaml(tmp_path):
         read_published(str(tmp_path / "none.yaml"))
 
 
-def test_memories_are_told_by_network_and_size(tmp_path):
+def test_memories_are_shown_by_network_and_size(tmp_path):
     description = make_sweep(tmp_path, lengths=(1,), seeds=(1, 2), trouble=False)
     networks = {"softmax": ("relu", 64), "reluformer": ("relu", 256), "sparsemax": ("silu", 64)}
     for path in (tmp_path / "models").glob("*/evaluate-1.results.json"):
@@ -353,7 +353,7 @@ def test_memories_are_told_by_network_and_size(tmp_path):
     assert [caption.split(" ")[0] for caption in captions] == ["Scores", "Sum", "Over"]
 
 
-def test_the_course_of_training_is_told_also_of_what_diverged(tmp_path):
+def test_the_course_of_a_diverged_training_is_shown_too(tmp_path):
     description = make_sweep(tmp_path, lengths=(256,), seeds=(1,))
     lines = ["$ relu-nmt-train ...", '{"epoch": 1, "num_updates": 9, "loss": 3}', '{"telemetry": {']
     for updates, scale in ((100, 1.0), (200, 3.0)):
@@ -378,7 +378,7 @@ def test_the_course_of_training_is_told_also_of_what_diverged(tmp_path):
     assert cell.course["gradient_norm"] == {50: 2.5, 100: 1.25}
 
 
-def test_commands_and_versions_are_told(made):
+def test_commands_and_versions_are_shown(made):
     page, rows = made
     assert "relu-nmt-sweep data --budget 4000u -- --max-tokens 4096" in page
     assert page.count("relu-nmt-train ") >= 27
@@ -411,7 +411,7 @@ def test_mixtures_have_one_model_for_all_lengths(tmp_path):
     assert "training speed, tokens" not in page
 
 
-def test_what_is_not_there_yet_is_pending(tmp_path):
+def test_missing_results_are_pending(tmp_path):
     description = make_sweep(tmp_path, lengths=(128,), seeds=(1,), trouble=False)
     wider = varied(description, seeds=(1, 2))
     data = read_report(tmp_path, wider)
@@ -445,7 +445,7 @@ def test_many_translations_that_were_cut_off_are_counted_in_full(tmp_path):
     assert found == ["2,500", "1,234.5", "0.5"]
 
 
-def test_a_report_of_nothing(tmp_path):
+def test_a_report_without_results(tmp_path):
     description = make_sweep(tmp_path, lengths=(128,), seeds=(1,))
     shutil.rmtree(tmp_path / "models")
     page = page_of(tmp_path, description)
@@ -472,7 +472,7 @@ def set_bleu(folder, name, *by_seed):
         path.write_text(json.dumps(results))
 
 
-def test_where_nothing_has_converged_a_sentence_says_so(tmp_path):
+def test_the_report_says_that_no_model_has_converged(tmp_path):
     description = make_sweep(tmp_path, lengths=(128, 256), seeds=(1, 2), trouble=False)
     for path in (tmp_path / "models").glob("*/evaluate-*.results.json"):
         results = json.loads(path.read_text())
@@ -488,7 +488,7 @@ def test_where_nothing_has_converged_a_sentence_says_so(tmp_path):
     assert page.count("d-BLEU below 1</td>") == 1
 
 
-def test_a_length_alone_makes_no_chart(tmp_path):
+def test_a_single_length_has_no_chart(tmp_path):
     """Of two lengths only one has results."""
     description = make_sweep(tmp_path, lengths=(128, 256), seeds=(1,), trouble=False)
     for path in (tmp_path / "models").glob("*/evaluate-256.*"):
@@ -589,7 +589,7 @@ def test_damaged_results_are_a_failed_cell(tmp_path, ending):
     assert "cannot be read" in data.cells[0].record["note"]
 
 
-def test_from_python_too_report_only_runs_nothing(tmp_path, capsys):
+def test_report_only_runs_nothing_from_python(tmp_path, capsys):
     make_sweep(tmp_path, lengths=(128,), seeds=(1,), trouble=False)
     settings = SweepSettings.of(save_dir=str(tmp_path), report_only=True)
     result = run(settings)
@@ -610,7 +610,7 @@ def test_damaged_statistics_are_a_failed_cell(tmp_path, found):
     assert [cell.status for cell in cells] == ["failed", "done", "done"]
 
 
-def test_a_damaged_state_of_a_model_costs_nothing_but_itself(tmp_path):
+def test_a_damaged_state_affects_only_its_model(tmp_path):
     description = make_sweep(tmp_path, lengths=(128,), seeds=(1,), trouble=False)
     path = next((tmp_path / "models").glob("softmax*/train.json"))
     path.write_text("{")
@@ -633,7 +633,7 @@ def test_a_folder_keeps_to_its_data_and_remembers_attentions(tmp_path):
         models_in(tmp_path)
 
 
-def test_a_folder_is_of_one_setting(tmp_path):
+def test_a_folder_has_one_setting(tmp_path):
     description = make_sweep(tmp_path, lengths=(128,), seeds=(1,), trouble=False)
     other = varied(description, budget="9000u")
     with pytest.raises(ConfigError, match=r"made with .*4000.* where there is .*9000.* now"):
@@ -644,7 +644,7 @@ def test_a_folder_is_of_one_setting(tmp_path):
     assert write_description(tmp_path, other).settings == other.settings
 
 
-def test_the_report_says_what_models_start_from(tmp_path):
+def test_the_report_names_the_models_to_start_from(tmp_path):
     description = make_sweep(tmp_path, lengths=(128,), seeds=(1,))
     first = tmp_path / "first"
     page = page_of(tmp_path, varied(description, start_from=str(first)))

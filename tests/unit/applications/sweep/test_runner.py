@@ -83,7 +83,7 @@ def test_everything_runs_once_and_is_not_repeated(tmp_path, capsys):
     assert "0 steps to do, 6 done before" in printed
 
 
-def test_the_state_tells_time_memory_and_environment(tmp_path):
+def test_the_state_has_time_memory_and_environment(tmp_path):
     steps = make_steps(tmp_path, "x = bytes(50_000_000); print(len(x))", lengths=())
     run(steps)
     state = steps[0].state
@@ -97,7 +97,7 @@ def test_the_state_tells_time_memory_and_environment(tmp_path):
     assert models_in(tmp_path.parent) == {}
 
 
-def test_a_training_that_goes_on_keeps_its_peak_of_memory(tmp_path):
+def test_a_continued_training_keeps_its_peak_memory(tmp_path):
     # The first run needs much and is stopped, the second one little.
     code = (
         "import time\nif not os.path.exists('large'):\n"
@@ -157,7 +157,7 @@ def test_processes_run_side_by_side(tmp_path):
     assert run(steps, jobs=2).failed == 0
 
 
-def test_a_signal_ends_the_processes_and_the_next_run_goes_on(tmp_path, capsys):
+def test_a_signal_ends_the_processes_and_the_next_run_continues(tmp_path, capsys):
     code = "import time; time.sleep(0 if os.path.exists('again') else 60)"
     steps = make_steps(tmp_path, code, lengths=(8,))
 
@@ -268,7 +268,7 @@ def test_only_the_evaluated_checkpoint_stays_when_all_is_done(tmp_path):
     assert kept == [names[:2], names]
 
 
-def test_checkpoints_are_deleted_by_the_sweep_that_learns_last_that_all_is_done(tmp_path):
+def test_the_sweep_that_sees_the_last_step_done_deletes_the_checkpoints(tmp_path):
     steps = make_steps(tmp_path, "", lengths=(8, 16), checkpoint="best.safetensors")
     steps[0].checkpoints.mkdir(parents=True)
     for name in ("best.safetensors", "last.safetensors"):
@@ -310,7 +310,7 @@ def test_the_time_left_comes_from_the_steps_that_are_done():
     assert time_left(trains[:2], known, {trains[0]: 5000.0}, 1) == "about 10 min left"
 
 
-def test_a_budget_of_time_tells_before_anything_is_done(tmp_path, capsys):
+def test_a_budget_of_time_gives_the_first_estimate(tmp_path, capsys):
     steps = [step for step in make_steps(tmp_path, "", "") if step.is_training]
     StepRunner(steps, JobsConfig(), {}, training_seconds=900.0).say("an event")
     expected = ["0/2", "about 30 min left", "an event\n"]
