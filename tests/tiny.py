@@ -5,10 +5,13 @@ import json
 import torch
 
 from relu_nmt.config import to_dict
+from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.recipes import preprocess
+from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.loading import build_model
+from relu_nmt.translation.task import TranslationTask
 from tests.commands import run_here
 
 LANGUAGES = ("de", "en")
@@ -43,11 +46,7 @@ def write_documents(folder, split, documents, between="\n\n"):
 def preprocessed(folder, name="bin", splits=("train", "valid"), **settings):
     """Preprocess the texts of a folder; return the data folder below it.
 
-    Args:
-        folder: has the files ``train.de``, ``train.en`` and so on.
-        name: of the data folder.
-        splits: to prepare.
-        settings: of the preprocessing.
+    The folder has the files ``train.de``, ``train.en`` and so on.
     """
     paths = {f"{split}pref": str(folder / split) for split in splits}
     languages = {"source_lang": LANGUAGES[0], "target_lang": LANGUAGES[1]}
@@ -59,12 +58,17 @@ def preprocessed(folder, name="bin", splits=("train", "valid"), **settings):
 # ------------------------------------------------------------------- models
 
 
-def tiny_config(shape=(), **settings):
-    """Return settings of a transformer with one small layer a side.
+def tiny_task(symbols, languages=LANGUAGES, **options):
+    """Return a task with one dictionary for both sides; ``options`` belong to the pipelines."""
+    words = Dictionary(list(symbols))
+    source, target = (TextPipeline(language, **options) for language in languages)
+    return TranslationTask(source, target, words, words)
 
-    Args:
-        shape: sizes of both sides that differ from SHAPE: ``{"layers": 2}``.
-        settings: the other settings.
+
+def tiny_config(shape=(), **settings):
+    """Return settings of a transformer with one small layer on each side.
+
+    ``shape`` has the sizes of both sides that differ from SHAPE: ``{"layers": 2}``.
     """
     sizes = {**SHAPE, **dict(shape)}
     sides = {f"{side}_{k}": v for side in ("encoder", "decoder") for k, v in sizes.items()}

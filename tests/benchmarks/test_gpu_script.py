@@ -1,4 +1,4 @@
-"""benchmarks/gpu.sh without a GPU: what it calls, what it writes, and how it ends."""
+"""benchmarks/gpu.sh without a GPU: its commands, its page, and its exit code."""
 
 import json
 import os

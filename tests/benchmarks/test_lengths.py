@@ -1,4 +1,4 @@
-"""Time and memory by length: which cases there are, what they compute, and what is written."""
+"""benchmarks/lengths.py: the cases, their computation, and the written files."""
 
 import csv
 import sys
@@ -121,11 +121,11 @@ def test_measurements_in_the_file_are_not_repeated(lengths, tmp_path, monkeypatc
     with pytest.raises(KeyboardInterrupt):
         lengths.table(arguments)
     found = lengths.table(arguments)
-    assert len(made) == 4 + 3 + 1  # the one that was stopped is made again
+    assert len(made) == 4 + 3 + 1  # the stopped one is measured again
     [lost] = [figures for figures in found.values() if figures.problem]
     assert lost.problem == "out of memory"
     assert lengths.table(arguments) == found and len(made) == 8
-    # Other cases go to the same file, and are in the plot with those that are there.
+    # Other cases join the file and its plot.
     more = arguments_of(lengths, monkeypatch, "--what", "training", "--csv", str(file))
     both = lengths.table(more)
     assert len(both) > len(found) and all(both[case] == found[case] for case in found)

@@ -1,4 +1,4 @@
-"""The benchmark beside peers: what it reads of their output, its tables, and faults of a peer."""
+"""The benchmark beside peers: their output, the tables, and a failing peer."""
 
 import argparse
 import json
@@ -172,7 +172,7 @@ def test_text_is_split_into_subwords_and_documents_have_their_length(modules, tm
     for length in arguments.lengths:
         lines = (text / f"{modules.corpus.document_split(length)}.de").read_text().splitlines()
         assert [len(line.split()) for line in lines] == [length] * 3
-    # The same again changes nothing; other numbers make it anew.
+    # The same arguments change nothing; others make the text again.
     stamp = (text / "train.de").stat().st_mtime_ns
     modules.corpus.prepare(arguments, tmp_path, text)
     assert (text / "train.de").stat().st_mtime_ns == stamp

@@ -1,6 +1,6 @@
 """examples/detection: data in COCO's format, Mask R-CNN on our backbones, average precision.
 
-What needs torchvision is skipped where its build does not fit that of PyTorch.
+Tests of torchvision are skipped if its build does not fit PyTorch's.
 """
 
 import json
@@ -70,7 +70,7 @@ def test_generated_annotations_match_the_pictures(example, data):
 
 
 def test_crowds_thin_boxes_and_ids_of_categories(example, tmp_path):
-    """Kinds of COCO are not numbered one after the other; boxes may leave the image."""
+    """COCO's category ids have gaps; boxes may leave the image."""
     (tmp_path / "annotations").mkdir()
     (tmp_path / "t").mkdir()
     Image.new("RGB", (20, 10)).save(tmp_path / "t/a.png")
@@ -91,7 +91,7 @@ def test_crowds_thin_boxes_and_ids_of_categories(example, tmp_path):
     assert target["labels"].tolist() == [2] and target["masks"].shape == (1, 10, 20)
     assert found.target(9)["masks"].shape == (0, 10, 20)
     batches = example.coco.DetectionBatches(found, 2, seed=1)
-    assert batches.numbers == [7]  # the other one has nothing
+    assert batches.numbers == [7]  # the other image has no object
     turned, other = example.coco.mirrored(found.read(7), target)
     assert other["boxes"].tolist() == [[0, 0, 5, 6]]
     again, same = example.coco.mirrored(turned, other)
@@ -153,7 +153,7 @@ def test_the_average_precision_of_the_true_objects_is_100(example, data):
         kind: {metric: pytest.approx(100) for metric in ("AP", "AP50", "AP75")}
         for kind in ("boxes", "masks")
     }
-    # Boxes and masks are judged apart.
+    # Boxes and masks have separate scores.
     moved = [{**one, "bbox": [x + 9 for x in one["bbox"]]} for one in perfect]
     scores = example.evaluate.average_precision(found, moved)
     assert scores["boxes"]["AP"] < 50 and scores["masks"]["AP"] == pytest.approx(100)
@@ -219,7 +219,7 @@ def test_no_annotations_is_an_error(example, tmp_path):
 def test_the_size_is_the_published_one(example, attention, less):
     """The papers print 44.3 million; torchvision's heads also count the background.
 
-    That is a box (4 numbers) and a mask more than the 80 kinds have, of 1,025 and 257 weights.
+    So there are a box (4 numbers) and a mask more than categories, of 1,025 and 257 weights.
     """
     shape = {**architectures["xcit_small_12_p16_224"], "attention": attention}
     with torch.device("meta"):

@@ -38,7 +38,7 @@ def dino():
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory):
-    """Stripes of any colours, in two directions or crossing."""
+    """Images of coloured stripes, in two directions or crossing."""
     folder, rng = tmp_path_factory.mktemp("images"), np.random.default_rng(0)
     steps = np.arange(20)
     for split, count in (("train", 24), ("test", 8)):
@@ -96,7 +96,7 @@ def test_the_settings_are_the_published_ones(dino):
 
 
 def test_the_loss_is_that_of_the_paper(dino):
-    """Against sums in float64 over the pairs of views, image by image."""
+    """Compare with sums in float64 over the pairs of views, image by image."""
     rng = np.random.default_rng(0)
     student, teacher = rng.normal(size=(5, 3, 7)), rng.normal(size=(2, 3, 7))
 
@@ -197,7 +197,7 @@ class OneBatch:
 
 
 def trainer_of(dino, model_values, source, epochs, updates=None, **values):
-    """A trainer and its objective; an epoch is one update unless told otherwise."""
+    """Return a trainer and its objective; by default an epoch has one update."""
     values = {"lr": (1e-2,), "lr_period_updates": 9.0, "head_dim": 16, **values}
     values = {"bottleneck_dim": 8, "outputs": 32, **values}
     settings = dino.train.DinoSettings.of(
@@ -318,7 +318,7 @@ def test_distillation_learns_without_collapse(dino):
     first, last = epochs[0], epochs[-1]
     assert last["loss"] < 0.5 * first["loss"]
     for epoch in epochs:
-        # Neither is one output for all images, nor are all outputs alike for each: log 32.
+        # Neither one output wins for all images, nor are all outputs alike: log 32.
         assert 0.8 < epoch["mean_entropy"] < 0.9 * math.log(32), epoch
         assert 0.2 < epoch["teacher_entropy"] < 0.7 * epoch["mean_entropy"], epoch
     assert last["mean_entropy"] == pytest.approx(math.log(6), abs=0.3)

@@ -1,4 +1,4 @@
-"""The flags of the example scripts: what they pass is accepted, and every one does something."""
+"""The flags in example scripts and pages: all are accepted, and each has an effect."""
 
 import importlib
 import os

@@ -81,7 +81,7 @@ def test_the_presets_are_the_published_ones(lra):
 
 
 def by_recursion(tokens):
-    """The value of an expression, in another way than the generator's."""
+    """Return the value of an expression by another method than the generator's."""
     token = tokens.pop(0)
     if token.isdigit():
         return int(token)

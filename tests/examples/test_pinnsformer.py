@@ -58,7 +58,7 @@ def test_the_solution_fulfils_its_equation_and_others_do_not(example, name):
     assert points.losses(Exact(equation, 1.1))["initial"] > 1e-4
     errors = points.errors(Exact(equation, 1.1))
     assert errors["rMAE"] == pytest.approx(0.1) and errors["rMSE"] == pytest.approx(0.1)
-    # The first of the five steps is what the solution is measured at.
+    # The errors count the first of the five steps.
     assert points.x.shape == points.t.shape == (441, 5, 1)
     torch.testing.assert_close(points.t[0].flatten(), torch.arange(5).double() * 1e-4)
 

@@ -1,4 +1,4 @@
-"""The examples that are sweeps call what there is, with flags that are taken."""
+"""The sweeps in the examples: their commands exist and their flags are accepted."""
 
 import json
 import os
@@ -37,7 +37,7 @@ print(json.dumps(sys.argv[1:]))
 
 
 def calls(script, folder, example="document_sweep", **settings):
-    """Return the arguments with which a script calls Python; nothing is run."""
+    """Return the arguments with which a script calls Python, without running it."""
     name, *arguments = script.split()
     stub = folder / "python stub"
     stub.write_text(STUB.format(python=sys.executable))
@@ -62,7 +62,7 @@ def test_the_flags_of_the_sweep_are_accepted(
     *_, words = calls(script, tmp_path, example, **settings)
     assert words[:2] == ["-m", "relu_nmt.cli.sweep"]
     assert sweep.main(words[2:]) == 2
-    # All flags are checked before the data folder, which is not there.
+    # The flags are checked before the missing data folder.
     message = capsys.readouterr().err
     assert str(tmp_path) in message and "data-bin: cannot read the data folder" in message
 

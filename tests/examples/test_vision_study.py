@@ -1,4 +1,4 @@
-"""examples/vision_study: flags of all trainings, one recipe for all, the report, going on."""
+"""examples/vision_study: flags of all trainings, one recipe for all, the report, resuming."""
 
 import csv
 import json
@@ -120,7 +120,7 @@ def test_the_attentions_fit_the_models(example, images, name):
     parser = make_parser("relu-nmt-vision-train", "")
     add_settings(parser, ImageTrainingSettings)
     steps = example.run.plan(settings_of(example, name, str(images)))
-    # Of a study over an axis one a line is enough.
+    # For a study over an axis, check one variant per line.
     variants = example.studies.STUDIES[name].variants
     wanted = {variants[s.model.attention].line or s.model.attention: s for s in steps}
     for step in wanted.values():
@@ -166,7 +166,7 @@ def test_updates_of_the_paper_setting_have_the_papers_images_and_rates(example, 
 
 
 def make_training(folder, name, seed, accuracy, status=DONE, entropy=None):
-    """Write what a training leaves: state, results, log, accuracy."""
+    """Write the files of a training: state, results, log, accuracy."""
     model = SweepModel(name, seed, ())
     step = Step(model, None, folder / model.name)
     step.folder.mkdir()
@@ -216,9 +216,9 @@ def test_the_report_has_means_intervals_and_gains(example, tmp_path):
     diverged = means["x^3 unscaled"]
     assert (diverged["status"], diverged["test_accuracy"]) == ("1 diverged", "")
     assert means["XCiT SimA"]["status"] == "1 started, 1 done"
-    assert means["XCiT SimA"]["gain"] == ""  # its baseline is not there
+    assert means["XCiT SimA"]["gain"] == ""  # its baseline is missing
     page = (tmp_path / "report.html").read_text("utf-8")
-    # Three seeds are shown, as an interval of so few is wider than what it measures.
+    # Three seeds are listed, as their interval would be wider than the differences.
     shown = "85.00<small>seeds 83.00, 84.00, 88.00</small>"
     assert re.search(rf'<th scope="row">SimA</th>\s*<td>{shown}</td>', page)
     assert "<td>+3.00<small>seeds +3.00, +2.00, +4.00</small></td>" in page
@@ -284,7 +284,7 @@ def test_intervals_are_of_four_seeds_and_end_at_100_percent(example, tmp_path):
     trainings = example.report.read_trainings(tmp_path, study)
     means = example.report.averages(trainings, study)
     accuracy, _ = example.report.axis_panels(means, study, trainings)
-    # By Student's t: 3.182 of 3 degrees of freedom.
+    # Student's t with 3 degrees of freedom is 3.182.
     interval = 3.182 * statistics.stdev(scores) / 2
     assert accuracy.lines[0].errors[1] == pytest.approx((interval, 100 - 94.25))
     assert not accuracy.lines[0].dots
@@ -431,7 +431,7 @@ def test_a_study_trains_evaluates_and_continues(example, images, tmp_path, capsy
     assert example.run.main([*words[:6], "--report-only"]) == 0
     again = (folder / "report.html").read_text("utf-8")
     assert again.count("<img") == page.count("<img") == 4
-    # Other flags would be another training.
+    # Other flags belong to another training.
     assert example.run.main([*words, "--lr", "5e-4"]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert "was done with another command" in line

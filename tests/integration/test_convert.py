@@ -1,4 +1,4 @@
-"""relu-nmt-convert: other programs compute what the model computes here."""
+"""relu-nmt-convert: other programs compute the same as the model."""
 
 import errno
 import json
@@ -160,7 +160,7 @@ SLOTS = [
 
 
 def small_model(**settings):
-    """Return a model of one layer, and the task that it is for."""
+    """Return a model of one layer, and its task."""
     task = Translator.from_checkpoint(CHECKPOINTS / "softmax.safetensors", "cpu").task
     return tiny_model(task, 0, {"ffn_embed_dim": 24}, **settings).eval(), task
 
@@ -169,7 +169,7 @@ def compare_at_all_lengths(model, task, folder):
     from relu_nmt.applications.conversion.onnx import save_onnx
 
     save_onnx(LoadedModel(model, task), folder)
-    # Where the model itself may go other ways, longer than a chunk and of one token.
+    # Choose lengths with special cases in the model: longer than a chunk, and one token.
     for lengths in [((6, 3), (5, 2)), ((1,), (1,)), ((150, 90), (130, 70)), ((2,), (90,))]:
         sources = [
             SourceSentence(np.array([*ids, 2]), [], np.array([*reference, 2]))

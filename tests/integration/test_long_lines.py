@@ -2,11 +2,8 @@
 
 import pytest
 
-from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.tokenization.pipeline import TextPipeline
-from relu_nmt.translation.task import TranslationTask
 from tests.commands import run_here
-from tests.tiny import save_tiny_model
+from tests.tiny import save_tiny_model, tiny_task
 
 MOST = 9
 LONG = " ".join("1" * MOST)  # with its end one too many
@@ -17,8 +14,7 @@ SHORT = ("--max-len-b", "4", "--cpu")
 @pytest.fixture(scope="module", params=[False, True], ids=["plain", "separated"])
 def model(tmp_path_factory, request):
     """An untrained model that reads at most MOST tokens."""
-    words = Dictionary(list("12345"))
-    task = TranslationTask(TextPipeline("de"), TextPipeline("en"), words, words)
+    task = tiny_task("12345")
     task = task.with_sentence_separator() if request.param else task
     most = MOST + request.param
     path = tmp_path_factory.mktemp("long") / "model.safetensors"

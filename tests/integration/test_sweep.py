@@ -83,7 +83,7 @@ def test_two_cells_from_training_to_report(data, tmp_path, capsys):
             assert float(row[f"accuracy_{name}[order]"]) == one["score"]
             assert row["chance[order]"] == str(one["chance"]) == "50.0"
         assert f"<td>{found[0]['score']:.1f}<small>alone {found[2]['score']:.1f}</small>" in page
-    # The text that was scored, scored again: the same d-BLEU by the command of its own.
+    # Scoring the text again gives the same d-BLEU.
     references = tmp_path / "reference.en"
     raw = iter((data / "test.de-en.en.raw").read_text().split("\n"))
     counts = map(int, (data / "test.de-en.documents").read_text().split())
@@ -96,7 +96,7 @@ def test_two_cells_from_training_to_report(data, tmp_path, capsys):
     assert score.main(command) == 0
     again = json.loads(capsys.readouterr().out)[0]
     assert again["score"] == pytest.approx(float(cells[-1]["d_bleu"]))
-    # The same again runs nothing; another budget is refused before anything is run.
+    # The same command runs nothing; another budget is refused before the first step.
     assert sweep.main(words(data, tmp_path, f"{flags} 4u", "--log-interval 1")) == 0
     assert "begins" not in capsys.readouterr().out
     assert sweep.main(words(data, tmp_path, f"{flags} 5u", "--log-interval 1")) == 2
@@ -122,7 +122,7 @@ def test_a_stopped_mixture_continues_and_a_divergence_is_a_result(data, tmp_path
     assert process.returncode == 128 + signal.SIGTERM
     assert "stopped after" in printed
     assert (log.parent / "checkpoints/checkpoint_last.safetensors").exists()
-    # A learning rate with which nothing is finite, from the first update on.
+    # With this learning rate the loss is not finite from the first update on.
     bad = words(data, tmp_path / "bad", "--attentions softmax --lengths 16 --budget 9u",
                 "--lr-scheduler fixed --lr 1e38")  # fmt: skip
     assert sweep.main(bad) == 0
@@ -165,7 +165,7 @@ def test_documents_start_from_a_sweep_of_sentences(data, tmp_path, capsys, monke
     sentences, documents = tmp_path / "sentences", tmp_path / "documents"
     flags = "--attentions softmax --budget 4u --lengths"
     assert sweep.main(words(data, sentences, f"{flags} 1", "--lr-scheduler fixed --lr 0.01")) == 0
-    # With a rate of 0 it stays what it started from, and translates sentences as that one does.
+    # With a rate of 0 the model does not change, and translates like the first one.
     start = f"{flags} 1,16 --doc-mixture 1,16 --start-from {sentences}"
     assert sweep.main(words(data, documents, start, "--lr-scheduler fixed --lr 0")) == 0
     first = sentences / "models/softmax-L1-seed1"
@@ -276,7 +276,7 @@ def test_results_of_another_task_are_not_mixed(data, tmp_path, capsys, monkeypat
         data.rename(other)
         moved.rename(data)
     assert (folder / "sweep.json").read_text() == before
-    # One of an earlier version does not tell of the task.
+    # A description of an earlier version lacks the task.
     values = json.loads(before)
     assert values.pop("task")["source language"] == "de"
     (folder / "sweep.json").write_text(json.dumps(values))

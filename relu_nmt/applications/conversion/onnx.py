@@ -8,7 +8,7 @@ import dataclasses
 import json
 import logging
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,28 +34,32 @@ LONGEST = 4096
 
 
 class _Graph(nn.Module):
-    def __init__(self, model: Any) -> None:
+    """A module for the exporter, whose forward pass is a function of the model and its inputs."""
+
+    def __init__(self, model: nn.Module, compute: Callable[..., Tensor]) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.compute = model, compute
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return self.compute(self.model, *inputs)
 
 
-class _Encoder(_Graph):
-    def forward(self, src_tokens: Tensor) -> Tensor:
-        """Return the states [B, S, D] of src_tokens [B, S] int64, right-padded."""
-        return self.model.encode(src_tokens).states
+def _encode(model: EncoderDecoder, src_tokens: Tensor) -> Tensor:
+    """Return the states [B, S, D] of src_tokens [B, S] int64, right-padded."""
+    return model.encode(src_tokens).states
 
 
-class _Decoder(_Graph):
-    def forward(self, prev_output_tokens: Tensor, states: Tensor, src_tokens: Tensor) -> Tensor:
-        """Return the logits [B, T, V] behind each of prev_output_tokens [B, T] int64."""
-        encoder_out = EncoderOutput(states, src_tokens != self.model.encoder.pad_index)
-        return self.model.logits(self.model.decoder(prev_output_tokens, encoder_out))
+def _decode(
+    model: EncoderDecoder, prev_output_tokens: Tensor, states: Tensor, src_tokens: Tensor
+) -> Tensor:
+    """Return the logits [B, T, V] behind each of prev_output_tokens [B, T] int64."""
+    encoder_out = EncoderOutput(states, src_tokens != model.encoder.pad_index)
+    return model.logits(model.decoder(prev_output_tokens, encoder_out))
 
 
-class _Images(_Graph):
-    def forward(self, images: Tensor) -> Tensor:
-        """Return the logits [B, C] of images [B, 3, size, size], normalised."""
-        return self.model(images).logits
+def _classify(model: nn.Module, images: Tensor) -> Tensor:
+    """Return the logits [B, C] of normalised images [B, 3, Y, X]."""
+    return model(images).logits
 
 
 def save_onnx(loaded: LoadedModel, folder: Path) -> None:
@@ -90,14 +94,14 @@ def save_onnx(loaded: LoadedModel, folder: Path) -> None:
     states = torch.randn(3, 5, model.config.encoder_embed_dim)
     sources = {0: batch, 1: source}
     _export(
-        _Encoder(model),
+        _Graph(model, _encode),
         {"src_tokens": src_tokens},
         [sources],
         "encoder_states",
         folder / "encoder.onnx",
     )
     _export(
-        _Decoder(model),
+        _Graph(model, _decode),
         {
             "prev_output_tokens": prev_output_tokens,
             "encoder_states": states,
@@ -130,7 +134,11 @@ def save_image_onnx(classifier: ImageClassifier, folder: Path) -> None:
     images = torch.randn(2, 3, height, width)
     batch = torch.export.Dim("batch", max=1 << 16)
     _export(
-        _Images(classifier.model), {"images": images}, [{0: batch}], "logits", folder / "model.onnx"
+        _Graph(classifier.model, _classify),
+        {"images": images},
+        [{0: batch}],
+        "logits",
+        folder / "model.onnx",
     )
     preprocessing = dataclasses.asdict(classifier.transform.config)
     sides = [height, width]
@@ -183,7 +191,7 @@ def _export(
                 model,
                 tuple(inputs.values()),
                 dynamo=True,
-                dynamic_shapes=tuple(shapes),
+                dynamic_shapes=(tuple(shapes),),  # one argument, *inputs
                 input_names=list(inputs),
                 output_names=[output],
                 verbose=False,

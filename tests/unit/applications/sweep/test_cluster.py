@@ -42,7 +42,7 @@ def test_jobs_do_what_a_local_sweep_does(tmp_path, capsys):
     assert steps[0].state.environment["cores"] >= 1
     assert sorted(runs(tmp_path)) == ["evaluate 1 8", "train 1", "train 2"]
     assert [path.name for path in steps[0].checkpoints.iterdir()] == ["x"]
-    # The same command goes on: a local sweep, too, runs only what failed.
+    # The same command continues: a local sweep, too, runs only failed steps.
     StepRunner(steps, JobsConfig(), {}).run(lambda: None)
     assert sorted(runs(tmp_path)) == ["evaluate 1 8", "train 1", "train 2", "train 2"]
     printed = capsys.readouterr().out
@@ -51,7 +51,7 @@ def test_jobs_do_what_a_local_sweep_does(tmp_path, capsys):
 
 
 class FakeJob:
-    """A job whose end is told in advance."""
+    """A job with a given result."""
 
     job_id = "7"
 
@@ -76,7 +76,7 @@ class FakeJob:
 
 @pytest.fixture
 def cluster(monkeypatch):
-    """A cluster whose jobs end as the list says, one after the other."""
+    """A cluster whose jobs have the results in a list, one after the other."""
     ends, submitted = [], []
 
     class FakeCluster:

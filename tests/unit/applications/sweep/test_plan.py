@@ -1,4 +1,4 @@
-"""Which models a sweep trains, and with which commands."""
+"""The models of a sweep, and the commands of their steps."""
 
 import pytest
 
@@ -82,7 +82,7 @@ def test_the_commands_of_a_model():
     assert "--arch" not in command
     assert after(command, "--attention") == "softmax"
     assert after(command, "--max-update") == "10"
-    # What the user types comes later and wins over the sweep's own defaults.
+    # The user's flags come later and win over the sweep's own defaults.
     assert command.index("50") < command.index("7")
     generate = evaluate.commands[0]
     folder = "out/models/softmax-L128-seed1"

@@ -1,4 +1,4 @@
-"""The report of made-up results: complete, escaped, self-contained, with the numbers of the CSV."""
+"""The report of invented results: complete, escaped, self-contained, equal to the CSV."""
 
 import base64
 import csv
@@ -31,7 +31,7 @@ from tests.unit.applications.sweep.made_results import make_sweep
 
 
 class Tables(HTMLParser):
-    """Collects the tables of a page: rows of cell texts; small print is parted by ``|``."""
+    """The tables of a page as rows of cell texts, with ``|`` before small print."""
 
     def __init__(self, text):
         super().__init__()
@@ -79,7 +79,7 @@ def varied(description, **values):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """The page and the rows of the CSV of a sweep in which some models came to grief."""
+    """The page and the rows of the CSV of a sweep in which some models failed."""
     folder = tmp_path_factory.mktemp("made")
     description = make_sweep(folder)
     page = page_of(folder, description)
@@ -107,7 +107,7 @@ def scores(rows, attention, length, column="d_bleu"):
 
 
 def gains(rows, attention, length):
-    """Return by how much each seed is better than that of softmax, where both have a score."""
+    """Return the gain of each seed over that of softmax, where both have a score."""
     pairs = [
         [find(rows, "cell", name, length, seed)["d_bleu"] for name in (attention, "softmax")]
         for seed in (1, 2, 3)
@@ -239,7 +239,7 @@ def test_single_sentences_have_no_tables_of_groups(made, tmp_path):
 
 
 def test_the_page_shows_the_number_of_updates(tmp_path):
-    """In the same time a machine with other work makes fewer."""
+    """A busy machine makes fewer updates in the same time."""
     description = make_sweep(tmp_path, lengths=(1,), seeds=(1, 2), trouble=False)
     assert "<dt>updates made</dt><dd>4,000</dd>" in page_of(tmp_path, description)
     path = next((tmp_path / "models").glob("*/checkpoints/results.json"))
@@ -254,7 +254,7 @@ def test_errors_are_listed_and_escaped(made):
     assert "<out of memory>" not in page
     table = Tables(page).with_title("what went wrong")
     assert ["softmax length 512 seed 3", "failed", "RuntimeError: <out of memory> & more"] in table
-    # What ended alike is told once: sparsemax at two lengths with three seeds.
+    # The same error is listed once: sparsemax at two lengths with three seeds.
     names = [f"sparsemax length 256 seed {seed}" for seed in (1, 2, 3)]
     assert [row[0] for row in table[1:]] == ["; ".join([*names, "3 more"])]
 
@@ -306,7 +306,7 @@ def test_measured_and_published_stand_in_two_tables(tmp_path):
     [entry] = [e for e in card["measured"] if (e["attention"], e["length"]) == ("softmax", 256)]
     assert entry["d_bleu"] == float(long["d_bleu"]) and entry["status"] == "done"
     assert card["settings"]["sweep"]["budget"] == "4000u"
-    # Another run in the same folder, which knows none, keeps them.
+    # Another run in the same folder without --published keeps them.
     again = write_description(tmp_path, dataclasses.replace(description, published=None))
     assert again.published == published == read_description(tmp_path).published
 
@@ -464,7 +464,7 @@ def test_a_bleu_below_one_does_not_converge(tmp_path):
 
 
 def set_bleu(folder, name, *by_seed):
-    """Replace the d-BLEU of a model at 128 tokens, and what the resamples are drawn from."""
+    """Replace the d-BLEU of a model at 128 tokens, and its statistics for resampling."""
     for seed, score in enumerate(by_seed, 1):
         path = folder / "models" / f"{name}-L128-seed{seed}" / "evaluate-128.results.json"
         results = json.loads(path.read_text())
@@ -489,7 +489,7 @@ def test_the_report_says_that_no_model_has_converged(tmp_path):
 
 
 def test_a_single_length_has_no_chart(tmp_path):
-    """Of two lengths only one has results."""
+    """Only one of two lengths has results."""
     description = make_sweep(tmp_path, lengths=(128, 256), seeds=(1,), trouble=False)
     for path in (tmp_path / "models").glob("*/evaluate-256.*"):
         path.unlink()
@@ -518,11 +518,11 @@ def test_few_seeds_are_dots_without_interval_and_bold(tmp_path, seeds):
 def test_bold_needs_four_seeds_and_significance(tmp_path):
     description = make_sweep(tmp_path, lengths=(128,), seeds=(1, 2, 3, 4), trouble=False)
     page = page_of(tmp_path, description)
-    # reluformer has 2 % more of the words right than softmax, in each of four seeds.
+    # reluformer has 2 % more correct words than softmax, in each of four seeds.
     [best] = re.findall(r'class="best">([\d.]+)<', page)
     found = {row[0]: row[1].split("|")[0] for row in Tables(page).tables[0][1:]}
     assert found["reluformer"] == best
-    # Of seeds that are as often worse as better, nothing follows, though documents agree.
+    # Seeds that are as often worse as better are not significant, even if documents agree.
     for name, scores_of in (("reluformer", (90, 50, 90, 52)), ("softmax", (70, 71, 70, 71))):
         set_bleu(tmp_path, name, *scores_of)
     assert 'class="best"' not in page_of(tmp_path, description)
@@ -532,7 +532,7 @@ def test_no_interval_of_a_score_reaches_below_0(tmp_path):
     description = make_sweep(tmp_path, lengths=(128, 256), seeds=(1, 2, 3, 4), trouble=False)
     by_seed = (1.5, 1.5, 1.5, 21.5)
     set_bleu(tmp_path, "softmax", *by_seed)
-    # By Student's t: 3.182 of 3 degrees of freedom.
+    # Student's t with 3 degrees of freedom is 3.182.
     high = 6.5 + 3.182 * statistics.stdev(by_seed) / 2
     table = Tables(page_of(tmp_path, description)).tables[0]
     assert table[1][1].startswith(f"6.50|0.00 to {high:.2f} seeds|")
@@ -575,7 +575,7 @@ def test_gains_have_an_interval_over_seeds(made):
     row = find(rows, "mean", "reluformer", 128)
     gains = [b - a for a, b in zip(base, own, strict=True)]
     assert float(row["gain"]) == pytest.approx(statistics.mean(gains))
-    # t of 2 degrees of freedom is 4.303.
+    # Student's t with 2 degrees of freedom is 4.303.
     expected = 4.303 * statistics.stdev(gains) / 3**0.5
     assert float(row["gain_seed_interval"]) == pytest.approx(expected)
 
@@ -638,7 +638,7 @@ def test_a_folder_has_one_setting(tmp_path):
     other = varied(description, budget="9000u")
     with pytest.raises(ConfigError, match=r"made with .*4000.* where there is .*9000.* now"):
         write_description(tmp_path, other)
-    # A mistake that left nothing behind may be mended.
+    # A mistake without results may be corrected.
     for path in (tmp_path / "models").glob("*/train.json"):
         path.write_text(json.dumps({**json.loads(path.read_text()), "status": "failed"}))
     assert write_description(tmp_path, other).settings == other.settings

@@ -1,4 +1,4 @@
-"""Steps run once each, several at a time, and whatever happens to some of them."""
+"""Steps run once each and several at a time, even if some fail."""
 
 import os
 import signal
@@ -35,7 +35,7 @@ def quick(monkeypatch, tmp_path):
 
 
 def make_steps(folder, *codes, lengths=(8, 16), checkpoint=None):
-    """Return the steps of a model for each code; the code is what its training runs."""
+    """Return the steps of a model for each code, which its training runs."""
     steps = []
     for seed, code in enumerate(codes, 1):
         model = SweepModel("softmax", seed, (8,), is_mixture=True)
@@ -98,7 +98,7 @@ def test_the_state_has_time_memory_and_environment(tmp_path):
 
 
 def test_a_continued_training_keeps_its_peak_memory(tmp_path):
-    # The first run needs much and is stopped, the second one little.
+    # The first run needs much memory and is stopped; the second one needs little.
     code = (
         "import time\nif not os.path.exists('large'):\n"
         "    x = b'x' * 90_000_000; open('large', 'w'); time.sleep(60)"
@@ -134,7 +134,7 @@ def test_a_crash_and_a_divergence_stop_nothing_else(tmp_path, capsys):
     assert steps[0].state.note == "ValueError: a crash"
     assert steps[2].state.exit_code == 1
     assert "diverged (exit code 1): error: update 3" in capsys.readouterr().out
-    # What failed is tried again, what diverged is not.
+    # A failed step runs again; a diverged one does not.
     assert run(steps).failed == 1
     assert runs(tmp_path) == ["train 1", "train 2", "train 3", "evaluate 3 8", "train 1"]
 
@@ -184,7 +184,7 @@ def test_a_signal_does_not_lose_a_step_that_has_just_ended(tmp_path):
     def after_step():
         while not (tmp_path / "ended").exists():
             time.sleep(0.02)
-        time.sleep(0.5)  # the second command exits, and nobody has looked yet
+        time.sleep(0.5)  # the second command exits before the runner looks
         os.kill(os.getpid(), signal.SIGTERM)
 
     runner = StepRunner(steps, JobsConfig(jobs=2), {})
@@ -302,11 +302,11 @@ def test_the_time_left_comes_from_the_steps_that_are_done():
     steps = [*trains, *(Step(model, 8, Path("x")) for model in models)]
     assert time_left([], {True: [], False: []}, {}, 2) == "nothing left"
     assert time_left(steps, {True: [], False: []}, {}, 2) == "time left unknown"
-    # Three trainings of 600 s by two processes, and evaluations of which nothing is known.
+    # Three trainings of 600 s by two processes, and evaluations of unknown time.
     assert time_left(steps[1:], {True: [600.0], False: []}, {}, 2) == "over 15 min left"
     left, known = [*trains[1:], *steps[5:]], {True: [600.0], False: [60.0]}
     assert time_left(left, known, {trains[1]: 300.0}, 2) == "about 14 min left"
-    # A process works longer than was thought: nothing is negative.
+    # A process takes longer than expected: the time left is not negative.
     assert time_left(trains[:2], known, {trains[0]: 5000.0}, 1) == "about 10 min left"
 
 

@@ -1,4 +1,4 @@
-"""How budgets, attentions and seeds are written."""
+"""The form of budgets, attentions and seeds."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""What is kept of a step, and what may change before it is run again."""
+"""The stored state of a step, and the changes allowed before it runs again."""
 
 import dataclasses
 import os
