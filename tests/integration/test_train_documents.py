@@ -54,7 +54,7 @@ def test_lengths_are_printed_and_stored(folder, tmp_path, capsys):
     stored = json.loads((tmp_path / "document_lengths.json").read_text())
     (lengths,) = stored["splits"]["train"]
     assert lengths["documents"] == 20
-    assert lengths["sentences"] == (folder / "train-flat.de").read_text().count("\n")
+    assert lengths["sentences"] == (folder / "flat-text/train.de").read_text().count("\n")
     assert lengths["over_long_sentences"] == 1
     assert lengths["longest_tokens"] <= 32
     assert sum(lengths["groups_by_tokens"].values()) == lengths["groups"]

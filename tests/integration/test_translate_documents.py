@@ -151,7 +151,7 @@ def test_lines_are_printed_for_each_group(folder, capsys):
     for kind in "STHDP":
         assert [number for number, _ in lines_of(output, kind)] == list(range(results["groups"]))
     task = TranslationTask.from_data_folder(folder / "data").with_sentence_separator()
-    raw = (folder / "flat-test.de").read_text().splitlines()
+    raw = (folder / "flat-text/test.de").read_text().splitlines()
     tokens = [token for _, [source] in lines_of(output, "S") for token in source.split()]
     assert tokens == [token for line in raw for token in task.source_text.encode(line)]
     for (_, [source]), (_, [target]) in zip(
@@ -179,7 +179,7 @@ def test_sentences_are_scored_by_position(folder, capsys, copying, overlap):
     flags += ["--window-overlap", overlap] if overlap else []
     output, results = generate_documents(folder, capsys, "sep", 24, *flags)
     lines = [line for line in path.read_text().splitlines() if line != "<d>"]
-    references = (folder / "flat-test.en").read_text().splitlines()
+    references = (folder / "flat-text/test.en").read_text().splitlines()
     in_document = [place + 1 for i in range(NUM_DOCUMENTS) for place in range(i + 1)]
     in_group = []
     for (_, [source]), (_, [target]) in zip(
@@ -289,7 +289,7 @@ def test_an_overlap_shows_context_in_the_source_only(folder, capsys, copying):
     for (_, [_, tokens]), target in zip(lines_of(output, "H"), targets, strict=True):
         assert tokens == target.replace("3", "4")
     tokens = [token for target in targets for token in target.split()]
-    raw = (folder / "flat-test.en").read_text().split()
+    raw = (folder / "flat-text/test.en").read_text().split()
     assert [token for token in tokens if token != "<sep>"] == raw
 
 
