@@ -39,6 +39,7 @@ def run(settings: Settings, *, progress: bool = True) -> Path:
     else:
         from relu_nmt.applications.conversion.onnx import save_image_onnx, save_onnx
 
+        # The metadata name the kind of the model.
         task = read_metadata(settings.checkpoint).get("task")
         with new_folder(output) as folder:
             if isinstance(task, dict) and task.get("name") == TASK_NAME:
@@ -61,6 +62,7 @@ def new_folder(path: Path) -> Iterator[Path]:
         ConfigError: ``path`` exists already.
         DataError: the folder cannot be made, or written to.
     """
+    # Remove temporary folders of killed runs.
     if path.parent.is_dir():
         remove_abandoned(path.parent)
     if path.exists():

@@ -55,6 +55,7 @@ def run(settings: Settings, *, progress: bool = True) -> Path:
 
 def _pipeline(known: TextPipeline, settings: Settings) -> TextPipeline:
     """Return the text pipeline from the flags, or the one that the data folder stores."""
+    # Without flags, keep the pipeline of the data folder.
     if settings.tokenizer == settings.subword == "none" and not settings.lowercase:
         return known
     if not known.keeps_text:
@@ -109,6 +110,7 @@ def save_model(
             raise CheckpointError(
                 f"{origin}: relu_nmt's transformer has other weights: the file {verb} {shown}"
             )
+    # Load the weights, and write the checkpoint.
     try:
         model.load_state_dict(dict(tensors))
     except RuntimeError as error:

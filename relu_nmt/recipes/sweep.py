@@ -130,6 +130,7 @@ def run(settings: Settings, *, progress: bool = True) -> SweepResult:
     # Make the runner first: it compares the steps with earlier runs before any file is written.
     seconds = config.time.seconds or None
     runner = make_runner(steps, settings.running, environment, folder, seconds, progress)
+    # Run the steps, with a report after each.
     description = SweepDescription(settings, environment, published=published, task=task)
     description = write_description(folder, description)
     runner.run(lambda: write_report(folder, description))
@@ -144,12 +145,14 @@ def _checked_trainings(
     """Return the settings of the trainings."""
     if "--no-save" in config.train_flags:
         raise ConfigError("--no-save: there is no checkpoint to evaluate; leave it out")
+    # Check the flags of all models, and those of each variant.
     budget = config.time.flags[0].removeprefix("--").replace("-", "_")
     own = {**TRAIN_OWN_FLAGS, budget: "--budget"}
     _refuse(TranslationTrainingSettings, "behind the --", config.train_flags, own)
     fixed = {field: by for field, by in own.items() if field not in ATTENTION_FIELDS}
     for name, flags in config.variant_flags.items():
         _refuse(TranslationTrainingSettings, f"in --variants {name}", flags, fixed)
+    # Check the checkpoint that each training leaves.
     trained = _settings_of(steps, TranslationTrainingSettings, "relu-nmt-train")
     for found in trained:
         _check_checkpoint(config, found.trainer)
@@ -176,6 +179,7 @@ def _check_documents(settings: Settings, training: TranslationTrainingSettings) 
     languages = tuple(typed) if len(typed) == 2 else infer_languages(folders[0])
     if max(*config.lengths, *config.doc_mixture, 1) == SINGLE_SENTENCES:
         return
+    # Check the training text of all folders, and the evaluated split of the first.
     splits = [*((folder, "train") for folder in folders), (folders[0], config.gen_subset)]
     for folder, split in splits:
         path = split_path(folder, split, find_pair(folder, split, *languages), "documents")
@@ -191,6 +195,7 @@ def _checked_task(settings: Settings, training: TranslationTrainingSettings) -> 
     config, data = settings.sweep, data_folders(settings.data)[0]
     languages = training.task.source_lang, training.task.target_lang
     task = TranslationTask.from_data_folder(data, *languages).describe()
+    # Compare with the task of earlier results, and with that of the models to start from.
     for folder, advice in (
         (config.save_dir, "one report is of one task; choose another --save-dir"),
         (config.start_from, f"{SAME_TEXT} and dictionaries, or choose another --start-from"),
@@ -302,6 +307,7 @@ def _check_start(folder: str | None, train: Step) -> None:
             f"--start-from {folder}: has no {start}; train the sentence models first, with "
             "--lengths 1 and the same --attentions, --seeds and --checkpoint"
         )
+    # The checkpoint exists: check that its training has ended.
     sentences = Step(train.model, None, start.parent.parent)
     state = sentences.state
     if state is not None and state.status != DONE:

@@ -66,6 +66,7 @@ def save_ctranslate2(loaded: LoadedModel, folder: Path) -> None:
 def _check(model: EncoderDecoder) -> None:
     """Check that CTranslate2 supports the model."""
     config = model.config
+    # Compare each part of the model with the parts of CTranslate2.
     for slot in ("encoder", "decoder", "cross"):
         spec = AttentionSpec.parse(config.attention_of(slot))
         if spec.name != "softmax" or spec.options:

@@ -88,6 +88,7 @@ def read_fairseq(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str
             foreign objects.
     """
     allowed: list[Any] = [argparse.Namespace, *((_Ignored, name) for name in OLD_METERS)]
+    # Open the file first, for an error of its own.
     try:
         with open(path, "rb"):
             pass
@@ -110,6 +111,7 @@ def read_fairseq(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str
         raise CheckpointError(
             f"{path}: not read ({reason}); expected a checkpoint of fairseq"
         ) from error
+    # Check that the content is a dictionary of tensors.
     tensors = found.get("model") if isinstance(found, dict) else None
     if not isinstance(tensors, dict) or not all(
         isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in tensors.items()
@@ -140,6 +142,7 @@ def transformer_config(
     Raises:
         CheckpointError: relu_nmt has no such model.
     """
+    # Refuse settings that relu_nmt does not support.
     for name in REFUSED_SETTINGS:
         if theirs.get(name):
             flag = f"--{name.replace('_', '-')}"
@@ -151,6 +154,7 @@ def transformer_config(
     # Copy the settings of the same name, and translate the others.
     ours = {name: theirs[name] for name in SAME_SETTINGS if theirs.get(name) is not None}
     ours["feed_forward"] = FEED_FORWARDS[function]
+    # Choose the positions of both sides; a table of learned ones limits the length.
     for side, text in (("encoder", "source"), ("decoder", "target")):
         learned = theirs.get(f"{side}_learned_pos")
         ours[f"{side}_positions"] = "learned" if learned else "sinusoidal-fairseq"
@@ -223,6 +227,7 @@ def joined_projections(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     for name in tensors:
         if "_attn.q_proj." not in name:
             continue
+        # Join all three for self-attention, keys and values for cross-attention.
         parts = [name.replace(".q_proj.", f".{part}_proj.") for part in "qkv"]
         if not all(part in found for part in parts):
             continue

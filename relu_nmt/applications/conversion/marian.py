@@ -147,6 +147,7 @@ class MarianModel:
                 if name not in theirs:
                     raise CheckpointError(f"{path}: lacks {name}")
                 ours[f"{side}_{own}"] = theirs[name]
+            # The table of positions limits the length.
             ours[f"max_{text}_positions"] = theirs.get("max_position_embeddings")
         # Add the settings that all Marian models share.
         ours |= {
@@ -206,6 +207,7 @@ def _language_code(path: Path, symbols: list[str], target_lang: str | None) -> s
 
     Reference: transformers 4.57, ``MarianTokenizer.remove_language_code``.
     """
+    # Symbols such as >>fra<< name the languages.
     found = [match[1] for match in map(LANGUAGE_CODE.fullmatch, symbols) if match is not None]
     if not found:
         if target_lang is not None:
@@ -236,6 +238,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 def _read_weights(folder: Path) -> dict[str, Tensor]:
     """Return the weights; PyTorch's safe reader of weights reads a pickle."""
+    # Prefer safetensors to a pickle.
     paths = [folder / name for name in WEIGHTS if (folder / name).exists()]
     if not paths:
         raise CheckpointError(f"{folder}: neither {' nor '.join(WEIGHTS)} in it")

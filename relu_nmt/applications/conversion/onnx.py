@@ -87,11 +87,13 @@ def save_onnx(loaded: LoadedModel, folder: Path) -> None:
         "source": _prepare(model, "encoder", model.most_source_tokens),
         "target": _prepare(model, "decoder", model.most_target_tokens),
     }
+    # Name the free axes.
     batch = torch.export.Dim("batch", max=1 << 16)
     source, target = (torch.export.Dim(k, min=1, max=n) for k, n in longest.items())
     src_tokens = torch.tensor([[4, 3, 3, 3, 2], [3, 3, 2, 1, 1], [3, 3, 3, 2, 1]])
     prev_output_tokens = torch.tensor([[2, 3, 3, 3], [2, 3, 3, 1], [2, 3, 1, 1]])
     states = torch.randn(3, 5, model.config.encoder_embed_dim)
+    # Export both graphs.
     sources = {0: batch, 1: source}
     _export(
         _Graph(model, _encode),
@@ -129,6 +131,7 @@ def save_image_onnx(classifier: ImageClassifier, folder: Path) -> None:
     Raises:
         CheckpointError: PyTorch cannot express a part of the model in a graph.
     """
+    # Export with a free batch size and a fixed image size.
     _to_reference(classifier.model)
     height, width = classifier.transform.sides
     images = torch.randn(2, 3, height, width)
@@ -140,6 +143,7 @@ def save_image_onnx(classifier: ImageClassifier, folder: Path) -> None:
         "logits",
         folder / "model.onnx",
     )
+    # Write the preprocessing of the images.
     preprocessing = dataclasses.asdict(classifier.transform.config)
     sides = [height, width]
     _write_json(

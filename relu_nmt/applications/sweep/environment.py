@@ -28,6 +28,7 @@ def probe(attentions: Sequence[str], user_modules: Sequence[str]) -> dict[str, A
     Raises:
         ConfigError: PyTorch or an attention cannot be imported, or lacks an option.
     """
+    # Run this module, which reads and prints JSON.
     done = subprocess.run(
         [sys.executable, "-m", "relu_nmt.applications.sweep.environment"],
         input=json.dumps([list(attentions), list(user_modules)]),
@@ -49,6 +50,7 @@ def _inspect(attentions: Sequence[str], user_modules: Sequence[str]) -> dict[str
     from relu_nmt.attention.spec import AttentionSpec
     from relu_nmt.config import from_flat
 
+    # Register the user's attentions.
     for path in user_modules:
         import_user_module(path)
     # Check the options of each attention, and note those without weights.

@@ -135,6 +135,7 @@ def _draw(axes: "Axes", panel: Panel) -> None:
     values = [y for line in panel.lines for y in line.points.values()]
     if panel.log_y and max(values) > LEAST_SPAN * min(values) > 0:
         axes.set_yscale("log")
+    # Label the ticks: names, or the values on a logarithmic axis.
     if panel.names is not None:
         axes.set_xticks(range(len(panel.names)), panel.names)
         axes.set_xlim(-0.4, len(panel.names) - 0.6)
@@ -181,6 +182,7 @@ def lines_over_lengths(data: "ReportData", column: str, scale: float) -> list[Li
     """Return a line for each system with values in the column."""
     lines = []
     for style, system in enumerate(data.systems):
+        # Collect the averages by the index of their length.
         means = {
             float(x): average
             for x, average in enumerate(data.row(system))

@@ -137,6 +137,7 @@ class SweepPlan:
             *("--seed", str(model.seed), "--save-dir", checkpoints),
         )
         train = launched(train, self.settings.running.training_processes)
+        # Average the last checkpoints by a second command.
         if config.averaged is None:
             return (train,)
         average = tool(
@@ -334,6 +335,7 @@ def write_description(folder: Path, description: SweepDescription) -> SweepDescr
             that a mean over them would be wrong.
         DataError: the file cannot be written.
     """
+    # Join with the earlier description.
     earlier = read_description(folder)
     known = () if earlier is None else earlier.attentions
     if earlier is not None:
@@ -341,6 +343,7 @@ def write_description(folder: Path, description: SweepDescription) -> SweepDescr
     attentions = tuple(dict.fromkeys([*known, *description.settings.sweep.systems]))
     published = description.published or (earlier.published if earlier else None)
     description = dataclasses.replace(description, attentions=attentions, published=published)
+    # Write the file.
     try:
         folder.mkdir(parents=True, exist_ok=True)
         text = json.dumps(dataclasses.asdict(description), indent=1, ensure_ascii=False)
@@ -394,6 +397,7 @@ def models_in(
     Raises:
         DataError: a file is damaged.
     """
+    # Start with the planned models, and add those in the folder.
     found = {}
     if settings is not None:
         plan = SweepPlan(settings)

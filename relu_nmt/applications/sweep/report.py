@@ -64,6 +64,7 @@ def write_report(folder: Path, description: SweepDescription) -> ReportData:
 
 def report_csv(data: ReportData) -> str:
     """Return the records with numbers in full precision: rows ``cell`` and rows ``mean``."""
+    # Put the known columns first and last, all others between.
     rows = [{"row": "cell", **cell.record} for cell in data.cells]
     rows += [{"row": "mean", **average.record} for average in data.averages]
     known = {*FIRST_COLUMNS, *LAST_COLUMNS}

@@ -140,6 +140,7 @@ def compare(average: Average, other: Average) -> tuple[Record, list[float]]:
 
     Both results are empty without a common seed.
     """
+    # Compare on common seeds only.
     seeds = sorted(average.resampled.keys() & other.resampled.keys())
     if not seeds:
         return {}, []
@@ -150,6 +151,7 @@ def compare(average: Average, other: Average) -> tuple[Record, list[float]]:
         {cell.model.seed: cell.record["d_bleu"] for cell in side.cells if cell.status == DONE}
         for side in sides
     ]
+    # Intervals: over seeds, and over resamples of the documents.
     gains = [scores[0][seed] - scores[1][seed] for seed in seeds]
     gain = sum(gains) / len(gains)
     record: Record = {"gain": gain}
@@ -211,6 +213,7 @@ class ReportData:
 
         Better means a gain on at least LEAST_SEEDS seeds, significant over documents and seeds.
         """
+        # Compare the highest score with all others.
         found = [a for a in self.averages if a.length == length and "d_bleu" in a.record]
         best = max(found, key=lambda a: a.record["d_bleu"], default=None)
         others = [other for other in found if other is not best]
@@ -280,6 +283,7 @@ class ReportData:
 
     def realised_lengths(self) -> Iterator[tuple[int, str, str, Record]]:
         """Yield the length limit, the split, the prefix of its columns, and their record."""
+        # Take the first record with the lengths of a split.
         trained = {length for cell in self.cells for length in cell.model.lengths}
         for length in sorted({*self.lengths, *trained}):
             everywhere = [cell.record for cell in self.cells]
@@ -317,6 +321,7 @@ class ReportData:
             first.setdefault(system.attention, system)
         rows = []
         for name in dict.fromkeys([*table.rows, *first]):
+            # Find the average for each column, at the column's length if it has one.
             row = []
             for column in table.columns:
                 title, _, length = column.partition("@")

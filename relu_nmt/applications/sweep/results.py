@@ -123,7 +123,7 @@ def read_cells(folder: Path, models: Mapping[SweepModel, Sequence[int]]) -> list
         own = [_evaluated(Step(model, length, home), length, state, shared) for length in lengths]
         for cell in own:
             cell.course = course
-        # A model that translates at one length has converged, even if it is weak at another.
+        # Mark models that fail at every length; a model weak at a single one has converged.
         scored = [cell for cell in own if cell.status == DONE]
         if scored and all(cell.record["d_bleu"] < LOWEST_CONVERGED_BLEU for cell in scored):
             for cell in scored:
@@ -203,6 +203,7 @@ def _add_memories(record: Record, path: Path) -> None:
         return
     found = json.loads(path.read_text("utf-8"))
     record["feed_forward"] = found["feed_forward"]
+    # The size counts only if all modules share it.
     sizes = {module["size"] for module in found["modules"].values()}
     if len(sizes) == 1:
         record["memory_size"] = sizes.pop()
@@ -248,6 +249,7 @@ def _contrast_record(step: Step) -> Record:
     if state is None or state.status != DONE:
         return record
     for one in json.loads(step.path(".results.json").read_text("utf-8")):
+        # Name the columns by category: with context or alone, chance, and number of contrasts.
         if one.get("name") == "accuracy":
             with_context, alone, chance, counted = (
                 f"{column}[{one['category']}]" for column in CONTRAST_COLUMNS
@@ -306,6 +308,7 @@ def read_course(step: Step) -> Course:
         and ``output_square``, the mean square of outputs; and ``output_growth``
         (:data:`relu_nmt.training.course.GROWTH`) of the decoder's self-attention.
     """
+    # Read the log first: the results replace its values, but have no telemetry.
     curves: dict[tuple[str, str], dict[int, float]] = {}
     for path in (step.path(".log"), step.checkpoints / FILE_NAME):
         with suppress(DataError):
@@ -315,6 +318,7 @@ def read_course(step: Step) -> Course:
         "gradient_norm": curves.get((TRAIN, "gnorm")),
         GROWTH: curves.get((TELEMETRY, f"decoder {GROWTH}")),
     }
+    # Average the telemetry over the slots.
     for name in VECTORS:
         of_slots = [curves[key] for key in curves if key[0] == TELEMETRY and f" {name}" in key[1]]
         found[name] = _mean(of_slots)

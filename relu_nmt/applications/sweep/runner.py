@@ -103,10 +103,12 @@ class StepRunner:
         # Seconds of the finished trainings (True) and evaluations (False).
         self._seconds: dict[bool, list[float]] = {True: [], False: []}
         self._training_seconds = training_seconds
+        # Steps that run now, and times before which locked steps are not tried again.
         self._running: list[Any] = []  # RunningStep, or a subclass's own class
         self._not_before: dict[Step, float] = {}
         self.signal: int | None = None
         self._kill = False
+        # Note the steps that earlier runs have finished.
         for step in self._steps:
             self._is_done(step, first=True)
 
@@ -162,6 +164,7 @@ class StepRunner:
 
     def _end(self, step: Step, status: str, seconds: float | None) -> None:
         self._ended[step] = status
+        # Without its training, a model has no evaluations.
         if status == DONE and seconds is not None:
             self._seconds[step.is_training].append(seconds)
         if step.is_training and status != DONE:
@@ -175,6 +178,7 @@ class StepRunner:
 
     def _ready_steps(self) -> list[Step]:
         """Return the steps that may begin now; evaluations come first, as they give results."""
+        # Evaluations wait for the training of their model, locked steps for their time.
         trainings = [step for step in self._steps if step.is_training]
         untrained = {step.model for step in trainings if self._ended.get(step) != DONE}
         now = time.monotonic()
@@ -288,6 +292,7 @@ class StepRunner:
             with suppress(DataError):  # a crash before the first results
                 if step.is_training and TrainingResult.load(step.checkpoints).diverged:
                     status = DIVERGED
+        # Store the end before another sweep can take the lock.
         state = replace(
             running.state, status=status, note=note, seconds=seconds, exit_code=exit_code
         )

@@ -42,6 +42,7 @@ class TrainingBudget:
         Raises:
             ValueError: the text has another form, or is 0.
         """
+        # Split into number and unit; updates are the default.
         match = re.fullmatch(r"(\d+(?:\.\d+)?)([usmh]?)", text.strip().lower())
         if match is None or float(match[1]) == 0:
             raise ValueError(f"'{text}': expected {BUDGET_EXAMPLES}")
@@ -274,6 +275,7 @@ class JobsConfig(ClusterOptions):
         Raises:
             ConfigError: a GPU has none.
         """
+        # The processes of a training share the GPUs evenly, and none is left.
         shown = ",".join(self.gpus)
         if not all(self.gpus):
             raise ConfigError(f"--gpus {shown}: expected numbers of GPUs such as 0,1")

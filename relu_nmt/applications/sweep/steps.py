@@ -206,6 +206,7 @@ class StepState:
         """
         try:
             values = json.loads(path.read_text("utf-8"))
+            # Turn JSON's lists into tuples.
             values["commands"] = tuple(map(tuple, values["commands"]))
             model = values["model"]
             values["model"] = SweepModel(**{**model, "lengths": tuple(model["lengths"])})
