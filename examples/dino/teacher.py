@@ -2,7 +2,7 @@ r"""Write the teacher of a self-distillation as the checkpoint of an image class
 
     python examples/dino/teacher.py dino/xca/checkpoint50.safetensors teacher50.safetensors
 
-relu-nmt-vision-probe judges it; relu-nmt-vision-train starts from it with --finetune-from-model.
+relu-nmt-vision-probe evaluates it; relu-nmt-vision-train --finetune-from-model starts from it.
 Its head is untrained.
 """
 
@@ -24,7 +24,7 @@ PREFIX = "teacher.backbone."
 
 @settings
 class TeacherSettings:
-    """What to read and to write."""
+    """The files to read and to write."""
 
     path: str = option(REQUIRED, "checkpoint", metavar="CKPT", positional=True, files=READ)
     output: str = option(
@@ -40,7 +40,8 @@ def save_teacher(path: Path, output: Path) -> None:
         output: file to write.
 
     Raises:
-        CheckpointError: the one cannot be read or is of another kind, the other not written.
+        CheckpointError: the first file cannot be read or has another kind, or the second cannot
+            be written.
     """
     checkpoint = load_checkpoint(path)
     task = checkpoint.metadata.get("task", {})

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from relu_nmt.applications.conversion.marian import MarianModel
-from relu_nmt.applications.sweep.published import read_published
+from relu_nmt.applications.sweep.plan import read_published
 from relu_nmt.config.classes import merged
 from relu_nmt.config.command_line import read_settings_file
 from relu_nmt.data.dictionary import Dictionary

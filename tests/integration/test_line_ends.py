@@ -11,12 +11,10 @@ import pytest
 
 from relu_nmt.data.indexed_dataset import IndexedDataset
 from relu_nmt.errors import DataError
-from relu_nmt.recipes import preprocess
-from relu_nmt.recipes.preprocess_settings import PreprocessSettings
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator import Translator
 from tests.commands import run_here
-from tests.integration.test_generate import save_model
+from tests.tiny import preprocessed, save_tiny_model
 
 NUM_LINES = 300
 # White space for Python's str.split, and ends of lines for its str.splitlines.
@@ -49,15 +47,7 @@ def write_sides(folder, split, mark, end="\n"):
 
 def prepared(folder, **settings):
     """Preprocess, and return the tokens of both sides of the training pairs."""
-    config = PreprocessSettings(
-        source_lang="de",
-        target_lang="en",
-        trainpref=str(folder / "train"),
-        destdir=str(folder / "bin"),
-        workers=1,
-        **settings,
-    )
-    preprocess.run(config, progress=False)
+    preprocessed(folder, splits=("train",), workers=1, **settings)
     task = TranslationTask.from_data_folder(folder / "bin")
     dictionaries = (task.source_dictionary, task.target_dictionary)
     sides = []
@@ -138,7 +128,7 @@ def model(tmp_path_factory):
     write(folder / "test.en", ["Haus \x85 Hund", "rot .", "ein \r Brot"])
     prepared(folder, testpref=str(folder / "test"), joined_dictionary=True)
     task = TranslationTask.from_data_folder(folder / "bin")
-    save_model(folder / "model.safetensors", task, 1)
+    save_tiny_model(folder / "model.safetensors", task, attention="reluformer")
     return folder
 
 

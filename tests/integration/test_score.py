@@ -7,20 +7,14 @@ import json
 import lzma
 import sys
 import types
+from pathlib import Path
 
 import pytest
 import sacrebleu
-import torch
+from relu_nmt.evaluation.bleu import MetricConfig
 
 from relu_nmt.cli.score import main
-from relu_nmt.config import to_dict
-from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.evaluation.metrics import MetricConfig
-from relu_nmt.tokenization.pipeline import TextPipeline
-from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint
-from relu_nmt.translation.config import TransformerConfig
-from relu_nmt.translation.loading import build_model
-from relu_nmt.translation.task import TranslationTask
+from tests.tiny import save_tiny_model, tiny_task
 
 REFERENCES = [["A dog barks .", "It is big ."], ["We go home .", "Yes , we do .", "Now ."]]
 SENTENCES = [["A dog barks .", "it is big ."], ["We go home now .", "Yes we do .", "Now ."]]
@@ -222,15 +216,9 @@ def write_contrasts(path):
     path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
 
 
-def test_contrasts_are_scored_with_and_without_context(tmp_path, capsys):
-    words = Dictionary(WORDS)
-    task = TranslationTask(TextPipeline("en"), TextPipeline("de"), words, words)
-    torch.manual_seed(0)
-    config = TransformerConfig(attention="reluformer", encoder_layers=1, decoder_layers=1)
-    model = build_model(config, task)
-    metadata = {"model_config": to_dict(config), "task": task.to_state()}
+def test_contrasts(tmp_path, capsys):
     path = str(tmp_path / "model.safetensors")
-    save_checkpoint(path, Checkpoint(model.state_dict(), metadata))
+    save_tiny_model(Path(path), tiny_task(WORDS, ("en", "de")), attention="reluformer")
     write_contrasts(tmp_path / "c.jsonl")
     arguments = ["--contrastive", str(tmp_path / "c.jsonl"), "--path", path, "--cpu"]
     note, *shown = lines_of(capsys, *arguments)

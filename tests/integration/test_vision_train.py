@@ -25,6 +25,7 @@ from relu_nmt.translation.loading import load_model
 from relu_nmt.vision.images import open_images
 from relu_nmt.vision.loading import ImageClassifier
 from relu_nmt.vision.training_config import RECIPES, VisionScheduleConfig
+from tests.tiny import json_lines, tensors, values
 from tests.unit.vision.made_images import make_squares, write_table, zip_folder
 
 ROOT = Path(__file__).parents[2]
@@ -47,16 +48,7 @@ def run(data, flags, capsys=None):
     """Run the command here; return its exit code and its JSON lines."""
     code = vision_train.main([str(data), *flags.split()])
     out = capsys.readouterr().out if capsys else ""
-    return code, [json.loads(line) for line in out.splitlines() if line.startswith("{")]
-
-
-def weights(folder):
-    checkpoint = load_checkpoint(folder / "checkpoint_last.safetensors", with_training_state=True)
-    return {**checkpoint.model_tensors, **checkpoint.training_tensors}
-
-
-def values(lines, name):
-    return [line[name] for line in lines if name in line]
+    return code, json_lines(out)
 
 
 def assert_same(one, other):
@@ -101,7 +93,7 @@ def test_resuming_changes_no_bit(squares, tmp_path, flags):
     run(squares, f"{flags}/whole --max-update 11")
     for last in (2, 7, 11):
         run(squares, f"{flags}/parts --max-update {last}")
-    assert_same(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
+    assert_same(tensors(tmp_path / "whole"), tensors(tmp_path / "parts"))
 
 
 XCIT = "--arch xcit_nano_12_p4 --embed-dim 16 --class-attention sima --checkpoint-activations"
@@ -114,8 +106,8 @@ def test_an_xcit_resumes_with_its_batchnorm_statistics(squares, tmp_path, attent
     run(squares, f"{flags}/whole --max-update 7")
     for last in (3, 7):
         run(squares, f"{flags}/parts --max-update {last}")
-    assert_same(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
-    assert weights(tmp_path / "whole")["blocks.0.local.norm.running_var"].std() > 0
+    assert_same(tensors(tmp_path / "whole"), tensors(tmp_path / "parts"))
+    assert tensors(tmp_path / "whole")["blocks.0.local.norm.running_var"].std() > 0
     classifier = ImageClassifier.from_checkpoint(tmp_path / "whole/checkpoint_last.safetensors")
     images = open_images(squares)["val"]
     [found] = classifier.classify([images.read(0)])
@@ -142,7 +134,7 @@ def test_swin_and_cvt_resume_bit_for_bit(squares, tmp_path, shape):
     run(squares, f"{flags}/whole --max-update 7")
     for last in (3, 7):
         run(squares, f"{flags}/parts --max-update {last}")
-    assert_same(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
+    assert_same(tensors(tmp_path / "whole"), tensors(tmp_path / "parts"))
     classifier = ImageClassifier.from_checkpoint(tmp_path / "whole/checkpoint_last.safetensors")
     [found] = classifier.classify([open_images(squares)["val"].read(0)])
     assert sum(found.values()) == pytest.approx(1)
@@ -157,7 +149,7 @@ def test_training_starts_from_public_weights_and_resumes_without_them(squares, t
     assert code == 0
     told = [text for text in values(lines, "message") if "start from the weights" in text]
     assert told == [f"start from the weights of {public}"]
-    stored = weights(tmp_path / "run")
+    stored = tensors(tmp_path / "run")
     theirs = load_file(public)
     assert torch.equal(stored["blocks.0.attention.qkv.weight"], theirs["blocks.0.attn.qkv.weight"])
     assert torch.equal(stored["head.weight"], theirs["head.weight"])
@@ -182,7 +174,7 @@ def test_a_zip_of_the_folder_and_another_back_end_train_the_same_model(squares, 
     flags = f"{TINY} --max-epoch 1 --attention reluformer --no-epoch-checkpoints"
     run(squares, f"{flags} --attention-backend reference --save-dir {tmp_path}/a")
     run(tmp_path / "squares.zip", f"{flags} --attention-backend reference --save-dir {tmp_path}/b")
-    assert_same(weights(tmp_path / "a"), weights(tmp_path / "b"))
+    assert_same(tensors(tmp_path / "a"), tensors(tmp_path / "b"))
     stored = load_checkpoint(tmp_path / "a/checkpoint_last.safetensors").metadata
     assert "attention_backend" not in json.dumps(stored)
 
@@ -370,7 +362,7 @@ def test_a_numpy_archive_trains_the_same_model(squares, tmp_path):
     flags = f"{TINY} --max-epoch 1 --no-epoch-checkpoints --save-dir {tmp_path}"
     run(tmp_path / "squares.npz", f"{flags}/a")
     run(squares, f"{flags}/b")
-    assert_same(weights(tmp_path / "a"), weights(tmp_path / "b"))
+    assert_same(tensors(tmp_path / "a"), tensors(tmp_path / "b"))
 
 
 @pytest.mark.parametrize("in_struct", [True, False])
@@ -389,7 +381,7 @@ def test_parquet_files_train_the_same_model(squares, tmp_path, in_struct):
     flags = f"{TINY} --max-epoch 1 --no-epoch-checkpoints --save-dir {tmp_path}"
     run(tmp_path / "table", f"{flags}/a")
     run(squares, f"{flags}/b")
-    assert_same(weights(tmp_path / "a"), weights(tmp_path / "b"))
+    assert_same(tensors(tmp_path / "a"), tensors(tmp_path / "b"))
 
 
 def test_help_is_quick():

@@ -58,7 +58,7 @@ def test_the_solution_fulfils_its_equation_and_others_do_not(example, name):
     assert points.losses(Exact(equation, 1.1))["initial"] > 1e-4
     errors = points.errors(Exact(equation, 1.1))
     assert errors["rMAE"] == pytest.approx(0.1) and errors["rMSE"] == pytest.approx(0.1)
-    # The first of the five steps is what the solution is measured at.
+    # The errors count the first of the five steps.
     assert points.x.shape == points.t.shape == (441, 5, 1)
     torch.testing.assert_close(points.t[0].flatten(), torch.arange(5).double() * 1e-4)
 
@@ -108,7 +108,7 @@ def command(example, out, *flags):
     )
 
 
-def test_a_training_that_was_stopped_goes_on_as_if_it_had_not_been(example, tmp_path, capsys):
+def test_a_stopped_training_resumes_exactly(example, tmp_path, capsys):
     assert command(example, tmp_path / "whole", "--steps", "2", "--save-interval", "1") == 0
     assert command(example, tmp_path / "parts", "--steps", "1") == 0
     capsys.readouterr()
@@ -139,7 +139,7 @@ def test_a_training_that_was_stopped_goes_on_as_if_it_had_not_been(example, tmp_
     assert "made with seed 1, not 2; choose another --out" in capsys.readouterr().err
 
 
-def test_a_training_goes_on_in_float64(example, tmp_path):
+def test_a_training_continues_in_float64(example, tmp_path):
     found = {}
     for name, flags in (("single", []), ("double", ["--double"])):
         assert command(example, tmp_path / name, "--steps", "1") == 0
@@ -157,7 +157,7 @@ def test_a_training_goes_on_in_float64(example, tmp_path):
     assert {x.dtype for x in numbers} == {torch.float64}
 
 
-def test_published_numbers_are_of_one_attention_for_encoder_and_decoder(example, tmp_path):
+def test_published_numbers_need_one_attention_for_encoder_and_decoder(example, tmp_path):
     for name, flags in (("same", ["softmax"]), ("other", ["pointwise:h=relu"])):
         out = tmp_path / name
         assert command(example, out, "--steps", "1", "--cross-attention", *flags) == 0
@@ -167,7 +167,7 @@ def test_published_numbers_are_of_one_attention_for_encoder_and_decoder(example,
         assert row.endswith(f"| {published} |")
 
 
-def test_mistakes_are_one_line(example, tmp_path, capsys):
+def test_errors_are_one_line(example, tmp_path, capsys):
     assert command(example, tmp_path, "--attentions", "softmix") == 2
     assert "softmix" in capsys.readouterr().err
     folder = tmp_path / "reaction" / "softmax"

@@ -1,4 +1,4 @@
-"""The script of examples/context_use calls what there is, and its table has the sweeps' numbers."""
+"""examples/context_use: accepted commands, and a table with the numbers of the sweeps."""
 
 import csv
 import json
@@ -15,7 +15,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "context_use"
 STUB = "#!{python}\nimport json, sys\nprint(json.dumps(sys.argv[1:]))\n"
 
 
-def test_the_flags_of_the_script_are_taken(tmp_path, capsys):
+def test_the_flags_of_the_script_are_accepted(tmp_path, capsys):
     stub = tmp_path / "python stub"
     stub.write_text(STUB.format(python=sys.executable))
     stub.chmod(0o755)
@@ -34,7 +34,7 @@ def test_the_flags_of_the_script_are_taken(tmp_path, capsys):
     for words, direction in zip(sweeps, ("en-de", "de-en"), strict=True):
         assert words[words.index("--contrastive") + 1] == str(contrasts)
         assert sweep.main(words) == 2
-        # All flags are checked before the data folder, which is not there.
+        # The flags are checked before the missing data folder.
         assert f"{direction}/data-bin: cannot read the data folder" in capsys.readouterr().err
     assert table[0] == "examples/context_use/table.py"
 

@@ -16,9 +16,9 @@ from PIL import Image
 from relu_nmt.attention import attentions
 from relu_nmt.config import from_flat
 from relu_nmt.errors import DataError
-from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.training.results import TrainingResult
 from tests.example_modules import example_modules
+from tests.tiny import json_lines, weights
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "lra"
 MODULES = ("listops", "pathfinder", "tasks", "classifier", "train", "table")
@@ -81,7 +81,7 @@ def test_the_presets_are_the_published_ones(lra):
 
 
 def by_recursion(tokens):
-    """The value of an expression, in another way than the generator's."""
+    """Return the value of an expression by another method than the generator's."""
     token = tokens.pop(0)
     if token.isdigit():
         return int(token)
@@ -131,7 +131,7 @@ def test_pathfinder_discs_are_on_one_path_or_on_two(lra, monkeypatch):
     assert 8 <= sum(labels) <= 22
 
 
-def test_made_samples_are_kept_and_a_damaged_file_is_named(lra, tmp_path):
+def test_generated_samples_are_stored_and_a_damaged_file_is_named(lra, tmp_path):
     said = []
     first = lra.tasks.open_task("listops", tmp_path, 40, COUNTS, said.append)
     assert len(said) == 3
@@ -218,7 +218,7 @@ def small_model(lra, attention, **options):
     return lra.classifier.SequenceClassifier(config, task, 16).eval()
 
 
-def test_zeros_are_padding_unless_all_are_to_be_seen(lra):
+def test_zeros_are_padding_unless_all_tokens_are_visible(lra):
     torch.manual_seed(0)
     model = small_model(lra, "softmax")
     tokens = torch.tensor([[[5, 0, 7, 9, 0, 0, 0, 0]]])
@@ -253,7 +253,7 @@ def test_every_attention_trains_and_ignores_padding(lra, name):
     torch.testing.assert_close(model(tokens)[0], logits[0], rtol=1e-4, atol=1e-5)
 
 
-def test_it_learns_which_word_a_text_has(lra, tmp_path, capsys):
+def test_a_classifier_learns_which_word_a_text_has(lra, tmp_path, capsys):
     rng = random.Random(0)
     for split, count in (("train", 96), ("test", 32)):
         for kind, word in (("neg", "bad"), ("pos", "good")):
@@ -281,15 +281,10 @@ def command(lra, folder, capsys, *flags):
     ).split()
     code = lra.train.main(flags)
     output = capsys.readouterr()
-    lines = [json.loads(line) for line in output.out.splitlines() if line.startswith("{")]
-    return code, lines, output.err
+    return code, json_lines(output.out), output.err
 
 
-def weights(folder):
-    return load_checkpoint(folder / "checkpoint_last.safetensors").model_tensors
-
-
-def test_the_trainer_trains_resumes_and_the_table_tells(lra, tmp_path, capsys):
+def test_a_training_resumes_and_the_table_shows_its_results(lra, tmp_path, capsys):
     board = tmp_path / "board"
     code, lines, _ = command(
         lra,

@@ -1,7 +1,6 @@
 """examples/dino: views, loss, the teacher after each update, and training by the trainer."""
 
 import doctest
-import json
 import math
 import os
 import subprocess
@@ -22,6 +21,7 @@ from relu_nmt.vision.config import VisionTransformerConfig
 from relu_nmt.vision.training_config import PreprocessingConfig
 from tests.commands import run_here
 from tests.example_modules import example_modules
+from tests.tiny import json_lines, weights
 from tests.unit.vision.families import SMALL, UNFIT
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "dino"
@@ -39,7 +39,7 @@ def dino():
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory):
-    """Stripes of any colours, in two directions or crossing."""
+    """Images of coloured stripes, in two directions or crossing."""
     folder, rng = tmp_path_factory.mktemp("images"), np.random.default_rng(0)
     steps = np.arange(20)
     for split, count in (("train", 24), ("test", 8)):
@@ -66,8 +66,7 @@ def words(images, folder, *flags):
 def command(dino, images, folder, capsys, *flags):
     code = dino.train.main(words(images, folder, *flags))
     output = capsys.readouterr()
-    lines = [json.loads(line) for line in output.out.splitlines() if line.startswith("{")]
-    return code, lines, output.err
+    return code, json_lines(output.out), output.err
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -98,7 +97,7 @@ def test_the_settings_are_the_published_ones(dino):
 
 
 def test_the_loss_is_that_of_the_paper(dino):
-    """Against sums in float64 over the pairs of views, image by image."""
+    """Compare with sums in float64 over the pairs of views, image by image."""
     rng = np.random.default_rng(0)
     student, teacher = rng.normal(size=(5, 3, 7)), rng.normal(size=(2, 3, 7))
 
@@ -149,7 +148,7 @@ def test_temperatures_and_cosines(dino):
     assert values == pytest.approx([0.04, 0.22, 0.4])
 
 
-def test_views_are_parts_of_the_image_and_depend_on_nothing_but_its_generator(dino):
+def test_views_are_parts_of_the_image_and_depend_only_on_the_generator(dino):
     config = dino.views.ViewConfig(local_crops=3, local_size=8)
     views = dino.views.Views(config, 16, PreprocessingConfig())
     plain = Image.new("RGB", (40, 24), (124, 116, 104))  # the mean colour
@@ -199,7 +198,7 @@ class OneBatch:
 
 
 def trainer_of(dino, model_values, source, epochs, updates=None, **values):
-    """A trainer and its objective; an epoch is one update unless told otherwise."""
+    """Return a trainer and its objective; by default an epoch has one update."""
     values = {"lr": (1e-2,), "lr_period_updates": 9.0, "head_dim": 16, **values}
     values = {"bottleneck_dim": 8, "outputs": 32, **values}
     settings = dino.train.DinoSettings.of(
@@ -310,7 +309,7 @@ class NoisyKinds:
         return self.batch_type(torch.arange(24), large, small)
 
 
-def test_it_learns_without_collapse(dino):
+def test_distillation_learns_without_collapse(dino):
     kinds = NoisyKinds(dino)
     config = {**SMALL["vit"], "embed_dim": 32, "pooling": "mean"}
     values = {"lr": (1e-3,), "lr_period_updates": 200.0, "teacher_momentum": 0.97}
@@ -320,7 +319,7 @@ def test_it_learns_without_collapse(dino):
     first, last = epochs[0], epochs[-1]
     assert last["loss"] < 0.5 * first["loss"]
     for epoch in epochs:
-        # Neither is one output for all images, nor are all outputs alike for each: log 32.
+        # Neither one output wins for all images, nor are all outputs alike: log 32.
         assert 0.8 < epoch["mean_entropy"] < 0.9 * math.log(32), epoch
         assert 0.2 < epoch["teacher_entropy"] < 0.7 * epoch["mean_entropy"], epoch
     assert last["mean_entropy"] == pytest.approx(math.log(6), abs=0.3)
@@ -332,11 +331,7 @@ def test_it_learns_without_collapse(dino):
     assert min(pure) > 0.6 and len(best.mode().values.unique()) >= 3, best
 
 
-def weights(folder):
-    return load_checkpoint(folder / "checkpoint_last.safetensors").model_tensors
-
-
-def test_a_stopped_training_goes_on_bit_for_bit_and_its_teacher_is_a_classifier(
+def test_a_stopped_training_resumes_bit_for_bit_and_its_teacher_is_a_classifier(
     dino, images, tmp_path, capsys
 ):
     common = "--max-epoch 3 --lr-period-updates 9 --freeze-last-layer 1 --warmup-epochs 1 "
@@ -407,7 +402,7 @@ def test_two_processes_train_as_one_with_accumulation(images, tmp_path):
         ("--validate-interval 2", "--validate-interval"),
     ],
 )
-def test_settings_that_cannot_be_are_told_in_a_line(dino, images, tmp_path, capsys, flags, message):
+def test_impossible_settings_are_errors_of_one_line(dino, images, tmp_path, capsys, flags, message):
     code, _, error = command(dino, images, tmp_path, capsys, flags)
     assert code == 2 and message in error and error.count("\n") == 1
 

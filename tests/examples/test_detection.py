@@ -1,6 +1,6 @@
 """examples/detection: data in COCO's format, Mask R-CNN on our backbones, average precision.
 
-What needs torchvision is skipped where its build does not fit that of PyTorch.
+Tests of torchvision are skipped if its build does not fit PyTorch's.
 """
 
 import json
@@ -51,7 +51,7 @@ def data(example, tmp_path_factory):
     return folder
 
 
-def test_made_annotations_are_those_of_the_pictures(example, data):
+def test_generated_annotations_match_the_pictures(example, data):
     found = example.coco.CocoSet(str(data), "val")
     assert (found.numbers, found.names) == ([1, 2, 3], ["disc", "square", "triangle"])
     for number in found.numbers:
@@ -68,8 +68,8 @@ def test_made_annotations_are_those_of_the_pictures(example, data):
             assert (box - inside).abs().max() <= 1.5
 
 
-def test_crowds_thin_boxes_and_numbers_of_kinds(example, tmp_path):
-    """Kinds of COCO are not numbered one after the other; boxes may leave the image."""
+def test_crowds_thin_boxes_and_ids_of_categories(example, tmp_path):
+    """COCO's category ids have gaps; boxes may leave the image."""
     (tmp_path / "annotations").mkdir()
     (tmp_path / "t").mkdir()
     Image.new("RGB", (20, 10)).save(tmp_path / "t/a.png")
@@ -90,7 +90,7 @@ def test_crowds_thin_boxes_and_numbers_of_kinds(example, tmp_path):
     assert target["labels"].tolist() == [2] and target["masks"].shape == (1, 10, 20)
     assert found.target(9)["masks"].shape == (0, 10, 20)
     batches = example.coco.DetectionBatches(found, 2, seed=1)
-    assert batches.numbers == [7]  # the other one has nothing
+    assert batches.numbers == [7]  # the other image has no object
     turned, other = example.coco.mirrored(found.read(7), target)
     assert other["boxes"].tolist() == [[0, 0, 5, 6]]
     again, same = example.coco.mirrored(turned, other)
@@ -137,7 +137,7 @@ def test_batches_depend_on_seed_and_epoch_only(example, data):
     assert len({tuple(each) for each in ids}) > 1
 
 
-def test_average_precision_of_what_is_there_is_100_and_of_less_is_less(example, data):
+def test_the_average_precision_of_the_true_objects_is_100(example, data):
     from pycocotools import mask
 
     found = example.coco.CocoSet(str(data), "val")
@@ -152,7 +152,7 @@ def test_average_precision_of_what_is_there_is_100_and_of_less_is_less(example, 
         kind: {metric: pytest.approx(100) for metric in ("AP", "AP50", "AP75")}
         for kind in ("boxes", "masks")
     }
-    # Boxes and masks are judged apart.
+    # Boxes and masks have separate scores.
     moved = [{**one, "bbox": [x + 9 for x in one["bbox"]]} for one in perfect]
     scores = example.evaluate.average_precision(found, moved)
     assert scores["boxes"]["AP"] < 50 and scores["masks"]["AP"] == pytest.approx(100)
@@ -175,7 +175,7 @@ def test_the_papers_settings(example):
 
 
 @pytest.mark.skipif(library is not None, reason="torchvision is there")
-def test_a_missing_library_is_told(example, data, tmp_path, capsys):
+def test_a_missing_library_is_an_error(example, data, tmp_path, capsys):
     with pytest.raises(MissingExtraError, match=r"relu-nmt\[detection\]"):
         example.detector.detection_library()
     assert example.train.main([str(data), *TINY.split(), "--save-dir", str(tmp_path)]) == 2
@@ -193,13 +193,13 @@ def test_a_missing_library_is_told(example, data, tmp_path, capsys):
         (["--tanh-layer"], "--tanh-layer: a detector has no classifier; leave it out"),
     ],
 )
-def test_mistakes_are_told_in_a_line(example, data, tmp_path, capsys, words, message):
+def test_errors_are_one_line(example, data, tmp_path, capsys, words, message):
     words = [str(data), *TINY.split(), "--save-dir", str(tmp_path), *words]
     assert example.train.main(words) == 2
     assert message in capsys.readouterr().err.splitlines()[-1]
 
 
-def test_no_classifier_of_xcit_can_be_shaped(example, data, tmp_path, capsys):
+def test_settings_of_xcits_classifier_are_refused(example, data, tmp_path, capsys):
     words = [str(data), "--cpu", "--class-layers", "5", "--save-dir", str(tmp_path)]
     assert example.train.main(words) == 2
     expected = "--class-layers: a detector has no classifier; leave it out"
@@ -218,7 +218,7 @@ def test_no_annotations_is_an_error(example, tmp_path):
 def test_the_size_is_the_published_one(example, attention, less):
     """The papers print 44.3 million; torchvision's heads also count the background.
 
-    That is a box (4 numbers) and a mask more than the 80 kinds have, of 1,025 and 257 weights.
+    So there are a box (4 numbers) and a mask more than categories, of 1,025 and 257 weights.
     """
     shape = {**architectures["xcit_small_12_p16_224"], "attention": attention}
     with torch.device("meta"):
@@ -240,7 +240,7 @@ def test_weight_decay_spares_norms_and_biases(example):
 
 
 @needs_library
-def test_it_trains_goes_on_exactly_and_is_judged(example, data, tmp_path, capsys):
+def test_a_detector_trains_resumes_exactly_and_is_evaluated(example, data, tmp_path, capsys):
     def train(folder, *words):
         save = ["--save-dir", str(tmp_path / folder)]
         assert example.train.main([str(data), *TINY.split(), *save, *words]) == 0

@@ -1,4 +1,4 @@
-"""The examples that are sweeps call what there is, with flags that are taken."""
+"""The sweeps in the examples: their commands exist and their flags are accepted."""
 
 import json
 import os
@@ -10,8 +10,7 @@ from pathlib import Path
 import europarl_documents
 import pytest
 
-from relu_nmt.applications.sweep.plan import SweepPlan
-from relu_nmt.applications.sweep.published import read_published
+from relu_nmt.applications.sweep.plan import SweepPlan, read_published
 from relu_nmt.applications.sweep.settings import SweepSettings
 from relu_nmt.cli import analyze, sweep
 from relu_nmt.cli.command import make_parser
@@ -38,7 +37,7 @@ print(json.dumps(sys.argv[1:]))
 
 
 def calls(script, folder, example="document_sweep", **settings):
-    """Return the arguments with which a script calls Python; nothing is run."""
+    """Return the arguments with which a script calls Python, without running it."""
     name, *arguments = script.split()
     stub = folder / "python stub"
     stub.write_text(STUB.format(python=sys.executable))
@@ -55,13 +54,15 @@ def calls(script, folder, example="document_sweep", **settings):
 
 
 @pytest.mark.parametrize(("example", "script", "settings"), SWEEPS)
-def test_the_flags_of_the_sweep_are_taken(example, script, settings, tmp_path, capsys, monkeypatch):
+def test_the_flags_of_the_sweep_are_accepted(
+    example, script, settings, tmp_path, capsys, monkeypatch
+):
     monkeypatch.chdir(ROOT)
     settings = {"CORPUS": str(tmp_path / "corpus"), **settings}
     *_, words = calls(script, tmp_path, example, **settings)
     assert words[:2] == ["-m", "relu_nmt.cli.sweep"]
     assert sweep.main(words[2:]) == 2
-    # All flags are checked before the data folder, which is not there.
+    # The flags are checked before the missing data folder.
     message = capsys.readouterr().err
     assert str(tmp_path) in message and "data-bin: cannot read the data folder" in message
 
@@ -69,7 +70,7 @@ def test_the_flags_of_the_sweep_are_taken(example, script, settings, tmp_path, c
 @pytest.mark.parametrize(
     ("example", "script"), [("document_sweep", "small.sh"), ("paper_study", "table2.sh")]
 )
-def test_flags_of_ones_own_come_last(example, script, tmp_path):
+def test_the_users_flags_come_last(example, script, tmp_path):
     *_, words = calls(script, tmp_path, example, CORPUS="grammar", TRAIN_FLAGS=ALIGNED)
     assert words[-4:] == ALIGNED.split()
 
@@ -82,7 +83,9 @@ def test_flags_of_ones_own_come_last(example, script, tmp_path):
         ("paper", {}, "softmax-L1024-seed1/checkpoints/average"),
     ],
 )
-def test_figures_are_of_models_of_the_document_sweep(form, settings, model, tmp_path, capsys):
+def test_published_figures_name_models_of_the_document_sweep(
+    form, settings, model, tmp_path, capsys
+):
     *_, trained, words = calls(f"figures4_5.sh {form}", tmp_path, "paper_study", **settings)
     assert words[1] == "relu_nmt.cli.analyze"
     parser = make_parser("relu-nmt-sweep", "", user_modules=False)
@@ -99,7 +102,7 @@ def test_figures_are_of_models_of_the_document_sweep(form, settings, model, tmp_
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_published_figures_are_of_models_of_the_script(table, tmp_path):
+def test_published_figures_name_models_of_the_script(table, tmp_path):
     *_, words = calls(f"{table} paper", tmp_path, "paper_study", CORPUS=str(tmp_path))
     parser = make_parser("relu-nmt-sweep", "", user_modules=False)
     add_settings(parser, SweepSettings)
@@ -108,7 +111,7 @@ def test_published_figures_are_of_models_of_the_script(table, tmp_path):
     assert set(published.rows) < {*settings.sweep.systems, "a control of ours"}
 
 
-def test_a_form_or_data_set_that_is_not_there(tmp_path):
+def test_an_unknown_form_or_data_set_is_an_error(tmp_path):
     for script, settings in (("table1.sh big", {}), ("table1.sh paper", {"DATASET": "wmt15"})):
         with pytest.raises(subprocess.CalledProcessError) as error:
             calls(script, tmp_path, "paper_study", **settings)
@@ -133,7 +136,7 @@ def test_a_table_from_data_to_page(tmp_path):
     assert card["published"]["rows"]["softmax"] == [34.22]
 
 
-def test_a_python_of_the_search_path_is_not_installed_anew(tmp_path):
+def test_a_python_on_the_search_path_is_used(tmp_path):
     make = tmp_path / "make"
     make.write_text("#!/bin/sh\nexit 1\n")
     make.chmod(0o755)
@@ -141,7 +144,7 @@ def test_a_python_of_the_search_path_is_not_installed_anew(tmp_path):
     assert len(calls("small.sh", tmp_path, PATH=path, PYTHON="python stub")) == 3
 
 
-def test_the_commands_of_the_guides_and_help_are_taken(tmp_path, monkeypatch, capsys):
+def test_the_commands_of_the_guides_and_help_are_accepted(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     guide = (ROOT / "docs/guide/documents.md").read_text("utf-8")
     for text in (guide, sweep.DESCRIPTION):
@@ -155,7 +158,7 @@ def test_the_commands_of_the_guides_and_help_are_taken(tmp_path, monkeypatch, ca
 
 
 @pytest.mark.parametrize("documents", ["turns", "chapters"])
-def test_europarl_is_made_with_flags_that_go_together(documents, tmp_path):
+def test_the_flags_for_europarl_go_together(documents, tmp_path):
     split = tmp_path / "the split"
     split.mkdir()
     (split / "train.en").touch()

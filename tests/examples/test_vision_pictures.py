@@ -82,19 +82,19 @@ def test_the_table_and_the_page_have_the_times_of_all_attentions(example, tmp_pa
     assert page.count("<img") == 1
 
 
-def test_widths_that_are_no_multiple_of_a_head_are_errors(example, capsys):
+def test_widths_that_the_heads_do_not_divide_are_an_error(example, capsys):
     assert example.timings.main(["--widths", "12"]) == 2
     assert "--widths 12 must be a multiple of --heads 8" in capsys.readouterr().err
 
 
-def test_an_unknown_name_is_an_error_that_lists_the_others(example, capsys):
+def test_an_error_about_a_wrong_name_lists_the_others_with_commas(example, capsys):
     assert example.timings.main(["--attentions", "SimA"]) == 2
     [line] = capsys.readouterr().err.splitlines()
     _, _, names = line.partition("--attentions SimA: expected one of ")
     assert set(example.timings.SPECS) <= set(names.partition(";")[0].split(", "))
 
 
-def test_lengths_are_over_all_channels_of_the_patches(example):
+def test_lengths_cover_all_channels_of_the_patches(example):
     torch.manual_seed(1)
     q, k = torch.randn(2, 1, 2, 7, 3)
     kinds = example.timings.TokensFirst(SimAConfig(), 2, 3, 0.0), torch.nn.Identity()
@@ -137,7 +137,7 @@ def test_pictures_of_several_models(example, trained, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("count", [5, 8, 20])
-def test_images_are_spread_over_the_set(example, trained, count):
+def test_images_come_from_all_parts_of_the_set(example, trained, count):
     images, paths = trained
     classifier = ImageClassifier.from_checkpoint(paths["sima"])
     pixels = example.norms.pixels_of(classifier, str(images), count)
@@ -157,7 +157,7 @@ def test_images_are_spread_over_the_set(example, trained, count):
         ("sima", ["--heat-maps", "first"], "--heat-maps first"),
     ],
 )
-def test_mistakes_are_one_line(example, trained, tmp_path, capsys, name, words, message):
+def test_errors_are_one_line(example, trained, tmp_path, capsys, name, words, message):
     images, paths = trained
     words = [paths[name], "--data", str(images), "--out", str(tmp_path / "o"), *words]
     assert example.pictures.main(words) == 2

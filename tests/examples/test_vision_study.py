@@ -1,4 +1,4 @@
-"""examples/vision_study: flags of all trainings, one recipe for all, the report, going on."""
+"""examples/vision_study: flags of all trainings, one recipe for all, the report, resuming."""
 
 import csv
 import json
@@ -9,8 +9,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from relu_nmt.applications.sweep.plan import arguments_of
-from relu_nmt.applications.sweep.steps import DIVERGED, DONE, STARTED, Step, StepState, SweepModel
+from relu_nmt.applications.sweep.steps import (
+    DIVERGED,
+    DONE,
+    STARTED,
+    Step,
+    StepState,
+    SweepModel,
+    arguments_of,
+)
 from relu_nmt.attention.base import Need, build_attention
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.records import record_attention
@@ -113,7 +120,7 @@ def test_every_attention_fits_its_model(example, images, name):
     parser = make_parser("relu-nmt-vision-train", "")
     add_settings(parser, ImageTrainingSettings)
     steps = example.run.plan(settings_of(example, name, str(images)))
-    # One variant of each line is enough in a study over an axis.
+    # For a study over an axis, check one variant per line.
     variants = example.studies.STUDIES[name].variants
     wanted = {variants[s.model.attention].line or s.model.attention: s for s in steps}
     for step in wanted.values():
@@ -141,7 +148,7 @@ def test_updates_and_flags_are_passed_to_every_training(example, images):
 
 
 @pytest.mark.parametrize("name", names_of_studies())
-def test_commands_of_the_readme_have_the_batches_and_rates_of_the_papers(example, images, name):
+def test_updates_of_the_paper_setting_have_the_papers_images_and_rates(example, images, name):
     readme = (EXAMPLE / "README.md").read_text("utf-8")
     processes = int(re.search(r"--gpus 0,1,2,3 --training-processes (\d+)", readme)[1])
     words = (name, str(images), "--setting", "paper", "--training-processes", str(processes))
@@ -209,9 +216,9 @@ def test_the_report_has_means_intervals_and_gains(example, tmp_path):
     diverged = means["x^3 unscaled"]
     assert (diverged["status"], diverged["test_accuracy"]) == ("1 diverged", "")
     assert means["XCiT SimA"]["status"] == "1 started, 1 done"
-    assert means["XCiT SimA"]["gain"] == ""  # its baseline is not there
+    assert means["XCiT SimA"]["gain"] == ""  # its baseline is missing
     page = (tmp_path / "report.html").read_text("utf-8")
-    # Three seeds are listed: an interval of so few would be too wide.
+    # Three seeds are listed, as their interval would be wider than the differences.
     shown = "85.00<small>seeds 83.00, 84.00, 88.00</small>"
     assert re.search(rf'<th scope="row">SimA</th>\s*<td>{shown}</td>', page)
     assert "<td>+3.00<small>seeds +3.00, +2.00, +4.00</small></td>" in page
@@ -277,7 +284,7 @@ def test_intervals_of_four_seeds_end_at_100_percent(example, tmp_path):
     trainings = example.report.read_trainings(tmp_path, study)
     means = example.report.averages(trainings, study)
     accuracy, _ = example.report.axis_panels(means, study, trainings)
-    # Student's t for 3 degrees of freedom is 3.182.
+    # Student's t with 3 degrees of freedom is 3.182.
     interval = 3.182 * statistics.stdev(scores) / 2
     assert accuracy.lines[0].errors[1] == pytest.approx((interval, 100 - 94.25))
     assert not accuracy.lines[0].dots
@@ -286,7 +293,7 @@ def test_intervals_of_four_seeds_end_at_100_percent(example, tmp_path):
     assert f"94.25<small>{94.25 - interval:.2f} to 100.00 seeds</small>" in page
 
 
-def test_divisors_match_the_names(example, images):
+def test_the_divisors_match_the_names(example, images):
     study = example.studies.STUDIES["scale"]
     for setting, counts in (("small", (64, 16, 8, 4)), ("paper", (256, 64, 16, 8, 4))):
         assert {f"N = {n}" for n in counts} == study.settings[setting].models.keys()
@@ -305,7 +312,7 @@ def test_divisors_match_the_names(example, images):
             assert variant.model == f"N = {tokens - 1}"  # without the class token
 
 
-def test_degrees_and_their_settings_match_the_paper(example, images):
+def test_degrees_and_their_numbers_match_the_paper(example, images):
     study = example.studies.STUDIES["degrees"]
     steps = example.run.plan(settings_of(example, "degrees", str(images), "--setting", "paper"))
     found = {step.model.attention: trained(step) for step in steps}
@@ -403,7 +410,7 @@ def test_checkpoints_without_a_training_state_are_not_measured(example, tmp_path
     assert "no checkpoints there" in capsys.readouterr().err
 
 
-def test_the_study_trains_evaluates_and_resumes(example, images, tmp_path, capsys, monkeypatch):
+def test_a_study_trains_evaluates_and_continues(example, images, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("relu_nmt.applications.sweep.runner.POLL_SECONDS", 0.02)
     words = ["comparison", str(images), "--updates", "10", "--save-dir", str(tmp_path)]
     words += ["--jobs", "2", "--variants", "relu/L", "XCiT SimA", "--", *TINY.split()]
@@ -424,7 +431,7 @@ def test_the_study_trains_evaluates_and_resumes(example, images, tmp_path, capsy
     assert example.run.main([*words[:6], "--report-only"]) == 0
     again = (folder / "report.html").read_text("utf-8")
     assert again.count("<img") == page.count("<img") == 4
-    # Other flags would be another training.
+    # Other flags belong to another training.
     assert example.run.main([*words, "--lr", "5e-4"]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert "was done with another command" in line
@@ -440,7 +447,7 @@ def test_the_study_trains_evaluates_and_resumes(example, images, tmp_path, capsy
         (["--report-only"], "no training of this study there"),
     ],
 )
-def test_mistakes_are_one_line_before_anything_runs(
+def test_errors_are_one_line_before_anything_runs(
     example, images, tmp_path, capsys, words, message
 ):
     code = example.run.main(["comparison", str(images), "--save-dir", str(tmp_path / "s"), *words])

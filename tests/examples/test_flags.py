@@ -1,4 +1,4 @@
-"""The flags of the example scripts: what they pass is accepted, and every one does something."""
+"""The flags in example scripts and pages: all are accepted, and each has an effect."""
 
 import importlib
 import os
@@ -59,7 +59,7 @@ def commands_of_models(flags):
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_every_flag_of_an_example_does_something(script, tmp_path, monkeypatch, capsys):
+def test_every_flag_of_an_example_has_an_effect(script, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     checked = 0
     for name, flags in recorded_commands(script, tmp_path):
