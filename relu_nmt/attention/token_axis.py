@@ -1,4 +1,4 @@
-"""What mechanisms share that mix or normalise over the whole token axis."""
+"""Helpers of mechanisms that mix or normalise over the whole token axis."""
 
 import torch
 from torch import Tensor, nn
@@ -10,9 +10,9 @@ from relu_nmt.errors import ConfigError
 MIXES_TOKENS = Capabilities(
     causal=False, cross=False, weights=False, non_negative=False, permutation_invariant=False
 )
-"""Of mechanisms that mix the tokens of one sequence without a matrix of weights."""
+"""Capabilities of mechanisms that mix the tokens of one sequence without a matrix of weights."""
 DEAD_CHANNEL = 1e-12
-"""A channel whose norm over the tokens is below this is taken as zero."""
+"""A channel with a norm over the tokens below this counts as zero."""
 
 
 def key_column(visibility: Visibility) -> Tensor | None:
@@ -33,8 +33,7 @@ def without_padding(x: Tensor, visibility: Visibility) -> Tensor:
 def normalized_over_tokens(x: Tensor, order: int) -> Tensor:
     """Divide each channel of x [B, H, N, d] by its l1 or l2 norm over the tokens.
 
-    A dead channel gives 0 and has no gradient; with x / max(norm, eps) the gradient would be
-    1 / eps.
+    A zero channel gives 0 and has no gradient; x / max(norm, eps) would have the gradient 1 / eps.
 
     Args:
         x: float32 or float64, 0 where padding.

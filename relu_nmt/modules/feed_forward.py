@@ -1,9 +1,9 @@
 """The position-wise feed-forward networks.
 
-One of your own is a module made with (embed_dim, ffn_dim, dropout) and registered by name, most
-easily a subclass of :class:`FeedForward` with another ``activate``, or of one of these with
-``gated = True`` or ``normed = True``. One with options names the class of its settings as
-``Config`` and is made with an instance of it as a fourth argument.
+Your own network is a module that takes (embed_dim, ffn_dim, dropout), registered by name. The
+easiest is a subclass of :class:`FeedForward` with another ``activate``, or of another class here
+with ``gated = True`` or ``normed = True``. A network with options names its settings class
+``Config`` and takes an instance of it as a fourth argument.
 """
 
 from typing import Any, ClassVar
@@ -52,9 +52,9 @@ def build_feed_forward(text: str, embed_dim: int, ffn_dim: int, dropout: float) 
 class FeedForward(nn.Module):
     """W2 activate(W1 x + b1) + b2; if ``gated``, W2 (activate(W1 x + b1) * (W3 x + b3)) + b2.
 
-    A gated one has three matrices in place of two, so two thirds of the usual ``ffn_dim`` give the
-    usual number of parameters. If ``normed``, the output goes through a LayerNorm with gain and
-    bias; without ``inner_bias`` there are no b1 and b3.
+    A gated network has three matrices in place of two, so two thirds of the usual ``ffn_dim`` give
+    the usual number of parameters. ``normed`` adds a LayerNorm with gain and bias to the output;
+    without ``inner_bias`` b1 and b3 are 0.
 
     Args:
         embed_dim: D.
@@ -140,7 +140,7 @@ class TanhGeluFeedForward(FeedForward):
 
 @feed_forwards.register("quick-gelu")
 class QuickGeluFeedForward(FeedForward):
-    """activate(h) = h sigmoid(1.702 h), which approximates GELU; CvT's.
+    """activate(h) = h sigmoid(1.702 h), which approximates GELU; CvT uses it.
 
     Reference: Hendrycks and Gimpel 2016, "Gaussian error linear units", section 2.
     """
@@ -194,7 +194,7 @@ class SoftmaxFeedForward(FeedForward):
     """softmax(x K^T / temperature) V + b2: attention to a memory of F learnt keys and values.
 
     K = W1 and V is W2 transposed, [F, D] each. The scores are not divided by sqrt(D), and have no
-    bias. Dropout is on the weights of the memory, as it is on those of attention.
+    bias. Dropout acts on the weights of the memory, as in attention.
 
     Args:
         embed_dim: D.
@@ -228,7 +228,7 @@ class SoftmaxFeedForward(FeedForward):
 
 @feed_forwards.register("softmax-ln")
 class NormedSoftmaxFeedForward(SoftmaxFeedForward):
-    """LayerNorm of what :class:`SoftmaxFeedForward` gives.
+    """LayerNorm of the output of :class:`SoftmaxFeedForward`.
 
     Reference: ReLUFormer, section 3.
     """
@@ -238,6 +238,6 @@ class NormedSoftmaxFeedForward(SoftmaxFeedForward):
 
 @feed_forwards.register("relu-ln")
 class NormedReluFeedForward(ReluFeedForward):
-    """LayerNorm of what :class:`ReluFeedForward` gives: the control of ``softmax-ln``."""
+    """LayerNorm of the output of :class:`ReluFeedForward`: the control of ``softmax-ln``."""
 
     normed = True

@@ -25,7 +25,7 @@ def test_weights_are_bounded_and_shrink_with_the_square_of_the_length():
     assert fitted_slope(lengths, deviations) == pytest.approx(-2.0, abs=0.05)
 
 
-def test_dead_channel_gives_nothing_and_has_no_gradient():
+def test_a_zero_channel_gives_0_and_has_no_gradient():
     attend = make_attention("sima")
     q, k, v = random_qkv(1, 5, 5)
     q[..., 1] = 0.0
@@ -36,7 +36,7 @@ def test_dead_channel_gives_nothing_and_has_no_gradient():
 
 
 @pytest.mark.parametrize("slot", ["decoder", "cross"])
-def test_where_it_cannot_work_the_error_says_why(slot):
+def test_an_impossible_slot_is_an_error_with_the_reason(slot):
     with pytest.raises(ConfigError, match=r"since it normalises .* whole token axis; choose one"):
         make_attention("sima", slot)
     with pytest.raises(ConfigError, match="norm=l3"):

@@ -7,7 +7,7 @@ from relu_nmt.errors import ConfigError
 from tests.attention.helpers import make_attention, random_qkv
 
 
-def test_options_of_the_polynomial_are_refused_without_it():
+def test_options_of_the_polynomial_without_it_are_an_error():
     with pytest.raises(ConfigError, match="kernel"):
         make_attention("xca:power=2")
 

@@ -1,8 +1,8 @@
 """Triton kernels of pointwise attention: forward, gradients by rows and by columns.
 
-Nothing couples the keys of a row but sums, so there is no running maximum and nothing is rescaled:
-one query block (or, for the gradients of keys and values, one key block) stays on the chip and the
-other side streams past it. Blocks that need no mask run in a loop of their own.
+Only sums couple the keys of a row, so that no running maximum or rescaling is needed. One query
+block (or, for the gradients of keys and values, one key block) stays on the chip and the other side
+streams past it. Blocks that need no mask run in a loop of their own.
 
 Names: ``Z`` scores, ``W`` weights h(Z), ``rows`` queries, ``columns`` keys, ``c`` the row scale,
 ``shift`` = Nk - Nq, so that query i sees keys 0 .. shift + i. Sums are float32 throughout and
@@ -12,7 +12,7 @@ Reference: the fused algorithm of the specification of ReLU-type weights; the di
 and column passes is that of Dao 2023, "FlashAttention-2".
 """
 
-# Arguments are pointers and numbers whose types Triton infers; triton.py tells their shapes.
+# Arguments are pointers and numbers whose types Triton infers; triton.py gives their shapes.
 # ruff: noqa: ANN001, ANN201, ANN202
 
 import triton
@@ -31,7 +31,7 @@ from relu_nmt.attention.kernels.triton_parts import (
     tile,
 )
 
-# A change of these numbers must not compile a kernel anew.
+# A change of these numbers must not compile a kernel again.
 _CHANGING = ["seed", "threshold", "num_queries", "num_keys", "zero", "bias_stride"]
 
 
@@ -354,8 +354,8 @@ def columns_kernel(
 ):  # fmt: skip
     """One block of keys: the gradients of keys and values; if FUSED, their share of the queries'.
 
-    Hidden keys and values are read as 0 and what they are given is not stored, so that the
-    stream of queries needs no mask for them.
+    Hidden keys and values are read as 0 and their gradients are not stored, so that the stream of
+    queries needs no mask for them.
     """
     blocks = tl.cdiv(num_keys, COLUMNS)
     head = tl.program_id(0) // blocks

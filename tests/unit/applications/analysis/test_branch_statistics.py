@@ -1,10 +1,10 @@
-"""What each branch adds to the states, against each sentence read alone."""
+"""Variance ratios of branches, against each sentence read alone."""
 
 import numpy as np
 import pytest
 import torch
 
-from relu_nmt.applications.analysis.branches import BRANCHES, BranchStatistics
+from relu_nmt.applications.analysis.memories import BRANCHES, BranchStatistics
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.transformer_layer import Residual
 from relu_nmt.translation.search.ensemble import Ensemble
@@ -24,7 +24,7 @@ def statistics_of(model):
 
 
 def states_of(model, monkeypatch):
-    """Return what enters each residual branch and what it adds, each sentence read alone."""
+    """Return the input and the output of each residual branch, each sentence read alone."""
     found = {}
     add = Residual.add
 
@@ -43,7 +43,7 @@ def states_of(model, monkeypatch):
 
 @pytest.mark.parametrize("before", [False, True])
 @torch.no_grad()
-def test_the_ratios_are_those_of_the_states(before, monkeypatch):
+def test_variance_ratios_equal_those_of_the_states(before, monkeypatch):
     sides = {f"{side}_normalize_before": before for side in ("encoder", "decoder")}
     model = make_model(**sides).double()
     records = statistics_of(model)
@@ -57,7 +57,7 @@ def test_the_ratios_are_those_of_the_states(before, monkeypatch):
 
 
 @torch.no_grad()
-def test_a_branch_that_sleeps_adds_nothing():
+def test_a_branch_of_zeros_has_the_ratio_0():
     model = make_model()
     attention = model.encoder.layers[1].self_attention
     for parameter in attention.out_proj.parameters():
@@ -70,6 +70,6 @@ def test_a_branch_that_sleeps_adds_nothing():
     assert ratio == 0.0
 
 
-def test_several_models_are_refused():
+def test_several_models_are_an_error():
     with pytest.raises(ConfigError, match="one model only"):
         BranchStatistics(Ensemble([PlainDecoder(make_model()), PlainDecoder(make_model())]))

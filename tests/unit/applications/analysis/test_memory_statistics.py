@@ -102,7 +102,7 @@ def cosines(values):
 @pytest.mark.parametrize("before", [False, True])
 @pytest.mark.parametrize("most", [1, 2**22])
 @torch.no_grad()
-def test_statistics_are_those_of_the_formulas(kind, before, most, monkeypatch):
+def test_statistics_equal_the_formulas(kind, before, most, monkeypatch):
     monkeypatch.setattr(memories, "MOST_WEIGHTS", most)
     model = make(kind, before)
     if kind.startswith("relu"):  # so that some tokens have no weight at all
@@ -161,7 +161,7 @@ def test_the_function_takes_padded_batches():
         assert module == pytest.approx(other)
 
 
-def test_dropout_is_off_and_the_model_left_as_it_was():
+def test_dropout_is_off_and_the_model_stays_in_training_mode():
     settings = {"dropout": 0.3, "activation_dropout": 0.5}
     model = make("softmax", **settings).train()
     assert report_of(model) == report_of(make("softmax", **settings))
@@ -169,7 +169,7 @@ def test_dropout_is_off_and_the_model_left_as_it_was():
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
 
 
-def test_tokens_without_weights_are_no_part_of_the_sums():
+def test_tokens_without_weights_do_not_enter_the_sums():
     model = make("relu")
     network = model.encoder.layers[0].feed_forward
     with torch.no_grad():
@@ -196,7 +196,7 @@ def test_no_sentences_at_all():
     assert (report["sentences"], report["modules"], report["overall"]) == (0, {}, {})
 
 
-def test_what_is_refused():
+def test_impossible_settings_are_errors():
     model = make("relu")
     for percents in [(0, 1), (101,)]:
         with pytest.raises(ConfigError, match="expected above 0 to 100"):
@@ -218,7 +218,7 @@ def test_anisotropy_is_between_its_bounds(number, width, seed):
 
 def test_anisotropy_of_known_values():
     torch.manual_seed(0)
-    # Of random rows the mean cosine has the deviation sqrt(2 / width) / number, 9e-5 here.
+    # The mean cosine of random rows has the deviation sqrt(2 / width) / number, 9e-5 here.
     assert abs(anisotropy(torch.randn(2000, 64))) < 5e-4
     assert anisotropy(torch.randn(2000, 64) + 3) > 0.8
     simplex = torch.eye(5) - 1 / 5  # the corners of a regular simplex
