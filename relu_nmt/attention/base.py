@@ -155,17 +155,12 @@ class AttentionConfig:
 
 
 class Attention(nn.Module):
-    """One attention mechanism, for all heads of one multi-head module.
+    """One attention mechanism, for all H heads of width d of one multi-head module.
 
     A mechanism subclasses this in a file of its own, defines :meth:`attend`, registers itself with
     ``@attentions.register("name")`` and is listed in ``relu_nmt/attention/__init__.py`` (or comes
-    by ``--user-module``). The mechanism itself scales the queries by d^(-1/2).
-
-    Args:
-        config: an instance of the class's ``Config``.
-        num_heads: H.
-        head_dim: d.
-        dropout: probability of dropping a weight in training.
+    by ``--user-module``). ``config`` is an instance of its ``Config``. The mechanism itself scales
+    the queries by d^(-1/2). ``dropout`` is the probability of dropping a weight in training.
 
     Attributes:
         name: the registered name.
@@ -192,7 +187,7 @@ class Attention(nn.Module):
         self.dropout = dropout
         self.backend = "auto"
         self.name, self.slot, self.layer = type(self).__name__, "encoder", 0
-        # Settings of a user's mechanism may lack the option.
+        # Make the gains of qk_norm; settings of a user's mechanism may lack the option.
         normalized = getattr(config, "qk_norm", False)
         self.query_gain = nn.Parameter(torch.ones(head_dim)) if normalized else None
         separate = normalized and not self.shares_queries_and_keys
@@ -221,6 +216,7 @@ class Attention(nn.Module):
         Raises:
             ConfigError: the mechanism has no scores for the bias, or no weights to return.
         """
+        # Refuse a bias or weights that the mechanism does not have.
         if bias is not None and not self.capabilities.scores:
             raise ConfigError(
                 f"{self.name} attention has no scores to add a position bias to; choose another "
@@ -277,11 +273,7 @@ class Attention(nn.Module):
         return joined
 
     def most_keys(self, causal: bool) -> int | None:
-        """Return the largest number of keys that it can attend to; None for any number.
-
-        Args:
-            causal: True in the decoder's self-attention.
-        """
+        """Return the largest number of keys, in ``causal`` use or not; None for any number."""
         return None
 
 
@@ -294,16 +286,10 @@ def build_attention(
     dropout: float,
     flag: str | None = None,
 ) -> Attention:
-    """Make the attention that ``spec`` names.
+    """Make the attention that ``spec`` names, for a slot of a layer (from 0).
 
-    Args:
-        spec: name and options.
-        slot: ``encoder``, ``decoder`` or ``cross``.
-        layer: index of the layer, from 0.
-        num_heads: H.
-        head_dim: d.
-        dropout: probability of dropping a weight in training.
-        flag: the flag to name in error messages; by default ``--SLOT-attention``.
+    The slot is ``encoder``, ``decoder`` or ``cross``. Errors name ``flag``, by default
+    ``--SLOT-attention``.
 
     Raises:
         ConfigError: unknown name or option, or the mechanism cannot work in this slot.
@@ -326,6 +312,7 @@ def build_attention(
         raise ConfigError(
             f"--attention-dropout {dropout:g}: {spec.name} has no weights to drop; set it to 0"
         )
+    # Make the mechanism from its options, and tell it its slot and layer.
     try:
         config: Any = configuration.from_flat(kind.Config, spec.options)
         attention = kind(config, num_heads, head_dim, dropout)

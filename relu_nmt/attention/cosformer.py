@@ -70,11 +70,11 @@ class CosFormerAttention(FeatureAttention):
         q, k = q.relu(), k.relu()
         if not self.config.reweight:
             return q, k
-        if self.config.grid:
+        if self.config.grid:  # one cosine for the rows, one for the columns
             for places in _grid_places(visibility, q):
                 q, k = _rotated(q, places), _rotated(k, places)
             return q, k
-        if visibility.causal:
+        if visibility.causal:  # positions over the fixed horizon
             if visibility.longest > self.config.horizon:
                 raise ConfigError(
                     f"cosformer: {visibility.longest} tokens, but its causal form was made for "
@@ -111,6 +111,7 @@ def _grid_places(visibility: Visibility, like: Tensor) -> tuple[Tensor, Tensor]:
     """
     if visibility.grid is None:
         raise ConfigError("cosformer: grid=true is for the patches of images; leave it out")
+    # Number rows and columns of the patches; tokens before them get the middle.
     rows, columns = visibility.grid
     others = visibility.num_keys - rows * columns
     patches = torch.arange(rows * columns, device=like.device)

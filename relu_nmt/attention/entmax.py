@@ -111,6 +111,7 @@ class _Entmax(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, alpha: float) -> Tensor:
+        # Shift the scores, and find the threshold by the fastest way for alpha.
         shifted = scores - scores.amax(-1, keepdim=True)
         x = (shifted * (alpha - 1)).clamp_min_(FLOOR)
         if alpha == 2.0:
@@ -157,6 +158,7 @@ def _counts_from_one(x: Tensor) -> Tensor:
 
 def _sparsemax_threshold(x: Tensor) -> Tensor:
     """Return t [..., 1] = (sum of the k largest - 1) / k, for the support size k."""
+    # The support is the longest prefix of sorted scores above its own threshold.
     largest = x.sort(-1, descending=True).values
     sums = largest.cumsum(-1)
     size = (1 + _counts_from_one(x) * largest > sums).sum(-1, keepdim=True)

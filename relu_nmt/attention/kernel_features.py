@@ -27,10 +27,7 @@ class FeatureAttention(Attention):
     def features(self, q: Tensor, k: Tensor, visibility: Visibility) -> tuple[Tensor, Tensor]:
         """Return f(q) [B, H, Nq, R] and g(k) [B, H, Nk, R]; those of padded keys do not matter.
 
-        Args:
-            q: [B, H, Nq, d] float32 or float64.
-            k: [B, H, Nk, d] likewise.
-            visibility: which keys each query may see.
+        q [B, H, Nq, d] and k [B, H, Nk, d] are float32 or float64.
         """
         raise TypeError(f"{type(self).__name__} must define features")
 
@@ -43,6 +40,7 @@ class FeatureAttention(Attention):
         visibility = problem.visibility
         queries, keys = self.features(problem.q, problem.k, visibility)
         keys = without_padding(keys, visibility)
+        # With the matrix of weights, if it is needed.
         if problem.need.rows or problem.need.weights or problem.dropout > 0:
             problem.q, problem.k = queries, keys
             return rows.solve(problem)
@@ -71,11 +69,8 @@ class FeatureAttention(Attention):
 def masked_sums(queries: Tensor, keys: Tensor, v: Tensor, visibility: Visibility) -> Tensor:
     """Return sum_j (queries_i keys_j) m_ij v_j, [B, H, Nq, dv], in the cheapest order.
 
-    Args:
-        queries: [B, H, Nq, R].
-        keys: [B, H, Nk, R], 0 where padding.
-        v: [B, H, Nk, dv].
-        visibility: m; its padding is not used.
+    queries [B, H, Nq, R] and keys [B, H, Nk, R] are features; keys must be 0 where padding, which
+    the visibility m does not hide here.
     """
     # Choose the order by its number of products; an exported graph, which serves all lengths,
     # cannot choose.

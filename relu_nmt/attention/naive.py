@@ -190,13 +190,8 @@ def cosformer_attention(
 ) -> Tensor:
     """CosFormer: w_ij = relu(q_i) relu(k_j) cos(pi (i - j) / (2 M)), w v / sum_j w_ij.
 
-    Args:
-        q: the queries, the last Nq tokens.
-        k: the keys.
-        v: the values.
-        mask: visible keys.
-        horizon: M; by default the number of tokens.
-        axes: [N] each, the places of the tokens over M, one cosine each; by default i / M.
+    M is ``horizon``, by default the number of tokens. The queries are the last Nq tokens. ``axes``,
+    [N] each, replace the positions i / M; each has a cosine.
 
     Reference: Qin et al. 2022, "cosFormer: Rethinking Softmax in Attention", Eq. 9-10.
     """

@@ -59,6 +59,7 @@ class NormalizedAttention(Attention):
             dtype = torch.promote_types(problem.q.dtype, torch.float32)
             q, k = problem.q.to(dtype), problem.k.to(dtype)
             scores = biased((q / math.sqrt(self.head_dim)) @ k.transpose(-1, -2), problem.bias)
+        # Hide keys by -inf; rows without visible keys see all, and then get 0.
         mask = visibility.score_mask(scores.dtype)
         if mask is not None:
             scores = scores.add_(mask)

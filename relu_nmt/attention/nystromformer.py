@@ -139,9 +139,11 @@ def segment_means(visibility: Visibility, num_tokens: int, count: int, like: Ten
             exported graph for any N.
         like: a tensor with the wanted dtype and device.
     """
+    # Number the segment of each token.
     real_tokens = visibility.counts[:, 0].to(like.device, torch.int64)  # [B or 1, 1]
     size = ((real_tokens + count - 1) // count).clamp_min(1)
     segment = visibility.places().to(like.device) // size  # [B or 1, N]
+    # Mark the real tokens of each segment, and divide by their number.
     most = min(count, num_tokens) if isinstance(num_tokens, int) else count
     numbers = torch.arange(most, device=like.device)
     member = segment[:, None, :] == numbers[:, None]  # [B or 1, m, N]
@@ -163,6 +165,7 @@ def pseudo_inverse(matrix: Tensor, iterations: int) -> Tensor:
     largest = absolute.detach().amax((-2, -1), keepdim=True)
     largest = largest.masked_fill(largest < SMALLEST, 1.0)
     matrix, absolute = matrix / largest, absolute / largest
+    # Start from A^T / (|A|_1 |A|_inf), then take the steps.
     norms = absolute.sum(-2).amax(-1) * absolute.sum(-1).amax(-1)  # |A|_1 |A|_inf
     norms = norms.masked_fill(norms == 0, 1.0)[..., None, None]
     inverse = matrix.transpose(-1, -2) / norms

@@ -123,6 +123,7 @@ class PerformerAttention(FeatureAttention):
 
     def _current_directions(self) -> Tensor:
         """Return the random directions [m, d] of this pass; count the pass in training."""
+        # Draw new directions after every ``redraw`` training passes.
         draw = self.passes // self.config.redraw if self.config.redraw else 0
         if draw != self._drawn:
             seed = self._mirrored()[0] + draw
@@ -161,6 +162,7 @@ def random_directions(count: int, dim: int, seed: int) -> Tensor:
         >>> random_directions(5, 2, seed=1).shape
         torch.Size([5, 2])
     """
+    # Make blocks of orthogonal rows, then give each row the length of a normal one.
     generator = torch.Generator().manual_seed(seed)
     blocks = -(-count // dim)
     normal = torch.randn(blocks, dim, dim, generator=generator, dtype=torch.float64)
@@ -175,10 +177,6 @@ def exponent_parts(x: Tensor, directions: Tensor) -> tuple[Tensor, Tensor]:
     """Return w_r x, [..., m], and |x|^2 / 2, [..., 1].
 
     Let e_r(x) be their difference: the mean over r of exp(e_r(x) + e_r(y)) estimates exp(x y)
-    without bias.
-
-    Args:
-        x: [..., d], already multiplied by d^(-1/4).
-        directions: w, [m, d].
+    without bias. x [..., d] must be multiplied by d^(-1/4) beforehand; directions w are [m, d].
     """
     return x @ directions.T, x.square().sum(-1, keepdim=True) / 2

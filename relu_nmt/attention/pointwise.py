@@ -71,12 +71,7 @@ class PointwiseAttention(Attention):
         self.capabilities = dataclasses.replace(self.capabilities, non_negative=map.non_negative)
 
     def weigh(self, scores: Tensor, counts: Tensor) -> Tensor:
-        """Return the weights c(n) h(z) of scores z [B, H, Nq, Nk], before masking.
-
-        Args:
-            scores: z.
-            counts: n >= 1, the numbers of visible keys, [B or 1, 1, Nq or 1, 1].
-        """
+        """Return c(n) h(z) of scores z [B, H, Nq, Nk] and counts n [B or 1, 1, Nq or 1, 1]."""
         return self.map.value(scores) * self.row_scale(counts)
 
     def row_scale(self, counts: Tensor) -> Tensor:

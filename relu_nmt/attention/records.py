@@ -72,6 +72,7 @@ def record_attention(
     """
     records: list[AttentionRecord] = []
 
+    # Before each call, add to its need; after it, keep the results.
     def ask(
         module: Attention, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -92,6 +93,7 @@ def record_attention(
             AttentionRecord(*place, output.rows, output.weights, visibility, vectors)
         )
 
+    # Hook all mechanisms, and remove the hooks at the end even after an error.
     handles = []
     for module in model.modules() if need != NOTHING else ():
         if isinstance(module, Attention):
@@ -118,10 +120,8 @@ def without_records() -> Iterator[None]:
 def second_pass(module: nn.Module) -> AbstractContextManager[None]:
     """Return a context in which a module repeats its next pass and keeps its state.
 
-    A class with a state that a training pass changes registers a context of its own.
-
-    Args:
-        module: the module before its first pass.
+    Call it before the first pass. A class with a state that a training pass changes registers a
+    context of its own.
     """
     return nullcontext()
 

@@ -55,6 +55,7 @@ class SimAAttention(Attention):
         q, k = (without_padding(x, problem.visibility) for x in (problem.q, problem.k))
         if self.config.norm != "none":
             q, k = (normalized_over_tokens(x, int(self.config.norm[1])) for x in (q, k))
+        # Make the matrix of weights where it is needed or cheaper.
         wanted = need.rows or need.weights or problem.dropout > 0
         if wanted or not self.channels_first(q.size(2), k.size(2)):
             problem.q, problem.k = q, k

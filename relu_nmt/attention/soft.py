@@ -70,6 +70,7 @@ class SOFTAttention(Attention):
         q, k, v = (without_padding(x, visibility) for x in (problem.q, problem.k, problem.v))
         scale = self.head_dim**-0.25
         q, k = q * scale, k * scale
+        # Kernels of queries, keys and landmarks with the landmarks.
         landmarks = self._landmarks(q)  # [B, H, m, d]
         from_queries = gaussian(q, landmarks)  # [B, H, N, m]
         from_keys = gaussian(k, landmarks)

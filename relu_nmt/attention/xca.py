@@ -36,7 +36,7 @@ class CrossCovarianceConfig(AttentionConfig):
     )
     count: str = option(
         "tokens",
-        "what N counts: tokens, or channels of a head, which a row of the matrix has",
+        "N: number of tokens, or of channels of a head, which is the side of the matrix",
         choices=("tokens", "channels"),
         needs=[POLYNOMIAL, ("scale", "fixed", "dynamic")],
     )
@@ -85,6 +85,7 @@ class CrossCovarianceAttention(Attention):
         """See :meth:`Attention.attend`."""
         visibility = problem.visibility
         q, k, v = (without_padding(x, visibility) for x in (problem.q, problem.k, problem.v))
+        # Normalise the channels, and compare them by their tokens.
         num_tokens = visibility.positive_counts[..., None].to(q)  # [B or 1, 1, 1, 1]
         if self.config.unit_norm:
             q, k = normalized_over_tokens(q, 2), normalized_over_tokens(k, 2)

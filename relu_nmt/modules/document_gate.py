@@ -21,9 +21,6 @@ class DocumentGate(nn.Module):
     keys are projected, the states get (sinusoid(k) - sinusoid(0)) times a learned gain, which is 0
     for the first sentence.
 
-    Args:
-        embed_dim: D.
-
     Reference: Bao et al. 2021, "G-Transformer", section 3 (combined attention; there both parts
     have projections of their own, and sentences no numbers).
 

@@ -20,13 +20,7 @@ from relu_nmt.modules import feed_forwards
 
 
 def build_feed_forward(text: str, embed_dim: int, ffn_dim: int, dropout: float) -> nn.Module:
-    """Make the feed-forward network that ``--feed-forward`` names.
-
-    Args:
-        text: ``NAME`` or ``NAME:option=value,...``.
-        embed_dim: D.
-        ffn_dim: inner width F.
-        dropout: probability after the activation.
+    """Make the feed-forward network that ``--feed-forward`` names by ``NAME:option=value,...``.
 
     Raises:
         ConfigError: unknown name or option.
@@ -35,6 +29,7 @@ def build_feed_forward(text: str, embed_dim: int, ffn_dim: int, dropout: float) 
         >>> build_feed_forward("softmax:temperature=2", 8, 16, 0.0).config.temperature
         2.0
     """
+    # Networks without options have no settings class.
     spec = AttentionSpec.parse(text)
     kind: Any = feed_forwards.get(spec.name)
     config_class = getattr(kind, "Config", None)
@@ -75,8 +70,8 @@ class FeedForward(nn.Module):
 
     def __init__(self, embed_dim: int, ffn_dim: int, dropout: float) -> None:
         super().__init__()
+        # One matrix holds W1, and W3 below it.
         parts = 2 if self.gated else 1
-        # W1, and W3 below it
         self.inner = nn.Linear(embed_dim, parts * ffn_dim, bias=self.inner_bias)
         self.outer = nn.Linear(ffn_dim, embed_dim)
         self.dropout = Dropout(dropout)
@@ -194,13 +189,7 @@ class SoftmaxFeedForward(FeedForward):
     """softmax(x K^T / temperature) V + b2: attention to a memory of F learnt keys and values.
 
     K = W1 and V is W2 transposed, [F, D] each. The scores are not divided by sqrt(D), and have no
-    bias. Dropout acts on the weights of the memory, as in attention.
-
-    Args:
-        embed_dim: D.
-        ffn_dim: size F of the memory.
-        dropout: probability of dropping a weight.
-        config: the temperature.
+    bias. Dropout acts on the weights of the memory, as in attention. ``ffn_dim`` is F.
 
     Reference: ReLUFormer, Eq. 2.
 

@@ -67,11 +67,12 @@ class LayerCache:
 
     def take_entries(self, x: Tensor, trees: Tensor, entries: Tensor, room: int) -> Tensor:
         """Return [R', H, M' + room, d] of keys or values x [R, H, M, d]; see :meth:`take`."""
+        # Index whole vectors among all heads of all trees; the new entries repeat the first one.
         entries = F.pad(entries, (0, room))
         _, num_heads, num_entries, width = x.shape
         heads = trees[:, None] * num_heads + torch.arange(num_heads, device=x.device)
         index = heads[:, :, None] * num_entries + entries[:, None]  # [R', H, M' + room]
-        # Copy whole vectors; ``gather`` would copy each number separately.
+        # ``gather`` would copy each number separately.
         return x.reshape(-1, width).index_select(0, index.flatten()).view(*index.shape, width)
 
     def keep(self, sentences: Tensor) -> None:

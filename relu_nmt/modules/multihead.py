@@ -12,9 +12,7 @@ from relu_nmt.modules.positions import RelativePositions
 class MultiheadAttention(nn.Module):
     """The steps that self- and cross-attention share: split, attend and join, output projection.
 
-    Args:
-        embed_dim: D, a multiple of the number of heads.
-        attention: the mechanism, for H heads of width d = D / H.
+    The mechanism has H heads of width d; ``embed_dim`` is D = H d.
     """
 
     def __init__(self, embed_dim: int, attention: Attention) -> None:
@@ -33,6 +31,7 @@ class MultiheadAttention(nn.Module):
             parts: number of queries, keys and values that each projection makes.
         """
         dim, device, made = self.embed_dim, self.out_proj.weight.device, []
+        # skip_init leaves the random generator as it is.
         for count in parts:
             linear = nn.utils.skip_init(nn.Linear, dim, count * dim, device=device)
             for weight in linear.weight.chunk(count):
@@ -100,7 +99,8 @@ class SelfAttention(MultiheadAttention):
         cache: LayerCache | None = None,
     ) -> Tensor:
         """Return the joined heads [B, N, D] of projected states [B, N, 3 D]."""
-        q, k, v = self.heads(projected)  # [B, H, N, d]
+        # Split into heads [B, H, N, d], let the position scheme act, add earlier keys and values.
+        q, k, v = self.heads(projected)
         bias = None
         if relative is not None:
             q, k = relative.rotate(q, k)

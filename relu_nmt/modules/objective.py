@@ -15,12 +15,7 @@ from relu_nmt.errors import ConfigError
 
 @dataclass
 class Metric:
-    """A sum and its divisor, so that batches and processes add up.
-
-    Args:
-        total: scalar, detached sum over the batch.
-        count: divisor for the log (tokens, sentences, 1).
-    """
+    """A detached sum over a batch and its divisor for the log; sums and divisors add up."""
 
     total: Tensor
     count: float
@@ -82,11 +77,9 @@ class RegularizedObjective(nn.Module):
         raise TypeError(f"{type(self).__name__} must define loss")
 
     def forward(self, batch: Any, telemetry: bool = False) -> LossOutput:
-        """Return the loss of a batch, summed over its units.
+        """Return the loss of a batch, summed over its units, with the regulariser in training.
 
-        Args:
-            batch: argument of :meth:`loss`.
-            telemetry: also return the attention statistics of every layer and head.
+        ``telemetry`` adds the attention statistics of every layer and head.
         """
         regularize = self.regularizer.active and self.training
         need = Need(statistics=regularize, telemetry=telemetry)

@@ -66,11 +66,7 @@ class PositionScheme(nn.Module):
         return None
 
     def rotation(self, positions: Tensor) -> "Rotation | None":
-        """Return the rotation of queries and keys in self-attention, or None.
-
-        Args:
-            positions: [B or 1, N] int64, from 0.
-        """
+        """Return the rotation of queries and keys at positions [B or 1, N] int64, or None."""
         return None
 
     def bias(self, visibility: Visibility) -> ScoreBias | None:
@@ -105,15 +101,12 @@ class Rotation:
 
     def rotate(self, x: Tensor) -> Tensor:
         """Return x [B, H, N, d] rotated, in its own dtype."""
+        # Swap the halves: (a, b) becomes (a cos - b sin, b cos + a sin).
         swapped = x.roll(x.size(-1) // 2, dims=-1)
         return torch.addcmul(x * self.cosines, swapped, self.sines).to(x.dtype)
 
     def of_rows(self, rows: Tensor) -> "Rotation":
-        """Return the rotation of some tokens, [1, 1, N', d].
-
-        Args:
-            rows: [N'] int64, the index of each token among all B N.
-        """
+        """Return the rotation [1, 1, N', d] of tokens with these indices [N'] among all B N."""
         batch, _, length, width = self.cosines.shape
         index = rows % length if batch == 1 else rows
         return Rotation(
@@ -225,6 +218,7 @@ class JoinedPositions(PositionScheme):
 
     def __init__(self, schemes: Sequence[PositionScheme]) -> None:
         super().__init__(schemes[0].config)
+        # Refuse two schemes that act on the same place.
         kinds = [type(scheme) for scheme in schemes]
         if sum(kind.bias is not PositionScheme.bias for kind in kinds) > 1:
             raise ConfigError("only one of several position schemes can add a bias to the scores")
@@ -232,6 +226,7 @@ class JoinedPositions(PositionScheme):
             raise ConfigError("only one of several position schemes can rotate queries and keys")
         self.schemes = cast(Sequence[PositionScheme], nn.ModuleList(schemes))
         self.needs_scores = any(scheme.needs_scores for scheme in schemes)
+        # The shortest limit holds.
         limits = [scheme.max_positions for scheme in schemes]
         self.max_positions = min((n for n in limits if n is not None), default=None)
 

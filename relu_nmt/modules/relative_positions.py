@@ -60,6 +60,7 @@ class DistanceBias(PositionScheme):
 
     def bias(self, visibility: Visibility) -> ScoreBias:
         """See :meth:`PositionScheme.bias`."""
+        # A table for all offsets between two tokens of the longest sequence.
         longest = visibility.longest
         queries, keys = visibility.query_positions(), visibility.key_positions()
         offsets = torch.arange(1 - longest, longest, device=queries.device)
@@ -82,6 +83,7 @@ class AlibiPositions(DistanceBias):
 
     def __init__(self, config: PositionConfig) -> None:
         super().__init__(config)
+        # Slopes of the power of two, then every second one of twice that.
         power = 1 << (config.num_heads.bit_length() - 1)
         slopes = [2 ** (-8 * h / power) for h in range(1, power + 1)]
         slopes += [2 ** (-4 * h / power) for h in range(1, 2 * (config.num_heads - power), 2)]

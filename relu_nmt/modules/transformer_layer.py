@@ -60,11 +60,6 @@ class TransformerLayer(nn.Module):
     target positions at once, and decoders step by step: x then holds the newest position of every
     beam, and a cache the positions before.
 
-    Args:
-        config: shape and placement of the parts.
-        self_attention: attention among the states.
-        cross_attention: attention to the memory, in decoders.
-
     Reference: Vaswani et al. 2017, "Attention is all you need", section 3.1.
 
     Example:
@@ -114,13 +109,16 @@ class TransformerLayer(nn.Module):
             memory_visibility: which states of the memory each state may see.
             cache: keys and values of earlier positions and of the memory; it stores the new ones.
         """
+        # Attend to the states.
         residual = self.self_attention_residual
         x = residual.add(x, self.self_attention(residual.before(x), visibility, relative, cache))
+        # Attend to the memory, in decoders.
         if self.cross_attention is not None:
             seen = memory if cache is None else cache
             assert seen is not None and memory_visibility is not None, "a memory is needed"
             residual = self.cross_attention_residual
             x = residual.add(x, self.cross_attention(residual.before(x), memory_visibility, seen))
+        # Map each state by the feed-forward network.
         residual = self.feed_forward_residual
         return residual.add(x, self.feed_forward(residual.before(x)))
 
@@ -156,7 +154,7 @@ class Residual(nn.Module):
         return self.norm(x) if self.normalize_before else x
 
     def add(self, x: Tensor, y: Tensor) -> Tensor:
-        """Add the sublayer's output y [B, N, D] to x [B, N, D]."""
+        """Add the sublayer's output y [B, N, D] to the states x [B, N, D]."""
         if self.gain is not None:
             y = y * self.gain
         if self.training:  # in decoding even calls without effect cost time
@@ -216,6 +214,7 @@ def run_layer(layer: nn.Module, inputs: tuple[Any, ...], recompute: bool) -> Ten
     """
     if not (recompute and layer.training and torch.is_grad_enabled()):
         return layer(*inputs)
+    # Ask in the second pass for the results of the first.
     needs: dict[Attention, Need] = {}
 
     def same_need(
@@ -224,6 +223,7 @@ def run_layer(layer: nn.Module, inputs: tuple[Any, ...], recompute: bool) -> Ten
         """Remember the need of the first pass, after the recorders' hooks, for the second."""
         return args, {**kwargs, "need": needs.setdefault(module, kwargs.get("need", NOTHING))}
 
+    # Contexts of the two passes, with these hooks.
     @contextmanager
     def hooked(*around: AbstractContextManager[None]) -> Iterator[None]:
         with ExitStack() as stack:

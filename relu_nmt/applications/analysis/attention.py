@@ -27,8 +27,7 @@ class AttentionStatistics:
 
     Means are over real query rows and heads of a module, then over modules, for every mechanism.
 
-    Args:
-        ensemble: a single model, evaluated in its dtype.
+    ``ensemble`` holds a single model; its dtype is used.
 
     Raises:
         ConfigError: several models, or no attention of the model has weights.
@@ -47,12 +46,8 @@ class AttentionStatistics:
             raise ConfigError(f"no attention of the model has weights to measure ({names})")
 
     def add(self, sources: Sequence[np.ndarray], targets: Sequence[np.ndarray]) -> None:
-        """Add sentences with their translations.
-
-        Args:
-            sources: token ids, ending in the end symbol.
-            targets: token ids, ending in the end symbol.
-        """
+        """Add sentences and their translations: token ids, each with its end symbol."""
+        # Run batches of bounded size with telemetry, and add up their sums by module.
         heads = max(attention_of(self._model, slot, 0).num_heads for slot in SLOTS)
         batches = input_batches(sources, targets, self._ensemble, lambda n: heads * n * n)
         for _, *inputs in batches:
@@ -77,6 +72,7 @@ class AttentionStatistics:
         and in the causal slot by number of visible keys. Signed weights lack some statistics;
         ``without_weights`` lists the slots whose mechanism has no weights.
         """
+        # Means of each module, of each slot and of all modules.
         modules = {f"{slot}.{layer}": _of_module(s) for (slot, layer), s in self._sums.items()}
         means = {name: module["mean"] for name, module in modules.items()}
         of_slot = {

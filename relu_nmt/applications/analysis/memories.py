@@ -37,8 +37,7 @@ class BranchStatistics:
 
     A branch with a ratio near 0 has no effect, even if its attention weights look sharp.
 
-    Args:
-        ensemble: a single model, evaluated in its dtype.
+    ``ensemble`` holds a single model; its dtype is used.
 
     Raises:
         ConfigError: several models.
@@ -56,12 +55,7 @@ class BranchStatistics:
         }
 
     def add(self, sources: Sequence[np.ndarray], targets: Sequence[np.ndarray]) -> None:
-        """Add sentences with their translations.
-
-        Args:
-            sources: token ids, ending in the end symbol.
-            targets: token ids, ending in the end symbol.
-        """
+        """Add sentences and their translations: token ids, each with its end symbol."""
         pad_index = self._model.decoder.pad_index
         batches = input_batches(sources, targets, self._ensemble, lambda n: n * n)
         for _, src_tokens, prev_output_tokens in batches:
@@ -80,12 +74,7 @@ class BranchStatistics:
 
 
 class BranchVariances:
-    """Variances of the input of a branch, and of the states that it adds.
-
-    Args:
-        layer: the layer of the branch.
-        branch: one of BRANCHES.
-    """
+    """Variances of the input of a branch (one of BRANCHES), and of the states that it adds."""
 
     def __init__(self, layer: TransformerLayer, branch: str) -> None:
         self._module: nn.Module = getattr(layer, branch)
@@ -95,6 +84,7 @@ class BranchVariances:
     @contextmanager
     def watching(self, real: Tensor) -> Iterator[None]:
         """Add the states of passes inside the block; real [B, N] bool, True = no padding."""
+        # The branch reads x before its norm in pre-norm layers.
         start = self._residual.norm if self._residual.normalize_before else self._module
         handles = [
             start.register_forward_pre_hook(lambda _, args: self._input.add(args[0][real])),
@@ -139,9 +129,7 @@ class MemoryStatistics:
     Networks whose weights may be negative (GELU, gates) have neither ``null_fraction`` nor
     ``top_sums``.
 
-    Args:
-        ensemble: a single model, evaluated in its dtype.
-        percents: p of ``top_sums``.
+    ``ensemble`` holds a single model; its dtype is used. ``percents`` are the p of ``top_sums``.
 
     Raises:
         ConfigError: several models, feed-forward networks of another kind than
@@ -162,12 +150,7 @@ class MemoryStatistics:
         }
 
     def add(self, sources: Sequence[np.ndarray], targets: Sequence[np.ndarray]) -> None:
-        """Add sentences with their translations.
-
-        Args:
-            sources: token ids, ending in the end symbol.
-            targets: token ids, ending in the end symbol.
-        """
+        """Add sentences and their translations: token ids, each with its end symbol."""
         size = max(sums.size for layers in self._sums.values() for sums in layers)
         for _, *inputs in input_batches(sources, targets, self._ensemble, lambda n: size * n):
             self.add_batch(*inputs)
@@ -283,11 +266,13 @@ class _LayerSums:
 
     def _rank(self, weights: Tensor) -> None:
         """Add the sums of the largest of the weights [R, F]."""
+        # Stop at the first negative weight: signed weights have no shares.
         self._num_tokens += len(weights)
         for part in weights.split(max(1, MOST_WEIGHTS // self.size)):
             self._is_signed = self._is_signed or bool((part < 0).any())
             if self._is_signed:
                 return
+            # Sum up the largest weights, without tokens of null rows.
             ranked = part.sort(-1, descending=True).values.double().cumsum(-1)
             ranked = ranked[ranked[:, -1] > NULL_SUM]
             self._num_summed += len(ranked)

@@ -53,6 +53,7 @@ def by_layer(series: Sequence[Series], statistic: str, title: str, scale: float 
         title: title of the vertical axis.
         scale: factor of the values.
     """
+    # Find the slots and layers that have the statistic.
     places = {
         (record["slot"], record["layer"])
         for one in series
@@ -67,6 +68,7 @@ def by_layer(series: Sequence[Series], statistic: str, title: str, scale: float 
         panels = figure.subplots(1, len(slots), squeeze=False, sharey=True)[0]
         for axes, slot in zip(panels, slots, strict=True):
             layers: set[int] = set()
+            # Each line has a dot for each head, a little beside the layer, and the mean.
             for index, one in enumerate(series):
                 known = [r for r in one.records if r["slot"] == slot and statistic in r]
                 of_layers = [r for r in known if r["layer"] != "mean"]
@@ -88,6 +90,7 @@ def by_layer(series: Sequence[Series], statistic: str, title: str, scale: float 
                     label=one.name,
                     **one.style,
                 )
+            # Label every layer.
             plain_axes(axes, SLOT_NAMES[slot])
             axes.set_xticks(sorted(layers))
             axes.set_xlabel("layer")
@@ -115,6 +118,7 @@ def by_rank(series: Sequence[Series]) -> str:
         return ""
 
     def draw(figure: "Figure") -> None:
+        # Sums above, shares below; a column for each slot.
         panels = figure.subplots(2, len(SLOTS), sharex=True, sharey="row")
         for column, slot in enumerate(SLOTS):
             for row, statistic in enumerate(("top_sum", "share_at_rank")):
@@ -175,6 +179,7 @@ def of_courses(courses: Sequence[Course], panels: Mapping[tuple[str, str], str])
     rows = -(-len(panels) // columns)
 
     def draw(figure: "Figure") -> None:
+        # Fill the grid of panels, and hide the rest.
         every = figure.subplots(rows, columns, squeeze=False, sharex=True).flat
         for axes in list(every)[len(panels) :]:
             axes.set_visible(False)
@@ -200,10 +205,12 @@ def course_panels(courses: Sequence[Course]) -> list[dict[tuple[str, str], str]]
 
     A metric needs two values in a training to make a curve.
     """
+    # Find the metrics with two values in a training, and the unit of the losses.
     curves = [curve for course in courses for curve in course.curves.items()]
     known = list(dict.fromkeys(key for key, points in curves if len(points) > 1))
     # Only translation models have a loss without smoothing; others count examples, not tokens.
     bits = "bits per token" if (TRAIN, "nll_loss") in dict(curves) else "bits per example"
+    # Order: training loss, losses on the other splits, regulariser, scores, gradient.
     splits = list(dict.fromkeys(s for s, _ in known if s not in (TRAIN, TELEMETRY)))
     losses = {
         (TRAIN, "loss"): f"training loss, {bits}",

@@ -64,14 +64,7 @@ class AnalyzedModel:
 
 @dataclass(frozen=True)
 class Example:
-    """The attention maps of one sentence or group.
-
-    Args:
-        number: its number in the split.
-        source: its source tokens.
-        target: its target tokens.
-        figures: caption and image of each figure.
-    """
+    """The attention maps of one sentence or group; figures are pairs of caption and image."""
 
     number: int
     source: str
@@ -81,14 +74,7 @@ class Example:
 
 @dataclass(frozen=True)
 class AnalysisReport:
-    """All contents of a page.
-
-    Args:
-        models: the checkpoints, in the order of the page.
-        examples: maps of some sentences.
-        courses: courses of trainings.
-        facts: names and values of the inputs.
-    """
+    """All contents of a page; ``facts`` are names and values of the inputs."""
 
     models: Sequence[AnalyzedModel] = ()
     examples: Sequence[Example] = ()
@@ -98,6 +84,7 @@ class AnalysisReport:
     @property
     def series(self) -> list[plots.Series]:
         """The lines of the plots: one a checkpoint, or one for each kind of visible keys."""
+        # With attention inside sentences, a checkpoint has two kinds of lines.
         found = []
         several = any(r["sees"] == OWN_SENTENCE for model in self.models for r in model.records)
         for index, model in enumerate(self.models):
@@ -147,6 +134,7 @@ class AnalysisReport:
 
     def csv_files(self) -> dict[str, str]:
         """Return the text of each file by the last part of its name."""
+        # Branches and attention of each checkpoint, a row for each head and mean.
         attention, ranks, memories, branches = [], [], [], []
         for model in self.models:
             branches += [{"checkpoint": model.name, **record} for record in model.branches]
@@ -159,6 +147,7 @@ class AnalysisReport:
                     ranks.append(
                         {**place, "percent": percent, **rank, "beyond": 1 - rank["top_sum"]}
                     )
+        # Memories, a row for each layer.
         for name, report in self.memories.items():
             for module, part in report["modules"].items():
                 side, layer = module.split(".")
@@ -166,6 +155,7 @@ class AnalysisReport:
                 top = {f"top_sum_{p}": share for p, share in part.get("top_sums", {}).items()}
                 own = {key: part.get(key) for key in MEMORY_STATISTICS}
                 memories.append({**where, **own, **top})
+        # Columns and rows of each file; empty ones are left out.
         sums = dict.fromkeys(key for row in memories for key in row if key.startswith("top_sum_"))
         courses = [row for course in self.courses for row in course.rows()]
         every = {
@@ -204,6 +194,7 @@ def distinct_names(paths: Sequence[str]) -> list[str]:
         >>> distinct_names(["runs/relu/checkpoints/checkpoint_best.safetensors"])
         ['relu']
     """
+    # Drop the file, or usual names at the end, if the rest still differs.
     parts = [(*Path(path).absolute().parts[:-1], Path(path).stem) for path in paths]
     number = len(set(parts))
     folders = [own[:-1] for own in parts]
@@ -211,6 +202,7 @@ def distinct_names(paths: Sequence[str]) -> list[str]:
         if number > 1 and len(set(shorter)) == number:
             parts = shorter
             break
+    # Take as few parts from the end as make the names distinct.
     if number < 2:
         names = [_without_usual_names(own)[-1] for own in parts]
     else:

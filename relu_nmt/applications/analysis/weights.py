@@ -112,9 +112,11 @@ class WeightStatistics:
             numbers: sentence numbers of the tokens of groups; None for single sentences.
             advance: called with the number of sources added since the last call.
         """
+        # Split into batches whose matrices of weights fit into memory.
         heads = max((one.num_heads for one in self._able), default=1)
         batches = input_batches(sources, targets, self._ensemble, lambda n: COPIES * heads * n * n)
         for batch, *inputs in batches:
+            # Kinds and sentence numbers of the tokens of each slot's queries and keys.
             kinds = [own[tokens] for own, tokens in zip(self._kinds, inputs, strict=True)]
             sentences: Sequence[Tensor | None] = [None, None]
             if numbers is not None:
@@ -123,6 +125,7 @@ class WeightStatistics:
             source, target = zip(sentences, kinds, strict=True)
             slots = {"encoder": (source, source), "decoder": (target, target)}
             slots["cross"] = (target, source)
+            # Measure each mechanism during one pass of the model.
             with self._ensemble.evaluating(), ExitStack() as stack:
                 for one in self._able:
                     take = partial(self._take, one, *slots[one.slot])
@@ -183,6 +186,7 @@ class WeightStatistics:
         for signed weights, is absent. ``top_sum`` and ``share_at_rank`` are by percent.
         """
         found: list[dict[str, Any]] = []
+        # Heads, then their means by layer, then the means of the layers by slot.
         places = sorted(self._sums, key=lambda place: (SLOTS.index(place[0]), *place[1:]))
         for (slot, sees), of_slot in itertools.groupby(places, lambda place: place[:2]):
             layers: list[dict[str, Any]] = []
@@ -237,6 +241,7 @@ class _Rows:
     """
 
     def __init__(self, weights: Tensor, counts: Tensor, real: Tensor) -> None:
+        # Shares of the absolute weights; null rows have none.
         self._weights, self._counts = weights.double(), counts[:, None].double()
         sizes = self._weights.abs()
         total = sizes.sum(-1)
@@ -260,6 +265,7 @@ class _Rows:
 
     def entropies(self) -> dict[str, Table]:
         """Return the entropies of non-negative weights."""
+        # Entropies of the heads, and of the mean of their weights.
         own = torch.where(self._full, _entropy(self._shares), 0.0)
         averaged = self._weights.mean(1, keepdim=True)
         total = averaged.sum(-1, keepdim=True)
@@ -344,6 +350,7 @@ def _entropy(shares: Tensor) -> Tensor:
 
 def _gathered(means: dict[str, Any]) -> dict[str, Any]:
     """Return means in the order of ``ANALYSED``, ranks by percent, and values derived from H."""
+    # Ranks become dictionaries by percent; exp(H) and bits follow from the mean H.
     ranks: dict[str, dict[float, float]] = {"top_sum": {}, "share_at_rank": {}}
     for name, values in ranks.items():
         for percent in PERCENTS:
@@ -357,6 +364,7 @@ def _gathered(means: dict[str, Any]) -> dict[str, Any]:
 
 def _mean_of(parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
     """Return the means of each statistic over the heads or layers that have it."""
+    # Collect the values of each statistic, then average them.
     values: dict[str, list[float]] = {}
     for part in parts:
         for name in ANALYSED:

@@ -55,10 +55,6 @@ def choose_backend(attention: "Attention", problem: Any) -> Backend:
     If it cannot solve the problem (only the reference returns weights, for example), the next one
     of the mechanism gets it.
 
-    Args:
-        attention: the mechanism, with the name of its back end.
-        problem: one call of it, as its back ends take it.
-
     Raises:
         ConfigError: the mechanism has no such back end, or it cannot run here.
         MissingExtraError: it is not installed.

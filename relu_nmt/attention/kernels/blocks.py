@@ -150,10 +150,7 @@ class Workspace:
 def live_keys(weights: Tensor) -> Tensor | None:
     """Return the indices of keys with a weight above zero, by tiles of keys.
 
-    ``None`` stands for all keys: too few are zero.
-
-    Args:
-        weights: [..., rows, n], never negative.
+    ``None`` stands for all keys: too few are zero. weights [..., rows, n] are never negative.
     """
     num_keys = weights.size(-1)
     enough = tuned.MOST_LIVE * num_keys

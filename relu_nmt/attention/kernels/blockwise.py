@@ -179,6 +179,7 @@ class _Step:
                 z = z.index_select(-1, block.live)
             if z.size(-1) == 0:
                 return
+        # Add up the rows' sums, drop weights, and multiply by the values.
         w = self._weights(z, block)
         for target, value in zip(sums, self._sums(w, sums), strict=True):
             if target is not None and value is not None:
@@ -201,12 +202,9 @@ class _Step:
         self.grad_values: Tensor | None = None
 
     def backward(self, block: Block, grad_queries: Tensor, grad_table: Tensor | None) -> None:
-        """Write the rows of ``block`` in the queries' gradient; add to the others.
+        """Write the rows of ``block`` into the gradient of the queries; add to the others.
 
-        Args:
-            block: the queries.
-            grad_queries: [..., Nq, d].
-            grad_table: [H, R], gradient of the table of the bias, if it is needed.
+        grad_queries is [..., Nq, d]; grad_table [H, R] belongs to the bias.
         """
         if block.num_keys == 0 or (block.live is not None and len(block.live) == 0):
             return
@@ -320,19 +318,17 @@ class _Step:
     ) -> Tensor:
         """Return ``total``, [..., num_keys, d], with weights^T x added at the block's keys.
 
-        Args:
-            name: of the memory for the product.
-            total: the sum of the blocks before; ``None`` before the first.
-            weights: [..., rows, n].
-            x: [..., rows, d].
-            block: the block.
+        ``total`` is ``None`` before the first block; ``name`` is that of the product's memory;
+        weights are [..., rows, n], x is [..., rows, d].
         """
+        # A block of all keys starts the sum; the only block needs no copy.
         weights = weights.transpose(-1, -2)
         is_whole = block.live is None and block.num_keys == self.part.num_keys
         if total is None and is_whole:
             product = self.workspace.product(name, weights, x)
             is_last = block.rows.stop == self.q.size(-2)
             return product if is_last else product.to(self.exact, copy=True)
+        # Otherwise add to the rows of the block's keys.
         if total is None:
             shape = (*x.shape[:-2], self.part.num_keys, x.size(-1))
             total = x.new_zeros(shape, dtype=self.exact)

@@ -66,16 +66,12 @@ def row_sums(weights: Tensor, need: Need, non_negative: bool = True) -> RowSums:
 def row_statistics(
     sums: RowSums, visibility: Visibility, row_scale: Tensor | float = 1.0
 ) -> RowStatistics:
-    """Return the statistics of each row of the weights times ``row_scale``.
+    """Return the statistics of rows with these sums times ``row_scale`` [B or 1, H or 1, Nq or 1].
 
-    Args:
-        sums: sums of the weights before scaling.
-        visibility: which keys each query may see.
-        row_scale: [B or 1, H or 1, Nq or 1], factor of each row.
+    Scaling a row does not change its entropy.
     """
     total = sums.total * row_scale
     statistics = RowStatistics(total, None)
-    # Scaling a row does not change its entropy.
     if sums.weighted_logs is not None:
         statistics.entropy = entropy(sums.total, sums.weighted_logs, total <= NULL_SUM)
     if sums.nonzero is not None and sums.largest is not None:

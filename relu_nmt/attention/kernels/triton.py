@@ -64,6 +64,7 @@ def pointwise(problem: PointwiseProblem) -> PointwiseResult:
     See :func:`relu_nmt.attention.kernels.reference.pointwise`; it has no weights to return.
     """
     visibility, need = problem.visibility, problem.need
+    # Collect the inputs of both directions in the dtypes of the kernels.
     mask = visibility.key_mask
     threshold = round(problem.dropout * _DROPOUT_LEVELS)
     task = _Task(
@@ -122,6 +123,7 @@ class _Task:
             others: its other tensors, in its order.
             outputs: the tensors of ``others`` that have strides.
         """
+        # Codes and table of the bias, with a stride of 0 for codes that all samples share.
         bias, scale, mask = self.bias, self.scale, self.key_mask
         tensors: tuple[Tensor | None, ...] = (None, None, None)
         numbers: tuple[int, ...] = (0, 0, 0, 0)
@@ -130,6 +132,7 @@ class _Task:
             tensors = (bias.table, *codes)
             batches = (x.size(1) if x.size(0) > 1 else 0 for x in codes)
             numbers = (bias.zero, bias.table.size(1), *batches)
+        # Tensors, their strides, then numbers, in the order of the kernels.
         return (
             *(*inputs, scale, mask, self.key_bounds, *tensors, *others),
             *(stride for x in (*inputs, *outputs) for stride in x.stride()[:3]),
@@ -194,6 +197,7 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, task: _Task) -> tuple[Tensor | Non
     """Return the output, and total, weighted logs, non-zeros and largest weight of the rows."""
     from relu_nmt.attention.kernels.triton_kernels import forward_kernel
 
+    # Make room for the outputs and for the sums that are wanted.
     out = _empty_like_tokens(v, q.size(2))
     rows, telemetry = task.need.rows, task.need.telemetry
     logs = rows and task.map.non_negative
@@ -249,6 +253,7 @@ class _Backward:
             self.by_columns(blocks, dk, dv, sum_dq)
             return sum_dq
 
+        # Compare their times, if the device may add in any order.
         row_blocks, row_time = _blocks("rows", by_rows, q, k, v, self.task)
         column_blocks, column_time = _blocks("columns", by_columns, q, k, v, self.task)
         if _any_order() and row_time > 0 and not bias_grad:

@@ -93,6 +93,7 @@ def choose(
         launch: runs the kernel; called several times, with outputs that do not matter.
         measure: False takes the first sizes that fit into the memory of the device.
     """
+    # Try the sizes until one runs; with ``measure`` all but the smallest.
     if key not in _chosen:
         times: dict[Blocks, float] = {}
         for blocks in tried:
@@ -118,6 +119,7 @@ def _time(launch: Callable[[Blocks], None], blocks: Blocks, measure: bool) -> fl
         return None
     if not measure:
         return 0.0
+    # Warm up, then measure by events of the device.
     for _ in range(_WARM_RUNS):
         launch(blocks)
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))

@@ -92,11 +92,11 @@ def key_range(
 ):  # fmt: skip
     """Return the ends of the keys in blocks without a mask, and of those in blocks with one."""
     plain, end = num_keys, num_keys
-    if HAS_MASK:
+    if HAS_MASK:  # keys before the first hidden one need no mask
         plain = tl.load(key_bounds + 2 * sample)
         end = tl.load(key_bounds + 2 * sample + 1)
         plain = tl.minimum(plain, end)
-    if CAUSAL:
+    if CAUSAL:  # nor do keys that the first row of the block sees
         seen_by_first = first_row + num_keys - num_queries + 1
         plain = tl.minimum(plain, seen_by_first)
         end = tl.minimum(end, seen_by_first + ROWS - 1)
@@ -130,18 +130,19 @@ def row_range(
     From ``low`` on, ``diagonal`` blocks need a mask; from ``high`` on, ``plain`` blocks need none.
     ``tail`` is 1 if the last block is not full and not on the diagonal: it needs a mask, too.
     """
+    # Blocks of rows, and how many of them are full.
     blocks = tl.cdiv(num_queries, ROWS)
     full = num_queries // ROWS
     low = num_queries * 0
     high = low
-    if CAUSAL:
+    if CAUSAL:  # rows before ``low`` see none of the columns, rows from ``high`` on see all
         shift = num_keys - num_queries
         low = tl.maximum(first_column - shift, 0) // ROWS
         high = tl.minimum(tl.cdiv(tl.maximum(first_column + COLUMNS - 1 - shift, 0), ROWS), blocks)
     diagonal = high - low
     plain = tl.maximum(full - high, 0)
     tail = tl.minimum(blocks - full, tl.maximum(blocks - high, 0))
-    if HAS_MASK:
+    if HAS_MASK:  # no row sees columns behind the last visible key
         alive = tl.where(first_column < tl.load(key_bounds + 2 * sample + 1), 1, 0)
         diagonal, plain, tail = diagonal * alive, plain * alive, tail * alive
     return low, diagonal, high, plain, tail
