@@ -38,7 +38,7 @@ class ReLUFormerAttention(PointwiseAttention):
     standard normal scores and values the output then has variance 1 / gamma^2 at every length
     (Theorem 4.1). A row may be all zeros; its output is 0.
 
-    Two options are not in the paper; docs/study.md compares them:
+    Two options are not in the paper; docs/lab/study.md compares them:
 
     - ``centered``: the score is q_i (k_j - c_i) / sqrt(d), c_i the mean of the keys that query i
       may see; a bias is added afterwards. A rise of all scores of a row then changes no weight, as

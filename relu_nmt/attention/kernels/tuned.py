@@ -1,8 +1,8 @@
 """Tuned constants of the attention kernels: thresholds and block sizes that were measured.
 
 Another machine may want other values; results do not depend on them beyond rounding. Measure with
-``python benchmarks/attention.py``; docs/performance.md has the figures. Where no machine is named,
-none was recorded.
+``python benchmarks/attention.py``; docs/lab/performance.md has the figures. If a constant names no
+machine, none was recorded.
 """
 
 CPU_LEAST_LENGTH = 40
@@ -36,8 +36,8 @@ at most, so that a block leaves out the keys after its last query."""
 KEPT_BYTES = 1 << 24
 """Keep scores of this size for the backward pass on a CPU, which computes all others again.
 
-Intel Xeon, 2026-11-22, one thread, bfloat16, 8 heads of 64 (docs/performance.md): 0.91 of the time
-of the whole matrix at 1,024 tokens, where all scores are kept."""
+Intel Xeon, 2026-11-22, one thread, bfloat16, 8 heads of 64, 1,024 tokens: 0.91 of the time of the
+whole matrix (docs/lab/performance.md)."""
 
 GPU_BLOCK_WEIGHTS = 1 << 24
 """Weights of a block on a GPU, of all samples and heads together."""
