@@ -12,7 +12,7 @@ from relu_nmt.modules.positions import RelativePositions
 class MultiheadAttention(nn.Module):
     """The steps that self- and cross-attention share: split, attend and join, output projection.
 
-    The mechanism has H heads of width d; ``embed_dim`` is D = H d.
+    The mechanism has H heads of width d, and ``embed_dim`` is D = H d.
     """
 
     def __init__(self, embed_dim: int, attention: Attention) -> None:
@@ -50,8 +50,7 @@ class MultiheadAttention(nn.Module):
         self, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, bias: ScoreBias | None = None
     ) -> Tensor:
         """Return the joined outputs of all heads [B, Nq, D]; see :meth:`Attention.forward`."""
-        output = self.attention(q, k, v, visibility, bias=bias)
-        return output.values.transpose(1, 2).flatten(2)
+        return self.attention(q, k, v, visibility, bias=bias).values.transpose(1, 2).flatten(2)
 
     def finish(self, values: Tensor, x: Tensor) -> Tensor:
         """Return the output [B, Nq, D] for joined heads; x are the states of the queries."""
@@ -62,6 +61,7 @@ class SelfAttention(MultiheadAttention):
     """Attention among states; one matrix projects queries, keys and values.
 
     Example:
+        >>> import torch
         >>> from relu_nmt.attention.base import build_attention
         >>> from relu_nmt.attention.spec import AttentionSpec
         >>> attention = build_attention(AttentionSpec("softmax"), "encoder", 0, 2, 4, dropout=0.0)
@@ -81,10 +81,10 @@ class SelfAttention(MultiheadAttention):
         relative: RelativePositions | None = None,
         cache: LayerCache | None = None,
     ) -> Tensor:
-        """Map states x [B, N, D] to [B, N, D].
+        """Map states to states.
 
         Args:
-            x: the states.
+            x: the states, [B, N, D].
             visibility: which states each state may see.
             relative: rotation and bias of the position scheme.
             cache: keys and values of earlier tokens; it stores the new ones.
@@ -111,7 +111,7 @@ class SelfAttention(MultiheadAttention):
 
     def heads(self, projected: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys and values [B, H, N, d] of projected states [B, N, 3 D]."""
-        # If queries are keys, there are two parts, and the first one is both.
+        # Queries that are also keys are the first of two parts.
         parts = [self.split(part) for part in projected.chunk(self.parts, dim=-1)]
         return self.attention.map_queries(parts[0]), self.attention.map_keys(parts[-2]), parts[-1]
 

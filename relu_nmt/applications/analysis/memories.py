@@ -79,16 +79,23 @@ class BranchVariances:
     def __init__(self, layer: TransformerLayer, branch: str) -> None:
         self._module: nn.Module = getattr(layer, branch)
         self._residual: Residual = getattr(layer, f"{branch}_residual")
-        self._input, self._output = _Moments(), _Moments()
+        self._input, self._output = np.zeros(3), np.zeros(3)
 
     @contextmanager
     def watching(self, real: Tensor) -> Iterator[None]:
         """Add the states of passes inside the block; real [B, N] bool, True = no padding."""
-        # The branch reads x before its norm in pre-norm layers.
+
+        def enter(module: nn.Module, args: tuple[Any, ...]) -> None:
+            self._input += _moments(args[0][real])
+
+        def leave(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
+            self._output += _moments(output[real])
+
+        # In pre-norm layers x is the input of the norm.
         start = self._residual.norm if self._residual.normalize_before else self._module
         handles = [
-            start.register_forward_pre_hook(lambda _, args: self._input.add(args[0][real])),
-            self._module.register_forward_hook(lambda *args: self._output.add(args[2][real])),
+            start.register_forward_pre_hook(enter),
+            self._module.register_forward_hook(leave),
         ]
         try:
             yield
@@ -99,28 +106,20 @@ class BranchVariances:
     @property
     def ratio(self) -> float | None:
         """The ``variance_ratio``; None if Var(x) is 0."""
-        before = self._input.variance
-        return self._output.variance / before if before else None
+        before = _variance(self._input)
+        return _variance(self._output) / before if before else None
 
 
-class _Moments:
-    """Number, sum and sum of squares of many values."""
+def _moments(x: Tensor) -> np.ndarray:
+    """Return number, sum and sum of squares of the values of x."""
+    exact = x.double()
+    return np.array([exact.numel(), float(exact.sum()), float(exact.square().sum())])
 
-    def __init__(self) -> None:
-        self.count, self.total, self.squares = 0, 0.0, 0.0
 
-    def add(self, x: Tensor) -> None:
-        """Add values of any shape."""
-        exact = x.double()
-        self.count += exact.numel()
-        self.total += float(exact.sum())
-        self.squares += float(exact.square().sum())
-
-    @property
-    def variance(self) -> float:
-        """Mean square of the deviations from the mean."""
-        count = max(1, self.count)
-        return max(0.0, self.squares / count - (self.total / count) ** 2)
+def _variance(moments: np.ndarray) -> float:
+    """Return the mean square of the deviations from the mean."""
+    count = max(1.0, moments[0])
+    return max(0.0, float(moments[2] / count - (moments[1] / count) ** 2))
 
 
 class MemoryStatistics:
