@@ -70,7 +70,7 @@ def bleu_by_length() -> dict[str, dict[str, list[float]]]:
 def speeds() -> dict[str, dict[str, float]]:
     """Return tokens per second by program: training, and decoding documents of 1,024 tokens."""
     [training, *_] = tables("benchmarks.md", "Training")
-    [documents, *_] = tables("benchmarks.md", "Documents, beside CTranslate2")
+    [documents, *_] = tables("benchmarks.md", "Decoding documents")
     return {
         "training, float32": {
             row[0].removesuffix(", float32"): number(row[1])

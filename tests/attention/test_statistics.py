@@ -9,7 +9,7 @@ from relu_nmt.applications.sweep.results import MEMORY_STATISTICS
 from relu_nmt.applications.sweep.results import STATISTICS as COLUMNS
 from relu_nmt.attention.statistics import ANALYSED, LOGGED, NULL_SUM, STATISTICS, definitions
 
-GUIDE = (Path(__file__).parents[2] / "docs" / "reference" / "attention.md").read_text("utf-8")
+GUIDE = (Path(__file__).parents[2] / "docs" / "reference" / "statistics.md").read_text("utf-8")
 
 
 def test_every_name_in_logs_and_files_is_defined():
