@@ -157,10 +157,11 @@ class AttentionConfig:
 class Attention(nn.Module):
     """One attention mechanism, for all H heads of width d of one multi-head module.
 
-    A mechanism subclasses this in a file of its own, defines :meth:`attend`, registers itself with
-    ``@attentions.register("name")`` and is listed in ``relu_nmt/attention/__init__.py`` (or comes
-    by ``--user-module``). ``config`` is an instance of its ``Config``. The mechanism itself scales
-    the queries by d^(-1/2). ``dropout`` is the probability of dropping a weight in training.
+    A mechanism subclasses this in a file of its own and defines :meth:`attend`. It registers itself
+    with ``@attentions.register("name")``, and is listed in ``relu_nmt/attention/__init__.py`` or
+    comes by ``--user-module``. ``config`` is an instance of its ``Config``, ``dropout`` the
+    probability of dropping a weight in training. The mechanism itself scales the queries by
+    d^(-1/2).
 
     Attributes:
         name: the registered name.
