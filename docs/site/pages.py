@@ -46,6 +46,7 @@ API = {
         "relu_nmt.attention.kernel_features",
         "relu_nmt.attention.bias",
         "relu_nmt.attention.records",
+        "relu_nmt.attention.statistics",
     ],
     "Layers": [
         "relu_nmt.modules.multihead",

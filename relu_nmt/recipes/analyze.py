@@ -7,8 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from relu_nmt.applications.analysis.branches import BranchStatistics
-from relu_nmt.applications.analysis.memories import MemoryStatistics
+from relu_nmt.applications.analysis.memories import BranchStatistics, MemoryStatistics
 from relu_nmt.applications.analysis.report import (
     AnalysisReport,
     AnalyzedModel,

@@ -13,7 +13,8 @@ from torch import nn
 
 from relu_nmt.applications.analysis.memories import MemoryStatistics
 from relu_nmt.applications.analysis.report import distinct_names
-from relu_nmt.applications.analysis.weights import PERCENTS, STATISTICS
+from relu_nmt.applications.analysis.weights import PERCENTS
+from relu_nmt.attention.statistics import ANALYSED
 from relu_nmt.modules import feed_forwards
 from relu_nmt.recipes import analyze
 from relu_nmt.translation.task import TranslationTask
@@ -135,7 +136,7 @@ def test_the_columns_of_the_files(analyzed):
     output, _ = analyzed
     attention = table(output.with_name("report_attention.csv"))
     place = ["checkpoint", "slot", "sees", "layer", "head"]
-    assert list(attention[0]) == [*place, "rows", *STATISTICS]
+    assert list(attention[0]) == [*place, "rows", *ANALYSED]
     # Two models, three slots: two layers of two heads and their mean, and the mean of the layers.
     assert len(attention) == 2 * 3 * (2 * 3 + 1)
     assert {row["sees"] for row in attention} == {"all"}

@@ -18,6 +18,7 @@ from relu_nmt.applications.sweep.plan import SweepDescription, read_description
 from relu_nmt.applications.sweep.report_data import BAD, WORDS, Average, ReportData, read_report
 from relu_nmt.applications.sweep.results import ALL_SLOTS, SCORES, SLOTS
 from relu_nmt.applications.sweep.steps import DONE
+from relu_nmt.attention.statistics import STATISTICS
 from relu_nmt.errors import DataError
 from relu_nmt.evaluation.significance import DEFAULT_SAMPLES, DEFAULT_SEED
 from relu_nmt.io.page import LEAST_SEEDS, csv_text, render_page
@@ -104,6 +105,7 @@ def page(data: ReportData) -> str:
         "BAD": BAD,
         "SLOTS": SLOTS,
         "ALL_SLOTS": ALL_SLOTS,
+        "STATISTICS": STATISTICS,
         "LEAST_SEEDS": LEAST_SEEDS,
         "SAMPLES": DEFAULT_SAMPLES,
         "SEED": DEFAULT_SEED,

@@ -53,6 +53,7 @@ STATISTICS = {
     "row_sum": "sum",
     **{name: name for name in ("query_norm", "key_norm", "output_square")},
 }
+"""Columns, and their names in :mod:`relu_nmt.attention.statistics`."""
 CONTRAST_COLUMNS = ("accuracy_context", "accuracy_alone", "chance", "contrasts")
 MEMORY_STATISTICS = ("variance_ratio", "anisotropy", "null_fraction")
 LENGTH_FIELDS = (

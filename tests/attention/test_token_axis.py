@@ -1,4 +1,4 @@
-"""SimA against its scale laws."""
+"""Mechanisms that normalise over the token axis: SimA and cross-covariance attention."""
 
 import math
 
@@ -13,7 +13,7 @@ from tests.attention.helpers import fitted_slope, make_attention, random_qkv
 WEIGHTS = Need(weights=True)
 
 
-def test_weights_are_bounded_and_shrink_with_the_square_of_the_length():
+def test_weights_of_sima_are_bounded_and_shrink_with_the_square_of_the_length():
     lengths, deviations = [16, 64, 256, 1024], []
     attend = make_attention("sima", dim=16)
     for n in lengths:
@@ -25,7 +25,7 @@ def test_weights_are_bounded_and_shrink_with_the_square_of_the_length():
     assert fitted_slope(lengths, deviations) == pytest.approx(-2.0, abs=0.05)
 
 
-def test_dead_channel_gives_nothing_and_has_no_gradient():
+def test_a_zero_channel_gives_0_and_has_no_gradient():
     attend = make_attention("sima")
     q, k, v = random_qkv(1, 5, 5)
     q[..., 1] = 0.0
@@ -36,8 +36,24 @@ def test_dead_channel_gives_nothing_and_has_no_gradient():
 
 
 @pytest.mark.parametrize("slot", ["decoder", "cross"])
-def test_where_it_cannot_work_the_error_says_why(slot):
+def test_an_impossible_slot_is_an_error_with_the_reason(slot):
     with pytest.raises(ConfigError, match=r"since it normalises .* whole token axis; choose one"):
         make_attention("sima", slot)
     with pytest.raises(ConfigError, match="norm=l3"):
         make_attention("sima:norm=l3")
+
+
+def test_options_of_the_polynomial_kernel_of_xca_need_it():
+    with pytest.raises(ConfigError, match="kernel"):
+        make_attention("xca:power=2")
+
+
+def test_the_temperature_of_xca_is_learnt_per_head_without_weight_decay():
+    attend = make_attention("xca")
+    assert attend.temperature.shape == (2,) and attend.temperature.no_weight_decay
+    for kind in ("xca", "nystromformer"):
+        scale = make_attention(f"{kind}:kernel=polynomial,scale=dynamic").scale
+        assert scale.tolist() == [1.0] and scale.no_weight_decay
+    q, k, v = random_qkv(1, 4, 4)
+    attend(q, k, v, Visibility(4, 4)).values.square().sum().backward()
+    assert attend.temperature.grad.abs().min() > 0
