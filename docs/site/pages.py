@@ -29,7 +29,11 @@ from relu_nmt.cli.sweep import sweep_parser  # noqa: E402
 log = get_plugin_logger("pages")
 
 API = {
-    "Translation": ["relu_nmt.Translator", "relu_nmt.translation.search.translations"],
+    "Translation": [
+        "relu_nmt.Translator",
+        "relu_nmt.translation.search.translations",
+        "relu_nmt.translation.search.scoring",
+    ],
     "Images": [
         "relu_nmt.ImageClassifier",
         "relu_nmt.vision.base",

@@ -190,9 +190,10 @@ def limit_note(number: int, config: GenerationConfig) -> str:
     """Return the line that tells how many translations were cut off; empty if none."""
     if not number:
         return ""
+    a, b = config.longest_output
     return (
-        f"NOTE: {number:,} translations reached the longest output ({config.max_len_a:g} * source "
-        f"+ {config.max_len_b} tokens, or what the model can write) and may be cut off; "
+        f"NOTE: {number:,} translations reached the longest output ({a:g} * source "
+        f"+ {b} tokens, or what the model can write) and may be cut off; "
         "--max-len-a and --max-len-b change it"
     )
 

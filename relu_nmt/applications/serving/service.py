@@ -16,7 +16,7 @@ from relu_nmt.data.documents import SINGLE_SENTENCES
 from relu_nmt.data.groups import join_sentences
 from relu_nmt.errors import ConfigError, ReluNmtError
 from relu_nmt.translation.attention_maps import MOST_WEIGHTS, attention_of, slot_weights
-from relu_nmt.translation.search.config import DocumentGenerationConfig, WindowConfig
+from relu_nmt.translation.search.config import GenerationConfig, WindowConfig
 from relu_nmt.translation.search.document_search import (
     DocumentSearch,
     SourceDocuments,
@@ -82,7 +82,7 @@ class TranslationService:
     def __init__(
         self,
         translator: Translator,
-        config: DocumentGenerationConfig,
+        config: GenerationConfig,
         windows: WindowConfig,
         max_tokens: int,
         max_large: int,
