@@ -22,7 +22,24 @@ Start an interrupted run again, and it continues where it stopped.
 """
 
 main = RecipeCommand(
-    "relu-nmt-preprocess", DESCRIPTION, PreprocessSettings, "preprocess", computes=False
+    "relu-nmt-preprocess",
+    DESCRIPTION,
+    PreprocessSettings,
+    "preprocess",
+    computes=False,
+    most_used=(
+        "source_lang",
+        "target_lang",
+        "trainpref",
+        "validpref",
+        "testpref",
+        "destdir",
+        "tokenizer",
+        "subword",
+        "subword_size",
+        "joined_dictionary",
+        "document_separator",
+    ),
 )
 
 if __name__ == "__main__":

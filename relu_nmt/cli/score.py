@@ -21,7 +21,22 @@ Test if a model prefers the right translation of sentences that need those befor
 Every score has sacreBLEU's signature. For tokenised text give --tokenize none.
 """
 
-main = RecipeCommand("relu-nmt-score", DESCRIPTION, ScoreSettings, "score", computes=False)
+main = RecipeCommand(
+    "relu-nmt-score",
+    DESCRIPTION,
+    ScoreSettings,
+    "score",
+    computes=False,
+    most_used=(
+        "sys",
+        "ref",
+        "metrics",
+        "document_separator",
+        "baseline",
+        "contrastive",
+        "format",
+    ),
+)
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -36,6 +36,7 @@ The flags behind -- go to relu-nmt-train. To join sentences, DATA needs document
 failed steps again, and finished ones not. Several sweeps may share a --save-dir at once, also on
 several machines. Exit code 1: a step failed (a step that diverged is a result).
 """
+MOST_USED = ("lengths", "attentions", "seeds", "budget", "doc_mixture", "jobs", "save_dir")
 USAGE = "relu-nmt-sweep DATA --budget N[u|s|m|h] [options] [-- flags of relu-nmt-train]"
 
 
@@ -43,7 +44,7 @@ def sweep_parser() -> argparse.ArgumentParser:
     """Return the parser of the flags before the ``--``."""
     parser = make_parser("relu-nmt-sweep", DESCRIPTION, user_modules=True)
     parser.usage = USAGE
-    add_settings(parser, SweepSettings)
+    add_settings(parser, SweepSettings, MOST_USED)
     return parser
 
 

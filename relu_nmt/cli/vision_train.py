@@ -17,7 +17,23 @@ and accuracy (top-1) is in percent. Several processes: torchrun --nproc-per-node
 relu_nmt.cli.vision_train ... (the batch size is per process).
 """
 
-main = RecipeCommand("relu-nmt-vision-train", DESCRIPTION, ImageTrainingSettings, "train_images")
+main = RecipeCommand(
+    "relu-nmt-vision-train",
+    DESCRIPTION,
+    ImageTrainingSettings,
+    "train_images",
+    most_used=(
+        "valid_data",
+        "arch",
+        "recipe",
+        "attention",
+        "image_size",
+        "batch_size",
+        "lr",
+        "max_epoch",
+        "save_dir",
+    ),
+)
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -136,7 +136,7 @@ def _add_flags(
             group.add_argument(*names, nargs=nargs, **common)
         for flag, value in entry.constants.items():
             text = f"the same as {flag_of(entry.name)} {entry.text_of(value)}"
-            group.add_argument(
+            own.add_argument(
                 flag,
                 dest=entry.name,
                 action="store_const",
