@@ -132,6 +132,7 @@ def binarize(
         for i, side in enumerate(sides)
         for chunk in side.text.readable_chunks()
     )
+    # Write the results of each side in order, while workers convert the next chunks.
     results = ordered_map(_binarize_chunk, tasks, workers, _prepare_tables, dictionaries)
     for i, of_side in groupby(results, key=lambda result: result[0][0]):
         side = sides[i]
@@ -166,6 +167,7 @@ def _parse_chunk(chunk: Chunk) -> tuple[np.ndarray, np.ndarray]:
                 f"{chunk.path}:{number}: '{wrong}' is no pair of positions; a line is like "
                 "0-0 1-2 2-1, source and target tokens counted from 0"
             )
+        # Turn 0-0 1-2 into the numbers 0 0 1 2.
         words = line.replace("-", " ").split()
         sizes.append(len(words) // 2)
         numbers += words

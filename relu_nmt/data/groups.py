@@ -152,6 +152,7 @@ def describe_lengths(groups: Groups, limit: int, keep_over_long: bool) -> dict[s
     of_limit = groups.select(groups.limit == limit)
     over_long = of_limit.over_long
     kept = of_limit if keep_over_long else of_limit.select(~over_long)
+    # Count documents, sentences and groups.
     result: dict[str, Any] = {
         "max_doc_tokens": limit,
         "documents": len(np.unique(of_limit.document)),
@@ -188,6 +189,7 @@ def lengths_in_words(description: dict[str, Any]) -> str:
         f"{kind}: {description['groups']:,} from {description['documents']:,} documents with "
         f"{description['sentences']:,} sentences"
     ]
+    # Add the distribution of the lengths, if any group is left.
     if "tokens" in description:
         low, middle, high = description["quantiles_tokens"].values()
         parts.append(

@@ -229,6 +229,7 @@ class TranslationBatches:
             for side, most, sizes in found:
                 if most is None or sizes is None or sizes.max(initial=0) <= most:
                     continue
+                # Name the first group that is too long, and the number of others.
                 first, *others = np.flatnonzero(sizes > most)
                 more = f" (and {len(others):,} more)" if others else ""
                 name = "sentence" if groups.count[first] == 1 else "the group from sentence"

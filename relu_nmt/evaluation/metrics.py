@@ -254,6 +254,7 @@ def _explained(tokenizer: str) -> Iterator[None]:
     Raises:
         ConfigError: a package or a model is missing; the message names it.
     """
+    # Limit the time of a download, and restore the earlier limit at the end.
     patience = socket.getdefaulttimeout()
     if tokenizer in FETCHED:
         socket.setdefaulttimeout(FETCH_SECONDS)

@@ -344,6 +344,7 @@ class _Builder:
             step = f"{split} alignments binarized"
             done = journal.result(step)
             if done is None:
+                # Compare the positions with the binarised sentences while writing.
                 prefix = alignment_path(self.folder, split, self.config.pair)
                 sides = [
                     IndexedDataset(split_path(self.folder, split, self.config.pair, language))
@@ -388,6 +389,7 @@ class _Builder:
                 }
                 for language in config.languages
             }
+            # Add the counts of the split, and its alignments if there are any.
             documents = split_path(self.folder, split, config.pair, "documents")
             splits[split] = {
                 "sentences": sides[split, config.languages[0]]["sentences"],

@@ -167,8 +167,9 @@ class DocumentOptions:
                 "--sentence-separator needs a symbol and document boundaries: --documents or "
                 "--document-separator"
             )
+        # Check the buckets before any file is read.
         if self.length_buckets:
-            length_buckets((), self.length_buckets)  # before anything is read
+            length_buckets((), self.length_buckets)
         if self.position_buckets:
             position_buckets((), self.position_buckets)
             if not self.has_documents:

@@ -258,6 +258,7 @@ class TextPipeline:
     def from_state(cls, state: Mapping[str, Any]) -> "TextPipeline":
         """Return the pipeline of :meth:`to_state`."""
         stored = state["subword"]
+        # Text that arrived in pieces has a symbol instead of a model.
         subword: SubwordModel
         if stored["name"] == JoinedPieces.name:
             subword = JoinedPieces(stored["symbol"])

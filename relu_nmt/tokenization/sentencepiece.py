@@ -142,6 +142,7 @@ class SentencePiece(SubwordModel):
         Learning uses a random sample of at most :data:`LEARNING_SENTENCES` sentences, which bounds
         the memory. Long lines are cut, so that SentencePiece skips none.
         """
+        # Learn from a stream of sentences, and keep all characters as they are.
         model = io.BytesIO()
         sentencepiece.set_random_generator_seed(seed)
         try:

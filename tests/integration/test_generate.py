@@ -12,9 +12,9 @@ import warnings
 
 import pytest
 import torch
-from relu_nmt.evaluation.bleu import MetricConfig
 
 from relu_nmt.applications.analysis.memories import memory_statistics
+from relu_nmt.evaluation.metrics import MetricConfig
 from relu_nmt.recipes import translate_documents, translate_lines, translate_split
 from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.translation.task import TranslationTask

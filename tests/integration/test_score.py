@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 import sacrebleu
-from relu_nmt.evaluation.bleu import MetricConfig
 
 from relu_nmt.cli.score import main
+from relu_nmt.evaluation.metrics import MetricConfig
 from tests.tiny import save_tiny_model, tiny_task
 
 REFERENCES = [["A dog barks .", "It is big ."], ["We go home .", "Yes , we do .", "Now ."]]

@@ -13,7 +13,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import sacrebleu
-from relu_nmt.tokenization.sentences import sentence_splitter
 
 from relu_nmt.cli import generate, interactive, score, translate_document
 from relu_nmt.config import to_dict
@@ -21,6 +20,7 @@ from relu_nmt.data.documents import DocumentConfig
 from relu_nmt.errors import MissingExtraError
 from relu_nmt.evaluation.significance import SegmentStatistics
 from relu_nmt.recipes import translate_documents
+from relu_nmt.tokenization.base import sentence_splitter
 from relu_nmt.translation.search.hypotheses import Hypothesis
 from relu_nmt.translation.search.translations import Translation
 from relu_nmt.translation.task import TranslationTask
