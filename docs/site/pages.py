@@ -34,7 +34,12 @@ API = {
         "relu_nmt.translation.search.translations",
         "relu_nmt.translation.search.scoring",
     ],
-    "Images": ["relu_nmt.ImageClassifier", "relu_nmt.vision.base", "relu_nmt.vision.blocks"],
+    "Images": [
+        "relu_nmt.ImageClassifier",
+        "relu_nmt.vision.base",
+        "relu_nmt.vision.vision_transformer",
+        "relu_nmt.vision.gated_attention_unit",
+    ],
     "Attention": [
         "relu_nmt.attention",
         "relu_nmt.attention.spec",
@@ -45,6 +50,7 @@ API = {
         "relu_nmt.attention.kernel_features",
         "relu_nmt.attention.bias",
         "relu_nmt.attention.records",
+        "relu_nmt.attention.statistics",
     ],
     "Layers": [
         "relu_nmt.modules.multihead",

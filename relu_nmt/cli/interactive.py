@@ -17,7 +17,22 @@ D- score and translation as text, P- score of each token. These scores are log-p
 base 2; those of --format json are in nats, of which one is 1.44 in base 2.
 """
 
-main = RecipeCommand("relu-nmt-interactive", DESCRIPTION, TranslateLinesSettings, "translate_lines")
+main = RecipeCommand(
+    "relu-nmt-interactive",
+    DESCRIPTION,
+    TranslateLinesSettings,
+    "translate_lines",
+    most_used=(
+        "path",
+        "input",
+        "beam",
+        "nbest",
+        "lenpen",
+        "prefixes",
+        "format",
+        "int8",
+    ),
+)
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -19,7 +19,18 @@ line by line with any model.
 """
 
 main = RecipeCommand(
-    "relu-nmt-translate-document", DESCRIPTION, TranslateDocumentsSettings, "translate_documents"
+    "relu-nmt-translate-document",
+    DESCRIPTION,
+    TranslateDocumentsSettings,
+    "translate_documents",
+    most_used=(
+        "path",
+        "beam",
+        "max_doc_tokens",
+        "window_overlap",
+        "split_sentences",
+        "int8",
+    ),
 )
 
 if __name__ == "__main__":

@@ -8,9 +8,9 @@ from relu_nmt.config.fields import options_of
 from relu_nmt.config.files import WRITTEN, Files
 from relu_nmt.config.shared import ProgressBarOptions, SubsetOptions
 from relu_nmt.data.data_folder import DATA_FILES
-from relu_nmt.data.groups import SEPARATORS, SINGLE_SENTENCES, DocumentConfig
+from relu_nmt.data.documents import SEPARATORS, SINGLE_SENTENCES, DocumentConfig
 from relu_nmt.errors import ConfigError
-from relu_nmt.evaluation.bleu import ScoringConfig
+from relu_nmt.evaluation.metrics import ScoringConfig
 from relu_nmt.recipes.translation_settings import ModelOptions, WindowOptions
 from relu_nmt.translation.search.config import DOCUMENT_LENGTHS, PRINTED, GenerationConfig
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from relu_nmt.attention.spec import AttentionPlace
-from relu_nmt.data.groups import SINGLE_SENTENCES
+from relu_nmt.data.documents import SINGLE_SENTENCES
 from relu_nmt.errors import DataError
 from relu_nmt.io.progress_bar import hidden_progress, progress_bar
 from relu_nmt.io.standard_streams import standard_input

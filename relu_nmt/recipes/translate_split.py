@@ -15,10 +15,11 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from relu_nmt.data.groups import DOCUMENT_TAG, SINGLE_SENTENCES, describe_lengths, lengths_in_words
-from relu_nmt.data.split import Split, longer_side
+from relu_nmt.data.documents import DOCUMENT_TAG, SINGLE_SENTENCES
+from relu_nmt.data.groups import describe_lengths, lengths_in_words, longer_side
+from relu_nmt.data.split import Split
 from relu_nmt.errors import DataError
-from relu_nmt.evaluation.bleu import Score
+from relu_nmt.evaluation.metrics import Score
 from relu_nmt.evaluation.significance import SegmentStatistics
 from relu_nmt.evaluation.split_score import AlignedSentence, SplitScorer, aligned_sentences
 from relu_nmt.io.progress_bar import hidden_progress, progress_bar

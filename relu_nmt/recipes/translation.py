@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 import torch
 
-from relu_nmt.data.batches import least_limit
-from relu_nmt.data.data_folder import pair_name
-from relu_nmt.data.groups import SINGLE_SENTENCES
-from relu_nmt.data.shards import data_folders
+from relu_nmt.data.batch_plan import least_limit
+from relu_nmt.data.data_folder import data_folders, pair_name
+from relu_nmt.data.documents import SINGLE_SENTENCES
 from relu_nmt.errors import ConfigError
 from relu_nmt.recipes.translation_settings import ModelOptions, model_overrides
 from relu_nmt.tokenization.pipeline import TextPipeline

@@ -14,7 +14,7 @@ from relu_nmt.config.shared import (
     ProgressBarOptions,
 )
 from relu_nmt.data.data_folder import DATA_FILES
-from relu_nmt.data.groups import SINGLE_SENTENCES, DocumentConfig
+from relu_nmt.data.documents import SINGLE_SENTENCES, DocumentConfig
 from relu_nmt.errors import ConfigError
 from relu_nmt.translation.search.config import GenerationConfig, WindowConfig
 

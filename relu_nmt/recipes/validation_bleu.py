@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from relu_nmt.data.batches import TranslationBatches
-from relu_nmt.evaluation.bleu import Score, ScoringConfig
+from relu_nmt.data.translation_batches import TranslationBatches
 from relu_nmt.evaluation.document_scores import cut_by_counts, join_lines
+from relu_nmt.evaluation.metrics import Score, ScoringConfig
 from relu_nmt.evaluation.split_score import SplitScorer
 from relu_nmt.io.progress_bar import progress_bar
 from relu_nmt.recipes.training_settings import EvalBleuOptions

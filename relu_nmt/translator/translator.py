@@ -14,7 +14,7 @@ from relu_nmt.attention.kernels import set_attention_backend
 from relu_nmt.attention.spec import AttentionPlace
 from relu_nmt.config import from_flat
 from relu_nmt.data.dictionary import UNK
-from relu_nmt.data.groups import SINGLE_SENTENCES
+from relu_nmt.data.documents import SINGLE_SENTENCES
 from relu_nmt.errors import ConfigError, is_out_of_memory
 from relu_nmt.translation.agreement import require_same
 from relu_nmt.translation.attention_maps import AttentionMap, attention_weights, checked_place

@@ -8,7 +8,7 @@ from relu_nmt.attention.spec import known_in
 from relu_nmt.config import like, option, settings
 from relu_nmt.config.files import READ
 from relu_nmt.config.shared import BatchSizeOptions, SeedOptions
-from relu_nmt.data.groups import SINGLE_SENTENCES, DocumentConfig
+from relu_nmt.data.documents import SINGLE_SENTENCES, DocumentConfig
 from relu_nmt.errors import ConfigError
 from relu_nmt.translation.search import scorers
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from relu_nmt.data.groups import SINGLE_SENTENCES
-from relu_nmt.data.split import join_sentences, sentence_slices
+from relu_nmt.data.documents import SINGLE_SENTENCES
+from relu_nmt.data.groups import join_sentences, sentence_slices
 from relu_nmt.errors import ConfigError
 from relu_nmt.translation.search.config import GenerationConfig, WindowConfig
 from relu_nmt.translation.search.output_limits import length_limits

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relu_nmt.data.batches import pad_rows
 from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.data.translation_batches import pad_rows
 from relu_nmt.errors import ConfigError
 from relu_nmt.io.worker_pool import FORKS
 from relu_nmt.translation.search.batch_search import (

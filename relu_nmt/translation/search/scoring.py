@@ -15,8 +15,8 @@ from relu_nmt.attention.base import Need
 from relu_nmt.attention.records import record_attention
 from relu_nmt.attention.spec import AttentionSpec
 from relu_nmt.config import from_flat, option, settings
-from relu_nmt.data.batches import shift_right
 from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.data.translation_batches import shift_right
 from relu_nmt.errors import ConfigError
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.search import scorers

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from relu_nmt.data.groups import SINGLE_SENTENCES, Groups
+from relu_nmt.data.documents import SINGLE_SENTENCES
+from relu_nmt.data.groups import Groups
 from relu_nmt.translation.search.config import WindowConfig
 
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from toy_models import EOS, UNK, ToyModel, ToyState, all_outputs, decoder_of, log_prob_of
 
-from relu_nmt.data.batches import pad_rows
 from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.data.translation_batches import pad_rows
 from relu_nmt.engine import FastDecoder
 from relu_nmt.errors import ConfigError
 from relu_nmt.translation.config import TransformerConfig

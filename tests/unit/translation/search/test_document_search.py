@@ -8,10 +8,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from relu_nmt.data.split import sentence_slices
+from relu_nmt.data.groups import sentence_slices
 from relu_nmt.errors import ConfigError
-from relu_nmt.evaluation.bleu import MetricConfig
 from relu_nmt.evaluation.document_scores import document_score, join_lines
+from relu_nmt.evaluation.metrics import MetricConfig
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.translation.search.config import GenerationConfig, WindowConfig
 from relu_nmt.translation.search.document_search import DocumentSearch, SourceDocuments
