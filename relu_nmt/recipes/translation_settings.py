@@ -181,8 +181,8 @@ class TextDocumentOptions(ProgressBarOptions, WindowOptions, TermOptions):
         if self.split_sentences and (self.prefixes or self.constraints):
             flag = "--prefixes" if self.prefixes else "--constraints"
             raise ConfigError(
-                f"{flag}: with --split-sentences nothing tells which sentence of a line it is for; "
-                "give the text a sentence a line"
+                f"{flag}: with --split-sentences a line may become several sentences; "
+                "give the text with one sentence a line"
             )
 
 

@@ -185,8 +185,8 @@ class DocumentSearch:
         if windows.window_overlap and documents.separators is None:
             raise ConfigError(
                 f"--window-overlap {windows.window_overlap}: the model was trained without "
-                "--sentence-separator, so that nothing in a translation tells where the context "
-                "ends; leave the overlap out"
+                "--sentence-separator, so the end of the context in a translation is unknown; leave "
+                "the overlap out"
             )
         _check_forced(documents, windows, config)
         self.plan = WindowPlan(documents.sizes, documents.counts, windows)
@@ -313,7 +313,7 @@ def _check_forced(
             else "may write any number of them (--free-sentence-count)"
         )
         raise ConfigError(
-            "prefixes and forced terms are of single sentences, but nothing tells where those of a "
-            f"translation end: the model {reason}; translate line by line "
+            "prefixes and forced terms belong to single sentences, but the ends of the sentences "
+            f"in a translation are unknown: the model {reason}; translate line by line "
             f"(--max-doc-tokens {SINGLE_SENTENCES})"
         )

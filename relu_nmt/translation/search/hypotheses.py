@@ -97,7 +97,7 @@ class SearchHistory:
     """
 
     def __init__(self, num_sentences: int, config: GenerationConfig, eos_index: int) -> None:
-        # Of each step: row of each sentence [N], -1 if it is done; hypotheses; alignment [B, K].
+        # One entry a step: row of each sentence [N] (-1 if done), hypotheses, alignment [B, K].
         self._steps: list[tuple[np.ndarray, LiveHypotheses, Tensor | None]] = []
         self._num_sentences = num_sentences
         self._config = config
