@@ -139,7 +139,7 @@ class LayersKernel:
             )
 
         # Collect positions, masks and scales.
-        first = caches[0]
+        first, used = caches[0], own.num_keys
         rotation = None if relative is None else relative.rotation
         bias = None if relative is None or relative.bias is None else relative.bias.values()
         bias = None if bias is None else bias.float().contiguous()
@@ -148,7 +148,8 @@ class LayersKernel:
         memory_visible = None if memory.mask is None else with_rows(memory.mask)
 
         # Queries are columns of the projected rows: [N, 3 D] and, for cross-attention, [N, D].
-        seen = first["keys"], first["values"], visible, bias, scales
+        keys, values = (first[name][:, :, :used] for name in ("keys", "values"))
+        seen = keys, values, visible, bias, scales
         strides = (own.num_queries * 3 * width, attention.head_dim, 3 * width)
         own_shape = shape(step.num_rows, own.num_queries, strides, *seen, *form(attention))
         memory_seen = first["memory_keys"], first["memory_values"], memory_visible, None

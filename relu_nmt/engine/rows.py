@@ -212,7 +212,7 @@ class FastCache(LayerCache):
     def reserve(
         self, visibility: Visibility, shape: tuple[int, int, int], dtype: torch.dtype
     ) -> tuple[Tensor, Tensor]:
-        """Return all keys and values, [R, H, Nk, d] each; the caller writes the last Nq.
+        """Return all keys and values, [R, H, M, d] each with M >= Nk; the caller writes the newest.
 
         Args:
             visibility: of the newest tokens to all entries in use.
@@ -223,8 +223,7 @@ class FastCache(LayerCache):
             trees, heads, width = shape
             full = (trees, heads, visibility.num_queries, width)
             self.target = torch.empty(full, dtype=dtype), torch.empty(full, dtype=dtype)
-        keys, values = self.target
-        return keys[:, :, : visibility.num_keys], values[:, :, : visibility.num_keys]
+        return self.target
 
     def put_rows(
         self, keys: Tensor, values: Tensor, visibility: Visibility, rows: Tensor

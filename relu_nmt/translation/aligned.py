@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from relu_nmt.attention.masks import TreeVisibility, Visibility
-from relu_nmt.attention.sentences import SentenceRows, SentenceView
+from relu_nmt.attention.sentences import SentencePairs, SentenceRows, SentenceView
 from relu_nmt.data.batches import least_limit
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.modules.layer_cache import LayerCache
@@ -63,6 +63,13 @@ class _AlignedStack(TransformerStack):
         """The longest document; only attention to whole documents limits it."""
         return _least_of_gated(self.self_attentions, self.side == "decoder")
 
+    def divides(self, tokens: Tensor) -> bool:
+        """Return whether to attend in parts of sentences of similar lengths.
+
+        In training on a CPU the saved padding is worth the additional calls.
+        """
+        return self.training and tokens.is_cpu
+
     def relative(self, visibility: AlignedVisibility) -> AlignedPositions:  # type: ignore[override]
         """See :meth:`TransformerStack.relative`."""
         return AlignedPositions.of(self.embedding.positions, visibility)
@@ -79,7 +86,7 @@ class AlignedEncoder(_AlignedStack, Encoder):
         # A separator belongs to the sentence that it ends.
         ends = src_tokens.eq(self.separator)
         sentences = SentenceRows.of_tokens(ends.cumsum(1) - ends.long(), key_mask)
-        own = sentences.own(causal=False, divided=self.training)
+        own = sentences.own(causal=False, divided=self.divides(src_tokens))
         x = self.embedding(src_tokens, places=sentences.positions)
         states = self.run_layers(x, AlignedVisibility(document, own))  # type: ignore[arg-type]
         return AlignedEncoderOutput(states, key_mask, sentences)
@@ -105,8 +112,9 @@ class AlignedDecoder(_AlignedStack, Decoder):
         own, cross = self.visibilities(prev_output_tokens, encoder_out)
         numbers = prev_output_tokens.eq(self.separator).cumsum(1)
         sentences = SentenceRows.of_tokens(numbers, prev_output_tokens != self.pad_index)
-        inside = sentences.own(causal=True, divided=self.training)
-        across = sentences.across(encoder_out.sentences, divided=self.training)
+        divided = self.divides(prev_output_tokens)
+        inside = sentences.own(causal=True, divided=divided)
+        across = sentences.across(encoder_out.sentences, divided=divided)
         x = self.embed(prev_output_tokens, places=sentences.positions)
         return self.run_layers(
             x,
@@ -186,7 +194,8 @@ class AlignedState(DecoderState):
         rows = SentenceRows.of_beams(numbers, *numbers.shape)
         own = ancestry & (self._numbers[:, None, :used] == numbers[:, :, None])
         begin = int(own.any(0).any(0).byte().argmax())  # no beam sees an entry before it
-        inside = SentenceView(TreeVisibility(own[:, :, begin:]), rows, rows)
+        pairs = SentencePairs(rows, rows)
+        inside = SentenceView(pairs, TreeVisibility(own[:, :, begin:], rows=pairs))
         of_beams = numbers.reshape(tokens.shape)
         self._across = SentenceView.of_beams(of_beams, self._source, self._across)
         return AlignedVisibility(document, inside)

@@ -76,9 +76,9 @@ class AlignedCache(LayerCache):
         """Return the keys and values that each row of queries sees, [R, H, L, d] each."""
         keys, values = self.source
         if self._paired is None or local.changed is None:
-            self._paired = local.paired(keys), local.paired(values)
-        elif local.pairs is not None and len(local.changed):
-            rows = local.pairs[local.changed]
+            self._paired = local.rows.paired(keys), local.rows.paired(values)
+        elif local.rows.pairs is not None and len(local.changed):
+            rows = local.rows.pairs[local.changed]
             for kept, part in zip(self._paired, self.source, strict=True):
                 kept.index_copy_(0, local.changed, part.index_select(0, rows))
         return self._paired
@@ -168,7 +168,7 @@ class AlignedSelfAttention(_Gated, SelfAttention):
             return values
         width = (self.parts - 1) * self.embed_dim
         whole = super().values(
-            self.numbered(projected, self.qkv, local.queries, width),
+            self.numbered(projected, self.qkv, local.rows.queries, width),
             visibility.document,
             None if relative is None else relative.document,
             None if cache is None else cache.whole,
@@ -199,7 +199,7 @@ class AlignedCrossAttention(_Gated, CrossAttention):
             kv = self.kv(memory)
             heads = [self.memory_heads(rows) for rows in local.take_keys(kv)]
             if self.gate is not None:
-                numbered = self.numbered(kv, self.kv, local.keys, self.embed_dim)
+                numbered = self.numbered(kv, self.kv, local.rows.keys, self.embed_dim)
                 whole = self.memory_heads(numbered)
         made = [
             self.attend_to(*kv, x, part.visibility)
@@ -208,5 +208,5 @@ class AlignedCrossAttention(_Gated, CrossAttention):
         values = local.put(made).view_as(q)
         if whole is None:
             return values
-        q = self.numbered(q, self.q, local.queries, self.embed_dim)
+        q = self.numbered(q, self.q, local.rows.queries, self.embed_dim)
         return torch.cat([values, self.attend_to(*whole, q, visibility.document)], dim=-1)

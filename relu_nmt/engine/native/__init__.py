@@ -6,7 +6,8 @@ compiler was available at installation, or gradients are needed, PyTorch compute
 
 import ctypes
 import re
-from collections.abc import Callable, Mapping
+from array import array
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
@@ -35,14 +36,47 @@ def _entries(table: str) -> list[tuple[str, list[str]]]:
     return [(kind, re.split(r", *", words)) for kind, words in found]
 
 
-def _structs() -> dict[str, dict[str, str]]:
-    """Return the fields of each struct: kind, or name of a nested struct."""
-    structs: dict[str, dict[str, str]] = {}
-    for kind, words in _TABLE:
-        if kind == "STRUCT":
-            fields = structs[words[0]] = {}
-        elif kind in ("SIZE", "POINTER", "NESTED"):
-            fields[words[-1]] = words[0] if kind == "NESTED" else kind
+class Struct:
+    """A struct of arguments.inc: its fields by kind, each kind in the order of the table.
+
+    Args:
+        name: its name.
+        fields: the entries between STRUCT and END: pointers, then nested structs, then sizes.
+    """
+
+    def __init__(self, name: str, fields: Sequence[tuple[str, list[str]]]) -> None:
+        kinds = [kind for kind, _ in fields]
+        assert kinds == sorted(kinds, key=("POINTER", "NESTED", "SIZE").index), name
+        self.name = name
+        self.pointers = [words[1] for kind, words in fields if kind == "POINTER"]
+        self.nested = {words[1]: words[0] for kind, words in fields if kind == "NESTED"}
+        self.sizes = [words[0] for kind, words in fields if kind == "SIZE"]
+        self.num_fields = len(fields)
+
+    def words(self, values: Mapping[str, Any]) -> list[int]:
+        """Return the values of all fields as words of 8 bytes, in the order of the table."""
+        try:
+            tensors = [values[name] for name in self.pointers]
+            words = [0 if x is None else x.data_ptr() for x in tensors]
+            for name, struct in self.nested.items():
+                words += STRUCTS[struct].words(values[name])
+            words += [values[name] for name in self.sizes]
+        except KeyError as error:
+            raise TypeError(f"{self.name} of arguments.inc: no value for {error}") from None
+        if len(values) != self.num_fields:
+            unknown = sorted({*values} - {*self.pointers, *self.nested, *self.sizes})
+            raise TypeError(f"{self.name} of arguments.inc: unknown fields {unknown}")
+        return words
+
+
+def _structs() -> dict[str, Struct]:
+    """Return the structs of the table by name."""
+    kinds = [kind for kind, _ in _TABLE]
+    begins = [i for i, kind in enumerate(kinds) if kind == "STRUCT"]
+    structs = {}
+    for begin in begins:
+        [name] = _TABLE[begin][1]
+        structs[name] = Struct(name, _TABLE[begin + 1 : kinds.index("END", begin)])
     return structs
 
 
@@ -77,29 +111,11 @@ class Arguments:
                 mappings for nested structs.
 
         Raises:
-            TypeError: a field is missing or unknown, or its value is of another kind.
+            TypeError: a field is missing or unknown.
         """
-        self.words += _words(struct, values)
+        self.words += STRUCTS[struct].words(values)
         self.values.append(values)
         return self
-
-
-def _words(struct: str, values: Mapping[str, Any]) -> list[int]:
-    """Return the fields of a struct in the order of the table."""
-    fields = STRUCTS[struct]
-    if values.keys() != fields.keys():
-        wrong = sorted(values.keys() ^ fields.keys())
-        raise TypeError(f"{struct} of arguments.inc: missing or unknown fields {wrong}")
-    words: list[int] = []
-    for name, kind in fields.items():
-        value = values[name]
-        if kind == "SIZE":
-            words.append(int(value))
-        elif kind == "POINTER":
-            words.append(0 if value is None else value.data_ptr())
-        else:
-            words += _words(kind, value)
-    return words
 
 
 @cache
@@ -135,8 +151,8 @@ def call(name: str, arguments: Arguments, number: float = 1.0) -> None:
     """
     kernel = _find(name)
     assert kernel is not None, f"look with has_kernel before calling {name}"
-    words = arguments.words
-    kernel(_array(len(words))(*words), number)
+    words = array("q", arguments.words)  # 8 bytes each
+    kernel(words.buffer_info()[0], number)
 
 
 def forms() -> tuple[str, ...]:
@@ -157,8 +173,3 @@ def _find(name: str) -> Callable[..., None] | None:
             function.restype = None
             return function
     return None
-
-
-@cache
-def _array(length: int) -> Any:
-    return ctypes.c_int64 * length

@@ -192,8 +192,8 @@ def step_of(kind, rows, memory_keys, layers=1, searches=1):
             "own": shape(rows, 1, (3 * width, width, 3 * width), own, own, *rest),
             "memory": shape(rows, 1, (width, width, width), memory, memory, *rest),
         }
-        unused = set(native.STRUCTS["Search"]) - set(shapes)
-        arguments.add("Search", **dict.fromkeys(unused), **shapes)
+        pointers = native.STRUCTS["Search"].pointers
+        arguments.add("Search", **dict.fromkeys(pointers), **shapes)
         cache = {"keys": own, "values": own.clone()}
         for _ in range(layers):
             arguments.add("Cache", **cache, memory_keys=memory, memory_values=memory.clone())
