@@ -1,8 +1,8 @@
-"""Attention inside sentences of a document, and joined with attention to the whole document.
+"""Attention inside the sentences of a document, and its gate to the whole document.
 
 ``--document-attention aligned`` wraps self- and cross-attention: every token attends to its own
-sentence, and every target sentence to the source sentence of its number. Layers with a gate join
-that with attention to the whole document by the same projections.
+sentence, and every target sentence to the source sentence of equal number. Layers with a gate also
+attend to the whole document, with the same projections, and mix both outputs.
 """
 
 from collections.abc import Sequence
@@ -23,11 +23,11 @@ from relu_nmt.modules.positions import PositionScheme, RelativePositions
 
 @dataclass(frozen=True)
 class AlignedVisibility:
-    """The tokens that each query may see, in its sentence and in the whole document.
+    """The tokens visible to each query, in its sentence and in the whole document.
 
     Args:
-        document: which tokens of the document each query may see.
-        sentences: which tokens of one sentence each query may see.
+        document: the visible tokens of the document.
+        sentences: the visible tokens of one sentence.
     """
 
     document: Visibility
@@ -64,7 +64,7 @@ class AlignedCache(LayerCache):
     Args:
         keys: of the source, in rows of one sentence each, [R, H, L, d].
         values: likewise.
-        whole: the cache of the attention to the whole document, if there is one.
+        whole: the cache of the attention to the whole document, in layers with a gate.
     """
 
     def __init__(self, keys: Tensor, values: Tensor, whole: LayerCache | None) -> None:
@@ -73,7 +73,7 @@ class AlignedCache(LayerCache):
         self._paired: tuple[Tensor, Tensor] | None = None
 
     def paired(self, local: SentenceView) -> tuple[Tensor, Tensor]:
-        """Return the keys and values that each row of queries sees, [R, H, L, d] each."""
+        """Return the keys and values visible to each row of queries, [R, H, L, d] each."""
         keys, values = self.source
         if self._paired is None or local.changed is None:
             self._paired = local.rows.paired(keys), local.rows.paired(values)
@@ -96,12 +96,12 @@ class AlignedCache(LayerCache):
 
 
 class _Gated(MultiheadAttention):
-    """The gate that joins attention inside sentences with attention to the whole document.
+    """Attention inside sentences, with an optional gate to attention to the whole document.
 
     Args:
         embed_dim: D.
         attention: the mechanism.
-        gated: have a gate; without one, attention stays inside sentences.
+        gated: also attend to the whole document.
     """
 
     def __init__(self, embed_dim: int, attention: Attention, gated: bool) -> None:
@@ -112,8 +112,9 @@ class _Gated(MultiheadAttention):
         """Return the output [B, Nq, D]; see :meth:`MultiheadAttention.finish`.
 
         Args:
-            values: [B, Nq, D] of the sentence; with a gate [B, Nq, 2 D], and of the document.
-            x: [B, Nq, D], the states that the queries were made from.
+            values: [B, Nq, D] from the sentence; with a gate [B, Nq, 2 D], the second half from
+                the document.
+            x: [B, Nq, D], the states before the projection.
         """
         if self.gate is None:
             return super().finish(values, x)
@@ -125,9 +126,9 @@ class _Gated(MultiheadAttention):
 
         Args:
             x: [B, N, ...], projected states.
-            projection: the projection, an affine map of D channels.
+            projection: their projection, an affine map of D channels.
             rows: the sentences.
-            width: how many of the first channels of x to change; values come after them.
+            width: number of channels of queries and keys, which come before values in x.
         """
         assert self.gate is not None, "only gated attention sees the whole document"
         vectors = self.gate.numbers(rows.numbers)  # [R, D]
@@ -157,7 +158,7 @@ class AlignedSelfAttention(_Gated, SelfAttention):
             if inside is not None:
                 q, k = inside.rotate(q, k)
             if cache is not None:
-                # No beam sees an entry before the last num_keys ones.
+                # Every beam sees only the last num_keys entries.
                 k, v = (
                     kept[:, :, -part.visibility.num_keys :] for kept in cache.append(k, v, used)
                 )
@@ -177,7 +178,7 @@ class AlignedSelfAttention(_Gated, SelfAttention):
 
 
 class AlignedCrossAttention(_Gated, CrossAttention):
-    """Attention of each target sentence to the source sentence of its number."""
+    """Attention of each target sentence to the source sentence of equal number."""
 
     def remember(self, memory: Tensor, rows: SentenceRows) -> AlignedCache:
         """Return a cache with the keys and values of a memory [B, S, D] of these sentences."""

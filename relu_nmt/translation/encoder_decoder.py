@@ -18,8 +18,7 @@ class EncoderDecoder(nn.Module):
         source_vocab_size: number of source symbols.
         target_vocab_size: number of target symbols V.
         pad_index: id of the padding symbol on both sides.
-        separators: ids of the symbol that ends each source and each target sentence; None if there
-            is none.
+        separators: ids of the symbols that end source and target sentences; None: no separators.
 
     Raises:
         ConfigError: ``share_all_embeddings`` with vocabularies of different sizes, or aligned
@@ -44,9 +43,7 @@ class EncoderDecoder(nn.Module):
     ) -> None:
         super().__init__()
         if config.document_attention == "aligned" and separators is None:
-            raise ConfigError(
-                "--document-attention aligned needs --sentence-separator, which tells sentences"
-            )
+            raise ConfigError("--document-attention aligned needs --sentence-separator; add it")
         if config.share_all_embeddings and source_vocab_size != target_vocab_size:
             raise ConfigError(
                 f"--share-all-embeddings: the dictionaries have {source_vocab_size} and "
@@ -77,22 +74,22 @@ class EncoderDecoder(nn.Module):
 
     @property
     def most_source_tokens(self) -> int | None:
-        """The longest source, end symbol included, that the model can read; None for any."""
+        """The limit of source tokens, end symbol included; None: unlimited."""
         return least_limit([self.encoder.most_tokens, self.decoder.most_source_tokens])
 
     @property
     def most_target_tokens(self) -> int | None:
-        """The longest target, end symbol included, that the model can write; None for any."""
+        """The limit of target tokens, end symbol included; None: unlimited."""
         return self.decoder.most_tokens
 
     @property
     def most_source_sentence(self) -> int | None:
-        """The longest sentence of a source, with the symbol that ends it; None for any."""
+        """The limit of tokens of a source sentence, end symbol included; None: unlimited."""
         return least_limit([self.encoder.most_of_a_sentence, self.decoder.most_source_sentence])
 
     @property
     def most_target_sentence(self) -> int | None:
-        """The longest sentence of a target, with the symbol that ends it; None for any."""
+        """The limit of tokens of a target sentence, end symbol included; None: unlimited."""
         return self.decoder.most_of_a_sentence
 
     def encode(self, src_tokens: Tensor) -> EncoderOutput:
@@ -102,7 +99,7 @@ class EncoderDecoder(nn.Module):
     def forward(self, src_tokens: Tensor, prev_output_tokens: Tensor) -> Tensor:
         """Return the decoder states [B, T, D] of all target positions (teacher forcing).
 
-        ``logits`` turns them into scores of the vocabulary.
+        :meth:`logits` maps them to scores of the vocabulary.
 
         Args:
             src_tokens: [B, S] int64, right-padded.

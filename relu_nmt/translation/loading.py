@@ -1,4 +1,4 @@
-"""From a task to its model, and from a checkpoint to both."""
+"""Construction of models from a task, and loading of models from checkpoints."""
 
 import dataclasses
 import os
@@ -26,7 +26,7 @@ def build_model(config: TransformerConfig, task: TranslationTask) -> EncoderDeco
     """Return a new model for the task's dictionaries.
 
     Raises:
-        ConfigError: settings that contradict each other or the dictionaries.
+        ConfigError: settings contradict each other or the dictionaries.
     """
     return EncoderDecoder(
         config,
@@ -38,14 +38,14 @@ def build_model(config: TransformerConfig, task: TranslationTask) -> EncoderDeco
 
 
 def start_weights(model: EncoderDecoder, checkpoint: Checkpoint) -> Mapping[str, Tensor]:
-    """Return the weights of another model as a start of this one.
+    """Return the weights of another model as initial weights of this one.
 
-    With aligned attention the other one may attend to all: the gates that it lacks start anew.
-    Separators that it has not known start as copies of ``</s>``, so that each sentence is ended as
-    the only one is now.
+    A model with aligned attention can start from one without. Its gates, which the other model
+    lacks, keep their initial weights. Unknown separators become copies of ``</s>``, so that the
+    model ends each sentence as it ended single ones.
 
     Args:
-        model: as it was made.
+        model: the new model.
         checkpoint: of the other model.
     """
     encoder, decoder = model.encoder, model.decoder
@@ -67,12 +67,12 @@ def start_weights(model: EncoderDecoder, checkpoint: Checkpoint) -> Mapping[str,
 
 @dataclasses.dataclass
 class LoadedModel:
-    """A model in evaluation mode and what it was trained for.
+    """A model in evaluation mode, with its task.
 
     Args:
         model: the model.
-        task: its text and dictionaries.
-        max_doc_tokens: the longest groups of sentences that it learnt from, in tokens; 1: single
+        task: its text steps and dictionaries.
+        max_doc_tokens: number of tokens of the longest groups of sentences in training; 1: single
             sentences.
     """
 
@@ -88,10 +88,10 @@ def load_model(
 
     Args:
         path: the checkpoint.
-        overrides: settings of the model that go before those in it.
+        overrides: settings of the model that replace those of the checkpoint.
 
     Raises:
-        ConfigError: there are no such settings.
+        ConfigError: a setting does not exist.
         CheckpointError: the file is missing or damaged, or its weights do not fit its settings.
     """
     checkpoint = load_checkpoint(path)
@@ -113,18 +113,14 @@ def load_model(
     settings = {**stored, **changed}
     try:
         model = build_model(from_dict(TransformerConfig, settings), task)
-    except ConfigError as error:  # such as an attention that a file of the user's registers
+    except ConfigError as error:  # for example an attention from a user's file
         raise CheckpointError(f"{path}: {error}") from error
     load_weights(model, checkpoint.model_tensors, path)
     return LoadedModel(model.eval(), task, _max_doc_tokens(checkpoint.metadata, path))
 
 
 def refuse_images(path: str | os.PathLike[str], metadata: Mapping[str, Any]) -> None:
-    """See that a checkpoint is not one of images.
-
-    Raises:
-        CheckpointError: it is.
-    """
+    """Raise a CheckpointError if a checkpoint is that of an image classifier."""
     task = metadata.get("task")
     if isinstance(task, dict) and task.get("name") == "image_classification":
         raise CheckpointError(
@@ -133,7 +129,7 @@ def refuse_images(path: str | os.PathLike[str], metadata: Mapping[str, Any]) -> 
 
 
 def _max_doc_tokens(metadata: Mapping[str, Any], path: str | os.PathLike[str]) -> int:
-    """Return the longest groups that the checkpoint's settings of the training name."""
+    """Return the number of tokens of the longest groups in the settings of the training."""
     settings = metadata.get("args") or {}
     try:
         documents = from_dict(DocumentConfig, settings.get("documents") or {})

@@ -1,4 +1,4 @@
-"""What translation training minimises: cross-entropy, guided alignment, attention regulariser."""
+"""The training loss: cross-entropy, guided alignment and attention regulariser."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -17,30 +17,31 @@ if TYPE_CHECKING:
 
 
 BLOCK_TOKENS = 2048
-"""Rows of logits held at a time; one gradient product each."""
+"""Number of rows of logits in memory at a time on a GPU."""
 
 CPU_BLOCK_BYTES = 512
-"""The same on a CPU, in bytes of a column: 128 rows of 32 bits, which stay in the cache from one
-pass to the next (6 MB with a vocabulary of 12,000)."""
+"""The same on a CPU, as bytes per column: 128 rows of float32.
+
+Such a block (6 MB with a vocabulary of 12,000) stays in the processor's cache between passes."""
 
 
 class TranslationObjective(RegularizedObjective):
     """Label-smoothed cross-entropy per target token plus the attention regulariser.
 
-    Where batches have word alignments, the :func:`alignment_loss` of the attention that aligns
-    tokens is added, per target token too, and has a line of its own in the log.
+    If batches have word alignments, the :func:`alignment_loss` of the aligning attention is added,
+    also per target token, and logged as ``alignment_loss``.
 
-    Where the output projection is a plain ``nn.Linear``, its weight is read without holding all the
-    logits; any other module that stands there, such as an adapter, is called.
+    A plain ``nn.Linear`` as output projection never has all logits in memory at once. Another
+    module, such as an adapter, is called as usual.
 
     Args:
-        report_accuracy: also report how many percent of the target tokens are the likeliest, given
-            the right ones before.
+        report_accuracy: also report the percentage of target tokens that are the most probable
+            ones, given the right prefix.
         alignment_lambda: weight of the alignment loss; 0: none.
 
     Raises:
-        ConfigError: there is to be an alignment loss, and the attention that aligns tokens has no
-            weights, or signed ones, or stays inside sentences.
+        ConfigError: the alignment loss needs an aligning attention with weights that are never
+            negative and cover the whole source.
     """
 
     model: EncoderDecoder
@@ -61,24 +62,26 @@ class TranslationObjective(RegularizedObjective):
 
     def loss(self, batch: "TranslationBatch") -> LossOutput:
         """Return the cross-entropy of a batch, summed over its target tokens."""
+        # Compute the decoder states [B, T, D], and the weights that learn alignments.
         decoder = self.model.decoder
         alignments = batch.alignments if self.alignment_lambda else None
         need = NOTHING if alignments is None else Need(weights=True)
         with record_attention(decoder.aligning_attention, need) as records:
             features = self.model(batch.src_tokens, batch.prev_output_tokens)
         targets = batch.tgt_tokens
-        assert targets is not None, "batches to train on have targets"
+        assert targets is not None, "training batches have targets"
+        # Select the N real target positions. The known count saves a wait for the GPU.
         is_real = (targets != self.model.decoder.pad_index).flatten()
-        # The count is known, so the CPU need not wait for the GPU to find it.
         real = torch.nonzero_static(is_real, size=batch.num_tokens).squeeze(1)
         features = features.flatten(0, 1).index_select(0, real)
         targets = targets.flatten().index_select(0, real)
+        # Sum the cross-entropy over them.
         projection = self.model.output_projection
         if type(projection) is nn.Linear and projection.bias is None:
             loss, nll, correct = projected_cross_entropy(
                 features, projection.weight, targets, self.label_smoothing
             )
-        else:  # such as an adapter, which computes more than the product with its weight
+        else:  # for example an adapter, which computes more than a product
             logits = self.model.logits(features)
             loss, nll, correct = smoothed_cross_entropy(logits, targets, self.label_smoothing)
         count = float(batch.num_tokens)
@@ -97,7 +100,7 @@ def _check_aligning(model: EncoderDecoder) -> None:
     if not (attention.capabilities.weights and attention.capabilities.non_negative):
         raise ConfigError(
             f"--load-alignments: --cross-attention {attention.name} has no weights that are never "
-            "negative, which could learn alignments; choose another, such as softmax"
+            "negative, as alignments need; choose another, such as softmax"
         )
     if model.config.document_attention != "full":
         raise ConfigError(
@@ -109,16 +112,16 @@ def _check_aligning(model: EncoderDecoder) -> None:
 def alignment_loss(weights: Tensor, alignments: Tensor) -> Tensor:
     """Return the cross-entropy of attention to the alignments of target tokens, summed, in nats.
 
-    A token that is aligned with n source tokens is to attend to each with 1 / n; one that is
-    aligned with none may attend as it likes. Rows of weights count as divided by their sums; a
-    null row has a large loss, but no gradient.
+    The target of a token with n aligned source tokens is 1 / n for each of them. Tokens without
+    alignment have no loss. Each row of weights is divided by its sum; a null row has a large loss,
+    but no gradient.
 
     Args:
         weights: [B, T, S], not negative.
         alignments: int64 [P, 3]: row of the batch, source and target position of each pair.
 
     Reference: Garg et al. 2019, "Jointly learning to align and translate with Transformer models",
-    section 4; that weights need not sum to 1, or may be 0, is ours.
+    section 4; the treatment of rows that do not sum to 1 is our addition.
     """
     rows, sources, targets = alignments.unbind(1)
     tokens = rows * weights.size(1) + targets
@@ -133,11 +136,11 @@ def projected_cross_entropy(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the label-smoothed loss, the negative log-likelihood and the number of right tokens.
 
-    Loss and likelihood are summed, in nats; a token is right if no other is likelier.
+    Loss and likelihood are sums in nats. A token is right if no other is more probable.
 
     The smoothed target gives 1 - smoothing to the right symbol and smoothing / (V - 1) to each
-    other, as fairseq's ``label_smoothed_cross_entropy`` does. The logits are ``features`` times
-    the transposed ``weight``.
+    other symbol, as fairseq's ``label_smoothed_cross_entropy`` does. The logits are ``features``
+    times the transposed ``weight``.
 
     Args:
         features: [N, D] decoder states of real target positions.
@@ -151,7 +154,7 @@ def projected_cross_entropy(
 def smoothed_cross_entropy(
     logits: Tensor, targets: Tensor, smoothing: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return what :func:`projected_cross_entropy` does, of logits [N, V] held as a whole."""
+    """Return the values of :func:`projected_cross_entropy` for given logits [N, V]."""
     log_probs = logits.log_softmax(-1)
     at_target = log_probs.gather(1, targets[:, None])
     nll = -at_target.sum()
@@ -161,13 +164,12 @@ def smoothed_cross_entropy(
 
 
 class _ProjectedCrossEntropy(torch.autograd.Function):
-    """Projection, log-softmax, loss and gradient, one chunk of tokens after the other.
+    """Projection, log-softmax, loss and gradient, block by block of tokens.
 
-    The gradient of the logits is simple (softmax minus the smoothed target), so it is computed
-    while a chunk's logits are in the cache and turned at once into the gradients of the features
-    and the weight; backward only multiplies them by the incoming scalar. What is the same for
-    all symbols (the smoothing mass, a row's softmax denominator) is applied to the D-wide
-    results instead of the V-wide rows.
+    The gradient of the logits is the softmax minus the smoothed target. Forward computes it while
+    a block's logits are in the cache, and turns it at once into the gradients of features and
+    weight. Backward only multiplies these by the incoming scalar. Factors that are equal for all
+    symbols (smoothing mass, softmax denominator) scale the D-wide results, not the V-wide rows.
     """
 
     @staticmethod
@@ -205,7 +207,7 @@ class _Blocks:
         on_cpu = h.device.type == "cpu"
         self.rows = min(CPU_BLOCK_BYTES // h.itemsize if on_cpu else BLOCK_TOKENS, h.size(0))
         self.logits = h.new_empty(self.rows, w.size(0))
-        is_exact = h.dtype == self.exact  # then one buffer holds both
+        is_exact = h.dtype == self.exact  # one buffer can hold logits and exponentials
         self.exponentials = self.logits if is_exact else self.logits.to(self.exact)
         self.grad_h = torch.empty_like(h, dtype=self.exact) if with_gradient else None
         self.grad_w = torch.zeros_like(w, dtype=self.exact) if with_gradient else None
@@ -221,15 +223,17 @@ class _Blocks:
             exponentials, denominator = self._add_loss(h, target)
             if self.grad_h is None or self.grad_w is None:
                 continue
-            # The slopes of the logits, but for the denominator and the smoothing mass.
+            # Compute gradients of the logits [C, V], without denominator and smoothing mass.
             slopes = exponentials.scatter_add_(1, target, -self.on_target * denominator)
             slopes = slopes.to(h.dtype)
+            # Turn them into gradients of the features [C, D] and the weight [V, D].
             self.grad_h[block] = (slopes @ self.w) / denominator
             scaled = (h / denominator).to(h.dtype)
             if h.dtype == self.exact:
                 self.grad_w.addmm_(slopes.T, scaled)
             else:
                 self.grad_w += slopes.T @ scaled
+        # Apply the smoothing mass, which is equal for all symbols.
         if self.off_target and self.grad_h is not None and self.grad_w is not None:
             self.grad_h -= self.off_target * self.w_sum
             self.grad_w -= self.off_target * self.h.sum(0, dtype=self.exact)

@@ -29,7 +29,7 @@ from relu_nmt.translation.config import TransformerConfig
 
 
 class InputEmbedding(nn.Module):
-    """Token vectors times sqrt(D), plus position vectors; then an optional norm and dropout.
+    """Token vectors times sqrt(D) plus position vectors, then an optional norm and dropout.
 
     Args:
         config: the model's settings.
@@ -54,8 +54,8 @@ class InputEmbedding(nn.Module):
 
         Args:
             tokens: the token ids.
-            start: position of the first.
-            places: [B, N] int64, the position of each, if they do not simply follow each other.
+            start: position of the first token.
+            places: [B, N] int64, the position of each token, if they are not consecutive.
         """
         x = self.tokens(tokens) * self.scale
         if places is None:
@@ -67,7 +67,7 @@ class InputEmbedding(nn.Module):
 
 
 class TransformerStack(nn.Module):
-    """Embedding, layers and, if pre-norm, a final norm, as encoder and decoder both have them.
+    """Embedding, layers and, if pre-norm, a final norm: the base of encoder and decoder.
 
     Args:
         config: the model's settings.
@@ -99,7 +99,7 @@ class TransformerStack(nn.Module):
         return SelfAttention(embed_dim, make_mechanism(self.config, self.side, layer))
 
     def make_cross_attention(self, embed_dim: int, layer: int) -> CrossAttention:
-        """Return the attention to the encoder of a layer, counted from 0."""
+        """Return the cross-attention of a layer, counted from 0."""
         return CrossAttention(embed_dim, make_mechanism(self.config, "cross", layer))
 
     @property
@@ -109,12 +109,12 @@ class TransformerStack(nn.Module):
 
     @property
     def most_tokens(self) -> int | None:
-        """The longest sequence that positions and self-attention take; None for any."""
+        """The limit of tokens of positions and self-attention; None: unlimited."""
         return self.most_of_a_sentence
 
     @property
     def most_of_a_sentence(self) -> int | None:
-        """The longest sentence that positions and self-attention take; None for any."""
+        """The same limit for a single sentence; None: unlimited."""
         causal = self.side == "decoder"
         limits = [own.attention.most_keys(causal) for own in self.self_attentions]
         return least_limit([self.embedding.positions.max_positions, *limits])
@@ -132,16 +132,16 @@ class TransformerStack(nn.Module):
     ) -> Tensor:
         """Return the states [B, N, D] of all positions.
 
-        In training each layer may be left out of the batch (LayerDrop, Fan et al. 2020, section
-        3.1). It is computed all the same, and its output has gradients of 0: processes that share
-        a training wait for those of all layers. What a loss reads of its attention, as the
-        regulariser and guided alignment do, still counts and has gradients.
+        In training LayerDrop (Fan et al. 2020, section 3.1) may skip a layer for the whole batch.
+        A skipped layer is computed all the same, and its output has zero gradients, because
+        distributed training waits for the gradients of all layers. Losses that read its attention
+        still have gradients.
 
         Args:
             x: [B, N, D], the embedded tokens.
-            visibility: which positions each may see.
+            visibility: the visible positions of self-attention.
             memory: [B, S, D], in a decoder the encoder's states.
-            memory_visibility: which of them each position may see.
+            memory_visibility: the visible positions of the memory.
         """
         relative = self.relative(visibility)
         for layer in self.layers:
