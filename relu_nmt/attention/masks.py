@@ -104,6 +104,7 @@ class Visibility:
             if self.key_mask is None:
                 return torch.full((1, 1, 1), float(self.num_keys), device=self.device)
             return self.key_mask.sum(-1, dtype=torch.float32)[:, None, None]
+        # Query i sees the keys before ends[i]; count those that are not padding.
         first = 1 + self.num_keys - self.num_queries
         ends = torch.arange(first, self.num_keys + 1, device=self.device).clamp_min(0)
         if self.key_mask is None:

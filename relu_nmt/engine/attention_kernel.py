@@ -83,6 +83,7 @@ def attend_rows(
         bias: of the scores of all queries.
         rows: [N] int64, the index of each query among all B Nq.
     """
+    # Scale scores in the kernel, but queries of pointwise attention before it.
     scale, row_scale, gain = 1 / math.sqrt(attention.head_dim), None, None
     if isinstance(attention, PointwiseAttention):
         q, scale = q / math.sqrt(attention.head_dim), 1.0  # the mechanism rounds scaled queries
@@ -175,6 +176,7 @@ def _attend(
     rows: Tensor | None,
 ) -> Tensor:
     """Return the values [B, H, Nq, dv]; all heads of a query lie together in memory."""
+    # Bring all tensors into the form that the kernel reads.
     q, k, v = (with_rows(x) for x in (q, k, v))
     batch, heads, queries, _ = q.shape
     visible = None if visibility.mask is None else with_rows(visibility.mask)

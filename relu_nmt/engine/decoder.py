@@ -25,6 +25,7 @@ class FastScores(StepScores):
         Where continuations run out, the sum is -inf, with beam 0 and symbol 0, which is never
         allowed.
         """
+        # Leave GPUs, other dtypes and many threads to PyTorch.
         log_probs, rows = self.log_probs, self.rows
         if not (log_probs.is_cpu and log_probs.dtype == torch.float32 and native.is_wanted()):
             return super().best_continuations(totals, count)
@@ -143,6 +144,7 @@ class FastDecoder:
             embedded.append(x if computed is None else computed.take(x))
             relative = decoder.relative(visibility)
             seen.append((computed, visibility, relative, state.decoder.cross_visibility))
+        # All layers share the views; each has its own cache.
         sizes = [part.size(1) for part in embedded]
         layer_steps = [
             [
@@ -166,10 +168,12 @@ class FastDecoder:
         self, x: Tensor, steps: Sequence[Sequence[LayerStep]], want_weights: bool
     ) -> tuple[Tensor, list[Tensor | None]]:
         """Return the final states [1, N, D], and each search's alignment weights, if wanted."""
+        # Compute all layers in one call of the kernel, if it can.
         decoder, kernel = self.model.decoder, self.layers_kernel
         weights: list[Tensor | None] = [None] * len(steps[0])
         if kernel is not None and not want_weights and kernel.takes(x, steps):
             return decoder.final_norm(kernel(x, steps)), weights
+        # Otherwise compute layer by layer, recording weights where they are wanted.
         for layer, of_layer in zip(decoder.layers, steps, strict=True):
             cross = layer.cross_attention
             aligns = cross is not None and cross.attention is decoder.aligning_attention

@@ -201,6 +201,7 @@ class _Constant:
 
     @classmethod
     def of(cls, layers: Sequence[TransformerLayer]) -> "_Constant":
+        # Collect the weights of all layers.
         weights = native.Arguments()
         for layer in layers:
             maps = {name: each.kernel_weights for name, each in _linears(layer).items()}
@@ -209,6 +210,7 @@ class _Constant:
                 for name, norm in _norms(layer).items()
             }
             weights.add("LayerWeights", **maps, **norms)
+        # Read the sizes from the first layer; all layers are alike.
         inner, outer = (_linears(layers[0])[name] for name in ("inner", "outer"))
         norm = _norms(layers[0])["own_norm"]
         sizes = {

@@ -180,9 +180,11 @@ class PackedLinear(PanelLinear, nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [..., D] to [..., D']."""
+        # Fall back to the plain map for gradients, other dtypes and changed weights.
         dtype = computing_dtype(x)
         if x.numel() == 0 or not (x.is_cpu and self._serves(dtype)):
             return super().forward(x)
+        # Use the kernel for few products, else oneDNN.
         x = x.to(dtype)
         if self.wants_kernel(x.numel() // self.in_features, dtype):
             return self.by_kernel(x)

@@ -34,10 +34,12 @@ def describe_task(task: "TranslationTask", way_back: bool = True) -> dict[str, s
         "source": (task.source_text, task.source_dictionary),
         "target": (task.target_text, task.target_dictionary),
     }
+    # Describe languages and dictionaries, which are always known.
     found = {f"{side} language": text.language for side, (text, _) in sides.items()}
     for side, (_, words) in sides.items():
         symbols = fingerprint([words[i] for i in range(len(words))])
         found[f"{side} dictionary"] = f"{len(words):,} symbols {symbols}"
+    # Describe the steps of the text.
     for side, (text, _) in sides.items() if task.has_known_text else ():
         steps = describe_text(text)
         found |= {f"{side} {k}": v for k, v in steps.items() if way_back or k not in WAY_BACK}

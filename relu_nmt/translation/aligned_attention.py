@@ -131,6 +131,7 @@ class _Gated(MultiheadAttention):
             width: number of channels of queries and keys, which come before values in x.
         """
         assert self.gate is not None, "only gated attention sees the whole document"
+        # Project the vectors without bias, which x has already, and leave values unchanged.
         vectors = self.gate.numbers(rows.numbers)  # [R, D]
         change = projection(vectors) - projection(torch.zeros_like(vectors[:1]))
         change = F.pad(change[:, :width], (0, x.size(-1) - width))
@@ -148,6 +149,7 @@ class AlignedSelfAttention(_Gated, SelfAttention):
         cache: AlignedCache | None = None,
     ) -> Tensor:
         """Return the joined heads of projected states [B, N, 3 D]; see :meth:`finish`."""
+        # Attend inside sentences, part by part: projected rows are [R, L, 3 D].
         local, used = visibility.sentences, visibility.document.num_keys
         positions = [None] * len(local.parts) if relative is None else relative.parts
         made = []
@@ -164,9 +166,10 @@ class AlignedSelfAttention(_Gated, SelfAttention):
                 )
             bias = None if inside is None else inside.bias
             made.append(self.attend(q, k, v, part.visibility, bias))
-        values = local.put(made).view(*projected.shape[:2], -1)
+        values = local.put(made).view(*projected.shape[:2], -1)  # [B, N, D]
         if self.gate is None:
             return values
+        # Attend to the whole document, and join both to [B, N, 2 D].
         width = (self.parts - 1) * self.embed_dim
         whole = super().values(
             self.numbered(projected, self.qkv, local.rows.queries, width),
@@ -192,6 +195,7 @@ class AlignedCrossAttention(_Gated, CrossAttention):
         self, q: Tensor, visibility: AlignedVisibility, memory: Tensor | AlignedCache
     ) -> Tensor:
         """Return the joined heads of queries [B, N, D]; see :meth:`finish`."""
+        # Take keys and values from the cache, or project the memory.
         local, whole = visibility.sentences, None
         if isinstance(memory, AlignedCache):
             heads = [memory.paired(local)]
@@ -202,6 +206,7 @@ class AlignedCrossAttention(_Gated, CrossAttention):
             if self.gate is not None:
                 numbered = self.numbered(kv, self.kv, local.rows.keys, self.embed_dim)
                 whole = self.memory_heads(numbered)
+        # Attend to source sentences, and with a gate to the whole source.
         made = [
             self.attend_to(*kv, x, part.visibility)
             for x, kv, part in zip(local.take_queries(q), heads, local.parts, strict=True)

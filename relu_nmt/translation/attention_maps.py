@@ -150,11 +150,13 @@ def _weights_of(
     ensemble: Ensemble, places: Sequence[AttentionPlace], source: np.ndarray, target: np.ndarray
 ) -> list[np.ndarray]:
     """Return the weights of all heads at each place, [H, Nq, Nk] float32, from one pass."""
+    # Run one pass in which only these attentions record their weights.
     model = single_model(ensemble)
     attentions = nn.ModuleList(attention_of(model, place.slot, place.layer) for place in places)
     src_tokens, prev_output_tokens = decoder_inputs([source], [target], ensemble)
     with ensemble.evaluating(), record_attention(attentions, Need(weights=True)) as records:
         model(src_tokens, prev_output_tokens)
+    # Take the last record of each layer: a gated layer's second one covers the document.
     last = {record.layer: record for record in records}
     found = []
     for place in places:
@@ -190,6 +192,7 @@ def input_batches(
         ensemble: the models.
         weights: returns the number of weights of one module for a sentence of this length.
     """
+    # Limit each batch by its weights and by its tokens.
     lengths = [max(len(s), len(t)) for s, t in zip(sources, targets, strict=True)]
 
     def most(longest: int) -> int:

@@ -157,6 +157,7 @@ def _figure(groups: Sequence[Sequence[_Panel]], few: int, title: Sequence[str]) 
     columns = -(-most // -(-most // max(1, int((WIDEST - left) / width))))
     rows = [group[i : i + columns] for group in groups for i in range(0, len(group), columns)]
     inches = max(left + columns * width + 0.8, LEAST_WIDTH)
+    # Wrap the title to the width of the figure.
     wrapper = textwrap.TextWrapper(
         int(LETTERS_PER_INCH * inches), max_lines=MOST_TITLE_LINES, placeholder=" …"
     )
@@ -166,6 +167,7 @@ def _figure(groups: Sequence[Sequence[_Panel]], few: int, title: Sequence[str]) 
         if lines:
             text = escaped("\n".join(lines))
             figure.suptitle(text, x=0.01, ha="left", fontsize=NAME_SIZE)
+        # Draw each map on its axes, and hide axes without a map.
         grid = figure.subplots(len(rows), columns, squeeze=False)
         strongest = _strongest([panel.shares for group in groups for panel in group])
         for row, places in zip(rows, grid, strict=True):

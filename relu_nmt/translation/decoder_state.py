@@ -91,6 +91,7 @@ class DecoderState:
 
     def keep(self, sentences: Tensor) -> None:
         """Keep only the sentences with these indices [B'], in this order."""
+        # Keep the trees of these sentences, of all groups.
         trees_of_each = self._ancestry.size(0) // self._key_mask.size(0)
         groups = torch.arange(trees_of_each, device=sentences.device)
         self._take((sentences[:, None] * trees_of_each + groups).flatten())
@@ -113,10 +114,11 @@ class DecoderState:
         Returns:
             the kept entries of each tree, [R', M'] int64.
         """
+        # Move the entries of live hypotheses to the front, in their order.
         ancestry = self._ancestry[:, :, : self._used].index_select(0, trees)
         alive = ancestry.any(1)  # [R', used]
         self._used = int(alive.sum(1).max())
-        order = alive.byte().argsort(dim=1, descending=True, stable=True)  # keeps their order
+        order = alive.byte().argsort(dim=1, descending=True, stable=True)
         # The first step creates the caches, so before it one entry is enough.
         steps = min(max(LEAST_STEPS, self.length), MOST_STEPS) if self.length else 1
         room = ancestry.size(1) * steps

@@ -42,6 +42,7 @@ class EncoderDecoder(nn.Module):
         separators: tuple[int, int] | None = None,
     ) -> None:
         super().__init__()
+        # Check that the dictionaries fit the settings.
         if config.document_attention == "aligned" and separators is None:
             raise ConfigError("--document-attention aligned needs --sentence-separator; add it")
         if config.share_all_embeddings and source_vocab_size != target_vocab_size:
@@ -49,6 +50,7 @@ class EncoderDecoder(nn.Module):
                 f"--share-all-embeddings: the dictionaries have {source_vocab_size} and "
                 f"{target_vocab_size} symbols; preprocess with --joined-dictionary"
             )
+        # Make the embedding tables [V, D], one for both sides if shared.
         self.config = config
         dim = config.decoder_embed_dim
         source_table = _token_embedding(source_vocab_size, dim, pad_index)
@@ -57,6 +59,7 @@ class EncoderDecoder(nn.Module):
             if config.share_all_embeddings
             else _token_embedding(target_vocab_size, dim, pad_index)
         )
+        # Make encoder and decoder.
         if config.document_attention == "aligned":
             assert separators is not None, "checked above"
             self.encoder: Encoder = AlignedEncoder(config, source_table, pad_index, separators[0])
@@ -64,6 +67,7 @@ class EncoderDecoder(nn.Module):
         else:
             self.encoder = Encoder(config, source_table, pad_index)
             self.decoder = Decoder(config, target_table, pad_index)
+        # Make the output projection, with the target table as weight if shared.
         self.output_projection = nn.Linear(dim, target_vocab_size, bias=config.output_bias)
         if config.output_bias:
             nn.init.zeros_(self.output_projection.bias)

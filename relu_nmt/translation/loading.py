@@ -51,12 +51,14 @@ def start_weights(model: EncoderDecoder, checkpoint: Checkpoint) -> Mapping[str,
     encoder, decoder = model.encoder, model.decoder
     if not (isinstance(encoder, AlignedEncoder) and isinstance(decoder, AlignedDecoder)):
         return checkpoint.model_tensors
+    # Fill in the gates that the other model lacks.
     separators = encoder.separator, decoder.separator, decoder.separator
     own, start = model.state_dict(), dict(checkpoint.model_tensors)
     gates = {name for name, part in model.named_modules() if isinstance(part, DocumentGate)}
     for name in own:
         if name.rpartition(".")[0] in gates:
             start.setdefault(name, own[name])
+    # Copy ``</s>`` to the separators, where the other model does not know them.
     if not TranslationTask.from_state(checkpoint.metadata["task"]).has_sentence_separator:
         for part, separator in zip(EMBEDDINGS, separators, strict=True):
             if (table := start.get(f"{part}.weight")) is not None:
@@ -94,6 +96,7 @@ def load_model(
         ConfigError: a setting does not exist.
         CheckpointError: the file is missing or damaged, or its weights do not fit its settings.
     """
+    # Check that it is the checkpoint of a translation model.
     checkpoint = load_checkpoint(path)
     refuse_images(path, checkpoint.metadata)
     missing = {"model_config", "task"} - checkpoint.metadata.keys()
@@ -102,6 +105,7 @@ def load_model(
             f"{path}: no {' and no '.join(sorted(missing))} in it; "
             "it is not the checkpoint of a translation model"
         )
+    # Combine the stored settings with the given ones.
     task = TranslationTask.from_state(checkpoint.metadata["task"])
     try:
         changed = known_fields(TransformerConfig, overrides or {})
@@ -110,6 +114,7 @@ def load_model(
     stored = checkpoint.metadata["model_config"]
     if not isinstance(stored, dict):
         raise CheckpointError(f"{path}: its model_config is no table of settings")
+    # Build the model and load its weights.
     settings = {**stored, **changed}
     try:
         model = build_model(from_dict(TransformerConfig, settings), task)

@@ -180,12 +180,13 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
         with torch.autocast(device, enabled=False):
             h, w = features.to(dtype or features.dtype), weight.to(dtype or weight.dtype)
-            blocks = _Blocks(h, w, targets, smoothing, with_gradient=any(ctx.needs_input_grad))
-            blocks.run()
-        ctx.save_for_backward(blocks.grad_h, blocks.grad_w)
+            loss, nll, correct, *gradients = _blockwise_loss(
+                h, w, targets, smoothing, with_gradients=any(ctx.needs_input_grad)
+            )
+        ctx.save_for_backward(*gradients)
         ctx.dtypes = features.dtype, weight.dtype
-        ctx.mark_non_differentiable(blocks.nll, blocks.correct)
-        return blocks.loss, blocks.nll, blocks.correct
+        ctx.mark_non_differentiable(nll, correct)
+        return loss, nll, correct
 
     @staticmethod
     def backward(ctx: Any, grad_loss: Tensor, *_: Tensor) -> tuple[Tensor, Tensor, None, None]:
@@ -193,65 +194,70 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         return (grad_h * grad_loss).to(h_dtype), (grad_w * grad_loss).to(w_dtype), None, None
 
 
-class _Blocks:
-    """The loop over blocks of tokens and its buffers; N tokens, V symbols, width D."""
+def _blockwise_loss(
+    h: Tensor, w: Tensor, targets: Tensor, smoothing: float, with_gradients: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
+    """Return loss, negative log-likelihood, right tokens, and the gradients of h and w.
 
-    def __init__(
-        self, h: Tensor, w: Tensor, targets: Tensor, smoothing: float, with_gradient: bool
-    ) -> None:
-        self.h, self.w, self.targets = h, w, targets
-        self.off_target = smoothing / (w.size(0) - 1)
-        self.on_target = 1.0 - smoothing - self.off_target
-        self.exact = torch.promote_types(h.dtype, torch.float32)
-        self.w_sum = w.sum(0, dtype=self.exact)  # [D], for the sum of all logits of a row
-        on_cpu = h.device.type == "cpu"
-        self.rows = min(CPU_BLOCK_BYTES // h.itemsize if on_cpu else BLOCK_TOKENS, h.size(0))
-        self.logits = h.new_empty(self.rows, w.size(0))
-        is_exact = h.dtype == self.exact  # one buffer can hold logits and exponentials
-        self.exponentials = self.logits if is_exact else self.logits.to(self.exact)
-        self.grad_h = torch.empty_like(h, dtype=self.exact) if with_gradient else None
-        self.grad_w = torch.zeros_like(w, dtype=self.exact) if with_gradient else None
-        self.loss = torch.zeros((), dtype=self.exact, device=h.device)
-        self.nll = torch.zeros_like(self.loss)
-        self.correct = torch.zeros_like(self.loss, dtype=torch.int64)
+    Args:
+        h: [N, D] features.
+        w: [V, D].
+        targets: [N] int64.
+        smoothing: see :func:`projected_cross_entropy`.
+        with_gradients: compute gradients, else return None for them.
+    """
+    num_tokens, num_symbols = h.size(0), w.size(0)
+    off_target = smoothing / (num_symbols - 1)
+    on_target = 1.0 - smoothing - off_target
+    exact = torch.promote_types(h.dtype, torch.float32)
+    w_sum = w.sum(0, dtype=exact)  # [D], gives the sum of all logits of a row
 
-    def run(self) -> None:
-        """Sum the loss and the negative log-likelihood; compute the gradients."""
-        for start in range(0, self.h.size(0), max(1, self.rows)):
-            block = slice(start, start + self.rows)
-            h, target = self.h[block], self.targets[block, None]
-            exponentials, denominator = self._add_loss(h, target)
-            if self.grad_h is None or self.grad_w is None:
-                continue
-            # Compute gradients of the logits [C, V], without denominator and smoothing mass.
-            slopes = exponentials.scatter_add_(1, target, -self.on_target * denominator)
-            slopes = slopes.to(h.dtype)
-            # Turn them into gradients of the features [C, D] and the weight [V, D].
-            self.grad_h[block] = (slopes @ self.w) / denominator
-            scaled = (h / denominator).to(h.dtype)
-            if h.dtype == self.exact:
-                self.grad_w.addmm_(slopes.T, scaled)
-            else:
-                self.grad_w += slopes.T @ scaled
-        # Apply the smoothing mass, which is equal for all symbols.
-        if self.off_target and self.grad_h is not None and self.grad_w is not None:
-            self.grad_h -= self.off_target * self.w_sum
-            self.grad_w -= self.off_target * self.h.sum(0, dtype=self.exact)
+    # Allocate one block of logits [C, V], and the results.
+    size = CPU_BLOCK_BYTES // h.itemsize if h.device.type == "cpu" else BLOCK_TOKENS
+    size = min(size, num_tokens)
+    logits_buffer = h.new_empty(size, num_symbols)
+    exponentials_buffer = logits_buffer  # in place, if its dtype is exact enough
+    if h.dtype != exact:
+        exponentials_buffer = logits_buffer.to(exact)
+    grad_h = torch.empty_like(h, dtype=exact) if with_gradients else None
+    grad_w = torch.zeros_like(w, dtype=exact) if with_gradients else None
+    loss = torch.zeros((), dtype=exact, device=h.device)
+    nll, correct = torch.zeros_like(loss), torch.zeros_like(loss, dtype=torch.int64)
 
-    def _add_loss(self, h: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        """Add the loss of a block [C, D]; return exp(logits - peak) [C, V] and its sums [C, 1]."""
-        logits = torch.mm(h, self.w.T, out=self.logits[: h.size(0)])
+    for start in range(0, num_tokens, max(1, size)):
+        block = slice(start, start + size)
+        own, target = h[block], targets[block, None]  # [C, D], [C, 1]
+
+        # Add the loss: log-sum-exp of the logits minus the logit of the target.
+        logits = torch.mm(own, w.T, out=logits_buffer[: own.size(0)])
         peak = logits.amax(-1, keepdim=True)
         at_target = logits.gather(1, target)
-        self.correct += (at_target >= peak).sum()
-        at_target = at_target.to(self.exact)
-        exponentials = torch.sub(logits, peak, out=self.exponentials[: h.size(0)]).exp_()
+        correct += (at_target >= peak).sum()
+        at_target = at_target.to(exact)
+        exponentials = torch.sub(logits, peak, out=exponentials_buffer[: own.size(0)]).exp_()
         denominator = exponentials.sum(-1, keepdim=True)
         log_total = denominator.log() + peak
-        nll = (log_total - at_target).sum()
-        self.nll += nll
-        self.loss += self.on_target * nll
-        if self.off_target:
-            all_logits = h.to(self.exact) @ self.w_sum  # [C], each row's logits summed
-            self.loss += self.off_target * (self.w.size(0) * log_total.sum() - all_logits.sum())
-        return exponentials, denominator
+        block_nll = (log_total - at_target).sum()
+        nll += block_nll
+        loss += on_target * block_nll
+        if off_target:
+            sums = own.to(exact) @ w_sum  # [C], the sum of each row's logits
+            loss += off_target * (num_symbols * log_total.sum() - sums.sum())
+        if grad_h is None or grad_w is None:
+            continue
+
+        # Compute gradients of the logits [C, V], without denominator and smoothing mass.
+        slopes = exponentials.scatter_add_(1, target, -on_target * denominator).to(h.dtype)
+        # Turn them into gradients of the features [C, D] and the weight [V, D].
+        grad_h[block] = (slopes @ w) / denominator
+        scaled = (own / denominator).to(h.dtype)
+        if h.dtype == exact:
+            grad_w.addmm_(slopes.T, scaled)
+        else:
+            grad_w += slopes.T @ scaled
+
+    # Apply the smoothing mass, which is equal for all symbols.
+    if off_target and grad_h is not None and grad_w is not None:
+        grad_h -= off_target * w_sum
+        grad_w -= off_target * h.sum(0, dtype=exact)
+    return loss, nll, correct, grad_h, grad_w

@@ -194,12 +194,14 @@ class TranslationTask:
         folder = self.folder
         if folder is None:
             raise DataError("this task comes from a checkpoint and has no data folder; give one")
+        # Open both sides; data may be source-only.
         pair = find_pair(folder, split, self.source_lang, self.target_lang)
         source = IndexedDataset(split_path(folder, split, pair, self.source_lang))
         target = None
         if pair != pair_name(self.source_lang, None):
             target = IndexedDataset(split_path(folder, split, pair, self.target_lang))
         sizes = len(self.source_dictionary), len(self.target_dictionary)
+        # Open the alignments, swapped if the folder has the other direction.
         alignments = None
         prefix = alignment_path(folder, split, pair)
         if with_alignments and idx_path(prefix).exists():

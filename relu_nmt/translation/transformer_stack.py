@@ -57,7 +57,9 @@ class InputEmbedding(nn.Module):
             start: position of the first token.
             places: [B, N] int64, the position of each token, if they are not consecutive.
         """
+        # Scale the token vectors, [B, N, D], so that they are as large as the positions.
         x = self.tokens(tokens) * self.scale
+        # Look up the position vectors: consecutive ones, or one per token.
         if places is None:
             added = self.positions.embed(tokens.size(1), start)
         else:
@@ -83,6 +85,7 @@ class TransformerStack(nn.Module):
         self.pad_index = pad_index
         self.recompute = config.checkpoint_activations
         self.layerdrop = getattr(config, f"{self.side}_layerdrop")
+        # Only decoder layers have cross-attention.
         self.embedding = InputEmbedding(config, self.side, tokens)
         parts = _layer_config(config, self.side)
         layers = []
@@ -143,10 +146,12 @@ class TransformerStack(nn.Module):
             memory: [B, S, D], in a decoder the encoder's states.
             memory_visibility: the visible positions of the memory.
         """
+        # Compute rotation and bias once for all layers.
         relative = self.relative(visibility)
         for layer in self.layers:
             before, inputs = x, (x, visibility, relative, memory, memory_visibility)
             x = run_layer(layer, inputs, self.recompute)
+            # Draw whether to keep the layer, on the device: reading the result would wait for it.
             if self.training and self.layerdrop:
                 stays = torch.rand((), device=x.device) >= self.layerdrop
                 x = torch.where(stays, x, before)
@@ -172,6 +177,7 @@ def make_mechanism(config: TransformerConfig, slot: str, layer: int) -> Attentio
 
 
 def _position_scheme(config: TransformerConfig, side: str) -> PositionScheme:
+    # Check that the attention has scores, if the scheme adds to them.
     names, attention = config.positions_of(side), config.attention_of(side)
     able = attentions.get(AttentionSpec.parse(attention).name).capabilities
     if not able.scores and any(kind.needs_scores for kind in kinds_of(names)):
@@ -181,6 +187,7 @@ def _position_scheme(config: TransformerConfig, side: str) -> PositionScheme:
             f"{config.attention_flag_of(side)} {attention} does not compute; choose "
             f"{', '.join(without)} or another attention"
         )
+    # Build the scheme for the shape of this side.
     which = {"encoder": "source", "decoder": "target"}[side]
     place = PositionConfig(
         embed_dim=getattr(config, f"{side}_embed_dim"),

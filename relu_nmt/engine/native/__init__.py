@@ -55,6 +55,7 @@ class Struct:
 
     def words(self, values: Mapping[str, Any]) -> list[int]:
         """Return the values of all fields as words of 8 bytes, in the order of the table."""
+        # Look up every field by name, so the order of ``values`` does not matter.
         try:
             tensors = [values[name] for name in self.pointers]
             words = [0 if x is None else x.data_ptr() for x in tensors]

@@ -83,7 +83,7 @@ def with_backend(spec, name, q, k, v, visibility, **more):
 
 
 @needs_kernels
-def test_the_kernels_are_there():
+def test_the_kernels_are_compiled():
     assert kernels.library() is not None
 
 
@@ -115,7 +115,7 @@ def test_agrees_with_the_reference_in_float64(kernel_form, spec, see, dtype):
 @needs_kernels
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("spec", SPECS)
-def test_picked_queries_are_as_among_all(spec, dtype):
+def test_listed_queries_equal_those_among_all(spec, dtype):
     q, k, v = (heads_of(4, n, 64, seed).to(dtype) for seed, n in ((1, 5), (2, 30), (3, 30)))
     visibility, bias = tree(4, 5, 30), bias_of(5, 30)
     attention = make(spec, 64)
@@ -135,7 +135,7 @@ def test_picked_queries_are_as_among_all(spec, dtype):
 
 @needs_kernels
 @pytest.mark.parametrize("dtype", TOLERANCE)
-def test_entries_of_trees_are_taken(dtype):
+def test_entries_of_trees_are_copied(dtype):
     torch.manual_seed(1)
     x = torch.randn(5, 9, HEADS, 16, dtype=dtype).transpose(1, 2)[:, :, 1:]  # a view
     trees, entries = torch.tensor([4, 0, 0]), torch.randint(8, (3, 6))[:, ::2]

@@ -150,7 +150,7 @@ FORMS = [
 @each_form
 @pytest.mark.parametrize("computed", [False, True], ids=["all", "some"])
 @pytest.mark.parametrize("changes", FORMS, ids=str)
-def test_states_are_those_of_float64(kernel_form, changes, computed, monkeypatch):
+def test_states_equal_those_in_float64(kernel_form, changes, computed, monkeypatch):
     model = make_model(**changes)
     exact = forced(copy.deepcopy(model).double(), computed=computed)
     decoder = prepared(model, "float32")
@@ -196,7 +196,7 @@ def test_one_call_in_another_dtype_is_as_exact_as_many_calls(kernel_form, change
     ],
     ids=str,
 )
-def test_searches_that_run_beside_each_other(precision, search):
+def test_searches_that_run_together_find_the_same_translations(precision, search):
     # The second batch begins beside the last hypotheses of the first.
     model = make_model(attention="softmax", decoder_positions="sinusoidal+rotary")
     config = GenerationConfig(beam=4, max_len_b=18, batch_size=7, workers=1, **search)

@@ -97,7 +97,7 @@ def cut(row, separator, read=False):
 
 @pytest.mark.parametrize("choices", MECHANISMS)
 @pytest.mark.parametrize("global_layers", [0, 1, 2])
-def test_one_sentence_is_translated_as_by_a_sentence_model(choices, global_layers):
+def test_one_sentence_equals_that_of_a_sentence_model(choices, global_layers):
     full = make_model(choices, aligned=False)
     model = make_model(choices, global_layers=global_layers)
     fitting = {k: v for k, v in model.state_dict().items() if k in full.state_dict()}
@@ -108,7 +108,7 @@ def test_one_sentence_is_translated_as_by_a_sentence_model(choices, global_layer
 
 
 @pytest.mark.parametrize("choices", MECHANISMS)
-def test_lower_layers_are_a_sentence_model(choices):
+def test_lower_layers_equal_a_sentence_model(choices):
     """Whole documents give what their sentences give alone, encoder and decoder."""
     full, model = make_model(choices, aligned=False), make_model(choices, global_layers=0)
     features = model(padded(SOURCE), padded(TARGET))
@@ -182,7 +182,7 @@ def test_greedy_steps_equal_the_full_pass(choices):
 
 @pytest.mark.parametrize("choices", MECHANISMS)
 @pytest.mark.parametrize("aligned", [False, True])
-def test_searches_that_go_on_together_take_the_steps_of_each(choices, aligned):
+def test_searches_that_run_together_equal_single_ones(choices, aligned):
     """They have other numbers of sentences, of beams and of tokens so far."""
     model = make_model(choices, aligned, **({"global_layers": 1} if aligned else {}))
     decoder, generator = FastDecoder(model), torch.Generator().manual_seed(3)
@@ -214,7 +214,7 @@ def test_searches_that_go_on_together_take_the_steps_of_each(choices, aligned):
 
 @pytest.mark.parametrize("choices", MECHANISMS)
 @pytest.mark.parametrize("aligned", [False, True])
-def test_computed_beams_are_as_they_would_be_among_all(choices, aligned):
+def test_computed_beams_equal_those_among_all(choices, aligned):
     model = make_model(choices, aligned, **({"global_layers": 1} if aligned else {}))
     generator = torch.Generator().manual_seed(3)
     tokens = torch.randint(4, VOCAB, (len(SOURCE), 4, 7), generator=generator)
@@ -239,7 +239,7 @@ def test_computed_beams_are_as_they_would_be_among_all(choices, aligned):
 
 
 @pytest.mark.parametrize("global_layers", [0, 1])
-def test_searches_that_go_on_together_align_as_each_does(global_layers):
+def test_searches_that_run_together_have_the_same_alignments(global_layers):
     model = make_model({"attention": "softmax"}, global_layers=global_layers)
     sources, tokens = (SOURCE[:1], SOURCE[1:]), [torch.full((n, 1), EOS) for n in (1, 2)]
     decoder = FastDecoder(model)
@@ -330,7 +330,7 @@ def test_gathered_sentences_equal_masks_over_the_document(global_layers):
 
 
 @pytest.mark.parametrize("global_layers", [0, 1])
-def test_weights_are_shown_in_the_document(global_layers):
+def test_weights_are_returned_for_the_whole_document(global_layers):
     model = make_model({"attention": "softmax"}, global_layers=global_layers)
     source, target = np.array(SOURCE[0]), np.array([*TARGET[0][1:], EOS])
     maps = {
@@ -352,7 +352,7 @@ def test_weights_are_shown_in_the_document(global_layers):
         assert (weights[own[t] == torch.from_numpy(theirs)].sum() - 1).abs() < 1e-6
 
 
-def test_statistics_count_the_keys_that_are_seen():
+def test_statistics_count_visible_keys():
     model = make_model({"attention": "softmax"}, global_layers=1)
     with record_attention(model.encoder, Need(telemetry=True)) as records:
         model.encode(padded(SOURCE[:2]))
@@ -426,7 +426,7 @@ def test_documents_may_be_longer_than_any_sentence(positions):
 )
 @pytest.mark.parametrize("free", [False, True], ids=["counted", "free"])
 @pytest.mark.parametrize("more", [{}, {"sampling": True}, {"beam_threshold": 4.0}], ids=str)
-def test_a_search_ends_each_sentence_before_it_is_too_long_for_the_model(choices, free, more):
+def test_a_search_ends_each_sentence_at_the_limit_of_the_model(choices, free, more):
     limits = {f"max_{side}_positions": 6 for side in ("source", "target")}
     limits = limits if "positions" in choices else {}
     model = make_model(choices, global_layers=0, **limits).float()
@@ -446,7 +446,7 @@ def test_a_search_ends_each_sentence_before_it_is_too_long_for_the_model(choices
     assert max(longest) <= 6 and (max(longest) == 6 or config.sampling)
 
 
-def test_limits_of_a_mechanism_are_those_of_sentences_in_the_lower_layers():
+def test_limits_of_a_mechanism_apply_to_sentences_in_lower_layers():
     choices = {"attention": "linformer:length=8", "decoder_attention": "cosformer:horizon=9"}
     for layers, most in ((0, (None, None)), (1, (8, 9))):
         model = EncoderDecoder(
@@ -465,7 +465,7 @@ def test_limits_of_a_mechanism_are_those_of_sentences_in_the_lower_layers():
                 search.step(torch.full((1, 4 if t else 1), token))
 
 
-def test_activations_may_be_computed_again():
+def test_recomputed_activations_have_the_same_gradients():
     gradients = []
     for again in (False, True):
         model = make_model({"attention": "reluformer"}, checkpoint_activations=again).train()
@@ -501,7 +501,7 @@ def test_gradients_of_the_gate():
         ({"document_attention": "full", "global_layers": 1}, None, "--global-layers"),
     ],
 )
-def test_settings_that_contradict_each_other(choices, separators, message):
+def test_contradicting_settings_are_an_error(choices, separators, message):
     with pytest.raises(ConfigError, match=message) as caught:
         config = TransformerConfig(**{**SIDES, "document_attention": "aligned", **choices})
         EncoderDecoder(config, VOCAB, VOCAB, PAD, separators)
