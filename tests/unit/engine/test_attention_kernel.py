@@ -1,4 +1,4 @@
-"""The kernels of decoding against PyTorch in float64, in every form that this processor has."""
+"""Kernels of decoding against PyTorch in float64, in every form that this processor can run."""
 
 import math
 import shutil
@@ -53,7 +53,7 @@ def make(spec, width, dtype=torch.float32):
 
 
 def heads_of(batch, num_tokens, width, seed):
-    """Return heads [B, H, N, d] as a projection makes them: with the heads of a token together."""
+    """Return heads [B, H, N, d] in the memory layout of a projection: tokens, then heads."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(batch, num_tokens, HEADS, width, generator=generator).transpose(1, 2)
 

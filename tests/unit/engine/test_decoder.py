@@ -1,4 +1,4 @@
-"""The fast decoder finds the translations of the plain one, whatever the model and the search."""
+"""The fast decoder finds the translations of the plain one, for all models and searches."""
 
 import copy
 
@@ -46,7 +46,7 @@ SEARCHES = [
 
 @pytest.fixture(params=[1, 3])
 def threads(request):
-    """Three threads are more than the kernels are wanted with."""
+    """Run with one thread, and with three, where most kernels are not used."""
     before = torch.get_num_threads()
     torch.set_num_threads(request.param)
     yield request.param

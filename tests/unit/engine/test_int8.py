@@ -48,7 +48,7 @@ def test_products_equal_those_of_the_rounded_values(bias, low, high, product):
     torch.manual_seed(1)
     linear = nn.Linear(48, 40, bias=bias).requires_grad_(False)
     x = torch.empty(3, 7, 48).uniform_(low, high) * torch.rand(3, 7, 1)
-    # The definition, in float64: weights and what comes in rounded by rows, by their ranges with 0.
+    # Compute the definition in float64: weights and inputs are rounded row by row.
     weight = linear.weight.double()
     row_scale = weight.abs().amax(1, keepdim=True) / 127
     least, most = x.double().amin(-1, True).clamp(max=0), x.double().amax(-1, True).clamp(min=0)
@@ -59,7 +59,7 @@ def test_products_equal_those_of_the_rounded_values(bias, low, high, product):
     expected = (levels - zero) * scale @ ((weight / row_scale).round() * row_scale).T
     if bias:
         expected += linear.bias.double()
-    # A number on the border of two levels may fall to either.
+    # A value on the border of two levels may be rounded to either.
     torch.testing.assert_close(Int8Linear(linear)(x).double(), expected, atol=0.02, rtol=0)
     assert (Int8Linear(linear)(x) - linear(x)).abs().max() < 0.02 * (high - min(low, 0))
 
@@ -78,7 +78,7 @@ def test_the_kernel_equals_onednn(kernel_form, rows, inputs, outputs, bias):
         pytest.skip("needs the kernels, and AVX512-VNNI")
     torch.manual_seed(rows)
     layer = Int8Linear(nn.Linear(inputs, outputs, bias=bias).requires_grad_(False))
-    # Whole numbers of which each row has all the range: no number is between two levels.
+    # Use integers over the full range of each row, so that no value lies between two levels.
     x = torch.randint(-100, 155, (rows, inputs)).float()
     x[:, :1], x[:, -1:] = -100.0, 154.0
     if inputs == 1:
@@ -114,7 +114,7 @@ def test_rows_of_zeros_empty_inputs_and_values_that_are_not_finite(product):
 
 @needs_int8
 def test_the_lowest_value_of_a_row_does_not_wrap_around(product):
-    # Where it is nearly half way between two levels.
+    # Choose lowest values that lie almost half way between two levels.
     generator = torch.Generator().manual_seed(1)
     k = 2 * torch.randint(1, 120, (50_000,), generator=generator) + 0.5
     high = torch.rand(len(k), generator=generator) + 0.5

@@ -1,4 +1,4 @@
-"""Searches by the kernels find what searches by PyTorch find."""
+"""Searches find the same hypotheses with and without kernels."""
 
 import pytest
 import torch

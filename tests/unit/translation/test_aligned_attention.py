@@ -1,4 +1,4 @@
-"""Aligned document attention: sentences in the lower layers, the document too in the upper."""
+"""Aligned document attention: sentences in lower layers, also the document in upper layers."""
 
 import math
 
@@ -52,7 +52,7 @@ TARGET = [[EOS, 5, 6, TSEP, 7, TSEP, 8, 9, 10, TSEP], [EOS, 11, TSEP, 12, 13, TS
 
 
 def settings(choices, **more):
-    """Give the mechanism to every slot that can have it, and softmax to the others."""
+    """Use the mechanism in every slot that supports it, and softmax in the others."""
     found = {**choices, **more}
     name = found["attention"]
     able = attentions.get(name.partition(":")[0]).capabilities
@@ -84,7 +84,7 @@ def padded(rows):
 
 
 def cut(row, separator, read=False):
-    """Return the sentences of a row; what is read begins with the separator that ends another."""
+    """Return the sentences of a row; a separator begins the next sentence in decoder inputs."""
     parts = [[]]
     for token in row:
         if read and token == separator:
@@ -109,7 +109,7 @@ def test_one_sentence_equals_that_of_a_sentence_model(choices, global_layers):
 
 @pytest.mark.parametrize("choices", MECHANISMS)
 def test_lower_layers_equal_a_sentence_model(choices):
-    """Whole documents give what their sentences give alone, encoder and decoder."""
+    """Encoder and decoder states of documents equal those of their single sentences."""
     full, model = make_model(choices, aligned=False), make_model(choices, global_layers=0)
     features = model(padded(SOURCE), padded(TARGET))
     states = model.encode(padded(SOURCE)).states
@@ -145,7 +145,7 @@ def test_only_upper_layers_read_other_sentences(global_layers):
 @pytest.mark.parametrize("choices", MECHANISMS)
 @pytest.mark.parametrize("global_layers", [0, 1, 2])
 def test_steps_equal_the_full_pass_for_every_beam(choices, global_layers):
-    """Beams have their separators at different places, and more of them than the source."""
+    """Beams have separators at different positions, and more separators than the source."""
     model = make_model(choices, global_layers=global_layers)
     source, steps = padded(SOURCE), 7
     generator = torch.Generator().manual_seed(3)
@@ -183,7 +183,7 @@ def test_greedy_steps_equal_the_full_pass(choices):
 @pytest.mark.parametrize("choices", MECHANISMS)
 @pytest.mark.parametrize("aligned", [False, True])
 def test_searches_that_run_together_equal_single_ones(choices, aligned):
-    """They have other numbers of sentences, of beams and of tokens so far."""
+    """The searches differ in the numbers of sentences, beams and tokens."""
     model = make_model(choices, aligned, **({"global_layers": 1} if aligned else {}))
     decoder, generator = FastDecoder(model), torch.Generator().manual_seed(3)
 
@@ -256,7 +256,7 @@ def heads(x):
 
 
 def dense(module, x, memory, visible, numbers=None):
-    """Softmax attention by a mask; with numbers, which are those of queries and keys, to all."""
+    """Return masked softmax attention, with vectors of ``numbers`` added to queries and keys."""
     queries, keys = x, memory
     if numbers is not None:
         queries, keys = (
@@ -380,7 +380,7 @@ def test_the_regulariser_reads_both_attentions():
 
 @pytest.mark.parametrize("choices", MECHANISMS)
 def test_sentences_in_parts_give_the_same_loss_and_gradients(choices, monkeypatch):
-    """In training sentences of like lengths are computed together; here as few as one by one."""
+    """Training computes sentences of similar lengths together; ``SHORT`` limits the groups."""
     model = make_model(choices, global_layers=1)
     modules = [module for module in model.modules() if isinstance(module, Attention)]
     able = all(module.capabilities.non_negative for module in modules)
@@ -398,7 +398,7 @@ def test_sentences_in_parts_give_the_same_loss_and_gradients(choices, monkeypatc
         grads = [parameter.grad for parameter in model.parameters()]
         found.append((output.loss, {n: m.total for n, m in output.metrics.items()}, grads))
         shares = sum(record.visibility.share for record in records)
-        assert shares == pytest.approx(9)  # of 6 modules, 3 of them with both attentions
+        assert shares == pytest.approx(9)  # 6 modules, 3 of which have both attentions
         assert (len(records) > 9) == (short == 1)
     torch.testing.assert_close(*found)
 

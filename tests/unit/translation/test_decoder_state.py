@@ -1,4 +1,4 @@
-"""Step-by-step decoding, whatever becomes of the beams, against the full forward pass."""
+"""Step-by-step decoding with any reordering of beams against the full forward pass."""
 
 import pytest
 import torch
@@ -33,7 +33,7 @@ def model(decoder_attention):
 
 
 class Checked:
-    """A decoder state, beside the hypotheses that it stands for."""
+    """A decoder state together with its hypotheses."""
 
     def __init__(self, m, beam_size, num_groups=1, seed=0):
         self.model = m

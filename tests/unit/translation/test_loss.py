@@ -87,7 +87,7 @@ PAIRS = [(0, 0, 0, 1), (0, 2, 1, 2), (0, 1, 1, 2), (1, 0, 3, 1)]
 
 
 def plain_alignment_loss(weights):
-    """Return the definition's value for the pairs, of weights [B, T, S] as nested lists."""
+    """Return the alignment loss by its definition, for weights [B, T, S] as nested lists."""
     loss = 0.0
     for row, source, target, count in PAIRS:
         total = sum(weights[row][target])
@@ -165,7 +165,7 @@ def test_alignments_need_weights_that_are_not_negative():
 
 
 class Adapter(nn.Module):
-    """The projection that it stands for, frozen, plus a product of two thin matrices."""
+    """A frozen projection plus a trained product of two thin matrices."""
 
     def __init__(self, projection):
         super().__init__()

@@ -26,7 +26,7 @@ def make_model(seed=0, **settings):
 
 
 def old_names(tensors, is_vision=False):
-    """Return the tensors as version 1 called and packed them."""
+    """Return the tensors with the names and shapes of version 1."""
     old = {}
     for name, tensor in tensors.items():
         if is_vision:
@@ -53,7 +53,7 @@ def write_old(path, tensors, **metadata):
 
 
 def old_settings(model):
-    """Return the settings of a translation model as version 1 called them."""
+    """Return the settings of a translation model with the names of version 1."""
     new = to_dict(model.config)
     added = ("feed_forward", "norm", "positions", "checkpoint_activations")
     old = {k: v for k, v in new.items() if k not in added and not k.endswith("_positions")}
@@ -128,7 +128,7 @@ def test_old_optimiser_state_and_raw_weights_are_renamed_and_split(tmp_path):
 
 
 def test_names_of_new_checkpoints_stay(tmp_path):
-    """A block of one's own may call its parts as they were called before."""
+    """A user's own block may use names of version 1 for its parts."""
     path = tmp_path / "new.safetensors"
     tensors = {"model.blocks.0.attention.in_proj_weight": torch.ones(6, 2)}
     write_old(path, tensors, version=2)

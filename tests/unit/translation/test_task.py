@@ -32,7 +32,7 @@ def preprocess(folder, **settings):
 
 
 def fairseq_folder(folder):
-    """A folder as fairseq-preprocess leaves it: no manifest, no raw text."""
+    """Write a folder like fairseq-preprocess: without manifest and raw text."""
     words = Dictionary.from_counts({"ein": 2, "Haus@@": 2, "boot": 2, ".": 2, "&apos;s": 1})
     for language in ("de", "en"):
         words.save(folder / f"dict.{language}.txt")
