@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from relu_nmt.attention.spec import AttentionPlace
-from relu_nmt.data.groups import SINGLE_SENTENCES
+from relu_nmt.data.documents import SINGLE_SENTENCES
 from relu_nmt.errors import DataError
 from relu_nmt.io.progress_bar import hidden_progress, progress_bar
 from relu_nmt.io.standard_streams import standard_input
@@ -154,6 +154,7 @@ def _translated(
         DataError: there are not as many prefixes as lines, or one cannot be forced.
     """
     options, done, never = settings.lines, 0, translator.sources.banned_ids(banned)
+    config = settings.search.resolved(workers=0)
     has_tabs = False
     for lines in read_buffers(file, options.input, options.buffer_size):
         own = _prefixes_of(prefixes, done, len(lines), options.prefixes)
@@ -173,7 +174,7 @@ def _translated(
                 label, len(lines), "lines", tells_waiting=True, only_if_slow=True
             ) as advance,
         ):
-            found = translator.translate_sentences(sources, settings.search, done, advance)
+            found = translator.translate_sentences(sources, config, done, advance)
         yield from zip(lines, encoded, found, strict=True)
         done += len(lines)
         if progress:  # what became of these lines is told before others are waited for

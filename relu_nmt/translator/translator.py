@@ -14,17 +14,13 @@ from relu_nmt.attention.kernels import set_attention_backend
 from relu_nmt.attention.spec import AttentionPlace
 from relu_nmt.config import from_flat
 from relu_nmt.data.dictionary import UNK
-from relu_nmt.data.groups import SINGLE_SENTENCES
+from relu_nmt.data.documents import SINGLE_SENTENCES
 from relu_nmt.errors import ConfigError, is_out_of_memory
 from relu_nmt.translation.agreement import require_same
 from relu_nmt.translation.attention_maps import AttentionMap, attention_weights, checked_place
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.loading import load_model
-from relu_nmt.translation.search.config import (
-    DocumentGenerationConfig,
-    GenerationConfig,
-    WindowConfig,
-)
+from relu_nmt.translation.search.config import GenerationConfig, WindowConfig
 from relu_nmt.translation.search.document_search import (
     DocumentSearch,
     SourceDocuments,
@@ -341,7 +337,7 @@ class Translator:
             banned: as in :meth:`translate`.
             forced: terms that the translation of each line must have, by document and line.
             ordered: whether each line's terms come in this order.
-            settings: instead of ``config``, fields of :class:`DocumentGenerationConfig`.
+            settings: instead of ``config``, fields of :class:`GenerationConfig`.
 
         Raises:
             ConfigError: a setting is unknown or out of range; or prefixes and forced terms of
@@ -352,7 +348,7 @@ class Translator:
         lines = [as_lines(document) for document in documents]
         limit = self.max_doc_tokens if max_doc_tokens is None else max_doc_tokens
         windows = WindowConfig(limit, window_overlap, repair=True)
-        config = self._config(config, settings, DocumentGenerationConfig)
+        config = self._config(config, settings).resolved(documents=True)
         never = self.sources.banned_ids(banned)
         sources = self.sources.documents(lines, prefixes, never, forced, ordered)
         found = self.translate_in_windows(sources, windows, config)
@@ -463,13 +459,9 @@ class Translator:
         return AttentionMap(place.slot, place.layer, place.head, queries, keys, weights)
 
     @staticmethod
-    def _config(
-        config: GenerationConfig | None,
-        settings: dict[str, Any],
-        kind: type[GenerationConfig] = GenerationConfig,
-    ) -> GenerationConfig:
+    def _config(config: GenerationConfig | None, settings: dict[str, Any]) -> GenerationConfig:
         if config is None:
-            return from_flat(kind, settings)
+            return from_flat(GenerationConfig, settings)
         if settings:
             raise ConfigError(f"give either config or settings ({', '.join(settings)}), not both")
         return config
@@ -478,9 +470,10 @@ class Translator:
         """Warn the caller of the caller, if translations reached the longest output."""
         if not number:
             return
-        longest = f"{config.max_len_b} token{'' if config.max_len_b == 1 else 's'}"
-        if config.max_len_a:
-            longest = f"{config.max_len_a:g} * source + {longest}"
+        a, b = config.longest_output
+        longest = f"{b} token{'' if b == 1 else 's'}"
+        if a:
+            longest = f"{a:g} * source + {longest}"
         if (most := self.ensemble.max_positions) is not None:
             longest += f", and {most - 1} at most"
         warnings.warn(

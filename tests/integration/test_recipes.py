@@ -11,9 +11,10 @@ from relu_nmt.recipes import average, preprocess, score, train_images, train_tra
 from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.vision.loading import ImageClassifier
 from tests.markdown import code_blocks
+from tests.tiny import write_lines
 from tests.unit.vision.made_images import make_squares
 
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs/guide/training.md"
 
 
 @pytest.fixture(autouse=True)
@@ -35,8 +36,7 @@ def folder(tmp_path_factory):
             " ".join(str(rng.randint(0, 99)) for _ in range(rng.randint(1, 9)))
             for _ in range(count)
         ]
-        for language in ("de", "en"):
-            (folder / f"text/{split}.{language}").write_text("".join(f"{x}\n" for x in lines))
+        write_lines(folder / "text", split, lines)
     return folder
 
 
@@ -114,9 +114,9 @@ def test_scores_are_numbers(folder):
         result["d-BLEU"]
 
 
-def test_the_readme_trains_goes_on_and_translates(folder, tmp_path, monkeypatch, capfd):
-    section = README.read_text("utf-8").partition("From Python:")[2]
-    code = code_blocks(section, "python")[0].text
+def test_the_guide_trains_resumes_and_translates(folder, tmp_path, monkeypatch, capfd):
+    [block] = code_blocks(PAGE.read_text("utf-8"), "python")
+    code = block.text
     for large, small in (
         ("reluformer_iwslt_de_en", "reluformer_tiny"),
         ("20_000", "3"),

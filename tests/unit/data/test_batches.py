@@ -8,16 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relu_nmt.config.shared import BatchingConfig, BatchLimits
-from relu_nmt.data.batches import (
+from relu_nmt.data.batch_plan import plan_batches
+from relu_nmt.data.documents import write_documents
+from relu_nmt.data.indexed_dataset import IndexedDataset, IndexedDatasetWriter
+from relu_nmt.data.split import Split
+from relu_nmt.data.translation_batches import (
     TranslationBatches,
     collate,
-    plan_batches,
     refuse_too_long,
     shift_right,
 )
-from relu_nmt.data.groups import write_documents
-from relu_nmt.data.indexed_dataset import IndexedDataset, IndexedDatasetWriter
-from relu_nmt.data.split import Split
 from relu_nmt.errors import ConfigError, DataError
 
 
@@ -115,7 +115,7 @@ def test_the_mixture_is_described_by_length(split):
     assert sum(d["documents"] for d in descriptions) == 40
 
 
-def test_nothing_left(split):
+def test_an_empty_selection_is_an_error(split):
     with pytest.raises(DataError, match="every sentence is longer than 2 tokens; raise --max-doc"):
         TranslationBatches(split, BatchLimits(max_tokens=64), (2,), seed=1)
 
@@ -137,13 +137,13 @@ def test_padding_is_on_the_right():
     assert all(tensor.dtype == torch.int64 for tensor in tensors)
 
 
-def test_empty_sentences():
+def test_empty_sentences_are_batched():
     batch = collate([(np.array([2]), np.array([2]))], [0])
     assert batch.tgt_tokens.tolist() == [[2]]
     assert batch.prev_output_tokens.tolist() == [[2]]
 
 
-def test_source_only():
+def test_source_only_data_has_no_targets():
     batch = collate([(np.array([4, 2]), None)], [0])
     assert batch.tgt_tokens is None
     assert batch.prev_output_tokens is None
@@ -181,7 +181,7 @@ def test_a_limit_of_one_gives_the_batches_of_single_sentences(split):
     assert tokens_of(plain, 2) == tokens_of(TranslationBatches(split, limits, (1,), seed=3), 2)
 
 
-def test_sentences_longer_than_a_batch(split):
+def test_sentences_longer_than_a_batch_get_their_own(split):
     limits = BatchLimits(max_tokens=32)
     kept = TranslationBatches(split, limits, seed=1)
     assert (kept.num_skipped, 7 in sentences_of(tokens_of(kept, 1))) == (0, True)
@@ -272,7 +272,7 @@ def test_epochs_and_seeds_differ():
     assert {frozenset(b) for b in plans[0]} != {frozenset(b) for b in plans[1]}
 
 
-def test_like_lengths_come_together():
+def test_similar_lengths_share_batches():
     generator = np.random.default_rng(0)
     source = generator.integers(1, 60, 5000).astype(np.int32)
     target = np.maximum(1, source + generator.integers(-5, 6, 5000)).astype(np.int32)
@@ -289,7 +289,7 @@ def test_without_a_seed_batches_come_in_order_of_length():
     assert batches_of(plan) == [[3, 0], [2, 1]]
 
 
-def test_source_only_and_empty_data():
+def test_source_only_and_empty_data_are_planned():
     assert len(plan_batches(np.zeros(0, np.int32), None, BatchLimits(10), (1, 1))) == 0
 
 
@@ -303,7 +303,7 @@ def test_planning_millions_of_pairs_takes_seconds():
     assert time.process_time() - start < 4
 
 
-def test_config_needs_a_sensible_limit():
+def test_limits_must_be_positive():
     with pytest.raises(ConfigError, match="--max-tokens or --batch-size"):
         BatchingConfig()
     with pytest.raises(ConfigError, match="--batch-size 0"):

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from relu_nmt.errors import ConfigError, DataError
-from relu_nmt.evaluation.bleu import CompoundTokenizer, MetricConfig, ScoringConfig
+from relu_nmt.evaluation.metrics import CompoundTokenizer, MetricConfig, ScoringConfig
 
 
 def plain_bleu(hypotheses, references):
@@ -71,7 +71,7 @@ def test_the_bleu_of_split_compounds_is_that_of_lines_split_before():
     assert "tok:compound" in score.signature
 
 
-def test_the_signature_tells_the_settings():
+def test_the_signature_names_the_settings():
     score = MetricConfig(lowercase=True).score(["A big dog."], [["a big dog."]])
     assert score.value == pytest.approx(100)
     assert "case:lc" in score.signature
@@ -84,13 +84,13 @@ def test_the_signature_tells_the_settings():
     )
 
 
-def test_several_references():
+def test_several_references_are_used():
     score = MetricConfig().score(["a b c d"], [["x y z w"], ["a b c d"]])
     assert score.value == pytest.approx(100)
     assert "nrefs:2" in score.signature
 
 
-def test_chrf_and_sentence_bleu():
+def test_chrf_and_sentence_bleu_equal_those_of_sacrebleu():
     assert MetricConfig("chrf").score(["a dog is"], [["a dog is"]]).value == pytest.approx(100)
     assert "nw:2" in MetricConfig("chrf", word_order=2).score(["a dog"], [["a cat"]]).signature
     assert MetricConfig().sentence_score("a dog", ["a dog"]).value == pytest.approx(100)
@@ -99,7 +99,7 @@ def test_chrf_and_sentence_bleu():
     )
 
 
-def test_mistakes_are_named():
+def test_mistakes_are_errors():
     with pytest.raises(DataError, match=r"2 translations, but 1 references"):
         MetricConfig().score(["a", "b"], [["a"]])
     with pytest.raises(DataError, match="no lines"):
@@ -110,7 +110,7 @@ def test_mistakes_are_named():
         MetricConfig(order=0).score(["a"], [["a"]])
 
 
-def test_scoring_flags_that_contradict_each_other():
+def test_contradictory_scoring_flags_are_errors():
     assert ScoringConfig(sacrebleu=True).scoring == "sacrebleu"
     for wrong in ({"sacrebleu": True}, {"sacrebleu_tokenizer": "13a"}):
         with pytest.raises(ConfigError, match="--scoring bleu"):

@@ -14,14 +14,10 @@ from relu_nmt.tokenization.pipeline import JoinedPieces, TextPipeline
 from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.loading import build_model, load_model
-from relu_nmt.translation.search.config import (
-    DocumentGenerationConfig,
-    GenerationConfig,
-    WindowConfig,
-)
-from relu_nmt.translation.search.document_search import Window
+from relu_nmt.translation.search.config import GenerationConfig, WindowConfig
 from relu_nmt.translation.search.hypotheses import Hypothesis
 from relu_nmt.translation.search.translations import SourceLimit, Translation
+from relu_nmt.translation.search.windows import Window
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator import Translator
 
@@ -365,7 +361,7 @@ def test_behind_a_context_the_best_new_text_comes_first(seed):
     separated = Translator([make_model(task, seed)], task, "cpu")
     shorten_sentences(separated)
     documents = separated.sources.documents([["ein Haus", "das Haus", "Haus gross", "gross ."]])
-    config = DocumentGenerationConfig(beam=6, nbest=6, max_len_b=20)
+    config = GenerationConfig(beam=6, nbest=6, max_len_b=20).resolved(documents=True)
     found = separated.translate_in_windows(documents, WindowConfig(8, 1, repair=True), config)
     assert any(own.window.context < own.window.first for own in found.windows)
     for own in found.windows:
