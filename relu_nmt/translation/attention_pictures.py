@@ -48,7 +48,6 @@ class SentenceMap:
     """A map of one sentence or of several joined.
 
     Args:
-        map: the weights and their labels.
         query_sentences: [Nq] number of each query's sentence; None: a single sentence.
         key_sentences: [Nk] likewise.
     """

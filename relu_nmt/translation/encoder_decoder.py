@@ -14,8 +14,6 @@ class EncoderDecoder(nn.Module):
     """An encoder-decoder for token sequences.
 
     Args:
-        config: shape and attentions.
-        source_vocab_size: number of source symbols.
         target_vocab_size: number of target symbols V.
         pad_index: id of the padding symbol on both sides.
         separators: ids of the symbols that end source and target sentences; None: no separators.

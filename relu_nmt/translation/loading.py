@@ -72,8 +72,6 @@ class LoadedModel:
     """A model in evaluation mode, with its task.
 
     Args:
-        model: the model.
-        task: its text steps and dictionaries.
         max_doc_tokens: number of tokens of the longest groups of sentences in training; 1: single
             sentences.
     """

@@ -32,7 +32,6 @@ class InputEmbedding(nn.Module):
     """Token vectors times sqrt(D) plus position vectors, then an optional norm and dropout.
 
     Args:
-        config: the model's settings.
         side: ``encoder`` or ``decoder``.
         tokens: the table [V, D], possibly shared with other parts of the model.
 
@@ -72,9 +71,7 @@ class TransformerStack(nn.Module):
     """Embedding, layers and, if pre-norm, a final norm: the base of encoder and decoder.
 
     Args:
-        config: the model's settings.
         tokens: table of the symbols [V, D].
-        pad_index: id of the padding symbol.
     """
 
     side: ClassVar[str]

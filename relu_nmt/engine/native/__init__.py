@@ -40,7 +40,6 @@ class Struct:
     """A struct of arguments.inc: its fields by kind, each kind in the order of the table.
 
     Args:
-        name: its name.
         fields: the entries between STRUCT and END: pointers, then nested structs, then sizes.
     """
 
