@@ -27,7 +27,7 @@ def run(settings: Settings, *, progress: bool = True) -> None:
         import uvicorn
 
         from relu_nmt.applications.serving.app import ServerLimits, make_app
-        from relu_nmt.applications.serving.protocol import ImpatientProtocol
+        from relu_nmt.applications.serving.limits import ImpatientProtocol
     except ImportError as error:
         raise MissingExtraError(
             f'the server needs the package {error.name}: pip install "relu-nmt[serve]"'

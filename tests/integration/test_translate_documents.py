@@ -8,6 +8,7 @@ import io
 import json
 import random
 import sys
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -91,7 +92,7 @@ def folder(tmp_path_factory):
 def copying(monkeypatch):
     """Replace the search by a copy of the source in which 3 becomes 4."""
 
-    def copy(self, sources, config, first_id=0, on_progress=None):
+    def copy(self, sources):
         dictionary = self.task.target_dictionary
         wrong = {dictionary.index("3"): dictionary.index("4")}
         found = []
@@ -102,7 +103,7 @@ def copying(monkeypatch):
             found.append([Translation(self.task.target_text.decode(tokens), tokens, hypothesis)])
         return found
 
-    monkeypatch.setattr(Translator, "translate_sentences", copy)
+    monkeypatch.setattr(Translator, "searcher", lambda self, *_: partial(copy, self))
 
 
 def run(command, *arguments, expect=0):
@@ -123,14 +124,14 @@ def lines_of(output, kind):
 
 
 def test_the_speed_in_the_results_is_without_what_comes_once(folder, capsys, copying, monkeypatch):
-    sizes, clock, translate = [], [0.0], Translator.translate_sentences
+    sizes, clock, searcher = [], [0.0], Translator.searcher
 
-    def slow_at_first(self, sources, *others):
+    def slow_at_first(self, sources):
         clock[0] += 1 if sizes else 100
         sizes.append(len(sources))
-        return translate(self, sources, *others)
+        return searcher(self)(sources)
 
-    monkeypatch.setattr(Translator, "translate_sentences", slow_at_first)
+    monkeypatch.setattr(Translator, "searcher", lambda self, *_: partial(slow_at_first, self))
     told = SimpleNamespace(perf_counter=lambda: clock[0])
     monkeypatch.setattr("relu_nmt.recipes.translate_split.time", told)
     _, results = generate_documents(folder, capsys, "sep", 12)

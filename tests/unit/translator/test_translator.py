@@ -23,7 +23,7 @@ from relu_nmt.translation.search.document_search import Window
 from relu_nmt.translation.search.hypotheses import Hypothesis
 from relu_nmt.translation.search.translations import SourceLimit, Translation
 from relu_nmt.translation.task import TranslationTask
-from relu_nmt.translator import Translator
+from relu_nmt.translator import TranslationRequest, Translator
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*reached the longest output")
 
@@ -232,7 +232,7 @@ def test_a_source_too_long_for_learned_positions_is_an_error():
     model = make_model(task, encoder_positions="learned", max_source_positions=4)
     translator = Translator([model], task, "cpu")
     assert translator.max_source_positions == 4
-    with pytest.raises(DataError, match="--max-source-positions 4"):
+    with pytest.raises(DataError, match="the model can read 4"):
         translator.translate(["ein Haus ist gross ."], **SHORT)
 
 
@@ -240,7 +240,7 @@ def test_a_line_too_long_is_told_before_any_is_translated(monkeypatch):
     task = make_task().with_sentence_separator()
     model = make_model(task, encoder_positions="learned", max_source_positions=6)
     translator = Translator([model], task, "cpu")
-    monkeypatch.setattr(translator, "translate_sentences", None)
+    monkeypatch.setattr(translator, "searcher", lambda *_: pytest.fail)
     with pytest.raises(DataError, match="the model can read 6"):
         lines = ["Haus"] * 9 + ["das Haus ist gross und ein Haus"]
         translator.translate_document(lines, max_doc_tokens=6, window_overlap=1)
@@ -323,9 +323,7 @@ def test_without_separators_a_group_gives_a_line(translator, monkeypatch):
         lines, beam=2, max_len_a=1.5, max_len_b=50
     )
     copy = [Translation("all of it", ["all"], Hypothesis(np.array([4, 2]), -1.0, -np.ones(2)))]
-    monkeypatch.setattr(
-        translator, "translate_sentences", lambda sources, *_: [copy for _ in sources]
-    )
+    monkeypatch.setattr(translator, "searcher", lambda *_: lambda sources: [copy for _ in sources])
     assert translator.translate_document(lines, max_doc_tokens=20) == ["all of it"]
     with pytest.raises(ConfigError, match=r"--window-overlap 1: .*--sentence-separator"):
         translator.translate_document(lines, max_doc_tokens=20, window_overlap=1)
@@ -333,14 +331,20 @@ def test_without_separators_a_group_gives_a_line(translator, monkeypatch):
 
 def test_an_overlap_forces_what_the_context_was_translated_to(separated, monkeypatch):
     asked = []
-    search = separated.translate_sentences
+    searcher = separated.searcher
 
-    def note(sources, *arguments):
-        found = search(sources, *arguments)
-        asked.append([(source, best) for source, (best, *_) in zip(sources, found, strict=True)])
-        return found
+    def noting(*arguments):
+        search = searcher(*arguments)
 
-    monkeypatch.setattr(separated, "translate_sentences", note)
+        def note(sources):
+            found = search(sources)
+            pairs = zip(sources, found, strict=True)
+            asked.append([(source, best) for source, (best, *_) in pairs])
+            return found
+
+        return note
+
+    monkeypatch.setattr(separated, "searcher", noting)
     shorten_sentences(separated)
     # A limit that only ever leaves room for one new sentence and one of context.
     lines = ["ein Haus", "das Haus", "Haus gross", "gross ."]
@@ -353,7 +357,7 @@ def test_an_overlap_forces_what_the_context_was_translated_to(separated, monkeyp
         # The model's own probabilities of the new text, behind the context.
         whole = np.concatenate([source.context, best.hypothesis.tokens])
         pair = replace(source, reference=whole, context=np.zeros(0, dtype=np.int64))
-        [[scored]] = search([pair], GenerationConfig(score_reference=True))
+        [[scored]] = searcher(GenerationConfig(score_reference=True))([pair])
         expected = scored.hypothesis.positional_scores[len(source.context) :]
         np.testing.assert_allclose(best.hypothesis.positional_scores, expected, atol=1e-4)
         assert best.score == pytest.approx(expected.mean(), abs=1e-4)
@@ -364,9 +368,9 @@ def test_behind_a_context_the_best_new_text_comes_first(seed):
     task = make_task().with_sentence_separator()
     separated = Translator([make_model(task, seed)], task, "cpu")
     shorten_sentences(separated)
-    documents = separated.sources.documents([["ein Haus", "das Haus", "Haus gross", "gross ."]])
+    request = TranslationRequest.of_lines(["ein Haus", "das Haus", "Haus gross", "gross ."])
     config = DocumentGenerationConfig(beam=6, nbest=6, max_len_b=20)
-    found = separated.translate_in_windows(documents, WindowConfig(8, 1, repair=True), config)
+    found = separated.answer(request, config, WindowConfig(8, 1, repair=True))
     assert any(own.window.context < own.window.first for own in found.windows)
     for own in found.windows:
         scores = [translation.score for translation in own.translations]
@@ -412,7 +416,8 @@ def test_a_separator_in_the_text_is_an_unknown_word():
 
 def test_tokens_stand_where_their_ids_do_behind_a_cut_sentence(separated):
     limit = SourceLimit(4, truncate=True, is_separated=True)
-    documents = separated.sources.documents([["das Haus ist gross .", "ein Haus"]]).limited(limit)
+    request = TranslationRequest.of_lines(["das Haus ist gross .", "ein Haus"])
+    documents = separated.sources.encode(request).limited(limit)
     source = documents.joined(Window(0, 0, 0, 2))
     assert source.tokens == ["das", "Haus", "<sep>", "ein", "Haus", "<sep>"]
     assert separated.task.source_dictionary.encode(source.tokens).tolist() == source.ids.tolist()

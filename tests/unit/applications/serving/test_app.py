@@ -103,10 +103,10 @@ def test_what_one_request_forces_or_bans_is_not_for_others():
 @pytest.mark.parametrize(
     ("asked", "status", "expected"),
     [
-        ({"prefixes": ["a"]}, 422, "prefixes: 1, but 2 lines; give one for each"),
-        ({"forced": [["a"]] * 3}, 422, "forced: 3, but 2 lines; give one for each"),
-        ({"forced": [["Xaver"], []]}, 422, "the term 'Xaver' cannot be forced"),
-        ({"forced": [[], ["a"]]}, 422, "the term 'a' cannot be forced: the line is blank"),
+        ({"prefixes": ["a"]}, 422, "1 prefixes, but 2 lines; give one for each"),
+        ({"forced": [["a"]] * 3}, 422, "3 lists of forced terms, but 2 lines; give one"),
+        ({"forced": [["Xaver"], []]}, 422, "line 1: the term 'Xaver' cannot be forced"),
+        ({"forced": [[], ["a"]]}, 422, "line 2: the term 'a' cannot be forced: the line is blank"),
         ({"forced": ["a", []]}, 422, "forced.0: "),
         ({"forced": [["a"] * 17, []]}, 422, "forced.0: List should have at most 16"),
         ({"banned": ["a"] * 201}, 422, "banned: List should have at most 200"),
@@ -498,13 +498,18 @@ class Slow:
     def __init__(self, translator):
         self.go = threading.Event()
         self.number = 0
-        self._search = translator.translate_sentences
-        translator.translate_sentences = self
+        searcher = translator.searcher
 
-    def __call__(self, *arguments):
+        def slow_searcher(config):
+            self._search = searcher(config)
+            return self
+
+        translator.searcher = slow_searcher
+
+    def __call__(self, sources):
         self.number += 1
         assert self.go.wait(60)
-        return self._search(*arguments)
+        return self._search(sources)
 
 
 @pytest.fixture
