@@ -1,4 +1,4 @@
-"""What models attend to, and how they were trained: one page for several checkpoints."""
+"""Analyse attention and training of several checkpoints, and write one page."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -38,17 +38,17 @@ from relu_nmt.translation.search.translations import SourceSentence, check_lengt
 from relu_nmt.translator import Translator
 
 AT_ONCE = 1000
-"""Sentences or groups that are read, sorted by length and analysed before the next ones."""
+"""Most sentences or groups to read, sort by length and analyse before the next ones."""
 
 
 @dataclass(frozen=True)
 class AnalysisResult:
-    """What was written, and what is in it.
+    """Written files, and the numbers in them.
 
     Args:
         report: the page.
         csv_files: the files beside it.
-        data: their numbers.
+        data: the numbers.
     """
 
     report: Path
@@ -60,12 +60,12 @@ def run(settings: Settings, *, progress: bool = True) -> AnalysisResult:
     """Analyse checkpoints on sentences or documents, and write the page and its CSV files.
 
     Args:
-        settings: which models, on what, and what is drawn.
-        progress: print what is written, and show how far it is.
+        settings: models, data and drawings.
+        progress: print the names of the files, and show a progress bar.
 
     Raises:
         ConfigError: a place that a model does not have, or a setting that does not fit.
-        CheckpointError: a checkpoint is missing, damaged, or of no translation model.
+        CheckpointError: a checkpoint is missing, damaged, or not a translation model.
         DataError: the split is missing, source-only, or without document boundaries, a log cannot
             be read, or a file cannot be written.
     """
@@ -89,7 +89,7 @@ def run(settings: Settings, *, progress: bool = True) -> AnalysisResult:
 
 
 def _courses(settings: Settings, names: Sequence[str]) -> list[Course]:
-    """Return the courses of the trainings of the checkpoints, where they are, and of the logs."""
+    """Return the courses of training of the checkpoints, if recorded, and of the logs."""
     found: dict[Path, Course] = {}
     for path, name in zip(settings.models.path, names, strict=True):
         results = Path(path).with_name(FILE_NAME)
@@ -101,11 +101,11 @@ def _courses(settings: Settings, names: Sequence[str]) -> list[Course]:
 
 
 class _Analyzer:
-    """Shows the sentences to the models.
+    """Runs the models on the sentences.
 
     Args:
-        settings: all of them.
-        names: of the checkpoints.
+        settings: all settings of the recipe.
+        names: names of the checkpoints.
     """
 
     def __init__(self, settings: Settings, names: Sequence[str]) -> None:
@@ -123,11 +123,11 @@ class _Analyzer:
         first = self._splits[0]
         if first.target is None:
             raise DataError(
-                f"split {subset}: source-only data; what models attend to is measured as they read "
-                "the references"
+                f"split {subset}: source-only data; attention is measured while the models read "
+                "the references; analyse a split that has them"
             )
         self._unit = "sentences" if limit in (None, SINGLE_SENTENCES) else "groups"
-        # The same for all models, even if some have separators, which count as tokens.
+        # Use the groups of the first model for all, although separators count as tokens.
         self._groups = first.groups(() if limit is None else (limit,))
         for number in self._options.examples:
             if number >= len(self._groups):
@@ -141,7 +141,8 @@ class _Analyzer:
         }
 
     def run(self, courses: Sequence[Course]) -> AnalysisReport:
-        """Return what is found."""
+        """Return the analysis of all models, with the examples."""
+        # Choose sentences at equal distances.
         number, total = self._options.sample or len(self._groups), len(self._groups)
         chosen = np.arange(total)
         if number < total:
@@ -157,14 +158,14 @@ class _Analyzer:
         return AnalysisReport(models, examples, courses, facts)
 
     def _pair(self, which: int, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return a sentence or group as a model reads it."""
+        """Return the source and target ids of a sentence or group for a model."""
         source, target = self._splits[which].joined(self._groups.sentences(number))
         assert target is not None, "source-only data is refused at the start"
         check_lengths([SourceSentence(source)], self._translators[which].max_source_positions)
         return source, target
 
     def _numbers(self, which: int, number: int) -> Numbers | None:
-        """Return the number of the sentence of each token of a group."""
+        """Return the sentence number of each source and target token; None for one sentence."""
         if self._unit == "sentences":
             return None
         split, sentences = self._splits[which], self._groups.sentences(number)
@@ -176,13 +177,13 @@ class _Analyzer:
         )
 
     def _analyze(self, which: int, chosen: np.ndarray) -> AnalyzedModel:
-        """Return what is found of one model."""
+        """Return the analysis of one model."""
         translator, name = self._translators[which], self._names[which]
         task, config = translator.task, translator.models[0].config
         dictionaries = task.source_dictionary, task.target_dictionary
         weights, memories = WeightStatistics(translator.ensemble, dictionaries), None
         branches = BranchStatistics(translator.ensemble)
-        with suppress(ConfigError):  # if they are no memories, the page says so
+        with suppress(ConfigError):  # the page reports networks that are no memories
             memories = MemoryStatistics(translator.ensemble)
         with progress_bar(f"analyse {name}", len(chosen), self._unit) as advance:
             for start in range(0, len(chosen), AT_ONCE):
@@ -236,10 +237,10 @@ class _Analyzer:
 
 
 def _weights_at(translator: Translator, place: AttentionPlace) -> AttentionPlace | None:
-    """Return the place; None if the attention there has no weights.
+    """Return the place; None if its attention has no weights.
 
     Raises:
-        ConfigError: there is no such layer or head.
+        ConfigError: no such layer or head.
     """
     model = single_model(translator.ensemble)
     if not attention_of(model, place.slot, place.layer).capabilities.weights:

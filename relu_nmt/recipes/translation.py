@@ -21,6 +21,7 @@ from relu_nmt.translation.search.shortlist import Shortlist
 from relu_nmt.translation.search.translations import SourceLimit, SourceSentence, Translation
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator import Translator
+from relu_nmt.translator.models import load_models
 
 MOST_NAMED = 10
 """Most line numbers in one note."""
@@ -42,18 +43,17 @@ def load_translator(options: ModelOptions, data: str | None = None) -> Translato
     dtype = autocast_dtype(options, torch.device(device))
     dtype = torch.int8 if options.int8 else dtype
     overrides = model_overrides(options.model_overrides)
-    backend = options.attention_backend
-    translator = Translator.from_checkpoint(options.path, device, dtype, backend, overrides)
+    models, task, max_doc_tokens = load_models(options.path, options.attention_backend, overrides)
+    task = _adapted_task(task, options, data)
+    shortlist = None
     if options.shortlist is not None:
-        task = translator.task
-        translator.shortlist = Shortlist.load(
+        shortlist = Shortlist.load(
             options.shortlist,
             task.source_dictionary,
             task.target_dictionary,
             pair_name(task.source_lang, task.target_lang),
         )
-    translator.task = _adapted_task(translator.task, options, data)
-    return translator
+    return Translator(models, task, device, dtype, max_doc_tokens, True, shortlist)
 
 
 def _adapted_task(

@@ -61,10 +61,10 @@ class Translator:
         max_doc_tokens: longest group of sentences in the training data, in tokens; 1: single
             sentences.
         packed: pack the weights for fast decoding; the models can no longer be trained.
+        shortlist: restricts the target vocabulary by the source words; None: no restriction.
 
     Attributes:
         sources: encodes requests as token ids.
-        shortlist: restricts the target vocabulary by the source words; None: no restriction.
 
     Raises:
         ConfigError: no model, no such device, or 8-bit integers on a device where they are slow.
@@ -90,6 +90,7 @@ class Translator:
         dtype: torch.dtype | None = None,
         max_doc_tokens: int = SINGLE_SENTENCES,
         packed: bool = False,
+        shortlist: Shortlist | None = None,
     ) -> None:
         if device is None:
             device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -112,7 +113,7 @@ class Translator:
         self.max_doc_tokens = max_doc_tokens
         self.ensemble = Ensemble(self.decoders, dtype=self.dtype)
         self.max_source_positions = self.ensemble.max_source_positions
-        self.shortlist: Shortlist | None = None
+        self.shortlist = shortlist
 
     @classmethod
     def from_checkpoint(
@@ -163,9 +164,8 @@ class Translator:
     def _of_state(cls, state: Mapping[str, Any]) -> "Translator":
         task = replace(TranslationTask.from_state(state["task"]), folder=state["folder"])
         models = [model_of(each, task) for each in state["models"]]
-        translator = cls(models, task, state["device"], state["dtype"], state["max_doc_tokens"])
-        translator.shortlist = state["shortlist"]
-        return translator
+        options = {name: state[name] for name in ("device", "dtype", "max_doc_tokens", "shortlist")}
+        return cls(models, task, **options)
 
     def translate(
         self,

@@ -192,6 +192,6 @@ def test_a_block_runs(page, number, given, tmp_path, monkeypatch):
             run_python(block.text, given)
 
 
-def test_what_is_not_run_is_there():
+def test_every_block_listed_as_not_run_is_in_the_pages():
     lines = itertools.chain(*(text.splitlines() for text in PAGES.values()))
     assert {pattern for line in lines for pattern in left_out(line.strip())} == NOT_RUN.keys()
