@@ -101,7 +101,7 @@ def _courses(settings: Settings, names: Sequence[str]) -> list[Course]:
 
 
 class _Analyzer:
-    """Runs the models on the sentences.
+    """Runs the models on the sentences. Methods take the ``index`` of a model.
 
     Args:
         settings: all settings of the recipe.
@@ -147,7 +147,7 @@ class _Analyzer:
         chosen = np.arange(total)
         if number < total:
             chosen = np.linspace(0, total - 1, number).round().astype(np.int64)
-        models = [self._analyze(which, chosen) for which in range(len(self._paths))]
+        models = [self._analyze(index, chosen) for index in range(len(self._paths))]
         examples = [self._example(number) for number in self._options.examples]
         every = "all" if len(chosen) == total else f"{len(chosen):,} of"
         facts = {"data": self._splits[0].stem, "read": f"{every} {total:,} {self._unit}"}
@@ -157,28 +157,28 @@ class _Analyzer:
             )
         return AnalysisReport(models, examples, courses, facts)
 
-    def _pair(self, which: int, number: int) -> tuple[np.ndarray, np.ndarray]:
+    def _pair(self, index: int, number: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the source and target ids of a sentence or group for a model."""
-        source, target = self._splits[which].joined(self._groups.sentences(number))
+        source, target = self._splits[index].joined(self._groups.sentences(number))
         assert target is not None, "source-only data is refused at the start"
-        check_lengths([SourceSentence(source)], self._translators[which].max_source_positions)
+        check_lengths([SourceSentence(source)], self._translators[index].max_source_positions)
         return source, target
 
-    def _numbers(self, which: int, number: int) -> Numbers | None:
+    def _numbers(self, index: int, number: int) -> Numbers | None:
         """Return the sentence number of each source and target token; None for one sentence."""
         if self._unit == "sentences":
             return None
-        split, sentences = self._splits[which], self._groups.sentences(number)
-        separated = self._translators[which].task.separators is not None
+        split, sentences = self._splits[index], self._groups.sentences(number)
+        separated = self._translators[index].task.separators is not None
         assert split.target_sizes is not None
         return (
             sentence_numbers(split.source_sizes[sentences], separated),
             sentence_numbers(split.target_sizes[sentences], separated),
         )
 
-    def _analyze(self, which: int, chosen: np.ndarray) -> AnalyzedModel:
+    def _analyze(self, index: int, chosen: np.ndarray) -> AnalyzedModel:
         """Return the analysis of one model."""
-        translator, name = self._translators[which], self._names[which]
+        translator, name = self._translators[index], self._names[index]
         task, config = translator.task, translator.models[0].config
         dictionaries = task.source_dictionary, task.target_dictionary
         weights, memories = WeightStatistics(translator.ensemble, dictionaries), None
@@ -188,8 +188,8 @@ class _Analyzer:
         with progress_bar(f"analyse {name}", len(chosen), self._unit) as advance:
             for start in range(0, len(chosen), AT_ONCE):
                 part = chosen[start : start + AT_ONCE].tolist()
-                pairs = [self._pair(which, number) for number in part]
-                numbers = [own for n in part if (own := self._numbers(which, n)) is not None]
+                pairs = [self._pair(index, number) for number in part]
+                numbers = [own for n in part if (own := self._numbers(index, n)) is not None]
                 sides = [source for source, _ in pairs], [target for _, target in pairs]
                 weights.add(*sides, numbers or None, advance)
                 branches.add(*sides)
@@ -197,7 +197,7 @@ class _Analyzer:
                     memories.add(*sides)
         return AnalyzedModel(
             name,
-            self._paths[which],
+            self._paths[index],
             {slot: config.attention_of(slot) for slot in SLOTS},
             config.feed_forward,
             weights.without_weights,
@@ -211,8 +211,8 @@ class _Analyzer:
         figures = []
         for text, places in self._places.items():
             found = {
-                self._names[which]: self._map(which, number, place)
-                for which, place in enumerate(places)
+                self._names[index]: self._map(index, number, place)
+                for index, place in enumerate(places)
                 if place is not None
             }
             if not found:
@@ -227,11 +227,11 @@ class _Analyzer:
         task, (source, target) = self._translators[0].task, self._pair(0, number)
         return Example(number, task.source_tokens(source), task.target_tokens(target), figures)
 
-    def _map(self, which: int, number: int, place: AttentionPlace) -> SentenceMap:
-        translator, (source, target) = self._translators[which], self._pair(which, number)
+    def _map(self, index: int, number: int, place: AttentionPlace) -> SentenceMap:
+        translator, (source, target) = self._translators[index], self._pair(index, number)
         words = SourceSentence(source, translator.task.source_dictionary.symbols_of(source))
         found = translator.attention_at(place, words, target)
-        of_source, of_target = self._numbers(which, number) or (None, None)
+        of_source, of_target = self._numbers(index, number) or (None, None)
         queries = of_source if place.slot == "encoder" else of_target
         return SentenceMap(found, queries, of_target if place.slot == "decoder" else of_source)
 

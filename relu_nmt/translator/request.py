@@ -235,7 +235,7 @@ class TextDecoder:
     def decode(
         self, sources: Sequence[SourceSentence], found: Sequence[Sequence[Hypothesis]]
     ) -> list[list[Translation]]:
-        """Return the translations that the hypotheses of each source stand for."""
+        """Return the hypotheses of each source as translations."""
         return [
             [self._translation(source.tokens, own) for own in hypotheses]
             for source, hypotheses in zip(sources, found, strict=True)

@@ -80,7 +80,7 @@ def folder(tmp_path_factory):
     preprocess.run(PreprocessConfig(**shared, **raw, destdir=str(folder / "raw-bin")))
     preprocess.run(PreprocessConfig(**shared, destdir=str(folder / "plain-bin")))
     for kept in [*(folder / "plain-bin").glob("*.raw"), folder / "plain-bin/manifest.json"]:
-        kept.unlink()  # what is left is what fairseq-preprocess makes
+        kept.unlink()  # the remaining files are those of fairseq-preprocess
     task = TranslationTask.from_data_folder(folder / "raw-bin")
     for seed in (1, 2, 3):
         save_model(folder / f"checkpoint{seed}.safetensors", task, seed)

@@ -1,6 +1,6 @@
-"""The blocks of pages that are no walk, as the tutorial is: each in a folder of its own.
+"""Run the code blocks of all pages but the tutorial, each in a folder of its own.
 
-What a block reads and does not make, the folder has: small files under the names of the pages.
+The folder holds small files under the names in the pages, for blocks that read files.
 """
 
 import fnmatch
@@ -108,7 +108,7 @@ def given(tmp_path_factory):
 
 
 def give(names, given):
-    """Put what has these names into the folder, unless it is there."""
+    """Put the files with these names into the folder, unless they are there."""
     for name in names:
         if name in given and not Path(name).exists():
             Path(name).parent.mkdir(exist_ok=True)
@@ -170,7 +170,7 @@ def grouped(page):
 
 
 def left_out(line):
-    """Return what in NOT_RUN a line is."""
+    """Return the patterns of NOT_RUN that match a line."""
     return [pattern for pattern in NOT_RUN if fnmatch.fnmatchcase(line, pattern)]
 
 

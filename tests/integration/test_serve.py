@@ -137,7 +137,7 @@ def test_a_person_translates_a_document_and_sees_the_attention(server, tmp_path)
         assert [target for _, target in pairs] == server.ask("translate", {"lines": sources})[1][
             "lines"
         ]
-        # A word shows what attends to it, by layer and head; another kind of attention, a head.
+        # Pointing at a word shows its attention by layer and head; then choose a slot and a head.
         x, y = browser.run(f"(at => [at.x + 4, at.y + 4])(({word}).getBoundingClientRect())")
         browser.point(x, y)
         browser.until("!document.getElementById('found').hidden")
@@ -241,7 +241,7 @@ def test_clients_that_do_not_read_do_not_block_others(checkpoint):
 
 
 def read_to_the_end(connection):
-    """Return what comes until the server ends the connection, politely or not."""
+    """Return all bytes until the server ends the connection, also after a reset."""
     parts = []
     with suppress(ConnectionError):
         parts.extend(iter(lambda: connection.recv(2**16), b""))

@@ -78,7 +78,7 @@ class Side:
         begin = sum(counts[:line])
         rows = list(range(begin, begin + sum(counts[line : line + 1])))
         if not rows:
-            raise ConfigError(f"line {line}: no token stands there; lines count from 0")
+            raise ConfigError(f"line {line}: the line has no token; lines count from 0")
         return rows
 
     def tokens(self, ticket: Ticket) -> list[ShownToken]:

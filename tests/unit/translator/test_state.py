@@ -146,7 +146,7 @@ def test_kernels_find_weights_that_moved_to_shared_memory(tmp_path):
     expected = found_by(translator)
     for model in translator.models:
         model.share_memory()
-    taken = [torch.full((64,), 7.0) for _ in range(1000)]  # what was freed
+    taken = [torch.full((64,), 7.0) for _ in range(1000)]  # reuse the freed memory
     assert found_by(translator) == expected and len(taken) == 1000
     for decoder in translator.decoders:
         assert decoder.layers_kernel is None or not decoder.layers_kernel._constant.is_moved

@@ -471,7 +471,7 @@ def test_translations_have_their_prefix_and_no_banned_term(translator):
     banned = [" ".join(words[:2]), "no such word"]
     other = translator.translate_nbest(lines, banned=banned, nbest=3, **SHORT)
     assert not any(banned[0] in one.text for one in other[1])
-    # What is forced may be what is banned elsewhere.
+    # A forced term may contain banned words.
     both = translator.translate(["ein Haus"], prefixes=["the big"], banned=["the"], **SHORT)
     assert both[0].startswith("the big") and "the" not in both[0].split()[2:]
 
@@ -492,7 +492,7 @@ def test_translations_contain_their_forced_terms(translator, ordered):
     assert ordered <= (found[0].index("a big dog") < found[0].index("the."))
     assert found[1] == "" and found[2] == translator.translate(lines, **SHORT)[2]
     assert found[3].split().count("big") >= 2
-    # What is forced may be what is banned elsewhere.
+    # A forced term may contain banned words.
     [[best]] = translator.translate_nbest(
         ["das"], forced=[["big dog"]], banned=["dog"], ordered=ordered, **SHORT
     )

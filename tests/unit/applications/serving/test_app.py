@@ -253,7 +253,7 @@ def post_scope(path, *headers):
 
 
 def status_of(app, *headers, path="/translate", method="POST", body=b'{"lines": ["ein Haus"]}'):
-    """Return the status for a request with these headers only, which no client has touched."""
+    """Return the status for a request with exactly these headers."""
     sent = []
 
     async def receive():
@@ -514,7 +514,7 @@ class Slow:
 
 @pytest.fixture
 def slow():
-    """Return a function that gives a client, and what holds its translator up."""
+    """Return a function that makes a client and the brake of its translator."""
     held = []
 
     def make(**limits):
@@ -679,7 +679,8 @@ def test_answers_to_posts_match_the_api_description(api, path, mode):
     @hypothesis_settings(max_examples=25, suppress_health_check=list(HealthCheck))
     def call(case):
         if mode == GenerationMode.POSITIVE:
-            for name in ("line", "prefixes", "forced"):  # whether they fit the lines is not told
+            # The description does not limit these by the number of lines.
+            for name in ("line", "prefixes", "forced"):
                 case.body.pop(name, None)
         call_and_validate(client, case)
 
