@@ -69,6 +69,7 @@ def run(settings: Settings, *, progress: bool = True) -> AnalysisResult:
         DataError: the split is missing, source-only, or without document boundaries, a log cannot
             be read, or a file cannot be written.
     """
+    # Read the courses of training before the long part.
     page = Path(settings.output)
     paths = settings.models.path
     check_writable("--output", settings.output)
@@ -78,6 +79,7 @@ def run(settings: Settings, *, progress: bool = True) -> AnalysisResult:
         data = AnalysisReport(courses=courses)
         if paths:
             data = _Analyzer(settings, names).run(courses)
+    # Write the page and its CSV files.
     texts = data.csv_files()
     files = [page.with_name(f"{page.stem}_{name}.csv") for name in texts]
     for file, text in zip(files, texts.values(), strict=True):
@@ -185,6 +187,7 @@ class _Analyzer:
         branches = BranchStatistics(translator.ensemble)
         with suppress(ConfigError):  # the page reports networks that are no memories
             memories = MemoryStatistics(translator.ensemble)
+        # Read some sentences at a time, with all statistics.
         with progress_bar(f"analyse {name}", len(chosen), self._unit) as advance:
             for start in range(0, len(chosen), AT_ONCE):
                 part = chosen[start : start + AT_ONCE].tolist()
@@ -217,6 +220,7 @@ class _Analyzer:
             }
             if not found:
                 continue
+            # Draw the mean of the heads, and each head.
             place = AttentionPlace.parse(text)
             name = SLOT_NAMES[place.slot]
             layer = "last layer" if place.layer == -1 else f"layer {place.layer}"

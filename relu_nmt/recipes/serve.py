@@ -55,6 +55,7 @@ def run(settings: Settings, *, progress: bool = True) -> None:
             "seconds": server.request_seconds,
             "most_connections": server.max_waiting + SPARE_CONNECTIONS,
         }
+        # Run the web server on the open port.
         config = uvicorn.Config(
             app,
             http=type("Protocol", (ImpatientProtocol,), attributes),

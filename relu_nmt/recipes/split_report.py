@@ -133,6 +133,7 @@ class AttentionReport:
         if options.print_attention is not None:
             place = AttentionPlace.parse(options.print_attention)
             self._place = checked_place(single_model(translator.ensemble), place)
+        # Make the statistics now: models without weights or memories are an error at the start.
         for flag, path, statistics in (
             ("--attention-stats", options.attention_stats, AttentionStatistics),
             ("--memory-stats", options.memory_stats, MemoryStatistics),

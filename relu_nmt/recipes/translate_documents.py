@@ -97,6 +97,7 @@ def run(settings: Settings, *, progress: bool = True) -> TextTranslation:
         progress_bar("translate", len(plan.windows), "groups", tells_waiting=True) as advance,
     ):
         found = translator.answer(sources, settings.search, windows, on_progress=advance)
+    # Join sentences to lines, and collect the notes.
     join = partial(_joined, language=translator.task.target_lang)
     text = _with_blank_lines(lines, map(join, found, paragraphs))
     report = [
@@ -156,6 +157,7 @@ def _too_long(
         places: line numbers of each document, from 0.
         paragraphs: the sentences of each of these lines.
     """
+    # Repeat the number of each line for each of its sentences.
     numbers = [
         number
         for own, lines in zip(places, paragraphs, strict=True)
@@ -191,6 +193,7 @@ def _report(
     sources: SourceDocuments, found: TranslatedDocuments, windows: WindowConfig, num_over_long: int
 ) -> str:
     """Return the line that counts lines, groups, mismatches and repetitions."""
+    # Name the size of the groups, then the exceptions.
     num_lines, limit = len(sources.sentences), windows.max_doc_tokens
     parts = [
         f"{num_lines:,} lines of {len(sources.counts):,} documents in {found.num_groups:,} "

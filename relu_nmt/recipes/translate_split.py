@@ -72,6 +72,7 @@ def _output(settings: Settings, progress: bool) -> Iterator[TextIO]:
 
     An error leaves no part of a results file behind.
     """
+    # Without a file, print to standard output or nowhere.
     path = settings.split.results_file
     if path is None:
         if progress:
@@ -83,6 +84,7 @@ def _output(settings: Settings, progress: bool) -> Iterator[TextIO]:
     folder = path.parent
     if os.path.lexists(folder) and not folder.is_dir():
         raise DataError(f"--results-path {folder}: is no folder; give the name of one")
+    # Write to a temporary file, which replaces the old one at the end.
     check_writable("--results-path", str(path))
     try:
         with (
@@ -124,6 +126,7 @@ class _SplitTranslator:
         self._split = self._task.load_split(settings.split.gen_subset)
         self._note = self._choose_length()
         self._config = settings.search.of_kind(documents=self._has_documents)
+        # Keep the shard; the windows before it only count for the numbers of the lines.
         before, num_shards = None, settings.split.num_shards
         if num_shards > 1:
             before, self._split = self._split.cut(settings.split.shard_id, num_shards)
@@ -227,6 +230,7 @@ class _SplitTranslator:
         Raises:
             DataError: no flag says whether to skip or to cut them.
         """
+        # Find the sentences above the limit, and treat them as the flags say.
         limit, sizes = self._limit, self._split.source_sizes
         too_long = sizes > (np.inf if limit.tokens is None else limit.tokens)
         number = int(too_long.sum())
@@ -258,6 +262,7 @@ class _SplitTranslator:
     def _take(self, translated: TranslatedDocuments) -> None:
         """Print the groups of some documents, and count them for the summary."""
         found = self._found
+        # Print the lines of each window.
         self._aligned += aligned_sentences(translated, sum(found.counts))
         for own in translated.windows:
             if not self._settings.split.quiet:
@@ -267,10 +272,12 @@ class _SplitTranslator:
                     lines += self._lines.hypothesis(number, translation)
                     lines += self._attention.lines(number, own.source, translation)
                 self._print("\n".join(lines))
+            # Keep the best translation.
             best = own.translations[0]
             found.groups.append(Line(best.text, best.tokens))
             found.counts.append(own.window.num_new)
             found.num_tokens += len(best.hypothesis.tokens)
+        # Add up the counts.
         found.num_mismatched = (found.num_mismatched or 0) + translated.num_mismatched
         found.num_undivided += translated.num_undivided
         found.num_at_limit += translated.num_at_limit
@@ -292,6 +299,7 @@ class _SplitTranslator:
             name = "chrf" if self._settings.score.scoring == "chrf" else "bleu"
             found.scores = {name: scorer.score(found.groups)}
             return
+        # Documents have d-BLEU and, if sentences can be counted, s-BLEU.
         counts = np.array(found.counts)
         found.scores = scorer.document_scores(found.documents, found.groups, counts)
         if found.num_mismatched is None:
@@ -313,6 +321,7 @@ class _SplitTranslator:
             self._print(found.mismatch_line())
         self._print(limit_note(found.num_at_limit, self._config))
         self._print(found.speed_line())
+        # Print the scores.
         options = self._settings.split
         part = f", shard {options.shard_id} of {options.num_shards}," * (options.num_shards > 1)
         beginning = f"Generate {split.name}{part} with beam={self._config.beam}"
@@ -328,6 +337,7 @@ class _SplitTranslator:
         if cut and found.scores and "s_bleu" not in found.scores:
             reason = "no document has as many sentences as its reference"
             self._print(f"{beginning}: s-BLEU: none, {reason}")
+        # Write the files.
         files = self._settings.documents
         if files.output is not None:
             text, notes = documents_text(found.documents, files.output_separator, files.output)

@@ -37,6 +37,7 @@ def load_translator(options: ModelOptions, data: str | None = None) -> Translato
     Raises:
         ReluNmtError: a checkpoint, the folder or a flag does not fit.
     """
+    # Choose device and dtype.
     device = "cuda" if torch.cuda.is_available() and not options.cpu else "cpu"
     if device == "cpu":
         keep_freed_memory()
@@ -44,6 +45,7 @@ def load_translator(options: ModelOptions, data: str | None = None) -> Translato
     dtype = torch.int8 if options.int8 else dtype
     overrides = model_overrides(options.model_overrides)
     models, task, max_doc_tokens = load_models(options.path, options.attention_backend, overrides)
+    # Adapt the text processing, and restrict the vocabulary.
     task = _adapted_task(task, options, data)
     shortlist = None
     if options.shortlist is not None:
@@ -91,6 +93,7 @@ class LineFormat:
         """Return the ``S-`` line, a ``C-`` line for each forced term, and the hypothesis lines."""
         dictionary, text = self._task.target_dictionary, self._task.target_text
         terms = (dictionary.symbols_of(term) for term in source.forced.terms)
+        # Print the source, its terms, and the hypotheses.
         lines = [self._source(number, source.tokens)]
         lines += [f"C-{number}\t{self._shown(tokens, text)}" for tokens in terms]
         return lines + [one for own in translations for one in self.hypothesis(number, own)]
@@ -106,6 +109,7 @@ class LineFormat:
 
     def hypothesis(self, number: int, translation: Translation) -> list[str]:
         """Return the ``H-``, ``D-``, ``P-`` and ``A-`` lines; scores are in base 2."""
+        # Convert the scores from nats to base 2.
         score = translation.score / math.log(2)
         by_position = translation.hypothesis.positional_scores / math.log(2)
         lines = [
@@ -248,6 +252,7 @@ def length_note(asked: int | None, trained: int, has_documents: bool = True) -> 
         >>> length_note(None, 128)
         'NOTE: sentences are joined up to 128 tokens, as in training; --max-doc-tokens changes it'
     """
+    # Say the length that is used, then the reason if it is not that of training.
     known = "single sentences" if trained == SINGLE_SENTENCES else f"up to {trained} tokens"
     if asked is not None and asked > trained:
         return f"NOTE: --max-doc-tokens {asked}, but the model was trained on {known}"

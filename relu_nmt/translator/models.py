@@ -48,6 +48,7 @@ def load_models(
                 f"'{os.pathsep.join(path)}': an empty name of a checkpoint; give a file, or "
                 f"several with {os.pathsep} between them"
             )
+    # Load the models, which must share dictionaries and text processing.
     loaded = [load_model(file, model_overrides) for file in path]
     for file, other in zip(path[1:], loaded[1:], strict=True):
         first = loaded[0].task.describe()
@@ -66,6 +67,7 @@ def model_state(model: EncoderDecoder) -> dict[str, Any]:
     Raises:
         ConfigError: the model has hooks; they exist in this process only.
     """
+    # Hooks are functions of this process.
     modules = dict(model.named_modules())
     for name, module in modules.items():
         if module._forward_hooks or module._forward_pre_hooks:
@@ -119,6 +121,7 @@ def foreign_classes(models: Sequence[EncoderDecoder], task: TranslationTask) -> 
     Raises:
         ConfigError: a class is from a file of ``--user-module``, which other processes cannot find.
     """
+    # Collect the classes of modules, tokenizers and subword models.
     found: set[type] = {type(module) for model in models for module in model.modules()}
     for text in (task.source_text, task.target_text):
         found |= {type(text.subword), *text.tokenizers}

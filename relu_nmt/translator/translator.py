@@ -103,6 +103,7 @@ class Translator:
             if is_out_of_memory(error):
                 raise
             raise ConfigError(f"device {device}: {str(error).splitlines()[0]}") from error
+        # 8-bit products replace modules of the models; their other modules compute in float32.
         self.dtype = None if dtype in (torch.float32, torch.int8) else dtype
         self.decoders = [
             engine.install(model, dtype)
@@ -317,6 +318,7 @@ class Translator:
                 "--window-overlap forces prefixes itself; it goes with neither "
                 "--prefix-size nor --score-reference"
             )
+        # Divide the documents into windows, and search these.
         positions, decode = self.ensemble.max_positions, self.task.target_text.decode
         planned = DocumentSearch(documents, windows, config, positions, decode)
         return planned.run(search or self.searcher(config, first_id, on_progress))
@@ -405,6 +407,7 @@ class Translator:
         """
         weights = attention_weights(self.ensemble, place, source.ids, target)  # [(H,) Q, K]
         place = checked_place(self.models[0], place)
+        # Name the tokens of both sides.
         dictionary = self.task.target_dictionary
         source_labels = [*source.tokens, dictionary[dictionary.eos_index]]
         labels = [dictionary[int(number)] for number in target]
@@ -417,6 +420,7 @@ class Translator:
         """Warn the caller of the public method if translations reached the longest output."""
         if not found.num_at_limit:
             return
+        # Name the limit: the settings', or the model's own.
         longest = f"{config.max_len_b} token{'' if config.max_len_b == 1 else 's'}"
         if config.max_len_a:
             longest = f"{config.max_len_a:g} * source + {longest}"

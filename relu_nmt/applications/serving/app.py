@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib.resources import files
 from typing import Any
 
@@ -38,7 +39,7 @@ from relu_nmt.translator import TranslationRequest, Translator
 
 PAGE = files("relu_nmt.applications.serving") / "templates" / "translate.html"
 PATHS = ("/", "/translate", "/attention", "/model", "/health", "/metrics", "/openapi.json")
-RETRY_SECONDS = "1"
+RETRY = {"Retry-After": "1"}
 WRITTEN_BYTES = 65_536
 """Longest part of an answer to hand to the connection at once."""
 MOST_UNREAD_BYTES = 2**25
@@ -52,6 +53,19 @@ REASONS = {
     503: "The server is stopping, or its memory does not suffice for this text.",
     504: "No answer within the time limit.",
 }
+NO_MEMORY = "not enough memory for this text; send fewer lines at a time"
+ERRORS: dict[type[Exception], tuple[int, str | None, bool]] = {
+    TooLarge: (413, None, False),
+    ReluNmtError: (422, None, False),
+    RequestGone: (504, "the request was given up", False),
+    Busy: (429, "too many requests for large answers; come back later, or ask for a line", True),
+    Closed: (503, "the server is stopping", True),
+    OutOfMemoryError: (503, NO_MEMORY, False),
+    MemoryError: (503, NO_MEMORY, False),
+    torch.OutOfMemoryError: (503, NO_MEMORY, False),
+    Exception: (500, "an error of the server; see its log", False),
+}
+"""Status, text (None: that of the error) and whether to come back later, for each error."""
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     status: {"model": schema.Problem, "description": text} for status, text in REASONS.items()
 }
@@ -87,6 +101,7 @@ class _UnreadAnswers:
     async def add(self, sending: asyncio.Future[None], size: int) -> None:
         """Wait until an answer of ``size`` bytes is sent or cancelled."""
         self._sizes[sending] = size
+        # Cancel the oldest answers until the rest fits.
         for oldest in list(self._sizes)[:-1]:
             if sum(self._sizes.values()) <= MOST_UNREAD_BYTES:
                 break
@@ -117,6 +132,7 @@ class _Answer(Response):
         await self._unread.add(sending, len(self.body))
 
     async def _send(self, send: Send) -> None:
+        # Each send waits until the connection accepts the part.
         head = {"status": self.status_code, "headers": self.raw_headers}
         await send({"type": "http.response.start", **head})
         for first in range(0, len(self.body), WRITTEN_BYTES):
@@ -147,16 +163,17 @@ class _Desk:
             HTTPException: 503 the server stops, 429 too many requests wait, 504 no time is left.
         """
         if not self.is_open:
-            raise HTTPException(503, "the server is stopping", {"Retry-After": RETRY_SECONDS})
+            raise HTTPException(503, "the server is stopping", RETRY)
         if self.num_waiting >= self._limits.max_waiting:
             text = f"{self.num_waiting} requests are waiting; come back later"
-            raise HTTPException(429, text, {"Retry-After": RETRY_SECONDS})
+            raise HTTPException(429, text, RETRY)
         # Start the work, and watch the connection: its next message says that the client left.
         ticket = Ticket()
         self._count(1)
         done = asyncio.get_running_loop().run_in_executor(self._pool, work, ticket)
         done.add_done_callback(lambda _: self._count(-1))
         left = asyncio.ensure_future(request.receive())
+        # Wait for the first event: the answer, the client's departure, or the time limit.
         waits: set[asyncio.Future[Any]] = {done, left}
         try:
             await asyncio.wait(
@@ -202,6 +219,7 @@ def make_app(
     """
     config, limits = config or DocumentGenerationConfig(), limits or ServerLimits()
     windows = windows or WindowConfig(translator.max_doc_tokens, repair=True)
+    # Start the model's thread, and the queue before it.
     metrics = Metrics()
     batcher = Batcher(
         translator.searcher(config),
@@ -210,7 +228,7 @@ def make_app(
         metrics.count_batch,
     )
     desk = _Desk(batcher, limits, metrics)
-    # Large answers leave an eighth of the places to other requests.
+    # Large answers leave an eighth of the queue to other requests.
     max_large = max(1, limits.max_waiting - max(1, limits.max_waiting // 8))
     service = TranslationService(translator, config, windows, limits.max_tokens, max_large, batcher)
     try:  # report settings that do not fit now, and not in the first answer
@@ -232,6 +250,7 @@ def make_app(
         redoc_url=None,
         lifespan=lifespan,
     )
+    # The middleware that is added last sees a request first.
     _add_routes(app, desk, service, limits, metrics)
     _add_errors(app)
     app.add_middleware(CheckHeaders, names=limits.allowed_hosts)
@@ -300,6 +319,7 @@ def _page() -> tuple[str, dict[str, str]]:
     text = PAGE.read_text("utf-8")
     rules = ["default-src 'none'", "connect-src 'self'", "img-src data:", "base-uri 'none'"]
     rules += ["form-action 'none'", "frame-ancestors 'none'"]
+    # Allow the inline script and style by their hashes.
     for kind in ("script", "style"):
         [inner] = re.findall(f"<{kind}>(.*?)</{kind}>", text, re.DOTALL)
         digest = base64.b64encode(hashlib.sha256(inner.encode()).digest()).decode()
@@ -314,52 +334,29 @@ def _page() -> tuple[str, dict[str, str]]:
 def _add_errors(app: FastAPI) -> None:
     """Make every error an answer with one line of JSON."""
 
-    def problem(status: int, text: str, headers: Any = None) -> JSONResponse:
-        return JSONResponse({"error": text}, status, headers)
-
     @app.exception_handler(RequestValidationError)
     async def wrong_request(_: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
         if first["type"] == "json_invalid":
-            return problem(422, f"the body is no JSON: {first['ctx']['error']}")
+            return _problem(422, f"the body is no JSON: {first['ctx']['error']}")
         place = ".".join(str(part) for part in first["loc"] if part != "body")
-        if not place:
-            return problem(422, "expected an object")
-        return problem(422, f"{place}: {first['msg']}")
+        return _problem(422, f"{place}: {first['msg']}" if place else "expected an object")
 
     @app.exception_handler(StarletteHTTPException)
     async def refused(_: Request, error: StarletteHTTPException) -> JSONResponse:
         # FastAPI answers 400 if it cannot read the JSON at all.
         status = 422 if error.status_code == 400 else error.status_code
-        return problem(status, str(error.detail), error.headers)
+        return _problem(status, str(error.detail), error.headers)
 
-    @app.exception_handler(TooLarge)
-    async def too_large(_: Request, error: TooLarge) -> JSONResponse:
-        return problem(413, str(error))
+    async def known(
+        status: int, text: str | None, retry: bool, _: Request, error: Exception
+    ) -> JSONResponse:
+        return _problem(status, text or str(error), RETRY if retry else None)
 
-    @app.exception_handler(ReluNmtError)
-    async def cannot(_: Request, error: ReluNmtError) -> JSONResponse:
-        return problem(422, str(error))
+    # Starlette chooses the handler of the nearest base class.
+    for kind, answer in ERRORS.items():
+        app.add_exception_handler(kind, partial(known, *answer))
 
-    @app.exception_handler(RequestGone)
-    async def gone(_: Request, __: RequestGone) -> JSONResponse:
-        return problem(504, "the request was given up")
 
-    @app.exception_handler(Busy)
-    async def busy(_: Request, __: Busy) -> JSONResponse:
-        text = "too many requests for large answers; come back later, or ask for a line"
-        return problem(429, text, {"Retry-After": RETRY_SECONDS})
-
-    @app.exception_handler(Closed)
-    async def closed(_: Request, __: Closed) -> JSONResponse:
-        return problem(503, "the server is stopping", {"Retry-After": RETRY_SECONDS})
-
-    @app.exception_handler(OutOfMemoryError)
-    @app.exception_handler(MemoryError)
-    @app.exception_handler(torch.OutOfMemoryError)
-    async def no_memory(_: Request, __: Exception) -> JSONResponse:
-        return problem(503, "not enough memory for this text; send fewer lines at a time")
-
-    @app.exception_handler(Exception)
-    async def unexpected(_: Request, __: Exception) -> JSONResponse:
-        return problem(500, "an error of the server; see its log")
+def _problem(status: int, text: str, headers: Any = None) -> JSONResponse:
+    return JSONResponse({"error": text}, status, headers)

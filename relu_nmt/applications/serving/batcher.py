@@ -89,6 +89,7 @@ class Turns:
             Busy: too many requests wait.
             RequestGone: the request was given up.
         """
+        # Join the queue, in which requests that were given up do not count.
         future: Future[None] = Future()
         with self._lock:
             waiting = [own for own in self._queue if not own.done()]
@@ -96,6 +97,7 @@ class Turns:
                 raise Busy
             self._queue = deque([*waiting, future])
         self._call_next()
+        # The turn is taken when another thread, or this one, sets the future.
         ticket.wait(future)
         try:
             yield
@@ -228,6 +230,7 @@ class Batcher:
         batch: list[tuple[_Order, int]] = []
         with self._changed:
             while not batch:
+                # Wait for the first order, and then a little for more.
                 self._changed.wait_for(lambda: self._orders or self._closed)
                 self._changed.wait_for(self._is_full, self._wait)
                 if self._closed:
@@ -253,10 +256,12 @@ class Batcher:
                 self._orders.popleft()
                 continue
             if order.call is not None:
+                # A function runs alone: before it, finish the sentences of this batch.
                 if not batch:
                     self._orders.popleft()
                     batch.append((order, 0))
                 break
+            # Take the order's next sentence if it fits, and put the order behind the others.
             tokens += len(order.sources[order.num_taken].ids)
             if batch and tokens > self._max_tokens:
                 break
@@ -279,12 +284,14 @@ class Batcher:
             found = self._search(sources)
             seconds = time.perf_counter() - start
         except Exception as error:
+            # The error belongs to one order only: find it by running each alone.
             if not others:
                 _fail(first.future, error)
                 return
             for order in (first, *others):
                 self._serve([own for own in batch if own[0] is order])
             return
+        # Give each order its translations; an order is answered when it has all of them.
         self._on_batch(len(sources), sum(len(source.ids) for source in sources), seconds)
         for (order, index), translations in zip(batch, found, strict=True):
             order.take_in(index, translations)

@@ -75,6 +75,7 @@ class CountAnswers:
         path = scope["path"] if scope["path"] in self.paths else "other"
         start, status = time.perf_counter(), 500
 
+        # Read the status from the messages of the application.
         async def sending(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
@@ -110,9 +111,11 @@ class CheckHeaders:
 
     def _problem(self, scope: Message) -> tuple[int, str] | None:
         """Return status and message for a request that is refused."""
+        # Header names and values in lower case; a header may occur several times.
         headers: dict[str, list[str]] = defaultdict(list)
         for name, value in scope["headers"]:
             headers[name.decode("latin-1").lower()].append(value.decode("latin-1").lower())
+        # Check the host, the origin and the type of the body, in this order.
         if self.names and not self._is_name(headers["host"]):
             text = "the Host header is not a name of this server; --allowed-hosts lists its names"
             return 400, text
@@ -139,6 +142,7 @@ def _is_own_page(headers: Mapping[str, list[str]]) -> bool:
     """
     if headers["sec-fetch-site"] == ["same-origin"]:
         return True
+    # Compare the origin's host and port with the names by which the client called the server.
     scheme, _, place = headers["origin"][-1].partition("://")
     if scheme not in PORTS or len(headers["origin"]) > 1:
         return False
@@ -173,6 +177,7 @@ class LimitBody:
             return
         except ConnectionAbortedError:
             return
+        # Pass the body on as a single message, and then the client's further messages.
         if body is None:
             text = f"more than {self.max_bytes:,} bytes; send less text at a time"
             await answer(send, 413, text)
@@ -248,6 +253,7 @@ class ImpatientProtocol(H11Protocol):
         super().connection_made(transport)
         transport.set_write_buffer_limits(0)  # call pause_writing for every unread answer
         self._silent_since = self.loop.time()
+        # Close the connection that has been silent for the longest time.
         if len(self.connections) > self.most_connections:
             others = [own for own in self.connections if own is not self]
             silent = [o for o in others if isinstance(o, ImpatientProtocol) and o.is_silent]

@@ -100,10 +100,12 @@ class TranslationService:
                 cannot force terms.
             DataError: the model cannot write a term, or a blank line has a prefix or terms.
         """
+        # Encode the document.
         translator, windows = self._translator, self._windows
         [lines] = map(list, request.documents)
         sentences = self._read(translator.sources.sentences(request), len(lines), ticket)
         documents = translator.sources.documents(sentences, [len(lines)])
+        # Divide it as the request says; single lines have no context.
         if max_doc_tokens is not None:
             overlap = 0 if max_doc_tokens == SINGLE_SENTENCES else windows.window_overlap
             windows = WindowConfig(max_doc_tokens, overlap, repair=True)
@@ -119,6 +121,7 @@ class TranslationService:
                     )
             return self._batcher.search(sources, ticket)
 
+        # Search its windows in batches with those of other requests.
         found = translator.answer(documents, self._config, windows, search=search)
         return {
             "lines": list(found[0]),
@@ -194,6 +197,7 @@ class TranslationService:
         Raises:
             TooLarge: too many.
         """
+        # The model computes all queries; the answer may have the rows of one line only.
         model = self._translator.models[0]
         layers = (model.encoder if slot == "encoder" else model.decoder).layers
         num_heads = len(layers) * attention_of(model, slot, 0).num_heads

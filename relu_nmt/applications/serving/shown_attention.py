@@ -189,12 +189,14 @@ def _widen(text: str, pieces: Sequence[str | None], found: dict[int, Span]) -> N
     missing = [0]  # running count of tokens that were not found
     for index, piece in enumerate(pieces):
         missing.append(missing[-1] + (bool(piece) and index not in found))
+    # Look at the text between each two found tokens, unless a missing token may own it.
     for before, behind in pairwise([None, *found, None]):
         first = 0 if before is None else before + 1
         if missing[len(pieces) if behind is None else behind] > missing[first]:
             continue
         begin = 0 if before is None else found[before].end
         end = len(text) if behind is None else found[behind].begin
+        # Words that touch a token become part of it.
         gap = text[begin:end]
         words = gap.split()
         if before is not None and words and gap.startswith(words[0]):
@@ -214,6 +216,7 @@ def _all_spans(text: str, pieces: Sequence[str | None], found: dict[int, Span]) 
     for index in reversed(range(len(pieces))):
         behind.append(found[index].begin if index in found else behind[-1])
     behind.reverse()
+    # Go through the tokens, and remember the end of the last found one.
     spans: list[Span] = []
     between: dict[int, Span] = {}
     last = 0
