@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import relu_nmt.cli
 from relu_nmt.cli.fairseq_flags import ELSEWHERE, NEAREST
 from relu_nmt.config import add_settings, read_settings
+from relu_nmt.config.command_line import HelpFormatter
 from relu_nmt.config.registry import close_names
 from relu_nmt.config.user_modules import FLAG, import_user_module
 from relu_nmt.errors import ConfigError, ReluNmtError, is_out_of_memory
@@ -81,9 +82,7 @@ def make_parser(prog: str, description: str, user_modules: bool = False) -> argp
         description: first text of ``--help``.
         user_modules: add a flag for files that register the user's own attention.
     """
-    parser = Parser(
-        prog=prog, description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(prog=prog, description=description, formatter_class=HelpFormatter)
     parser.add_argument(
         "--debug", action="store_true", help="show the trace of an error, not only its message"
     )
@@ -113,6 +112,7 @@ class RecipeCommand:
             is ``exit_code`` of its result, if there is one.
         user_modules: as in :func:`make_parser`.
         computes: the command runs a model: warn if other processes use the same cores.
+        most_used: names of the settings with which ``--help`` begins.
     """
 
     prog: str
@@ -121,11 +121,12 @@ class RecipeCommand:
     recipe: str
     user_modules: bool = True
     computes: bool = True
+    most_used: tuple[str, ...] = ()
 
     def parser(self) -> argparse.ArgumentParser:
         """Return the parser of the command's flags."""
         parser = make_parser(self.prog, self.description, self.user_modules)
-        add_settings(parser, self.settings_class)
+        add_settings(parser, self.settings_class, self.most_used)
         return parser
 
     def __call__(self, argv: Sequence[str] | None = None) -> int:

@@ -17,7 +17,23 @@ If the model was trained on documents and the folder has their boundaries, or wi
 makes the BLEU of documents that of tokenised text; chrF is always given.
 """
 
-main = RecipeCommand("relu-nmt-generate", DESCRIPTION, TranslateSplitSettings, "translate_split")
+main = RecipeCommand(
+    "relu-nmt-generate",
+    DESCRIPTION,
+    TranslateSplitSettings,
+    "translate_split",
+    most_used=(
+        "path",
+        "gen_subset",
+        "beam",
+        "nbest",
+        "lenpen",
+        "max_doc_tokens",
+        "int8",
+        "output",
+        "results",
+    ),
+)
 
 if __name__ == "__main__":
     raise SystemExit(main())

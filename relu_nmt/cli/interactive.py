@@ -17,7 +17,22 @@ translation as text, P- score of each token. These scores are log-probabilities 
 --format json are in nats (1 nat is 1.44 in base 2).
 """
 
-main = RecipeCommand("relu-nmt-interactive", DESCRIPTION, TranslateLinesSettings, "translate_lines")
+main = RecipeCommand(
+    "relu-nmt-interactive",
+    DESCRIPTION,
+    TranslateLinesSettings,
+    "translate_lines",
+    most_used=(
+        "path",
+        "input",
+        "beam",
+        "nbest",
+        "lenpen",
+        "prefixes",
+        "format",
+        "int8",
+    ),
+)
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -18,7 +18,18 @@ gives one line for each group of lines; --max-doc-tokens 1 translates line by li
 """
 
 main = RecipeCommand(
-    "relu-nmt-translate-document", DESCRIPTION, TranslateDocumentsSettings, "translate_documents"
+    "relu-nmt-translate-document",
+    DESCRIPTION,
+    TranslateDocumentsSettings,
+    "translate_documents",
+    most_used=(
+        "path",
+        "beam",
+        "max_doc_tokens",
+        "window_overlap",
+        "split_sentences",
+        "int8",
+    ),
 )
 
 if __name__ == "__main__":

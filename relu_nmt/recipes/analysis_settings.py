@@ -5,7 +5,7 @@ from relu_nmt.config import REQUIRED, group, like, option, settings
 from relu_nmt.config.files import READ, Files
 from relu_nmt.config.shared import PrecisionOptions, ProgressBarOptions, SubsetOptions
 from relu_nmt.data.data_folder import DATA_FILES
-from relu_nmt.data.groups import SINGLE_SENTENCES, DocumentConfig
+from relu_nmt.data.documents import SINGLE_SENTENCES, DocumentConfig
 from relu_nmt.errors import ConfigError
 from relu_nmt.recipes.translation_settings import ModelOptions
 

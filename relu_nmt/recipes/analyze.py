@@ -7,8 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from relu_nmt.applications.analysis.branches import BranchStatistics
-from relu_nmt.applications.analysis.memories import MemoryStatistics
+from relu_nmt.applications.analysis.memories import BranchStatistics, MemoryStatistics
 from relu_nmt.applications.analysis.report import (
     AnalysisReport,
     AnalyzedModel,
@@ -17,8 +16,8 @@ from relu_nmt.applications.analysis.report import (
 )
 from relu_nmt.applications.analysis.weights import Numbers, WeightStatistics
 from relu_nmt.attention.spec import SLOTS, AttentionPlace
-from relu_nmt.data.groups import SINGLE_SENTENCES
-from relu_nmt.data.split import sentence_numbers
+from relu_nmt.data.documents import SINGLE_SENTENCES
+from relu_nmt.data.groups import sentence_numbers
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io.progress_bar import hidden_progress, progress_bar
 from relu_nmt.recipes.analysis_settings import AnalysisSettings as Settings

@@ -11,7 +11,7 @@ from relu_nmt.recipes.translation_settings import (
     WindowOptions,
     refuse_references,
 )
-from relu_nmt.translation.search.config import DocumentGenerationConfig
+from relu_nmt.translation.search.config import GenerationConfig
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -86,7 +86,7 @@ class ServeSettings:
     model: ServedModelOptions = group("model", ServedModelOptions)
     server: ServerOptions = group("server", ServerOptions)
     documents: WindowOptions = group("documents", WindowOptions)
-    search: DocumentGenerationConfig = group("search", DocumentGenerationConfig)
+    search: GenerationConfig = group("search", GenerationConfig)
     refused: ClassVar = (
         *NEED_REFERENCES,
         *("nbest", "print_alignment", "truncate_source", "max_source_length", "seed"),

@@ -10,8 +10,8 @@ import numpy as np
 from relu_nmt.applications.analysis.attention import AttentionStatistics
 from relu_nmt.applications.analysis.memories import MemoryStatistics
 from relu_nmt.attention.spec import AttentionPlace
-from relu_nmt.data.groups import DOCUMENT_TAG
-from relu_nmt.evaluation.bleu import Score
+from relu_nmt.data.documents import DOCUMENT_TAG
+from relu_nmt.evaluation.metrics import Score
 from relu_nmt.evaluation.significance import SegmentStatistics
 from relu_nmt.recipes.output_files import check_writable, write_file
 from relu_nmt.recipes.split_settings import AttentionOptions

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from relu_nmt.data.groups import SEPARATOR_TESTS, SINGLE_SENTENCES, join_texts
+from relu_nmt.data.documents import SEPARATOR_TESTS, SINGLE_SENTENCES, join_texts
 from relu_nmt.errors import DataError
 from relu_nmt.io.progress_bar import hidden_progress, progress_bar
 from relu_nmt.io.text_lines import read_input, read_lines
@@ -22,14 +22,14 @@ from relu_nmt.recipes.translation import (
 )
 from relu_nmt.recipes.translation_settings import TextDocumentOptions
 from relu_nmt.recipes.translation_settings import TranslateDocumentsSettings as Settings
-from relu_nmt.tokenization.sentences import sentence_splitter
+from relu_nmt.tokenization.base import sentence_splitter
 from relu_nmt.translation.search.config import WindowConfig
 from relu_nmt.translation.search.document_search import (
     SourceDocuments,
     TranslatedDocuments,
-    WindowPlan,
 )
 from relu_nmt.translation.search.translations import SourceLimit
+from relu_nmt.translation.search.windows import WindowPlan
 from relu_nmt.translator import TranslationRequest
 
 is_blank = SEPARATOR_TESTS["blank"]
@@ -96,7 +96,8 @@ def run(settings: Settings, *, progress: bool = True) -> TextTranslation:
         hidden_progress(options.no_progress_bar or not progress),
         progress_bar("translate", len(plan.windows), "groups", tells_waiting=True) as advance,
     ):
-        found = translator.answer(sources, settings.search, windows, on_progress=advance)
+        config = settings.search.resolved(documents=True, workers=0)
+        found = translator.answer(sources, config, windows, on_progress=advance)
     # Join sentences to lines, and collect the notes.
     join = partial(_joined, language=translator.task.target_lang)
     text = _with_blank_lines(lines, map(join, found, paragraphs))
@@ -105,7 +106,7 @@ def run(settings: Settings, *, progress: bool = True) -> TextTranslation:
         _report(sources, found, windows, int(plan.groups().over_long.sum())),
         too_long_note(too_long, limit),
         _undivided_note(found),
-        limit_note(found.num_at_limit, settings.search),
+        limit_note(found.num_at_limit, config),
         _empty_note([line for own in found for line in own]),
     ]
     if progress:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from relu_nmt.attention.spec import AttentionPlace
-from relu_nmt.data.groups import SINGLE_SENTENCES
+from relu_nmt.data.documents import SINGLE_SENTENCES
 from relu_nmt.errors import DataError
 from relu_nmt.io.progress_bar import hidden_progress, progress_bar
 from relu_nmt.io.standard_streams import standard_input
@@ -146,6 +146,7 @@ def _translated(
         DataError: the number of prefixes is not that of the lines, or one cannot be forced.
     """
     options, done, has_tabs = settings.lines, 0, False
+    config = settings.search.resolved(workers=0)
     prefixes = None if options.prefixes is None else read_lines(options.prefixes)
     banned = () if options.banned_terms is None else read_lines(options.banned_terms)
     for lines in read_buffers(file, options.input, options.buffer_size):
@@ -173,7 +174,7 @@ def _translated(
                 label, len(lines), "lines", tells_waiting=True, only_if_slow=True
             ) as advance,
         ):
-            found = translator.answer(limited, settings.search, first_id=done, on_progress=advance)
+            found = translator.answer(limited, config, first_id=done, on_progress=advance)
         translations = [window.translations for window in found.windows]
         yield from zip(lines, encoded.sentences, translations, strict=True)
         done += len(lines)

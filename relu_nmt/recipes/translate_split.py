@@ -14,10 +14,11 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from relu_nmt.data.groups import SINGLE_SENTENCES, describe_lengths, lengths_in_words
-from relu_nmt.data.split import Split, longer_side
+from relu_nmt.data.documents import SINGLE_SENTENCES
+from relu_nmt.data.groups import describe_lengths, lengths_in_words, longer_side
+from relu_nmt.data.split import Split
 from relu_nmt.errors import DataError
-from relu_nmt.evaluation.bleu import Score
+from relu_nmt.evaluation.metrics import Score
 from relu_nmt.evaluation.split_score import AlignedSentence, SplitScorer, aligned_sentences
 from relu_nmt.io.progress_bar import hidden_progress, progress_bar
 from relu_nmt.io.safe_write import replacing
@@ -35,9 +36,9 @@ from relu_nmt.training.results import peak_gpu_bytes, peak_resident_bytes
 from relu_nmt.translation.search.document_search import (
     SourceDocuments,
     TranslatedDocuments,
-    WindowPlan,
 )
 from relu_nmt.translation.search.translations import Line, SourceSentence
+from relu_nmt.translation.search.windows import WindowPlan
 from relu_nmt.translator import Translator
 
 DOCUMENT_SCORES = ("d_bleu", "s_bleu", "group_bleu", "chrf")
@@ -125,7 +126,7 @@ class _SplitTranslator:
         self._lines = LineFormat(self._task, joined, settings.search.print_alignment is not None)
         self._split = self._task.load_split(settings.split.gen_subset)
         self._note = self._choose_length()
-        self._config = settings.search.of_kind(documents=self._has_documents)
+        self._config = settings.search.resolved(self._has_documents, workers=0)
         # Keep the shard; the windows before it only count for the numbers of the lines.
         before, num_shards = None, settings.split.num_shards
         if num_shards > 1:

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 
 import torch
 
-from relu_nmt.data.batches import least_limit
-from relu_nmt.data.data_folder import pair_name
-from relu_nmt.data.groups import SINGLE_SENTENCES
-from relu_nmt.data.shards import data_folders
+from relu_nmt.data.batch_plan import least_limit
+from relu_nmt.data.data_folder import data_folders, pair_name
+from relu_nmt.data.documents import SINGLE_SENTENCES
 from relu_nmt.errors import ConfigError
 from relu_nmt.recipes.translation_settings import ModelOptions, model_overrides
 from relu_nmt.tokenization.pipeline import TextPipeline
@@ -199,9 +198,10 @@ def limit_note(number: int, config: GenerationConfig) -> str:
     """Return a note on translations that may be cut off; "" if ``number`` is 0."""
     if not number:
         return ""
+    a, b = config.longest_output
     return (
-        f"NOTE: {number:,} translations reached the longest output ({config.max_len_a:g} * source "
-        f"+ {config.max_len_b} tokens, or what the model can write) and may be cut off; "
+        f"NOTE: {number:,} translations reached the longest output ({a:g} * source "
+        f"+ {b} tokens, or what the model can write) and may be cut off; "
         "--max-len-a and --max-len-b change it"
     )
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from relu_nmt.attention.masks import TreeVisibility, Visibility
 from relu_nmt.attention.sentences import SentenceRows, SentenceView
-from relu_nmt.data.batches import least_limit
+from relu_nmt.data.batch_plan import least_limit
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.modules.layer_cache import LayerCache
 from relu_nmt.modules.multihead import MultiheadAttention

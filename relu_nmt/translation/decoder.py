@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from relu_nmt.attention.base import Attention
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.records import AttentionRecord
-from relu_nmt.data.batches import least_limit
+from relu_nmt.data.batch_plan import least_limit
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.modules.layer_cache import LayerCache
 from relu_nmt.modules.multihead import CrossAttention
@@ -103,7 +103,7 @@ class Decoder(TransformerStack):
             make_cache: makes a layer's cache from keys and values of the source.
         """
         states = encoder_out.states
-        caches = [make_cache(*own.keys_values(states)) for own in self.cross_attentions]
+        caches = [make_cache(*own.memory_heads(own.kv(states))) for own in self.cross_attentions]
         return DecoderState(caches, encoder_out.key_mask, num_groups)
 
     def embed_step(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, Visibility]:

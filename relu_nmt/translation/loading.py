@@ -10,7 +10,7 @@ from torch import Tensor
 from relu_nmt.config import from_dict
 from relu_nmt.config.classes import known_fields
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.data.groups import SINGLE_SENTENCES, DocumentConfig
+from relu_nmt.data.documents import SINGLE_SENTENCES, DocumentConfig
 from relu_nmt.errors import CheckpointError, ConfigError
 from relu_nmt.modules.document_gate import DocumentGate
 from relu_nmt.training.checkpoint import Checkpoint, load_checkpoint, load_weights

@@ -5,15 +5,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from relu_nmt.attention.base import NOTHING, NULL_SUM, Need
+from relu_nmt.attention.base import NOTHING, Need
 from relu_nmt.attention.records import record_attention
 from relu_nmt.attention.spec import AttentionRegularizerConfig
+from relu_nmt.attention.statistics import NULL_SUM
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.objective import LossOutput, Metric, RegularizedObjective
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 
 if TYPE_CHECKING:
-    from relu_nmt.data.batches import TranslationBatch
+    from relu_nmt.data.translation_batches import TranslationBatch
 
 
 BLOCK_TOKENS = 2048

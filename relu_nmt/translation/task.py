@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from relu_nmt.data.alignments import AlignmentDataset
 from relu_nmt.data.data_folder import (
     NO_LANGUAGE,
     alignment_path,
@@ -21,7 +20,7 @@ from relu_nmt.data.data_folder import (
     split_path,
 )
 from relu_nmt.data.dictionary import SENTENCE_SEPARATOR, UNK, Dictionary
-from relu_nmt.data.indexed_dataset import IndexedDataset, idx_path
+from relu_nmt.data.indexed_dataset import AlignmentDataset, IndexedDataset, idx_path
 from relu_nmt.data.split import Split
 from relu_nmt.errors import CheckpointError, DataError, ReluNmtError
 from relu_nmt.tokenization.pipeline import TextPipeline, load_pipeline

@@ -12,15 +12,11 @@ import torch
 from relu_nmt import engine
 from relu_nmt.attention.spec import AttentionPlace
 from relu_nmt.config import from_flat
-from relu_nmt.data.groups import SINGLE_SENTENCES
+from relu_nmt.data.documents import SINGLE_SENTENCES
 from relu_nmt.errors import ConfigError, is_out_of_memory
 from relu_nmt.translation.attention_maps import AttentionMap, attention_weights, checked_place
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
-from relu_nmt.translation.search.config import (
-    DocumentGenerationConfig,
-    GenerationConfig,
-    WindowConfig,
-)
+from relu_nmt.translation.search.config import GenerationConfig, WindowConfig
 from relu_nmt.translation.search.document_search import (
     DocumentSearch,
     Search,
@@ -259,7 +255,7 @@ class Translator:
             banned: as in :meth:`translate`.
             forced: as in :meth:`translate`, a list for each document.
             ordered: as in :meth:`translate`.
-            settings: instead of ``config``, fields of :class:`DocumentGenerationConfig`.
+            settings: instead of ``config``, fields of :class:`GenerationConfig`.
 
         Raises:
             ConfigError: a setting is unknown or out of range; or prefixes and forced terms for
@@ -272,7 +268,7 @@ class Translator:
         )
         limit = self.max_doc_tokens if max_doc_tokens is None else max_doc_tokens
         windows = WindowConfig(limit, window_overlap, repair=True)
-        config = _config_of(config, settings, DocumentGenerationConfig)
+        config = _config_of(config, settings).resolved(documents=True)
         found = self.answer(request, config, windows)
         self._warn_of_limit(config, found)
         return found
@@ -421,9 +417,10 @@ class Translator:
         if not found.num_at_limit:
             return
         # Name the limit: the settings', or the model's own.
-        longest = f"{config.max_len_b} token{'' if config.max_len_b == 1 else 's'}"
-        if config.max_len_a:
-            longest = f"{config.max_len_a:g} * source + {longest}"
+        a, b = config.longest_output
+        longest = f"{b} token{'' if b == 1 else 's'}"
+        if a:
+            longest = f"{a:g} * source + {longest}"
         if (most := self.ensemble.max_positions) is not None:
             longest += f", and {most - 1} at most"
         warnings.warn(
@@ -433,13 +430,9 @@ class Translator:
         )
 
 
-def _config_of(
-    config: GenerationConfig | None,
-    settings: dict[str, Any],
-    kind: type[GenerationConfig] = GenerationConfig,
-) -> GenerationConfig:
+def _config_of(config: GenerationConfig | None, settings: dict[str, Any]) -> GenerationConfig:
     if config is None:
-        return from_flat(kind, settings)
+        return from_flat(GenerationConfig, settings)
     if settings:
         raise ConfigError(f"give either config or settings ({', '.join(settings)}), not both")
     return config

@@ -9,21 +9,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from torch import nn
 
 from relu_nmt.applications.analysis.memories import MemoryStatistics
 from relu_nmt.applications.analysis.report import distinct_names
-from relu_nmt.applications.analysis.weights import PERCENTS, STATISTICS
-from relu_nmt.config import to_dict
+from relu_nmt.applications.analysis.weights import PERCENTS
+from relu_nmt.attention.statistics import ANALYSED
 from relu_nmt.modules import feed_forwards
-from relu_nmt.recipes import analyze, preprocess
-from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint
-from relu_nmt.translation.config import TransformerConfig
-from relu_nmt.translation.loading import build_model
+from relu_nmt.recipes import analyze
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator import Translator
 from tests.commands import run_here
+from tests.tiny import preprocessed, save_tiny_model
 
 SHAPE = {
     f"{side}_{name}": value
@@ -38,11 +35,7 @@ NUM_DOCUMENTS, NUM_SENTENCES = 6, 3
 
 
 def save(path, task, **settings):
-    torch.manual_seed(1)
-    config = TransformerConfig(**SHAPE, **settings)
-    metadata = {"model_config": to_dict(config), "task": task.to_state(), "args": {}}
-    path.parent.mkdir(exist_ok=True)
-    save_checkpoint(path, Checkpoint(build_model(config, task).state_dict(), metadata))
+    save_tiny_model(path, task, shape={"layers": 2}, **settings)
 
 
 @pytest.fixture(scope="module")
@@ -68,12 +61,8 @@ def folder(tmp_path_factory, own_network):
                 for _ in range(documents)
             ]
             (folder / f"{split}.{side}").write_text("\n\n".join(texts) + "\n", "utf-8")
-    shared = {
-        **{"source_lang": "de", "target_lang": "en", "joined_dictionary": True},
-        **{"trainpref": str(folder / "train"), "testpref": str(folder / "test")},
-        **{"document_separator": "blank", "destdir": str(folder / "data-bin")},
-    }
-    preprocess.run(preprocess.Settings.of(**shared), progress=False)
+    options = {"joined_dictionary": True, "document_separator": "blank"}
+    preprocessed(folder, "data-bin", ("train", "test"), **options)
     task = TranslationTask.from_data_folder(folder / "data-bin")
     save(folder / "relu/checkpoint_best.safetensors", task, attention="reluformer")
     save(folder / "softmax/checkpoint_best.safetensors", task, attention="softmax")
@@ -147,7 +136,7 @@ def test_the_csv_files_have_their_columns(analyzed):
     output, _ = analyzed
     attention = table(output.with_name("report_attention.csv"))
     place = ["checkpoint", "slot", "sees", "layer", "head"]
-    assert list(attention[0]) == [*place, "rows", *STATISTICS]
+    assert list(attention[0]) == [*place, "rows", *ANALYSED]
     # Two models, three slots: two layers of two heads and their mean, and the mean of the layers.
     assert len(attention) == 2 * 3 * (2 * 3 + 1)
     assert {row["sees"] for row in attention} == {"all"}

@@ -14,26 +14,17 @@ import pytest
 import torch
 
 from relu_nmt.applications.analysis.memories import memory_statistics
-from relu_nmt.config import to_dict
-from relu_nmt.evaluation.bleu import MetricConfig
-from relu_nmt.recipes import preprocess, translate_documents, translate_lines, translate_split
-from relu_nmt.tokenization.preprocess_config import PreprocessConfig
-from relu_nmt.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from relu_nmt.translation.config import TransformerConfig
-from relu_nmt.translation.loading import build_model
+from relu_nmt.evaluation.metrics import MetricConfig
+from relu_nmt.recipes import translate_documents, translate_lines, translate_split
+from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator import Translator
 from tests.commands import run_here as run
+from tests.tiny import lines_of, preprocessed, save_tiny_model, write_lines
 
 NUM_TEST = 12
 BLANK = 4  # number of the empty test sentence
 SHORT = ["--max-len-b", "8", "--cpu"]
-
-
-def lines_of(output, kind):
-    """Return the fields of the lines ``S-``, ``H-``... as (number, fields)."""
-    rows = [line.split("\t") for line in output.split("\n") if line.startswith(f"{kind}-")]
-    return [(int(first.removeprefix(f"{kind}-")), rest) for first, *rest in rows]
 
 
 def write_corpus(folder):
@@ -48,19 +39,12 @@ def write_corpus(folder):
                 source = []
             sources.append(" ".join(source))
             targets.append(" ".join(english.get(word, word) for word in source))
-        (folder / f"{split}.de").write_text("\n".join(sources) + "\n", encoding="utf-8")
-        (folder / f"{split}.en").write_text("\n".join(targets) + "\n", encoding="utf-8")
+        write_lines(folder, split, sources, targets)
 
 
 def save_model(path, task, seed, **settings):
-    torch.manual_seed(seed)
-    shape = {"layers": 1, "embed_dim": 16, "ffn_embed_dim": 16, "attention_heads": 2}
-    shape = {f"{side}_{k}": v for side in ("encoder", "decoder") for k, v in shape.items()}
-    config = TransformerConfig(attention="reluformer", **shape, **settings)
-    model = build_model(config, task)
-    metadata = {"model_config": to_dict(config), "task": task.to_state(), "args": {"lr": seed}}
-    metadata["training_state"] = {"epoch": seed}
-    save_checkpoint(path, Checkpoint(model.state_dict(), metadata))
+    metadata = {"args": {"lr": seed}, "training_state": {"epoch": seed}}
+    save_tiny_model(path, task, seed, metadata=metadata, attention="reluformer", **settings)
 
 
 @pytest.fixture(scope="module")
@@ -68,17 +52,10 @@ def folder(tmp_path_factory):
     """A corpus, a data folder made from raw text, one without manifest, and checkpoints."""
     folder = tmp_path_factory.mktemp("generate")
     write_corpus(folder)
-    shared = {
-        "source_lang": "de",
-        "target_lang": "en",
-        "trainpref": str(folder / "train"),
-        "validpref": str(folder / "valid"),
-        "testpref": str(folder / "test"),
-        "joined_dictionary": True,
-    }
+    splits = ("train", "valid", "test")
     raw = {"tokenizer": "moses", "lowercase": True, "subword": "subword-nmt", "subword_size": 20}
-    preprocess.run(PreprocessConfig(**shared, **raw, destdir=str(folder / "raw-bin")))
-    preprocess.run(PreprocessConfig(**shared, destdir=str(folder / "plain-bin")))
+    preprocessed(folder, "raw-bin", splits, joined_dictionary=True, **raw)
+    preprocessed(folder, "plain-bin", splits, joined_dictionary=True)
     for kept in [*(folder / "plain-bin").glob("*.raw"), folder / "plain-bin/manifest.json"]:
         kept.unlink()  # the remaining files are those of fairseq-preprocess
     task = TranslationTask.from_data_folder(folder / "raw-bin")

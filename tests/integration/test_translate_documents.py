@@ -14,23 +14,19 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import sacrebleu
-import torch
 
 from relu_nmt.cli import generate, interactive, score, translate_document
 from relu_nmt.config import to_dict
-from relu_nmt.data.groups import DocumentConfig
+from relu_nmt.data.documents import DocumentConfig
 from relu_nmt.errors import MissingExtraError
 from relu_nmt.evaluation.significance import SegmentStatistics
-from relu_nmt.recipes import preprocess, translate_documents
-from relu_nmt.tokenization.preprocess_config import PreprocessConfig
-from relu_nmt.tokenization.sentences import sentence_splitter
-from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint
-from relu_nmt.translation.config import TransformerConfig
-from relu_nmt.translation.loading import build_model
+from relu_nmt.recipes import translate_documents
+from relu_nmt.tokenization.base import sentence_splitter
 from relu_nmt.translation.search.hypotheses import Hypothesis
 from relu_nmt.translation.search.translations import Translation
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator import Translator
+from tests.tiny import digit_documents, lines_of, preprocessed, save_tiny_model, write_documents
 
 NUM_DOCUMENTS = 5
 AS_JSON = ["--tokenize", "none", "--format", "json"]
@@ -39,15 +35,10 @@ SHORT = ["--beam", "2", "--max-len-a", "0.5", "--max-len-b", "4", "--cpu", "--no
 
 def save_model(path, task, **settings):
     """Save an untrained model, as if trained with these settings of documents."""
-    torch.manual_seed(1)
-    shape = {"layers": 1, "embed_dim": 16, "ffn_embed_dim": 16, "attention_heads": 2}
-    shape = {f"{side}_{k}": v for side in ("encoder", "decoder") for k, v in shape.items()}
     learned = {name: settings.pop(name) for name in list(settings) if "position" in name}
     learned |= {"encoder_positions": "learned" if learned else None}
-    config = TransformerConfig(attention="reluformer", **shape, **learned)
-    metadata = {"model_config": to_dict(config), "task": task.to_state()}
-    metadata["args"] = {"documents": to_dict(DocumentConfig(**settings))}
-    save_checkpoint(path, Checkpoint(build_model(config, task).state_dict(), metadata))
+    metadata = {"args": {"documents": to_dict(DocumentConfig(**settings))}}
+    save_tiny_model(path, task, metadata=metadata, attention="reluformer", **learned)
 
 
 @pytest.fixture(scope="module")
@@ -55,29 +46,15 @@ def folder(tmp_path_factory):
     """Documents of one to five lines of digits, one line of 40; models with and without <sep>."""
     folder = tmp_path_factory.mktemp("documents")
     rng = random.Random(0)
-    documents = [
-        [" ".join(rng.choices("0123456789", k=rng.randint(1, 9))) for _ in range(1 + i)]
-        for i in range(NUM_DOCUMENTS)
-    ]
+    (folder / "flat-text").mkdir()
+    documents = digit_documents(rng, NUM_DOCUMENTS)
     documents[2][1] = " ".join("1234567890" * 4)
-    text = "\n\n".join("\n".join(document) for document in documents) + "\n"
     for split in ("train", "test"):
-        for language in ("de", "en"):
-            (folder / f"{split}.{language}").write_text(text)
-            (folder / f"flat-{split}.{language}").write_text(text.replace("\n\n", "\n"))
-    for name, beginning, separator in (("data", "", "blank"), ("flat", "flat-", "none")):
-        preprocess.run(
-            PreprocessConfig(
-                source_lang="de",
-                target_lang="en",
-                trainpref=str(folder / f"{beginning}train"),
-                testpref=str(folder / f"{beginning}test"),
-                destdir=str(folder / name),
-                document_separator=separator,
-                joined_dictionary=True,
-            ),
-            progress=False,
-        )
+        write_documents(folder, split, documents)
+        write_documents(folder / "flat-text", split, documents, between="\n")
+    splits, separated = ("train", "test"), {"document_separator": "blank"}
+    preprocessed(folder, "data", splits, joined_dictionary=True, **separated)
+    preprocessed(folder / "flat-text", "../flat", splits, joined_dictionary=True)
     task = TranslationTask.from_data_folder(folder / "data")
     separated = task.with_sentence_separator()
     mixture = {"doc_mixture": (1, 24, 12), "sentence_separator": True}
@@ -116,11 +93,6 @@ def generate_documents(folder, capsys, model, limit, *flags):
     arguments = [folder / "data", "--path", folder / f"{model}.safetensors", *SHORT]
     run(generate, *arguments, "--max-doc-tokens", limit, "--results", results, *flags)
     return capsys.readouterr().out, json.loads(results.read_text())
-
-
-def lines_of(output, kind):
-    rows = [line.split("\t") for line in output.split("\n") if line.startswith(f"{kind}-")]
-    return [(int(first.removeprefix(f"{kind}-")), rest) for first, *rest in rows]
 
 
 def test_the_speed_does_not_include_the_first_sentence(folder, capsys, copying, monkeypatch):
@@ -178,7 +150,7 @@ def test_lines_are_printed_for_each_group(folder, capsys):
     for kind in "STHDP":
         assert [number for number, _ in lines_of(output, kind)] == list(range(results["groups"]))
     task = TranslationTask.from_data_folder(folder / "data").with_sentence_separator()
-    raw = (folder / "flat-test.de").read_text().splitlines()
+    raw = (folder / "flat-text/test.de").read_text().splitlines()
     tokens = [token for _, [source] in lines_of(output, "S") for token in source.split()]
     assert tokens == [token for line in raw for token in task.source_text.encode(line)]
     for (_, [source]), (_, [target]) in zip(
@@ -206,7 +178,7 @@ def test_sentences_are_scored_by_position(folder, capsys, copying, overlap):
     flags += ["--window-overlap", overlap] if overlap else []
     output, results = generate_documents(folder, capsys, "sep", 24, *flags)
     lines = [line for line in path.read_text().splitlines() if line != "<d>"]
-    references = (folder / "flat-test.en").read_text().splitlines()
+    references = (folder / "flat-text/test.en").read_text().splitlines()
     in_document = [place + 1 for i in range(NUM_DOCUMENTS) for place in range(i + 1)]
     in_group = []
     for (_, [source]), (_, [target]) in zip(
@@ -316,7 +288,7 @@ def test_an_overlap_shows_context_in_the_source_only(folder, capsys, copying):
     for (_, [_, tokens]), target in zip(lines_of(output, "H"), targets, strict=True):
         assert tokens == target.replace("3", "4")
     tokens = [token for target in targets for token in target.split()]
-    raw = (folder / "flat-test.en").read_text().split()
+    raw = (folder / "flat-text/test.en").read_text().split()
     assert [token for token in tokens if token != "<sep>"] == raw
 
 

@@ -34,7 +34,7 @@ from relu_nmt.applications.serving.limits import (
 )
 from relu_nmt.applications.serving.service import BATCH_TOKENS, TooLarge, TranslationService
 from relu_nmt.errors import OutOfMemoryError, ReluNmtError
-from relu_nmt.translation.search.config import DocumentGenerationConfig, WindowConfig
+from relu_nmt.translation.search.config import GenerationConfig, WindowConfig
 from relu_nmt.translator import TranslationRequest, Translator
 
 PAGE = files("relu_nmt.applications.serving") / "templates" / "translate.html"
@@ -202,7 +202,7 @@ def _json(values: Any) -> bytes:
 
 def make_app(
     translator: Translator,
-    config: DocumentGenerationConfig | None = None,
+    config: GenerationConfig | None = None,
     windows: WindowConfig | None = None,
     limits: ServerLimits | None = None,
 ) -> FastAPI:
@@ -217,7 +217,8 @@ def make_app(
     Raises:
         ReluNmtError: the settings do not fit the model.
     """
-    config, limits = config or DocumentGenerationConfig(), limits or ServerLimits()
+    config = (config or GenerationConfig()).resolved(documents=True)
+    limits = limits or ServerLimits()
     windows = windows or WindowConfig(translator.max_doc_tokens, repair=True)
     # Start the model's thread, and the queue before it.
     metrics = Metrics()

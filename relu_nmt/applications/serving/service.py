@@ -9,11 +9,11 @@ from typing import Any
 from relu_nmt.applications.serving.batcher import Batcher, Ticket, Turns
 from relu_nmt.applications.serving.shown_attention import DECIMALS, Side, weights_json
 from relu_nmt.attention.spec import SLOTS
-from relu_nmt.data.groups import SINGLE_SENTENCES
-from relu_nmt.data.split import join_sentences
+from relu_nmt.data.documents import SINGLE_SENTENCES
+from relu_nmt.data.groups import join_sentences
 from relu_nmt.errors import ConfigError, ReluNmtError
 from relu_nmt.translation.attention_maps import MOST_WEIGHTS, attention_of, slot_weights
-from relu_nmt.translation.search.config import DocumentGenerationConfig, WindowConfig
+from relu_nmt.translation.search.config import GenerationConfig, WindowConfig
 from relu_nmt.translation.search.document_search import TranslatedDocuments
 from relu_nmt.translation.search.translations import SourceSentence, Translation
 from relu_nmt.translator import TranslationRequest, Translator
@@ -45,7 +45,7 @@ class TranslationService:
     def __init__(
         self,
         translator: Translator,
-        config: DocumentGenerationConfig,
+        config: GenerationConfig,
         windows: WindowConfig,
         max_tokens: int,
         max_large: int,

@@ -6,8 +6,8 @@ import pickle
 import pytest
 import torch
 
-from relu_nmt.data.batches import pad_rows
 from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.data.translation_batches import pad_rows
 from relu_nmt.engine import FastDecoder, install, native
 from relu_nmt.engine.int8 import has_fast_int8
 from relu_nmt.engine.packed_linear import can_pack

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from relu_nmt.data.batches import pad_rows
 from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.data.translation_batches import pad_rows
 from relu_nmt.engine import native as kernels
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder_decoder import EncoderDecoder

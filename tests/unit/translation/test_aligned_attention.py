@@ -10,8 +10,8 @@ from relu_nmt.attention import attentions, sentences
 from relu_nmt.attention.base import Attention, Need
 from relu_nmt.attention.records import attention_sums, record_attention
 from relu_nmt.attention.spec import AttentionRegularizerConfig
-from relu_nmt.data.batches import collate
 from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.data.translation_batches import collate
 from relu_nmt.engine import FastDecoder
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules import position_schemes

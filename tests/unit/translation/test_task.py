@@ -7,8 +7,8 @@ from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.indexed_dataset import IndexedDatasetWriter
 from relu_nmt.errors import CheckpointError, ConfigError, DataError
 from relu_nmt.recipes import preprocess as recipe
+from relu_nmt.recipes.preprocess_settings import PreprocessSettings
 from relu_nmt.tokenization.pipeline import TextPipeline
-from relu_nmt.tokenization.preprocess_config import PreprocessConfig
 from relu_nmt.translation.task import TranslationTask
 
 GERMAN = ["Das Haus ist groß.", "Ein Boot, ein Hausboot!", "", "Das ist ein Haus."] * 4
@@ -27,7 +27,7 @@ def preprocess(folder, **settings):
         "destdir": str(folder / "data"),
         "workers": 1,
     }
-    recipe.run(PreprocessConfig(**(defaults | settings)), progress=False)
+    recipe.run(PreprocessSettings(**(defaults | settings)), progress=False)
     return folder / "data"
 
 
@@ -138,7 +138,7 @@ def test_references_of_prepared_text_are_undone_too(tmp_path):
 
 
 def build(folder):
-    config = PreprocessConfig(
+    config = PreprocessSettings(
         source_lang="de",
         target_lang="en",
         trainpref=str(folder / "train"),

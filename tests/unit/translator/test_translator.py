@@ -14,14 +14,10 @@ from relu_nmt.tokenization.pipeline import JoinedPieces, TextPipeline
 from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.loading import build_model, load_model
-from relu_nmt.translation.search.config import (
-    DocumentGenerationConfig,
-    GenerationConfig,
-    WindowConfig,
-)
-from relu_nmt.translation.search.document_search import Window
+from relu_nmt.translation.search.config import GenerationConfig, WindowConfig
 from relu_nmt.translation.search.hypotheses import Hypothesis
 from relu_nmt.translation.search.translations import SourceLimit, Translation
+from relu_nmt.translation.search.windows import Window
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator import TranslationRequest, Translator
 
@@ -369,7 +365,7 @@ def test_hypotheses_behind_a_context_are_ranked_by_their_new_text(seed):
     separated = Translator([make_model(task, seed)], task, "cpu")
     shorten_sentences(separated)
     request = TranslationRequest.of_lines(["ein Haus", "das Haus", "Haus gross", "gross ."])
-    config = DocumentGenerationConfig(beam=6, nbest=6, max_len_b=20)
+    config = GenerationConfig(beam=6, nbest=6, max_len_b=20).resolved(documents=True)
     found = separated.answer(request, config, WindowConfig(8, 1, repair=True))
     assert any(own.window.context < own.window.first for own in found.windows)
     for own in found.windows:

@@ -24,7 +24,7 @@ from relu_nmt.applications.serving.app import ServerLimits, make_app
 from relu_nmt.applications.serving.limits import LimitBody
 from relu_nmt.applications.serving.shown_attention import weights_json
 from relu_nmt.errors import ConfigError, OutOfMemoryError
-from relu_nmt.translation.search.config import DocumentGenerationConfig, WindowConfig
+from relu_nmt.translation.search.config import GenerationConfig, WindowConfig
 from tests.unit.applications.serving.served_models import make_translator
 
 LINES = ["ein Haus", "", "das Haus ist gross . klein", "Garten", "ein Xaver . 🙂"]
@@ -33,7 +33,7 @@ HOST, JSON = (b"host", b"127.0.0.1:8000"), (b"content-type", b"application/json"
 
 
 def client_of(translator=None, search=SEARCH, **limits):
-    config = DocumentGenerationConfig(**search)
+    config = GenerationConfig(**search)
     app = make_app(translator or make_translator(), config, limits=ServerLimits(**limits))
     return TestClient(app)
 
