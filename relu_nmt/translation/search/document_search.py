@@ -185,8 +185,8 @@ class DocumentSearch:
         if windows.window_overlap and documents.separators is None:
             raise ConfigError(
                 f"--window-overlap {windows.window_overlap}: the model was trained without "
-                "--sentence-separator, so the end of the context in a translation is unknown; leave "
-                "the overlap out"
+                "--sentence-separator, so the end of the context in a translation is unknown; "
+                "leave the overlap out"
             )
         _check_forced(documents, windows, config)
         self.plan = WindowPlan(documents.sizes, documents.counts, windows)
