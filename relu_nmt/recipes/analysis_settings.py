@@ -18,7 +18,7 @@ def _places(text: str) -> tuple[str, ...]:
 
 @settings
 class AnalyzedModelOptions(PrecisionOptions):
-    """Which models are shown side by side."""
+    """Models to show side by side."""
 
     path: tuple[str, ...] = option(
         (),
@@ -29,7 +29,7 @@ class AnalyzedModelOptions(PrecisionOptions):
     )
     names: tuple[str, ...] = option(
         (),
-        "what to call them, as many; by default what tells their paths apart",
+        "names of the checkpoints, one each; by default the parts in which their paths differ",
         metavar="NAME,NAME,...",
         needs="path",
     )
@@ -40,7 +40,7 @@ class AnalyzedModelOptions(PrecisionOptions):
 
 @settings
 class AnalyzedDataOptions(SubsetOptions, ProgressBarOptions):
-    """Which sentences they are shown, and which of these are drawn."""
+    """Sentences to analyse, and those to draw."""
 
     gen_subset: str = like(
         SubsetOptions, "gen_subset", "test", "split to analyse: test, valid...", needs="path"
@@ -70,8 +70,8 @@ class AnalyzedDataOptions(SubsetOptions, ProgressBarOptions):
     )
     places: tuple[str, ...] = option(
         LAST_LAYERS,
-        "of which layers, or heads, to draw them: SLOT.LAYER for the mean of the heads and each of "
-        "them, SLOT.LAYER.HEAD; LAYER from 0, -1 is the last",
+        "layers or heads to draw: SLOT.LAYER for the mean of the heads and for each head, "
+        "SLOT.LAYER.HEAD for one; LAYER from 0, -1 is the last",
         metavar="PLACE,PLACE,...",
         parse=_places,
         needs="path",
@@ -101,17 +101,17 @@ class AnalysisSettings:
     )
     output: str = option(
         REQUIRED,
-        "page to write, report.html; its CSV files go beside it",
+        "page to write, report.html; its CSV files are written beside it",
         files=Files(written=True, beside=r"STEM_\w+\.csv"),
     )
 
     def check(self) -> None:
-        """See that there is something to show, and a name for each."""
+        """Check that there is something to show, and a name for each checkpoint."""
         paths, names = self.models.path, self.models.names
         if not paths and not self.log:
             raise ConfigError("nothing to analyse: give --path with checkpoints, or --log")
         if paths and self.data is None:
-            raise ConfigError("--path needs a data folder, whose sentences the models are shown")
+            raise ConfigError("--path needs a data folder, whose sentences the models read")
         if self.data is not None and not paths:
             raise ConfigError(f"data {self.data}: give --path with the checkpoints to analyse")
         if names and len(names) != len(paths):

@@ -33,8 +33,8 @@ from relu_nmt.recipes.split_settings import TranslateSplitSettings
 from relu_nmt.recipes.training_settings import TranslationTrainingSettings
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.results import SIGNAL_EXIT_CODE
-from relu_nmt.translation.agreement import require_same
-from relu_nmt.translation.task import SAME_TEXT, TranslationTask
+from relu_nmt.translation.agreement import SAME_TEXT, require_same
+from relu_nmt.translation.task import TranslationTask
 
 SettingsT = TypeVar("SettingsT")
 

@@ -29,13 +29,13 @@ from relu_nmt.training.batches import Scorer, TrainingData
 from relu_nmt.training.checkpoint import read_metadata
 from relu_nmt.training.results import TrainingResult
 from relu_nmt.training.trainer import Trainer
-from relu_nmt.translation.agreement import require_same
+from relu_nmt.translation.agreement import SAME_TEXT, require_same
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.loading import build_model, refuse_images, start_weights
 from relu_nmt.translation.loss import TranslationObjective
 from relu_nmt.translation.search.generator import Generator
-from relu_nmt.translation.task import SAME_TEXT, TranslationTask
+from relu_nmt.translation.task import TranslationTask
 
 APART = ("language", "dictionary", "sentence separator")
 """What a training compares apart: some differences are allowed."""

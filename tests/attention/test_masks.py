@@ -9,7 +9,7 @@ from relu_nmt.attention.masks import TreeVisibility, Visibility
 @pytest.mark.parametrize(("queries", "keys"), [(1, 1), (1, 6), (5, 5), (3, 7), (7, 3)])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("padded", [False, True])
-def test_counts_are_those_of_the_mask_without_making_one(queries, keys, causal, padded):
+def test_counts_equal_those_of_the_mask_and_make_none(queries, keys, causal, padded):
     key_mask = None
     if padded:
         key_mask = torch.rand(4, keys, generator=torch.Generator().manual_seed(keys)) < 0.6
@@ -21,7 +21,7 @@ def test_counts_are_those_of_the_mask_without_making_one(queries, keys, causal, 
     assert torch.equal(counts, expected)
 
 
-def test_a_tree_counts_and_places_the_tokens_of_its_hypotheses():
+def test_counts_and_positions_of_a_tree():
     # Hypotheses of the slots 0 1 4 and 0 2 5; slot 3 belongs to none.
     ancestry = torch.tensor([[[1, 1, 0, 0, 1, 0], [1, 0, 1, 0, 0, 1]]], dtype=torch.bool)
     tree = TreeVisibility(ancestry, length=3)

@@ -18,7 +18,7 @@ from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.loading import LoadedModel, build_model, load_model
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.translations import SourceSentence
-from relu_nmt.translator import Translator
+from relu_nmt.translator import TranslationRequest, Translator
 from relu_nmt.vision.loading import ImageClassifier
 from tests.commands import run_here
 from tests.tiny import tiny_model
@@ -33,14 +33,18 @@ def converted(name, output, *flags, check=True):
     return run_here("convert", path, "--output", output, *flags, check=check)
 
 
+def encoded(translator, lines):
+    return translator.sources.encode(TranslationRequest.of_lines(lines)).sentences
+
+
 def scored(translator):
     """Return the sources, and each target's tokens with </s> and their log-probabilities."""
     task = translator.task
     sources = [
         SourceSentence(s.ids, s.tokens, task.encode_target(target))
-        for s, target in zip(translator.sources.sentences(LINES), TARGETS, strict=True)
+        for s, target in zip(encoded(translator, LINES), TARGETS, strict=True)
     ]
-    found = translator.translate_sentences(sources, GenerationConfig(score_reference=True))
+    found = translator.searcher(GenerationConfig(score_reference=True))(sources)
     return sources, [own[0].hypothesis.positional_scores for own in found]
 
 
@@ -67,7 +71,7 @@ def test_ctranslate2_computes_the_same(name, tmp_path):
         other.score_batch([s.tokens for s in sources], targets), scores, strict=True
     ):
         np.testing.assert_allclose(found.log_probs, own, atol=1e-5)
-    best = translator.translate_sentences(sources, GenerationConfig(beam=1, max_len_b=20))
+    best = translator.searcher(GenerationConfig(beam=1, max_len_b=20))(sources)
     for found, own in zip(
         other.translate_batch([s.tokens for s in sources], beam_size=1, max_decoding_length=20),
         best,
@@ -85,9 +89,9 @@ def test_ctranslate2_aligns_the_same(chosen, tmp_path):
     (tmp_path / "out").mkdir()
     save_ctranslate2(load_model(path, chosen), tmp_path / "out")
     translator = Translator.from_checkpoint(path, "cpu", model_overrides=chosen)
-    sources = translator.sources.sentences(LINES)
+    sources = encoded(translator, LINES)
     search = GenerationConfig(beam=1, max_len_b=20, print_alignment="hard")
-    best = translator.translate_sentences(sources, search)
+    best = translator.searcher(search)(sources)
     other = ctranslate2.Translator(str(tmp_path / "out"), compute_type="float32")
     found = other.translate_batch(
         [s.tokens for s in sources], beam_size=1, max_decoding_length=20, return_attention=True
@@ -179,7 +183,7 @@ def compare_at_all_lengths(model, task, folder):
             )
         ]
         translator = Translator([model], task, "cpu")
-        found = translator.translate_sentences(sources, GenerationConfig(score_reference=True))
+        found = translator.searcher(GenerationConfig(score_reference=True))(sources)
         expected = [own.hypothesis.positional_scores for [own] in found]
         for found, own in zip(onnx_scores(folder, sources), expected, strict=True):
             np.testing.assert_allclose(found, own, atol=1e-4)

@@ -1,4 +1,4 @@
-"""Searches by the kernels find what searches by PyTorch find."""
+"""Searches find the same hypotheses with and without kernels."""
 
 import pytest
 import torch
@@ -61,7 +61,7 @@ def make_model(**changes):
     ],
     ids=str,
 )
-def test_the_same_hypotheses(changes, search, monkeypatch):
+def test_searches_find_the_same_hypotheses(changes, search, monkeypatch):
     model = make_model(**changes)
     generator = torch.Generator().manual_seed(2)
     lengths = torch.randint(2, 14, (21,), generator=generator).tolist()
