@@ -38,8 +38,7 @@ from relu_nmt.recipes.training import Training, run_training
 from relu_nmt.recipes.training_settings import ImageTrainingSettings, TrainingSettings
 from relu_nmt.training.batches import TrainingData
 from relu_nmt.training.checkpoint import read_metadata
-from relu_nmt.training.config import DistributedConfig, ValidationConfig
-from relu_nmt.training.optimization import OptimizerConfig
+from relu_nmt.training.config import DistributedConfig, OptimizerConfig, ValidationConfig
 from relu_nmt.training.results import TrainingResult
 from relu_nmt.training.trainer import Trainer
 from relu_nmt.vision.architectures import architectures

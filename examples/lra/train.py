@@ -28,8 +28,13 @@ from relu_nmt.recipes.training import Training, run_training
 from relu_nmt.recipes.training_settings import TrainingSettings
 from relu_nmt.training.batches import TrainingData
 from relu_nmt.training.checkpoint import read_metadata
-from relu_nmt.training.config import CheckpointConfig, TrainerConfig, ValidationConfig
-from relu_nmt.training.optimization import OptimizerConfig, ScheduleConfig
+from relu_nmt.training.config import (
+    CheckpointConfig,
+    OptimizerConfig,
+    TrainerConfig,
+    ValidationConfig,
+)
+from relu_nmt.training.schedules import ScheduleConfig
 from relu_nmt.training.trainer import Trainer
 
 SMALL = "-small"

@@ -13,7 +13,6 @@ from relu_nmt.config.classes import (
     all_values,
     flat,
     idle_options,
-    known_fields,
     merged,
     paths_in,
     to_dict,
@@ -24,6 +23,7 @@ from relu_nmt.config.fields import (
     all_options,
     flag_of,
     groups_of,
+    known_fields,
     options_of,
     shown,
 )

@@ -1,8 +1,9 @@
-"""A typed table of named factories whose modules are imported only when used."""
+"""Tables of named parts whose modules are imported only when used, and ``NAME:option=value``."""
 
 import difflib
 import importlib
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from relu_nmt.errors import ConfigError
@@ -16,15 +17,52 @@ def close_names(name: Any, known: Collection[str]) -> str:
     return f"did you mean {' or '.join(close)}?" if close else ""
 
 
-class Registry(Generic[T]):
-    """Names mapped to things of one kind, such as attention mechanisms.
+@dataclass(frozen=True)
+class Spec:
+    """A registered part with its options, written as ``NAME:option=value,...``.
 
-    The built-in entries are listed as ``name -> module``; a module is imported when one of its
-    names is first asked for, and registers itself with :meth:`register`. So listing the names
-    costs nothing, and a package outside this one registers in the same way.
+    Example:
+        >>> Spec.parse("reluformer:gamma=2").options
+        {'gamma': '2'}
+        >>> str(Spec.parse("reluformer:gamma=2"))
+        'reluformer:gamma=2'
+    """
+
+    name: str
+    options: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, text: str) -> "Spec":
+        """Read ``reluformer`` or ``reluformer:gamma=2``.
+
+        Raises:
+            ConfigError: an option is not of the form ``name=value``, or is given twice.
+        """
+        name, _, rest = text.partition(":")
+        options: dict[str, str] = {}
+        for item in filter(None, rest.split(",")):
+            key, equals, value = item.partition("=")
+            if not (key and equals and value):
+                raise ConfigError(f"'{text}': expected NAME or NAME:option=value,option=value")
+            if key in options:
+                raise ConfigError(f"'{text}': option '{key}' is given twice")
+            options[key] = value
+        return cls(name, options)
+
+    def __str__(self) -> str:
+        options = ",".join(f"{key}={value}" for key, value in self.options.items())
+        return f"{self.name}:{options}" if options else self.name
+
+
+class Registry(Generic[T]):
+    """A table of parts of one kind, such as attention mechanisms, by name.
+
+    Built-in entries are listed as ``name -> module``. The first :meth:`get` of a name imports its
+    module, which registers the entry with :meth:`register`. So listing the names imports nothing,
+    and a file of the user's registers in the same way.
 
     Args:
-        kind: what the entries are, for error messages ("attention").
+        kind: noun for error messages ("attention").
         modules: built-in names and the modules that register them.
 
     Example:
@@ -65,7 +103,7 @@ class Registry(Generic[T]):
         return name in self._modules
 
     def get(self, name: str) -> T:
-        """Return the entry called ``name``, importing its module if need be.
+        """Return the entry called ``name``; its module is imported at the first call.
 
         Raises:
             ConfigError: no such name; the message lists the close ones.
@@ -84,18 +122,18 @@ class Registry(Generic[T]):
         """Return the name under which ``entry`` is registered.
 
         Raises:
-            KeyError: it is not.
+            KeyError: ``entry`` is not registered.
         """
         for name, known in self._entries.items():
             if known is entry:
                 return name
-        raise KeyError(f"{entry} is no registered {self.kind}")
+        raise KeyError(f"{entry} is not a registered {self.kind}")
 
     def check(self, name: str) -> None:
-        """See that there is such an entry, without importing its module.
+        """Refuse an unknown name, without importing a module.
 
         Raises:
-            ConfigError: there is none.
+            ConfigError: no such name.
         """
         if name not in self.names():
             self.get(name)

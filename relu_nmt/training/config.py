@@ -3,12 +3,13 @@
 import os
 import re
 
-from relu_nmt.config import group, option, settings
+from relu_nmt.config import group, option, settings, shown
 from relu_nmt.config.files import READ, WRITTEN, Files
 from relu_nmt.config.shared import PrecisionOptions, ProgressBarOptions, SeedOptions
 from relu_nmt.errors import ConfigError
-from relu_nmt.training.optimization import OptimizerConfig, ScheduleConfig
+from relu_nmt.training import OPTIMIZERS
 from relu_nmt.training.results import FILE_NAME, LAST
+from relu_nmt.training.schedules import ScheduleConfig
 
 LOG_FORMATS = ("tqdm", "json", "simple", "none")
 ALLOW_UNUSED, FULLY_SHARDED = ("legacy_ddp", "no_c10d"), "fully_sharded"
@@ -19,11 +20,61 @@ SAVED = Files(
 )
 """The files of a --save-dir."""
 SECONDS_PER_HOUR = 3600
-# What options need to do anything.
+# The conditions of options.
+ADAM = ("optimizer", "adam", "adamw")
 VALIDATES = ("disable_validation", False)
 SAVES = ("no_save", False)
 # Metrics of which more is better; for the others, losses, less is.
 MAXIMIZED_METRICS = ("bleu", "chrf", "accuracy", "acc", "top1", "top5")
+
+
+@settings
+class OptimizerConfig:
+    """Settings of the optimiser.
+
+    Raises:
+        ConfigError: an unknown optimiser or option, or values out of range.
+
+    Example:
+        >>> OptimizerConfig(optimizer="adam:beta2=0.95").adam_betas
+        (0.9, 0.95)
+    """
+
+    optimizer: str = option(
+        "adam",
+        "NAME or NAME:option=value,...: adam or adamw, both Adam with decoupled weight decay, as "
+        "fairseq's adam is; options beta1, beta2, eps",
+        choices=OPTIMIZERS,
+        with_options=True,
+        metavar="NAME",
+    )
+    adam_betas: tuple[float, ...] = option(
+        (0.9, 0.98),
+        "decay rates of Adam's moments",
+        least=0,
+        below=1,
+        needs=ADAM,
+        parts=("optimizer", "beta1", "beta2"),
+        metavar="'(B1, B2)'",
+    )
+    adam_eps: float = option(
+        1e-8,
+        "added to Adam's denominator",
+        above=0,
+        needs=ADAM,
+        parts=("optimizer", "eps"),
+        metavar="EPS",
+    )
+    weight_decay: float = option(
+        0.0, "decoupled weight decay", least=0, metavar="WD", flags=("--wd",)
+    )
+
+    def check(self) -> None:
+        """Refuse another number of decay rates than two."""
+        if len(self.adam_betas) != 2:
+            raise ConfigError(
+                f"--adam-betas {shown(self.adam_betas)}: expected two numbers, as (0.9, 0.98)"
+            )
 
 
 @settings

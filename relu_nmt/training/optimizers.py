@@ -1,9 +1,54 @@
-"""Optimisers, built from their settings."""
+"""Optimisers, made from parameter groups and their options.
+
+One of your own is most easily a subclass of ``torch.optim.Optimizer``, made with (groups, options);
+without a ``Config`` it is made with the groups only. The trainer sets the learning rate of every
+group before each step.
+"""
+
+from typing import Any
 
 import torch
 from torch import nn
 
-from relu_nmt.training.optimization import OPTIMIZERS, OptimizerConfig
+from relu_nmt.config import option, settings
+from relu_nmt.config.classes import chosen_part
+from relu_nmt.training import OPTIMIZERS
+from relu_nmt.training.config import OptimizerConfig
+
+
+@settings(flags=False)
+class AdamConfig:
+    """Options of :class:`Adam`."""
+
+    beta1: float = option(0.9, "decay rate of the first moment", least=0, below=1)
+    beta2: float = option(0.98, "decay rate of the second moment", least=0, below=1)
+    eps: float = option(1e-8, "added to the denominator", above=0)
+
+
+@OPTIMIZERS.register("adamw")
+@OPTIMIZERS.register("adam")
+class Adam(torch.optim.AdamW):
+    """Adam with decoupled weight decay: w <- w - lr * (weight_decay * w + Adam's step).
+
+    Args:
+        groups: parameters with their ``weight_decay``.
+        config: decay rates of the moments, and eps.
+
+    Reference: Kingma and Ba 2015, algorithm 1; Loshchilov and Hutter 2019, algorithm 2. fairseq's
+    adam is the same up to eps, which it adds before the second moment's bias correction.
+    """
+
+    Config = AdamConfig
+
+    def __init__(self, groups: list[dict[str, Any]], config: AdamConfig) -> None:
+        # The fused kernel exists for these devices and floating-point weights only.
+        fused = all(
+            p.device.type in ("cpu", "cuda") and p.is_floating_point()
+            for group in groups
+            for p in group["params"]
+        )
+        betas = (config.beta1, config.beta2)
+        super().__init__(groups, lr=0.0, betas=betas, eps=config.eps, fused=fused)
 
 
 def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
@@ -13,7 +58,7 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Op
     ``no_weight_decay`` is true.
 
     Raises:
-        ConfigError: unknown optimiser.
+        ConfigError: unknown optimiser or option.
     """
     decayed: list[nn.Parameter] = []
     exempt: list[nn.Parameter] = []
@@ -25,22 +70,6 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Op
         for parameters, decay in ((decayed, config.weight_decay), (exempt, 0.0))
         if parameters
     ]
-    return OPTIMIZERS.get(config.optimizer)(groups, config)
-
-
-@OPTIMIZERS.register("adamw")
-@OPTIMIZERS.register("adam")
-def adam(groups: list[dict], config: OptimizerConfig) -> torch.optim.Optimizer:
-    """Adam with decoupled weight decay: w <- w - lr * (weight_decay * w + Adam's step).
-
-    Reference: Kingma and Ba 2015, algorithm 1; Loshchilov and Hutter 2019, algorithm 2. fairseq's
-    adam is the same up to eps, which it adds before the second moment's bias correction.
-    """
-    beta1, beta2 = config.adam_betas
-    # torch's one-pass kernel is not for every device and type.
-    fused = all(
-        p.device.type in ("cpu", "cuda") and p.is_floating_point()
-        for group in groups
-        for p in group["params"]
-    )
-    return torch.optim.AdamW(groups, lr=0.0, betas=(beta1, beta2), eps=config.adam_eps, fused=fused)
+    make, options = chosen_part(config, "optimizer")
+    optimizer: torch.optim.Optimizer = make(groups) if options is None else make(groups, options)
+    return optimizer

@@ -18,11 +18,10 @@ from relu_nmt.training.checkpoint import Checkpoint, check_fit, load_checkpoint,
 from relu_nmt.training.config import CheckpointConfig, EmaConfig, TrainerConfig
 from relu_nmt.training.distributed import ProcessGroup
 from relu_nmt.training.log import Meters, add_metrics, metric_averages
-from relu_nmt.training.optimization import SCHEDULES
 from relu_nmt.training.optimizers import build_optimizer
 from relu_nmt.training.precision import Precision
 from relu_nmt.training.preflight import telling_shape
-from relu_nmt.training.schedules import Schedule
+from relu_nmt.training.schedules import build_schedule
 from relu_nmt.training.sharding import (
     give_back,
     is_sharded,
@@ -226,8 +225,7 @@ class Components:
         self.num_workers = config.run.num_workers
         self.optimizer = build_optimizer(model, config.optimizer)
         maximize = config.validation.maximize
-        make_schedule = SCHEDULES.get(config.schedule.lr_scheduler)
-        self.schedule: Schedule = make_schedule(config.schedule, config.run.max_update, maximize)
+        self.schedule = build_schedule(config.schedule, config.run.max_update, maximize)
         self.precision = Precision(config.run, process.device, process.world_size)
         self.average = WeightAverage(model, config.ema)
 

@@ -20,8 +20,8 @@ from relu_nmt.modules.config import (
     size_option,
     width_option,
 )
-from relu_nmt.training.config import TrainerConfig
-from relu_nmt.training.optimization import OptimizerConfig, ScheduleConfig
+from relu_nmt.training.config import OptimizerConfig, TrainerConfig
+from relu_nmt.training.schedules import ScheduleConfig
 from relu_nmt.vision import vision_blocks, vision_models
 from relu_nmt.vision.architectures import architectures
 from relu_nmt.vision.data_config import IMAGES, RECIPES

@@ -11,6 +11,7 @@ import pytest
 from relu_nmt.attention.pointwise_maps import pointwise_maps
 from relu_nmt.modules import feed_forwards, norms, position_schemes
 from relu_nmt.tokenization.base import subword_models
+from relu_nmt.training import OPTIMIZERS, SCHEDULES
 from relu_nmt.vision import vision_blocks
 from tests.commands import run_here
 
@@ -57,6 +58,8 @@ REGISTRIES = (
     pointwise_maps,
     vision_blocks,
     subword_models,
+    OPTIMIZERS,
+    SCHEDULES,
 )
 pytestmark = pytest.mark.slow
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
@@ -130,6 +133,32 @@ def test_the_kernels_compute_a_map_of_ones_own():
         env={**os.environ, "TRITON_INTERPRET": "1"},
     )
     assert done.stdout == "agree\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("part", "flag", "text", "wrong"),
+    [
+        ("schedule.py", "--lr-scheduler", "halving:every=1", "halving:ever=1"),
+        ("optimizer.py", "--optimizer", "sign:momentum=0.5", "sign:momentum=2"),
+    ],
+)
+def test_a_training_with_a_schedule_or_optimizer_of_ones_own_goes_on(
+    command, tmp_path, part, flag, text, wrong
+):
+    flags = [FILES / "data-joined", *TRAIN.split(), "--save-dir", tmp_path, "--log-interval", "1"]
+    user = ["--user-module", PARTS / part]
+    command("train", *flags, *user, flag, text)
+    log = command("train", *flags, *user, flag, text, "--max-update", "3")
+    assert "(epoch 1 @ 2 updates)" in log
+    if flag == "--lr-scheduler":
+        assert "lr=0.000125" in log
+    own, unknown = (
+        command("train", *flags, *user, flag, wrong, code=2),
+        command("train", *flags, flag, text, code=2),
+    )
+    for error in (own, unknown):
+        assert error.count("\n") == 1
+        assert flag in error
 
 
 def test_a_vision_block_of_ones_own_is_trained(command, tmp_path):

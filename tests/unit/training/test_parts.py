@@ -1,6 +1,5 @@
 """Settings, averaged weights, signals and the names of checkpoints."""
 
-import argparse
 import dataclasses
 import json
 import math
@@ -13,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from relu_nmt.config import add_settings, from_flat, read_settings
+from relu_nmt.config import from_flat
 from relu_nmt.errors import CheckpointError, ConfigError
 from relu_nmt.training.checkpoint import SUFFIX, Checkpoint, load_checkpoint, save_checkpoint
 from relu_nmt.training.checkpoint_manager import CheckpointFolder
@@ -28,16 +27,11 @@ from relu_nmt.training.config import (
 from relu_nmt.training.distributed import SignalWatch
 from relu_nmt.training.log import Meters
 from relu_nmt.training.state import TrainingState, WeightAverage
-
-
-def parse(config_class, *argv):
-    parser = argparse.ArgumentParser()
-    add_settings(parser, config_class)
-    return read_settings(config_class, parser.parse_args(argv))
+from tests.unit.training.toy import parsed
 
 
 def test_update_freq():
-    assert parse(RunConfig, "--update-freq", "4,2").update_freq == (4, 2)
+    assert parsed(RunConfig, "--update-freq", "4,2").update_freq == (4, 2)
     config = RunConfig(update_freq=(4, 2))
     assert [config.update_freq_of(epoch) for epoch in (1, 2, 9)] == [4, 2, 2]
     for text in ("0", "x", "", "1.5"):
@@ -48,8 +42,8 @@ def test_update_freq():
 def test_whether_more_is_better_follows_from_the_metric():
     assert not ValidationConfig().maximize
     assert ValidationConfig(best_checkpoint_metric="bleu").maximize
-    assert parse(ValidationConfig, "--maximize-best-checkpoint-metric").maximize
-    assert not parse(
+    assert parsed(ValidationConfig, "--maximize-best-checkpoint-metric").maximize
+    assert not parsed(
         ValidationConfig, "--best-checkpoint-metric", "bleu", "--no-maximize-best-checkpoint-metric"
     ).maximize
 

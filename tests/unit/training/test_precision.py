@@ -6,9 +6,8 @@ from torch import nn
 
 from relu_nmt.errors import ConfigError, TrainingError
 from relu_nmt.modules.objective import LossOutput
-from relu_nmt.training.config import RunConfig
+from relu_nmt.training.config import OptimizerConfig, RunConfig
 from relu_nmt.training.distributed import ProcessGroup
-from relu_nmt.training.optimization import OptimizerConfig
 from relu_nmt.training.optimizers import build_optimizer
 from relu_nmt.training.precision import Precision
 from relu_nmt.training.update import UpdatePlan, Updater
