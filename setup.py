@@ -77,7 +77,7 @@ setup(
         "sentences": ["sentencex>=1.0"],
         "ctranslate2": ["ctranslate2>=4.5"],
         "onnx": ["onnxscript>=0.5", "onnxruntime>=1.22"],
-        "docs": ["mkdocs-material>=9.5", "mkdocstrings-python>=2"],
+        "docs": ["mkdocs-material>=9.5", "mkdocstrings-python>=2", "latex2mathml>=3.77"],
         # Triton's kernels are tested in its interpreter, which needs no GPU.
         "dev": [
             "pytest>=8",

@@ -1,6 +1,6 @@
-r"""Speed and memory of this toolkit beside its peers; writes the table of docs/benchmarks.md.
+r"""Speed and memory of this toolkit beside its peers; writes the table of docs/lab/benchmarks.md.
 
-    python benchmarks/run.py --text FOLDER --output docs/benchmarks.md
+    python benchmarks/run.py --text FOLDER --output docs/lab/benchmarks.md
 
 FOLDER holds ``train``, ``valid`` (or ``val``) and ``test`` (or ``test_2016_flickr``), each as .de
 and .en, such as Multi30k; without --text the corpus of the examples is fetched, or made if that

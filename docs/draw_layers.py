@@ -15,7 +15,7 @@ from html import escape
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PICTURE = Path(__file__).with_name("layers.svg")
+PICTURE = Path(__file__).parent / "reference" / "layers.svg"
 sys.path.insert(0, str(ROOT))
 
 from tests.unit.test_layers import BASE, MAY_IMPORT, PACKAGE  # noqa: E402

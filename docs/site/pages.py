@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.plugins import get_plugin_logger
 from mkdocs.structure.files import File, Files
@@ -104,7 +105,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Fill the parts of the navigation that are lists of pages of this module."""
     examples = [page for page in sources() if page.startswith("examples/")]
     lists = {
-        "Experiments": examples,
+        "Examples": examples,
         "Commands": [f"commands/{name}.md" for name in commands()],
         "Python": [f"api/{slug(title)}.md" for title in [*API, "Recipes"]],
     }
@@ -127,6 +128,19 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         own = Path(__file__).with_name(name).read_text("utf-8")
         files.append(File.generated(config, f"assets/{name}", content=own))
     return files
+
+
+FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
+
+
+def on_page_content(content: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Set formulas as MathML, which browsers show without a script."""
+
+    def formula(match: re.Match[str]) -> str:
+        display = "block" if match[1] == "div" else "inline"
+        return convert(html.unescape(match[2]), display=display)
+
+    return FORMULA.sub(formula, content)
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:

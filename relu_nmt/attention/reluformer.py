@@ -41,11 +41,11 @@ class ReLUFormerAttention(PointwiseAttention):
     With ``centered`` the score is q_i (k_j - c_i) / sqrt(d), c_i the mean of the keys that query i
     may see, before a bias is added. A rise of all scores of a row then changes no weight, as in
     softmax, and no row that sees two different keys is null. It is not in the paper; the
-    cross-attention learns faster with it (docs/study.md).
+    cross-attention learns faster with it (docs/lab/study.md).
 
     With ``power`` 2 the weights are ReLU(z_ij)^2 / (gamma sqrt(3 n_i / 2)), by the same theorem, as
     E ReLU(z)^4 = 3 / 2. A weight that is linear in the score cannot single out one of many keys as
-    softmax does; this is in between (docs/study.md), and not in the paper either.
+    softmax does; this is in between (docs/lab/study.md), and not in the paper either.
 
     Reference: Shen et al. 2023, "A Study on ReLU and Softmax in Transformer" (ReLUFormer), Eq. 5-6.
 

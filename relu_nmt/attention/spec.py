@@ -19,7 +19,7 @@ PLACE_FORM = (
 # The paper prints neither gamma nor the weights of the regulariser. With gamma 8 the output starts
 # small, and self-attention learns faster than softmax; weights of 0.1 cost a little at the start
 # and gain more in the end than weights of 0.01. Cross-attention with it translates worse: so only
-# the preset that repeats the paper has it there (docs/study.md).
+# the preset that repeats the paper has it there (docs/lab/study.md).
 _RELUFORMER_PAPER = {
     "attention": "reluformer:gamma=8",
     "attention_norm_weight": 0.1,

@@ -1,7 +1,7 @@
 """Random changes of training images: RandAugment, colour jitter, random erasing.
 
 All random numbers come from the generator of the image in its epoch, so that a resumed training
-sees the same pictures. docs/images.md says why this is not a library.
+sees the same pictures. docs/reference/images.md says why this is not a library.
 """
 
 from collections.abc import Callable, Mapping

@@ -357,8 +357,9 @@ class ImageTaskOptions:
         "vit_ti",
         architectures,
         "vit_ti, vit_s, vit_b, vit_l (deit_ti, deit_s, deit_b are the same), "
-        "vit_small_bigvision_i1k and others (docs/vision.md), xcit_nano_12, xcit_tiny_12, "
-        "xcit_small_12, swin_tiny, swin_small, swin_base, cvt_13; also as vit_small_patch16_224",
+        "vit_small_bigvision_i1k and others (docs/reference/vision.md), xcit_nano_12, "
+        "xcit_tiny_12, xcit_small_12, swin_tiny, swin_small, swin_base, cvt_13; also as "
+        "vit_small_patch16_224",
     )
     attention_preset: str = like(AttentionPresetOptions, "attention_preset", "none")
     recipe: str = option(

@@ -145,4 +145,4 @@ RECIPES: dict[str, dict[str, Any]] = {
         "batch_size": 512,
     },
 }
-"""The ``--recipe`` presets: what the papers set, by name; docs/images.md has the table."""
+"""The ``--recipe`` presets by name; docs/reference/images.md has the table."""

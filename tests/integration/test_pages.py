@@ -23,17 +23,30 @@ ROOT = Path(__file__).parents[2]
 COMPAT = ROOT / "tests/compat"
 PAGES = {
     page: (ROOT / page).read_text("utf-8")
-    for page in ("README.md", "docs/documents.md", "docs/other_toolkits.md")
+    for page in (
+        "README.md",
+        *(
+            f"docs/guide/{name}.md"
+            for name in (
+                "your_own_data",
+                "training",
+                "translating",
+                "documents",
+                "terms",
+                "several_corpora",
+                "attention",
+                "vision",
+                "other_toolkits",
+            )
+        ),
+    )
 }
 NOT_RUN = {
-    "s_ij = ReLU(*": "a formula",
     "@article{*": "a reference",
-    "python3 -m venv .venv": "installs",
-    ". .venv/bin/activate": "installs",
+    "python3 -m venv .venv *": "installs",
     "pip install *": "installs",
     "make demo": "fetches a corpus, and trains on it for minutes",
     "from relu_nmt.recipes import preprocess, *": "test_recipes.py runs this block",
-    "relu-nmt-sweep data-bin --lengths 128,512,2048 *": "docs/documents.md has one, which is run",
 }
 """Lines of commands that are not run, and of other blocks that are not, and why."""
 LAYERS = " ".join(
@@ -84,12 +97,22 @@ def given(tmp_path_factory):
     lines = (text / "test.de").read_text().splitlines()
     (folder / "prefixes").write_text("".join("She\n" if line else "\n" for line in lines))
     (folder / "terms").write_text("letter\n")
+    memory = zip(
+        *((text / f"valid.{side}").read_text().split("\n") for side in ("de", "en")), strict=True
+    )
+    units = "".join(
+        f'<tu><tuv xml:lang="de"><seg>{de}</seg></tuv><tuv xml:lang="en"><seg>{en}</seg></tuv></tu>'
+        for de, en in memory
+        if de
+    )
+    (folder / "memory.tmx").write_text(f'<tmx version="1.4"><body>{units}</body></tmx>')
     files = {
         text: "text",
+        folder / "memory.tmx": "memory.tmx",
         text / "train.de": "train.de",
         text / "train.en": "train.en",
         text / "test.de": "new.de text/new.de text.de talk.de",
-        text / "test.en": "talk.en reference.en test.en long.out short.out",
+        text / "test.en": "talk.en new.en reference.en test.en long.out short.out",
         data: "data-bin back-bin documents-bin",
         folder / "transformer" / best: f"{best} softmax/{best} sentences/{best}",
         folder / "reluformer" / best: f"CKPT checkpoints/{best}",

@@ -13,7 +13,7 @@ from relu_nmt.vision.loading import ImageClassifier
 from tests.markdown import code_blocks
 from tests.unit.vision.made_images import make_squares
 
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs/guide/training.md"
 
 
 @pytest.fixture(autouse=True)
@@ -114,9 +114,9 @@ def test_scores_are_numbers(folder):
         result["d-BLEU"]
 
 
-def test_the_readme_trains_goes_on_and_translates(folder, tmp_path, monkeypatch, capfd):
-    section = README.read_text("utf-8").partition("From Python:")[2]
-    code = code_blocks(section, "python")[0].text
+def test_the_guide_trains_resumes_and_translates(folder, tmp_path, monkeypatch, capfd):
+    [block] = code_blocks(PAGE.read_text("utf-8"), "python")
+    code = block.text
     for large, small in (
         ("reluformer_iwslt_de_en", "reluformer_tiny"),
         ("20_000", "3"),

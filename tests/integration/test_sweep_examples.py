@@ -143,8 +143,8 @@ def test_a_python_of_the_search_path_is_not_installed_anew(tmp_path):
 
 def test_the_commands_of_the_guides_and_help_are_taken(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    guides = [(ROOT / name).read_text("utf-8") for name in ("README.md", "docs/documents.md")]
-    for text in (*guides, sweep.DESCRIPTION):
+    guide = (ROOT / "docs/guide/documents.md").read_text("utf-8")
+    for text in (guide, sweep.DESCRIPTION):
         command = next(
             part
             for part in text.replace("\\\n", " ").splitlines()

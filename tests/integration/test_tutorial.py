@@ -1,4 +1,4 @@
-"""docs/tutorial.md as its readers type it: every block in order, in one shell, with few updates."""
+"""The tutorial as its readers type it: every block in order, in one shell, with few updates."""
 
 import re
 import subprocess
@@ -10,7 +10,7 @@ from tests.commands import with_commands
 from tests.markdown import code_blocks
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs/tutorial.md").read_text("utf-8")
+PAGE = (ROOT / "docs/guide/tutorial.md").read_text("utf-8")
 SHORT = {
     "--documents 800": "--documents 200",
     "--subword-size 1000": "--subword-size 500",

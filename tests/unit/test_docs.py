@@ -21,7 +21,7 @@ from tests.chromium import PROGRAM, Chromium
 from tests.markdown import code_blocks
 
 ROOT = Path(__file__).parents[2]
-GUIDE = (ROOT / "docs/attention.md").read_text("utf-8")
+GUIDE = (ROOT / "docs/reference/attention.md").read_text("utf-8")
 README = (ROOT / "README.md").read_text("utf-8")
 CAPABILITIES = {
     "causal": "causal",
@@ -61,7 +61,7 @@ def cells(line: str) -> list[str]:
 
 
 def test_the_table_of_vision_models_has_every_shape_and_its_true_size():
-    text = (ROOT / "docs/vision.md").read_text("utf-8")
+    text = (ROOT / "docs/reference/vision.md").read_text("utf-8")
     lines = [line for line in text.splitlines() if re.match(r"\| `\w+_", line)]
     named = set()
     for line in lines:
@@ -78,7 +78,7 @@ def test_the_table_of_vision_models_has_every_shape_and_its_true_size():
 
 
 def test_the_example_of_vision_models_runs():
-    text = (ROOT / "docs/vision.md").read_text("utf-8")
+    text = (ROOT / "docs/reference/vision.md").read_text("utf-8")
     [block] = code_blocks(text, "python")
     found = {}
     exec(block.text, found)
@@ -91,10 +91,34 @@ def test_the_guide_has_a_row_for_each_registered_attention(header):
     assert sorted(table_under(GUIDE, header)) == built_in_names()
 
 
-def test_the_readme_lists_each_registered_attention():
-    listed = " ".join(re.findall(r"^\| `.*", README, re.MULTILINE))
+def test_the_guide_to_choosing_lists_each_registered_attention():
+    text = (ROOT / "docs/guide/attention.md").read_text("utf-8")
+    listed = " ".join(re.findall(r"^\| `.*", text, re.MULTILINE))
     assert not [name for name in built_in_names() if f"`{name}`" not in listed]
-    assert "docs/attention.md" in README
+
+
+def test_the_readme_is_short_and_names_every_command_and_file_that_it_points_to():
+    assert len(README.splitlines()) <= 150
+    setup = (ROOT / "setup.py").read_text("utf-8")
+    commands = re.search(r"COMMANDS = \[(.*?)\]", setup, re.DOTALL)
+    assert commands is not None
+    for name in re.findall(r'"(\w+)"', commands[1]):
+        assert f"`relu-nmt-{name.replace('_', '-')}`" in README
+    section = README.partition("## Read these files first")[2].partition("##")[0]
+    files = re.findall(r"`([\w/]+\.py)`", section)
+    assert files and all((ROOT / "relu_nmt" / file).exists() for file in files)
+
+
+def test_the_own_attention_of_guide_and_tutorial_is_the_same():
+    pages = [
+        (ROOT / f"docs/guide/{name}.md").read_text("utf-8")
+        for name in ("tutorial", "own_attention")
+    ]
+    [first, second] = [
+        [block.text for block in code_blocks(page, "python") if block.file == "mine.py"]
+        for page in pages
+    ]
+    assert first == second and len(first) == 1
 
 
 def test_the_marks_are_the_capabilities():
@@ -148,7 +172,8 @@ def test_the_picture_of_the_layers_is_drawn_from_their_rules():
 
 
 @pytest.mark.parametrize(
-    "path", ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+    "path",
+    ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))],
 )
 def test_links_lead_somewhere(path):
     text = re.sub("<!--.*?-->", "", (ROOT / path).read_text("utf-8"), flags=re.DOTALL)
@@ -169,7 +194,7 @@ def anchors_of(text: str) -> set[str]:
 
 
 def test_the_guide_to_images_tells_what_the_recipes_set():
-    lines = (ROOT / "docs/images.md").read_text("utf-8").splitlines()
+    lines = (ROOT / "docs/reference/images.md").read_text("utf-8").splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith("| | `deit`"))
     names = [name.strip("`") for name in cells(lines[start])[1:]]
     assert names == [name for name in RECIPES if name != "none"]

@@ -1,4 +1,4 @@
-"""What docs/layers.md says of the registries is what they hold, and its code runs."""
+"""What docs/reference/layers.md says of the registries is what they hold, and its code runs."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,7 @@ from relu_nmt.vision.config import VisionTransformerConfig
 from relu_nmt.vision.vision_transformer import VisionTransformer
 from tests.markdown import code_blocks
 
-GUIDE = (Path(__file__).parents[2] / "docs/layers.md").read_text("utf-8")
+GUIDE = (Path(__file__).parents[2] / "docs/reference/layers.md").read_text("utf-8")
 REGISTRIES = {
     "feed-forward network": feed_forwards,
     "norm": norms,
