@@ -1,5 +1,6 @@
-"""Training of any objective on any batches, and the registries of optimisers and schedules.
+"""Generic training: any objective, any batches.
 
+:data:`OPTIMIZERS` and :data:`SCHEDULES` are the registries of optimisers and schedules.
 One of your own is a class in a file for ``--user-module``, registered with
 ``@OPTIMIZERS.register("name")`` or ``@SCHEDULES.register("name")``. Its ``Config`` is the settings
 class of its options: ``--lr-scheduler NAME:option=value,...``.

@@ -328,7 +328,7 @@ class ScheduleConfig:
     lr_scheduler: str = option(
         "inverse_sqrt",
         "NAME or NAME:option=value,...: inverse_sqrt, cosine, polynomial_decay, fixed or "
-        "reduce_lr_on_plateau; docs/settings.md lists the options",
+        "reduce_lr_on_plateau; docs/guide/settings.md lists the options",
         choices=SCHEDULES,
         with_options=True,
         metavar="NAME",

@@ -1,8 +1,11 @@
 import math
+import re
+from pathlib import Path
 
 import pytest
 
-from relu_nmt.config import from_dict, option, settings, to_dict
+from relu_nmt.config import flag_of, from_dict, option, settings, to_dict
+from relu_nmt.config.fields import options_of
 from relu_nmt.errors import ConfigError
 from relu_nmt.training import SCHEDULES
 from relu_nmt.training.schedules import (
@@ -198,6 +201,16 @@ def test_typed_options_go_before_a_file_and_presets(tmp_path):
 def test_wrong_options_after_the_colon(argv, message):
     with pytest.raises(ConfigError, match=message):
         parsed(ScheduleConfig, *argv)
+
+
+def test_the_documentation_lists_the_options_of_every_schedule():
+    rows = (Path(__file__).parents[3] / "docs/guide/settings.md").read_text("utf-8").split("\n")
+    for name, entry in options_of(ScheduleConfig).items():
+        for part in entry.parts[1:]:
+            owners = [n for n in SCHEDULES.names() if part in options_of(SCHEDULES.get(n).Config)]
+            (row,) = [row for row in rows if row.startswith(f"| `{part}` | `{flag_of(name)}` |")]
+            every = set(SCHEDULES.names()) if "every schedule" in row else None
+            assert set(owners) == (every or set(re.findall(r"`(\w+)`", row.split("|")[3])))
 
 
 def test_every_option_is_a_flag_as_well():
