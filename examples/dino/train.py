@@ -30,7 +30,7 @@ from relu_nmt.config import (
     settings,
     to_dict,
 )
-from relu_nmt.config.shared import BatchSizeOptions
+from relu_nmt.config.shared import CommonOptions
 from relu_nmt.errors import CheckpointError, ConfigError
 from relu_nmt.modules.config import arch_option
 from relu_nmt.recipes.train_images import config_for_data, updates_of_epochs
@@ -96,7 +96,7 @@ class TaskOptions:
     )
     arch: str = arch_option("xcit_nano_12_p8_32", architectures, "as relu-nmt-vision-train's")
     attention_preset: str = like(AttentionPresetOptions, "attention_preset", "none")
-    batch_size: int = like(BatchSizeOptions, "batch_size", 64, "images of a batch, per process")
+    batch_size: int = like(CommonOptions, "batch_size", 64, "images of a batch, per process")
     pixel_mean: tuple[float, ...] = like(PreprocessingConfig, "pixel_mean", IMAGENET_MEAN)
     pixel_std: tuple[float, ...] = like(PreprocessingConfig, "pixel_std", IMAGENET_STD)
 

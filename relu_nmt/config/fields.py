@@ -226,6 +226,7 @@ class Option:
         return ConfigError(f"{self._with_text(value)}: {text}")
 
 
+_SAME = object()
 option: Any = Option
 """Declares a field: ``gamma: int = option(1, "the power")``; see :class:`Option`."""
 
@@ -233,18 +234,18 @@ option: Any = Option
 def like(
     config_class: type,
     name: str,
-    default: Any,
+    default: Any = _SAME,
     help: str | None = None,
     *,
     flags: Sequence[str] = (),
     needs: Needs = (),
     no_effect: str | None = None,
 ) -> Any:
-    """Return the option ``name`` of another class with another default; other changes on demand."""
+    """Return the option ``name`` of another class, with the changes that are given."""
     other = options_of(config_class)[name]
     return dataclasses.replace(
         other,
-        default=default,
+        default=other.default if default is _SAME else default,
         help=other.help if help is None else help,
         flags=flags or other.flags,
         needs=needs or other.needs,

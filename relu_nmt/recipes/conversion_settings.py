@@ -2,7 +2,7 @@
 
 from relu_nmt.config import REQUIRED, like, option, settings
 from relu_nmt.config.files import READ, WRITTEN, Files
-from relu_nmt.config.shared import LanguageOptions
+from relu_nmt.config.shared import CommonOptions
 from relu_nmt.data.data_folder import DATA_FILES
 from relu_nmt.errors import ConfigError
 from relu_nmt.tokenization.preprocess_config import PreprocessConfig
@@ -77,7 +77,7 @@ class ImportMarianSettings:
     )
     output: str = option(REQUIRED, "checkpoint to write", files=WRITTEN)
     target_lang: str | None = like(
-        LanguageOptions,
+        CommonOptions,
         "target_lang",
         None,
         "the language to translate into, of a model of several: fra, if its vocabulary has >>fra<<",

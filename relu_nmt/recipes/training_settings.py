@@ -10,7 +10,7 @@ from relu_nmt.attention.spec import (
 )
 from relu_nmt.config import REQUIRED, checked_by, from_flat, group, like, option, settings
 from relu_nmt.config.files import WRITTEN, Files
-from relu_nmt.config.shared import BatchingConfig, FairseqOptions, LanguageOptions
+from relu_nmt.config.shared import BatchingConfig, CommonOptions, FairseqOptions
 from relu_nmt.data.data_folder import DATA_FILES
 from relu_nmt.data.groups import DocumentConfig
 from relu_nmt.errors import ConfigError
@@ -35,13 +35,15 @@ DEFAULT_SEARCH = '{"beam": 5, "max_len_a": 1.2, "max_len_b": 10}'
 
 
 @settings
-class TaskOptions(LanguageOptions, FairseqOptions):
+class TaskOptions(FairseqOptions):
     """What is translated, by which model, and what is minimised.
 
     Raises:
         ConfigError: a value out of range.
     """
 
+    source_lang: str | None = like(CommonOptions, "source_lang")
+    target_lang: str | None = like(CommonOptions, "target_lang")
     arch: str = arch_option(
         "reluformer",
         architectures,

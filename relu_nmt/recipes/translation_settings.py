@@ -7,12 +7,7 @@ from typing import Any, ClassVar
 from relu_nmt.attention.spec import AttentionBackendConfig
 from relu_nmt.config import REQUIRED, checked_by, group, like, option, settings
 from relu_nmt.config.files import CHECKPOINTS, READ, Files
-from relu_nmt.config.shared import (
-    FairseqOptions,
-    LanguageOptions,
-    PrecisionOptions,
-    ProgressBarOptions,
-)
+from relu_nmt.config.shared import CommonOptions, FairseqOptions, PrecisionOptions
 from relu_nmt.data.data_folder import DATA_FILES
 from relu_nmt.data.groups import SINGLE_SENTENCES, DocumentConfig
 from relu_nmt.errors import ConfigError
@@ -43,17 +38,17 @@ def model_overrides(text: str) -> dict[str, Any]:
 
 
 @settings
-class ModelOptions(LanguageOptions, FairseqOptions, PrecisionOptions, AttentionBackendConfig):
+class ModelOptions(FairseqOptions, PrecisionOptions, AttentionBackendConfig):
     """Which model to translate with, and what its text looks like."""
 
     path: str = option(
         REQUIRED, "checkpoint; several with colons (a:b) are an ensemble", files=CHECKPOINTS
     )
     source_lang: str | None = like(
-        LanguageOptions, "source_lang", None, "source language; by default the model's"
+        CommonOptions, "source_lang", None, "source language; by default the model's"
     )
     target_lang: str | None = like(
-        LanguageOptions, "target_lang", None, "target language; by default the model's"
+        CommonOptions, "target_lang", None, "target language; by default the model's"
     )
     post_process: str | None = option(
         None,
@@ -171,9 +166,10 @@ class TermOptions:
 
 
 @settings
-class TextDocumentOptions(ProgressBarOptions, WindowOptions, TermOptions):
+class TextDocumentOptions(WindowOptions, TermOptions):
     """How a text of documents is translated."""
 
+    no_progress_bar: bool = like(CommonOptions, "no_progress_bar")
     split_sentences: bool = option(
         False,
         "lines are paragraphs: cut them into sentences (the package sentencex), as the model has "
@@ -230,9 +226,10 @@ class TranslateDocumentsSettings:
 
 
 @settings
-class LineOptions(ProgressBarOptions, TermOptions):
+class LineOptions(TermOptions):
     """Where lines come from, and how they go out."""
 
+    no_progress_bar: bool = like(CommonOptions, "no_progress_bar")
     input: str = option("-", "file to translate; - is standard input", files=READ)
     buffer_size: int = option(
         0,

@@ -3,9 +3,9 @@
 import os
 import re
 
-from relu_nmt.config import group, option, settings, shown
+from relu_nmt.config import group, like, option, settings, shown
 from relu_nmt.config.files import READ, WRITTEN, Files
-from relu_nmt.config.shared import PrecisionOptions, ProgressBarOptions, SeedOptions
+from relu_nmt.config.shared import CommonOptions, PrecisionOptions
 from relu_nmt.errors import ConfigError
 from relu_nmt.training import OPTIMIZERS
 from relu_nmt.training.results import FILE_NAME, LAST
@@ -78,9 +78,10 @@ class OptimizerConfig:
 
 
 @settings
-class RunConfig(PrecisionOptions, SeedOptions):
+class RunConfig(PrecisionOptions):
     """How updates are made, and when to stop."""
 
+    seed: int = like(CommonOptions, "seed")
     max_epoch: int = option(0, "stop after this epoch; 0: no limit", least=0, metavar="N")
     max_update: int = option(0, "stop after this update; 0: no limit", least=0, metavar="N")
     stop_time_hours: float = option(
@@ -269,9 +270,10 @@ class CheckpointConfig:
 
 
 @settings
-class LoggingConfig(ProgressBarOptions):
+class LoggingConfig:
     """What is printed and logged."""
 
+    no_progress_bar: bool = like(CommonOptions, "no_progress_bar")
     log_interval: int = option(100, "updates between two log lines", least=1, metavar="N")
     log_format: str | None = option(
         None,

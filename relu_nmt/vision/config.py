@@ -9,7 +9,7 @@ from relu_nmt.attention.spec import AttentionPresetOptions
 from relu_nmt.config import flag_of, group, like, option, settings, shown
 from relu_nmt.config.fields import options_of
 from relu_nmt.config.files import READ
-from relu_nmt.config.shared import BatchingConfig, BatchSizeOptions
+from relu_nmt.config.shared import BatchingConfig, CommonOptions
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.config import (
     TransformerOptions,
@@ -400,7 +400,7 @@ class ImageTaskOptions:
         "go on without images that cannot be decoded, each named; in training the next image "
         "takes the place of one",
     )
-    batch_size: int = like(BatchSizeOptions, "batch_size", 128, "images of a batch, per process")
+    batch_size: int = like(CommonOptions, "batch_size", 128, "images of a batch, per process")
     batch_size_valid: int | None = like(BatchingConfig, "batch_size_valid", None)
 
 

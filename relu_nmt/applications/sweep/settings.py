@@ -10,7 +10,7 @@ from relu_nmt.attention import attentions
 from relu_nmt.attention.spec import ATTENTION_PRESETS, AttentionSpec
 from relu_nmt.config import checked_by, flag_of, group, like, option, settings
 from relu_nmt.config.files import READ, Files
-from relu_nmt.config.shared import ClusterOptions, SubsetOptions
+from relu_nmt.config.shared import ClusterOptions, CommonOptions
 from relu_nmt.data.data_folder import DATA_FILES
 from relu_nmt.data.groups import DocumentConfig
 from relu_nmt.errors import ConfigError
@@ -97,9 +97,10 @@ def parse_attentions(text: str) -> tuple[str, ...]:
 
 
 @settings
-class SweepConfig(SubsetOptions):
+class SweepConfig:
     """What is trained and evaluated."""
 
+    gen_subset: str = like(CommonOptions, "gen_subset")
     lengths: tuple[int, ...] = option(
         (128, 256, 512, 1024, 2048),
         "document lengths in tokens; 1: single sentences",

@@ -4,7 +4,7 @@ import math
 
 from relu_nmt.config import like, option, settings
 from relu_nmt.config.files import READ
-from relu_nmt.config.shared import BatchSizeOptions, SeedOptions
+from relu_nmt.config.shared import CommonOptions
 from relu_nmt.data.groups import SINGLE_SENTENCES, DocumentConfig
 from relu_nmt.errors import ConfigError
 
@@ -15,9 +15,10 @@ SEARCHED = ("score_reference", False)
 
 
 @settings
-class SearchOptions(BatchSizeOptions):
+class SearchOptions:
     """How translations are searched for, but for the longest output."""
 
+    batch_size: int | None = like(CommonOptions, "batch_size")
     beam: int = option(5, "beam size; 1 is greedy search", least=1, metavar="K", needs=SEARCHED)
     nbest: int = option(
         1, "number of hypotheses to output for each sentence", least=1, metavar="N", needs=SEARCHED
@@ -132,7 +133,7 @@ class SearchOptions(BatchSizeOptions):
         needs=SEARCHED,
     )
     seed: int = like(
-        SeedOptions,
+        CommonOptions,
         "seed",
         1,
         "seed of the draws, for each sentence by its number",
@@ -146,7 +147,7 @@ class SearchOptions(BatchSizeOptions):
         metavar="N",
     )
     max_tokens: int | None = like(
-        BatchSizeOptions,
+        CommonOptions,
         "max_tokens",
         None,
         "most source tokens in a batch, padding included; without this and --batch-size, what "
