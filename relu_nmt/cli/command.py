@@ -17,8 +17,7 @@ from relu_nmt.config import add_settings, read_settings
 from relu_nmt.config.registry import close_names
 from relu_nmt.config.user_modules import FLAG, import_user_module
 from relu_nmt.errors import ConfigError, ReluNmtError, is_out_of_memory
-from relu_nmt.io.standard_streams import utf8_streams
-from relu_nmt.io.threads import choose_threads, crowding_note
+from relu_nmt.io.process import choose_threads, crowding_note, utf8_streams
 
 KERNEL_CACHE = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
 """How many compiled matrix products oneDNN keeps, PyTorch's library for bfloat16 on a CPU; read at

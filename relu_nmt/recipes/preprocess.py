@@ -36,11 +36,11 @@ from relu_nmt.data.indexed_dataset import IndexedDataset, bin_path, idx_path
 from relu_nmt.data.split import check_parallel
 from relu_nmt.errors import DataError
 from relu_nmt.io.cluster import Cluster, Work, result_of
-from relu_nmt.io.file_lock import folder_locked
+from relu_nmt.io.process import available_cores
 from relu_nmt.io.progress_bar import hidden_progress, progress_bar
-from relu_nmt.io.safe_write import remove_abandoned
+from relu_nmt.io.safe_write import folder_locked, remove_abandoned
 from relu_nmt.io.text_lines import TextFile, find_text, scan_text
-from relu_nmt.io.worker_pool import available_cores, ordered_map
+from relu_nmt.io.worker_pool import ordered_map
 from relu_nmt.tokenization.base import subword_models, tokenizers
 from relu_nmt.tokenization.pair_files import describe, pair_format, scan_pairs
 from relu_nmt.tokenization.preprocess_config import PreprocessConfig as Settings

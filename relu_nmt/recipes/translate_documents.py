@@ -91,7 +91,7 @@ def run(settings: Settings, *, progress: bool = True) -> TextTranslation:
     plan = WindowPlan(sources.sizes, sources.counts, windows)
     with (
         hidden_progress(options.no_progress_bar or not progress),
-        progress_bar("translate", len(plan.windows), "groups", tells_waiting=True) as advance,
+        progress_bar("translate", len(plan.windows), "groups", shows_waiting=True) as advance,
     ):
         found = translator.translate_in_windows(
             sources, windows, settings.search, on_progress=advance

@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from relu_nmt.errors import CheckpointError, ConfigError, DataError
-from relu_nmt.io.file_lock import acquire_lock
-from relu_nmt.io.safe_write import copy_file, remove_abandoned, temporary_folder
+from relu_nmt.io.safe_write import acquire_lock, copy_file, remove_abandoned, temporary_folder
 from relu_nmt.training.checkpoint import SUFFIX, Checkpoint, save_checkpoint
 from relu_nmt.training.config import CheckpointConfig, ValidationConfig
 from relu_nmt.training.results import BEST, LAST

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from relu_nmt.errors import ConfigError
-from relu_nmt.io.signals import handle_stop_signals
+from relu_nmt.io.process import handle_stop_signals
 from relu_nmt.training.config import ALLOW_UNUSED, FULLY_SHARDED
 from relu_nmt.training.sharding import process_mesh, shard
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from relu_nmt.errors import ConfigError, MissingExtraError
-from relu_nmt.io.standard_streams import discard_output
+from relu_nmt.io.process import discard_output
 from relu_nmt.training.config import LoggingConfig
 
 UPDATES_TAG = "train_inner"

@@ -209,7 +209,7 @@ class Trainer:
             self._folder.check(self.result.parameters, self.config.ema.store_ema)
         validates = bool(self._data.valid) and not self.config.validation.disable_validation
         with progress_bar(
-            "preflight", 2, "steps", tells_waiting=True, only_if_slow=True, say=self.log.say
+            "preflight", 2, "steps", shows_waiting=True, only_if_slow=True, say=self.log.say
         ) as advance:
             if self.config.run.preflight:
                 self._preflight()

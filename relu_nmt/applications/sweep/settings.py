@@ -15,7 +15,7 @@ from relu_nmt.data.data_folder import DATA_FILES
 from relu_nmt.data.groups import DocumentConfig
 from relu_nmt.errors import ConfigError
 from relu_nmt.evaluation.bleu import TokenizerOptions
-from relu_nmt.io.worker_pool import available_cores
+from relu_nmt.io.process import available_cores
 
 REPORTS = r"report\.html|results\.csv|card\.json|sweep\.json|\.lock|models/.*"
 DEFAULT_ATTENTIONS = ("softmax", "reluformer", "sparsemax")

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from relu_nmt.errors import CheckpointError, ConfigError, TrainingError
-from relu_nmt.io.signals import STOP_SIGNALS
+from relu_nmt.io.process import STOP_SIGNALS
 from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.training.config import EmaConfig
 from relu_nmt.training.state import WeightAverage
@@ -394,7 +394,7 @@ def test_a_full_disk_in_the_middle_leaves_the_last_checkpoint(tmp_path, monkeypa
 
 
 def test_a_preflight_that_takes_long_is_told_while_it_runs(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("relu_nmt.io.progress_bar.SECONDS_UNTIL_TOLD", 0.01)
+    monkeypatch.setattr("relu_nmt.io.progress_bar.SECONDS_UNTIL_WAITING", 0.01)
     Toy(tmp_path, run={"max_update": 1}, train=Slow()).trainer().train()
     told = [line["message"] for line in json_lines(capsys.readouterr().out) if "message" in line]
     waiting = [text.startswith("preflight: 0% of 2 steps") for text in told]

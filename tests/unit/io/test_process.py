@@ -2,8 +2,7 @@
 
 import pytest
 
-from relu_nmt.io.threads import choose_threads, crowding_note, other_threads
-from relu_nmt.io.worker_pool import available_cores
+from relu_nmt.io.process import available_cores, choose_threads, crowding_note, other_threads
 
 
 def test_what_the_user_has_left_open_is_chosen():
