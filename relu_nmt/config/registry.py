@@ -1,14 +1,21 @@
-"""Tables of named parts whose modules are imported only when used, and ``NAME:option=value``."""
+"""Registries of named parts, their ``NAME:option=value``, and the user's files that add parts."""
 
 import difflib
+import hashlib
 import importlib
+import importlib.util
+import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from relu_nmt.errors import ConfigError
 
 T = TypeVar("T")
+FLAG = "--user-module"
+MODULE_PREFIX = "relu_nmt_user_"
+"""Prefix of the name of each module that a file of the user's becomes."""
 
 
 def close_names(name: Any, known: Collection[str]) -> str:
@@ -137,3 +144,41 @@ class Registry(Generic[T]):
         """
         if name not in self.names():
             self.get(name)
+
+
+def import_user_module(path: str) -> str:
+    """Run a file of the user's, which registers parts, unless it has run already.
+
+    Args:
+        path: a ``.py`` file, or a folder with an ``__init__.py``.
+
+    Returns:
+        ``path``, as a type of argparse does.
+
+    Raises:
+        ConfigError: the file does not exist, or running it fails.
+    """
+    given = Path(path).resolve()
+    file = given / "__init__.py" if given.is_dir() else given
+    if file.suffix != ".py" or not file.is_file():
+        raise ConfigError(
+            f"{FLAG} {path}: expected a Python file (.py), or a folder with an __init__.py"
+        )
+    # Name the module by its path: two files may have the same name in different folders.
+    name = f"{MODULE_PREFIX}{given.stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:8]}"
+    if name in sys.modules:
+        return path
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # Dataclasses look up their module while it runs.
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        reason = " ".join(str(error).split())
+        raise ConfigError(
+            f"{FLAG} {path}: running it fails: {type(error).__name__}: {reason}"
+        ) from error
+    return path

@@ -26,7 +26,7 @@ from relu_nmt.applications.sweep.settings import SweepSettings as Settings
 from relu_nmt.applications.sweep.steps import DONE, Step
 from relu_nmt.attention.spec import SLOTS
 from relu_nmt.config import add_settings, flag_of, read_settings
-from relu_nmt.config.user_modules import FLAG, import_user_module
+from relu_nmt.config.registry import FLAG, import_user_module
 from relu_nmt.data.data_folder import find_pair, infer_languages, split_path
 from relu_nmt.data.groups import SINGLE_SENTENCES
 from relu_nmt.data.shards import data_folders

@@ -33,7 +33,7 @@ from relu_nmt.attention.base import build_attention
 from relu_nmt.attention.kernels import set_attention_backend
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.spec import AttentionSpec
-from relu_nmt.config.user_modules import import_user_module
+from relu_nmt.config.registry import import_user_module
 
 import_user_module(sys.argv[1])
 found = {}

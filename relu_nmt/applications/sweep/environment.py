@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import relu_nmt
-from relu_nmt.config.user_modules import import_user_module
+from relu_nmt.config.registry import import_user_module
 from relu_nmt.errors import ConfigError, ReluNmtError
 from relu_nmt.io.process import available_cores
 

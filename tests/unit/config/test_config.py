@@ -263,7 +263,7 @@ def test_checkpoints_and_results_give_their_settings(tmp_path):
     for path in (results, checkpoint):
         assert parsed("--config", str(path)).model == config.model
     checkpoint.write_bytes(header)
-    with pytest.raises(ConfigError, match="no checkpoint with settings"):
+    with pytest.raises(ConfigError, match="not a checkpoint with settings"):
         parsed("--config", str(checkpoint))
 
 
