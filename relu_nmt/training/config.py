@@ -1,4 +1,4 @@
-"""Settings of the trainer, under fairseq's flag names; nothing here knows what is trained."""
+"""Settings of the trainer, under fairseq's flag names, for any model and data."""
 
 import os
 import re
@@ -24,7 +24,7 @@ SECONDS_PER_HOUR = 3600
 ADAM = ("optimizer", "adam", "adamw")
 VALIDATES = ("disable_validation", False)
 SAVES = ("no_save", False)
-# Metrics of which more is better; for the others, losses, less is.
+# Metrics that are better when larger; all others are losses.
 MAXIMIZED_METRICS = ("bleu", "chrf", "accuracy", "acc", "top1", "top5")
 
 
@@ -79,7 +79,7 @@ class OptimizerConfig:
 
 @settings
 class RunConfig(PrecisionOptions):
-    """How updates are made, and when to stop."""
+    """Updates, and the limits of a training."""
 
     seed: int = like(CommonOptions, "seed")
     max_epoch: int = option(0, "stop after this epoch; 0: no limit", least=0, metavar="N")
@@ -136,16 +136,16 @@ class RunConfig(PrecisionOptions):
         return self.update_freq[min(epoch, len(self.update_freq)) - 1]
 
     def time_is_up(self, seconds: float) -> bool:
-        """Say whether ``seconds`` of running have used up ``--stop-time-hours``."""
+        """Return True if ``seconds`` of running have used up ``--stop-time-hours``."""
         return 0 < self.stop_time_hours * SECONDS_PER_HOUR <= seconds
 
     def limit_reached(self, num_updates: int, epoch: int, out_of_time: bool) -> str | None:
-        """Return why training must not go on, or None.
+        """Return the reason to stop if a limit is reached, or None.
 
         Args:
             num_updates: updates made.
-            epoch: the epoch that the next update belongs to, from 1.
-            out_of_time: the processes have found that :meth:`time_is_up`.
+            epoch: the epoch of the next update, from 1.
+            out_of_time: the processes agree that :meth:`time_is_up`.
         """
         if self.max_update and num_updates >= self.max_update:
             return f"{num_updates} updates are made (--max-update {self.max_update})"
@@ -158,7 +158,7 @@ class RunConfig(PrecisionOptions):
 
 @settings
 class ValidationConfig:
-    """When to validate, and which metric is the best one's."""
+    """Times of validation, and the metric of the best checkpoint."""
 
     disable_validation: bool = option(False, "never validate")
     validate_interval: int = option(
@@ -189,7 +189,7 @@ class ValidationConfig:
 
     @property
     def maximize(self) -> bool:
-        """Return whether more of the best metric is better."""
+        """True if more of that metric is better."""
         if self.maximize_best_checkpoint_metric is not None:
             return self.maximize_best_checkpoint_metric
         return self.best_checkpoint_metric in MAXIMIZED_METRICS
@@ -197,7 +197,7 @@ class ValidationConfig:
 
 @settings
 class CheckpointConfig:
-    """Where checkpoints go, which are kept, and what training starts from.
+    """Folder and number of the checkpoints, and the start of the training.
 
     Raises:
         ConfigError: settings that exclude each other.
@@ -254,7 +254,7 @@ class CheckpointConfig:
     )
 
     def check(self) -> None:
-        """Compare where to start from with what to reset."""
+        """Refuse resets and --restore-file beside --finetune-from-model."""
         resets = (
             self.reset_optimizer,
             self.reset_lr_scheduler,
@@ -265,13 +265,13 @@ class CheckpointConfig:
             raise ConfigError("--finetune-from-model resets everything; leave --reset-... out")
         if self.finetune_from_model and self.restore_file != LAST:
             raise ConfigError(
-                "--finetune-from-model starts anew and --restore-file goes on; leave one out"
+                "--finetune-from-model begins a training and --restore-file goes on; leave one out"
             )
 
 
 @settings
 class LoggingConfig:
-    """What is printed and logged."""
+    """Log lines, files and curves."""
 
     no_progress_bar: bool = like(CommonOptions, "no_progress_bar")
     log_interval: int = option(100, "updates between two log lines", least=1, metavar="N")
@@ -320,7 +320,7 @@ class EmaConfig:
 
 
 def _of_one_process() -> str:
-    """Return why nothing is distributed; empty if it is."""
+    """Return the reason why --ddp-backend has no effect; empty if it has one."""
     return "" if int(os.environ.get("WORLD_SIZE", "1")) > 1 else "there is one process"
 
 
@@ -356,7 +356,7 @@ class TrainerConfig:
     distributed: DistributedConfig = group("several processes", DistributedConfig)
 
     def check(self) -> None:
-        """See that something is saved, or that nothing is meant to be."""
+        """Refuse settings that save no checkpoint without --no-save."""
         checkpoint = self.checkpoint
         nothing = (
             checkpoint.no_epoch_checkpoints,

@@ -26,7 +26,8 @@ from relu_nmt.training.config import (
 )
 from relu_nmt.training.distributed import SignalWatch
 from relu_nmt.training.log import Meters
-from relu_nmt.training.state import TrainingState, WeightAverage
+from relu_nmt.training.optimizers import WeightAverage
+from relu_nmt.training.state import TrainingState
 from tests.unit.training.toy import parsed
 
 

@@ -12,8 +12,9 @@ from relu_nmt.attention.base import build_attention
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.spec import AttentionSpec
 from relu_nmt.errors import CheckpointError, OutOfMemoryError, TrainingError
+from relu_nmt.training.batches import naming_batch
 from relu_nmt.training.checkpoint import load_checkpoint
-from relu_nmt.training.preflight import leaving_no_trace, telling_shape
+from relu_nmt.training.preflight import leaving_no_trace
 from tests.unit.training.toy import Toy, ToyModel, ToySource, json_lines
 
 
@@ -74,9 +75,9 @@ def test_a_checkpoint_that_cannot_be_written_is_found_at_once(tmp_path, monkeypa
 def test_memory_that_runs_out_is_told_with_the_shape():
     batch = ToySource().load(1)
     told = r"update 7: .* inputs 3 x 4, targets 3 x 1"
-    with pytest.raises(OutOfMemoryError, match=told), telling_shape(batch, "update 7"):
+    with pytest.raises(OutOfMemoryError, match=told), naming_batch(batch, "update 7"):
         torch.empty(1 << 50)
-    with pytest.raises(RuntimeError, match="shape"), telling_shape(batch, "update 7"):
+    with pytest.raises(RuntimeError, match="shape"), naming_batch(batch, "update 7"):
         torch.ones(2).view(3)
 
 
