@@ -134,11 +134,14 @@ class Diverging(ToyModel):
     ],
 )
 @pytest.mark.parametrize("late", [False, True])
-def test_the_first_that_is_not_finite_is_named(tmp_path, how, named, late):
+def test_the_first_that_is_not_finite_is_named(tmp_path, monkeypatch, how, named, late):
     trainer = Toy(tmp_path, run={"clip_norm": 1.0, "preflight": False}).trainer()
     model = trainer.parts.model
     if how == "weight":
-        trainer._check_before_start = lambda: model.output.bias.data.fill_(torch.nan)
+        monkeypatch.setattr(
+            "relu_nmt.training.trainer.check_before_start",
+            lambda *_: model.output.bias.data.fill_(torch.nan),
+        )
     else:
         model.forward = Diverging.forward.__get__(model)
         model.how = how
