@@ -5,13 +5,13 @@ r"""Time and peak memory of pointwise attention by length, beside softmax's fuse
     python benchmarks/attention.py --regularizer
 
 The back ends compute ReLUFormer attention; ``sdpa`` is softmax by PyTorch's
-scaled_dot_product_attention. Rounds go through all back ends in turn, so that all meet the same
-state of the machine; times are medians over rounds. Memory is what a run needs on top of its
-inputs: on a CPU the growth of the peak resident set, each figure in a process of its own; on a GPU
-the allocator's peak. ``x sdpa`` and ``x ref`` are times divided by those of sdpa and reference.
+scaled_dot_product_attention. Each round runs all back ends in turn, so that all meet the same state
+of the machine; times are medians over rounds. Memory does not count the inputs. On a CPU it is the
+growth of the peak resident set, with a process for each figure; on a GPU it is the allocator's
+peak. ``x sdpa`` and ``x ref`` are times divided by those of sdpa and reference.
 
---regularizer also computes sums and entropies of the rows, and their gradients, but for ``sdpa``,
-which has none. benchmarks/lengths.py measures whole models.
+--regularizer also computes sums and entropies of the rows, and their gradients, except for
+``sdpa``. benchmarks/lengths.py measures whole models.
 """
 
 import argparse
@@ -34,7 +34,7 @@ WARM_UP_TOKENS = 64
 
 @dataclass(frozen=True)
 class Cell:
-    """What one figure is about; ``threads`` 0 leaves PyTorch's choice."""
+    """The settings of one figure; ``threads`` 0 keeps PyTorch's choice."""
 
     backend: str
     length: int
@@ -49,7 +49,7 @@ class Cell:
 
 
 def make_run(cell: Cell) -> Callable[[], None]:
-    """Return what computes the cell once."""
+    """Return a function that computes the cell once."""
     import torch
     import torch.nn.functional as F
 
@@ -93,7 +93,7 @@ def make_run(cell: Cell) -> Callable[[], None]:
 
 
 def peak_bytes(run: Callable[[], None], device: str) -> int:
-    """Return how many bytes ``run`` needs at its peak on top of what there is."""
+    """Return the additional bytes that ``run`` needs at its peak."""
     import torch
 
     if device == "cuda":
@@ -109,7 +109,7 @@ def peak_bytes(run: Callable[[], None], device: str) -> int:
 def measure_memory(cell: Cell) -> int | None:
     """Return the peak bytes of a cell; ``None`` if memory ran out.
 
-    A CPU's figure comes from a process of its own. A GPU's allocator counts from any moment.
+    A figure of a CPU comes from a process of its own. The allocator of a GPU can be reset.
     """
     if cell.device == "cuda":
         try:
@@ -129,8 +129,8 @@ def measure_memory(cell: Cell) -> int | None:
 
 
 def own_peak(cell: Cell) -> int:
-    """Return the peak bytes of a cell; on a CPU to be called once in a process."""
-    # A short run first, so that libraries are loaded and their buffers exist.
+    """Return the peak bytes of a cell; on a CPU call it once per process."""
+    # Run briefly first, to load libraries and make their buffers.
     make_run(Cell(**{**vars(cell), "length": WARM_UP_TOKENS}))()
     return peak_bytes(make_run(cell), cell.device)
 
@@ -196,7 +196,7 @@ def _shown(value: float | None, width: int, digits: int) -> str:
 
 
 def plot(rows: list[dict], path: Path) -> None:
-    """Draw time and memory by length, one line a back end."""
+    """Draw time and memory by length, with a line for each back end."""
     import matplotlib
 
     matplotlib.use("Agg")

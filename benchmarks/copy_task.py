@@ -1,12 +1,12 @@
-"""Does a small model with each attention learn to copy, or to sort, made sequences?
+"""Test with each attention if a small model learns to copy, or to sort, generated sequences.
 
     python benchmarks/copy_task.py                          every registered attention
     python benchmarks/copy_task.py --attentions rela sima   only these
     python benchmarks/copy_task.py --task sort --updates 1500
 
-An attention with a causal form is tried in the decoder's self-attention, any other in the encoder;
-the other slots are those of the preset. Sequences are 1 to 12 of 16 symbols; the model has two
-layers of width 64. Prints BLEU and perplexity on held-out sequences.
+An attention with a causal form stands in the decoder's self-attention, any other in the encoder;
+the other slots have the attention of the preset. Sequences are 1 to 12 of 16 symbols; the model has
+two layers of width 64. Prints BLEU and perplexity on held-out sequences.
 """
 
 import argparse
@@ -34,7 +34,7 @@ UPDATES = {"copy": 900, "sort": 1500}
 
 @dataclass(frozen=True)
 class Learnt:
-    """How well held-out sequences are translated."""
+    """Scores on held-out sequences."""
 
     bleu: float
     perplexity: float
@@ -60,9 +60,9 @@ def learn(data: Path, run: Path, updates: int, flags: Sequence[str] = ()) -> Lea
     """Train on ``data`` and translate its test set.
 
     Args:
-        data: from :func:`write_data`.
+        data: result of :func:`write_data`.
         run: folder of the checkpoints.
-        updates: to train for.
+        updates: number of updates.
         flags: further flags of relu-nmt-train.
     """
     steps = ["--max-update", str(updates), "--total-num-update", str(updates)]
@@ -82,7 +82,7 @@ def _run(command: str, *flags: str) -> str:
 
 
 def slot_of(name: str) -> str:
-    """Return the slot in which the attention called ``name`` is tried."""
+    """Return the slot for a test of the attention ``name``."""
     from relu_nmt.attention import attentions
     from relu_nmt.attention.spec import AttentionSpec
 
@@ -91,7 +91,7 @@ def slot_of(name: str) -> str:
 
 
 def main() -> None:
-    """Try the attentions one by one."""
+    """Test the attentions one by one."""
     from relu_nmt.attention import attentions
 
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -105,7 +105,7 @@ def main() -> None:
         data = write_data(Path(folder), arguments.task)
         for number, name in enumerate(arguments.attentions):
             start = time.monotonic()
-            # The regulariser asks for weights that are never negative, which not all have.
+            # Use the regulariser only with weights that are never negative.
             off = ["--attention-norm-weight", "0", "--attention-entropy-weight", "0"]
             flags = [f"--{slot_of(name)}-attention", name, *off]
             learnt = learn(data, Path(folder) / f"run{number}", updates, flags)

@@ -1,4 +1,4 @@
-"""The text of benchmarks/run.py: tokenised, split into subwords, and documents of given lengths."""
+"""The text of benchmarks/run.py: tokens, subwords, and documents of given lengths."""
 
 import argparse
 import io
@@ -23,15 +23,15 @@ def document_split(length: int) -> str:
 
 
 def prepare(arguments: argparse.Namespace, folder: Path, text: Path) -> None:
-    """Write the prepared text, tokens between spaces, unless it is there.
+    """Write the prepared text, with spaces between tokens, unless the files exist.
 
     Args:
-        arguments: of the command line.
-        folder: of the benchmark.
-        text: to write in ``train.de`` and so on.
+        arguments: arguments of the command line.
+        folder: folder of the benchmark.
+        text: folder for ``train.de`` and so on.
 
     Raises:
-        FailedCommand: there is no text.
+        FailedCommand: no text was found.
     """
     asked = (arguments.text, arguments.pairs, arguments.sentences, arguments.documents)
     wanted = repr((*map(str, asked), arguments.merges, sorted(arguments.lengths)))
@@ -60,7 +60,7 @@ def prepare(arguments: argparse.Namespace, folder: Path, text: Path) -> None:
 
 
 def _fetched(folder: Path) -> Path:
-    """Fetch the help of LibreOffice, or where that fails make text of the examples' grammar."""
+    """Fetch the help of LibreOffice, or else generate text from the examples' grammar."""
     if not (folder / "corpus.json").is_file():
         scripts, out = ROOT / "data_prep", ["--out", str(folder)]
         help_text = [str(scripts / "libreoffice_help.py"), "--lang", "de"]
@@ -73,7 +73,7 @@ def _fetched(folder: Path) -> Path:
 
 
 def _read(raw: Path, split: str, most: int) -> list[tuple[str, ...]]:
-    """Return pairs of lower-cased lines, their words between spaces."""
+    """Return pairs of lower-cased lines with spaces between words."""
     for name in NAMES[split]:
         if (raw / f"{name}.de").is_file():
             break
@@ -85,14 +85,14 @@ def _read(raw: Path, split: str, most: int) -> list[tuple[str, ...]]:
     tokenizers = [MosesTokenizer(language) for language in LANGUAGES]
     pairs: list[tuple[str, ...]] = []
     for pair in zip(*sides, strict=True):
-        if len(pairs) < most and all(line.strip() for line in pair):  # no ends of documents
+        if len(pairs) < most and all(line.strip() for line in pair):  # skip the ends of documents
             sides_of_pair = zip(tokenizers, pair, strict=True)
             pairs.append(tuple(t.tokenize(x.lower(), return_str=True) for t, x in sides_of_pair))
     return pairs
 
 
 def _documents(pairs: list[tuple[str, ...]], length: int, count: int) -> list[tuple[str, ...]]:
-    """Return pairs of ``length`` tokens a side, of sentences one after the other."""
+    """Return pairs with ``length`` tokens on each side, made from consecutive sentences."""
     found = []
     for number in range(count):
         sides = []

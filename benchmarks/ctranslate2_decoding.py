@@ -1,7 +1,7 @@
 """Translate a file by CTranslate2; benchmarks/run.py calls it in that toolkit's environment.
 
-Every translation has TOKENS tokens; with 0 the model decides, up to MOST. Nothing but the standard
-library and CTranslate2 is needed.
+Every translation has TOKENS tokens; with 0 the model decides, up to MOST. The script needs only the
+standard library and CTranslate2.
 """
 
 import argparse
@@ -20,7 +20,7 @@ def main() -> None:
     for name in ("workers", "threads", "batch", "beam", "tokens", "most"):
         parser.add_argument(name, metavar=name.upper(), type=int)
     given = parser.parse_args()
-    import ctranslate2  # which --help does without
+    import ctranslate2  # imported here, as --help does not need it
 
     translator = ctranslate2.Translator(
         given.model,

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# All that needs a GPU: every GPU test, Triton's kernels beside SDPA, training and decoding in
+# Run all parts that need a GPU: GPU tests, Triton's kernels beside SDPA, training and decoding in
 # bfloat16, compiled and recorded steps, and two processes if there are two devices.
 #   benchmarks/gpu.sh FOLDER           writes FOLDER/gpu.md, and logs beside it
 #   DRY_RUN=1 benchmarks/gpu.sh FOLDER the same parts, tiny, on the CPU: Triton by its interpreter
-# Settings: PYTHON (python), TEXT (folder of text as benchmarks/run.py takes it).
-# It ends with 1 if a part failed, which the page then says, and with 2 if there is no GPU.
+# Settings: PYTHON (python), TEXT (folder of text for benchmarks/run.py).
+# Exit code 1: a part failed, see the page; 2: no GPU.
 set -uo pipefail
 source "$(dirname "$0")/../examples/usage.bash"
 FOLDER=$(realpath -m "${1:?"usage: benchmarks/gpu.sh FOLDER"}")
@@ -25,7 +25,7 @@ mkdir -p "$FOLDER" || exit 2
 PAGE=$FOLDER/gpu.md
 FAILED=0
 
-# part TITLE COMMAND...: runs it, and puts what it printed on the page.
+# part TITLE COMMAND...: run the command, and put its output on the page.
 part() {
     local title=$1 log
     shift

@@ -1,17 +1,17 @@
-r"""Time and memory per token by length, of training and of decoding; writes a CSV file and a plot.
+r"""Measure time and memory per token by length, of training and decoding; write CSV and plot.
 
     python benchmarks/lengths.py --csv lengths.csv --plot lengths.png
     python benchmarks/lengths.py --document-attention full aligned --lengths 128 256 512 1024
     python benchmarks/lengths.py --backends auto --positions sinusoidal sinusoidal+t5
     python benchmarks/lengths.py --device cuda --what training --steps plain compiled graph
 
-Every attention is computed by all its back ends that run on the device, in training with activation
-checkpointing on and off. A training step is forward and backward pass with the regulariser of
-attentions that have one, and no optimiser; decoding is step by step with 4 beams. Batches have
-about --tokens tokens, of documents of random words in sentences of 5 to 45; a decoded one a quarter
-of them. Each figure comes from processes of their own, which take turns; times are medians over
-rounds, memory is what PyTorch has allocated at most on a GPU, else the growth of the peak resident
-set. What needs more memory than --most-memory has no figures.
+Every attention runs with all its back ends for the device, in training with and without activation
+checkpointing. A training step is a forward and a backward pass, with the regulariser if the
+attention has one, without the optimiser. Decoding has 4 beams. Batches have about --tokens tokens,
+in documents of random words in sentences of 5 to 45; in decoding a quarter. Each figure comes from
+processes of its own, which take turns; times are medians over rounds. Memory is PyTorch's largest
+allocation on a GPU, else the growth of the peak resident set. A case with more memory than
+--most-memory has no figures.
 
 ``compiled`` is the step by ``torch.compile`` (without generated code on a CPU, as a check),
 ``graph`` the step recorded as a CUDA graph and replayed.
@@ -40,7 +40,7 @@ from measuring import peak_resident
 from relu_nmt.attention import attentions
 from relu_nmt.attention.kernels import set_attention_backend
 from relu_nmt.attention.spec import AttentionRegularizerConfig, AttentionSpec
-from relu_nmt.data.batches import TranslationBatch, collate
+from relu_nmt.data.translation_batches import TranslationBatch, collate
 from relu_nmt.engine import FastDecoder, native
 from relu_nmt.io.safe_write import replacing
 from relu_nmt.translation.config import TransformerConfig
@@ -53,26 +53,26 @@ SHORTEST, LONGEST = 5, 45
 BEAMS, DECODED_SHARE = 4, 4
 WAVES = "sinusoidal"
 WARM_UP_RUNS = {"plain": 1, "compiled": 3, "graph": 1}
-"""torch.compile compiles once more when the gradients exist."""
+"""Steps before a measurement: torch.compile compiles again when gradients exist."""
 WARM_UP_LENGTH = 64
-"""Of one document, lest the memory of what comes then hide below its peak."""
+"""Tokens of the warm-up document, short so that its peak memory hides no later one."""
 RECORDED_AFTER = 3
-"""Steps before one is recorded as a graph, as PyTorch asks for."""
+"""Steps before the recording of a graph, as PyTorch requires."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """What one figure is about.
+    """The settings of one figure.
 
     Args:
         what: ``training`` or ``decoding``.
         length: tokens of a document.
-        attention: with its options.
-        backend: of the attention.
-        recompute: activations are made again in the backward pass.
+        attention: attention with its options.
+        backend: back end of the attention.
+        recompute: compute activations again in the backward pass.
         document_attention: ``full`` or ``aligned``.
         step: ``plain``, ``compiled`` or ``graph``.
-        positions: how they enter.
+        positions: position scheme.
     """
 
     what: str
@@ -86,7 +86,7 @@ class Case:
 
     @property
     def label(self) -> str:
-        """What the lines of the plot are told apart by."""
+        """Label of the line in the plot."""
         marks = [self.document_attention] if self.document_attention != "full" else []
         marks += ["checkpointing"] if self.recompute else []
         marks += [self.step] if self.step != "plain" else []
@@ -96,7 +96,7 @@ class Case:
 
 @dataclass
 class Figures:
-    """What was measured of a case: both ``None`` if there was a problem."""
+    """The figures of a case; both are ``None`` after a problem."""
 
     tokens: int = 0
     seconds: float | None = None
@@ -105,7 +105,7 @@ class Figures:
 
 
 def documents(length: int, tokens: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return pairs of documents of about so many tokens each, and together."""
+    """Return pairs of documents with about the given tokens each, and in all."""
     draw, pairs = random.Random(length), []
     for _ in range(max(1, tokens // length)):
         ids: list[int] = []
@@ -140,7 +140,7 @@ def make_model(arguments: argparse.Namespace, case: Case) -> EncoderDecoder:
 
 
 def make_run(arguments: argparse.Namespace, case: Case) -> tuple[Callable[[], None], int]:
-    """Return what does the case's work once, and how many target tokens it has."""
+    """Return a function that runs the case once, and its number of target tokens."""
     model, device = make_model(arguments, case), torch.device(arguments.device)
     share = 1 if case.what == "training" else DECODED_SHARE
     batch = collate(documents(case.length, arguments.tokens // share), [0]).to(device)
@@ -148,7 +148,7 @@ def make_run(arguments: argparse.Namespace, case: Case) -> tuple[Callable[[], No
         device.type,
         torch.bfloat16,
         enabled=arguments.dtype == "bf16",
-        cache_enabled=case.step != "graph",  # a recording must not read casts made before it
+        cache_enabled=case.step != "graph",  # a recording must not read earlier casts
     )
 
     @torch.inference_mode()
@@ -170,7 +170,7 @@ def make_run(arguments: argparse.Namespace, case: Case) -> tuple[Callable[[], No
 def training_step(
     objective: TranslationObjective, batch: TranslationBatch, autocast: torch.autocast, case: Case
 ) -> Callable[[], None]:
-    """Return what does a training step in the case's way."""
+    """Return a function that runs a training step of the case."""
     loss_of: Callable = objective
     if case.step == "compiled":
         on_gpu = batch.src_tokens.is_cuda
@@ -186,7 +186,7 @@ def training_step(
 
 
 def recorded(step: Callable[[], None]) -> Callable[[], None]:
-    """Return the step as a CUDA graph, which the GPU runs without asking Python."""
+    """Return the step as a CUDA graph, which the GPU runs without Python."""
     if not torch.cuda.is_available():
         raise RuntimeError("a CUDA graph needs a GPU")
     stream = torch.cuda.Stream()
@@ -202,7 +202,7 @@ def recorded(step: Callable[[], None]) -> Callable[[], None]:
 
 
 def measure(arguments: argparse.Namespace, case: Case) -> Figures:
-    """Return the figures of a case; to be called once in a process."""
+    """Return the figures of a case; call it once per process."""
     on_gpu = arguments.device != "cpu"
     torch.set_num_threads(arguments.threads)
     try:
@@ -222,7 +222,7 @@ def measure(arguments: argparse.Namespace, case: Case) -> Figures:
             if on_gpu:
                 torch.cuda.synchronize()
             seconds.append(time.perf_counter() - started)
-    except (RuntimeError, MemoryError) as error:  # what PyTorch raises where memory runs out
+    except (RuntimeError, MemoryError) as error:  # PyTorch's errors when memory runs out
         return Figures(problem=(str(error) or "out of memory").splitlines()[0][:200])
     peak = torch.cuda.max_memory_allocated() if on_gpu else peak_resident() - before
     return Figures(tokens, seconds[-1], peak)
@@ -239,7 +239,7 @@ def cases(arguments: argparse.Namespace) -> Iterator[Case]:
     )
     for length, what, attention, documents_by, positions in variants:
         known = attentions.get(AttentionSpec.parse(attention).name).backends
-        # One of them is for GPUs, and one for decoding on CPUs, if it was compiled.
+        # Skip back ends that do not run here: for GPUs, or for decoding on CPUs if not compiled.
         on_cpu = arguments.device == "cpu"
         is_there = {"triton": not on_cpu}
         is_there["native"] = on_cpu and what == "decoding" and native.library() is not None
@@ -266,7 +266,7 @@ def measured(arguments: argparse.Namespace, case: Case) -> Figures:
 
 
 def table(arguments: argparse.Namespace) -> dict[Case, Figures]:
-    """Measure in turn all cases that are not in the CSV file, and return medians of all."""
+    """Measure the cases that the CSV file lacks, in turn; return the medians of all cases."""
     found = read_csv(arguments)
     for number in range(arguments.rounds):
         in_turn = list(cases(arguments))
@@ -299,7 +299,7 @@ def per_token(figures: Figures) -> tuple[float | None, float | None]:
 
 
 def shared_settings(arguments: argparse.Namespace) -> str:
-    """Return what all measurements of a CSV file have in common."""
+    """Return the settings that all measurements of a CSV file share."""
     names = ("shape", "global_layers", "tokens", "dtype", "device", "threads")
     return " ".join(f"--{n.replace('_', '-')} {getattr(arguments, n)}" for n in names)
 
@@ -318,7 +318,7 @@ def write_csv(found: dict[Case, list[Figures]], arguments: argparse.Namespace) -
 
 
 def read_csv(arguments: argparse.Namespace) -> dict[Case, list[Figures]]:
-    """Return what a CSV file of :func:`write_csv` holds; nothing if there is none."""
+    """Return the measurements in a file of :func:`write_csv`; empty without a file."""
     found: dict[Case, list[Figures]] = {}
     if arguments.csv is None or not arguments.csv.exists():
         return found
@@ -340,7 +340,7 @@ def read_csv(arguments: argparse.Namespace) -> dict[Case, list[Figures]]:
 
 
 def plot(found: dict[Case, Figures], path: Path) -> None:
-    """Draw time and memory per token by length, a line a way to compute it."""
+    """Draw time and memory per token by length, with a line for each method."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,4 +1,4 @@
-"""Running a command and measuring it: when it printed what, processor time, memory."""
+"""Run a command and measure it: its lines with their times, processor time, memory."""
 
 import os
 import re
@@ -11,23 +11,23 @@ from pathlib import Path
 
 SECONDS_BETWEEN_SAMPLES = 0.1
 SHARE_OF_SAMPLES = 0.01
-"""Of the time that a command runs, at most: the system walks through all its pages each time."""
+"""Largest share of a command's time for memory readings: each one visits all its pages."""
 
 
 class FailedCommand(Exception):
-    """A command that ended with an error; says which, and its last line."""
+    """An error of a command; the message has the command and its last line."""
 
 
 @dataclass
 class Run:
-    """What a command did.
+    """The result of a command.
 
     Args:
-        lines: what it printed, each with the seconds since its start.
+        lines: printed lines with their seconds since the start.
         seconds: wall time.
         cpu_seconds: user and system time of all its processes.
-        peak_bytes: largest proportional set size of all its processes together; ``None`` where the
-            system does not tell (all but Linux).
+        peak_bytes: largest proportional set size of all its processes together; ``None`` on
+            systems other than Linux.
     """
 
     lines: list[tuple[float, str]] = field(default_factory=list)
@@ -37,7 +37,7 @@ class Run:
 
     @property
     def text(self) -> str:
-        """All that it printed."""
+        """The whole output."""
         return "\n".join(line for _, line in self.lines)
 
 
@@ -51,12 +51,12 @@ def run(
 
     Args:
         command: program and arguments.
-        environment: variables on top of those that there are.
-        stdin: file to read from; nothing by default.
-        folder: to run in.
+        environment: additional environment variables.
+        stdin: input file; empty by default.
+        folder: working directory.
 
     Raises:
-        FailedCommand: it cannot be started, or ended with an error.
+        FailedCommand: the command cannot start, or ended with an error.
     """
     done, ended = Run(), threading.Event()
     with open(stdin or os.devnull, "rb") as source:
@@ -105,7 +105,7 @@ def run(
 def peak_resident() -> int:
     """Return the peak resident set of this program in bytes (Linux only).
 
-    Not ru_maxrss: a process starts with that of its parent.
+    ru_maxrss would include the peak of the parent process.
     """
     status = Path("/proc/self/status").read_text("ascii")
     match = re.search(r"VmHWM:\s*(\d+) kB", status)
@@ -126,5 +126,5 @@ def _memory_of_tree(root: int) -> int:
                 if line.startswith("Pss:"):
                     total += int(line.split()[1]) * 1024
         except (OSError, ValueError):
-            continue  # it has ended meanwhile
+            continue  # the process has ended
     return total

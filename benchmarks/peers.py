@@ -1,4 +1,4 @@
-"""The peers of benchmarks/run.py that train and decode with models of their own."""
+"""Peers of benchmarks/run.py that train and decode with models of their own."""
 
 import dataclasses
 import json
@@ -30,7 +30,7 @@ LONGEST = 16384
 
 
 class OpenNMT(Program):
-    """OpenNMT-py; it decodes with a model of its own, so its translations are of a fixed length."""
+    """OpenNMT-py, with a model of its own, so its translations have a fixed length."""
 
     packages = (
         TORCH,
@@ -100,7 +100,7 @@ class OpenNMT(Program):
         }
 
     def updates(self, run: Run) -> list[tuple[float, float]]:
-        """See :meth:`Program.updates`; ``bsz`` tells source and target tokens, and sentences."""
+        """See :meth:`Program.updates`; ``bsz`` has source and target tokens, and sentences."""
         line_of_update = re.compile(r"Step\s+\d+/.*bsz:\s*\d+/\s*(\d+)/")
         matches = ((seconds, line_of_update.search(line)) for seconds, line in run.lines)
         return [(seconds, float(match[1])) for seconds, match in matches if match]
@@ -128,12 +128,12 @@ class OpenNMT(Program):
 
 
 class JoeyNMT(Program):
-    """JoeyNMT; it decodes with a model of its own, so its translations are of a fixed length.
+    """JoeyNMT, with a model of its own, so its translations have a fixed length.
 
-    It writes checkpoints after a validation only, so how long that takes is not told.
+    It writes checkpoints only after a validation, so their time is unknown.
     """
 
-    # It imports importlib_metadata, and does not say so.
+    # It imports importlib_metadata without declaring it.
     packages = (TORCH, "joeynmt==2.3.0 importlib_metadata")
     distribution = "joeynmt"
 
@@ -149,7 +149,7 @@ class JoeyNMT(Program):
         return Command(words, PEER_ENVIRONMENT)
 
     def updates(self, run: Run) -> list[tuple[float, float]]:
-        """See :meth:`Program.updates`; it tells a rate, the tokens are that times the seconds."""
+        """See :meth:`Program.updates`; the tokens are the printed rate times the seconds."""
         line_of_update = re.compile(r"Step:\s+\d+, Batch Loss.*Tokens per Sec:\s+([\d.]+)")
         found, previous = [], None
         for seconds, line in run.lines:
@@ -168,7 +168,7 @@ class JoeyNMT(Program):
         return Command(words, PEER_ENVIRONMENT, self.text / f"{task.split}.de")
 
     def translated(self, task: Decoding, run: Run) -> tuple[float, list[str]]:
-        """See :meth:`Program.translated`; they are printed last, as its ``-o`` is broken."""
+        """See :meth:`Program.translated`; the output ends with them, as ``-o`` is broken."""
         match = re.search(r"Generation took ([\d.]+)", run.text)
         if match is None:
             raise FailedCommand(f"{self.name} printed no 'Generation took'")
@@ -250,9 +250,9 @@ def _joeynmt_model(shape: Shape) -> dict[str, Any]:
 
 
 def fixed_length(text: Path, task: Decoding) -> int:
-    """Return the length of the translations of a program that has a model of its own.
+    """Return the length of the translations of a program with a model of its own.
 
-    Of documents, what all are forced to; of sentences, the mean of the references.
+    Documents have the forced length; sentences have the mean length of the references.
     """
     if task.tokens:
         return task.tokens

@@ -1,9 +1,10 @@
-r"""Products of decoding on CPUs: the kernels, oneDNN's packed products, and plain PyTorch.
+r"""Measure products of decoding on CPUs: kernels, oneDNN's packed products, and plain PyTorch.
 
     python benchmarks/products.py --shapes 256x256 256x1024 --rows 1 5 48 250
 
-Each figure is the processor time of one thread for x W^T + b with as many rows of x, the sides in
-turn, medians over rounds. 8-bit integers include making them of float32; plain PyTorch has none.
+Each figure is the processor time of one thread for x W^T + b with the given rows of x. The sides
+take turns; figures are medians over rounds. The time of 8-bit integers includes the conversion from
+float32; plain PyTorch has no such product.
 """
 
 import argparse
@@ -25,7 +26,7 @@ SECONDS_OF_ROUND = 0.02
 
 
 def sides(name: str, linear: nn.Linear) -> dict[str, Callable[[Tensor], Tensor]]:
-    """Return what computes the map with numbers of a type, by name."""
+    """Return functions that compute the map in a dtype, by name."""
     if name == "int8":
         int8 = Int8Linear(linear)
         return {"kernel": int8.by_kernel, "oneDNN": int8._by_onednn}
@@ -42,7 +43,7 @@ def sides(name: str, linear: nn.Linear) -> dict[str, Callable[[Tensor], Tensor]]
 def microseconds(functions: dict[str, Callable[[Tensor], Tensor]], x: Tensor, rounds: int) -> dict:
     """Return the median time of a call of each function."""
     started = time.process_time()
-    for function in functions.values():  # the first call prepares
+    for function in functions.values():  # warm up
         function(x)
         function(x)
     once = (time.process_time() - started) / (2 * len(functions))

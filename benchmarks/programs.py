@@ -1,8 +1,8 @@
-"""The toolkits that benchmarks/run.py compares: how each is installed, called and read.
+"""The toolkits that benchmarks/run.py compares: their installation, commands and output.
 
-A peer gets a virtual environment of its own and is called by its own commands. To install fairseq
-and OpenNMT-py their dependencies must be named by hand: built in isolation, fairseq fetches a
-second PyTorch, and OpenNMT-py asks for one before 2.3.
+A peer gets a virtual environment of its own and runs by its own commands. The dependencies of
+fairseq and OpenNMT-py are listed here: built in isolation, fairseq fetches a second PyTorch, and
+OpenNMT-py requires one before 2.3.
 """
 
 import json
@@ -25,7 +25,7 @@ TORCH = "torch==" + torch.__version__.split("+")[0]
 BEAM = 5
 MOST_TOKENS = 200
 WORKERS = "workers"
-"""What the names of decodings by as many workers of one thread as there are threads end with."""
+"""Ending of the names of decodings with a worker of one thread for each thread."""
 TRANSLATED = re.compile(
     r"Translated ([\d,]+) (?:sentences|groups|documents) .*? in ([\d.]+)s(?: \(([\d.]+) )?"
 )
@@ -33,7 +33,7 @@ TRANSLATED = re.compile(
 
 @dataclass(frozen=True)
 class Shape:
-    """The model that all programs train: layers a side, width, heads, inner width."""
+    """Sizes of the trained model: layers on each side, width, heads, inner width."""
 
     layers: int
     width: int
@@ -46,9 +46,9 @@ class Training:
     """A training to measure.
 
     Args:
-        shape: of the model.
+        shape: sizes of the model.
         max_tokens: target tokens of a batch.
-        updates: how many.
+        updates: number of updates.
         save_every: updates between two checkpoints.
         device: ``cpu`` or ``cuda``.
     """
@@ -66,11 +66,11 @@ class Decoding:
 
     Args:
         split: name of the text, and of its part of the binarised data.
-        subset: what that part is called by ``--gen-subset``.
-        batch_size: sentences, or documents, at a time.
-        tokens: of every translation, which is forced to be so long; ``None`` where the model ends.
+        subset: name of that part for ``--gen-subset``.
+        batch_size: sentences or documents in a batch.
+        tokens: forced length of every translation; ``None`` if the model decides.
         device: ``cpu`` or ``cuda``.
-        threads: of the program, or of all its workers.
+        threads: threads of the program, or of all its workers.
     """
 
     split: str
@@ -83,7 +83,7 @@ class Decoding:
 
 @dataclass(frozen=True)
 class Command:
-    """A command line, and what it needs from outside."""
+    """A command line with its environment and its input."""
 
     words: Sequence[str]
     environment: dict[str, str] = field(default_factory=dict)
@@ -94,15 +94,15 @@ class Program(ABC):
     """A toolkit.
 
     Args:
-        name: of its rows.
-        folder: for its environment and what it writes.
-        text: folder of the prepared text, ``train.de``, ``train.en`` and so on, tokens between
-            spaces.
-        data: folder of the same, binarised, which ours and fairseq read.
+        name: name of its rows.
+        folder: folder of its environment and its output.
+        text: folder of the prepared text, ``train.de``, ``train.en`` and so on, with spaces between
+            tokens.
+        data: folder of the binarised text, for this toolkit and fairseq.
 
     Attributes:
         packages: arguments of one ``pip install`` after the other.
-        distribution: the package whose version is told.
+        distribution: the package whose version is printed.
     """
 
     packages: Sequence[str] = ()
@@ -120,7 +120,7 @@ class Program(ABC):
         return self.folder / "environment/bin"
 
     def install(self) -> None:
-        """Make the environment, unless it is there.
+        """Make the environment, unless it exists.
 
         Raises:
             FailedCommand: a package does not install.
@@ -136,16 +136,16 @@ class Program(ABC):
         stamp.write_text("\n".join(self.packages), "utf-8")
 
     def version(self) -> str:
-        """Return the version of what is installed."""
+        """Return the installed version."""
         code = f"import importlib.metadata as m; print(m.version('{self.distribution}'))"
         return _call([str(self.bin / "python"), "-c", code]).strip()
 
     def preprocess(self, destination: Path, workers: int) -> Command | None:
-        """Return what makes a data folder of the text; ``None`` if there is no such step."""
+        """Return the command that makes a data folder; ``None`` if the program has no such step."""
         return None
 
     def train(self, task: Training, variant: str, destination: Path) -> Command | None:
-        """Return what trains a model and leaves checkpoints in a folder; ``None`` if it cannot."""
+        """Return the command that trains a model into a folder; ``None`` if it cannot."""
         return None
 
     def updates(self, run: Run) -> list[tuple[float, float]]:
@@ -153,20 +153,20 @@ class Program(ABC):
         return []
 
     def saving_seconds(self, run: Run) -> list[float]:
-        """Return how long each checkpoint took to write, if the program tells."""
+        """Return the seconds for writing each checkpoint, if the program prints them."""
         return [float(s) for s in re.findall(r"writing took ([\d.]+) seconds", run.text)]
 
     @abstractmethod
     def decode(self, task: Decoding, variant: str) -> Command | None:
-        """Return what translates with the model in ``models``; ``None`` if it cannot."""
+        """Return the command that translates with a model in ``models``; ``None`` if none can."""
 
     @abstractmethod
     def translated(self, task: Decoding, run: Run) -> tuple[float, list[str]]:
-        """Return seconds of search, and the translations in order, tokens between spaces."""
+        """Return the seconds of the search, and the translations in order as tokens."""
 
 
 def _call(words: Sequence[str]) -> str:
-    """Run a command and return what it printed; FailedCommand with its last line if it fails."""
+    """Run a command and return its output; raise FailedCommand with the last line on error."""
     done = subprocess.run(words, capture_output=True, text=True)
     if done.returncode:
         lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
@@ -176,7 +176,7 @@ def _call(words: Sequence[str]) -> str:
 
 
 class FairseqLike(Program):
-    """What fairseq's programs and ours have in common: flags, and what they print."""
+    """The common base of fairseq's programs and this toolkit: flags and output."""
 
     def flags(self, task: Training, destination: Path) -> list[str]:
         """Return the flags of a training."""
@@ -222,7 +222,7 @@ class FairseqLike(Program):
         return [*flags, *limits.split(), *device]
 
     def translated(self, task: Decoding, run: Run) -> tuple[float, list[str]]:
-        """See :meth:`Program.translated`; from the lines ``Translated`` and ``H-``."""
+        """See :meth:`Program.translated`; read the lines ``Translated`` and ``H-``."""
         seconds = _seconds_told(self.name, run)
         hypotheses = re.findall(r"^H-(\d+)\t\S+\t(.*)$", run.text, re.MULTILINE)
         found = {int(number): text for number, text in hypotheses}
@@ -263,7 +263,7 @@ class Ours(FairseqLike):
         self.checkout = checkout
 
     def install(self) -> None:
-        """See :meth:`Program.install`; it only must be there."""
+        """See :meth:`Program.install`; only check that it exists."""
         if not (self.checkout / "relu_nmt/__init__.py").is_file():
             raise FailedCommand(f"{self.checkout}: no checkout of relu_nmt")
 
@@ -290,7 +290,7 @@ class Ours(FairseqLike):
         return self.command("preprocess", *flags)
 
     def train(self, task: Training, variant: str, destination: Path) -> Command:
-        """See :meth:`Program.train`; a variant may end with a number of processes."""
+        """See :meth:`Program.train`; the variant may end with a number of processes."""
         attention, dtype, *more = variant.split(", ")
         arch = {"softmax": "transformer", "reluformer": "reluformer"}[attention]
         precision = ["--bf16"] if dtype == "bfloat16" else []
@@ -315,7 +315,7 @@ class Ours(FairseqLike):
         return self.command("generate", str(self.data), "--path", str(model), *flags, *faster)
 
 
-# The peers' checkpoints are pickled, which PyTorch 2.6 and later refuse by default.
+# Allow the peers' pickled checkpoints; PyTorch 2.6 and later refuse them by default.
 PEER_ENVIRONMENT = {"PYTHONPATH": "", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"}
 
 
@@ -346,7 +346,7 @@ class Fairseq(FairseqLike):
         """See :meth:`Program.decode`."""
         model = str(self.models / "checkpoint_last.pt")
         flags = self.generate_flags(task)
-        # It would refuse more than 1,024 tokens, and leave out the last batch unless that is a
+        # Lift its limits: it refuses more than 1,024 tokens, and drops a last batch that is no
         # multiple of 8 sentences.
         flags += ["--max-source-positions", "16384", "--max-target-positions", "16384"]
         flags += ["--required-batch-size-multiple", "1"]
@@ -355,7 +355,7 @@ class Fairseq(FairseqLike):
 
 
 class CTranslate2(Program):
-    """CTranslate2, which decodes only: what it translates with is this toolkit's model."""
+    """CTranslate2, for decoding only, with the model of this toolkit."""
 
     packages = ("ctranslate2==4.8.5 numpy",)
     distribution = "ctranslate2"
@@ -383,7 +383,7 @@ def _seconds_told(name: str, run: Run) -> float:
     if match is None:
         raise FailedCommand(f"{name} printed no line 'Translated ...'")
     number, seconds, rate = match.groups()
-    # fairseq tells seconds to a tenth, and sentences a second to a hundredth.
+    # Use the rate: fairseq prints seconds to a tenth, but sentences per second to a hundredth.
     return int(number.replace(",", "")) / float(rate) if rate else float(seconds)
 
 
@@ -401,7 +401,7 @@ def _preprocess_flags(text: Path, destination: Path, workers: int) -> list[str]:
 
 
 def words_of(text: Path) -> list[str]:
-    """Return the words of the training text, the commonest first."""
+    """Return the words of the training text, most common first."""
     counts: Counter[str] = Counter()
     for language in ("de", "en"):
         counts.update((text / f"train.{language}").read_text("utf-8").split())

@@ -1,4 +1,4 @@
-"""The page that benchmarks/run.py writes: hardware, versions and tables."""
+"""The page of benchmarks/run.py: hardware, versions and tables."""
 
 import datetime
 import os
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from run import Measurement
 
 BUSY_LOAD = 0.25
-"""Other programs' share of the cores from which on a machine is called busy."""
+"""Least share of the cores in use by other programs on a machine that counts as busy."""
 REASON = 160
 
 
@@ -28,10 +28,10 @@ def median(values: Iterable[float]) -> float:
 
 
 class Machine:
-    """The machine and how busy it is when this is made, before anything is measured.
+    """The machine, and its load at the construction, before the first measurement.
 
     Args:
-        threads: of each program.
+        threads: threads of each program.
         device: ``cpu`` or ``cuda``.
     """
 
@@ -41,7 +41,7 @@ class Machine:
         self.started = datetime.datetime.now(datetime.timezone.utc)
 
     def lines(self) -> list[str]:
-        """Return what is to be said of it, a fact a line."""
+        """Return the facts about the machine, one per line."""
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         is_busy = self.load > BUSY_LOAD * self.cores
         gpus = []
@@ -59,7 +59,7 @@ class Machine:
 
 
 def _processor() -> str:
-    """Return the processor's name, and whether it computes in bfloat16."""
+    """Return the processor's name, and if it computes in bfloat16."""
     try:
         text = Path("/proc/cpuinfo").read_text("utf-8")
     except OSError:
@@ -97,7 +97,7 @@ def page(
 
 
 def _shareable(flags: Sequence[str]) -> list[str]:
-    """Return flags without the folders of this machine."""
+    """Return flags without the paths of this machine."""
     return [Path(flag).name if os.path.isabs(flag) else flag for flag in flags]
 
 

@@ -3,9 +3,9 @@
     python benchmarks/round_trips.py a.de-en.tsv b.en-ja.tsv.gz --lines 2000
 
 Each table (source, tab, target; ``NAME.SOURCE-TARGET.tsv``) is preprocessed with Moses and with
-SentencePiece, trains a tiny model for a few updates, is translated and scored. The table that is
-printed has, for each side, the lines that are given, that come out of translation, and the share
-that the text steps do not give back.
+SentencePiece, trains a tiny model for a few updates, is translated and scored. The printed table
+has for each side the number of given lines, of translated lines, and the share of lines that
+encoding and decoding change.
 """
 
 import argparse

@@ -3,15 +3,15 @@ r"""Speed and memory of this toolkit beside its peers; writes the table of docs/
     python benchmarks/run.py --text FOLDER --output docs/lab/benchmarks.md
 
 FOLDER holds ``train``, ``valid`` (or ``val``) and ``test`` (or ``test_2016_flickr``), each as .de
-and .en, such as Multi30k; without --text the corpus of the examples is fetched, or made if that
-cannot be. Each peer gets a virtual environment under --folder, from the package index that pip is
-set to; one that does not install, or fails, is a line of the table (CTranslate2 also needs the
-extra ``ctranslate2`` of this toolkit, which converts the model for it). With --revision, other
-checkouts of this toolkit are peers too, which tells what a change was worth.
+and .en, such as Multi30k. Without --text the script fetches the corpus of the examples, or makes
+one. Each peer gets a virtual environment under --folder, from pip's package index. A peer that does
+not install, or fails, becomes a line of the table. CTranslate2 also needs the extra ``ctranslate2``
+of this toolkit, which converts the model for it. With --revision, other checkouts of this toolkit
+are peers too, to show the effect of a change.
 
-Programs take turns in every round, the order turned round each time, so that all meet the same
-state of the machine; figures are medians over rounds, ratios medians of those within a round. A
-small run, in minutes, to see that all works:
+Programs take turns in every round, in reverse order each time, so that all meet the same state of
+the machine. Figures are medians over rounds, ratios medians of those within a round. A small run to
+test everything in minutes:
 
     python benchmarks/run.py --folder scratch --pairs 2000 --sentences 20 --documents 2 \
         --updates 8 --model-updates 8 --rounds 1 --shape 1,32,2,64 --lengths 64
@@ -47,20 +47,20 @@ from relu_nmt.io.text_lines import read_lines
 
 SECTIONS = ("preprocessing", "training", "sentences", "documents")
 UPDATES_OF_OWN_MODELS = 8
-"""Of programs whose translations are forced to a length, whatever they have learnt."""
+"""Updates of the models of programs whose translations have a forced length."""
 WARM_UP_SHARE = 0.2
 
 
 @dataclass
 class Measurement:
-    """A table: what is measured of which rows.
+    """A table of measurements.
 
     Args:
-        title: of the table.
+        title: title of the table.
         columns: figures to show; the first one has a ratio to the first row.
-        rows: by name, what measures it once and returns its figures.
-        found: by name, the figures of each round.
-        problems: by name, why there are none.
+        rows: functions by name that measure a row once and return its figures.
+        found: figures of each round, by name.
+        problems: reason of missing figures, by name.
     """
 
     title: str
@@ -70,7 +70,7 @@ class Measurement:
     problems: dict[str, str] = field(default_factory=dict)
 
     def measure(self, round_number: int) -> None:
-        """Run every row once; a row that failed is left out from then on."""
+        """Run every row once; leave out a failed row from then on."""
         names = [name for name in self.rows if name not in self.problems]
         for name in names if round_number % 2 == 0 else reversed(names):
             try:
@@ -84,10 +84,10 @@ class Measurement:
 
 
 class Benchmark:
-    """All programs and what is measured of them.
+    """All programs and their measurements.
 
     Args:
-        arguments: of the command line.
+        arguments: arguments of the command line.
     """
 
     def __init__(self, arguments: argparse.Namespace) -> None:
@@ -103,7 +103,7 @@ class Benchmark:
         return Ours(name, self.folder / name.replace(" ", "-"), self.text, self.data, checkout)
 
     def _programs(self) -> list[Program]:
-        """Install what is asked for; note what does not install."""
+        """Install the requested programs; note those that do not install."""
         ours: list[Program] = [self.ours]
         for checkout in self.arguments.revision:
             ours.append(self._ours(checkout.resolve(), f"relu_nmt {checkout.resolve().name}"))
@@ -123,7 +123,7 @@ class Benchmark:
         return found
 
     def versions(self) -> dict[str, str]:
-        """Return the version of each program that there is."""
+        """Return the version of each installed program."""
         return {program.name: program.version() for program in self.programs}
 
     def call(self, command: Command) -> Run:
@@ -131,7 +131,7 @@ class Benchmark:
         shared = {"OMP_NUM_THREADS": str(self.arguments.threads), "PYTHONUNBUFFERED": "1"}
         return run(command.words, {**shared, **command.environment}, command.stdin)
 
-    # ------------------------------------------------------------------------- what is measured
+    # ------------------------------------------------------------------------- measurements
 
     def preprocessing(self) -> Measurement:
         """Return the table of preprocessing."""
@@ -210,7 +210,7 @@ class Benchmark:
         )
 
     def measurements(self) -> Iterable[Measurement]:
-        """Make what is needed, and return the tables, a section after the other."""
+        """Make the models, and return the tables, one section after the other."""
         arguments = self.arguments
         if "preprocessing" in arguments.only:
             yield self.preprocessing()
@@ -243,10 +243,10 @@ class Benchmark:
         return Training(shape, arguments.max_tokens, updates, save_every, arguments.device)
 
     def make_models(self) -> None:
-        """Train what is decoded with, unless it is there.
+        """Train the models for the decoding, unless they exist.
 
-        fairseq's model is imported by this toolkit, which converts it for CTranslate2, so that all
-        three have the same one; without fairseq this toolkit trains its own.
+        This toolkit imports fairseq's model and converts it for CTranslate2, so that all three
+        have the same model; without fairseq this toolkit trains its own.
         """
         named = {program.name: program for program in self.programs}
         for program in self.programs:
@@ -291,7 +291,7 @@ class Benchmark:
             self._make(f"{program.name}, {attention}", model, lambda c=trained: c)
 
     def _make(self, name: str, folder: Path, command: Callable[[], Command | None]) -> bool:
-        """Make a model by a command, unless its folder has a stamp; return whether it is there."""
+        """Make a model by a command, unless its folder has a stamp; return False on failure."""
         stamp = folder / f"made-{self.arguments.model_updates}"
         if stamp.exists():
             return True
@@ -309,19 +309,19 @@ class Benchmark:
 
 
 def shares_model(program: Program, variant: str) -> bool:
-    """Whether a row translates with the model of the first one."""
+    """Return whether a row translates with the model of the first row."""
     return program.name in ("fairseq", "ctranslate2") or variant.startswith("softmax")
 
 
 def same_files(ours: Path, theirs: Path) -> float:
-    """Return how many percent of the binarised files and dictionaries are the same in both."""
+    """Return the percentage of binarised files and dictionaries that are the same in both."""
     names = [path.name for path in theirs.iterdir() if path.suffix in (".bin", ".idx", ".txt")]
     same, _, _ = filecmp.cmpfiles(ours, theirs, names, shallow=False)
     return 100 * len(same) / len(names)
 
 
 def training_figures(program: Program, done: Run) -> dict[str, float]:
-    """Return the figures of a training: medians over its updates but the first ones."""
+    """Return the figures of a training: medians over its updates without the first ones."""
     updates = program.updates(done)
     if len(updates) < 3:
         raise FailedCommand(f"{program.name} told of {len(updates)} updates, fewer than 3")

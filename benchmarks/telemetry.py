@@ -1,12 +1,12 @@
-"""What the attention statistics cost a training step.
+"""Measure the cost of the attention statistics for a training step.
 
     python benchmarks/telemetry.py --attention reluformer:gamma=2
 
-Steps with and without the statistics alternate on one batch of made tokens, so that both meet the
-same state of the machine; medians, on a CPU of processor time (all threads), which other programs
-disturb least. One step in --telemetry-interval has them (100 by default), so the cost of a
-training is that share of the difference. The regulariser, which needs sums and entropies in every
-step, is off unless --regularizer is given.
+Steps with and without the statistics alternate on one batch of random tokens, so that both meet the
+same state of the machine. Figures are medians, on a CPU of the processor time of all threads, which
+other programs disturb least. A training measures one step in --telemetry-interval (default: 100);
+its cost is that share of the difference. The regulariser, which needs sums and entropies in every
+step, is off without --regularizer.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from relu_nmt.attention.spec import AttentionRegularizerConfig
-from relu_nmt.data.batches import TranslationBatch, collate
+from relu_nmt.data.translation_batches import TranslationBatch, collate
 from relu_nmt.training.config import LoggingConfig
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
@@ -27,7 +27,7 @@ VOCABULARY, PAD, EOS = 4000, 1, 2
 
 
 def made_batch(sentences: int, length: int) -> TranslationBatch:
-    """Return random sentences of half to the whole of ``length`` tokens."""
+    """Return random sentences of ``length`` / 2 to ``length`` tokens."""
     rng = np.random.default_rng(0)
 
     def sentence() -> np.ndarray:

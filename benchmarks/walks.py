@@ -1,4 +1,4 @@
-"""How many files of the package a reader walks through, counted by running four walks.
+"""Count the files of the package that a reader opens to follow four walks through it.
 
     PYTHONPATH=CHECKOUT python benchmarks/walks.py [--list]
 
@@ -7,10 +7,10 @@ line      one typed line to its translation by a loaded model
 gamma     ``gamma`` from the flag --attention to the kernel
 document  a document from raw text to the batch of a training
 
-Of ``pair`` and ``line`` those files count in which a function runs. Of ``gamma`` and ``document``
-those in which a function holds what is followed, in a variable or in an attribute that it reads: a
-number that occurs nowhere else, or a rare word, as text or as token id. The names under which it
-is held are counted too. Everything is imported before, so that what runs on import does not count.
+For ``pair`` and ``line`` a file counts if one of its functions runs. For ``gamma`` and ``document``
+it counts if a function holds the followed value, in a variable or in an attribute that it reads: a
+number that occurs nowhere else, or a rare word, as text or as token id. The names of the variables
+are counted too. All modules are imported before, so that code that runs on import does not count.
 """
 
 import argparse
@@ -46,11 +46,11 @@ SHAPE = (
 
 
 class Walk:
-    """The files in which functions run, or hold something that is followed.
+    """The files whose functions run, or hold the followed value.
 
     Args:
-        holds: says whether a value is, or shows, what is followed; None counts all that runs.
-        until: name of a function that ends the walk when it is called.
+        holds: test if a value is, or contains, the followed one; None counts all functions.
+        until: name of a function whose call ends the walk.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Walk:
 
     @contextmanager
     def traced(self) -> Iterator[None]:
-        """Count what runs inside the ``with`` block, in all threads."""
+        """Count the functions that run inside the ``with`` block, in all threads."""
         threading.setprofile(self._see)
         sys.setprofile(self._see)
         try:
@@ -101,7 +101,7 @@ class Walk:
                     yield attribute
 
     def _shows(self, value: Any) -> bool:
-        """Say whether a value holds what is followed itself, or in the collection that it is."""
+        """Return whether a value, or a member of it, is the followed one."""
         if isinstance(value, dict):
             value = list(value.values())
         if isinstance(value, list | tuple):
@@ -110,9 +110,9 @@ class Walk:
 
 
 def is_gamma(value: Any) -> bool:
-    """Say whether this is gamma as text or number, or factors of rows among them 1 / gamma.
+    """Return whether a value is gamma as text or number, or has the factor 1 / gamma of a row.
 
-    The factor 1 / (gamma sqrt(n / 2)) is 1 / gamma where a query sees n = 2 keys.
+    The factor 1 / (gamma sqrt(n / 2)) is 1 / gamma for a query with n = 2 visible keys.
     """
     if isinstance(value, str):
         return str(GAMMA) in value
@@ -122,7 +122,7 @@ def is_gamma(value: Any) -> bool:
 
 
 def shows_word(token: int) -> Callable[[Any], bool]:
-    """Return what says whether a text, or token ids, have the rare word in them."""
+    """Return a test if a text, or token ids, contain the rare word."""
 
     def shows(value: Any) -> bool:
         if isinstance(value, str):
@@ -182,7 +182,7 @@ def walk_all(folder: Path) -> dict[str, Walk]:
     write_text(folder)
     documents = "--max-doc-tokens 60"
     data = make_data(folder, "first")
-    train_one_update(data, folder / "saved", documents)  # everything is imported now
+    train_one_update(data, folder / "saved", documents)  # run once, to import all modules
     entries = [line.split()[0] for line in read_lines(data / "dict.de.txt")]
     token = entries.index(RARE_WORD) + 4  # after the special symbols
     walks = {"pair": Walk()}

@@ -8,7 +8,7 @@ needed. One page or chapter is one document; the source is the translation, the 
     python data_prep/debian_manuals.py --lang de --out manuals
     python data_prep/debian_manuals.py --lang fr --out manuals --source man --source gimp-help
 
-Sources, with what is fetched for German:
+Sources, with the size of the German download:
 
     libreoffice-help      help pages, aligned by the ids of paragraphs              5 MB
     man                   manual pages of manpages-LANG, with their originals      58 MB
@@ -21,15 +21,15 @@ Sources, with what is fetched for German:
     installation-guide    Debian installation guide                                18 MB
     debian-edu            manual of Debian Edu                                     24 MB
 
-All but the first are aligned by structure: a translation that has the same headings, paragraphs,
-list items, ... as the original, in the same order, corresponds block by block; what differs is left
-out, and so are blocks that were not translated, whose lengths differ too much, whose numbers,
-options or identifiers differ, or that an earlier page had. Blocks are split into sentences where
-both sides split alike.
+All but the first are aligned by structure. A translation with the same sequence of headings,
+paragraphs, list items, ... as the original corresponds block by block; other parts are left out.
+The script also leaves out blocks that were not translated, whose lengths differ too much, whose
+numbers, options or identifiers differ, or that an earlier page had. It splits blocks into sentences
+if both sides have the same number of sentences.
 
-Valid and test are whole documents; of these, lines that training has seen word for word or nearly
-so are removed. The last step is relu-nmt-preprocess. A source without packages for the language is
-left out with a note, unless it was asked for with --source.
+Valid and test are whole documents, without lines that the training text contains word for word or
+nearly so. The last step is relu-nmt-preprocess. A source without packages for the language is
+left out with a note, unless --source names it.
 """
 
 import argparse
@@ -56,7 +56,7 @@ def libreoffice_documents(
     """Return the help pages of LibreOffice.
 
     Raises:
-        PrepError: there are none in this language.
+        PrepError: no page exists in this language.
     """
     packages = libreoffice_help.download_help([language, libreoffice_help.ENGLISH], scratch)
     pages = {
@@ -76,7 +76,7 @@ def manual_documents(
     """Return the pages of a manual.
 
     Raises:
-        PrepError: there are none in this language.
+        PrepError: no page exists in this language.
     """
     names = [name.format(lang=language) for name in manual.packages]
     optional = [name.format(lang=language) for name in manual.optional]
@@ -88,16 +88,16 @@ def manual_documents(
 def collect(
     sources: list[str], language: str, scratch: Path, required: bool
 ) -> tuple[list[docs.Document], dict[str, dict[str, int]]]:
-    """Return the documents of all sources, and for each what was used and left out.
+    """Return the documents of all sources, and the counts of each source.
 
     Args:
         sources: their names.
-        language: of the translations.
+        language: language of the translations.
         scratch: folder for the packages.
-        required: a source that there is not in this language is an error.
+        required: a source that does not exist in this language is an error.
 
     Raises:
-        PrepError: there are no packages, or no source has pages in this language.
+        PrepError: no packages exist, or no source has pages in this language.
     """
     manuals = {manual.name: manual for manual in MANUALS}
     documents: list[docs.Document] = []

@@ -1,33 +1,33 @@
 #!/usr/bin/env python3
 r"""Make the Europarl v7 English-German corpus of documents.
 
-The split of Maruf et al. (2019), given as local files (``dev.en``, ``dev.de``, ... with a line
-``<d>`` before each document), is cleaned of pairs with an empty side and written as it is:
+The script copies the split of Maruf et al. (2019), local files (``dev.en``, ``dev.de``, ... with a
+line ``<d>`` before each document), without pairs with an empty side:
 
     python data_prep/europarl_documents.py --out europarl \
         --trainpref maruf/train --validpref maruf/dev --testpref maruf/test
 
-Without --trainpref, the training part is rebuilt from the source release of Europarl v7: a
+Without --trainpref, the script rebuilds the training part from the source release of Europarl v7: a
 speaker's turn of at least 6 sentences is a document, and sentences are aligned by length inside
-paragraphs. It is then not the published training set, and the report says so. Text of valid and
-test is left out of it: what has their running English text, in runs of 8 words, goes, however its
-sentences are divided; all other documents stay whole, with formulas such as "Thank you" that also
+paragraphs. This is not the published training set, and the report says so. Text of valid and test
+is left out: documents that share long English text with them, in runs of 8 words, however the
+sentences are divided. All other documents stay whole, with formulas such as "Thank you" that also
 stand in valid or test:
 
     python data_prep/europarl_documents.py --out europarl \
         --validpref maruf/dev --testpref maruf/test
 
 Turns are short: few are longer than 1,024 tokens. For the long variant, --documents chapters or
---documents sittings joins consecutive turns, so that groups of 2,048 tokens are really that long:
+--documents sittings joins consecutive turns, so that groups can reach 2,048 tokens:
 
     python data_prep/europarl_documents.py --out europarl-long --documents chapters \
         --validpref maruf/dev --testpref maruf/test
 
-Its valid and test are whole chapters (or sittings) held out of the release; the published test
-set is there as well, as ``test-turns``, the second of the test sets that are binarised. Turns of
-it and of the published valid set are left out of training as before: a chapter is cut in two there.
+Its valid and test are whole chapters (or sittings) held out of the release. ``test-turns``, the
+second test set, is the published one. The training text leaves out turns of the published valid and
+test sets as before, and chapters are cut in two there.
 
-Without --validpref and --testpref, whole documents are held out in any case. The last step is
+Without --validpref and --testpref, the script always holds out whole documents. The last step is
 relu-nmt-preprocess: Moses tokens, case kept, 32,000 joint BPE merges.
 """
 
@@ -68,7 +68,7 @@ def read_documents(prefix: str, languages: Sequence[str]) -> tuple[list[docs.Doc
         The documents without pairs that have an empty side, and the number of those pairs.
 
     Raises:
-        PrepError: the boundaries of the two sides differ, or there is none.
+        PrepError: the boundaries of the two sides differ, or are missing.
     """
     paths = [Path(f"{prefix}.{language}") for language in languages]
     pairs: list[list[Pair]] = []
@@ -91,13 +91,13 @@ def read_documents(prefix: str, languages: Sequence[str]) -> tuple[list[docs.Doc
 
 
 def _key(pair: Pair) -> Pair:
-    """Return what identifies a pair, however it is tokenised."""
+    """Return a key of a pair that does not depend on its tokenisation."""
     source, target = (_NOT_LETTER.sub("", text.lower()) or text.strip() for text in pair)
     return source, target
 
 
 def count_held_out(documents: Sequence[docs.Document], held_out: Sequence[docs.Document]) -> int:
-    """Return how many training pairs are also pairs of valid or test, however tokenised."""
+    """Return the number of training pairs that are also in valid or test, in any tokenisation."""
     known = {_key(pair) for document in held_out for pair in document.pairs}
     return sum(_key(pair) in known for document in documents for pair in document.pairs)
 
@@ -142,7 +142,7 @@ def rebuild(arguments: argparse.Namespace) -> list[docs.Document]:
 
 
 def describe_lengths(documents: Sequence[docs.Document]) -> str:
-    """Return a line that says how many documents have more English words than 256, 512, ..."""
+    """Return a line with the shares of documents of more than 256, 512, ... English words."""
     words = [sum(len(pair[0].split()) for pair in document.pairs) for document in documents]
     shares = ", ".join(
         f"{sum(count > length for count in words) / max(1, len(words)):.1%} over {length:,}"
@@ -186,7 +186,7 @@ def _as_published(
     sets: dict[str, list[docs.Document]],
     report: dict[str, object],
 ) -> docs.Corpus:
-    """Return the published sets as they are, and say how many pairs are in train and another."""
+    """Return the published sets, and print the number of pairs in train and another set."""
     pairs = sum(len(document.pairs) for document in documents)
     both = count_held_out(documents, [*sets["valid"], *sets["test"]])
     say(f"  train is left as it is; {both:,} of its {pairs:,} pairs are also in valid or test")
@@ -298,7 +298,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--documents",
         choices=UNITS,
         default=UNITS[0],
-        help="what a document of the release is; chapters and sittings are long (default: turns)",
+        help="unit of a document of the release; chapters and sittings are long (default: turns)",
     )
     parser.add_argument(
         "--held-out",

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Write the embedded corpus: German-English documents from a small grammar of our own.
 
-It needs nothing but Python, gives the same text for the same seed everywhere, and serves where no
-corpus can be fetched, for tests, and for checks of what a model knows of its context: articles and
+It needs nothing but Python, and gives the same text for the same seed everywhere. It serves for
+tests, where no corpus can be downloaded, and for checks of a model's use of context: articles and
 adjectives agree, the German verb stands second or last, pronouns and forms of address depend on
 earlier sentences.
 
@@ -104,7 +104,9 @@ def make_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--out", type=Path, required=True, help="folder for the corpus")
-    parser.add_argument("--documents", type=int, default=4000, help="how many (default: 4000)")
+    parser.add_argument(
+        "--documents", type=int, default=4000, help="number of documents (default: 4000)"
+    )
     # Short sentences recur by nature here; only word for word do they count as seen.
     docs.add_division_options(parser, near_copy=1.0)
     docs.add_separator_option(parser)

@@ -41,7 +41,7 @@ FEWEST_PAGES = 100
 
 @dataclasses.dataclass
 class Alignment:
-    """Documents of aligned sentences, and a count of what was left out and why."""
+    """Documents of aligned sentences, and counts of paragraphs and pairs that were left out."""
 
     documents: list[docs.Document]
     counts: Counter[str]
@@ -57,7 +57,7 @@ def download_help(languages: Sequence[str], scratch: Path) -> dict[str, Path]:
         Language to package file.
 
     Raises:
-        NoPackages: there is no apt, no network, or no such language.
+        NoPackages: apt or the network is missing, or no such language exists.
     """
     names = {language: PACKAGE.format(language) for language in languages}
     try:
@@ -109,7 +109,7 @@ def align_page(source_html: str, target_html: str, counts: Counter[str]) -> list
     Args:
         source_html: the page in the language to translate from.
         target_html: the same page in the language to translate into.
-        counts: is increased by what was used and what was left out.
+        counts: counts the paragraphs and pairs, used and left out.
     """
     sources = _by_id(read_paragraphs(source_html))
     targets = _by_id(read_paragraphs(target_html))
@@ -166,7 +166,7 @@ def align_folders(source_pages: Path, target_pages: Path) -> Alignment:
 
 
 def report_lines(alignment: Alignment) -> Iterator[str]:
-    """Yield lines that say what was aligned and what was left out."""
+    """Yield the lines of a report of the counts."""
     counts = alignment.counts
     yield (
         f"  {counts['paragraphs']:,} paragraphs gave {counts['sentence pairs']:,} sentence pairs "

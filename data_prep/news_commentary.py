@@ -9,11 +9,11 @@ r"""Make the News Commentary corpus of documents: articles of Project Syndicate.
 Versions 14 to 18 are one file for each pair of languages (``news-commentary-v18.de-en.tsv.gz``): a
 sentence pair a line, the sides divided by a tab, and an empty pair between articles. Versions 9 to
 13 are an archive for all languages (``training-parallel-nc-v13.tgz``) with a text file for each
-side; they are accepted if they have the empty lines, and refused otherwise: what has no boundaries
-is no corpus of documents.
+side. The script accepts them if they have the empty lines, and refuses them otherwise, since a
+corpus of documents needs boundaries.
 
 An article is one document. Pairs with an empty side are dropped and counted. Valid and test are
-whole articles; of these, sentences that training has seen word for word are removed (--near-copy).
+whole articles, without sentences that the training text contains word for word (--near-copy).
 The source is the other language, the target English. The last step is relu-nmt-preprocess: Moses
 tokens, case kept, 32,000 joint BPE merges.
 """
@@ -86,11 +86,11 @@ def read_articles(pairs: Iterable[Pair], name: str, counts: Counter[str]) -> lis
 
     Args:
         pairs: source and target sentences.
-        name: what the documents are called, with a number.
-        counts: is increased by what was dropped.
+        name: beginning of the documents' names, to which a number is added.
+        counts: counts the dropped pairs.
 
     Raises:
-        PrepError: there are no boundaries.
+        PrepError: the pairs have no boundaries.
     """
     articles: list[list[Pair]] = [[]]
     for source, target in pairs:
@@ -124,7 +124,7 @@ def read_version(arguments: argparse.Namespace, counts: Counter[str]) -> list[do
     if version >= FIRST_IN_TABLES:
         paths = extract(archive, folder, lambda name: True)
         return read_articles(read_table(paths[0], language), paths[0].name, counts)
-    # The older archives have English last, whatever the alphabet says.
+    # In the older archives English is the last language of all pairs.
     stems = {f"{stem}.{language_pair(language)}", f"{stem}.{language}-{ENGLISH}"}
     names = {f"{one}.{side}" for one in stems for side in (language, ENGLISH)}
     paths = extract(archive, folder, lambda name: name.rsplit("/", 1)[-1] in names)

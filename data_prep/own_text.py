@@ -5,16 +5,16 @@ r"""Divide a parallel text of your own into train, valid and test.
     python data_prep/own_text.py --input memory.tmx more.tsv.gz --source-lang de --target-lang en \
         --out corpus/
 
-Of two files, each line translates the other file's, and their endings (``de``, ``en``) name the
-languages, unless ``--source-lang`` and ``--target-lang`` do. An empty line on both sides, or a line
-``<d>`` before each document, divides documents.
+Two files are parallel line by line. Their endings (``de``, ``en``) name the languages, unless
+``--source-lang`` and ``--target-lang`` do. An empty line on both sides, or a line ``<d>`` before
+each document, divides documents.
 
 ``--input`` reads translation memories (TMX), in which ``de`` finds ``de-DE`` too and a property
 such as ``x-document`` or ``file`` names the document, and tables with tabs between source and
 target, or between document, segment, source and target. All of them may be compressed.
 
-Without documents, blocks of consecutive lines count as documents. Whole documents are held out; of
-these, lines that training has seen word for word or nearly so are removed.
+Without documents, blocks of consecutive lines count as documents. Whole documents are held out,
+without lines that the training text contains word for word or nearly so.
 """
 
 import argparse
@@ -27,6 +27,7 @@ from pathlib import Path
 from prep_tools import documents as docs
 from prep_tools.command import PrepError, run_script, say
 
+from relu_nmt.data.pair_files import pair_format, read_pairs
 from relu_nmt.io.text_lines import read_lines
 
 BLOCK_LINES = 25
@@ -41,7 +42,7 @@ def _separates(separator: str, source: str, target: str) -> bool:
 
 
 def find_separator(sources: Sequence[str], targets: Sequence[str]) -> str:
-    """Return what divides the documents: ``tag``, ``blank`` or ``none``.
+    """Return the kind of separator between documents: ``tag``, ``blank`` or ``none``.
 
     Raises:
         PrepError: the ``<d>`` lines of the two sides do not stand at the same places.
@@ -76,7 +77,7 @@ def read_files(
     Args:
         source_path: text to translate from.
         target_path: its translation.
-        counts: is increased by what was left out.
+        counts: counts the lines that are left out.
 
     Raises:
         PrepError: the files do not go together.
@@ -110,37 +111,28 @@ def read_memory(
     Args:
         path: the file.
         languages: source and target language.
-        counts: is increased by what was left out.
+        counts: counts the pairs that are left out.
 
     Raises:
-        PrepError: the file is damaged, or of no known format.
+        PrepError: the format is unknown.
+        DataError: the file is damaged.
     """
-    try:
-        from relu_nmt.errors import ReluNmtError
-        from relu_nmt.tokenization.pair_files import pair_format, read_pairs
-    except ImportError as error:
-        raise PrepError("relu_nmt is not installed: 'pip install -e .' in the repository") from (
-            error
-        )
     if pair_format(path) is None:
         raise PrepError(f"--input {path}: expected a file .tmx or .tsv; see --src for others")
-    try:
-        rows = read_pairs(path, languages, counts)
-        for name, same in itertools.groupby(rows, key=lambda row: row[0]):
-            pairs = tuple((source, target) for _, (source, target) in same)
-            if name:
-                yield docs.Document(f"{path.name}/{name}", pairs)
-            for number, block in enumerate(() if name else _blocks(pairs)):
-                yield docs.Document(f"{path.name}//{number}", block)
-    except ReluNmtError as error:
-        raise PrepError(str(error)) from error
+    rows = read_pairs(path, languages, counts)
+    for name, same in itertools.groupby(rows, key=lambda row: row[0]):
+        pairs = tuple((source, target) for _, (source, target) in same)
+        if name:
+            yield docs.Document(f"{path.name}/{name}", pairs)
+        for number, block in enumerate(() if name else _blocks(pairs)):
+            yield docs.Document(f"{path.name}//{number}", block)
 
 
 def languages_of(arguments: argparse.Namespace) -> tuple[str, str]:
     """Return the source and the target language.
 
     Raises:
-        PrepError: they are not known.
+        PrepError: one is unknown, or both are the same.
     """
     endings = [path.suffix[1:] for path in (arguments.src, arguments.tgt) if path] or ["", ""]
     source_lang = arguments.source_lang or endings[0]
@@ -156,11 +148,7 @@ def languages_of(arguments: argparse.Namespace) -> tuple[str, str]:
 def read_documents(
     arguments: argparse.Namespace, languages: tuple[str, str], counts: Counter[str]
 ) -> list[docs.Document]:
-    """Return the documents of all that was given.
-
-    Raises:
-        PrepError: it cannot be read.
-    """
+    """Return the documents of all given files."""
     if arguments.src:
         return list(read_files(arguments.src, arguments.tgt, counts))
     documents = [d for path in arguments.input for d in read_memory(path, languages, counts)]

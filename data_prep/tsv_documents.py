@@ -4,12 +4,11 @@ r"""Make a corpus of documents from tables: one sentence pair a line, columns di
     python data_prep/tsv_documents.py --train A.tsv.gz B.tsv --source-lang de --target-lang en \
         --out CORPUS
 
-The first column names the document; its lines stand one after the other. A name that comes again,
-in another table or in another place, is of another document. Columns count from 1, or
-from the end with -1, so that tables with more columns in between go together. Documents of
-``--held-out-tables`` become valid and test by turns; without such tables, documents are drawn from
-those of ``--train``. Held-out lines that training has seen, word for word or nearly so, are
-removed.
+The first column names the document; its lines stand one after the other. If a name comes again in
+another place or table, it names another document. Columns count from 1, or from the end with -1,
+so that tables may have more columns in between. Documents of ``--held-out-tables`` become valid and
+test by turns; without such tables, the script draws documents from ``--train``. It removes held-out
+lines that the training text contains word for word or nearly so.
 """
 
 import argparse
@@ -21,33 +20,24 @@ from pathlib import Path
 from prep_tools import documents as docs
 from prep_tools.command import PrepError, run_script, say
 
-from relu_nmt.io.text_lines import iterate_lines
+from relu_nmt.data.pair_files import read_table
 
 
 def read_documents(path: Path, columns: tuple[int, int]) -> Iterator[docs.Document]:
-    """Yield the documents of a table, without pairs of which one side is empty.
+    """Yield the documents of a table, without pairs with an empty side.
 
     Args:
         path: the table.
         columns: of the source and the target sentence, from 1, or negative from the end.
 
     Raises:
-        PrepError: a line has too few columns.
-        DataError: the table is missing, damaged or not UTF-8.
+        DataError: the table is missing, damaged or not UTF-8, or a line has too few columns.
     """
-    needed = max(max(columns), max(-column for column in columns), 3)
-    indices = [column - 1 if column > 0 else column for column in columns]
-    numbered = enumerate((line.split("\t") for line in iterate_lines(path)), 1)
-    for name, rows in itertools.groupby(numbered, lambda numbered_row: numbered_row[1][0]):
-        pairs = []
-        for number, row in rows:
-            if len(row) < needed:
-                raise PrepError(f"{path}, line {number}: {len(row)} columns, expected {needed}")
-            source, target = (row[index].strip() for index in indices)
-            if source and target:
-                pairs.append((source, target))
-        if pairs:
-            yield docs.Document(f"{path.name}/{name}", tuple(pairs))
+    rows = read_table(path, ("source", "target"), columns)
+    for name, same in itertools.groupby(rows, key=lambda row: row[0]):
+        pairs = [(texts["source"].strip(), texts["target"].strip()) for _, texts in same]
+        if kept := tuple(pair for pair in pairs if all(pair)):
+            yield docs.Document(f"{path.name}/{name}", kept)
 
 
 def divide(arguments: argparse.Namespace) -> docs.Corpus:

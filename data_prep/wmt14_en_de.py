@@ -4,13 +4,13 @@
     python data_prep/wmt14_en_de.py --out wmt14
     python data_prep/wmt14_en_de.py --out wmt14 --archive training-parallel-europarl-v7.tgz ...
 
-The steps of the usual recipe, in its order: Europarl v7, Common Crawl and News Commentary are
-joined; punctuation is normalised, what cannot be printed is removed; Moses tokens with hyphens
-split; joint BPE (32,000 merges) learnt on all of it; then pairs of 1 to 250 BPE tokens and a length
-ratio of at most 1.5 are kept. Valid is newstest2013 (3,000 pairs), test newstest2014 (3,003).
-Case is kept. The files hold raw text and ``bpe.codes``; relu-nmt-preprocess applies them.
+The script follows the usual recipe. It joins Europarl v7, Common Crawl and News Commentary,
+normalises punctuation, removes non-printing characters, makes Moses tokens with hyphens split, and
+learns joint BPE (32,000 merges) on all text. It keeps pairs of 1 to 250 BPE tokens and a length
+ratio of at most 1.5. Valid is newstest2013 (3,000 pairs), test newstest2014 (3,003). Case is kept.
+The files hold raw text and ``bpe.codes``; relu-nmt-preprocess applies them.
 
-A run that was interrupted goes on with the step it was in.
+An interrupted run continues with the step in which it stopped.
 """
 
 import argparse
@@ -57,10 +57,10 @@ Prepared = tuple[Pair, Pair]
 
 
 def _take(source: Source, names: tuple[str, ...], arguments: argparse.Namespace) -> list[Path]:
-    """Return the files of these names (their last parts) out of an archive, in this order.
+    """Extract the files of these names (their last parts) from an archive, in this order.
 
     Raises:
-        PrepError: one of them is not there.
+        PrepError: the archive lacks one of the files.
     """
     archive = obtain(source, arguments)
     found = extract(
@@ -269,7 +269,7 @@ def make_parser() -> argparse.ArgumentParser:
         type=int,
         choices=sorted(NEWS_COMMENTARY),
         default=9,
-        help="version: 9 is WMT14's own, 12 is what many recipes take (default: 9)",
+        help="version: 9 is WMT14's own, many recipes take 12 (default: 9)",
     )
     parser.add_argument(
         "--bpe", type=int, default=32_000, help="merges; another usual choice: 40000 (32000)"

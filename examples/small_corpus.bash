@@ -1,8 +1,8 @@
 # A small German-English corpus of documents for the examples that source this file, with the
 # settings PYTHON and CORPUS. Their working directory is the root of the repository.
 
-# Installs into .venv if PYTHON is not there, makes FOLDER/corpus and FOLDER/data-bin if they are not.
-# 40 documents each are held out for validation and test, which is translated often.
+# Install into .venv if PYTHON is missing, and make FOLDER/corpus and FOLDER/data-bin unless they exist.
+# Hold out 40 documents each for validation and test, which is translated often.
 small_corpus() {
     local out=$1 corpus=$1/corpus
     command -v "$PYTHON" >/dev/null || make .venv/.installed
@@ -26,7 +26,7 @@ small_corpus() {
         --destdir "$out/data-bin" --joined-dictionary --subword sentencepiece --subword-size 4000
 }
 
-# Prints --bf16 where it is faster: on GPUs and on CPUs that have instructions for it.
+# Print --bf16 where it is faster: on GPUs, and on CPUs with instructions for it.
 fast_precision() {
     if grep -qwE 'avx512_bf16|amx_bf16' /proc/cpuinfo 2>/dev/null; then echo --bf16; fi
 }

@@ -1,4 +1,4 @@
-# Answers --help for the scripts that source this file before anything else: prints their first
+# Answer --help for the scripts that source this file before anything else: print their first
 # comment, with "usage:" before each example, and the lines that read settings, with the defaults.
 case " $* " in
 *" --help "* | *" -h "*)

@@ -1,6 +1,6 @@
-"""Commands run in the process of the tests, which spares each the seconds of importing PyTorch.
+"""Run commands in the process of the tests, to save each the seconds of importing PyTorch.
 
-What is of a process (signals, pipes, what an import costs) is tested with one.
+Tests of signals, pipes and the cost of an import start a process instead.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 
 @dataclass(frozen=True)
 class Done:
-    """What a command left behind."""
+    """The exit code and the output of a command."""
 
     returncode: int
     stdout: str
@@ -28,10 +28,10 @@ def run_here(name, *arguments, stdin="", check=True):
     """Run ``relu_nmt.cli.NAME`` with these words.
 
     Args:
-        name: of the command's module.
-        arguments: words; paths and numbers are made text.
-        stdin: text that the command reads.
-        check: see that it ends well.
+        name: name of the command's module.
+        arguments: words; paths and numbers become text.
+        stdin: text on standard input.
+        check: assert that the exit code is 0.
     """
     main = importlib.import_module(f"relu_nmt.cli.{name}").main
     out, error = (io.TextIOWrapper(io.BytesIO(), "utf-8") for _ in range(2))
@@ -53,11 +53,7 @@ def run_here(name, *arguments, stdin="", check=True):
 
 
 def with_commands(folder):
-    """Return the environment of a shell that has the commands, installed or not, and one thread.
-
-    Args:
-        folder: to write them to.
-    """
+    """Write all commands to a folder; return a shell's environment with them and one thread."""
     modules = [path.stem for path in (ROOT / "relu_nmt/cli").glob("[a-z]*.py")]
     programs = {f"relu-nmt-{name.replace('_', '-')}": f"-m relu_nmt.cli.{name}" for name in modules}
     folder.mkdir(exist_ok=True)

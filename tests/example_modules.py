@@ -1,4 +1,4 @@
-"""The modules of an example, imported as its own scripts import them."""
+"""Import the modules of an example as its own scripts do."""
 
 import contextlib
 import importlib
@@ -12,11 +12,11 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 
 @contextlib.contextmanager
 def example_modules(folder: str, *names: str) -> Iterator[SimpleNamespace]:
-    """Give the modules by their names; afterwards they are forgotten, as others have such names.
+    """Yield the modules by name, and forget them afterwards: other examples share the names.
 
     Args:
-        folder: of the example, below ``examples``.
-        names: of its modules, in the order in which they are imported.
+        folder: folder of the example, below ``examples``.
+        names: names of its modules, in the order of the imports.
     """
     sys.path.insert(0, str(EXAMPLES / folder))
     try:

@@ -1,4 +1,4 @@
-"""What is said, before it is put into a language: entities, phrases, clauses, sentences."""
+"""The meaning of sentences, apart from any language: entities, phrases, clauses, sentences."""
 
 import dataclasses
 from typing import Any
@@ -8,17 +8,17 @@ from bilingual_grammar.words import Adjective, Modal, Noun, Place, Time, Verb
 
 @dataclasses.dataclass(frozen=True)
 class Entity:
-    """Somebody or something that is spoken of.
+    """A person or thing that sentences mention.
 
     Attributes:
-        key: tells it from the others of its document.
+        key: unique number in its document.
         gender: German gender of its pronoun, ``m``, ``f`` or ``n``.
         kind: ``man``, ``woman`` or ``thing``: decides the English pronoun.
         noun: its noun, unless it has a name.
         name: a person's name, which has no article.
         title: ``Herr``/``Frau`` before the name, or empty.
-        number: how many they are.
-        speaker: ``ich``, ``du``, ``Sie`` or ``wir`` for those who talk; empty for all others.
+        number: number of persons or things.
+        speaker: ``ich``, ``du``, ``Sie`` or ``wir`` for the speakers; empty for all others.
     """
 
     key: int
@@ -36,10 +36,10 @@ class Phrase:
     """A mention of an entity.
 
     Attributes:
-        entity: who or what.
+        entity: the person or thing.
         form: ``name``, ``definite``, ``indefinite``, ``numeral``, ``possessive`` or ``pronoun``.
         adjective: between article and noun.
-        owner: of a ``possessive`` phrase, whose it is (mein, sein, ihr ...).
+        owner: owner in a ``possessive`` phrase (mein, sein, ihr ...).
     """
 
     entity: Entity
@@ -50,7 +50,7 @@ class Phrase:
 
 @dataclasses.dataclass(frozen=True)
 class Predicate:
-    """What follows "is": an adjective with a degree (``""``, ``very``, ``too``) or a comparison.
+    """The adjective after "is", with a degree (``""``, ``very``, ``too``) or a comparison.
 
     With ``like``, "as heavy as ...".
     """
@@ -62,7 +62,7 @@ class Predicate:
 
 @dataclasses.dataclass(frozen=True)
 class Clause:
-    """Who does what.
+    """A verb with its subject, objects and adverbials.
 
     Attributes:
         subject: nominative.
@@ -74,7 +74,7 @@ class Clause:
         place: where, or with ``direction`` where to.
         direction: whether ``place`` is a goal (accusative) and not a location (dative).
         companion: with whom ("mit" and dative).
-        price: for how many euros; 0 for none.
+        price: price in euros; 0 for none.
         time: when.
         modal: before the infinitive.
         negated: with "nicht"; the objects must then be definite.
@@ -154,7 +154,7 @@ class Coordination:
 
 @dataclasses.dataclass(frozen=True)
 class RelativeStatement:
-    """A statement on something that a relative clause tells apart.
+    """A statement on a thing that a relative clause identifies.
 
     ``relative`` is the clause in which the thing is the direct object; its ``direct`` is the
     phrase that the relative pronoun replaces. ``main`` has the thing as its subject.
@@ -209,8 +209,8 @@ def phrases_in(part: Any) -> list[Phrase]:
 def with_pronouns_of(part: Any, entity: Entity, other: Entity) -> Any:
     """Return the sentence with the pronouns of ``entity`` as if they meant ``other``.
 
-    Its nouns stay as they are, so the result is what somebody says who has got the antecedent
-    wrong. Possessives ("its colour") change with the pronouns.
+    Its nouns do not change, so that the result is a sentence with a mistaken antecedent.
+    Possessives ("its colour") change with the pronouns.
     """
     if isinstance(part, Phrase):
         changes: dict[str, Entity] = {}

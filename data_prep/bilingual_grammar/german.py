@@ -94,7 +94,7 @@ def _person(subject: c.Phrase) -> int:
 
 
 def _verbs(clause: c.Clause) -> tuple[str, str, bool]:
-    """Return the finite verb, what closes the sentence bracket, and whether that is a prefix."""
+    """Return the finite verb, the end of the sentence bracket, and whether it is a prefix."""
     verb, person = clause.verb, _person(clause.subject)
     if clause.modal:
         forms = clause.modal.past if clause.tense == "past" else clause.modal.present
@@ -114,7 +114,7 @@ def _predicate(part: c.Predicate) -> str:
 
 
 def _middle(clause: c.Clause, with_time: bool = True) -> list[str]:
-    """Return what stands between the verbs: pronouns, time, dative, accusative, nicht, the rest."""
+    """Return the words between the verbs: pronouns, time, dative, accusative, nicht, the rest."""
     direct, indirect = clause.direct, clause.indirect
     direct_text = phrase(direct, "acc") if direct else ""
     indirect_text = phrase(indirect, "dat") if indirect else ""

@@ -37,7 +37,7 @@ SPEAKERS = {
     "wir": {"nom": "wir", "acc": "uns", "dat": "uns"},
 }
 SPEAKER_POSSESSIVES = {"ich": "mein", "du": "dein", "Sie": "Ihr", "wir": "unser"}
-# By the owner, a person or a thing: der Tisch - seine Farbe, die Lampe - ihre Farbe.
+# Possessives by the gender of the owner: der Tisch - seine Farbe, die Lampe - ihre Farbe.
 THIRD_PERSON_POSSESSIVES = {"m": "sein", "f": "ihr", "n": "sein", "p": "ihr"}
 
 ENGLISH_SPEAKERS = {
@@ -46,7 +46,7 @@ ENGLISH_SPEAKERS = {
     "Sie": ("you", "you", "your"),
     "wir": ("we", "us", "our"),
 }
-# Subject, object and possessive form of what is neither speaker nor spoken to.
+# Subject, object and possessive forms of the third person.
 ENGLISH_THIRD = {
     "man": ("he", "him", "his"),
     "woman": ("she", "her", "her"),

@@ -80,7 +80,7 @@ FURNITURE = nouns(
 )
 THINGS = PORTABLE + MACHINES + FURNITURE
 
-# What a thing has: its colour, his price.
+# Features of a thing: its colour, its price.
 FEATURES = nouns(
     """
     m Preis Preise price prices
@@ -94,7 +94,7 @@ FEATURES = nouns(
     """
 )
 
-# People whose English name tells whether they are men or women, with German weak nouns.
+# People whose English noun shows if they are men or women, with German weak nouns.
 RELATIVES = nouns(
     """
     m Bruder Brüder brother brothers
@@ -137,11 +137,11 @@ QUALITIES = adjectives(
     "hell bright, bequem comfortable"
 )
 ADJECTIVES = COLOURS + QUALITIES
-# What both a thing and a person can be.
+# Adjectives for both things and persons.
 COMMON_QUALITIES = (*QUALITIES[1:6], QUALITIES[8], QUALITIES[10], *QUALITIES[13:17])
-# What a price or a shape can be.
+# Adjectives for a price or a shape.
 FEATURE_QUALITIES = QUALITIES[4:11]
-# Only after "ist": what happens to things, and what people feel.
+# Only after "ist": states of things, and feelings of people.
 STATES = adjectives("kaputt broken, nass wet, staubig dusty, verschwunden gone")
 FEELINGS = adjectives(
     "müde müd tired, glücklich happy, traurig sad, krank ill, hungrig hungry, stolz proud, "

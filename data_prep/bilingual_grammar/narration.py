@@ -1,4 +1,4 @@
-"""Documents that tell of one person and, one after the other, of some things of theirs."""
+"""Documents about one person and, one after the other, some of the person's things."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ from bilingual_grammar.words import Adjective, Time
 
 
 class Narrator:
-    """Tells of one person and, one after the other, of some things of theirs."""
+    """Writer of a document about one person and, one after the other, some things."""
 
     def __init__(self, story: Story) -> None:
         self.story = story
@@ -37,7 +37,7 @@ class Narrator:
         )
 
     def tell(self, things: int, sentences: int) -> None:
-        """Tell of some things with about so many sentences for each."""
+        """Write up to ``sentences`` sentences about each of ``things`` things."""
         for _ in range(things):
             self._introduce()
             for _ in range(self.story.lots.randint(2, sentences)):
@@ -62,10 +62,10 @@ class Narrator:
         return self._it(0.0 if person.entity.gender == self.thing.gender else 0.8)
 
     def _either(self) -> c.Phrase:
-        """The thing or the person, as the subject of what could be said of both.
+        """Return the thing or the person as a subject that fits both.
 
-        A pronoun never could mean either. The person is meant half as often as the thing, which
-        may be neuter: so "er" and "sie" mean one as often as the other, and only context tells.
+        A pronoun is never ambiguous. The person is the subject half as often as the thing, which
+        may be neuter. So "er" and "sie" mean both equally often, and only context decides.
         """
         if self.story.chance(2 / 3):
             return self._beside(c.Phrase(self.hero, "name"))
@@ -119,7 +119,7 @@ class Narrator:
             c.Clause(self._hero(), verb, tense, new, price=price, time=self._time(tense, 0.8))
         )
 
-    # ---- what is said of the thing
+    # ---- sentences about the thing
 
     def _is_like(self) -> None:
         kinds = (lex.STATES, lex.COLOURS, lex.QUALITIES, lex.COMMON_QUALITIES)
@@ -264,7 +264,7 @@ class Narrator:
         predicate = c.Predicate(self.story.lots.choice(words))
         self.story.say(c.RelativeStatement(c.Clause(thing, lex.BE, predicate=predicate), relative))
 
-    # ---- what is said of the person alone
+    # ---- sentences about the person alone
 
     def _feels(self) -> None:
         tense = self.story.lots.choice(("past", "present"))

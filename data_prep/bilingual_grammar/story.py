@@ -1,10 +1,9 @@
-"""A document in the making: its sentences, and what in them depends on earlier ones.
+"""A document in the making: its sentences, and their references to earlier sentences.
 
-A thing is introduced with a noun and spoken of with pronouns in the sentences after it, so that
-the gender of a German pronoun (and whether "er" is he or it) is decided by an earlier sentence.
-In a dialogue the greeting decides between "du" and "Sie". Such a sentence, where nothing in it
-helps, gets a :class:`Reference` that says what decided, and how it would read if that had been
-mistaken.
+A noun introduces a thing, and pronouns in later sentences refer to it. So an earlier sentence
+decides the gender of a German pronoun, and whether "er" is he or it. In a dialogue the greeting
+decides between "du" and "Sie". If a sentence cannot be translated without an earlier one, it gets
+a :class:`Reference` with the number of that sentence and the wrong translations.
 """
 
 import dataclasses
@@ -42,20 +41,20 @@ class Reference:
 
     @property
     def distance(self) -> int:
-        """How many sentences back the antecedent is; at least 1."""
+        """Number of sentences back to the antecedent, at least 1."""
         return self.sentence - self.antecedent
 
 
 @dataclasses.dataclass(frozen=True)
 class StoryDocument:
-    """A document: its sentences, (German, English), and what depends on earlier ones."""
+    """A document: its sentences, (German, English), and their references to earlier ones."""
 
     pairs: tuple[tuple[str, str], ...]
     references: tuple[Reference, ...]
 
 
 class Story:
-    """The sentences of a document so far, and who and what has been mentioned where."""
+    """The sentences of a document so far, and the place of each mentioned person and thing."""
 
     def __init__(self, lots: random.Random) -> None:
         self.lots = lots
@@ -68,19 +67,19 @@ class Story:
     # ------------------------------------------------------------------------- entities
 
     def person(self, name: str = "", kind: str = "") -> c.Entity:
-        """Return somebody with a name."""
+        """Return a person with a name."""
         kind = kind or self.lots.choice(("man", "woman"))
         name = name or self.lots.choice(lex.MEN if kind == "man" else lex.WOMEN)
         return c.Entity(next(self._keys), "m" if kind == "man" else "f", kind, name=name)
 
     def people(self, nouns: Sequence[Noun]) -> c.Entity:
-        """Return somebody who is called by a noun (brother, customer)."""
+        """Return a person with a noun (brother, customer)."""
         noun = self.lots.choice(nouns)
         kind = "man" if noun.gender == "m" else "woman"
         return c.Entity(next(self._keys), noun.gender, kind, noun)
 
     def speaker(self, word: str) -> c.Phrase:
-        """Return the pronoun of one who talks."""
+        """Return the pronoun of a speaker."""
         return c.Phrase(c.Entity(next(self._keys), "m", "man", speaker=word), "pronoun")
 
     def thing(self, nouns: Sequence[Noun], number: int = 1) -> c.Entity:
@@ -89,17 +88,17 @@ class Story:
         return c.Entity(next(self._keys), noun.gender, "thing", noun, number=number)
 
     def chance(self, probability: float) -> bool:
-        """Return true as often as ``probability`` says."""
+        """Return True with this probability."""
         return self.lots.random() < probability
 
     # ------------------------------------------------------------------------ sentences
 
     def say(self, sentence: c.Sentence, of_either: bool = False) -> None:
-        """Add a sentence, and the references for what it leaves to earlier ones.
+        """Add a sentence and its references to earlier ones.
 
         Args:
-            sentence: what is said.
-            of_either: whether it could as well be said of a person as of a thing.
+            sentence: the sentence.
+            of_either: the sentence fits a person as well as a thing.
         """
         number = len(self.pairs)
         mentions = c.phrases_in(sentence)
@@ -118,13 +117,13 @@ class Story:
         self.pairs.append((german.sentence(sentence), english.sentence(sentence)))
 
     def _refer_to_named(self, sentence: c.Sentence, entity: c.Entity, of_either: bool) -> None:
-        """Note what the gender of a thing decides in German, and its being a thing in English."""
+        """Add references for the German gender, and for the English choice of he or it."""
         is_thing = entity.kind == "thing"
         if is_thing:
             others = [dataclasses.replace(entity, gender=gender) for gender in i.GENDERS]
             self._refer(sentence, entity, THING, "en", others)
-        # "er" may be he or it, "sie" she or it; where somebody or something else that could be
-        # meant was named since, the German itself leaves it open.
+        # "er" may be he or it, "sie" she or it. If another person or thing that fits was named
+        # since, the German is ambiguous and gets no reference.
         kind = {"m": "man", "f": "woman", "n": ""}[entity.gender] if is_thing else "thing"
         other_at = self._kind_named_at.get((kind, entity.gender), -1)
         if of_either and kind and other_at < self._named_at[entity.key]:
@@ -139,7 +138,7 @@ class Story:
         source_language: str,
         others: Sequence[c.Entity],
     ) -> None:
-        """Note how the translation would read if one of ``others`` were meant."""
+        """Add a reference with the translations that mean one of ``others``."""
         write = german.sentence if source_language == "en" else english.sentence
         wrong = {write(c.with_pronouns_of(sentence, entity, other)) for other in others}
         wrong -= {write(sentence)}
@@ -152,7 +151,7 @@ class Story:
             )
 
     def document(self) -> StoryDocument:
-        """Return what has been said."""
+        """Return the finished document."""
         return StoryDocument(tuple(self.pairs), tuple(self.references))
 
 

@@ -1,4 +1,4 @@
-"""What a word is: the forms that both languages need, and how a lexicon line is read."""
+"""Words with the forms that both languages need, and the reading of lexicon lines."""
 
 import dataclasses
 
@@ -72,8 +72,8 @@ class Modal:
         present: German forms for ich, du, er, wir.
         past: the same in the past.
         english: base form, third person and past.
-        link: what stands between it and the infinitive: "to" for "have to"; empty for "can",
-            which is negated and asked without "do".
+        link: word between the modal verb and the infinitive: "to" for "have to". Empty for verbs
+            like "can", whose negation and question need no "do".
     """
 
     present: tuple[str, ...]
@@ -84,7 +84,7 @@ class Modal:
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where something is or is put: preposition and noun (auf dem Tisch, auf den Tisch)."""
+    """A location or goal: preposition and noun (auf dem Tisch, auf den Tisch)."""
 
     german: str
     english: str

@@ -16,7 +16,7 @@ DAMAGED = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError)
 
 
 def _is_safe(name: str) -> bool:
-    """Say whether a member's name stays inside the folder it is unpacked in."""
+    """Return whether a member's name stays inside the folder it is unpacked in."""
     path = PurePosixPath(name)
     return not path.is_absolute() and ".." not in path.parts and "\\" not in name
 
@@ -55,12 +55,12 @@ def _members(archive: Path) -> Iterator[tuple[str, Callable[[], IO[bytes]]]]:
 
 
 def extract(archive: Path, folder: Path, wanted: Callable[[str], bool]) -> list[Path]:
-    """Take the wanted files out of an archive; those already there are left as they are.
+    """Extract the wanted files of an archive; existing files do not change.
 
     Args:
         archive: tar (compressed or not), zip or gz file.
-        folder: where they go, under their names in the archive.
-        wanted: says whether a file of that name (with ``/``) is needed.
+        folder: folder for the files, under their names in the archive.
+        wanted: returns True for the name (with ``/``) of a wanted file.
 
     Returns:
         The paths of the wanted files, sorted.

@@ -49,12 +49,12 @@ def binarise(
     """Run relu-nmt-preprocess on the corpus, or only show the command.
 
     Args:
-        arguments: those of :func:`add_output_options`.
-        flags: languages, text steps and dictionaries; files and folders are added here.
-        tests: prefixes of the test sets, if there are several.
+        arguments: the arguments of :func:`add_output_options`.
+        flags: languages, text steps and dictionaries; this function adds files and folders.
+        tests: prefixes of several test sets.
 
     Raises:
-        PrepError: it is not installed, or failed.
+        PrepError: relu-nmt-preprocess is not installed, or failed.
     """
     out: Path = arguments.out
     command = [PROGRAM, *map(str, flags)]
@@ -72,17 +72,17 @@ def binarise(
 
 
 def check_size(
-    what: str, found: int, expected: int, strict: bool, unit: str = "sentence pairs"
+    name: str, found: int, expected: int, strict: bool, unit: str = "sentence pairs"
 ) -> None:
-    """Compare the size of a set with the one that the recipe is known to give.
+    """Compare the size of a set with the known size of the recipe's set.
 
     Raises:
-        PrepError: it differs and ``strict`` is set.
+        PrepError: the size differs and ``strict`` is set.
     """
     if found == expected:
-        say(f"  {what}: {found:,} {unit}, as expected")
+        say(f"  {name}: {found:,} {unit}, as expected")
         return
-    message = f"{what}: {found:,} {unit}, expected {expected:,}"
+    message = f"{name}: {found:,} {unit}, expected {expected:,}"
     if strict:
         raise PrepError(f"{message}; another archive or another version of the tokeniser?")
     say(f"  NOTE: {message}")

@@ -1,10 +1,10 @@
 """Texts as sequences of blocks, and their alignment by structure.
 
 A block is a heading, a paragraph, a list item, a table cell, ... A translation that was made
-element by element has the same sequence of kinds of blocks as the original. Where a page differs
-(the translation is of another version), its sections are compared, and in a section that differs
-the pieces between blocks with the same text on both sides (names of options, addresses). What
-then still differs is left out.
+element by element has the same sequence of kinds of blocks as the original. If a page differs
+(the translation is of another version), its sections are compared. If a section differs, the pieces
+between blocks with the same text on both sides (names of options, addresses) are compared. Pieces
+that differ are left out.
 """
 
 import dataclasses
@@ -27,9 +27,9 @@ class Block:
     """A piece of text that stands alone.
 
     Attributes:
-        kind: what it is: ``h1`` to ``h6`` for headings, ``title`` for other titles, ``code`` for
-            what is not prose, and else the name of its element.
-        text: white space reduced to single spaces; of ``code``, empty.
+        kind: ``h1`` to ``h6`` for headings, ``title`` for other titles, ``code`` for code and
+            other non-prose, and else the name of its element.
+        text: white space reduced to single spaces; empty for ``code``.
     """
 
     kind: str
@@ -37,7 +37,7 @@ class Block:
 
     @property
     def is_heading(self) -> bool:
-        """Whether a section begins here."""
+        """Return whether a section begins here."""
         return _HEADING.fullmatch(self.kind) is not None
 
 
@@ -97,7 +97,7 @@ def _matched(
         return
     source_sections, target_sections = _sections(sources), _sections(targets)
     headings = [[_kinds(section[:1]) for section in s] for s in (source_sections, target_sections)]
-    # The first section has no heading, so it does not matter what it begins with.
+    # The first section has no heading, so that its first block may differ.
     if headings[0][1:] != headings[1][1:]:
         source_sections, target_sections = [list(sources)], [list(targets)]
     for number, (source_section, target_section) in enumerate(
@@ -122,8 +122,8 @@ def align_blocks(
 
     Args:
         sources: the blocks of a page in one language.
-        targets: those of the same page in the other.
-        counts: is increased by what was left out.
+        targets: the blocks of the same page in the other language.
+        counts: counts the blocks that are left out.
 
     Example:
         >>> page, seite = [Block("h1", "1. A"), Block("p", "B")], [Block("h1", "1. X")]

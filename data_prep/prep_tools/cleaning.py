@@ -1,7 +1,7 @@
 """The steps of the usual preparation recipes, one line or pair at a time.
 
 Reference: the Moses scripts clean-corpus-n, normalize-punctuation, remove-non-printing-char, of
-which the first and the last are written anew here; tokeniser and punctuation by sacremoses.
+which the first and the last have an implementation here; tokeniser and punctuation by sacremoses.
 """
 
 import dataclasses
@@ -52,12 +52,12 @@ def segments(path: Path) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class LengthFilter:
-    """Which pairs are kept, by their numbers of tokens.
+    """Limits for the numbers of tokens of a pair.
 
     Attributes:
-        longest: tokens of either side, at most.
-        ratio: of the longer to the shorter side, at most.
-        shortest: tokens of either side, at least.
+        longest: most tokens of either side.
+        ratio: largest ratio of the longer to the shorter side.
+        shortest: fewest tokens of either side.
     """
 
     longest: int
@@ -76,13 +76,9 @@ class LengthFilter:
 
 @lru_cache(maxsize=4)
 def _tokenizer(language: str, aggressive: bool) -> Any:
-    # The toolkit's own, so that the lengths counted here are those that training will see.
-    try:
-        from relu_nmt.tokenization.moses import AggressiveMosesTokenizer, MosesTokenizer
-    except ImportError as error:
-        raise PrepError("relu_nmt is not installed: 'pip install -e .' in the repository") from (
-            error
-        )
+    # Use the toolkit's tokeniser, so that the lengths agree with those of the training.
+    from relu_nmt.tokenization.moses import AggressiveMosesTokenizer, MosesTokenizer
+
     return (AggressiveMosesTokenizer if aggressive else MosesTokenizer)(language)
 
 
@@ -106,7 +102,7 @@ def remove_non_printing(line: str) -> str:
 
 
 def normalize(line: str, language: str) -> str:
-    """Normalise punctuation, remove what cannot be printed, reduce white space."""
+    """Normalise punctuation, remove non-printing characters, reduce white space."""
     return " ".join(remove_non_printing(_punctuation(language).normalize(line)).split())
 
 

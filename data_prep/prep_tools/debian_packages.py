@@ -23,7 +23,7 @@ class NoPackages(PrepError):
 
 
 def _run(command: Sequence[str], folder: Path) -> str:
-    """Run a program in ``folder`` and return what it printed.
+    """Run a program in ``folder`` and return its output.
 
     Raises:
         NoPackages: it is missing, failed, or took too long.
@@ -48,16 +48,16 @@ def _run(command: Sequence[str], folder: Path) -> str:
 
 
 def known_packages(beginning: str) -> list[str]:
-    """Return the names with this beginning that the system's package lists have.
+    """Return the names of the system's package lists that start with ``beginning``.
 
     Raises:
-        NoPackages: there is no apt-cache.
+        NoPackages: apt-cache is missing.
     """
     return sorted(_run(["apt-cache", "pkgnames", beginning], Path.cwd()).split())
 
 
 def _is_whole(package: Path) -> bool:
-    """Say whether the file is a package that can be read to its end."""
+    """Return whether the file is a package that can be read to its end."""
     command = ["dpkg-deb", "--contents", str(package)]
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
@@ -88,7 +88,7 @@ class _Fetcher:
         settings = (f"Dir::State::lists={lists}", f"Dir::Cache={cache}")
         for setting in (*settings, f"APT::Sandbox::User={user}"):
             self._options = [*self._options, "-o", setting]
-        # By default apt-get update succeeds without a network.
+        # Without this setting, apt-get update succeeds even without a network.
         update = ["apt-get", "update", "-o", "APT::Update::Error-Mode=any", *self._options]
         _run(update, self.scratch)
         self._lists_are_fresh = True
@@ -97,7 +97,7 @@ class _Fetcher:
         """Fetch packages into the scratch folder.
 
         Raises:
-            NoPackages: one of them cannot be had.
+            NoPackages: a package cannot be fetched.
         """
         if not self._lists_are_fresh:
             try:
@@ -110,15 +110,15 @@ class _Fetcher:
 
 
 def is_unknown(error: NoPackages) -> bool:
-    """Say whether the error is that no package of that name exists."""
+    """Return whether the error means that no package of this name exists."""
     return "locate package" in str(error) or "candidate" in str(error)
 
 
 def _fetch_known(names: Sequence[str], fetcher: _Fetcher) -> None:
-    """Fetch those of the packages that exist.
+    """Fetch the packages that exist.
 
     Raises:
-        NoPackages: there is no network.
+        NoPackages: the network cannot be reached.
     """
     for name in names:
         try:
@@ -136,8 +136,8 @@ def download_packages(
 
     Args:
         names: the packages.
-        scratch: where they go; made if it does not exist.
-        optional: further packages; those that do not exist are left out.
+        scratch: folder for the packages, which is made if it does not exist.
+        optional: further packages, which need not exist.
 
     Returns:
         Name to package file.

@@ -10,11 +10,10 @@ from pathlib import Path
 
 from prep_tools.command import say
 from prep_tools.near_duplicates import SeenLines
+from relu_nmt.data.documents import DOCUMENT_TAG, SEPARATORS
 from relu_nmt.io.safe_write import write_text
 from relu_nmt.io.text_lines import write_lines
 
-SEPARATORS = ("none", "blank", "tag")
-DOCUMENT_TAG = "<d>"
 KEEP_NEAR_COPIES = 2.0
 """A threshold that no overlap reaches."""
 
@@ -24,8 +23,8 @@ class Document:
     """A document in two languages.
 
     Attributes:
-        name: decides whether it is held out; documents that share a name are told apart by their
-            order.
+        name: decides whether the document is held out; documents of one name are distinguished
+            by their order.
         pairs: its sentences in reading order, (source, target).
     """
 
@@ -41,7 +40,7 @@ class Corpus:
         train: documents to learn from.
         valid: documents to choose a checkpoint on, without near copies of training lines.
         test: documents to report a score on, without near copies of lines of the other two.
-        removed: how many near copies were taken out of ``valid`` and ``test``.
+        removed: number of near copies that were removed from ``valid`` and ``test``.
     """
 
     train: list[Document]
@@ -92,16 +91,16 @@ def without_near_copies(
 
 
 def divide(documents: Sequence[Document], held_out: int, threshold: float, seed: int = 1) -> Corpus:
-    """Hold out whole documents for valid and test, and clean these of what training has seen.
+    """Hold out whole documents for valid and test, without lines that the training text contains.
 
-    The names (and the seed) decide which documents are held out, not their order. Of documents that
-    share a name each is drawn on its own.
+    The names (and the seed) decide which documents are held out, not their order. Documents that
+    share a name are drawn one by one.
 
     Args:
         documents: all documents.
-        held_out: documents in each of valid and test; less if that were over a twentieth of all.
-        threshold: overlap from which a line counts as a near copy (see ``SeenLines``); with
-            ``KEEP_NEAR_COPIES`` all are kept.
+        held_out: documents in each of valid and test, at most a twentieth of all documents.
+        threshold: overlap from which a line counts as a near copy (see ``SeenLines``);
+            ``KEEP_NEAR_COPIES`` keeps all.
         seed: another seed holds out other documents.
     """
 
@@ -127,7 +126,7 @@ def divide(documents: Sequence[Document], held_out: int, threshold: float, seed:
 
 
 def note_repeated_names(documents: Sequence[Document]) -> None:
-    """Say how many names stand in several places; see :func:`divide` for what becomes of them."""
+    """Print the number of names that stand in several places; see also :func:`divide`."""
     names = Counter(document.name for document in documents)
     repeated = sum(count > 1 for count in names.values())
     if repeated:
@@ -186,7 +185,7 @@ def write_corpus(
 
 
 def write_report(folder: Path, report: dict[str, object]) -> None:
-    """Write what the corpus is made of as ``corpus.json``; written last, it marks success."""
+    """Write the report of a corpus, ``corpus.json``; it comes last and marks success."""
     write_text(folder / "corpus.json", json.dumps(report, ensure_ascii=False, indent=2) + "\n")
 
 
@@ -208,7 +207,7 @@ def whole_number(text: str) -> int:
     """Return a number of documents from 1, for argparse.
 
     Raises:
-        argparse.ArgumentTypeError: it is none.
+        argparse.ArgumentTypeError: the text is no such number.
     """
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text}: expected a whole number from 1")
@@ -219,7 +218,7 @@ def _overlap(text: str) -> float:
     """Return a threshold of :func:`divide`, for argparse.
 
     Raises:
-        argparse.ArgumentTypeError: it is not over 0.
+        argparse.ArgumentTypeError: the text is no number over 0.
     """
     try:
         value = float(text)
@@ -256,10 +255,10 @@ def add_division_options(parser: argparse.ArgumentParser, near_copy: float) -> N
 
 
 def add_separator_option(parser: argparse.ArgumentParser) -> None:
-    """Add the flag for what stands between documents."""
+    """Add the flag for the separator between documents."""
     parser.add_argument(
         "--document-separator",
         choices=SEPARATORS,
         default="blank",
-        help="what stands between documents: nothing, an empty line, a line <d> (default: blank)",
+        help="separator of documents: none, an empty line, a line <d> (default: blank)",
     )

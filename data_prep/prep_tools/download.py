@@ -48,7 +48,7 @@ def verify(path: Path, sha256: str | None) -> None:
 
 @dataclasses.dataclass
 class _Part:
-    """A download that is not complete: ``NAME.part`` and what the server said of its version."""
+    """An incomplete download: ``NAME.part``, and the version that the server gave it."""
 
     path: Path
     url: str
@@ -59,7 +59,7 @@ class _Part:
         return self.path.with_name(self.path.name + ".json")
 
     def size(self) -> int:
-        """Return how many bytes are there, in bytes."""
+        """Return the size of the part in bytes."""
         return self.path.stat().st_size if self.path.exists() else 0
 
     def version(self) -> str | None:
@@ -71,7 +71,7 @@ class _Part:
         return note.get("version") if note.get("url") == self.url else None
 
     def begin(self, version: str | None) -> None:
-        """Start anew with what the server has now."""
+        """Start again with the current version of the server."""
         self.path.unlink(missing_ok=True)
         write_text(self.note, json.dumps({"url": self.url, "version": version}))
 
@@ -82,13 +82,13 @@ class _Part:
 
 
 def _version(headers: http.client.HTTPMessage) -> str | None:
-    """Return what identifies the file's version: a strong ETag or the date of its last change."""
+    """Return the version of the file: a strong ETag, or the date of its last change."""
     tag = headers.get("ETag")
     return tag if tag and not tag.startswith("W/") else headers.get("Last-Modified")
 
 
 def _copy(response: http.client.HTTPResponse, part: _Part, total: int | None) -> None:
-    """Append the response to the part, saying now and then how far it is.
+    """Append the response to the part, and report progress now and then.
 
     Raises:
         ConnectionError: the connection ended before the announced size.
@@ -111,7 +111,7 @@ def _total_size(response: http.client.HTTPResponse, begin: int) -> int | None:
 
 
 def _request(part: _Part) -> None:
-    """Fetch what is missing of the part.
+    """Fetch the rest of the part.
 
     Raises:
         OSError: no connection, or it ended early (with HTTPError for an answer of the server).
@@ -164,13 +164,13 @@ def _fetch_from(url: str, path: Path) -> None:
 
 
 def fetch(urls: Sequence[str], path: Path, sha256: str | None = None) -> Path:
-    """Fetch a file from the first address that has it, unless it is there.
+    """Fetch a file from the first address that has it, unless it exists already.
 
-    A download that was interrupted goes on where it stopped.
+    An interrupted download continues where it stopped.
 
     Args:
         urls: addresses of the same file, the best first.
-        path: where it goes; its folder is made.
+        path: the file to write; its folder is made.
         sha256: its checksum, if known.
 
     Returns:

@@ -1,9 +1,8 @@
 """Turns of speakers in the source release of Europarl, and their alignment.
 
-A file ``ep-YY-MM-DD.txt`` holds a sitting; those of later years are divided into files
-``ep-YY-MM-DD-NNN.txt``, one for each item of the agenda. Lines ``<CHAPTER ID=1>``,
-``<SPEAKER ID=2 NAME="...">`` and ``<P>`` stand for the begin of a chapter, of a turn and of a
-paragraph; all other lines are text.
+A file ``ep-YY-MM-DD.txt`` holds a sitting. Later years have a file ``ep-YY-MM-DD-NNN.txt`` for each
+item of the agenda. Lines ``<CHAPTER ID=1>``, ``<SPEAKER ID=2 NAME="...">`` and ``<P>`` begin a
+chapter, a turn and a paragraph; all other lines are text.
 """
 
 import itertools
@@ -22,14 +21,14 @@ _TAG = re.compile(r"<(/?\w+)([^>]*)>")
 _DATE = re.compile(r"ep-\d\d-\d\d-\d\d")
 _ID = re.compile(r'\bID\s*=\s*"?([^"\s>]+)', re.IGNORECASE)
 
-# Chapter, speaker, and which of the turns with these two numbers.
+# Chapter, speaker, and a count of the turns with these two numbers.
 TurnKey = tuple[str, str, int]
 
 
 def read_turns(path: Path) -> dict[TurnKey, list[str]]:
     """Return the turns of a sitting in their order: key to paragraphs.
 
-    The title of a chapter is a turn of its own, of the speaker ``title``.
+    The title of a chapter is a turn of the speaker ``title``.
     """
     turns: dict[TurnKey, list[str]] = {}
     seen: Counter[tuple[str, str]] = Counter()
@@ -68,8 +67,8 @@ def read_turns(path: Path) -> dict[TurnKey, list[str]]:
 def align_paragraphs(sources: list[str], targets: list[str]) -> list[tuple[str, str]]:
     """Return the sentence pairs of a turn.
 
-    Paragraphs are taken one by one if both sides have as many, otherwise all together. Sentences
-    without a counterpart are left out; several that belong together are joined.
+    Paragraphs are aligned one by one if both sides have the same number, otherwise all together.
+    Sentences without a counterpart are left out. Several that correspond to one are joined.
     """
     if len(sources) != len(targets):
         sources, targets = [" ".join(sources)], [" ".join(targets)]
@@ -86,7 +85,7 @@ def align_sitting(files: tuple[Path, Path], unit: str) -> list[Document]:
 
     Args:
         files: the file in both languages.
-        unit: what a document is: ``turns``, ``chapters`` or ``sittings``. The files of a divided
+        unit: unit of a document: ``turns``, ``chapters`` or ``sittings``. The files of a divided
             sitting give documents of the same name, see :func:`join_documents`.
     """
     sources, targets = (read_turns(path) for path in files)

@@ -1,9 +1,9 @@
 """Held-out documents in the text to train on: found by runs of words, and cut out.
 
-Pairs are no measure of that. "Thank you." stands in every second debate, so that to remove the
-pairs that valid or test hold too punches holes into documents which have nothing to do with them;
-and a held-out document whose sentences are divided otherwise has no pair in common with its copy.
-What is compared is the running text of the source side.
+The comparison uses the running text of the source side, not pairs. "Thank you." stands in every
+second debate, so that removing all pairs of valid and test would punch holes into unrelated
+documents. Also, a held-out document with other sentence boundaries has no pair in common with its
+copy.
 """
 
 import dataclasses
@@ -16,19 +16,18 @@ from prep_tools.letters import words
 GRAM = 8
 """Words in a row that are compared as one, or characters of a script without spaces."""
 SHARE = 0.3
-"""Of the grams of the shorter document, how many in one stretch make it a copy. Different
-documents of the published valid set of Europarl share 1.6% at most."""
+"""Share of the grams of the shorter document in one stretch that makes it a copy. Different
+documents of the published valid set of Europarl share at most 1.6%."""
 FEWEST_GRAMS = 20
-"""So many grams are needed in any case, or all of a document that has no more: most formulas are
-shorter."""
+"""Fewest grams of a copy, or all grams of a shorter document; most formulas are shorter."""
 ENOUGH_GRAMS = 50
-"""So many always make a copy: no formula has 57 words."""
+"""Number of grams that always makes a copy: no formula has 57 words."""
 GAP = 50
-"""Words that a stretch may hold in between that the held-out document has not (two sentences)."""
+"""Most other words inside a stretch (about two sentences)."""
 
 
 def _words(document: Document) -> tuple[list[str], list[int]]:
-    """Return the normalised words of the source side, and the number of each one's pair."""
+    """Return the normalised words of the source side, and the pair number of each word."""
     found: list[str] = []
     owners: list[int] = []
     for number, (source, _) in enumerate(document.pairs):
@@ -63,13 +62,13 @@ class _Stretch:
 class HeldOutText:
     """The source text of held-out documents.
 
-    A stretch of a document is a copy of a held-out one if it holds so many of its word n-grams
-    that they are at least ``SHARE`` of the shorter of the two (and ``FEWEST_GRAMS``), or
-    ``ENOUGH_GRAMS``. So a copy is found that is only a part of the held-out document, and one that
-    is only a part of the other. Time is linear in the text, memory in the held-out text alone.
+    A stretch of a document is a copy of a held-out one if the two share at least ``SHARE`` of the
+    n-grams of the shorter one (and ``FEWEST_GRAMS``), or ``ENOUGH_GRAMS``. So the search finds
+    copies that are a part of either document. Time is linear in the text, memory in the held-out
+    text alone.
 
     Args:
-        documents: those of valid and test.
+        documents: the documents of valid and test.
     """
 
     def __init__(self, documents: Iterable[Document]) -> None:
@@ -113,7 +112,7 @@ class HeldOutText:
 
 
 def _pieces(document: Document, removed: set[int]) -> list[Document]:
-    """Return what is left of a document, cut where pairs are removed: each piece is contiguous."""
+    """Return the contiguous pieces of a document between the removed pairs."""
     pieces: list[list[tuple[str, str]]] = [[]]
     for number, pair in enumerate(document.pairs):
         if number not in removed:
@@ -128,15 +127,15 @@ def without_held_out(
 ) -> tuple[list[Document], dict[str, int]]:
     """Cut held-out documents out of the training documents; all others stay whole.
 
-    A document that goes on after a held-out stretch becomes two.
+    A held-out stretch in the middle cuts a document in two.
 
     Args:
         documents: training documents.
-        held_out: those of valid and test.
-        fewest: pieces with fewer pairs are left out.
+        held_out: documents of valid and test.
+        fewest: fewest pairs of a piece that is kept.
 
     Returns:
-        The documents, and counts of what was found and left out.
+        The documents, and counts of found and left out documents.
     """
     text = HeldOutText(held_out)
     kept: list[Document] = []

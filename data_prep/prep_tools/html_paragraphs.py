@@ -14,7 +14,7 @@ _HIDDEN_CLASSES = _CODE | {"embedded", "image", "imageintable", "youtube_consent
 _SWITCHES = frozenset({"switch", "switchinline"})
 _SYSTEMS = frozenset({"MAC", "WIN", "UNIX"})
 _PARAGRAPH_IDS = ("par_", "hd_")
-# What a picture before a full stop or comma leaves behind.
+# The space that a removed picture leaves before a full stop or comma.
 _LOOSE_MARK = re.compile(r" ([.,])(?= |$)")
 
 
@@ -32,7 +32,7 @@ class Node:
         return set(self.attributes.get("class", "").split())
 
     def is_hidden(self) -> bool:
-        """Say whether nothing inside belongs to the page's own text."""
+        """Return whether nothing inside belongs to the page's own text."""
         return self.tag in _HIDDEN_TAGS or not self.classes.isdisjoint(_HIDDEN_CLASSES)
 
 
@@ -74,10 +74,10 @@ def join_pieces(pieces: Iterable[str]) -> str:
 
 
 def _visible_children(node: Node) -> list["Node | str"]:
-    """Return the children; of the variants of a switch (per system or application) only one.
+    """Return the children, with only one variant of a switch between systems or applications.
 
-    The default variant is taken, or the first one that is not for a particular system. Empty
-    list if there are only variants for particular systems.
+    This is the default variant, or the first that is not for a particular system. The list is
+    empty if all variants are for particular systems.
     """
     if node.classes.isdisjoint(_SWITCHES):
         return node.children
@@ -115,8 +115,8 @@ def _paragraphs(node: Node) -> Iterator[tuple[str, str]]:
 def read_paragraphs(html: str) -> list[tuple[str, str]]:
     """Return the page's own paragraphs in reading order.
 
-    Left out are paragraphs embedded from other pages, code, pictures, and all but one variant of
-    what differs between systems.
+    Paragraphs embedded from other pages, code and pictures are left out. Of variants for different
+    systems only one is kept.
 
     Args:
         html: the page.

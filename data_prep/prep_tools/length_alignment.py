@@ -13,7 +13,7 @@ from prep_tools.letters import width
 
 MEAN_RATIO = 1.0
 VARIANCE_PER_CHARACTER = 6.8
-# How many sentences of either side belong together, and how likely that is.
+# Probabilities of the numbers of source and target sentences that correspond.
 _MATCHES = {
     (1, 1): 0.89,
     (1, 0): 0.0099 / 2,

@@ -30,7 +30,7 @@ _DIGITS = re.compile("0+")
 
 
 def _weight(character: str) -> int:
-    """Return how often a character stands, so that words of all scripts are about as long.
+    """Return the number of copies of a character that gives words of all scripts similar lengths.
 
     Hangul needs no weight, since its syllables come decomposed into letters.
     """
@@ -40,11 +40,11 @@ def _weight(character: str) -> int:
 
 
 class _Table(dict[int, str | None]):
-    """What stands for each code point of decomposed text, for ``str.translate``.
+    """The replacement of each code point of decomposed text, for ``str.translate``.
 
     Args:
         spaced: put a space for punctuation and before characters of scripts without spaces.
-            Otherwise there are no spaces, and characters stand as often as they weigh.
+            Otherwise spaces are removed, and characters are repeated by their weight.
     """
 
     def __init__(self, spaced: bool) -> None:
@@ -74,10 +74,10 @@ def _decomposed(text: str) -> str:
 
 
 def letters(text: str) -> str:
-    """Return the text without what may differ between copies.
+    """Return the text without differences that copies may have.
 
-    That is case, punctuation, spaces, numbers, optional marks and compatible forms of a character.
-    In scripts with short words each character stands several times.
+    These are case, punctuation, spaces, numbers, optional marks and compatible forms of a
+    character. In scripts with short words each character is repeated.
 
     Example:
         >>> letters("See “Table 12”, page 3!"), letters("天の川")
@@ -99,7 +99,7 @@ def words(text: str) -> list[str]:
 def width(text: str) -> int:
     """Return the length of a text in letters of an alphabet.
 
-    An ideograph says as much as three of them, a syllable as much as two.
+    An ideograph counts as three letters, a syllable as two.
 
     Example:
         >>> width("Wetter"), width("天気")

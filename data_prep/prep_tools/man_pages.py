@@ -1,6 +1,6 @@
 """Blocks of manual pages in the man macros of troff.
 
-Pages in the mdoc macros are not read: their text cannot be told without formatting it.
+Pages in the mdoc macros are not read, since their text is not known before formatting.
 
 Reference: groff_man(7), groff_char(7), and groff(7) for the escape sequences.
 """
@@ -14,7 +14,7 @@ from relu_nmt.io.text_lines import split_lines
 _FONTS = frozenset(("B", "I", "R", "SM", "SB", "CW"))
 _ALTERNATING = frozenset(("BR", "BI", "RB", "RI", "IB", "IR"))
 _NEW_PARAGRAPH = frozenset(("PP", "P", "LP", "sp", "br", "RS", "RE", "HP", "PD", "bp", "ne", "Sp"))
-# What begins text that is not prose, and what ends it.
+# Macros that begin text that is not prose, and those that end it.
 _CODE_ENDS = {"nf": "fi", "EX": "EE", "Vb": "Ve", "TS": "TE", "EQ": "EN", "SY": "YS", "PS": "PE"}
 _SKIPPED_ENDS = {"de": ".", "de1": ".", "ig": ".", "am": "."}
 _LINKS = frozenset(("UR", "MT"))
@@ -49,7 +49,7 @@ _ESCAPE = re.compile(
     r"|\((?P<pair>..)|\[(?P<name>[^]]*)\]"  # characters
     r"|\*(?:\[(?P<string>[^]]*)\]|\((?P<two>..)|(?P<one>.))"  # strings
     r"|(?P<plain>['`\-e\\ ~0t.])"
-    r"|."  # what only affects the layout: \& \% \/ \, \c \| \^ \: ...
+    r"|."  # layout: \& \% \/ \, \c \| \^ \: ...
     r")"
 )
 
@@ -96,7 +96,7 @@ class _PageReader:
         self.blocks: list[Block] = []
         self._lines: list[str] = []
         self._kind = "p"
-        self._until = ""  # the macro that ends what is being skipped
+        self._until = ""  # the macro that ends the skipped text
         self._depth = 0  # open \{ of conditions
         self._tag_follows = False
         self._heading_follows = ""
@@ -160,7 +160,7 @@ class _PageReader:
                 self._lines[-1] += words[0]
 
     def _skipped(self, line: str, name: str | None) -> bool:
-        """Say whether the line is inside of code, a definition or a condition."""
+        """Return whether the line is inside of code, a definition or a condition."""
         if self._depth:
             self._depth += line.count("\\{") - line.count("\\}")
             return True
@@ -191,7 +191,7 @@ class _PageReader:
 
 
 def is_alias(page: str) -> bool:
-    """Say whether the page only names another one."""
+    """Return whether the page only names another one."""
     return len(page) < 2_000 and _ALIAS.search(page) is not None
 
 

@@ -1,7 +1,7 @@
-"""The manuals in the packages of Debian, and how their pages are found and aligned.
+"""The manuals in the packages of Debian, and the alignment of their pages.
 
-Each entry of :data:`MANUALS` says in which packages the original and the translation are, where
-their pages lie, and who reads a page. ``{lang}`` stands for the language.
+Each entry of :data:`MANUALS` names the packages of the original and the translation, the places of
+their pages, and the reader of a page. ``{lang}`` stands for the language.
 """
 
 import dataclasses
@@ -33,14 +33,14 @@ class Manual:
     """A manual, or a collection of pages, in several languages.
 
     Attributes:
-        name: what ``--source`` and the names of documents call it.
-        packages: names of the packages, ``{lang}`` for the language; those of the original too.
+        name: name in ``--source`` and in the names of documents.
+        packages: names of the packages of translation and original, ``{lang}`` for the language.
         english: pattern of the original's pages below the packages' root.
-        translated: pattern of the translation's pages; in both, the part of a path that ``*``
-            stands for, ``{lang}`` and ``**`` removed, identifies the page.
+        translated: pattern of the translation's pages; in both, the part of a path that matches
+            ``*``, without ``{lang}`` and ``**``, identifies the page.
         align: reads both sides of a page and returns the texts that correspond.
-        license: of the texts.
-        optional: packages that are not in every release; without one its pages are missing.
+        license: license of the texts.
+        optional: packages that some releases lack; their pages are then missing.
         left_out: pattern of pages that repeat others.
     """
 
@@ -164,7 +164,7 @@ MANUALS = (
 
 
 def _pages(roots: list[Path], place: tuple[str, str], language: str) -> dict[str, Path]:
-    """Return the pages of one side: what identifies a page to its file."""
+    """Return the file of each page of one side, by the name that both sides share."""
     folder, pattern = (part.format(lang=language) for part in place)
     ending = re.sub(r"^.*\*", "", pattern)
     found: dict[str, Path] = {}
@@ -195,11 +195,11 @@ def page_pairs(manual: Manual, roots: list[Path], language: str) -> list[tuple[s
 
     Args:
         manual: the manual.
-        roots: the folders that its packages were unpacked in.
-        language: of the translation.
+        roots: the folders of its unpacked packages.
+        language: language of the translation.
 
     Raises:
-        NoPages: there is none.
+        NoPages: no page exists in both languages.
     """
     originals = _pages(roots, manual.english, "en")
     translations = _pages(roots, manual.translated, language)
@@ -232,16 +232,16 @@ def align_manual(
 ) -> Iterator[Document]:
     """Yield the pages of a manual as documents of sentence pairs (translation, original).
 
-    What was on an earlier page is left out: headings, notices, options of many commands.
+    Pairs of earlier pages are left out: headings, notices, options of many commands.
 
     Args:
         manual: the manual.
         roots: the folders that its packages were unpacked in.
         language: of the translation.
-        counts: is increased by what was used and what was left out.
+        counts: counts the blocks and pairs, used and left out.
 
     Raises:
-        NoPages: there are none.
+        NoPages: no page exists in this language.
         PrepError: a page is damaged.
     """
     earlier: set[tuple[str, str]] = set()

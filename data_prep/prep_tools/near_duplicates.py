@@ -1,7 +1,8 @@
 """Lines of a held-out set that training has seen, word for word or nearly so."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from math import ceil
 
 from prep_tools.letters import letters
@@ -19,20 +20,21 @@ def shingles(text: str) -> frozenset[str]:
         text: a line as :func:`prep_tools.letters.letters` gives it.
     """
     padded = f"{'<' * (GRAM - 1)}{text}{'>' * (GRAM - 1)}"
-    return frozenset(padded[n : n + GRAM] for n in range(len(padded) - GRAM + 1))
+    return frozenset([padded[n : n + GRAM] for n in range(len(padded) - GRAM + 1)])
 
 
 class SeenLines:
     """The lines of one language that training has seen.
 
-    A line counts as seen if its letters are those of one of them, or if its runs of letters
-    overlap with those of one of them by at least ``threshold`` (Jaccard: shared over all).
+    A line counts as seen if its letters equal those of a training line. It also counts if its runs
+    of letters overlap with those of a training line by at least ``threshold`` (Jaccard: shared over
+    all).
 
     The search is exact. Two sets whose Jaccard index is at least t share one of the
-    ``size - ceil(t * size) + 1`` rarest members of either, and k of as many and k - 1 more (prefix
-    filtering). Only the lines with k of those in common are compared. The rare members of the
-    lines that are asked for are kept, and the training lines are read once, so that memory does
-    not grow with these.
+    ``size - ceil(t * size) + 1`` rarest members of either. They also share k of the rarest members
+    if k - 1 more are taken (prefix filtering). Only lines with k such members in common are
+    compared. The search keeps the rare members of the held-out lines in memory and reads the
+    training lines once, so that memory does not grow with these.
 
     Args:
         lines: the training lines.
@@ -53,7 +55,7 @@ class SeenLines:
         return self.find([line])[0]
 
     def find(self, lines: Sequence[str]) -> list[bool]:
-        """Say of each line whether training has seen it, reading the training lines once."""
+        """Return True for each line that training has seen, reading the training lines once."""
         texts = [letters(line) for line in lines]
         wanted = _Wanted(dict.fromkeys(texts), self.threshold)
         for line in self._lines:
@@ -62,51 +64,60 @@ class SeenLines:
 
 
 class _Wanted:
-    """Lines that are looked for among others.
+    """Lines to find among others.
 
     Attributes:
-        seen: those that were found.
+        seen: the lines that were found.
     """
 
     def __init__(self, texts: Iterable[str], threshold: float) -> None:
         self.seen: set[str] = set()
         self._threshold = threshold
-        self._sets = {text: shingles(text) for text in texts}
-        self._counts = Counter(gram for members in self._sets.values() for gram in members)
-        self._holders: dict[str, list[str]] = defaultdict(list)
-        for text, members in self._sets.items() if threshold < 1 else ():
-            for gram in self._rarest(members):
-                self._holders[gram].append(text)
+        self._texts = list(texts)
+        self._distinct = frozenset(self._texts)
+        self._sets = [shingles(text) for text in self._texts] if threshold < 1 else []
+        self._fewest = [min(_FEWEST_SHARED, self._needed(members)) for members in self._sets]
+        # Number the grams from 1, the rarest first. No other grams of training lines match.
+        counts = Counter(chain.from_iterable(self._sets))
+        ordered = sorted(counts, key=lambda gram: (counts[gram], gram))
+        self._ranks = {gram: rank for rank, gram in enumerate(ordered, 1)}
+        # For each rank, list the lines that have this gram among their rarest ones.
+        self._holders: list[list[int]] = [[] for _ in range(len(ordered) + 1)]
+        for number, members in enumerate(self._sets):
+            for rank in self._rarest(self._known(members), self._needed(members)):
+                self._holders[rank].append(number)
 
     def _needed(self, members: frozenset[str]) -> int:
-        """Return how many members a set that overlaps enough must share."""
+        """Return the fewest members that a set with enough overlap shares."""
         # The small subtraction keeps a product such as 0.55 * 20 = 11.000000000000002 at 11.
         return ceil(self._threshold * len(members) - 1e-9)
 
-    def _rarest(self, members: frozenset[str]) -> list[str]:
-        """Return the rarest members, as many as the search needs."""
-        needed = self._needed(members)
-        ordered = sorted(members, key=lambda gram: (self._counts[gram], gram))
-        return ordered[: len(members) - needed + min(_FEWEST_SHARED, needed)]
+    def _known(self, members: frozenset[str]) -> list[int]:
+        """Return the ranks of the members that wanted lines have, sorted."""
+        return sorted(filter(None, map(self._ranks.get, members)))
+
+    @staticmethod
+    def _rarest(known: list[int], needed: int) -> list[int]:
+        """Return the rarest known members of a set that must share ``needed`` of them."""
+        return known[: len(known) - needed + min(_FEWEST_SHARED, needed)]
 
     def compare(self, text: str) -> None:
-        """Note which of the wanted lines this one is, or nearly is."""
-        if text in self._sets:
+        """Find the wanted lines that this line equals, or nearly equals."""
+        if text in self._distinct:
             self.seen.add(text)
         if self._threshold >= 1:
             return
         members = shingles(text)
         needed = self._needed(members)
-        if sum(gram in self._counts for gram in members) < needed:
+        known = self._known(members)
+        if len(known) < needed:
             return
-        shared = Counter(
-            other for gram in self._rarest(members) for other in self._holders.get(gram, ())
-        )
-        for other, count in shared.items():
-            others = self._sets[other]
-            if (
-                count >= min(_FEWEST_SHARED, needed, self._needed(others))
-                and other not in self.seen
-                and len(members & others) >= self._threshold * len(members | others) - 1e-9
-            ):
-                self.seen.add(other)
+        # Count the rare members that each wanted line shares, and compare the likely lines.
+        holders = map(self._holders.__getitem__, self._rarest(known, needed))
+        for number, count in Counter(chain.from_iterable(holders)).items():
+            if count >= self._fewest[number] or count >= needed:
+                others = self._sets[number]
+                shared = len(members & others)
+                union = len(members) + len(others) - shared
+                if shared >= self._threshold * union - 1e-9:
+                    self.seen.add(self._texts[number])

@@ -1,4 +1,4 @@
-"""What speaks against two texts being translations of each other."""
+"""Checks that reject pairs of texts which are no translations of each other."""
 
 import re
 from collections import Counter
@@ -17,7 +17,7 @@ _ENGLISH = frozenset(_ENGLISH_WORDS.split())
 _LETTER = re.compile(r"[^\W\d_]")
 _NUMBER = re.compile(r"\d+(?:[.,\u00a0\u202f\u066b\u066c\uff0e]\d+)*")
 _NOT_DIGIT = re.compile(r"\D")
-# What belongs to a word, except for characters of scripts without spaces: "使用-a和--all".
+# Characters of words, except those of scripts without spaces: "使用-a和--all".
 _IN_WORD = rf"[^\W{SPACELESS}]"
 _OPTION = re.compile(
     rf"(?<!{_IN_WORD})(?<!-)--[A-Za-z](?:{_IN_WORD}|-)*"
@@ -33,7 +33,7 @@ def _numbers(text: str) -> Counter[str]:
 
 
 def lengths_differ(source: str, target: str) -> bool:
-    """Say whether one text is too long for a translation of the other."""
+    """Return whether one text is too long for a translation of the other."""
     short, long = sorted((width(source), width(target)))
     return long > LARGEST_RATIO * short + LEEWAY_LETTERS
 

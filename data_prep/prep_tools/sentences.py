@@ -19,24 +19,23 @@ _OTHERS = (
 # A full stop after one of these does not end a sentence (written without the stop, lower-cased).
 ABBREVIATIONS = frozenset(f"{_ENGLISH} {_GERMAN} {_OTHERS}".split())
 
-# A mark, any closing quotes or brackets, white space, and then what may open a sentence. The marks
-# of other scripts: Arabic, Urdu, Armenian, Ethiopic.
+# A mark, closing quotes or brackets, white space, and then the opening of a sentence. The marks of
+# other scripts: Arabic, Urdu, Armenian, Ethiopic.
 _BOUNDARY = re.compile(r"[.!?…؟۔։።፧]+[\"'”’»“)\]]*(?P<gap>\s+)(?=[\"'“„«»‘¿¡(\[]*(?P<first>\w))")
-# Marks after which there need not be a space: Chinese and Japanese, the danda of India, Khmer,
-# Burmese.
+# Marks that need no space after them: Chinese and Japanese, the danda of India, Khmer, Burmese.
 _WIDE_BOUNDARY = re.compile(r"[。！？．｡।॥។៕။]+[\"'”’»」』》）)]*(?P<gap>\s*)(?=[^\s।])")
 _LAST_WORD = re.compile(r"[^\s(\[\"'“„«»‘/]+$")
 
 
 def _ends_abbreviation(before: str) -> bool:
-    """Say whether the text up to and without the full stop ends in an abbreviation."""
+    """Return whether the text up to and without the full stop ends in an abbreviation."""
     match = _LAST_WORD.search(before)
     if match is None:
         return True  # a lone full stop, as in "the . and the , signs"
     word = match.group().lower()
     # "z. B." arrives as "z" and then "B": single letters never end a sentence here, other than
-    # syllables ("네."); nor do ordinals ("am 3. Oktober"), which cannot be told from sentences that
-    # end in a number.
+    # syllables ("네."); nor do ordinals ("am 3. Oktober"), which look like sentences that end in a
+    # number.
     return word in ABBREVIATIONS or (width(word) == 1 and word.isalpha()) or word.isdigit()
 
 

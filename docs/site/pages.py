@@ -29,8 +29,17 @@ from relu_nmt.cli.sweep import sweep_parser  # noqa: E402
 log = get_plugin_logger("pages")
 
 API = {
-    "Translation": ["relu_nmt.Translator", "relu_nmt.translation.search.translations"],
-    "Images": ["relu_nmt.ImageClassifier", "relu_nmt.vision.base", "relu_nmt.vision.blocks"],
+    "Translation": [
+        "relu_nmt.Translator",
+        "relu_nmt.translation.search.translations",
+        "relu_nmt.translation.search.scoring",
+    ],
+    "Images": [
+        "relu_nmt.ImageClassifier",
+        "relu_nmt.vision.base",
+        "relu_nmt.vision.vision_transformer",
+        "relu_nmt.vision.gated_attention_unit",
+    ],
     "Attention": [
         "relu_nmt.attention",
         "relu_nmt.attention.spec",
@@ -41,6 +50,7 @@ API = {
         "relu_nmt.attention.kernel_features",
         "relu_nmt.attention.bias",
         "relu_nmt.attention.records",
+        "relu_nmt.attention.statistics",
     ],
     "Layers": [
         "relu_nmt.modules.multihead",

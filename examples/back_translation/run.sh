@@ -21,10 +21,10 @@ TRAIN="--arch ${ARCH:-reluformer_iwslt_de_en} --share-all-embeddings --optimizer
 relu-nmt-preprocess $LANGUAGES --trainpref "$TEXT" --validpref "$VALID" --destdir "$REAL" \
     --tokenizer moses --subword subword-nmt --subword-size 10000 --joined-dictionary
 
-# From the target language into the source language.
+# Train from the target language into the source language.
 relu-nmt-train "$REAL" --source-lang "$TGT" --target-lang "$SRC" $TRAIN --save-dir "$OUT/reverse"
 
-# What it writes is the source, what people wrote the target. Drawn sources teach more than best ones.
+# Its output is the source of the people's text. Sampled sources teach more than the best ones.
 mkdir -p "$OUT/back"
 [ -e "$OUT/back/train.$SRC" ] || {
     relu-nmt-interactive --path "$OUT/reverse/checkpoint_best.safetensors" --input "$MONO" \

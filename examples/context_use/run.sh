@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Do document models use the earlier sentences? Contrasts with and without them, both directions of
-# the grammar corpus. See README.md.
+# Test if document models use earlier sentences: contrasts with and without them, in both directions
+# of the grammar corpus. See README.md.
 #   UPDATES=1600 JOBS=4 examples/context_use/run.sh
 set -euo pipefail
 source "$(dirname "$0")/../usage.bash"
@@ -14,7 +14,7 @@ SEEDS=${SEEDS:-1}
 JOBS=${JOBS:-1}
 RELU='--attention-preset reluformer'
 
-# Held-out documents stay whole: a line that training has seen may be the one that decides.
+# Keep held-out documents whole: a line seen in training may be the decisive one.
 corpus=$OUT/corpus
 [ -e "$corpus/corpus.json" ] || "$PYTHON" data_prep/grammar_corpus.py --out "$corpus" \
     --documents 8000 --held-out 200 --near-copy 2

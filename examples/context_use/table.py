@@ -1,4 +1,4 @@
-"""Print what document models know of earlier sentences.
+"""Print how well document models use earlier sentences.
 
 Writes ``context-use.json`` beside the folders of the directions, with the same numbers.
 """

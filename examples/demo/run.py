@@ -8,8 +8,8 @@
     make demo SRC=mine.de TGT=mine.en               a parallel text of your own
 
 Every command is shown before it runs, so that it can be run by hand with other flags. A step that
-is done is not done again; training goes on from its last checkpoint. ``make`` runs this script in
-the virtual environment that it makes; without make: ``python examples/demo/run.py --help``.
+is done does not run again; training continues from its last checkpoint. ``make`` runs this script
+in its own virtual environment; without make: ``python examples/demo/run.py --help``.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from translations import Example, choose_examples, lay_out, read_translations
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = Path("data_prep")
-# Of the environment that this script runs in; short, where that is inside the repository.
+# Python of the environment of this script, as a short path inside the repository.
 PYTHON = Path(os.path.relpath(sys.executable, ROOT))
 PYTHON = Path(sys.executable) if ".." in PYTHON.parts else PYTHON
 
@@ -62,7 +62,7 @@ COMMAND_WIDTH = 88
 
 
 class DemoError(Exception):
-    """A step has failed or cannot be done; the message says what to do."""
+    """An error: a step has failed or cannot run; the message names the remedy."""
 
 
 # ------------------------------------------------------------------------------------ the steps
@@ -74,7 +74,7 @@ def say(text: str = "") -> None:
 
 
 def format_command(command: Sequence[str]) -> str:
-    """Return a command in lines that can be copied; no flag is parted from its values."""
+    """Return a command in lines to copy; a flag and its values stay on one line."""
     groups: list[list[str]] = [[]]
     for word in command:
         if word.startswith("--") and groups[-1]:
@@ -93,9 +93,9 @@ class Run:
     """The folder of one corpus, and the steps that are done in it.
 
     Attributes:
-        folder: where everything goes, relative to the repository.
-        source_lang: to translate from.
-        target_lang: to translate into.
+        folder: folder of all files, relative to the repository.
+        source_lang: source language.
+        target_lang: target language.
     """
 
     folder: Path
@@ -109,23 +109,23 @@ class Run:
 
     @property
     def checkpoint(self) -> Path:
-        """The checkpoint that the demo translates with."""
+        """The checkpoint for the translations of the demo."""
         return self.folder / "checkpoints" / "checkpoint_best.safetensors"
 
     def is_done(self, name: str) -> bool:
-        """Say whether the step was done some time, in whatever way."""
+        """Return whether the step was done at some time, with any command."""
         return (ROOT / self.folder / "steps" / f"{name}.done").is_file()
 
     def step(self, name: str, title: str, command: Sequence[str]) -> None:
-        """Run a command, unless it and those before it have been run in the same way.
+        """Run a command, unless it and the commands before it have already run unchanged.
 
         Args:
-            name: of its stamp, a file that is written when it has succeeded.
-            title: what it does, for the reader.
+            name: name of its stamp, a file written after success.
+            title: title of the step, for the reader.
             command: program and arguments.
 
         Raises:
-            DemoError: it failed.
+            DemoError: the command failed.
         """
         self._number += 1
         self._recipe += shlex.join(command) + "\n"
@@ -163,7 +163,7 @@ def own_text_run(runs: Path, source: Path, target: Path) -> Run:
     languages = source.suffix[1:] or "src", target.suffix[1:] or "tgt"
     if languages[0] == languages[1]:
         languages = "src", "tgt"
-    # Other files, or other contents, get another folder.
+    # Give other files, or other contents, another folder.
     digest = hashlib.sha256()
     for path in (source, target):
         try:
@@ -201,7 +201,7 @@ def grammar_run(runs: Path) -> Run:
 
 
 def corpus_run(arguments: argparse.Namespace) -> Run:
-    """Make the corpus that the arguments ask for."""
+    """Make the corpus named by the arguments."""
     runs, language = arguments.runs, arguments.lang.lower()
     if arguments.src or arguments.tgt:
         if not (arguments.src and arguments.tgt):
@@ -232,14 +232,14 @@ def corpus_run(arguments: argparse.Namespace) -> Run:
 
 
 def subword_size(pairs: int) -> int:
-    """Return how many subwords to learn: a fifth of the sentence pairs, within bounds."""
+    """Return the number of subwords: a fifth of the number of sentence pairs, within bounds."""
     return max(500, min(MOST_PIECES, pairs // 5))
 
 
 def has_fast_bfloat16() -> bool:
-    """Say whether bfloat16 is faster than float32 here: on a GPU, or as measured on the CPU.
+    """Return whether bfloat16 is faster than float32: on a GPU, or by a measurement on the CPU.
 
-    Some processors have the instructions, and yet take longer with them.
+    Some processors have the instructions, but are slower with them.
     """
     import torch
 
@@ -275,7 +275,7 @@ def preprocess(run: Run) -> None:
 
 
 def train(run: Run, minutes: float) -> None:
-    """Train, or go on training, until so many minutes have been spent on it in all.
+    """Train, or continue a training, until it has taken the given minutes in all.
 
     Raises:
         DemoError: the folder holds a model that was trained with other settings.
@@ -333,7 +333,7 @@ def read_examples(run: Run) -> tuple[list[Example], str]:
 
 
 def report(run: Run, minutes: float) -> None:
-    """Print the examples, the score, where everything is, and how to go on."""
+    """Print the examples, the score, the paths of all files, and commands to continue with."""
     examples, score = read_examples(run)
     say("\nSentences of documents that training has not seen")
     for number, example in enumerate(choose_examples(examples), 1):

@@ -7,12 +7,12 @@ from pathlib import Path
 
 NUMBER = 10
 HANDY_LENGTHS = range(30, 140)
-"""Characters of a source sentence that is neither trivial nor tiring."""
+"""Least and most characters of a source sentence in the examples."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Example:
-    """A sentence, how it should be translated, and how it was."""
+    """A source sentence with its reference and its translation."""
 
     source: str
     reference: str
@@ -23,9 +23,11 @@ def read_translations(path: Path) -> tuple[list[str], str]:
     """Return the translations in the order of the test set, and the line with the score.
 
     Args:
-        path: what relu-nmt-generate has written: lines ``D-number TAB score TAB text`` and others.
+        path: output of relu-nmt-generate: lines ``D-number TAB score TAB text`` and others.
     """
-    from relu_nmt.io.text_lines import read_lines  # which --help of the demo does without
+    from relu_nmt.io.text_lines import (
+        read_lines,
+    )  # imported here, as --help of the demo does not need it
 
     found: dict[int, str] = {}
     score = ""
@@ -39,7 +41,7 @@ def read_translations(path: Path) -> tuple[list[str], str]:
 
 
 def choose_examples(examples: Sequence[Example]) -> list[Example]:
-    """Return up to ten examples of handy length, spread evenly over the test set."""
+    """Return at most ten examples of medium length, spread evenly over the test set."""
     handy = [e for e in examples if len(e.source) in HANDY_LENGTHS] or list(examples)
     number = min(NUMBER, len(handy))
     return [handy[index * len(handy) // number] for index in range(number)]

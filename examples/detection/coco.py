@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from relu_nmt.config.shared import BatchLimits
-from relu_nmt.data.batches import plan_batches
+from relu_nmt.data.batch_plan import plan_batches
 from relu_nmt.errors import DataError, MissingExtraError
 from relu_nmt.vision.batches import sample_generator
-from relu_nmt.vision.data_config import IMAGES
 from relu_nmt.vision.image_files import read_image
+from relu_nmt.vision.training_config import IMAGES
 
 if TYPE_CHECKING:
     from pycocotools.coco import COCO
@@ -31,10 +31,10 @@ LEAST_SIDE = 1.0
 
 
 def quiet_coco(path: Path) -> "COCO":
-    """Return what pycocotools reads of a file of annotations, without its prints.
+    """Return the annotations in a file, read by pycocotools without its printed lines.
 
     Raises:
-        DataError: the file is missing or not of this format.
+        DataError: the file is missing or has another format.
         MissingExtraError: pycocotools is not installed.
     """
     try:
@@ -57,11 +57,11 @@ class CocoSet:
 
     Attributes:
         numbers: ids of the images.
-        categories: ids of the kinds of things in the file; label i of a model is number i - 1.
-        names: of the kinds.
+        categories: ids of the categories in the file; label i of a model is category i - 1.
+        names: names of the categories.
 
     Raises:
-        DataError: the annotations are missing or damaged, or of no images.
+        DataError: the annotations are missing or damaged, or name no images.
         MissingExtraError: pycocotools is not installed.
     """
 
@@ -75,7 +75,7 @@ class CocoSet:
             raise DataError(f"{folder}: {name} has no images, or no categories")
 
     def read(self, number: int) -> Tensor:
-        """Return [3, Y, X] from 0 to 1, as stored: boxes and masks are of these pixels.
+        """Return the image [3, Y, X] from 0 to 1, in the pixels of the boxes and masks.
 
         Raises:
             DataError: the file is missing or no image, or has another size than its annotation.
@@ -93,7 +93,7 @@ class CocoSet:
         return torch.from_numpy(pixels / 255).permute(2, 0, 1)
 
     def target(self, number: int) -> dict[str, Tensor]:
-        """Return the things of an image, without crowds and what is thinner than a pixel.
+        """Return the objects of an image, without crowds and boxes thinner than a pixel.
 
         Returns:
             ``boxes`` float32 [N, 4], left, top, right and bottom in pixels; ``labels`` int64 [N],
@@ -120,11 +120,11 @@ class CocoSet:
 
 @dataclass(frozen=True)
 class DetectionBatch:
-    """Images of any sizes and their things.
+    """Images of any sizes and their objects.
 
     Args:
-        ids: [B] int64, ids of the images.
-        images: [3, Y, X] each, from 0 to 1.
+        ids: ids of the images, [B] int64.
+        images: images [3, Y, X], from 0 to 1.
         targets: see :meth:`CocoSet.target`.
     """
 
@@ -158,15 +158,15 @@ class DetectionBatch:
 
 
 class DetectionBatches:
-    """The batches of the images that have any things, epoch by epoch, half of them mirrored.
+    """The batches of the images with objects, epoch by epoch, half of the images mirrored.
 
     Args:
         data: the images.
         batch_size: images of a batch; the last one of an epoch may have fewer.
-        seed: of order and mirrors, which are others in each epoch.
+        seed: seed of order and mirrors, which change with each epoch.
 
     Raises:
-        DataError: no image has anything.
+        DataError: no image has an object.
     """
 
     def __init__(self, data: CocoSet, batch_size: int, seed: int) -> None:
@@ -187,7 +187,7 @@ class DetectionBatches:
         return len(self._plan)
 
     def largest(self) -> int:
-        """Return the number of a batch of the planned epoch that no other is larger than."""
+        """Return the index of a largest batch of the planned epoch."""
         return max(range(len(self._plan)), key=lambda index: len(self._plan[index]))
 
     def load(self, index: int) -> DetectionBatch:
@@ -208,7 +208,7 @@ class DetectionBatches:
 
 
 def mirrored(image: Tensor, target: dict[str, Tensor]) -> tuple[Tensor, dict[str, Any]]:
-    """Return an image [3, Y, X] and its things with left and right exchanged."""
+    """Return an image [3, Y, X] and its objects with left and right exchanged."""
     left, top, right, bottom = target["boxes"].unbind(1)
     width = image.size(2)
     boxes = torch.stack([width - right, top, width - left, bottom], 1)

@@ -13,8 +13,9 @@ from relu_nmt.config import option, settings
 from relu_nmt.errors import ConfigError, MissingExtraError
 from relu_nmt.modules.objective import LossOutput, Metric
 from relu_nmt.vision.base import build_vision_model, exempt_from_decay
-from relu_nmt.vision.config import IMAGENET_MEAN, IMAGENET_STD, VisionTransformerConfig
+from relu_nmt.vision.config import VisionTransformerConfig
 from relu_nmt.vision.pyramid import FeaturePyramid
+from relu_nmt.vision.training_config import IMAGENET_MEAN, IMAGENET_STD
 
 PYRAMID_DIM = 256
 RATIOS = (0.5, 1.0, 2.0)
@@ -22,7 +23,7 @@ RATIOS = (0.5, 1.0, 2.0)
 
 @settings
 class DetectorConfig:
-    """What stands on the backbone, and to which sizes it brings images.
+    """Settings of the detector on the backbone, and of the size of images.
 
     Raises:
         ConfigError: a value out of range.
@@ -52,7 +53,7 @@ class DetectorConfig:
     )
     pixel_std: tuple[float, ...] = option(
         IMAGENET_STD,
-        "what red, green and blue are divided by afterwards",
+        "divisors of red, green and blue after the subtraction",
         above=0,
         metavar="R,G,B",
     )
@@ -86,10 +87,10 @@ def detection_library() -> ModuleType:
 
 
 class Backbone(nn.Module):
-    """The maps of a vision transformer, joined from coarse to fine, as Mask R-CNN wants them.
+    """The maps of a vision transformer, joined from coarse to fine, for Mask R-CNN.
 
     Args:
-        config: of the vision transformer.
+        config: settings of the vision transformer.
 
     Raises:
         ConfigError: its patches do not suit a pyramid.
@@ -108,19 +109,19 @@ class Backbone(nn.Module):
         self.out_channels = PYRAMID_DIM
 
     def forward(self, images: Tensor) -> dict[str, Tensor]:
-        """Return maps [B, 256, Y / stride, X / stride] of images [B, 3, Y, X], by their names."""
+        """Return maps [B, 256, Y / stride, X / stride] of images [B, 3, Y, X], by name."""
         return self.pyramid(self.maps(images))
 
 
 def build_detector(
     config: DetectorConfig, backbone: VisionTransformerConfig, num_kinds: int
 ) -> nn.Module:
-    """Return Mask R-CNN, untrained, whose norms and biases are exempt from the weight decay.
+    """Return an untrained Mask R-CNN whose norms and biases are exempt from weight decay.
 
     Args:
         config: sizes, anchors and colours.
         backbone: the vision transformer.
-        num_kinds: of things; label 0 is the background.
+        num_kinds: number of categories; label 0 is the background.
 
     Raises:
         ConfigError: the backbone's patches do not suit a pyramid.
@@ -159,10 +160,10 @@ def build_detector(
 
 
 class DetectionObjective(nn.Module):
-    """The sum of Mask R-CNN's losses: of proposals, boxes, kinds and masks.
+    """The sum of Mask R-CNN's losses: for proposals, boxes, categories and masks.
 
     Args:
-        model: of :func:`build_detector`.
+        model: result of :func:`build_detector`.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -173,7 +174,7 @@ class DetectionObjective(nn.Module):
         """Return the loss of a batch, its mean times the number of images.
 
         Args:
-            batch: images and their things.
+            batch: images and their objects.
             telemetry: also return the statistics of the backbone's attention.
         """
         with record_attention(self.model, Need(telemetry=telemetry)) as records:

@@ -41,7 +41,7 @@ KINDS = {"bbox": "boxes", "segm": "masks"}
 
 @settings
 class EvaluationSettings:
-    """Which detector, on which images."""
+    """The detector and the images of an evaluation."""
 
     path: str = option(
         REQUIRED, "checkpoint of train.py", positional=True, metavar="CKPT", files=READ
@@ -59,7 +59,7 @@ class EvaluationSettings:
 
 
 def load_detector(path: str) -> tuple[nn.Module, list[int]]:
-    """Return the detector of a checkpoint, and the ids of its kinds of things.
+    """Return the detector of a checkpoint, and the ids of its categories.
 
     Raises:
         CheckpointError: the file is missing, damaged or of another kind.
@@ -82,7 +82,7 @@ def load_detector(path: str) -> tuple[nn.Module, list[int]]:
 def detections(
     model: nn.Module, categories: Sequence[int], data: CocoSet, device: torch.device
 ) -> list[dict[str, Any]]:
-    """Return what is found on all images, as COCO's format of results has it.
+    """Return the objects found on all images, in COCO's format of results.
 
     Raises:
         DataError: an image is missing or damaged.
@@ -117,7 +117,7 @@ def detections(
 
 
 def average_precision(data: CocoSet, found: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
-    """Return AP, AP50 and AP75 of boxes and masks, in percent; 0 where nothing was found."""
+    """Return AP, AP50 and AP75 of boxes and masks, in percent; 0 without a detection."""
     from pycocotools.cocoeval import COCOeval
 
     if not found:
@@ -125,7 +125,7 @@ def average_precision(data: CocoSet, found: list[dict[str, Any]]) -> dict[str, d
     scores = {}
     with contextlib.redirect_stdout(io.StringIO()):
         for kind, name in KINDS.items():
-            # Each by itself, so that its areas are those of this kind.
+            # Load each kind by itself, so that the areas are those of this kind.
             other = {"bbox": "segmentation", "segm": "bbox"}[kind]
             own = [{key: one[key] for key in one if key != other} for one in found]
             results = data.annotations.loadRes(own)
@@ -141,7 +141,7 @@ def run(settings: EvaluationSettings) -> None:
     """Evaluate a checkpoint.
 
     Raises:
-        CheckpointError: the checkpoint cannot be read, or knows other kinds of things.
+        CheckpointError: the checkpoint cannot be read, or has other categories.
         DataError: images or annotations are missing or damaged.
         MissingExtraError: torchvision or pycocotools is not installed.
     """

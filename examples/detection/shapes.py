@@ -21,14 +21,14 @@ from relu_nmt.errors import DataError
 from relu_nmt.io.safe_write import write_text
 
 KINDS = {"disc": 24, "square": 4, "triangle": 3}
-"""Corners of each; a disc is a polygon, too, so that its mask is exact."""
+"""Number of corners of each shape; a disc is a polygon too, so that its mask is exact."""
 MOST_SHAPES = 4
 TRIALS = 20
 
 
 @settings
 class ShapeSettings:
-    """How many images of which size."""
+    """Number and size of the images."""
 
     folder: str = option(REQUIRED, "folder to write", positional=True, metavar="DATA")
     train: int = option(400, "images to train on", least=1, metavar="N")
@@ -38,7 +38,7 @@ class ShapeSettings:
 
 
 def corners(kind: str, centre: Sequence[float], radius: float, turn: float) -> list[float]:
-    """Return x, y of each corner of a shape, one after the other, in pixels."""
+    """Return x and y of all corners of a shape, one after the other, in pixels."""
     count = KINDS[kind]
     angles = [turn + 2 * math.pi * i / count for i in range(count)]
     return [
@@ -49,7 +49,7 @@ def corners(kind: str, centre: Sequence[float], radius: float, turn: float) -> l
 
 
 def place_shapes(size: int, generator: np.random.Generator) -> list[tuple[str, list[float]]]:
-    """Return shapes by kind and corners, one to four of them, whose boxes do not overlap."""
+    """Return one to four shapes, as kind and corners, whose boxes do not overlap."""
     found: list[tuple[str, list[float]]] = []
     taken: list[tuple[float, float, float]] = []
     for _ in range(int(generator.integers(1, MOST_SHAPES + 1))):
@@ -69,11 +69,11 @@ def make_set(folder: Path, name: str, count: int, size: int, seed: int) -> None:
     """Write the images of a set and their annotations.
 
     Args:
-        folder: of the data.
+        folder: folder of the data.
         name: ``train`` or ``val``.
-        count: images.
-        size: pixels a side.
-        seed: of the images.
+        count: number of images.
+        size: side of an image in pixels.
+        seed: seed of the images.
     """
     (folder / name).mkdir(parents=True, exist_ok=True)
     (folder / "annotations").mkdir(exist_ok=True)

@@ -4,7 +4,7 @@ r"""Train Mask R-CNN on a vision transformer, on a folder in COCO's format.
     python examples/detection/train.py shapes --setting small --save-dir detection/xca
     python examples/detection/evaluate.py detection/xca/checkpoint_last.safetensors shapes
 
-The same command goes on where it was stopped. It needs torchvision and pycocotools:
+The same command continues a stopped training. It needs torchvision and pycocotools:
 pip install 'relu-nmt[detection]'.
 """
 
@@ -41,14 +41,13 @@ from relu_nmt.training.checkpoint import load_checkpoint, load_weights, read_met
 from relu_nmt.training.config import ValidationConfig
 from relu_nmt.training.results import TrainingResult
 from relu_nmt.training.trainer import Trainer
-from relu_nmt.vision.architectures import architectures
-from relu_nmt.vision.config import (
+from relu_nmt.vision.config import VisionTransformerConfig, architectures
+from relu_nmt.vision.loading import classes_of
+from relu_nmt.vision.training_config import (
     VisionOptimizerConfig,
     VisionScheduleConfig,
     VisionTrainerConfig,
-    VisionTransformerConfig,
 )
-from relu_nmt.vision.loading import classes_of
 
 TASK_NAME = "detection"
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -82,17 +81,17 @@ CLASSIFIER = {
     "vit": ("tanh_layer", "head_bias"),
     "xcit": ("class_layers", "class_attention", "class_layers_norm_patches"),
 }
-"""Settings of a vision model that are those of its classifier, by group."""
+"""Settings of a vision model that concern its classifier, by group."""
 
 
 @settings
 class TaskOptions:
-    """What is trained, on which images."""
+    """The setting, the images and the start of a training."""
 
     setting: str = option(
         "small",
         "the settings of a training: small, images of 128 pixels on a CPU; paper, COCO on GPUs; "
-        "other flags go before it",
+        "other flags win over it",
         presets=SETTINGS,
         metavar="NAME",
     )
@@ -110,7 +109,7 @@ class TaskOptions:
 
 @settings
 class DetectionValidationConfig(ValidationConfig):
-    """evaluate.py computes the average precision afterwards."""
+    """Validation is off: evaluate.py computes the average precision afterwards."""
 
     disable_validation: bool = like(ValidationConfig, "disable_validation", True)
 
@@ -148,7 +147,7 @@ class DetectionSettings(TrainingSettings):
     trainer: DetectionTrainerConfig = group("trainer", DetectionTrainerConfig)
 
     def check(self) -> None:
-        """See that nothing is asked for that there is not."""
+        """Check that the settings need no missing part."""
         if not self.trainer.validation.disable_validation:
             raise ConfigError("there is no validation in training; evaluate.py judges a checkpoint")
         plain = VisionTransformerConfig.of(**architectures[self.task.arch])
@@ -161,7 +160,7 @@ class DetectionSettings(TrainingSettings):
 
 
 class DetectionTraining(Training):
-    """Makes the parts of a training."""
+    """A maker of the parts of a training."""
 
     settings: DetectionSettings
 
@@ -170,7 +169,7 @@ class DetectionTraining(Training):
 
         Raises:
             DataError: images or annotations are missing or damaged.
-            CheckpointError: the checkpoint to go on from is of another kind of training.
+            CheckpointError: the checkpoint to continue from belongs to another kind of training.
             MissingExtraError: torchvision or pycocotools is not installed.
         """
         settings, options = self.settings, self.settings.task
@@ -209,7 +208,7 @@ class DetectionTraining(Training):
 
 
 def start_backbone(model: nn.Module, path: str) -> None:
-    """Load the weights of an image classifier, but for what classifies, into the backbone.
+    """Load the weights of an image classifier, without its last layer, into the backbone.
 
     Raises:
         CheckpointError: the file is damaged, or of another shape or kind.

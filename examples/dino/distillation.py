@@ -35,8 +35,8 @@ class DistillationConfig:
     head_dim: int = option(2048, "inner width of the head", least=1, metavar="N")
     bottleneck_dim: int = option(256, "width before the last layer", least=1, metavar="N")
     outputs: int = option(65_536, "outputs of the head", least=2, metavar="K")
-    student_temperature: float = option(0.1, "divides the student's outputs", above=0)
-    teacher_temperature: float = option(0.04, "divides the teacher's outputs", above=0)
+    student_temperature: float = option(0.1, "divisor of the student's outputs", above=0)
+    teacher_temperature: float = option(0.04, "divisor of the teacher's outputs", above=0)
     teacher_warmup_temperature: float = option(
         0.04, "the same in epoch 1", above=0, needs="teacher_warmup_epochs"
     )
@@ -53,14 +53,17 @@ class DistillationConfig:
         0.9, "share of the mean of the teacher's outputs that an update keeps", least=0, below=1
     )
     weight_decay_end: float = option(
-        0.4, "what --weight-decay has become at the end, as a cosine", least=0, metavar="WD"
+        0.4,
+        "weight decay at the end; --weight-decay grows to it as a cosine",
+        least=0,
+        metavar="WD",
     )
     freeze_last_layer: int = option(
         1, "epochs in which the head's last layer keeps its weights", least=0, metavar="N"
     )
 
     def teacher_temperature_of(self, epoch: int) -> float:
-        """Return what divides the teacher's outputs in ``epoch`` (from 1)."""
+        """Return the divisor of the teacher's outputs in ``epoch`` (from 1)."""
         if epoch > self.teacher_warmup_epochs:
             return self.teacher_temperature
         start, end = self.teacher_warmup_temperature, self.teacher_temperature
@@ -76,7 +79,7 @@ class ProjectionHead(nn.Module):
     """Three linear maps with GELU, a vector of length 1, its cosines with K vectors.
 
     Args:
-        dim: width of what it reads.
+        dim: width of the features.
         config: its sizes.
 
     Reference: Caron et al. 2021 (DINO), section 3.1 and appendix C; the weight normalisation of
@@ -105,7 +108,7 @@ class ProjectionHead(nn.Module):
         """Map [N, D] to [N, K].
 
         Args:
-            features: of N views.
+            features: features of N views.
             frozen: give the last layer no gradient.
         """
         weight = self.last.weight.detach() if frozen else self.last.weight
@@ -113,12 +116,12 @@ class ProjectionHead(nn.Module):
 
 
 class Network(nn.Module):
-    """A vision model whose features a projection head reads; its classifier is not trained.
+    """A vision model with a projection head on its features; its classifier stays untrained.
 
     Args:
-        config: of the vision model.
-        num_classes: of its classifier.
-        distillation: of the head.
+        config: settings of the vision model.
+        num_classes: classes of its classifier.
+        distillation: settings of the head.
     """
 
     def __init__(
@@ -138,9 +141,9 @@ class StudentAndTeacher(nn.Module):
     """Two networks with the same weights at first, and the mean of the teacher's outputs.
 
     Args:
-        config: of the vision models; the teacher has neither dropout nor stochastic depth.
-        num_classes: of their classifiers.
-        distillation: of the heads.
+        config: settings of the vision models; the teacher has neither dropout nor stochastic depth.
+        num_classes: classes of their classifiers.
+        distillation: settings of the heads.
 
     Raises:
         ConfigError: the attention cannot work with these settings.
@@ -163,14 +166,14 @@ class StudentAndTeacher(nn.Module):
     def update_teacher(self, momentum: float) -> None:
         """Set the teacher to momentum * teacher + (1 - momentum) * student.
 
-        Statistics of BatchNorm are its own.
+        The teacher keeps its own statistics of BatchNorm.
         """
         own, others = list(self.teacher.parameters()), list(self.student.parameters())
         torch._foreach_lerp_(own, others, weight=1 - momentum)
 
 
 def distillation_loss(student: Tensor, teacher: Tensor) -> Tensor:
-    """Return the sum over images of the mean cross-entropy of views, each of another one.
+    """Return the sum over images of the mean cross-entropy of pairs of different views.
 
     Args:
         student: log-probabilities [V, B, K], the large views first.
@@ -190,16 +193,16 @@ def entropy(probabilities: Tensor) -> Tensor:
 
 
 class SelfDistillation(nn.Module):
-    """The loss of a batch, and what happens to teacher and centre after each update.
+    """The loss of a batch, and the update of teacher and centre after each step.
 
     ``teacher_entropy`` (nats) of the mean image and ``mean_entropy`` of the batch's mean output
-    tell of the two forms of collapse: the first is log K where all outputs are alike, the second
-    is 0 where one output wins for all images.
+    show the two forms of collapse: the first is log K if all outputs are alike, the second is 0 if
+    one output wins for all images.
 
     Args:
         model: student and teacher.
         config: temperatures and schedules.
-        total_updates: of the training, for the schedules.
+        total_updates: updates of the training, for the schedules.
 
     Reference: Caron et al. 2021 (DINO), algorithm 1 and appendix C.
     """
@@ -211,12 +214,12 @@ class SelfDistillation(nn.Module):
         self.model = model
         self.config = config
         self._total_updates = total_updates
-        # Buffers, so that who only tries a batch can put them back.
+        # Use buffers, so that a trial batch can restore them.
         self.register_buffer("_sum", torch.zeros_like(model.centre), persistent=False)
         self.register_buffer("_count", torch.zeros(1), persistent=False)
 
     def follow(self, trainer: Trainer) -> None:
-        """Take part in a trainer's updates: it knows their numbers, and its optimiser steps."""
+        """Hook into a trainer: read its number of updates, and act before and after steps."""
         self._trainer = trainer
         self._weight_decay = trainer.config.optimizer.weight_decay
         optimizer = trainer.parts.optimizer
@@ -257,7 +260,7 @@ class SelfDistillation(nn.Module):
         )
 
     def _before_step(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
-        """Set the weight decay of the parameters that have one, which are the first group."""
+        """Set the weight decay of the first group, the parameters that have one."""
         decay = cosine(self._weight_decay, self.config.weight_decay_end, self._share_done)
         optimizer.param_groups[0]["weight_decay"] = decay
 
@@ -273,5 +276,5 @@ class SelfDistillation(nn.Module):
 
     @property
     def _share_done(self) -> float:
-        """The share of the training that lies before this update."""
+        """The share of the training before this update, 0 to 1."""
         return min(1.0, self._trainer.state.num_updates / self._total_updates)

@@ -2,7 +2,7 @@ r"""Write the teacher of a self-distillation as the checkpoint of an image class
 
     python examples/dino/teacher.py dino/xca/checkpoint50.safetensors teacher50.safetensors
 
-relu-nmt-vision-probe judges it; relu-nmt-vision-train starts from it with --finetune-from-model.
+relu-nmt-vision-probe evaluates it; relu-nmt-vision-train --finetune-from-model starts from it.
 Its head is untrained.
 """
 
@@ -15,8 +15,8 @@ from relu_nmt.config import REQUIRED, add_settings, from_dict, option, read_sett
 from relu_nmt.config.files import READ, WRITTEN
 from relu_nmt.errors import CheckpointError
 from relu_nmt.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from relu_nmt.vision.config import PreprocessingConfig
 from relu_nmt.vision.loading import describe_task
+from relu_nmt.vision.training_config import PreprocessingConfig
 
 TASK_NAME = "self_distillation"
 PREFIX = "teacher.backbone."
@@ -24,7 +24,7 @@ PREFIX = "teacher.backbone."
 
 @settings
 class TeacherSettings:
-    """What to read and to write."""
+    """The files to read and to write."""
 
     path: str = option(REQUIRED, "checkpoint", metavar="CKPT", positional=True, files=READ)
     output: str = option(
@@ -40,7 +40,8 @@ def save_teacher(path: Path, output: Path) -> None:
         output: file to write.
 
     Raises:
-        CheckpointError: the one cannot be read or is of another kind, the other not written.
+        CheckpointError: the first file cannot be read or has another kind, or the second cannot
+            be written.
     """
     checkpoint = load_checkpoint(path)
     task = checkpoint.metadata.get("task", {})

@@ -4,8 +4,8 @@ r"""Train the features of any vision model without labels, by self-distillation 
     relu-nmt-vision-probe dino/xca/teacher.safetensors --train images/train --test images/val \
         --method knn
 
-The same command goes on where it was stopped. At its end the teacher is written as the checkpoint
-of an image classifier, whose head is untrained; teacher.py does so with any checkpoint.
+The same command continues a stopped training. At its end it writes the teacher as the checkpoint of
+an image classifier with an untrained head; teacher.py does so with any checkpoint.
 """
 
 import os
@@ -41,23 +41,21 @@ from relu_nmt.training.checkpoint import read_metadata
 from relu_nmt.training.config import DistributedConfig, OptimizerConfig, ValidationConfig
 from relu_nmt.training.results import TrainingResult
 from relu_nmt.training.trainer import Trainer
-from relu_nmt.vision.architectures import architectures
-from relu_nmt.vision.config import (
+from relu_nmt.vision.config import VisionTransformerConfig, architectures, shown_sides
+from relu_nmt.vision.images import open_images
+from relu_nmt.vision.training_config import (
     IMAGENET_MEAN,
     IMAGENET_STD,
     PreprocessingConfig,
     VisionOptimizerConfig,
     VisionScheduleConfig,
     VisionTrainerConfig,
-    VisionTransformerConfig,
-    shown_sides,
 )
-from relu_nmt.vision.images import open_images
 
 LAST, TEACHER = "checkpoint_last.safetensors", "teacher.safetensors"
 _COMMON: dict[str, Any] = {"clip_norm": 3.0, "min_lr": 1e-6}
 SETTINGS: dict[str, dict[str, Any]] = {
-    # Stochastic depth as the public code has it.
+    # Use the stochastic depth of the public code.
     "paper": {
         **_COMMON,
         "arch": "xcit_small_12_p16_224",
@@ -85,12 +83,12 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 @settings
 class TaskOptions:
-    """What is trained, on which images."""
+    """The setting of a training and its batches."""
 
     setting: str = option(
         "small",
         "the settings of a training: small, images of 32 pixels on a CPU; paper, ImageNet on GPUs; "
-        "other flags go before it",
+        "other flags win over it",
         presets=SETTINGS,
         metavar="NAME",
     )
@@ -112,14 +110,14 @@ class DinoOptimizerConfig(VisionOptimizerConfig):
 
 @settings
 class DinoValidationConfig(ValidationConfig):
-    """Without labels there is nothing to validate on."""
+    """Validation is off: it would need labels."""
 
     disable_validation: bool = like(ValidationConfig, "disable_validation", True)
 
 
 @settings
 class DinoDistributedConfig(DistributedConfig):
-    """Frozen, the last layer has no gradient."""
+    """Unused parameters are expected: the frozen last layer has no gradient."""
 
     ddp_backend: str = like(DistributedConfig, "ddp_backend", "legacy_ddp")
 
@@ -170,7 +168,7 @@ class DinoSettings(TrainingSettings):
 
 
 class DinoTraining(Training):
-    """Makes the parts of a training."""
+    """A maker of the parts of a training."""
 
     settings: DinoSettings
 
@@ -179,7 +177,7 @@ class DinoTraining(Training):
 
         Raises:
             DataError: images are missing or damaged.
-            CheckpointError: the checkpoint to go on from is of another kind of training.
+            CheckpointError: the checkpoint to continue from belongs to another kind of training.
         """
         settings, options = self.settings, self.settings.task
         path = self.checkpoint_to_continue()
@@ -225,7 +223,7 @@ def train(settings: DinoSettings) -> TrainingResult:
     """
     result = run_training(DinoTraining, settings, progress=True)
     last = Path(settings.trainer.checkpoint.save_dir) / LAST
-    is_first = os.environ.get("RANK", "0") == "0"  # of torchrun's processes
+    is_first = os.environ.get("RANK", "0") == "0"  # the first process of torchrun
     if is_first and result.save_dir is not None and last.exists():
         save_teacher(last, last.with_name(TEACHER))
     return result

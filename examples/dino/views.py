@@ -10,12 +10,12 @@ from torch import Tensor
 
 from relu_nmt.config import option, settings
 from relu_nmt.config.shared import BatchLimits
-from relu_nmt.data.batches import plan_batches
+from relu_nmt.data.batch_plan import plan_batches
 from relu_nmt.errors import ConfigError
 from relu_nmt.vision.augmentation import operations
 from relu_nmt.vision.batches import random_box, resized_part, sample_generator
-from relu_nmt.vision.config import PreprocessingConfig
 from relu_nmt.vision.images import ImageSet
+from relu_nmt.vision.training_config import PreprocessingConfig
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -31,7 +31,7 @@ BLUR = (1.0, 0.1)
 LOCAL_BLUR = 0.5
 BLUR_RADII = (0.1, 2.0)
 PIXELS_OF_RADII = 224
-"""The size of large views that the radii are for."""
+"""Side of the large views for which the radii are chosen, in pixels."""
 
 
 @settings
@@ -54,7 +54,7 @@ class ViewConfig:
     )
 
     def check(self) -> None:
-        """See that shares are pairs."""
+        """Check that shares are pairs."""
         for areas in (self.global_areas, self.local_areas):
             if len(areas) != 2 or areas[0] > areas[1]:
                 raise ConfigError(
@@ -67,9 +67,9 @@ class ViewBatch:
     """The views of some images.
 
     Args:
-        ids: [B] int64, numbers of the images in their set.
-        large: [2, B, 3, S, S], normalised.
-        small: [V, B, 3, s, s], likewise; V may be 0.
+        ids: indices of the images in their set, [B] int64.
+        large: normalised views [2, B, 3, S, S].
+        small: normalised views [V, B, 3, s, s]; V may be 0.
     """
 
     ids: Tensor
@@ -99,11 +99,11 @@ class ViewBatch:
 
 
 class Views:
-    """Makes random views of an image.
+    """A maker of random views of an image.
 
     Args:
-        config: how many, and of which parts.
-        size: pixels a side of the large ones.
+        config: number of the views, and shares of the image.
+        size: side of the large views in pixels.
         preprocessing: mean and standard deviation of the colours.
 
     Reference: Caron et al. 2021 (DINO), section 3.1, with the changes of BYOL's colours as in its
@@ -132,7 +132,7 @@ class Views:
 
         Args:
             image: 8-bit red, green and blue.
-            generator: of this image in this epoch.
+            generator: random numbers for this image in this epoch.
         """
         config = self.config
         large = []
@@ -187,7 +187,7 @@ class Views:
 
 
 def _with_hue(view: "Image", shift: float) -> "Image":
-    """Return a view whose hues are turned by a share of the circle."""
+    """Return a view with its hues rotated by a share of the circle."""
     from PIL import Image
 
     hue, saturation, value = view.convert("HSV").split()
@@ -200,9 +200,9 @@ class ViewBatches:
 
     Args:
         images: the images, whose classes are not used.
-        views: makes views of them.
+        views: the maker of their views.
         batch_size: images of a batch; the last one of an epoch may have fewer.
-        seed: of order and views, which are others in each epoch.
+        seed: seed of order and views, which change with each epoch.
     """
 
     def __init__(self, images: ImageSet, views: Views, batch_size: int, seed: int) -> None:
@@ -221,7 +221,7 @@ class ViewBatches:
         return len(self._plan)
 
     def largest(self) -> int:
-        """Return the number of a batch of the planned epoch that no other is larger than."""
+        """Return the index of a largest batch of the planned epoch."""
         return max(range(len(self._plan)), key=lambda index: len(self._plan[index]))
 
     def load(self, index: int) -> ViewBatch:

@@ -23,7 +23,7 @@ PRECISION=${PRECISION---bf16}
 given=()
 if [ -n "$MARUF" ]; then
     given=(--validpref "$MARUF/dev" --testpref "$MARUF/test")
-    # Its training documents are turns; longer ones are rebuilt.
+    # Rebuild long documents: those of the split are single turns.
     if [ "$DOCUMENTS" = turns ] && [ -e "$MARUF/train.en" ]; then
         given+=(--trainpref "$MARUF/train")
     fi

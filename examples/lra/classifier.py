@@ -21,13 +21,13 @@ INIT_STD = 0.02
 
 @settings
 class ClassifierConfig(TransformerOptions):
-    """What can be chosen of the model; the sizes are those of the paper."""
+    """Settings of the model; its sizes are those of the paper."""
 
     feed_forward: str = like(TransformerOptions, "feed_forward", "gelu")
     activation_dropout: float = like(TransformerOptions, "activation_dropout", 0.1)
     mask: str = option(
         "nonzero",
-        "what tokens see: nonzero, tokens other than 0, to which black pixels belong as in the "
+        "keys of each token: nonzero, tokens other than 0, to which black pixels belong as in the "
         "paper's code; all, padding too",
         choices=("nonzero", "all"),
     )
@@ -36,19 +36,19 @@ class ClassifierConfig(TransformerOptions):
 class SequenceClassifier(nn.Module):
     """Embeddings with learned positions, two pre-norm layers, the mean, and a network of two maps.
 
-    The mean is over the padded length, with zeros where a token is masked. Two sequences a and b
-    are compared by [a, b, a b, a - b].
+    The mean is over the padded length; masked tokens count as zeros. Two sequences a and b give the
+    features [a, b, a b, a - b].
 
     Args:
         config: attention and regularisation.
-        task: what it classifies.
-        width: tokens that sequences are padded to.
+        task: the task.
+        width: length of the padded sequences.
 
     Raises:
         ConfigError: the attention cannot work with these settings.
 
-    Reference: Xiong et al. 2021, "Nystromformer", section 4.2 and its public code, whose settings
-    Saratchandran et al. 2024, "Rethinking softmax", take over.
+    Reference: Xiong et al. 2021, "Nystromformer", section 4.2 and its public code; Saratchandran et
+    al. 2024, "Rethinking softmax", use the same settings.
 
     Example:
         >>> from tasks import TASKS
@@ -81,7 +81,7 @@ class SequenceClassifier(nn.Module):
         return TransformerLayer(config, SelfAttention(WIDTH, attention))
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Return the logits [B, C] of tokens [B, P, N], P sequences a sample."""
+        """Return the logits [B, C] of tokens [B, P, N] with P sequences per sample."""
         features = self.encode(tokens.flatten(0, 1)).unflatten(0, tokens.shape[:2])
         if tokens.size(1) == 1:
             return self.head(features[:, 0])

@@ -1,8 +1,8 @@
 """ListOps: nested operations on digits, written out as a long sequence, whose value is the class.
 
 Reference: Tay et al. 2021, "Long Range Arena", section 2.2.1, with the settings of its code: depth
-and arguments up to 10, an operation with probability 1/4 where a digit could stand. Parentheses,
-which the code writes besides brackets, are left out as in its tokeniser.
+and arguments up to 10, an operation with probability 1/4 where a digit could stand. The
+parentheses that the code writes besides brackets are left out, as in its tokeniser.
 """
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 OPERATORS = ("[MIN", "[MAX", "[MED", "[SM")
 CLOSE = "]"
 TOKENS = ("<pad>", *map(str, range(10)), *OPERATORS, CLOSE)
-"""By id; padding is 0."""
+"""Tokens by id; padding is 0."""
 IDS = {token: index for index, token in enumerate(TOKENS)}
 MAX_DEPTH = MAX_ARGUMENTS = 10
 OPERATION_SHARE = 0.25
@@ -56,8 +56,8 @@ def make_expression(
 
     Args:
         generator: random numbers.
-        shortest: it has more tokens than this,
-        longest: and fewer than this.
+        shortest: the expression has more tokens.
+        longest: the expression has fewer tokens.
 
     Example:
         >>> ids, value = make_expression(np.random.default_rng(1), 5, 20)

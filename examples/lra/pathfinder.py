@@ -13,12 +13,12 @@ from random import Random
 import numpy as np
 
 SIDE, SCALE = 32, 4
-"""Pixels of a side, and how much finer it is drawn."""
+"""Side of an image in pixels, and the factor by which the drawing is finer."""
 PATH_DASHES, DISTRACTOR_DASHES, DISTRACTORS = 14, 4, 5
 STEP, DASH, THICKNESS, DISC = 2.2, 1.4, 0.9, 1.6
-"""Pixels from dash to dash, of a dash, across it, and of the radius of a disc."""
+"""Pixels between dashes, length and width of a dash, and radius of a disc."""
 MARGIN, GAP, BEND = 2.0, 3.0, 0.5
-"""Pixels to the border and to other paths; radians that a path turns by at most a dash."""
+"""Least pixels to the border and to other paths; most radians between two dashes."""
 STARTS, TURNS = 60, 4
 
 Point = tuple[float, float]
@@ -52,7 +52,7 @@ def _path(random: Random, dashes: int, others: Sequence[Point]) -> list[Point] |
 
 
 def _place(random: Random, dashes: int, paths: Sequence[list[Point]]) -> list[Point] | None:
-    """Return a path away from these, or None if none of some trials finds room."""
+    """Return a path away from the given ones, or None if all trials fail."""
     others = [point for path in paths for point in path]
     for _ in range(STARTS):
         path = _path(random, dashes, others)

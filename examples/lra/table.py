@@ -1,4 +1,4 @@
-"""Print what trainings came to, beside the published numbers."""
+"""Print the results of trainings beside the published numbers."""
 
 import argparse
 import sys
@@ -23,10 +23,10 @@ HEADS = ("task", "attention", "parameters", "updates", "best valid %", "its test
 
 
 def row(folder: Path) -> list[str]:
-    """Return the cells of a training: test accuracy is that of the best validated checkpoint.
+    """Return the cells of a training, with the test accuracy of the best validated checkpoint.
 
     Raises:
-        DataError: the folder has no results of a training, or those of another kind.
+        DataError: the folder has no results, or results of another kind of training.
     """
     result = TrainingResult.load(folder)
     task = result.settings.get("task", {}).get("task", "")

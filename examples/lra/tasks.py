@@ -12,7 +12,7 @@ from pathfinder import make_image
 from torch import Tensor
 
 from relu_nmt.config.shared import BatchLimits
-from relu_nmt.data.batches import plan_batches
+from relu_nmt.data.batch_plan import plan_batches
 from relu_nmt.errors import DataError
 from relu_nmt.io.safe_write import safe_writer
 from relu_nmt.vision.images import open_images
@@ -23,13 +23,13 @@ PADDING = 0
 
 @dataclass(frozen=True)
 class Task:
-    """What a task is like.
+    """A task.
 
     Args:
         length: most tokens of a sequence; it is padded to the next power of two.
-        vocab_size: number of ids, padding included, as in the paper's settings.
+        vocab_size: number of ids with padding, as in the paper's settings.
         classes: number of classes.
-        sequences: of a sample; 2 where two documents are compared.
+        sequences: sequences of a sample; 2 for a comparison of two documents.
     """
 
     length: int
@@ -53,7 +53,7 @@ class Samples:
     """The samples of a split.
 
     Args:
-        sequences: of each sample, its sequences of ids, uint8.
+        sequences: sequences of ids of each sample, uint8.
         labels: int64 [N].
     """
 
@@ -64,13 +64,13 @@ class Samples:
         return len(self.labels)
 
     def some(self, count: int) -> "Samples":
-        """Return a fixed random choice of so many, in order; all, if there are no more."""
+        """Return at most ``count`` samples, a fixed random choice, in order."""
         numbers = chosen(len(self), count)
         return Samples([self.sequences[number] for number in numbers], self.labels[numbers])
 
 
 def chosen(total: int, count: int) -> np.ndarray:
-    """Return ``count`` of the numbers below ``total``, or all, in order; always the same ones."""
+    """Return at most ``count`` of the indices below ``total``, a fixed random choice, in order."""
     return np.sort(np.random.default_rng(0).permutation(total)[:count])
 
 
@@ -81,10 +81,10 @@ def open_task(
 
     Args:
         name: one of ``TASKS``.
-        folder: where its files are; generated samples are kept there.
+        folder: folder of its files, and of generated samples.
         length: most tokens of a sequence.
-        counts: most samples of each split; of generated ones, exactly so many.
-        say: prints a message.
+        counts: most samples of each split; for generated samples the exact number.
+        say: function that prints a message.
 
     Raises:
         DataError: files are missing or damaged.
@@ -122,7 +122,7 @@ def _generated(
     try:
         with np.load(path, allow_pickle=False) as stored:
             return {split: _stored(stored, split) for split in SPLITS}
-    except Exception as error:  # damaged files raise errors of many kinds
+    except Exception as error:  # a damaged file may raise any exception
         raise DataError(f"{path}: damaged ({error}); remove it, and it is made again") from error
 
 
@@ -152,7 +152,7 @@ def _grey_images(folder: Path, counts: dict[str, int]) -> dict[str, Samples]:
     for split, numbers in (("valid", np.flatnonzero(held)), ("train", np.flatnonzero(~held))):
         sets[split] = sets["train"].subset(numbers, split)
     found = {}
-    for split in SPLITS:  # decoded are those only that are wanted
+    for split in SPLITS:  # decode only the chosen images
         images = sets[split].subset(chosen(len(sets[split]), counts[split]), split)
         pixels = []
         for number in range(len(images)):
@@ -167,7 +167,7 @@ def _grey_images(folder: Path, counts: dict[str, int]) -> dict[str, Samples]:
 
 
 def _bytes(text: str) -> np.ndarray:
-    """Return ids of a text: its UTF-8 bytes plus 1, which are at most 245."""
+    """Return the ids of a text: its UTF-8 bytes plus 1, at most 245."""
     return np.frombuffer(text.encode(), dtype=np.uint8) + np.uint8(1)
 
 
@@ -212,9 +212,9 @@ class SequenceBatch:
     """Samples of one width and their classes.
 
     Args:
-        ids: [B] int64, numbers of the samples in their split.
-        tokens: [B, P, N] int64, the P sequences of each; 0 where padding.
-        labels: [B] int64.
+        ids: indices of the samples in their split, [B] int64.
+        tokens: P sequences of each sample, [B, P, N] int64; padding is 0.
+        labels: classes, [B] int64.
     """
 
     ids: Tensor
@@ -237,13 +237,13 @@ class SequenceBatch:
 
 
 class SequenceBatches:
-    """The batches of a split, epoch by epoch, each made by its number.
+    """The batches of a split, epoch by epoch, each made by its index.
 
     Args:
         samples: the samples.
-        width: tokens that every sequence is padded to.
+        width: length of the padded sequences.
         batch_size: samples of a batch; the last one of an epoch may have fewer.
-        seed: shuffles anew each epoch; None keeps the order (validation).
+        seed: seed of a new order in each epoch; None keeps the order (validation).
     """
 
     def __init__(
@@ -263,7 +263,7 @@ class SequenceBatches:
         return len(self._plan)
 
     def largest(self) -> int:
-        """Return the number of a batch of the planned epoch that no other is larger than."""
+        """Return the index of a largest batch of the planned epoch."""
         return max(range(len(self._plan)), key=lambda index: len(self._plan[index]))
 
     def load(self, index: int) -> SequenceBatch:

@@ -3,8 +3,8 @@ r"""Train a classifier of a task of Long Range Arena, with any registered attent
     python examples/lra/train.py lra/data --task listops-small --attention softmax \
         --save-dir lra/listops-small/softmax
 
-Tasks: listops, pathfinder (made in the folder), image, text, retrieval (from files in the folder,
-see README.md), each as in the paper or -small. The same command goes on where it was stopped.
+Tasks: listops, pathfinder (generated in the folder), image, text, retrieval (from files in the
+folder, see README.md), each as in the paper or -small. The same command continues a training.
 """
 
 import sys
@@ -41,7 +41,7 @@ SMALL = "-small"
 
 
 def preset(batch: int, steps: int, warmup: int, counts: Sequence[int], **others: Any) -> dict:
-    """Return the settings of a task: batch, updates, those of warm-up, and samples a split."""
+    """Return the settings of a task: batch, updates, warm-up updates, and samples per split."""
     return {
         "batch_size": batch,
         "max_update": steps,
@@ -71,12 +71,12 @@ PRESETS = {
     "image-small": small(1_024),
     "pathfinder-small": small(1_024),
 }
-"""Steps and batches of the public code of Nystromformer, which "Rethinking softmax" takes over."""
+"""Steps and batches of the public code of Nystromformer, also used by "Rethinking softmax"."""
 
 
 @settings
 class TaskOptions(AttentionPresetOptions):
-    """What is learnt from which samples."""
+    """The task of a training, and its samples and batches."""
 
     task: str = option(
         "listops-small",
@@ -87,7 +87,7 @@ class TaskOptions(AttentionPresetOptions):
     )
     length: int | None = option(
         None,
-        "tokens that sequences are cut to, and padded to the next power of two; expressions of "
+        "longest sequence in tokens, padded to the next power of two; expressions of "
         "listops have a quarter to all of it (default: the paper's)",
         least=16,
         metavar="N",
@@ -111,11 +111,11 @@ class TaskOptions(AttentionPresetOptions):
 
     @property
     def width(self) -> int:
-        """The tokens that sequences are padded to."""
+        """The length of the padded sequences in tokens."""
         return 1 << (self.longest - 1).bit_length()
 
     def check(self) -> None:
-        """See that images are whole."""
+        """Check that images are whole."""
         own = TASKS[self.name].length
         if self.name in ("image", "pathfinder") and self.longest != own:
             raise ConfigError(f"--length {self.length}: {self.task} has {own} pixels")
@@ -178,7 +178,7 @@ class LraSettings(TrainingSettings):
 
 
 class LraTraining(Training):
-    """Makes the parts of a training."""
+    """A maker of the parts of a training."""
 
     settings: LraSettings
 
@@ -187,7 +187,7 @@ class LraTraining(Training):
 
         Raises:
             DataError: files are missing or damaged.
-            CheckpointError: the checkpoint to go on from is of another task.
+            CheckpointError: the checkpoint to continue from belongs to another task.
         """
         settings, options = self.settings, self.settings.task
         described = {"name": "long_range_arena", "task": options.name, "length": options.longest}

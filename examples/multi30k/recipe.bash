@@ -1,4 +1,4 @@
-# What run.sh and study.sh share: the data, and the flags of relu-nmt-train. See README.md.
+# The data and the flags of relu-nmt-train for run.sh and study.sh. See README.md.
 set -euo pipefail
 
 TEXT=${TEXT:?"TEXT=FOLDER that holds train, val and test_2016_flickr, each as .de and .en"}

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Which form of ReLU attention learns as well as softmax, on Multi30k: many variants in a third of
-# the updates, or the best with three seeds to the end. See README.md.
+# Compare forms of ReLU attention with softmax on Multi30k: many variants in a third of the updates,
+# or the best ones with three seeds to the end. See README.md.
 #   TEXT=folder/of/the/text JOBS=2 examples/multi30k/study.sh screen
 #   TEXT=folder/of/the/text JOBS=2 examples/multi30k/study.sh final
 source "$(dirname "$0")/../usage.bash"

@@ -12,7 +12,7 @@ from relu_nmt.config import option, settings
 
 @settings(flags=False)
 class CosineReLUConfig(AttentionConfig):
-    """Settings of :class:`CosineReLUAttention`; each is an option after the colon."""
+    """Settings of :class:`CosineReLUAttention`: the options after the colon."""
 
     gamma: float = option(1.0, "divisor of the weights", above=0)
 
@@ -21,7 +21,7 @@ class CosineReLUConfig(AttentionConfig):
 class CosineReLUAttention(PointwiseAttention):
     """s_ij = ReLU(sqrt(d) cos(q_i, k_j)) / (gamma sqrt(n_i / 2)), output sum_j s_ij v_j.
 
-    As ReLUFormer's attention, but no score exceeds sqrt(d), however large queries and keys grow.
+    Like ReLUFormer's attention, but no score exceeds sqrt(d), even for large queries and keys.
     """
 
     Config = CosineReLUConfig
@@ -40,5 +40,5 @@ class CosineReLUAttention(PointwiseAttention):
         return F.rms_norm(k, (self.head_dim,))
 
     def row_scale(self, counts: Tensor) -> Tensor:
-        """Return the factor of each row; ``counts`` says how many keys it sees."""
+        """Return the factor of each row from ``counts``, its number of visible keys."""
         return (counts / 2).rsqrt() / self.config.gamma

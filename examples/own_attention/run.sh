@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Trains with an attention that relu_nmt does not know, and translates with it. See README.md.
+# Train and translate with an attention from outside relu_nmt. See README.md.
 #   OUT=folder DOCUMENTS=400 UPDATES=500 examples/own_attention/run.sh
 set -euo pipefail
 source "$(dirname "$0")/../usage.bash"

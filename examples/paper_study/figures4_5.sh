@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Figures 4 and 5: what softmax and ReLUFormer attend to in documents. Trains them as
-# examples/document_sweep does, if they are not there. See README.md.
+# Figures 4 and 5: attention maps of softmax and ReLUFormer on documents. Without models, train them
+# as examples/document_sweep does. See README.md.
 #   examples/paper_study/figures4_5.sh [small|paper]
 set -euo pipefail
 source "$(dirname "$0")/../usage.bash"
@@ -26,7 +26,7 @@ models=()
 for attention in softmax reluformer_paper; do
     models+=("$OUT/sweep/models/$attention-${trained_on:-L$LENGTH}-seed1/checkpoints/$checkpoint.safetensors")
 done
-# Maps are drawn of the first group of the test set, which nobody has picked.
+# Draw the maps of the first group of the test set, without a choice.
 "$PYTHON" -m relu_nmt.cli.analyze "$OUT/data-bin" --path "${models[@]}" \
     --names softmax,reluformer --max-doc-tokens "$LENGTH" --sample 0 \
     --examples 0 --places encoder.-1,decoder.-1,cross.-1 --output "$OUT/figures4_5.html"

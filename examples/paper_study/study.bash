@@ -1,8 +1,8 @@
-# What the scripts of this folder share: data, models and search of their two forms. See README.md.
-# A script says in what its models differ and sources this file, which ends in one sweep:
+# Data, models and search of the scripts in this folder, in two forms. See README.md.
+# A script sets these variables and sources this file, which ends in one sweep:
 #   TABLE           name of the script, of its published figures and of its folder
-#   SMALL_MINUTES   of training, for each model of the small form
-#   sweep           flags of relu-nmt-sweep: what is compared
+#   SMALL_MINUTES   minutes of training for each model of the small form
+#   sweep           flags of relu-nmt-sweep for the compared models
 #   train           flags of relu-nmt-train for all models, if there are any
 set -euo pipefail
 
@@ -54,7 +54,7 @@ paper)
     sweep+=(--seeds "${SEEDS:-1,2,3}" --budget "${BUDGET:-100000u}"
         --generate-flags "--beam 5 --lenpen $lenpen --max-len-a 1.2 --max-len-b 10 --scoring bleu
             $PRECISION")
-    # A batch of about 8,192 tokens over all GPUs of a training.
+    # Use batches of about 8,192 tokens over all GPUs of a training.
     update_freq=${UPDATE_FREQ:-1} together=${GPUS_PER_MODEL:-1}
     model+=(--max-tokens "${MAX_TOKENS:-$((8192 / together / update_freq))}"
         --update-freq "$update_freq" --lr 7e-4 --warmup-updates 4000

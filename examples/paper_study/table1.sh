@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Table 1 and Figures 1 to 3: what the feed-forward network does as a memory. See README.md.
+# Table 1 and Figures 1 to 3: the feed-forward network as a memory. See README.md.
 #   examples/paper_study/table1.sh [small|paper]
 source "$(dirname "$0")/../usage.bash"
 cd "$(dirname "$0")/../.." || exit
 FORM=${1:-small} TABLE=table1 SMALL_MINUTES=4
 
-# Sizes besides 1024, at which all networks and the controls are compared.
+# Sizes besides 1024, the size for comparing all networks and the controls.
 if [ "$FORM" = paper ]; then
     SIZES=${SIZES-32,64,128,256,512,2048,3072,4096}
 else

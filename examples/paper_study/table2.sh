@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Table 2: ReLU attention without and with the scale factor, and with LayerNorm in its place; how
-# outputs, queries, keys and gradients grow in training. See README.md.
+# Table 2: ReLU attention without and with the scale factor, and with LayerNorm in its place; growth
+# of outputs, queries, keys and gradients in training. See README.md.
 #   examples/paper_study/table2.sh [small|paper]
 source "$(dirname "$0")/../usage.bash"
 cd "$(dirname "$0")/../.." || exit

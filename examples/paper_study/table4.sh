@@ -6,7 +6,7 @@ source "$(dirname "$0")/../usage.bash"
 cd "$(dirname "$0")/../.." || exit
 FORM=${1:-small} TABLE=table4 SMALL_MINUTES=5
 
-# On a CPU one process at a time, so that speeds can be compared.
+# Run one process at a time on a CPU, so that speeds can be compared.
 [ "$FORM" = paper ] || JOBS=${JOBS:-1}
 
 sweep=(--attentions softmax,sparsemax,entmax15,rela:gated=true,reluformer_paper)

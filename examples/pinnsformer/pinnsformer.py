@@ -1,6 +1,6 @@
 """PINNsformer, a transformer that solves differential equations, with any registered attention.
 
-Shapes: ``N`` points, ``S`` steps of the sequence that stands for a point, ``D`` width.
+Shapes: ``N`` points, ``S`` steps of the sequence of a point, ``D`` width.
 """
 
 from collections.abc import Callable
@@ -49,7 +49,7 @@ class Layer(nn.Module):
     """x + attention(w(x)), then x + network(w(x)).
 
     Args:
-        attention: to the states themselves or to a memory.
+        attention: self-attention, or attention to a memory.
     """
 
     def __init__(self, attention: SelfAttention | CrossAttention) -> None:
@@ -67,12 +67,12 @@ class Layer(nn.Module):
 class PinnsFormer(nn.Module):
     """The solution u(x, t) of an equation: one layer of an encoder and one of a decoder.
 
-    Weights are drawn as Xavier's; biases start at 0.01, those of queries, keys and values at 0, as
-    in the paper's code. With softmax it has 453,561 parameters.
+    Weights start from Xavier's distribution, biases at 0.01, and biases of queries, keys and values
+    at 0, as in the paper's code. With softmax the model has 453,561 parameters.
 
     Args:
-        attention: of the encoder.
-        cross_attention: of the decoder, to the encoder's output.
+        attention: attention of the encoder.
+        cross_attention: attention of the decoder to the encoder's output.
 
     Raises:
         ConfigError: an attention cannot work there, or has no second derivatives.
@@ -101,7 +101,7 @@ class PinnsFormer(nn.Module):
                 if isinstance(module, nn.Linear):
                     nn.init.xavier_uniform_(module.weight)
                     nn.init.constant_(module.bias, FIRST_BIAS)
-        # The code that is written in plain operations, whose gradients have gradients.
+        # Use the backend of plain operations: its gradients have gradients.
         set_attention_backend(self, "reference")
 
     def forward(self, x: Tensor, t: Tensor) -> Tensor:
@@ -127,9 +127,9 @@ class Equation:
     """A differential equation on 0 <= x <= 2 pi, periodic in x, and 0 <= t <= 1.
 
     Args:
-        residual: what is 0 of a solution, of u, its derivatives by x and by t.
-        initial: u at t = 0, of x.
-        exact: the solution, of x and t.
+        residual: function of u and its derivatives by x and t that is 0 for a solution.
+        initial: u at t = 0, a function of x.
+        exact: the solution, a function of x and t.
     """
 
     residual: Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -162,13 +162,13 @@ EQUATIONS = {
 
 
 class Points:
-    """The points on which an equation is to hold, and those of its boundary and its beginning.
+    """The points inside the domain of an equation, on its boundary, and at its beginning.
 
     Args:
         equation: the equation.
-        side: points along each of the two axes.
-        device: where they are.
-        dtype: of their numbers, and so the model's.
+        side: number of points along each of the two axes.
+        device: device of the points.
+        dtype: dtype of the points, and so of the model.
     """
 
     def __init__(
@@ -193,8 +193,8 @@ class Points:
     def losses(self, model: nn.Module) -> dict[str, Tensor]:
         """Return the mean squares of residual, boundary (all steps) and initial value (first).
 
-        As in the paper's code, the derivative by a step's x or t is that of the sum of u over the
-        steps, which attention connects.
+        As in the paper's code, the derivative by x or t of a step is that of the sum of u over all
+        steps, as attention connects them.
         """
         x, t = self.x.detach().requires_grad_(), self.t.detach().requires_grad_()
         u = model(x, t)
@@ -222,5 +222,5 @@ class Points:
 
 
 def _sequences(values: Tensor) -> Tensor:
-    """Return values [...] of N points as [N, S, 1], the same in each step."""
+    """Return values [...] of N points as [N, S, 1], repeated in each step."""
     return values.reshape(-1, 1, 1).repeat(1, STEPS, 1)

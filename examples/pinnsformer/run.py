@@ -1,10 +1,10 @@
-r"""Solve differential equations with PINNsformer, one training an equation and an attention.
+r"""Solve differential equations with PINNsformer: a training for each equation and attention.
 
     python examples/pinnsformer/run.py --setting small
     python examples/pinnsformer/run.py --setting paper --equations convection \
         --attentions softmax polynomial:scale=dynamic --out pinnsformer
 
-The same command goes on where it was stopped. Beside the trainings it writes report.md.
+The same command continues a stopped run. Beside the trainings it writes report.md.
 """
 
 import json
@@ -44,15 +44,15 @@ PUBLISHED = {
 """Loss, rMAE and rMSE of Saratchandran et al. 2024, "Rethinking softmax", by attention."""
 CHECKPOINT, RESULTS = "checkpoint.pt", "results.json"
 KEPT = ("points", "test_points", "seed", "cross_attention")
-"""Settings that a training keeps when it goes on."""
+"""Settings that a continued training must keep."""
 
 
 @settings
 class RunSettings:
-    """Which trainings to make, and how long ones."""
+    """The equations, attentions and sizes of the trainings."""
 
     setting: str = option(
-        "small", "sizes to begin with; other flags go before it", presets=SETTINGS, metavar="NAME"
+        "small", "sizes to begin with; other flags win over it", presets=SETTINGS, metavar="NAME"
     )
     equations: tuple[str, ...] = option(
         tuple(EQUATIONS), "equations to solve", choices=tuple(EQUATIONS), several=True
@@ -85,13 +85,13 @@ class EquationTraining:
     """One training by L-BFGS with a strong Wolfe line search on all points at once.
 
     Args:
-        settings: of all trainings.
+        settings: settings of all trainings.
         equation: name of the equation.
-        attention: of the encoder.
+        attention: attention of the encoder.
 
     Raises:
         ConfigError: an attention cannot work here.
-        CheckpointError: the folder's checkpoint is damaged, or of other settings.
+        CheckpointError: the folder's checkpoint is damaged, or has other settings.
     """
 
     def __init__(self, settings: RunSettings, equation: str, attention: str) -> None:
@@ -122,7 +122,7 @@ class EquationTraining:
         self._restore()
 
     def run(self) -> None:
-        """Train up to the last step; the results are written at each checkpoint."""
+        """Train to the last step, and write the results at each checkpoint."""
         if self.results["steps"]:
             print(f"{self.folder}: go on from step {self.results['steps']}", flush=True)
         while self.results["steps"] < self.settings.steps and not self.results["diverged"]:
@@ -148,7 +148,7 @@ class EquationTraining:
         return loss
 
     def _save(self) -> None:
-        """Write the checkpoint, then the results with the errors of now."""
+        """Write the checkpoint, then the results with the present errors."""
         self.folder.mkdir(parents=True, exist_ok=True)
         course = self.results["course"]
         last = course[-1]["loss"] if course else None
@@ -178,13 +178,13 @@ class EquationTraining:
             self.results = found
         except CheckpointError:
             raise
-        except Exception as error:  # damaged files raise errors of many kinds
+        except Exception as error:  # a damaged file may raise any exception
             [reason, *_] = str(error).splitlines() or [type(error).__name__]
             raise CheckpointError(f"{path}: damaged ({reason}); remove it") from error
 
 
 def finite(value: Any) -> Any:
-    """Return a value of JSON with None for numbers that are not finite."""
+    """Return a JSON value with None in place of numbers that are not finite."""
     if isinstance(value, dict):
         return {name: finite(one) for name, one in value.items()}
     if isinstance(value, list):
@@ -195,7 +195,7 @@ def finite(value: Any) -> Any:
 def report(out: Path) -> str:
     """Return a table of all trainings in a folder, beside the published numbers.
 
-    Published are those of one attention for encoder and decoder.
+    The published numbers are for one attention in encoder and decoder.
     """
     counts, errors = ("points", "seed", "steps"), ("loss", "rMAE", "rMSE")
     columns = ["encoder", "decoder", *counts, "seconds", *errors, "published loss", *errors[1:]]
@@ -218,15 +218,15 @@ def report(out: Path) -> str:
 
 
 def run(settings: RunSettings) -> None:
-    """Make all trainings, one after the other, and the report after each.
+    """Run all trainings one after the other, and write the report after each.
 
     Raises:
         ConfigError: an attention cannot work here.
-        CheckpointError: a checkpoint is damaged, or of other settings.
+        CheckpointError: a checkpoint is damaged, or has other settings.
     """
     torch.set_num_threads(settings.threads)
     pairs = [(e, a) for e in settings.equations for a in settings.attentions]
-    for equation, attention in pairs:  # mistakes show before the first training
+    for equation, attention in pairs:  # check all before the first training
         EquationTraining(settings, equation, attention)
     for equation, attention in pairs:
         EquationTraining(settings, equation, attention).run()

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Pre-train on many classes of images, then judge few of them, and learn new ones. See README.md.
+# Pre-train on many classes of images, evaluate on a few, and learn new ones. See README.md.
 #   IMAGES=cifar10 examples/transfer/run.sh
 set -euo pipefail
 source "$(dirname "$0")/../usage.bash"
@@ -14,7 +14,7 @@ NEW_UPDATES=${NEW_UPDATES:-150}
 MODEL="--arch xcit_nano_12_p8_32 --attention sima --class-attention sima"
 TRAIN="--batch-size 64 --lr 1e-3 --clip-norm 1.0 --bf16 --valid-fraction 0.02 --no-epoch-checkpoints"
 
-# Links to the class folders: the new classes in one folder, all others in another.
+# Link the class folders: the new classes in one folder, all others in another.
 mkdir -p "$OUT"
 for part in train test; do
     from=$IMAGES/$part

@@ -2,8 +2,8 @@ r"""Measure Frobenius norms of attention in the checkpoints of a training.
 
     python examples/vision_study/norms.py CHECKPOINTS --data cifar10/test.zip --results norms.json
 
-Of every layer: the norm of the weights A, and that of the Jacobian of the map from scores to
-weights, means over heads and some test images.
+For every layer: the norm of the weights A, and the norm of the Jacobian of the map from scores to
+weights; both are means over heads and some test images.
 
 Reference: Saratchandran et al. 2024, "Rethinking softmax", Figures 2, 3, 6 and 7.
 """
@@ -28,13 +28,13 @@ from relu_nmt.config.files import WRITTEN, Files
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.recipes.images import evaluation_sets, write_results
 from relu_nmt.training.checkpoint import read_metadata
-from relu_nmt.vision.data_config import IMAGES
 from relu_nmt.vision.loading import ImageClassifier
+from relu_nmt.vision.training_config import IMAGES
 
 
 @settings
 class NormSettings:
-    """Which checkpoints, and which images."""
+    """The checkpoints and the images to measure."""
 
     folder: str = option(
         REQUIRED,
@@ -53,14 +53,14 @@ class NormSettings:
 def norms(attention: Attention, record: AttentionRecord) -> tuple[float, float]:
     """Return the norms of the weights and of the Jacobian, means over images and heads.
 
-    The Jacobian is that of the weights [Nq, Nk] of a head as a function of its scores.
+    The Jacobian belongs to the weights [Nq, Nk] of a head as a function of its scores.
 
     Args:
         attention: softmax, polynomial, or point-wise with ReLU.
-        record: of one pass, with weights.
+        record: record of one pass, with weights.
 
     Raises:
-        ConfigError: an attention of another kind.
+        ConfigError: the attention is of another kind.
     """
     weights = record.weights
     known = isinstance(attention, SoftmaxAttention | PolynomialAttention) or (
@@ -106,8 +106,8 @@ def checkpoints_of(folder: str) -> dict[int, Path]:
     """Return the checkpoints of a training by their number of updates, without averaged ones.
 
     Raises:
-        CheckpointError: one is damaged.
-        DataError: there are none.
+        CheckpointError: a checkpoint is damaged.
+        DataError: the folder has no checkpoint.
     """
     found = {}
     for path in sorted(Path(folder).glob("*.safetensors")):
@@ -120,14 +120,14 @@ def checkpoints_of(folder: str) -> dict[int, Path]:
 
 
 def pixels_of(classifier: ImageClassifier, data: str, count: int) -> Tensor:
-    """Return [B, 3, Y, X] of images from all over a set, normalised.
+    """Return normalised pixels [B, 3, Y, X] of images from all over a set.
 
     Raises:
         DataError: there are no images, or they are damaged.
     """
     images = next(iter(evaluation_sets((data,)).values()))
     count = min(count, len(images))
-    # Files are sorted by class.
+    # Spread the choice: files are sorted by class.
     spread = [number * len(images) // count for number in range(count)]
     views = [classifier.transform.evaluation(images.read(number)) for number in spread]
     return torch.from_numpy(np.stack(views))
@@ -138,7 +138,7 @@ def measured(path: Path, settings: NormSettings) -> list[dict[str, Any]]:
 
     Raises:
         CheckpointError: the checkpoint is damaged.
-        ConfigError: another attention.
+        ConfigError: the attention is of another kind.
         DataError: there are no images, or they are damaged.
     """
     classifier = ImageClassifier.from_checkpoint(path)
@@ -156,7 +156,7 @@ def measured(path: Path, settings: NormSettings) -> list[dict[str, Any]]:
 
 
 def run(settings: NormSettings) -> None:
-    """Measure all checkpoints and write what was found.
+    """Measure all checkpoints and write the norms.
 
     Raises:
         ReluNmtError: as :func:`checkpoints_of` and :func:`measured`.

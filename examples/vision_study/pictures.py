@@ -1,10 +1,10 @@
-r"""Show where attention looks: overlays on images, and heat maps of the weights.
+r"""Show the attention of image models: overlays on images, and heat maps of the weights.
 
     python examples/vision_study/pictures.py sima/checkpoint_last.safetensors \
         softmax/checkpoint_last.safetensors --data cifar10/test.zip --heat-maps 2.1 4.3
 
-An overlay has, for each patch i, the length over all channels of its query and of its key in one
-block; of SimA they are those normalised over the tokens. A heat map is the mean of a head's
+An overlay shows for each patch the length of its query and of its key in one block, over all
+channels; SimA's queries and keys are normalised over the tokens. A heat map is the mean of a head's
 weights over images. It writes pictures.html, overlays.csv and heat_maps.csv.
 
 Reference: Koohpayegani and Pirsiavash 2024, "SimA", Figure 3 (overlays); Saratchandran et al.
@@ -45,7 +45,7 @@ PANEL_INCHES = 1.9
 
 @settings
 class PictureSettings:
-    """Which models, on which images."""
+    """The models and the images of the pictures."""
 
     checkpoints: tuple[str, ...] = option(
         REQUIRED,
@@ -74,14 +74,14 @@ class PictureSettings:
 
 @dataclass
 class Pictures:
-    """What is shown of a model.
+    """The pictures of a model.
 
     Args:
-        name: the path of its checkpoint.
-        attention: of the blocks.
-        layer: the block of the overlays, from 0.
-        lengths: of queries and keys, [2, B, height, width].
-        heat_maps: [N, N] by block and head, from 0.
+        name: path of its checkpoint.
+        attention: attention of the blocks.
+        layer: index of the block of the overlays.
+        lengths: lengths of queries and keys, [2, B, height, width].
+        heat_maps: heat maps [N, N] by indices of block and head.
     """
 
     name: str
@@ -92,10 +92,10 @@ class Pictures:
 
 
 def blocks_of(classifier: ImageClassifier, path: str) -> list[Attention]:
-    """Return the attentions of all patches to all patches, block by block.
+    """Return the attentions between all patches, block by block.
 
     Raises:
-        ConfigError: the model has none such.
+        ConfigError: the model has no such attention.
     """
     config = classifier.model.config
     if config.family not in ("vit", "xcit"):
@@ -119,10 +119,10 @@ def lengths(attention: Attention, q: Tensor, k: Tensor, grid: Sequence[int]) -> 
     """Return the lengths over all channels of the queries and keys of the patches.
 
     Args:
-        attention: of SimA they are those normalised over the tokens.
-        q: [B, H, N, d], what the mechanism is given.
-        k: the same of the keys.
-        grid: height and width of the image in patches, the last ones of the N tokens.
+        attention: the attention; SimA normalises queries and keys over the tokens.
+        q: queries [B, H, N, d].
+        k: keys [B, H, N, d].
+        grid: height and width of the image in patches, the last of the N tokens.
 
     Returns:
         [2, B, height, width].
@@ -137,17 +137,17 @@ def lengths(attention: Attention, q: Tensor, k: Tensor, grid: Sequence[int]) -> 
 
 
 def saliency(sizes: Tensor, image_size: tuple[int, int]) -> Tensor:
-    """Return [B, Y, X] from 0 to 1 of lengths [B, height, width]: bilinear, then least to most."""
+    """Return lengths [B, height, width] as [B, Y, X], bilinear, scaled to 0 to 1."""
     full = F.interpolate(sizes[:, None], image_size, mode="bilinear", align_corners=False)[:, 0]
     low, high = full.amin((1, 2), keepdim=True), full.amax((1, 2), keepdim=True)
     return (full - low) / (high - low).clamp(min=torch.finfo(full.dtype).tiny)
 
 
 def heads_of(settings: PictureSettings, blocks: Sequence[Attention]) -> list[tuple[int, int]]:
-    """Return the blocks and heads of the heat maps, from 0.
+    """Return the indices of the blocks and heads of the heat maps.
 
     Raises:
-        ConfigError: there is no such head.
+        ConfigError: the model has no such head.
     """
     if not settings.heat_maps:
         return sorted({(min(1, len(blocks) - 1), 0), (len(blocks) - 1, 0)})
@@ -165,11 +165,11 @@ def heads_of(settings: PictureSettings, blocks: Sequence[Attention]) -> list[tup
 
 
 def pictures_of(path: str, settings: PictureSettings) -> tuple[Pictures, np.ndarray]:
-    """Return what a model shows, and the images [B, Y, X, 3] from 0 to 1 that it is shown on.
+    """Return the pictures of a model, and their images [B, Y, X, 3] from 0 to 1.
 
     Raises:
         CheckpointError: the checkpoint is damaged.
-        ConfigError: it has no such block or head.
+        ConfigError: the model has no such block or head.
         DataError: there are no images, or they are damaged.
     """
     classifier = ImageClassifier.from_checkpoint(path)
@@ -205,7 +205,7 @@ def pictures_of(path: str, settings: PictureSettings) -> tuple[Pictures, np.ndar
 
 
 def overlay_image(shown: Pictures, images: np.ndarray) -> str:
-    """Return the images and the lengths of queries and keys on them, for ``src``."""
+    """Return the images with overlays of the lengths, for the ``src`` of an image."""
     size = (images.shape[1], images.shape[2])
 
     def draw(figure: "Figure") -> None:
@@ -226,7 +226,7 @@ def overlay_image(shown: Pictures, images: np.ndarray) -> str:
 
 
 def heat_map_image(shown: Pictures) -> str:
-    """Return the heat maps side by side for ``src``; colours of signed ones part at 0."""
+    """Return the heat maps side by side, for ``src``; 0 is the middle colour of signed ones."""
 
     def draw(figure: "Figure") -> None:
         all_axes = figure.subplots(1, len(shown.heat_maps), squeeze=False)[0]

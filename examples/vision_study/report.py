@@ -13,8 +13,7 @@ from typing import Any
 from studies import Study
 
 from relu_nmt.applications.sweep.figures import Line, Panel, image
-from relu_nmt.applications.sweep.plan import shown_command
-from relu_nmt.applications.sweep.steps import DONE, Step, StepState
+from relu_nmt.applications.sweep.steps import DONE, Step, StepState, shown_command
 from relu_nmt.errors import DataError
 from relu_nmt.evaluation.significance import mean_interval
 from relu_nmt.io.page import LEAST_SEEDS, arms, csv_text, render_page
@@ -66,9 +65,9 @@ class Trained:
     """A training, done or not.
 
     Args:
-        step: the training.
-        state: how it ended.
-        record: its numbers by column of the CSV file, as far as they are known.
+        step: the step of the training.
+        state: its state.
+        record: its known numbers by column of the CSV file.
         course: its curves.
     """
 
@@ -79,7 +78,7 @@ class Trained:
 
 
 def read_trainings(folder: Path, study: Study) -> list[Trained]:
-    """Return what there is of a study, in the order of its variants and by seed.
+    """Return the trainings of a study, in the order of its variants and by seed.
 
     Raises:
         DataError: a file is damaged.
@@ -98,7 +97,7 @@ def _record(step: Step, state: StepState, study: Study) -> Record:
     name = step.model.attention
     record = {"row": "training", "variant": name, "model": study.variants[name].model}
     record |= {"seed": step.model.seed, "status": state.status}
-    with suppress(DataError):  # it has not come to results yet
+    with suppress(DataError):  # the training has no results yet
         result = TrainingResult.load(step.checkpoints)
         record |= {
             "updates": result.num_updates,
@@ -122,7 +121,7 @@ def _record(step: Step, state: StepState, study: Study) -> Record:
 
 
 def _course(step: Step) -> Course:
-    """Return the curves; the log alone has telemetry, the results alone no twice told updates."""
+    """Return the curves: telemetry is in the log only; the results have no repeated updates."""
     course = Course(str(step.model))
     for path in (step.path(".log"), step.checkpoints / FILE_NAME):
         with suppress(DataError):
@@ -138,7 +137,7 @@ def _course(step: Step) -> Course:
 def averages(trainings: Sequence[Trained], study: Study) -> list[Record]:
     """Return a record for each variant: means over the seeds that are done, and 95% intervals.
 
-    ``gain`` is its test accuracy minus that of the baseline, over the seeds that both have.
+    ``gain`` is the test accuracy minus that of the baseline, over the common seeds.
     """
     done = {
         name: {
@@ -173,13 +172,13 @@ def averages(trainings: Sequence[Trained], study: Study) -> list[Record]:
 
 
 def by_seed(trainings: Sequence[Trained], name: str, column: str) -> dict[int, float]:
-    """Return a column of the trainings of a variant that are done, by seed."""
+    """Return a column of the finished trainings of a variant, by seed."""
     own = [t.record for t in trainings if t.record["variant"] == name]
     return {one["seed"]: one[column] for one in own if one["status"] == DONE and column in one}
 
 
 def gains_of(trainings: Sequence[Trained], record: Record, study: Study) -> dict[int, float]:
-    """Return the test accuracy of a variant minus that of its baseline, of seeds that both have."""
+    """Return the test accuracy of a variant minus that of its baseline, by common seed."""
     names = record["variant"], study.baselines.get(record["model"], "")
     if names[0] == names[1]:
         return {}
@@ -190,11 +189,11 @@ def gains_of(trainings: Sequence[Trained], record: Record, study: Study) -> dict
 def curve_panels(
     trainings: Sequence[Trained], wanted: Mapping[tuple[str, str], str]
 ) -> list[Panel]:
-    """Return the plots of some curves over updates, a line a variant, means over its seeds.
+    """Return plots of curves over updates, with a line of means over seeds for each variant.
 
     Args:
-        trainings: of one model.
-        wanted: title by split and metric.
+        trainings: trainings of one model.
+        wanted: title of each curve, by split and metric.
     """
     names = list(dict.fromkeys(t.record["variant"] for t in trainings))
     panels = []
@@ -213,7 +212,7 @@ AXIS_PANELS = {"test_accuracy": "test top-1, %", "train_loss": "training loss, b
 
 
 def axis_panels(means: Sequence[Record], study: Study, trainings: Sequence[Trained]) -> list[Panel]:
-    """Return the plots over the study's axis, a line for what stands at no place of it."""
+    """Return the plots over the study's axis; a variant without a value on it is a level line."""
     places = {name: v.x for name, v in study.variants.items() if v.x is not None}
     ends = min(places.values()), max(places.values())
     styles = list(dict.fromkeys(v.line or name for name, v in study.variants.items()))
@@ -241,17 +240,17 @@ def axis_panels(means: Sequence[Record], study: Study, trainings: Sequence[Train
 
 
 def _mean(curves: Sequence[Mapping[int, float]]) -> dict[float, float]:
-    """Return the mean of curves at each update that all of them that have begun have come to."""
+    """Return the mean of the curves that have begun, at each update that all have reached."""
     curves = [curve for curve in curves if curve]
     shared = sorted(set.intersection(*map(set, curves))) if curves else []
     return {float(u): sum(curve[u] for curve in curves) / len(curves) for u in shared}
 
 
 def write_report(folder: Path, study: Study) -> None:
-    """Write the report of what there is.
+    """Write the report of the present trainings.
 
     Raises:
-        DataError: there is nothing, a file is damaged, or one cannot be written.
+        DataError: the folder has no training, a file is damaged, or one cannot be written.
     """
     trainings = read_trainings(folder, study)
     if not trainings:
@@ -275,12 +274,12 @@ def _page(study: Study, trainings: Sequence[Trained], means: Sequence[Record]) -
         caption = f"Over {study.axis}. Means over the seeds; a level line: without {study.axis}."
         caption += f" Bars: 95% intervals over seeds; dots: seeds, where fewer than {LEAST_SEEDS}."
         figures.append((caption, image(panels)))
-    # Of a study with an axis they would be too many lines; curves.csv has them all.
+    # Leave out the curves of a study with an axis: too many lines; curves.csv has them all.
     for model in () if study.axis else dict.fromkeys(t.record["model"] for t in trainings):
         own = [t for t in trainings if t.record["model"] == model]
-        for what, wanted in PLOTS.items():
+        for kind, wanted in PLOTS.items():
             if panels := curve_panels(own, wanted):
-                figures.append((f"{model}: {what}. {MEANING[what]}", image(panels)))
+                figures.append((f"{model}: {kind}. {MEANING[kind]}", image(panels)))
     environment = next((t.state.environment for t in trainings if t.state.environment), {})
     shown = ("cpu", "gpus", "OMP_NUM_THREADS", "relu_nmt", "revision", "torch", "python")
     facts = [(name, environment.get(name)) for name in shown]

@@ -1,13 +1,12 @@
-r"""Train what a study of the vision papers compares, and report.
+r"""Run the trainings of a study of the vision papers, and report on them.
 
     python examples/vision_study/run.py comparison cifar10 --seeds 1 2 3 --jobs 4
     python examples/vision_study/run.py comparison imagenet --setting paper \
         --gpus 0,1,2,3 --training-processes 4
 
-What stands behind -- goes to every relu-nmt-vision-train. The same command goes on where it was
-stopped; trainings that are done are not run again, failed ones are. After each training it writes
-report.html, results.csv and curves.csv. Exit code 1: a training failed (one that diverged is a
-result).
+The flags behind -- go to every relu-nmt-vision-train. The same command continues a study. It
+runs failed trainings again, and finished ones not. After each training it writes report.html,
+results.csv and curves.csv. Exit code 1: a training failed (one that diverged is a result).
 """
 
 import argparse
@@ -21,9 +20,15 @@ from studies import STUDIES, Study
 
 from relu_nmt.applications.sweep.cluster import make_runner
 from relu_nmt.applications.sweep.environment import describe_environment, probe
-from relu_nmt.applications.sweep.plan import arguments_of, launched, tool
 from relu_nmt.applications.sweep.settings import JobsConfig
-from relu_nmt.applications.sweep.steps import Command, Step, SweepModel
+from relu_nmt.applications.sweep.steps import (
+    Command,
+    Step,
+    SweepModel,
+    arguments_of,
+    launched,
+    tool,
+)
 from relu_nmt.cli.command import make_parser, run_command
 from relu_nmt.config import REQUIRED, add_settings, group, option, read_settings, settings
 from relu_nmt.errors import ConfigError, DataError
@@ -35,7 +40,7 @@ TESTS = ("test", "val", "valid", "validation")
 
 @settings
 class StudySettings:
-    """Which study, on what, and how its trainings are run."""
+    """The study, its images, and the processes of its trainings."""
 
     study: str = option(
         REQUIRED,
@@ -80,10 +85,10 @@ class StudySettings:
     )
 
     def check(self) -> None:
-        """See that the variants are of this study.
+        """Check that the study has these variants.
 
         Raises:
-            ConfigError: one is not.
+            ConfigError: a variant is unknown.
         """
         known = STUDIES[self.study].names(self.setting)
         if unknown := set(self.variants).difference(known):
@@ -99,10 +104,10 @@ class StudySettings:
 
 
 def plan(settings: StudySettings) -> list[Step]:
-    """Return the trainings, all of a seed before those of the next one.
+    """Return the trainings, all trainings of a seed before those of the next seed.
 
     Raises:
-        DataError: there are no images, or no file of classes.
+        DataError: images, or the file of classes, are missing.
     """
     study = STUDIES[settings.study]
     train, test = (_part(settings.data, names) for names in (("train",), TESTS))
@@ -127,7 +132,7 @@ def _part(data: str, names: Sequence[str]) -> str:
     """Return the folder or zip file of training or test images.
 
     Raises:
-        DataError: there is none.
+        DataError: the folder has no such part.
     """
     paths = [Path(data, f"{name}{ending}") for name in names for ending in ("", ".zip")]
     found = next((path for path in paths if path.exists()), None)
@@ -163,7 +168,7 @@ def _train(settings: StudySettings, study: Study, step: Step, data: str) -> Comm
 
 
 def _evaluate(step: Step, data: str, classes: str) -> Command:
-    """Return the command for the accuracy after the last update, the same budget for all."""
+    """Return the command for the accuracy after the last update: the same budget for all."""
     checkpoint = str(step.checkpoints / "checkpoint_last.safetensors")
     results = ("--data", data, "--results", str(step.folder / ACCURACY), "--no-progress-bar")
     only = ("--classes", classes) if classes else ()
@@ -178,11 +183,11 @@ def _measure(step: Step, data: str) -> Command:
 
 
 def run(settings: StudySettings) -> int:
-    """Make the trainings that are not done, and the report after each; return the exit code.
+    """Run the trainings that are not done, with a report after each; return the exit code.
 
     Raises:
-        ConfigError: a flag is wrong, or a training was begun with others.
-        DataError: there are no images, or a file is damaged or cannot be written.
+        ConfigError: a flag is wrong, or a training began with other flags.
+        DataError: images are missing, or a file is damaged or cannot be written.
     """
     folder = settings.folder
     study = STUDIES[settings.study]
@@ -193,7 +198,7 @@ def run(settings: StudySettings) -> int:
     steps = plan(settings)
     parser = make_parser("relu-nmt-vision-train", "")
     add_settings(parser, ImageTrainingSettings)
-    for step in steps:  # mistakes show before the first training
+    for step in steps:  # check all before the first training
         read_settings(ImageTrainingSettings, parser.parse_args(arguments_of(step.commands[0])))
     environment = describe_environment(probe([], [])["gpus"])
     runner = make_runner(steps, settings.running, environment, folder)

@@ -1,4 +1,4 @@
-"""What each study compares: variants, which are flags of relu-nmt-vision-train, in two settings."""
+"""The studies: each compares variants, sets of flags of relu-nmt-vision-train, in two settings."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Variant:
-    """What is trained once a seed.
+    """A variant: one training for each seed.
 
     Args:
-        flags: of relu-nmt-vision-train, those in which it differs.
-        model: which of the setting's models it is.
-        published: the paper's top-1 in percent, and of which model.
-        line: of the plot over the study's axis, and
-        x: its place there; None for one that the axis does not concern.
+        flags: its own flags of relu-nmt-vision-train.
+        model: name of one of the setting's models.
+        published: the paper's top-1 in percent, and the name of the paper's model.
+        line: its line in the plot over the study's axis.
+        x: its value on the axis; None for a variant outside the axis.
     """
 
     flags: str
@@ -25,14 +25,14 @@ class Variant:
 
 @dataclass(frozen=True)
 class Setting:
-    """How all variants are trained.
+    """The models and flags of all variants in one setting.
 
     Args:
-        models: flags by the name of a model; variants of others are not in this setting.
-        flags: of all; those of ``paper`` have the papers' images of an update and learning rate
+        models: flags by the name of a model; variants of other models are not in this setting.
+        flags: flags of all variants; ``paper`` has the papers' images per update and learning rate
             with four processes.
-        updates: of a training; None if a recipe's epochs say it.
-        valid_fraction: share of the training images that is held out for the curves.
+        updates: updates of a training; None for the epochs of a recipe.
+        valid_fraction: share of the training images held out for the curves.
     """
 
     models: Mapping[str, str]
@@ -46,15 +46,15 @@ class Study:
     """A question, and the trainings that answer it.
 
     Args:
-        title: of the report.
-        question: in a sentence or two.
+        title: title of the report.
+        question: the question in one or two sentences.
         source: paper and its tables or figures.
-        variants: by the names that the report has.
+        variants: variants by their names in the report.
         settings: ``small`` and ``paper``.
-        baselines: by the name of a model, the variant that its others are compared with.
-        axis: what the variants differ in by degrees, if they do; the report has plots over it.
-        log_axis: whether it is logarithmic.
-        norms: also measure norms of attention in the checkpoints, ten of which are kept.
+        baselines: baseline variant by the name of a model.
+        axis: name of a quantity by which the variants differ, if any; the report has plots over it.
+        log_axis: whether the axis is logarithmic.
+        norms: also measure norms of attention in the last ten checkpoints.
     """
 
     title: str
@@ -82,7 +82,9 @@ _COMPARISON = Study(
     "Pirsiavash 2024, Table 1",
     {
         "softmax": Variant("--attention softmax", published="79.8, DeiT-S; 81.5, DeiT-B"),
-        "softmax qk-norm": Variant("--attention softmax:qk_norm=true"),  # as relu/L has it
+        "softmax qk-norm": Variant(
+            "--attention softmax:qk_norm=true"
+        ),  # the learning rate of relu/L
         "relu/L": Variant("--attention pointwise:h=relu,alpha=1"),
         "relu unscaled": Variant("--attention pointwise:h=relu,alpha=0"),
         "x^3 fixed": Variant("--attention polynomial:scale=fixed", published="81.4, DeiT-B"),
@@ -117,13 +119,13 @@ ALPHAS = (0.0, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
 _NORMED = {"softmax qk-norm": "softmax:qk_norm=true"}
 
 
-def _alpha(what: str, options: str, softmax: Mapping[str, str]) -> Study:
+def _alpha(title: str, options: str, softmax: Mapping[str, str]) -> Study:
     """Return the study of the exponent of the length for all maps.
 
     Args:
-        what: of the title.
-        options: of all pointwise attentions.
-        softmax: by name, specs that they are compared with; the first is the baseline.
+        title: second half of the title.
+        options: options of all pointwise attentions.
+        softmax: specs to compare with by name; the first one is the baseline.
     """
     variants = {name: Variant(f"--attention {spec}") for name, spec in softmax.items()}
     for h in MAPS:
@@ -131,7 +133,7 @@ def _alpha(what: str, options: str, softmax: Mapping[str, str]) -> Study:
             flags = f"--attention pointwise:h={h},alpha={alpha:g},{options}"
             variants[f"{h} / L^{alpha:g}"] = Variant(flags, line=h, x=alpha)
     return Study(
-        f"The power of the length, {what}",
+        f"The power of the length, {title}",
         "Maps of the scores h in place of softmax, divided by L^alpha: is alpha near 1 the best "
         "for every h, and identity worse than the others?",
         "Wortsman et al. 2023, Figures 2 to 4",
@@ -140,7 +142,7 @@ def _alpha(what: str, options: str, softmax: Mapping[str, str]) -> Study:
             "small": Setting({"ViT": f"--arch vit_ti {_SMALL}"}, _SHORT, updates=400),
             "paper": Setting(
                 {"ViT": "--arch vit_small_bigvision_i21k --recipe bigvision_i21k"},
-                # What the paper's code sets for S/16; the recipe has B/16's.
+                # Use the values of the paper's code for S/16; the recipe has those of B/16.
                 "--rand-augment-magnitude 0 --mixup 0 --update-freq 2 --bf16 --num-workers 8",
                 valid_fraction=0.001,
             ),
@@ -162,7 +164,7 @@ def _patches(arch: str, sides: Mapping[int, str]) -> dict[str, str]:
 def _scale() -> Study:
     """Return the study of the cube's constant divisor for several numbers of patches."""
     small = _patches("--arch vit_ti --image-size 32", {64: "4", 16: "8", 8: "8x16", 4: "16"})
-    # 256 patches are in the paper's setting alone: in the small one they would take too long.
+    # Leave 256 patches to the paper's setting: in the small one they would take too long.
     sides = {256: "4", 64: "8", 16: "16", 8: "16x32", 4: "32"}
     large = _patches("--arch vit_ti --image-size 64", sides)
     variants = {}
@@ -213,8 +215,8 @@ def _table_5(whose: Sequence[str], power: int | None = None, scale: str = "") ->
 
 def _degrees() -> Study:
     """Return the study of the power of the scores, with each kind of scale, in three families."""
-    # The paper's scale is 1/14 in Swin, too, though its windows have 49 patches, not 196.
-    models = {  # the attention that the paper replaces, its polynomial, and whose numbers are shown
+    # The paper's scale is 1/14 in Swin too, although its windows have 49 patches, not 196.
+    models = {  # replaced attention, its polynomial, and the source of the numbers
         "ViT": ("softmax", "polynomial:", "", ("DeiT-B", "ViT-B")),
         "Swin": ("softmax", "polynomial:", "", ()),
         "Swin-B": ("softmax", "polynomial:", ",length=196", ("Swin-B",)),
@@ -314,7 +316,8 @@ def _sima() -> Study:
         for name, spec, published in (("softmax", "softmax", softmax), ("SimA", "sima", sima)):
             shown = f"{published}, DeiT-S" if published else ""
             variants[f"{name}, {model}"] = Variant(f"--attention {spec}", f"ViT, {model}", shown)
-    narrow = "ViT, heads of 32"  # as in SOFT's paper: in wider ones its kernels are too small
+    # Narrow heads, as in SOFT's paper: for wider ones its kernels are too small.
+    narrow = "ViT, heads of 32"
     variants["softmax, heads of 32"] = Variant("--attention softmax", narrow)
     variants["SOFT"] = Variant("--attention soft", narrow, "79.3, among models of 13M")
     variants["SOFT, normalised"] = Variant("--attention soft:normalized=true", narrow)
@@ -335,7 +338,7 @@ def _sima() -> Study:
             "XCiT, no LPI",
             "80.9, XCiT-S12/16" if name == "SimA" else "",
         )
-    others = {  # in the paper's setting alone
+    others = {  # only in the paper's setting
         "XCiT-T24/16": ("xca", "79.4", "79.8"),
         "XCiT-T12/8": ("xca", "79.7", "79.4"),
         "CvT-13": ("softmax", "81.6", "81.4"),

@@ -3,8 +3,8 @@ r"""Time attention blocks by number of tokens N and width D.
     python examples/vision_study/timings.py
     python examples/vision_study/timings.py --setting paper      # on a GPU
 
-SimA is timed in both orders of its products, and softmax as plain products, as the other attentions
-are, and by PyTorch's fused kernel. It writes timings.html and timings.csv.
+SimA runs in both orders of its products. Softmax runs as plain products, like the other attentions,
+and by PyTorch's fused kernel. The script writes timings.html and timings.csv.
 
 Reference: Koohpayegani and Pirsiavash 2024, "SimA", Figure 1 and section 4: one block, products in
 the order (Q K^T) V, and on a GPU up to images of 1,536 pixels and D = 8192.
@@ -52,7 +52,7 @@ SPECS = {
     "efficient": "efficient",
     "cosFormer": "cosformer",
 }
-"""Attentions by the names of the table; those of Koohpayegani and Pirsiavash 2024 and others."""
+"""Attentions by their names in the table: those of Koohpayegani and Pirsiavash 2024, and others."""
 PUBLISHED = {
     (256, 64): {
         PLAIN: (177.4, 35.8, 180.6),
@@ -69,7 +69,7 @@ PUBLISHED = {
 """Milliseconds on Jetson Nano, Apple M1 and Raspberry Pi 4, by N and D."""
 PUBLISHED_HEADS = 8
 READINGS = {"D of all heads": 1, "D of each head": PUBLISHED_HEADS}
-"""What D can mean there, and the width of all heads in D."""
+"""The two readings of D in the paper, with the width of all heads in D."""
 SETTINGS: dict[str, dict[str, Any]] = {
     "small": {},
     "paper": {
@@ -83,10 +83,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 @settings
 class TimingSettings:
-    """What is timed, and how often."""
+    """The attentions, the sizes and the number of runs."""
 
     setting: str = option(
-        "small", "sizes to begin with; other flags go before it", presets=SETTINGS, metavar="NAME"
+        "small", "sizes to begin with; other flags win over it", presets=SETTINGS, metavar="NAME"
     )
     attentions: tuple[str, ...] = option(
         tuple(SPECS),
@@ -111,10 +111,10 @@ class TimingSettings:
     out: str = option("vision-study/timings", "folder of the report", metavar="DIR")
 
     def check(self) -> None:
-        """See that widths can be split into heads.
+        """Check that the heads divide every width.
 
         Raises:
-            ConfigError: one cannot.
+            ConfigError: a width is no multiple of the heads.
         """
         for width in self.widths:
             if width % self.heads:
@@ -126,10 +126,10 @@ class Size:
     """A problem: images of N tokens and D channels in H heads.
 
     Args:
-        tokens: N.
-        width: D of all heads together.
-        heads: H.
-        part: of the report: which of its tables or plots it belongs to.
+        tokens: number N of tokens.
+        width: width D of all heads together.
+        heads: number H of heads.
+        part: table or plot of the report that shows it.
     """
 
     tokens: int
@@ -139,7 +139,7 @@ class Size:
 
 
 class TokensFirst(SimAAttention):
-    """SimA as (Q K^T) V, which takes N^2 D products."""
+    """SimA as (Q K^T) V, with N^2 D products."""
 
     def channels_first(self, num_queries: int, num_keys: int) -> bool:
         """Return False."""
@@ -147,7 +147,7 @@ class TokensFirst(SimAAttention):
 
 
 class ChannelsFirst(SimAAttention):
-    """SimA as Q (K^T V), which takes N D^2 / H products."""
+    """SimA as Q (K^T V), with N D^2 / H products."""
 
     def channels_first(self, num_queries: int, num_keys: int) -> bool:
         """Return True."""
@@ -162,9 +162,9 @@ def make_block(name: str, size: Size, device: torch.device) -> Callable[[Tensor]
     """Return a block: the projections and the attention between them.
 
     Args:
-        name: of an attention in ``SPECS``.
-        size: of the problem.
-        device: where it computes.
+        name: name of an attention in ``SPECS``.
+        size: size of the problem.
+        device: device of the block.
 
     Raises:
         ConfigError: the attention cannot work at this size.
@@ -187,7 +187,8 @@ def make_block(name: str, size: Size, device: torch.device) -> Callable[[Tensor]
 def timed(size: Size, settings: TimingSettings, device: torch.device) -> dict[str, list[float]]:
     """Return the milliseconds of all runs of each attention.
 
-    They take turns, so that all meet the same state of the machine; a first turn is not counted.
+    The attentions take turns, so that all meet the same state of the machine. The first turn does
+    not count.
 
     Raises:
         ConfigError: an attention cannot work at this size.
@@ -208,7 +209,7 @@ def timed(size: Size, settings: TimingSettings, device: torch.device) -> dict[st
 
 
 def sizes_of(settings: TimingSettings) -> list[Size]:
-    """Return the problems: the paper's in both readings of D, and those of the two plots."""
+    """Return the sizes: the paper's in both readings of D, and those of the two plots."""
     sizes = []
     for tokens, width in PUBLISHED:
         for part, factor in READINGS.items():
@@ -235,7 +236,7 @@ def panels_of(rows: Sequence[Mapping[str, Any]]) -> list[Panel]:
 
 
 def table_of(rows: Sequence[Mapping[str, Any]], tokens: int, width: int) -> dict[str, Any]:
-    """Return the table of a problem of the paper: medians of each attention, and the paper's."""
+    """Return the table of a size of the paper: the medians of each attention, and the paper's."""
     own: dict[str, list[float]] = {}
     for part, factor in READINGS.items():
         for row in rows:
@@ -286,7 +287,7 @@ def run(settings: TimingSettings) -> None:
     name = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
     torch.set_num_threads(settings.threads)
     sizes, rows = sizes_of(settings), []
-    for size in sizes:  # mistakes show before the first run
+    for size in sizes:  # check all before the first run
         for attention in settings.attentions:
             make_block(attention, size, torch.device("meta"))
     for size in sizes:

@@ -1,8 +1,11 @@
 """Attention mechanisms, shared by translation and vision.
 
-Every mechanism is one file, listed here by name. ``attentions.get(name)`` returns its class;
-listing the names imports nothing. A mechanism of one's own registers itself with
-``@attentions.register("name")``; :func:`relu_nmt.attention.base.build_attention` makes one by name.
+Start with ``naive.py``, which has every mechanism as a short function; then read ``reluformer.py``,
+``pointwise.py`` and ``regulariser.py``.
+
+A mechanism is listed here by name with its file. ``attentions.get(name)`` imports the file and
+returns the class. Your own class registers itself with ``@attentions.register("name")``.
+:func:`relu_nmt.attention.base.build_attention` makes a mechanism by name.
 
 Example:
     >>> "reluformer" in attentions.names()

@@ -1,4 +1,4 @@
-"""The interface that every attention mechanism has, and how one is made from its name.
+"""The interface that every attention mechanism has, and a function that makes one by name.
 
 Shapes: ``B`` batch, ``H`` heads, ``Nq`` and ``Nk`` query and key length, ``d`` head width.
 """
@@ -22,29 +22,25 @@ from relu_nmt.config import option
 from relu_nmt.errors import ConfigError
 
 QK_NORM_EPSILON = 1e-6
-NULL_SUM = 1e-6
-"""A row whose weights sum to no more than this is a null row: it has no entropy."""
 
 
 @dataclass(frozen=True)
 class Capabilities:
-    """Where a mechanism can work and what it can give.
-
-    A causal mechanism also decodes step by step: its row i depends on keys 0 .. i only.
+    """Slots that a mechanism can serve, and results that it can return.
 
     Args:
-        causal: it can hide later keys, as the decoder's self-attention must.
-        cross: queries and keys may come from different sequences, and each query's output is its
-            own; so queries may come one at a time.
-        fewer_keys: there may be fewer keys than queries, where all queries come at once.
-        weights: there is a matrix of weights [Nq, Nk] to return and to drop from.
-        scores: its weights are a map of scores q k, so that a bias can be added to them and
-            queries and keys can be rotated by their positions.
+        causal: it can hide later keys, as the decoder's self-attention must. Row i depends on keys
+            0 .. i only, so that it also decodes step by step.
+        cross: queries and keys may come from different sequences, and queries one at a time.
+        fewer_keys: all queries at once may have fewer keys than there are queries.
+        weights: it has a matrix of weights [Nq, Nk], for dropout and to return.
+        scores: its weights are a map of scores q k, so that a position scheme can add a bias to
+            them or rotate queries and keys.
         non_negative: its weights are never negative, so that they have an entropy and can be
             regularised.
         fixed_length: an option bounds the number of keys.
         permutation_invariant: permuting keys and values together changes nothing.
-        double_backward: gradients can be differentiated again (with the reference back end).
+        double_backward: the reference back end has second derivatives.
         reason: why it has no causal or cross form, for the error message.
     """
 
@@ -62,11 +58,11 @@ class Capabilities:
 
 @dataclass(frozen=True)
 class Need:
-    """What a caller wants besides the output; asking for less allows faster code.
+    """Results that a caller wants besides the output; asking for less allows faster code.
 
     Args:
         statistics: sum and entropy of each row of weights, differentiable, for the regulariser.
-        telemetry: also the further statistics of the rows, for the log.
+        telemetry: all statistics of :class:`RowStatistics`, for the log.
         weights: the weights themselves.
     """
 
@@ -75,7 +71,7 @@ class Need:
     weights: bool = False
 
     def __or__(self, other: "Need") -> "Need":
-        """Return what either wants."""
+        """Return the union of both."""
         return Need(
             self.statistics or other.statistics,
             self.telemetry or other.telemetry,
@@ -84,7 +80,7 @@ class Need:
 
     @property
     def rows(self) -> bool:
-        """Return whether any statistics of the rows are asked for."""
+        """True if any statistics of the rows are wanted."""
         return self.statistics or self.telemetry
 
 
@@ -93,7 +89,7 @@ NOTHING = Need()
 
 @dataclass(slots=True)
 class AttentionProblem:
-    """What a mechanism is given: out_i = sum_j w_ij v_j, and what else is wanted.
+    """One call of a mechanism: the inputs of out_i = sum_j w_ij v_j and the results wanted.
 
     Args:
         attention: the mechanism.
@@ -101,9 +97,9 @@ class AttentionProblem:
         k: [B, H, Nk, d].
         v: [B, H, Nk, dv].
         visibility: which keys each query may see.
-        bias: of the scores, perhaps.
+        bias: added to the scores.
         dropout: probability of dropping a weight; statistics are those before dropout.
-        need: what to return besides the output.
+        need: results wanted besides the output.
     """
 
     attention: "Attention"
@@ -120,12 +116,13 @@ class AttentionProblem:
 class RowStatistics:
     """Statistics of the weights of each query row, before dropout, float32, [B, H, Nq].
 
+    :mod:`relu_nmt.attention.statistics` defines them.
+
     Args:
-        total: S, the sum of the weights of the row; differentiable if statistics were needed.
-        entropy: H in nats, of the weights divided by their sum; likewise; 0 in a null row.
-            ``None`` where weights may be negative.
-        zero_fraction: share of the visible keys whose weight is exactly zero; with telemetry.
-        largest: the largest absolute weight of the row; with telemetry.
+        total: ``sum``; differentiable if ``Need.statistics`` was set.
+        entropy: likewise; ``None`` where weights may be negative.
+        zero_fraction: only with telemetry.
+        largest: only with telemetry.
     """
 
     total: Tensor
@@ -136,12 +133,12 @@ class RowStatistics:
 
 @dataclass
 class AttentionOutput:
-    """What attention returns.
+    """The results of one call of a mechanism.
 
     Args:
         values: [B, H, Nq, d], the weighted sums of the values.
-        weights: [B, H, Nq, Nk] before dropout, if asked for.
-        rows: the row statistics, if asked for.
+        weights: [B, H, Nq, Nk] before dropout, if wanted.
+        rows: the row statistics, if wanted.
     """
 
     values: Tensor
@@ -151,41 +148,37 @@ class AttentionOutput:
 
 @configuration.settings(flags=False)
 class AttentionConfig:
-    """The settings that every mechanism has; one with more subclasses this."""
+    """Settings that every mechanism has; a mechanism with more of them subclasses this."""
 
     _: KW_ONLY
     qk_norm: bool = option(False, "LayerNorm of the queries and keys of each head")
 
 
 class Attention(nn.Module):
-    """One attention mechanism, for all heads of one multi-head module.
+    """One attention mechanism, for all H heads of width d of one multi-head module.
 
-    A mechanism subclasses this in a file of its own, defines :meth:`attend`, registers itself with
-    ``@attentions.register("name")`` and is listed in ``relu_nmt/attention/__init__.py`` (or in a
-    file of the user's). Query scaling by d^(-1/2) belongs to the mechanism.
-
-    Args:
-        config: an instance of the class's ``Config``.
-        num_heads: H.
-        head_dim: d.
-        dropout: probability of dropping a weight in training.
+    A mechanism subclasses this in a file of its own and defines :meth:`attend`. It registers itself
+    with ``@attentions.register("name")``, and is listed in ``relu_nmt/attention/__init__.py`` or
+    comes by ``--user-module``. ``config`` is an instance of its ``Config``, ``dropout`` the
+    probability of dropping a weight in training. The mechanism itself scales the queries by
+    d^(-1/2).
 
     Attributes:
-        name: the registered one, as it was asked for.
-        slot: ``encoder``, ``decoder`` (self-attention) or ``cross``, and
-        layer: the index of the layer, from 0, if it was made for a model.
+        name: the registered name.
+        slot: ``encoder``, ``decoder`` (self-attention) or ``cross``.
+        layer: index of the layer, from 0.
         backend: the name of one of ``backends``, or ``auto``; never stored.
     """
 
     Config: ClassVar[type] = AttentionConfig
     capabilities: Capabilities = Capabilities()
     backends: ClassVar[Mapping[str, Backend]] = {}
-    """The ways to compute it, by name, see :mod:`relu_nmt.attention.kernels`; none where
-    its code is the only one, which answers to ``reference``."""
+    """Back ends by name, see :mod:`relu_nmt.attention.kernels`. A mechanism without any has one
+    way to compute it, which is called ``reference``."""
     shares_queries_and_keys: ClassVar[bool] = False
-    """True if keys are the queries: made by one projection, with one gain of ``qk_norm``."""
+    """True if the queries are also the keys: one projection, and one gain of ``qk_norm``."""
     exact: ClassVar[bool] = False
-    """True if it gets float32 or float64 even under autocast: half precision would underflow."""
+    """True if inputs become float32 (or stay float64): half precision would underflow."""
 
     def __init__(self, config: Any, num_heads: int, head_dim: int, dropout: float) -> None:
         super().__init__()
@@ -195,11 +188,11 @@ class Attention(nn.Module):
         self.dropout = dropout
         self.backend = "auto"
         self.name, self.slot, self.layer = type(self).__name__, "encoder", 0
-        # Somebody's own settings may be without the option.
+        # Make the gains of qk_norm; settings of a user's mechanism may lack the option.
         normalized = getattr(config, "qk_norm", False)
         self.query_gain = nn.Parameter(torch.ones(head_dim)) if normalized else None
-        has_own = normalized and not self.shares_queries_and_keys
-        self.key_gain = nn.Parameter(torch.ones(head_dim)) if has_own else None
+        separate = normalized and not self.shares_queries_and_keys
+        self.key_gain = nn.Parameter(torch.ones(head_dim)) if separate else None
 
     def forward(
         self,
@@ -218,12 +211,13 @@ class Attention(nn.Module):
             k: [B, H, Nk, d] keys, from :meth:`map_keys`.
             v: [B, H, Nk, d] values.
             visibility: which keys each query may see. A query that sees none gets output 0.
-            bias: of the scores, if the mechanism has any (``capabilities.scores``).
-            need: what to return besides the output.
+            bias: added to the scores; needs ``capabilities.scores``.
+            need: results wanted besides the output.
 
         Raises:
-            ConfigError: the mechanism cannot use the bias, or has not what is needed.
+            ConfigError: the mechanism has no scores for the bias, or no weights to return.
         """
+        # Refuse a bias or weights that the mechanism does not have.
         if bias is not None and not self.capabilities.scores:
             raise ConfigError(
                 f"{self.name} attention has no scores to add a position bias to; choose another "
@@ -231,10 +225,12 @@ class Attention(nn.Module):
             )
         if need.weights and not self.capabilities.weights:
             raise ConfigError(f"{self.name} attention has no weights [queries, keys] to show")
+        # Weights are dropped in training only.
         dropout = self.dropout if self.training else 0.0
         problem = AttentionProblem(self, q, k, v, visibility, bias, dropout, need)
         if not self.exact:
             return self.attend(problem)
+        # An exact mechanism computes in float32 or wider, and returns the dtype of its values.
         with without_autocast(q.device):
             dtype = torch.promote_types(v.dtype, torch.float32)
             problem.q, problem.k, problem.v = q.to(dtype), k.to(dtype), v.to(dtype)
@@ -243,21 +239,21 @@ class Attention(nn.Module):
         return output
 
     def attend(self, problem: AttentionProblem) -> AttentionOutput:
-        """Return the outputs and what else the problem asks for; see :meth:`forward`."""
+        """Return the outputs and the other results that the problem wants; see :meth:`forward`."""
         raise TypeError(f"{type(self).__name__} must define attend")
 
     def weights(self, problem: AttentionProblem) -> Tensor:
         """Return the weights [B, H, Nq, Nk], float32 or wider, 0 where hidden.
 
-        :mod:`relu_nmt.attention.kernels.rows` asks for them, perhaps for some of the queries.
+        :mod:`relu_nmt.attention.kernels.rows` calls it, for all queries or a block of them.
         """
         raise TypeError(f"{type(self).__name__} must define weights")
 
     def map_queries(self, q: Tensor) -> Tensor:
         """Map projected queries [B, H, Nq, d], each on its own, before anything else.
 
-        With ``qk_norm`` it is a LayerNorm over d with a gain [d], without a bias (eps 1e-6), as for
-        the keys; so |q k| <= d at gain 1.
+        ``qk_norm`` is a LayerNorm over d with a gain [d] and no bias (eps 1e-6), for queries and
+        keys; so |q k| <= d at gain 1.
         """
         return _layer_norm(q, self.query_gain)
 
@@ -269,20 +265,16 @@ class Attention(nn.Module):
     def finish(self, joined: Tensor, x: Tensor) -> Tensor:
         """Map the joined heads before the output projection, such as by a norm or a gate.
 
-        Each vector is mapped by itself: in decoding those of several searches come in one row.
+        It must map each vector by itself, as decoding joins the vectors of several searches.
 
         Args:
             joined: [B, Nq, D], the values of all heads.
-            x: [B, Nq, D], what the queries were made of.
+            x: [B, Nq, D], the states from which the queries were projected.
         """
         return joined
 
     def most_keys(self, causal: bool) -> int | None:
-        """Return the most keys that it can attend to; None for any number.
-
-        Args:
-            causal: whether it is the decoder's self-attention.
-        """
+        """Return the largest number of keys, in ``causal`` use or not; None for any number."""
         return None
 
 
@@ -295,16 +287,10 @@ def build_attention(
     dropout: float,
     flag: str | None = None,
 ) -> Attention:
-    """Make the attention that ``spec`` names.
+    """Make the attention that ``spec`` names, for a slot of a layer (from 0).
 
-    Args:
-        spec: name and options.
-        slot: ``encoder``, ``decoder`` or ``cross``.
-        layer: index of the layer, from 0.
-        num_heads: H.
-        head_dim: d.
-        dropout: probability of dropping a weight in training.
-        flag: which one names the attention; by default that of the slot in a translation model.
+    The slot is ``encoder``, ``decoder`` or ``cross``. Errors name ``flag``, by default
+    ``--SLOT-attention``.
 
     Raises:
         ConfigError: unknown name or option, or the mechanism cannot work in this slot.
@@ -312,11 +298,12 @@ def build_attention(
     flag = flag or f"--{slot}-attention"
     kind = attentions.get(spec.name)
     able = kind.capabilities
+    # Refuse a slot that the mechanism cannot serve, and list those that can.
     missing = {"decoder": "causal", "cross": "cross"}.get(slot)
     if missing and not getattr(able, missing):
         names = attentions.names()
         others = [n for n in names if getattr(attentions.get(n).capabilities, missing)]
-        # Named by what is to be set, as the other slots may keep it.
+        # Name the flag of this slot: the other slots may keep the mechanism.
         raise ConfigError(
             f"--{slot}-attention {spec.name}: it has no {missing} form"
             + (f", since {able.reason}" if able.reason else "")
@@ -326,6 +313,7 @@ def build_attention(
         raise ConfigError(
             f"--attention-dropout {dropout:g}: {spec.name} has no weights to drop; set it to 0"
         )
+    # Make the mechanism from its options, and tell it its slot and layer.
     try:
         config: Any = configuration.from_flat(kind.Config, spec.options)
         attention = kind(config, num_heads, head_dim, dropout)
@@ -339,15 +327,13 @@ def _layer_norm(x: Tensor, gain: Tensor | None) -> Tensor:
     if gain is None:
         return x
     exact = x.to(gain.dtype)
-    # Back to the dtype of the values: under autocast norms return float32.
+    # Under autocast norms return float32.
     return F.layer_norm(exact, gain.shape, gain, None, QK_NORM_EPSILON).to(x.dtype)
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager:
-    """Return a context in which products are of the numbers that they are given.
-
-    Some devices, such as ``meta``, have no autocast to switch off.
-    """
+    """Return a context in which products keep the dtype of their inputs."""
+    # Some devices, such as ``meta``, have no autocast.
     if torch.amp.is_autocast_available(device.type):
         return torch.autocast(device.type, enabled=False)
     return nullcontext()

@@ -1,4 +1,4 @@
-"""An additive bias of the scores that depends on where query and key stand."""
+"""An additive bias of the scores that depends on the positions of query and key."""
 
 from dataclasses import dataclass
 
@@ -9,17 +9,16 @@ from torch import Tensor
 class ScoreBias:
     """b_hij = table[h, zero + query_codes_i - key_codes_j], added to the scores before the map.
 
-    The codes are positions for one-dimensional schemes: ALiBi's table is -slope_h |offset|, that of
-    T5's relative positions is learnt[h, bucket(offset)]. For a grid of ``width`` columns they are
-    y (2 width - 1) + x, which makes every difference of places a difference of codes, as Swin's
-    table needs. So a bias is as large as its table; a back end makes it for the scores that it
-    has at a time.
+    Codes of one-dimensional schemes are positions: ALiBi's table is -slope_h |offset|, T5's is
+    learnt[h, bucket(offset)]. On a grid of ``width`` columns, as in Swin, a code is
+    y (2 width - 1) + x, so that each difference of positions has its own difference of codes. Only
+    the table is stored; a back end computes the bias of the scores at hand.
 
     Args:
         table: [H, R] float, fixed or learnt.
         query_codes: [B or 1, Nq] int64.
-        key_codes: [B or 1, Nk] int64; padded keys need one that stays within the table, too.
-        zero: column of the table where the codes are equal.
+        key_codes: [B or 1, Nk] int64; those of padded keys must stay within the table, too.
+        zero: column of the table for equal codes.
 
     Example:
         >>> import torch
@@ -54,12 +53,12 @@ class ScoreBias:
     def values(self) -> Tensor:
         """Return b, [B or 1, H, Nq, Nk] in the dtype of the table."""
         index = self._columns()
-        # Of all ways to look up, this one has a fast and deterministic gradient.
+        # The gradient of ``gather`` is fast and deterministic.
         found = self.table.gather(1, index.flatten().expand(len(self.table), -1))
         return found.view(-1, *index.shape).transpose(0, 1)
 
     def add_gradient(self, grad_scores: Tensor, grad_table: Tensor) -> None:
-        """Add to the table's gradient [H, R] that of the scores [B, H, Nq, Nk]."""
+        """Add the gradient of the scores [B, H, Nq, Nk] to the table's gradient [H, R]."""
         index = self._columns()
         by_head = grad_scores.transpose(0, 1)
         if len(index) == 1:
@@ -68,7 +67,7 @@ class ScoreBias:
         grad_table.scatter_add_(1, index.flatten().expand_as(by_head), by_head)
 
     def _columns(self) -> Tensor:
-        """Return which column of the table each score gets, [B or 1, Nq, Nk]."""
+        """Return the table's column for each score, [B or 1, Nq, Nk]."""
         return self.zero + self.query_codes[:, :, None] - self.key_codes[:, None, :]
 
 

@@ -11,9 +11,9 @@ _WORDS_PER_DRAW = 4
 def dropout(x: Tensor, probability: float) -> Tensor:
     """Zero entries with ``probability`` and divide the others by 1 - ``probability``.
 
-    On the CPU PyTorch draws one random number an entry, in one thread, which was a tenth of a
-    training step; here one 64-bit draw serves four entries. The probability is rounded to a
-    multiple of 2^-16 and the scale follows it, so the expectation is exact.
+    On the CPU PyTorch draws one random number an entry, in one thread; here one 64-bit draw serves
+    four entries. The probability is rounded to a multiple of 2^-16, and so is the scale: the
+    expectation is exact.
 
     Args:
         x: any shape.
@@ -29,12 +29,12 @@ def dropout(x: Tensor, probability: float) -> Tensor:
 def dropout_factors(
     x: Tensor, probability: float, generator: torch.Generator | None = None
 ) -> Tensor:
-    """Return what :func:`dropout` multiplies ``x`` by: 0, or 1 / (1 - probability).
+    """Return the factors of :func:`dropout`: 0, or 1 / (1 - probability).
 
     Args:
         x: gives shape, dtype and device.
         probability: 0 to below 1.
-        generator: of the random numbers; the global one by default.
+        generator: source of the random numbers; the global one by default.
     """
     if x.device.type != "cpu":
         keep = torch.empty_like(x).bernoulli_(1 - probability, generator=generator)
@@ -48,7 +48,7 @@ def dropout_factors(
 
 
 class Dropout(nn.Dropout):
-    """:func:`dropout` in training, nothing otherwise; made with the probability, 0 to below 1."""
+    """:func:`dropout` with a probability of 0 to below 1 in training; no change otherwise."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Drop entries of ``x`` of any shape."""

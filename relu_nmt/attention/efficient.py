@@ -16,17 +16,11 @@ from relu_nmt.attention.token_axis import key_column
 class EfficientAttention(FeatureAttention):
     """out = softmax_channels(q) (softmax_tokens(k)^T v), without d^(-1/2).
 
-    The matrix softmax_channels(q) softmax_tokens(k)^T that is never made has rows that sum to 1.
+    The matrix softmax_channels(q) softmax_tokens(k)^T, which is never computed, has rows that sum
+    to 1.
 
     Reference: Shen et al. 2021, "Efficient Attention: Attention with Linear Complexities",
     section 3.2 (softmax normalisation).
-
-    Example:
-        >>> from relu_nmt.attention.base import AttentionConfig
-        >>> attend = EfficientAttention(AttentionConfig(), num_heads=1, head_dim=1, dropout=0.0)
-        >>> zero, v = torch.zeros(1, 1, 2, 1), torch.tensor([[[[1.0], [3.0]]]])
-        >>> attend(zero, zero, v, Visibility(2, 2)).values.flatten().tolist()
-        [2.0, 2.0]
     """
 
     capabilities = Capabilities(
@@ -37,7 +31,7 @@ class EfficientAttention(FeatureAttention):
         """See :meth:`FeatureAttention.features`."""
         real = key_column(visibility)
         if real is not None:
-            # A sample without keys sees all of them here, so that nothing is NaN.
+            # Let a sample without keys see all of them: its softmax would be NaN.
             seen = real | ~real.any(2, keepdim=True)
             k = k.masked_fill(~seen, -math.inf)
         return q.softmax(-1), k.softmax(2)

@@ -1,9 +1,9 @@
 """Attention whose weights sum to 1 and can be exactly zero: sparsemax and the entmax family.
 
-All of them are p = [(alpha - 1) z - t]_+^(1 / (alpha - 1)) with the threshold t that makes the
-sum 1: alpha = 2 is sparsemax, and alpha towards 1 approaches softmax. They differ in how t is
-found. Adding a constant to all scores changes nothing, so the scores are shifted to a maximum of
-0, where t lies between -1 and 0.
+All are p = [(alpha - 1) z - t]_+^(1 / (alpha - 1)) with the threshold t that makes the sum 1:
+alpha = 2 is sparsemax, and alpha towards 1 approaches softmax. They find t in different ways.
+A constant added to all scores changes nothing, so the scores are shifted to a maximum of 0, where t
+lies between -1 and 0.
 
 Reference: Martins and Astudillo 2016, "From softmax to sparsemax", algorithm 1; Peters, Niculae
 and Martins 2019, "Sparse sequence-to-sequence models", algorithms 1 and 2. (ReLUFormer's
@@ -22,11 +22,11 @@ from relu_nmt.config import option, settings
 from relu_nmt.errors import ConfigError
 
 FLOOR = -2.0
-"""Shifted scores below -1 get probability 0. They are raised to this, so that the -inf of masked
-keys enters no sum and low scores cost no precision."""
+"""Raise lower shifted scores to this value, which still has probability 0: the -inf of masked keys
+must enter no sum, and low scores cost precision."""
 
 BISECTIONS = 30
-"""Steps for a general alpha; they leave 1e-9 of the interval, and a Newton step the square."""
+"""Steps for a general alpha; they leave an error of 1e-9, and a Newton step squares it."""
 
 
 @attentions.register("sparsemax")
@@ -36,14 +36,6 @@ class SparsemaxAttention(NormalizedAttention):
     It has no options. The key with the largest score gets all the weight once its lead is 1.
 
     Reference: Martins and Astudillo 2016, "From softmax to sparsemax", Eq. 2 and algorithm 1.
-
-    Example:
-        >>> from relu_nmt.attention.base import AttentionConfig
-        >>> from relu_nmt.attention.masks import Visibility
-        >>> attend = SparsemaxAttention(AttentionConfig(), num_heads=1, head_dim=1, dropout=0.0)
-        >>> q, k = torch.ones(1, 1, 1, 1), torch.tensor([[[[0.5], [0.0], [-2.0]]]])
-        >>> attend(q, k, torch.tensor([[[[4.0], [8.0], [1.0]]]]), Visibility(1, 3)).values.item()
-        5.0
     """
 
     def normalize(self, scores: Tensor) -> Tensor:
@@ -59,14 +51,6 @@ class Entmax15Attention(NormalizedAttention):
 
     Reference: Peters, Niculae and Martins 2019, "Sparse sequence-to-sequence models",
     algorithm 2.
-
-    Example:
-        >>> from relu_nmt.attention.base import AttentionConfig
-        >>> from relu_nmt.attention.masks import Visibility
-        >>> attend = Entmax15Attention(AttentionConfig(), num_heads=1, head_dim=1, dropout=0.0)
-        >>> q, k = torch.ones(1, 1, 1, 1), torch.tensor([[[[3.0], [1.0]]]])
-        >>> attend(q, k, torch.tensor([[[[4.0], [8.0]]]]), Visibility(1, 2)).values.item()
-        4.0
     """
 
     def normalize(self, scores: Tensor) -> Tensor:
@@ -81,7 +65,7 @@ class EntmaxConfig(AttentionConfig):
     alpha: float = option(1.5, "2 is sparsemax, towards 1 it approaches softmax")
 
     def check(self) -> None:
-        """Exclude softmax, which is another attention, and what is not defined."""
+        """Raise a ConfigError for alpha 1, which is softmax, and for other values out of range."""
         if not 1 < self.alpha <= 2:
             hint = " (alpha=1 is the attention 'softmax')" if self.alpha == 1 else ""
             raise ConfigError(f"alpha={self.alpha:g}: expected a number above 1, at most 2{hint}")
@@ -96,13 +80,6 @@ class EntmaxAttention(NormalizedAttention):
 
     Reference: Peters, Niculae and Martins 2019, "Sparse sequence-to-sequence models",
     definition 1 and algorithm 1.
-
-    Example:
-        >>> from relu_nmt.attention.masks import Visibility
-        >>> attend = EntmaxAttention(EntmaxConfig(alpha=1.3), num_heads=1, head_dim=1, dropout=0.0)
-        >>> q, k = torch.ones(1, 1, 1, 1), torch.zeros(1, 1, 2, 1)
-        >>> attend(q, k, torch.tensor([[[[4.0], [8.0]]]]), Visibility(1, 2)).values.item()
-        6.0
     """
 
     Config = EntmaxConfig
@@ -116,7 +93,7 @@ def entmax(scores: Tensor, alpha: float) -> Tensor:
     """Return alpha-entmax over the last dimension; it can be differentiated twice.
 
     Args:
-        scores: [..., n]; -inf, but not in a whole row, for what must get 0.
+        scores: [..., n]; -inf where the result must be 0, but not in a whole row.
         alpha: above 1 and at most 2. The thresholds of 1.5 and 2 are exact, by sorting.
 
     Returns:
@@ -134,6 +111,7 @@ class _Entmax(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, alpha: float) -> Tensor:
+        # Shift the scores, and find the threshold by the fastest way for alpha.
         shifted = scores - scores.amax(-1, keepdim=True)
         x = (shifted * (alpha - 1)).clamp_min_(FLOOR)
         if alpha == 2.0:
@@ -142,7 +120,7 @@ class _Entmax(torch.autograd.Function):
             threshold = _entmax15_threshold(x)
         else:
             threshold = _threshold_by_bisection(x, alpha)
-        # Sums over thousands of keys round: a Newton step on sum(p) = 1 corrects the threshold.
+        # Correct the rounding of sums over thousands of keys by a Newton step on sum(p) = 1.
         p = _probabilities(x, threshold, alpha)
         slope = _power_on_support(p, 2 - alpha).sum(-1, keepdim=True) / (alpha - 1)
         threshold = threshold + (p.sum(-1, keepdim=True) - 1) / slope
@@ -154,7 +132,7 @@ class _Entmax(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        # p is this function's own output, so autograd can differentiate what follows.
+        # p is this function's own output, so autograd can differentiate the lines below.
         (p,) = ctx.saved_tensors
         r = _power_on_support(p, 2 - ctx.alpha)
         mean = (gradient * r).sum(-1, keepdim=True) / r.sum(-1, keepdim=True)
@@ -180,10 +158,11 @@ def _counts_from_one(x: Tensor) -> Tensor:
 
 def _sparsemax_threshold(x: Tensor) -> Tensor:
     """Return t [..., 1] = (sum of the k largest - 1) / k, for the support size k."""
+    # The support is the longest prefix of sorted scores above its own threshold.
     largest = x.sort(-1, descending=True).values
     sums = largest.cumsum(-1)
     size = (1 + _counts_from_one(x) * largest > sums).sum(-1, keepdim=True)
-    # No key is in the support of scores that are NaN, which then pass on.
+    # If scores are NaN, no key is in the support, and the result is NaN.
     return (sums.gather(-1, (size - 1).clamp_min(0)) - 1) / size
 
 

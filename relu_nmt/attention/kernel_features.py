@@ -9,36 +9,30 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from relu_nmt.attention.base import Attention, AttentionOutput, AttentionProblem
-from relu_nmt.attention.kernels import rows
+from relu_nmt.attention.kernels import rows, tuned
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.token_axis import without_padding
-
-CHUNK = 128
-"""Positions whose causal weights are computed as a block; before it, only sums are needed."""
 
 
 class FeatureAttention(Attention):
     """w_ij = f(q_i) g(k_j) m_ij / D(sum_j f(q_i) g(k_j) m_ij), output sum_j w_ij v_j.
 
     A subclass defines :meth:`features` (f and g) and may define :meth:`divisor` (D). The matrix of
-    weights is made only if weights or statistics are asked for, or dropout acts on them; of long
-    sequences a block of queries at a time.
+    weights is computed only for weights, statistics or dropout; for long sequences by blocks of
+    queries.
     """
 
     exact = True
 
     def features(self, q: Tensor, k: Tensor, visibility: Visibility) -> tuple[Tensor, Tensor]:
-        """Return f(q) [B, H, Nq, R] and g(k) [B, H, Nk, R]; padded keys may have any.
+        """Return f(q) [B, H, Nq, R] and g(k) [B, H, Nk, R]; those of padded keys do not matter.
 
-        Args:
-            q: [B, H, Nq, d] float32 or float64.
-            k: [B, H, Nk, d] likewise.
-            visibility: which keys each query may see.
+        q [B, H, Nq, d] and k [B, H, Nk, d] are float32 or float64.
         """
         raise TypeError(f"{type(self).__name__} must define features")
 
     def divisor(self, totals: Tensor) -> Tensor:
-        """Return D of the sums of the rows, of the same shape."""
+        """Return D of the row sums, of the same shape."""
         return totals
 
     def attend(self, problem: AttentionProblem) -> AttentionOutput:
@@ -46,10 +40,12 @@ class FeatureAttention(Attention):
         visibility = problem.visibility
         queries, keys = self.features(problem.q, problem.k, visibility)
         keys = without_padding(keys, visibility)
+        # With the matrix of weights, if it is needed.
         if problem.need.rows or problem.need.weights or problem.dropout > 0:
             problem.q, problem.k = queries, keys
             return rows.solve(problem)
-        extended = F.pad(problem.v, (0, 1), value=1.0)  # a column of ones sums the weights
+        # A column of ones in v sums the weights of each row.
+        extended = F.pad(problem.v, (0, 1), value=1.0)
         sums = masked_sums(queries, keys, extended, visibility)
         values = sums[..., :-1] / self._divisor(sums[..., -1:], visibility)
         if visibility.empty_rows is not None:
@@ -73,16 +69,14 @@ class FeatureAttention(Attention):
 def masked_sums(queries: Tensor, keys: Tensor, v: Tensor, visibility: Visibility) -> Tensor:
     """Return sum_j (queries_i keys_j) m_ij v_j, [B, H, Nq, dv], in the cheapest order.
 
-    Args:
-        queries: [B, H, Nq, R].
-        keys: [B, H, Nk, R], 0 where padding.
-        v: [B, H, Nk, dv].
-        visibility: m, of which padding is not used.
+    queries [B, H, Nq, R] and keys [B, H, Nk, R] are features; keys must be 0 where padding, which
+    the visibility m does not hide here.
     """
+    # Choose the order by its number of products; an exported graph, which serves all lengths,
+    # cannot choose.
     num_queries, num_keys, rank, width = queries.size(2), keys.size(2), keys.size(3), v.size(3)
     by_matrix = num_queries * num_keys * (rank + width)
     ancestry = visibility.ancestry
-    # A graph that is exported is for all lengths, so that none can choose the order.
     is_cheaper = (
         torch.compiler.is_exporting() or by_matrix <= (num_queries + num_keys) * rank * width
     )
@@ -101,19 +95,20 @@ def masked_sums(queries: Tensor, keys: Tensor, v: Tensor, visibility: Visibility
 def _causal_sums(queries: Tensor, keys: Tensor, v: Tensor) -> Tensor:
     """Return the sums over the keys up to each query's own; the last query's is the last key.
 
-    Chunks of positions attend among themselves by a small matrix and to all earlier chunks by
-    the running sum of keys^T v, [B, H, chunks, R, dv].
+    Each chunk of C positions attends to itself by a small matrix, and to all earlier chunks by the
+    running sum of keys^T v, [B, H, chunks, R, dv].
     """
+    # Split keys into those before the first query's own and the rest, which form chunks.
     num_queries = queries.size(2)
-    old = keys.size(2) - num_queries  # keys before the first query's own
+    old = keys.size(2) - num_queries
     before = keys[:, :, :old].transpose(-1, -2) @ v[:, :, :old]  # [B, H, R, dv]
     queries, keys, v = (_in_chunks(x) for x in (queries, keys[:, :, old:], v[:, :, old:]))
-    within = (queries @ keys.transpose(-1, -2)).tril() @ v  # [B, H, chunks, CHUNK, dv]
-    sums = keys[:, :, :-1].transpose(-1, -2) @ v[:, :, :-1]  # the last one is before nothing
+    within = (queries @ keys.transpose(-1, -2)).tril() @ v  # [B, H, chunks, C, dv]
+    sums = keys[:, :, :-1].transpose(-1, -2) @ v[:, :, :-1]  # the last chunk is before no other
     running = torch.cat([before[:, :, None], sums], 2).cumsum(2)  # [B, H, chunks, R, dv]
     return (within + queries @ running).flatten(2, 3)[:, :, :num_queries]
 
 
 def _in_chunks(x: Tensor) -> Tensor:
-    padded = F.pad(x, (0, 0, 0, -x.size(2) % CHUNK))
-    return padded.unflatten(2, (-1, CHUNK))  # [B, H, chunks, CHUNK, features]
+    padded = F.pad(x, (0, 0, 0, -x.size(2) % tuned.FEATURE_CHUNK))
+    return padded.unflatten(2, (-1, tuned.FEATURE_CHUNK))  # [B, H, chunks, C, features]

@@ -17,15 +17,7 @@ class LinearAttention(FeatureAttention):
     Queries are not scaled by d^(-1/2).
 
     Reference: Katharopoulos et al. 2020, "Transformers are RNNs", Eq. 7 (map), 5 and 9 (causal);
-    the 1e-6 is that of the public code.
-
-    Example:
-        >>> import torch
-        >>> from relu_nmt.attention.base import AttentionConfig
-        >>> attend = LinearAttention(AttentionConfig(), num_heads=1, head_dim=1, dropout=0.0)
-        >>> zero, v = torch.zeros(1, 1, 2, 1), torch.tensor([[[[1.0], [3.0]]]])
-        >>> attend(zero, zero, v, Visibility(2, 2)).values.flatten().round().tolist()
-        [2.0, 2.0]
+    the 1e-6 comes from the public code.
     """
 
     def features(self, q: Tensor, k: Tensor, visibility: Visibility) -> tuple[Tensor, Tensor]:

@@ -25,21 +25,12 @@ class LinformerConfig(AttentionConfig):
 class LinformerAttention(Attention):
     """out = softmax(q (E k)^T / sqrt(d)) (F v), with learnt E and F, [rank, length].
 
-    E and F belong to one layer and are shared by its heads. Padded rows of k and v are 0, so they
-    add nothing to the mixtures.
+    The heads of a layer share E and F. Padded rows of k and v are 0, so they add nothing to the
+    mixtures.
 
     Reference: Wang et al. 2020, "Linformer: Self-Attention with Linear Complexity", Eq. 7
-    (head-wise sharing). E and F start normal with variance 1 / length, our choice: the paper
+    (head-wise sharing). The start of E and F, normal with variance 1 / length, is ours: the paper
     gives none.
-
-    Example:
-        >>> from relu_nmt.attention.masks import Visibility
-        >>> config = LinformerConfig(length=2, rank=1)
-        >>> attend = LinformerAttention(config, num_heads=1, head_dim=1, dropout=0.0)
-        >>> ones = torch.ones(1, 1, 2, 1)
-        >>> values = attend(ones, ones, ones, Visibility(2, 2)).values.flatten()
-        >>> bool(values.allclose(attend.values_projection.sum()))
-        True
     """
 
     Config = LinformerConfig

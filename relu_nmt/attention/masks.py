@@ -1,7 +1,7 @@
-"""Which keys each query may see, and how many: padding and causality in one place.
+"""The keys visible to each query, and their number: padding and causality in one place.
 
-Reference: the length n of ReLUFormer's scale factor is counted per query row and never includes
-padding; every pointwise mechanism needs it.
+Every pointwise mechanism scales weights by n, the number of visible keys. It is counted per query
+row and never includes padding.
 """
 
 import math
@@ -13,29 +13,31 @@ import torch.nn.functional as F
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from relu_nmt.attention.sentences import SentenceView
+    from relu_nmt.attention.sentences import SentencePairs
 
 
 class Visibility:
     """The keys that each query of one attention slot may see.
 
-    It is made once per slot and forward pass and shared by all layers, so masks and counts are
-    computed once. With ``causal`` the last query sees all keys (queries are the newest
-    positions), so a single query over cached keys needs no mask, though it is causal.
+    All layers of a slot share one object per forward pass, so masks and counts are computed once.
+    Causal queries are the newest positions, and the last one sees all keys. A single causal query
+    over cached keys therefore needs no mask.
 
     Args:
         num_queries: Nq.
         num_keys: Nk.
         key_mask: [B, Nk] bool, True = visible; ``None`` if no key is padding.
-        query_mask: [B, Nq] bool, True = real query; padded query rows are left out of every
-            statistic and loss. ``None`` if all are real.
+        query_mask: [B, Nq] bool, True = real query; statistics and losses leave out padded query
+            rows. ``None`` if all are real.
         causal: query i sees keys 0 .. Nk - Nq + i only.
-        device: where masks are made.
+        device: of the masks, if ``key_mask`` does not give it.
         grid: rows and columns of an image's patches, where the last rows * columns tokens are
             patches, row by row; ``None`` where tokens lie in one line.
+        rows: the sentences, if each row of queries and keys is one sentence of a document.
+        share: fraction of the real queries that is here, if attention is computed in parts.
 
     Attributes:
-        longest: the most tokens of a sequence.
+        longest: number of tokens of the longest sequence.
 
     Example:
         >>> Visibility(2, 2, causal=True).counts.tolist()
@@ -43,11 +45,7 @@ class Visibility:
     """
 
     ancestry: Tensor | None = None
-    """[B, Nq, Nk] bool in a :class:`TreeVisibility`; else hidden is what is padding or later."""
-    rows: "SentenceView | None" = None
-    """The sentences, in the visibility of attention that stays inside sentences."""
-    share: float = 1.0
-    """Of an attention that is computed in parts, the share of the real query rows that is here."""
+    """[B, Nq, Nk] bool in a :class:`TreeVisibility`; ``None`` hides only padding and later keys."""
 
     def __init__(
         self,
@@ -59,6 +57,8 @@ class Visibility:
         causal: bool = False,
         device: torch.device | None = None,
         grid: tuple[int, int] | None = None,
+        rows: "SentencePairs | None" = None,
+        share: float = 1.0,
     ) -> None:
         self.num_queries = num_queries
         self.num_keys = self.longest = num_keys
@@ -66,17 +66,19 @@ class Visibility:
         self.query_mask = query_mask
         self.causal = causal
         self.grid = grid
+        self.rows = rows
+        self.share = share
         self.device = key_mask.device if key_mask is not None else device
         self._score_masks: dict[torch.dtype, Tensor] = {}
 
     @property
     def hides_later(self) -> bool:
-        """Whether keys after a query's own are to be masked; one query and a tree have none."""
+        """True if queries must not see later keys; one query and a tree have no later keys."""
         return self.causal and self.num_queries > 1 and self.ancestry is None
 
     @property
     def offset(self) -> int | None:
-        """Nk - Nq where later keys are hidden: query i sees keys up to this + i."""
+        """Nk - Nq if later keys are hidden, so that query i sees keys up to this + i."""
         return self.num_keys - self.num_queries if self.hides_later else None
 
     @cached_property
@@ -97,11 +99,12 @@ class Visibility:
     @cached_property
     def counts(self) -> Tensor:
         """[B or 1, 1, Nq or 1] float32: n, the number of visible keys of each query row."""
-        # Not from the mask, which would be Nq x Nk where a linear-memory back end needs none.
+        # Count without the mask of Nq x Nk, which back ends of linear memory never make.
         if not self.hides_later:
             if self.key_mask is None:
                 return torch.full((1, 1, 1), float(self.num_keys), device=self.device)
             return self.key_mask.sum(-1, dtype=torch.float32)[:, None, None]
+        # Query i sees the keys before ends[i]; count those that are not padding.
         first = 1 + self.num_keys - self.num_queries
         ends = torch.arange(first, self.num_keys + 1, device=self.device).clamp_min(0)
         if self.key_mask is None:
@@ -111,7 +114,7 @@ class Visibility:
 
     @cached_property
     def positive_counts(self) -> Tensor:
-        """As ``counts``, but 1 where a row sees no key, for what divides by n."""
+        """The counts as divisors: 1 where a row sees no key."""
         return self.counts.clamp_min(1)
 
     @cached_property
@@ -120,11 +123,10 @@ class Visibility:
         return None if self.key_mask is None else (self.counts == 0)[..., None]
 
     def score_mask(self, dtype: torch.dtype) -> Tensor | None:
-        """Return what hides keys when it is added to scores of this type; the same for all layers.
+        """Return a mask to add to scores of this dtype: 0 where visible, -inf where hidden.
 
-        It is 0 where ``mask`` is True, and -inf elsewhere. But rows that see no key see all, for
-        maps that divide by a row's sum: their output is to be set to 0 afterwards, and so neither
-        it nor its gradient is NaN.
+        Rows that see no key are 0 everywhere, so that neither a softmax over them nor its gradient
+        is NaN. The caller must set their output to 0. All layers share the returned tensor.
         """
         if self.mask is None:
             return None
@@ -138,7 +140,7 @@ class Visibility:
     def key_bounds(self) -> Tensor | None:
         """[B, 2] int32: the first hidden key (or Nk), and one past the last visible one (or 0).
 
-        Only the keys between the two need a mask. ``None`` if no key is padding.
+        Only the keys between these two need a mask. ``None`` if no key is padding.
         """
         if self.key_mask is None:
             return None
@@ -148,14 +150,14 @@ class Visibility:
         return torch.stack([first_hidden, end], 1)
 
     def key_positions(self) -> Tensor:
-        """Return [B or 1, Nk] int64: how many keys stand before each in its sequence.
+        """Return [B or 1, Nk] int64: the number of keys before each one in its sequence.
 
         Padding stands on the right, so all sequences have the same positions.
         """
         return torch.arange(self.num_keys, device=self.device)[None]
 
     def query_positions(self) -> Tensor:
-        """Return [B or 1, Nq] int64: how many tokens stand before each in its sequence.
+        """Return [B or 1, Nq] int64: the number of tokens before each query in its sequence.
 
         Causal queries are the last of the keys.
         """
@@ -163,20 +165,20 @@ class Visibility:
         return torch.arange(self.num_queries, device=self.device)[None] + max(0, first)
 
     def places(self) -> Tensor:
-        """Return [B or 1, Nk] int64: how many visible keys stand before each, of the whole row.
+        """Return [B or 1, Nk] int64: the number of visible keys before each one.
 
-        Unlike :meth:`key_positions` it skips padding wherever that stands, such as the dark pixels
-        of an image. Padding has the place of the visible key before it, or the first one.
+        Unlike :meth:`key_positions` it skips padding anywhere in the row, such as the dark pixels
+        of an image. Padding has the place of the visible key before it, or place 0.
         """
         if self.key_mask is None:
             return self.key_positions()
         return (self.key_mask.cumsum(1) - 1).clamp_min(0)
 
     def block(self, rows: slice) -> "Visibility":
-        """Return what these queries may see, of no more keys than one of them sees.
+        """Return the visibility of some queries, without the last keys if none of them sees those.
 
         Args:
-            rows: from where to where, both given.
+            rows: the queries; start and stop must be set.
         """
         num_keys = self.num_keys
         if self.hides_later:
@@ -198,20 +200,22 @@ class Visibility:
 
 
 class TreeVisibility(Visibility):
-    """What the newest tokens of a tree of hypotheses may see: themselves and their ancestors.
+    """The newest tokens of a tree of hypotheses, which see themselves and their ancestors.
 
     Args:
         ancestry: [B, Nq, Nk] bool, True = visible. The keys of a hypothesis come in the order of
-            its tokens, among keys of others; the last Nq keys are the queries' own.
-        length: tokens of every hypothesis, so visible keys of every query; None if they differ,
-            since each sees the last ones of its hypothesis only.
+            its tokens, between keys of other hypotheses; the last Nq keys are the queries' own.
+        length: number of visible keys of every query; None if it differs between queries.
+        rows: as in :class:`Visibility`.
     """
 
     ancestry: Tensor
 
-    def __init__(self, ancestry: Tensor, length: int | None = None) -> None:
+    def __init__(
+        self, ancestry: Tensor, length: int | None = None, rows: "SentencePairs | None" = None
+    ) -> None:
         num_queries, num_keys = ancestry.shape[1:]
-        super().__init__(num_queries, num_keys, causal=True, device=ancestry.device)
+        super().__init__(num_queries, num_keys, causal=True, device=ancestry.device, rows=rows)
         self.ancestry = ancestry
         self._length = length
         self.longest = int(self.counts.max()) if length is None else length
@@ -229,16 +233,16 @@ class TreeVisibility(Visibility):
         return torch.full((1, 1, 1), float(self._length), device=self.device)
 
     def block(self, rows: slice) -> "TreeVisibility":
-        """Return what these queries may see."""
+        """See :meth:`Visibility.block`; all keys stay."""
         return TreeVisibility(self.ancestry[:, rows], self._length)
 
     def query_positions(self) -> Tensor:
-        """Return [R or 1, Nq] int64: the newest tokens all stand last in their hypotheses."""
+        """Return [R or 1, Nq] int64: the newest token is the last of its hypothesis."""
         if self._length is None:
             return self.counts[:, 0].long() - 1
         return torch.full((1, self.num_queries), self._length - 1, device=self.device)
 
     def key_positions(self) -> Tensor:
-        """Return [B, Nk] int64: where each key stands in its hypothesis; 0 if it is in none."""
+        """Return [B, Nk] int64: the position of each key in its hypothesis; 0 if it has none."""
         places = (self.ancestry.cumsum(2) - 1) * self.ancestry
         return places.amax(1)

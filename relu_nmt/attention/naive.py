@@ -1,9 +1,15 @@
-"""Every attention mechanism as its paper prints it: one plain function each, without any speed.
+"""Every attention mechanism as its paper prints it: one short function each, written for reading.
 
-Read here what a mechanism computes; the tests compare all faster code with it. Shapes: q
-[B, H, Nq, d], k [B, H, Nk, d], v [B, H, Nk, dv]; mask is bool, broadcasts to [B, H, Nq, Nk], and is
-True where a query may see a key, at least one key each. Mechanisms that mix whole sequences have
-no mask: cut padding off first. With the identity as v a function returns its weights.
+The tests compare all faster code with these functions. Attention takes three steps:
+
+    scores z = q k^T / sqrt(d)       how well each query matches each key
+    weights w = f(z)                 softmax, or for example ReLU with a scale
+    output w v                       each query gets a weighted sum of the values
+
+Shapes: q [B, H, Nq, d], k [B, H, Nk, d], v [B, H, Nk, dv], for B sentences, H heads of width d, Nq
+queries and Nk keys. mask is bool, broadcasts to [B, H, Nq, Nk], and is True where a query may see a
+key; every query sees at least one. Mechanisms that mix whole sequences have no mask: cut padding
+off first. With the identity as v a function returns its weights.
 """
 
 import math
@@ -56,7 +62,9 @@ def relu_attention(
 ) -> Tensor:
     """ReLUFormer: s_ij = relu(z_ij) / (gamma sqrt(n_i / 2)), output sum_j s_ij v_j.
 
-    Squares (``power`` 2) and scores less the mean of their row (``centered``) are extensions.
+    n_i is the number of keys that query i sees. The divisor keeps the variance of the output the
+    same at every length. Two extensions: squared weights (``power`` 2), and scores minus the mean
+    of their row (``centered``).
 
     Reference: Shen et al. 2023, "A Study on ReLU and Softmax in Transformer", Eq. 5-6.
     """
@@ -182,13 +190,8 @@ def cosformer_attention(
 ) -> Tensor:
     """CosFormer: w_ij = relu(q_i) relu(k_j) cos(pi (i - j) / (2 M)), w v / sum_j w_ij.
 
-    Args:
-        q: the queries, the last Nq tokens.
-        k: the keys.
-        v: the values.
-        mask: visible keys.
-        horizon: M; by default the number of tokens.
-        axes: [N] each, the places of the tokens over M, one cosine each; by default i / M.
+    M is ``horizon``, by default the number of tokens. The queries are the last Nq tokens. ``axes``,
+    [N] each, replace the positions i / M; each has a cosine.
 
     Reference: Qin et al. 2022, "cosFormer: Rethinking Softmax in Attention", Eq. 9-10.
     """
@@ -207,7 +210,7 @@ def performer_attention(
     """Performer: a_ij = f(q_i) f(k_j), f_r(x) = exp(w_r x - |x|^2 / 2 - c) + 1e-4; a v / sum a.
 
     x is q or k times d^(-1/4), w [m, d] are random directions, and c is the largest w_r x of the
-    query, or of the keys that it sees. The kernel ``relu`` has f_r(x) = relu(w_r x) + 1e-3.
+    query, or of its visible keys. The kernel ``relu`` has f_r(x) = relu(w_r x) + 1e-3.
 
     Reference: Choromanski et al. 2021, "Rethinking Attention with Performers", Lemma 1.
     """
@@ -278,7 +281,8 @@ def nystromformer_attention(
 ) -> Tensor:
     """Nystromformer: K(q, k') K(q', k')^+ K(q', k) v, q' and k' the means of segments of tokens.
 
-    K is softmax(x y^T), q and k are times d^(-1/4). With a landmark a token it is K(q, k) v.
+    K is softmax(x y^T), with q and k times d^(-1/4). If each token is its own landmark, it is
+    K(q, k) v.
 
     Reference: Xiong et al. 2021, "Nystromformer", Eq. 11, 13-14; |A| makes signed kernels valid.
     """
@@ -333,9 +337,9 @@ def soft_landmarks(q: Tensor, weight: Tensor, bias: Tensor, norm: Map) -> Tensor
 
 
 def token_convolution(v: Tensor, weight: Tensor) -> Tensor:
-    """Sum of neighbouring values, out_i = sum_t w_t v_(i + t), with weights [H, odd width].
+    """Return sums of neighbouring values, out_i = sum_t w_t v_(i + t), with weights [H, odd width].
 
-    Nystromformer and SOFT may add it to their outputs.
+    An option of Nystromformer and SOFT adds it to the outputs.
 
     Reference: Xiong et al. 2021, "Nystromformer", section 3.2.
     """

@@ -1,4 +1,4 @@
-"""What attentions have in common whose rows of weights sum to 1, such as softmax."""
+"""Base class of attention whose rows of weights sum to 1, such as softmax."""
 
 import math
 from collections.abc import Mapping
@@ -19,14 +19,14 @@ from relu_nmt.attention.kernels import Backend, choose_backend, rows
 
 
 def _needs_blocks(problem: AttentionProblem) -> bool:
-    """Return whether the matrix is large and something has to be done with it beside the output."""
+    """Return True if the matrix is large and statistics or a bias would need all of it."""
     return rows.is_large(problem) and (problem.need.rows or problem.bias is not None)
 
 
 class NormalizedAttention(Attention):
-    """out = f(q k^T / sqrt(d)) v, with a map f of rows of scores to rows that sum to 1.
+    """out = f(q k^T / sqrt(d)) v, with a map f from rows of scores to rows that sum to 1.
 
-    A subclass defines :meth:`normalize`. A query that sees no key gets output 0.
+    A subclass defines :meth:`normalize`, which is f. A query that sees no key gets output 0.
     """
 
     capabilities = Capabilities(scores=True)
@@ -54,11 +54,12 @@ class NormalizedAttention(Attention):
     def weights(self, problem: AttentionProblem) -> Tensor:
         """See :meth:`Attention.weights`."""
         visibility = problem.visibility
-        # These maps tell close scores apart: those of 16 bits may differ from them by 0.03 near 10.
+        # These maps depend on small differences, but 16-bit scores near 10 are rounded by 0.03.
         with without_autocast(problem.q.device):
             dtype = torch.promote_types(problem.q.dtype, torch.float32)
             q, k = problem.q.to(dtype), problem.k.to(dtype)
             scores = biased((q / math.sqrt(self.head_dim)) @ k.transpose(-1, -2), problem.bias)
+        # Hide keys by -inf; rows without visible keys see all, and then get 0.
         mask = visibility.score_mask(scores.dtype)
         if mask is not None:
             scores = scores.add_(mask)

@@ -46,24 +46,17 @@ class NystromformerConfig(AttentionConfig):
 class NystromformerAttention(Attention):
     """out = K(q, k_l) K(q_l, k_l)^+ K(q_l, k) v, q and k each times d^(-1/4); l are landmarks.
 
-    Of the n real tokens, each ceil(n / m) consecutive ones give one landmark of the queries and
-    one of the keys, their means; so padding does not move landmarks. K is softmax(x y^T) by rows,
-    or n^(-1/2) (x y^T)^3, whose ``scale`` may also be g n^(-1/2) with one g a layer, learnt from 1
-    on without weight decay, or 1; the output has this factor once. Where every token is its own
-    landmark (n <= m), the result is full attention, computed as such: K(q, k) v. A convolution of v
-    may be added. Outputs of the polynomial kernel grow with the length of the segments; with
-    thousands of tokens each they exceed float16's range (measured), where bfloat16 holds.
+    A landmark is the mean of ceil(n / m) consecutive queries, or keys, of the n real tokens; so
+    padding does not move it. K is softmax(x y^T) by rows, or n^(-1/2) (x y^T)^3. ``scale`` may
+    replace n^(-1/2) by 1, or by g n^(-1/2) with a learnt g a layer that starts at 1, without weight
+    decay; the output has this factor once. If every token is its own landmark (n <= m), the result
+    is full attention, K(q, k) v. A convolution of v may be added. Outputs of the polynomial kernel
+    grow with the length of the segments; with thousands of tokens in each they overflow float16,
+    but not bfloat16.
 
     Reference: Xiong et al. 2021, "Nystromformer", Eq. 13-14 and algorithm 1; the polynomial
     kernel is a reconstruction of "Rethinking Softmax", which does not print the formula.
     Deviation: the pseudo-inverse starts from the norms of each matrix by itself.
-
-    Example:
-        >>> config = NystromformerConfig(landmarks=1)
-        >>> attend = NystromformerAttention(config, num_heads=1, head_dim=1, dropout=0.0)
-        >>> zero, v = torch.zeros(1, 1, 2, 1), torch.tensor([[[[1.0], [3.0]]]])
-        >>> attend(zero, zero, v, Visibility(2, 2)).values.flatten().tolist()
-        [2.0, 2.0]
     """
 
     Config = NystromformerConfig
@@ -96,6 +89,7 @@ class NystromformerAttention(Attention):
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility) -> Tensor:
         num_tokens = k.size(2)
+        # Means of segments: landmarks of queries, keys and values.
         count = visibility.counts[..., None].to(k)  # n, [B or 1, 1, 1, 1]
         segments = segment_means(visibility, num_tokens, self.config.landmarks, k)
         present = segments.any(-1)[..., None, :]  # [B or 1, 1, 1, m]
@@ -107,11 +101,11 @@ class NystromformerAttention(Attention):
             scale = scale * self.scale
 
         to_landmarks = self._kernel(q, landmark_k, present, scale)  # [B, H, N, m]
-        # In an exported graph N may be any: it takes the other way, which gives the same.
+        # An exported graph, which serves any N, takes the general way; the result is the same.
         if isinstance(num_tokens, int) and num_tokens <= self.config.landmarks:
             return to_landmarks @ landmark_v
         core = self._kernel(landmark_q, landmark_k, present, scale)  # [B, H, m, m]
-        # Landmarks without tokens have neither row nor column; the inverse leaves them so.
+        # Zero the rows and columns of landmarks without tokens; the inverse keeps them zero.
         core = core * (present.transpose(-1, -2) & present)
         real = visibility.key_mask
         keys = None if real is None else real[:, None, None, :]
@@ -126,14 +120,14 @@ class NystromformerAttention(Attention):
             weights = scale * scores.pow(POLYNOMIAL_POWER)
             return weights if seen is None else weights.masked_fill(~seen, 0.0)
         if seen is not None:
-            # A sample without tokens sees all of its zeros, so that nothing is NaN.
+            # Let a sample without tokens see all of its zeros: its softmax would be NaN.
             seen = seen | ~seen.any(-1, keepdim=True)
             scores = scores.masked_fill(~seen, -torch.inf)
         return scores.softmax(-1)
 
 
 def segment_means(visibility: Visibility, num_tokens: int, count: int, like: Tensor) -> Tensor:
-    """Return [B or 1, 1, m, N], the matrix that takes the means of segments of tokens.
+    """Return [B or 1, 1, m, N], the matrix that averages segments of tokens.
 
     Segments have ceil(n / count) of the n real tokens of a sample, the last one perhaps fewer;
     segments that begin after the last token have rows of zeros.
@@ -141,13 +135,15 @@ def segment_means(visibility: Visibility, num_tokens: int, count: int, like: Ten
     Args:
         visibility: which tokens are real.
         num_tokens: N, with padding.
-        count: the largest number of segments; m is the smaller one of it and N, but always this
-            in an exported graph for any N.
-        like: gives dtype and device.
+        count: the largest number of segments; m is the smaller of it and N, or always this in an
+            exported graph for any N.
+        like: a tensor with the wanted dtype and device.
     """
+    # Number the segment of each token.
     real_tokens = visibility.counts[:, 0].to(like.device, torch.int64)  # [B or 1, 1]
     size = ((real_tokens + count - 1) // count).clamp_min(1)
     segment = visibility.places().to(like.device) // size  # [B or 1, N]
+    # Mark the real tokens of each segment, and divide by their number.
     most = min(count, num_tokens) if isinstance(num_tokens, int) else count
     numbers = torch.arange(most, device=like.device)
     member = segment[:, None, :] == numbers[:, None]  # [B or 1, m, N]
@@ -160,15 +156,16 @@ def segment_means(visibility: Visibility, num_tokens: int, count: int, like: Ten
 def pseudo_inverse(matrix: Tensor, iterations: int) -> Tensor:
     """Return an approximate pseudo-inverse of each [m, m] matrix, by third-order steps.
 
-    Rows and columns of zeros stay such. Absolute values make the start valid for signed matrices.
+    Rows and columns of zeros stay zero. Absolute values make the start valid for signed matrices.
 
     Reference: Nystromformer, Eq. 11 (Razavi et al. 2014).
     """
     absolute = matrix.abs()
-    # The product of the norms of cubes of small scores, or its square, would be 0 in float32.
+    # Scale the matrix: cubes of small scores have norms whose product would be 0 in float32.
     largest = absolute.detach().amax((-2, -1), keepdim=True)
     largest = largest.masked_fill(largest < SMALLEST, 1.0)
     matrix, absolute = matrix / largest, absolute / largest
+    # Start from A^T / (|A|_1 |A|_inf), then take the steps.
     norms = absolute.sum(-2).amax(-1) * absolute.sum(-1).amax(-1)  # |A|_1 |A|_inf
     norms = norms.masked_fill(norms == 0, 1.0)[..., None, None]
     inverse = matrix.transpose(-1, -2) / norms

@@ -10,15 +10,15 @@ from relu_nmt.attention import attentions
 from relu_nmt.attention.base import AttentionConfig
 from relu_nmt.attention.kernel_features import FeatureAttention
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.attention.recomputation import second_pass
+from relu_nmt.attention.records import second_pass
 from relu_nmt.attention.token_axis import key_column
 from relu_nmt.config import option, settings
 
 SOFTMAX_EPSILON = 1e-4
 RELU_EPSILON = 1e-3
 LARGEST_PRODUCT = 40.0
-"""Products w_r k' are held within +-40, so that float32 holds the ratio of the exponentials of any
-two. It takes keys of |k|^2 / sqrt(d) beyond 100 to get there."""
+"""Clamp products w_r k' to +-40, so that float32 holds the ratio of any two exponentials. Only keys
+with |k|^2 / sqrt(d) above 100 reach it."""
 
 
 @settings(flags=False)
@@ -37,29 +37,21 @@ class PerformerAttention(FeatureAttention):
     With x' = x d^(-1/4) and random directions w_r, the softmax kernel has
     f_r(x) = exp(w_r x' - |x'|^2 / 2 - c) + 1e-4, which without the 1e-4 estimates exp(q k /
     sqrt(d)) without bias; the relu kernel has f_r(x) = max(w_r x', 0) + 1e-3. A common factor
-    m^(-1/2) cancels. c keeps the exponentials finite: for a query its own largest w_r q', for
+    m^(-1/2) cancels. c keeps the exponentials finite: for a query it is its own largest w_r q', for
     the keys the largest w_r k' of all keys that the query sees. So in causal use c grows along the
-    sequence, no later key changes it, and step-by-step decoding gives the same. Since
+    sequence and no later key changes it, as step-by-step decoding needs. Since
     exp(e_j - c_i) = exp(e_j - c) exp(c - c_i), the features still factor.
 
-    As c leaves out |x'|^2 / 2, the 1e-4 weighs the more the longer a vector is: rows whose estimate
-    is all variance become uniform. Against exact softmax at unit variance (64 tokens of width 32,
-    256 features) the relative error is 0.8, as that of uniform weights; with the whole exponent in
-    c it is 1.5, and never the smaller one.
+    As c leaves out |x'|^2 / 2, the 1e-4 matters more for longer vectors: rows whose estimate is all
+    variance become uniform. With the whole exponent in c the error is larger.
 
-    The directions are orthogonal in blocks of d. They follow from a stored seed and a stored
-    number of training passes, so that they are the same after a resume; they are not stored
-    themselves, so that averaging checkpoints does not average them (it keeps the first one's).
+    The directions are orthogonal in blocks of d. A checkpoint stores a seed and the number of
+    training passes, which give the same directions after a resume. It does not store the directions
+    themselves, as averages of checkpoints would average them (they keep the first seed).
 
     Reference: Choromanski et al. 2021, "Rethinking Attention with Performers", section 2.3-2.4 and
     Lemma 1; c, the epsilons and the relu kernel are those of its code. Deviation: the code takes
     the c of the keys over all keys of the batch.
-
-    Example:
-        >>> attend = PerformerAttention(PerformerConfig(), num_heads=1, head_dim=2, dropout=0.0)
-        >>> zero, v = torch.zeros(1, 1, 2, 2), torch.tensor([[[[1.0, 0.0], [3.0, 0.0]]]])
-        >>> attend(zero, zero, v, Visibility(2, 2)).values[0, 0].round().tolist()
-        [[2.0, 0.0], [2.0, 0.0]]
     """
 
     Config = PerformerConfig
@@ -74,7 +66,7 @@ class PerformerAttention(FeatureAttention):
         directions = torch.empty(config.features, head_dim)
         self.directions: Tensor
         self.register_buffer("directions", directions, persistent=False)
-        # A mirror of the buffer, so that a pass does not wait for the device.
+        # A copy of the buffer on the host, so that a pass does not wait for the device.
         self._seed_and_passes: list[int] | None = None
         self._drawn: int | None = None
         self.register_load_state_dict_post_hook(_forget_draw)
@@ -88,8 +80,10 @@ class PerformerAttention(FeatureAttention):
                 (q @ directions.T).relu() + RELU_EPSILON,
                 (k @ directions.T).relu() + RELU_EPSILON,
             )
+        # Queries: the stabiliser c is their own largest product.
         products, halves = exponent_parts(q, directions)
         queries = (products - halves - products.amax(-1, keepdim=True)).exp() + SOFTMAX_EPSILON
+        # Keys: one stabiliser c for all, as a common factor.
         products, halves = exponent_parts(k, directions)
         products = products.clamp(-LARGEST_PRODUCT, LARGEST_PRODUCT)
         largest = products.amax(-1, keepdim=True)  # [B, H, Nk, 1]
@@ -98,8 +92,9 @@ class PerformerAttention(FeatureAttention):
             largest = largest.masked_fill(~real, -LARGEST_PRODUCT)
         stabiliser = largest.amax(2, keepdim=True)  # c, [B, H, 1, 1]
         keys = (products - halves - stabiliser).exp()
-        seen = stabiliser  # c_i, [B, H, Nq or 1, 1]
+        # Each query's own stabiliser c_i, the maximum over its visible keys, [B, H, Nq or 1, 1].
         # ONNX has no running maximum.
+        seen = stabiliser
         by_matrix = visibility.hides_later and torch.compiler.is_exporting()
         if (visibility.ancestry is not None or by_matrix) and visibility.hidden is not None:
             rows = largest.transpose(2, 3).masked_fill(visibility.hidden, -LARGEST_PRODUCT)
@@ -113,7 +108,7 @@ class PerformerAttention(FeatureAttention):
 
     @property
     def passes(self) -> int:
-        """Passes in training so far."""
+        """Number of training passes so far."""
         return self._mirrored()[1]
 
     @passes.setter
@@ -127,7 +122,8 @@ class PerformerAttention(FeatureAttention):
         return self._seed_and_passes
 
     def _current_directions(self) -> Tensor:
-        """Return the random directions [m, d] of this pass, and count it if it is in training."""
+        """Return the random directions [m, d] of this pass; count the pass in training."""
+        # Draw new directions after every ``redraw`` training passes.
         draw = self.passes // self.config.redraw if self.config.redraw else 0
         if draw != self._drawn:
             seed = self._mirrored()[0] + draw
@@ -145,7 +141,7 @@ def _forget_draw(attention: PerformerAttention, _: object) -> None:
 
 @second_pass.register
 def _(attention: PerformerAttention) -> AbstractContextManager[None]:
-    """Draw what was drawn, and count no pass twice."""
+    """Repeat the draw of the first pass, and do not count the pass again."""
     passes = attention.passes
 
     @contextmanager
@@ -166,6 +162,7 @@ def random_directions(count: int, dim: int, seed: int) -> Tensor:
         >>> random_directions(5, 2, seed=1).shape
         torch.Size([5, 2])
     """
+    # Make blocks of orthogonal rows, then give each row the length of a normal one.
     generator = torch.Generator().manual_seed(seed)
     blocks = -(-count // dim)
     normal = torch.randn(blocks, dim, dim, generator=generator, dtype=torch.float64)
@@ -179,11 +176,7 @@ def random_directions(count: int, dim: int, seed: int) -> Tensor:
 def exponent_parts(x: Tensor, directions: Tensor) -> tuple[Tensor, Tensor]:
     """Return w_r x, [..., m], and |x|^2 / 2, [..., 1].
 
-    With e_r(x) their difference, the mean over r of exp(e_r(x) + e_r(y)) estimates exp(x y) without
-    bias.
-
-    Args:
-        x: [..., d], already multiplied by d^(-1/4).
-        directions: w, [m, d].
+    Let e_r(x) be their difference: the mean over r of exp(e_r(x) + e_r(y)) estimates exp(x y)
+    without bias. x [..., d] must be multiplied by d^(-1/4) beforehand; directions w are [m, d].
     """
     return x @ directions.T, x.square().sum(-1, keepdim=True) / 2

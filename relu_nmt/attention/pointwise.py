@@ -1,7 +1,15 @@
-"""Attention with pointwise weights c_i h(q_i k_j / sqrt(d)): the base class and the general form.
+"""Attention with pointwise weights g c(n_i) h(z_ij): the base class, and the general form.
 
-``pointwise`` scales by a power of the length, n^-alpha h(z); reluformer, rela and polynomial have
-files of their own.
+Each weight depends on its own score alone; no softmax couples the keys of a query. The three steps:
+
+    scores    z_ij = q_i k_j / sqrt(d), for the n_i keys j that query i may see
+    weights   w_ij = g c(n_i) h(z_ij)
+    output    out_i = sum_j w_ij v_j
+
+A mechanism chooses the map h, the scale c and perhaps a learnt factor g: see ``reluformer.py``,
+``rela.py`` and ``polynomial.py``. ``pointwise`` at the end of this file takes any h and
+c(n) = n^-alpha. :func:`relu_nmt.attention.kernels.reference.pointwise` computes the three steps;
+other back ends compute the same in another order.
 """
 
 import dataclasses
@@ -33,7 +41,6 @@ from relu_nmt.attention.kernels import (
     triton,
 )
 from relu_nmt.attention.kernels.reference import PointwiseProblem, row_statistics
-from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.pointwise_maps import PointwiseMap, pointwise_maps
 from relu_nmt.config import option, settings
 
@@ -41,14 +48,15 @@ GATES = ("none", "silu", "identity")
 
 
 class PointwiseAttention(Attention):
-    """out_i = g sum_j c(n_i) h(q_i k_j / sqrt(d)) v_j, for any h, c and learnable factor g.
+    """out_i = g sum_j c(n_i) h(q_i k_j / sqrt(d)) v_j, for any map h, scale c and factor g.
 
-    A subclass gives ``map``, which is h, and defines :meth:`row_scale`; it may define :meth:`gain`.
+    A subclass passes ``map``, which is h, and defines :meth:`row_scale`, which is c. It may define
+    :meth:`gain`, which is g.
     """
 
     capabilities = Capabilities(scores=True)
     centered = False
-    """True if each score loses the mean of its row, over what is visible, before the bias."""
+    """True to subtract from each score the mean of its row over the visible keys."""
     backends: ClassVar[Mapping[str, Backend]] = {
         "triton": Backend(triton.pointwise, triton.supports, prefers_triton, require_triton),
         "blockwise": Backend(blockwise.pointwise, blockwise.supports, many_pairs),
@@ -63,46 +71,38 @@ class PointwiseAttention(Attention):
         self.capabilities = dataclasses.replace(self.capabilities, non_negative=map.non_negative)
 
     def weigh(self, scores: Tensor, counts: Tensor) -> Tensor:
-        """Return c(n) h(z) of scores z [B, H, Nq, Nk], which back ends compute in other orders.
-
-        Args:
-            scores: z, before masking.
-            counts: n >= 1, the numbers of visible keys, [B or 1, 1, Nq or 1, 1].
-        """
+        """Return c(n) h(z) of scores z [B, H, Nq, Nk] and counts n [B or 1, 1, Nq or 1, 1]."""
         return self.map.value(scores) * self.row_scale(counts)
 
     def row_scale(self, counts: Tensor) -> Tensor:
-        """Return c(n) of the numbers n >= 1 of visible keys, float32, of the same shape."""
+        """Return c(n) of numbers n >= 1 of visible keys, float32, of the same shape."""
         raise TypeError(f"{type(self).__name__} must define row_scale")
 
     def gain(self) -> Tensor | None:
-        """Return the learnable factor g, [1] or [H], if there is one."""
+        """Return the learnt factor g, [1] or [H], if there is one."""
         return None
 
     def attend(self, problem: AttentionProblem) -> AttentionOutput:
         """See :meth:`Attention.attend`."""
+        # Scale the queries by 1 / sqrt(d) and the rows by c(n).
         counts = problem.visibility.positive_counts
         if problem.q.dtype == torch.float64:
             counts = counts.to(torch.float64)
         row_scale = self.row_scale(counts)
         asked = PointwiseProblem(
-            self,
-            problem.q / math.sqrt(self.head_dim),
-            problem.k,
-            problem.v,
-            problem.visibility,
-            problem.bias,
-            problem.dropout,
-            problem.need,
-            self.map,
-            row_scale,
-            self.centered,
-            self.weigh,
+            *(self, problem.q / math.sqrt(self.head_dim), problem.k, problem.v),
+            *(problem.visibility, problem.bias, problem.dropout, problem.need),
+            map=self.map,
+            row_scale=row_scale,
+            centered=self.centered,
+            weigh=self.weigh,
         )
+        # Let a back end compute out_i = c(n_i) sum_j h(z_ij) v_j.
         backend = choose_backend(self, asked)
         if self.centered and not backend.centers:
-            asked.q, asked.k = centered(asked.q, asked.k, asked.visibility)
+            asked.q, asked.k = reference.centered(asked.q, asked.k, asked.visibility)
         result = backend.solve(asked)
+        # Multiply by g.
         values, weights = result.values, result.weights
         gain = self.gain()
         if gain is not None:
@@ -110,41 +110,13 @@ class PointwiseAttention(Attention):
             values = (values * gain).to(values.dtype)
             weights = weights * gain if weights is not None else None
             row_scale = row_scale * gain[..., 0]
+        # Make the statistics of the rows from their sums.
         rows = None
         if result.sums is not None:
             rows = row_statistics(result.sums, problem.visibility, row_scale)
             if not self.capabilities.non_negative:  # g may be negative, though h is not
                 rows.entropy = None
         return AttentionOutput(values, weights, rows)
-
-
-def centered(q: Tensor, k: Tensor, visibility: Visibility) -> tuple[Tensor, Tensor]:
-    """Return queries and keys whose products are q_i (k_j - c_i), c_i the mean of what i sees.
-
-    Args:
-        q: [B, H, Nq, d].
-        k: [B, H, Nk, d].
-        visibility: which keys each query may see.
-
-    Returns:
-        q and k of the same shapes; or with d + 1 channels, where queries see different keys.
-    """
-    exact = k.to(torch.promote_types(k.dtype, torch.float32))
-    if visibility.key_mask is not None:
-        exact = exact.masked_fill(~visibility.key_mask[:, None, :, None], 0.0)
-    if visibility.ancestry is not None:
-        sums = visibility.ancestry[:, None].to(exact.dtype) @ exact
-    elif visibility.hides_later:
-        sums = exact.cumsum(2)[:, :, visibility.num_keys - visibility.num_queries :]
-    else:
-        sums = exact.sum(2, keepdim=True)
-    means = (sums / visibility.positive_counts[..., None]).to(k.dtype)
-    if means.size(2) == 1:
-        return q, k - means
-    # A row that sees one key has score 0: the rounded difference of two products would not be.
-    q = q.masked_fill((visibility.counts == 1)[..., None], 0.0)
-    shifts = (q * means).sum(-1, keepdim=True)
-    return torch.cat([q, shifts], -1), torch.cat([k, -torch.ones_like(k[..., :1])], -1)
 
 
 @settings(flags=False)
@@ -167,16 +139,16 @@ class ScaledPointwiseAttention(PointwiseAttention):
     erf), softplus, identity, relu6 and sigmoid; weights of gelu and identity can be negative.
     alpha = 1 keeps the expected sum of a row, alpha = 1/2 the variance of the output.
 
-    ``qk_norm`` is on by default, so that |z| <= sqrt(d) at gain 1. With a ``gate`` the joined
-    heads are multiplied by act(x W_g), W_g [D, D], before the output projection: act is ``silu``,
-    or ``identity`` for the ablation. ``output_norm`` with ``alpha=0``, without ``qk_norm``, is the
-    alternative to its factor that ReLUFormer rejects (section 4.1); that the norm spans the heads,
-    as in :class:`~relu_nmt.attention.rela.RelaAttention`, is our reading.
+    ``qk_norm`` is on by default, so that |z| <= sqrt(d) at gain 1. A ``gate`` multiplies the joined
+    heads by act(x W_g), W_g [D, D], before the output projection: act is ``silu``, or ``identity``
+    for the ablation. ``output_norm`` with ``alpha=0`` and without ``qk_norm`` is the variant that
+    ReLUFormer rejects in favour of its factor (section 4.1). We read it as a norm over all heads,
+    as in :class:`~relu_nmt.attention.rela.RelaAttention`.
 
     Reference: Wortsman et al. 2023, "Replacing softmax with ReLU in vision transformers",
-    section 3 and Figs. 1-4; relu with alpha = 1 is its main model. What its Fig. 4 calls gated is
-    read as an output gate here; the other reading is
-    :class:`relu_nmt.vision.blocks.GatedAttentionUnit`.
+    section 3 and Figs. 1-4; relu with alpha = 1 is its main model. We read "gated" in its Fig. 4 as
+    an output gate; :class:`relu_nmt.vision.gated_attention_unit.GatedAttentionUnit` is the
+    other reading.
 
     Example:
         >>> from relu_nmt.attention.masks import Visibility

@@ -1,10 +1,10 @@
 """The pointwise maps h that turn a score z into a weight h(z), with their derivatives.
 
-A further map is one entry, in any file::
+Your own map is one entry, in any file::
 
     pointwise_maps.register("cube")(PointwiseMap("cube", cube, cube_derivative))
 
-Then ``--attention pointwise:h=cube`` takes it (with ``--user-module FILE``).
+Then ``--user-module FILE --attention pointwise:h=cube`` uses it.
 """
 
 import functools
@@ -22,19 +22,18 @@ from relu_nmt.config.registry import Registry
 
 @dataclass(frozen=True)
 class PointwiseMap:
-    """h, as every back end computes it.
+    """A map h with its derivative, for every back end.
 
     Args:
-        name: the registered one.
+        name: the registered name.
         value: returns h(z), of z's shape and dtype or wider.
         derivative: returns h'(z), of z's shape; 0 at kinks where h is 0.
         non_negative: h is never negative.
         rectifies: h is exactly 0, with derivative 0, for all z <= 0.
         kernels: returns two functions made with ``triton.jit``: ``value(z, POWER)`` and
             ``times_derivative(x, z, POWER)``, x h'(z), on float32 tiles; ``POWER`` is
-            ``tl.constexpr``. ``None`` if there are none: the Triton back end leaves such a map to
-            the others.
-        power: what the Triton functions get as ``POWER``.
+            ``tl.constexpr``. ``None``: the Triton back end refuses the map.
+        power: ``POWER`` of the Triton functions.
 
     Example:
         >>> pointwise_maps.get("relu").value(torch.tensor([-1.0, 2.0])).tolist()
@@ -57,7 +56,7 @@ pointwise_maps: Registry[PointwiseMap] = Registry("pointwise map", {})
 
 @functools.cache
 def power_map(power: int) -> PointwiseMap:
-    """Return z^power; computed at least in float32, where a score of 41 may be cubed."""
+    """Return z^power, computed in float32 or wider: in float16 the cube of 41 would overflow."""
 
     def value(z: Tensor) -> Tensor:
         return z.to(torch.promote_types(z.dtype, torch.float32)).pow(power)

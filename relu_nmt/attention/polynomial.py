@@ -38,24 +38,16 @@ class PolynomialConfig(AttentionConfig):
 class PolynomialAttention(PointwiseAttention):
     """A_ij = c_i (q_i k_j / sqrt(d))^p, element by element; output sum_j A_ij v_j.
 
-    ``scale`` chooses c: ``none`` is 1; ``fixed`` is 1/sqrt(n_i), with the number n_i of keys that
-    query i may see, or 1/sqrt(N) with ``length=N`` for all; ``dynamic`` is learnt, without weight
-    decay, and may turn negative. What is learnt is c itself, from 1/sqrt(N) on, if ``length`` is
-    given. Otherwise sequences differ in length and a single c cannot fit them: c_i is g/sqrt(n_i)
-    with g learnt from 1 on.
+    ``scale`` chooses c. ``none`` is 1. ``fixed`` is 1/sqrt(n_i), with the number n_i of keys that
+    query i may see, or 1/sqrt(N) with ``length=N``. ``dynamic`` is learnt, without weight decay,
+    and may become negative. With ``length`` it is c itself, which starts at 1/sqrt(N). Without it
+    a single c cannot fit all lengths, so c_i is g/sqrt(n_i) with a learnt g that starts at 1.
 
     Weights of odd powers are signed. Those of even powers are not, unless the scale is dynamic.
 
     Reference: Saratchandran et al. 2024, "Rethinking softmax: self-attention with polynomial
     activations", Theorem 4.2 and Corollary 4.3; its 1/14 is N = 196, the number of patches. It
     has no masks; one c a row, which they need, is ours.
-
-    Example:
-        >>> from relu_nmt.attention.masks import Visibility
-        >>> attend = PolynomialAttention(PolynomialConfig(), num_heads=1, head_dim=4, dropout=0.0)
-        >>> ones = torch.ones(1, 1, 4, 4)
-        >>> attend(ones, ones, ones, Visibility(4, 4)).values[0, 0, 0].tolist()
-        [16.0, 16.0, 16.0, 16.0]
     """
 
     Config = PolynomialConfig
@@ -73,7 +65,7 @@ class PolynomialAttention(PointwiseAttention):
             self.scale.no_weight_decay = True  # type: ignore[attr-defined]
 
     def row_scale(self, counts: Tensor) -> Tensor:
-        """Return the scale that is not learnt."""
+        """Return the fixed scale."""
         if self.config.scale == "none":
             return torch.ones_like(counts)
         if self.config.length is not None:
@@ -81,7 +73,7 @@ class PolynomialAttention(PointwiseAttention):
         return counts.rsqrt()
 
     def gain(self) -> Tensor | None:
-        """Return what a learnt scale changes of the fixed one."""
+        """Return the learnt scale over the fixed one, [1] or [H]; None if it is not learnt."""
         if self.scale is None or self.config.length is None:
             return self.scale
         return self.scale * self.config.length**0.5

@@ -1,32 +1,31 @@
-"""What attention modules did in a forward pass, recorded by hooks, and its sums and means."""
+"""Records of attention in a forward pass, made by hooks, and their sums and means for the log.
+
+Layers need not know who watches them. A training step that computes activations a second time
+(``--checkpoint-activations``) uses :func:`without_records` and :func:`second_pass`.
+"""
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import singledispatch
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from relu_nmt.attention.base import (
-    NOTHING,
-    NULL_SUM,
-    Attention,
-    AttentionOutput,
-    Need,
-    RowStatistics,
-)
+from relu_nmt.attention.base import NOTHING, Attention, AttentionOutput, Need, RowStatistics
 from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.statistics import LOGGED, NULL_SUM
 
 _paused: ContextVar[bool] = ContextVar("recording_paused", default=False)
 
 
 @dataclass
 class AttentionRecord:
-    """Row statistics and weights of one mechanism in one pass, as far as they were asked for.
+    """Row statistics and weights of one mechanism in one pass, if they were needed.
 
     Args:
         slot: ``encoder``, ``decoder`` (self-attention) or ``cross``.
@@ -34,7 +33,7 @@ class AttentionRecord:
         rows: statistics of the rows of weights; ``None`` if the mechanism has no weights.
         weights: [B, H, Nq, Nk] before dropout.
         visibility: which keys each query could see, and which query rows are real.
-        vectors: with telemetry, the sizes of queries, keys and outputs, see :func:`vector_sizes`.
+        vectors: with telemetry, the result of :func:`vector_sizes`.
     """
 
     slot: str
@@ -49,17 +48,16 @@ class AttentionRecord:
 def record_attention(
     model: nn.Module, need: Need, take: Callable[[AttentionRecord], object] | None = None
 ) -> Iterator[list[AttentionRecord]]:
-    """Let every attention in a model return more in the passes inside the block, and record it.
-
-    So the layers between need not know who watches. Blocks may be nested.
+    """Record every call of an attention in a model inside the block; blocks may be nested.
 
     Args:
-        model: the model; or one mechanism, where the others are to keep their fast code.
-        need: what to record. With nothing needed nothing is recorded and nothing costs time.
-        take: gets each record at once, instead of the list, so that one at a time is in memory.
+        model: the model; or one mechanism, so that the others keep their fast code.
+        need: results to record; an empty need records nothing and costs no time.
+        take: receives each record at once, so that one record at a time is in memory; without it
+            the list collects them.
 
     Yields:
-        a list that gets a record for every call of a mechanism, in their order.
+        a list that collects the records in the order of the calls.
 
     Example:
         >>> import torch
@@ -74,6 +72,7 @@ def record_attention(
     """
     records: list[AttentionRecord] = []
 
+    # Before each call, add to its need; after it, keep the results.
     def ask(
         module: Attention, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -94,6 +93,7 @@ def record_attention(
             AttentionRecord(*place, output.rows, output.weights, visibility, vectors)
         )
 
+    # Hook all mechanisms, and remove the hooks at the end even after an error.
     handles = []
     for module in model.modules() if need != NOTHING else ():
         if isinstance(module, Attention):
@@ -108,7 +108,7 @@ def record_attention(
 
 @contextmanager
 def without_records() -> Iterator[None]:
-    """Let passes inside the block leave no records, as when activations are computed again."""
+    """Make passes inside the block leave no records."""
     token = _paused.set(True)
     try:
         yield
@@ -116,11 +116,30 @@ def without_records() -> Iterator[None]:
         _paused.reset(token)
 
 
+@singledispatch
+def second_pass(module: nn.Module) -> AbstractContextManager[None]:
+    """Return a context in which a module repeats its next pass and keeps its state.
+
+    Call it before the first pass. A class with a state that a training pass changes registers a
+    context of its own.
+    """
+    return nullcontext()
+
+
+@second_pass.register(nn.BatchNorm2d)
+@contextmanager
+def _(module: nn.BatchNorm2d) -> Iterator[None]:
+    """Leave the running statistics as they are."""
+    momentum, module.momentum = module.momentum, 0.0
+    try:
+        yield
+    finally:
+        module.momentum = momentum
+
+
 @torch.no_grad()
 def vector_sizes(q: Tensor, k: Tensor, values: Tensor, visibility: Visibility) -> dict[str, Tensor]:
-    """Return how large queries, keys and outputs are, for each query row.
-
-    Without ReLUFormer's factor the outputs grow with the number of keys.
+    """Return ``query_norm``, ``key_norm`` and ``output_square`` of each query row.
 
     Args:
         q: [B, H, Nq, d], not divided by sqrt(d).
@@ -129,14 +148,14 @@ def vector_sizes(q: Tensor, k: Tensor, values: Tensor, visibility: Visibility) -
         visibility: which keys each query may see.
 
     Returns:
-        float32 [B, H, Nq] each: ``query_norm`` is the length of the query, ``key_norm`` the mean
-        length of the keys that it sees, ``output_square`` the mean square of its output.
+        float32 [B, H, Nq] each; :mod:`relu_nmt.attention.statistics` defines them.
 
-    Reference: ReLUFormer, section 4.1.
+    Reference: ReLUFormer, section 4.1: without its factor the outputs grow with the number of keys.
     """
-    keys = k.float().norm(dim=-1)
+    keys = k.float().norm(dim=-1)  # [B, H, Nk]
     if visibility.key_mask is not None:
         keys = keys.masked_fill(~visibility.key_mask[:, None], 0.0)
+    # Sum the lengths of the keys that each query sees.
     if visibility.offset is None:
         seen = keys.sum(-1, keepdim=True)
     else:
@@ -155,11 +174,10 @@ class ModuleSums:
     Args:
         slot: ``encoder``, ``decoder`` or ``cross``.
         layer: index of the layer, from 0.
-        statistics: names of the S statistics: ``sum`` of the weights, ``entropy`` in nats,
-            ``zero_fraction``, ``null_fraction`` and ``largest`` weight, and those of
-            :func:`vector_sizes`. Signed weights have no entropy and no null rows.
+        statistics: names of the S statistics, in the order of ``statistics.LOGGED``. Signed weights
+            have no entropy and no null rows.
         rows: number of query rows.
-        log_counts: sum of log n, n being the number of keys that a row sees.
+        log_counts: sum of log n, with n visible keys of a row.
         heads: [S, H] float64, sums over the rows.
         bucket_rows: [K] number of rows that see 1, 2-3, 4-7, ... keys; K is 0 where the slot is
             not causal.
@@ -186,25 +204,26 @@ class ModuleSums:
 
 
 def bucket_name(index: int) -> str:
-    """Return which numbers of visible keys a bucket holds: ``1``, ``2-3``, ``4-7``..."""
+    """Return the range of visible keys of a bucket: ``1``, ``2-3``, ``4-7``..."""
     first = 2**index
     return "1" if index == 0 else f"{first}-{2 * first - 1}"
 
 
 @torch.no_grad()
 def attention_sums(records: Sequence[AttentionRecord]) -> list[ModuleSums]:
-    """Return the sums of every module that has row statistics (telemetry was asked for).
+    """Return the sums of every module with row statistics; their need must include telemetry.
 
     A module that attends to sentences and to the whole document has the rows of both.
     """
     found = [(record, _tables(record)) for record in records if record.rows]
     if not found:
         return []
+    # Transfer the sums of all modules from the device at once.
     tensors = [x for record, tables in found for x in _summed(record, tables)]
-    # One transfer from the device for all modules.
     flat = torch.cat([x.flatten() for x in tensors]).cpu().double()
     values = flat.split([x.numel() for x in tensors])
     arrays = (value.view(x.shape).numpy()[()] for value, x in zip(values, tensors, strict=True))
+    # Each record has five arrays. Add up records of the same module.
     sums: dict[tuple[str, int], ModuleSums] = {}
     for record, tables in found:
         place = record.slot, record.layer
@@ -221,8 +240,8 @@ def attention_telemetry(records: Sequence[AttentionRecord]) -> dict[str, float]:
 
     ``attention/SLOT.LAYER.HEAD/STATISTIC`` for every head, for example
     ``attention/cross.0.3/entropy``; and in the causal slot
-    ``attention/SLOT.LAYER.nRANGE/STATISTIC`` for the rows that see so many keys, for example
-    ``attention/decoder.0.n4-7/entropy``, mean over the heads too.
+    ``attention/SLOT.LAYER.nRANGE/STATISTIC``, for example ``attention/decoder.0.n4-7/entropy``: the
+    mean over heads, and over the rows that see this number of keys.
     """
     scalars = {}
     for sums in attention_sums(records):
@@ -240,7 +259,7 @@ def attention_telemetry(records: Sequence[AttentionRecord]) -> dict[str, float]:
 
 
 def _tables(record: AttentionRecord) -> dict[str, Tensor]:
-    """Return the statistics that there are, each [B, H, Nq]."""
+    """Return the known statistics of a record by name, each [B, H, Nq]."""
     rows = record.rows
     assert rows is not None
     tables = {
@@ -252,24 +271,24 @@ def _tables(record: AttentionRecord) -> dict[str, Tensor]:
         "largest": rows.largest,
         **record.vectors,
     }
-    return {name: table for name, table in tables.items() if table is not None}
+    return {name: table for name in LOGGED if (table := tables.get(name)) is not None}
 
 
 def _summed(record: AttentionRecord, tables: dict[str, Tensor]) -> list[Tensor]:
-    """Return the sums of one module, the last five fields of :class:`ModuleSums`."""
+    """Return the last five fields of :class:`ModuleSums` as tensors."""
     visibility = record.visibility
     table = torch.stack([each.float() for each in tables.values()])  # [S, B, H, Nq]
     batch, num_queries = table.size(1), table.size(3)
     real = visibility.real_rows(batch)[:, 0]  # [B, Nq]
     counts = visibility.positive_counts[:, 0].expand(batch, num_queries)
-    # Not by multiplication with 0: padded rows may hold anything.
+    # Padded rows may hold NaN, which a product with 0 would keep.
     table = table.masked_fill(real[None, :, None] == 0, 0.0)
-    # Enough buckets for the row that sees all keys; none where all rows see the same. frexp is
-    # exact: n = m 2^e with 0.5 <= m < 1, so that 4 to 7 have e = 3.
+    # Put each row into the bucket of its number of keys. frexp is exact: n = m 2^e with
+    # 0.5 <= m < 1, so 4 to 7 have e = 3.
     num_buckets = visibility.num_keys.bit_length() if visibility.causal else 0
     index = torch.frexp(counts).exponent - 1
     member = (index[..., None] == torch.arange(num_buckets, device=index.device)) * real[..., None]
-    # Not a matrix product: autocast would make its sums bfloat16.
+    # A matrix product would be bfloat16 under autocast.
     by_bucket = (table.mean(2)[..., None] * member).sum((1, 2))
     rows, log_counts = real.sum(), (counts.log() * real).sum()
     return [rows, log_counts, table.sum((1, 3)), member.sum((0, 1)), by_bucket]

@@ -1,22 +1,23 @@
 """The two terms that ReLUFormer adds to the loss, as formulas of the weights of a row.
 
-A row has the weights s_1 ... s_n >= 0 of its n visible keys, their sum S and p = s / S:
+A row has the weights s_1 ... s_n >= 0 of its n visible keys, their sum S and the shares p = s / S:
 
-    normalisation    |log S|                                  the sum is to be near 1
-    entropy margin   max(H - C, 0), C = margin log n          the row is to be sharp
-                     H = -sum_j p_j log p_j = log S - (1/S) sum_j s_j log s_j
+    normalisation    |log S|                    pulls the sum towards 1
+    entropy margin   max(H - m log n, 0)        makes the row sharp: H at most m log n
 
-Null rows (S <= 1e-6) count as 0: |log 0| is infinite and has no gradient.
+with the entropy H = -sum_j p_j log p_j = log S - (1/S) sum_j s_j log s_j in nats. Null rows
+(S <= 1e-6) count as 0: |log 0| is infinite and has no gradient.
 
 Reference: Shen et al. 2023, "A Study on ReLU and Softmax in Transformer" (ReLUFormer), Eq. 7, read
-with the bars that its text explains; margin 0.7, in nats.
+with the bars that its text explains; m = 0.7.
 """
 
 import torch
 from torch import Tensor
 
-from relu_nmt.attention.base import NULL_SUM, RowStatistics
+from relu_nmt.attention.base import RowStatistics
 from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.statistics import NULL_SUM
 
 
 def normalisation(total: Tensor) -> Tensor:
@@ -25,31 +26,31 @@ def normalisation(total: Tensor) -> Tensor:
 
 
 def entropy(total: Tensor, weighted_logs: Tensor, is_null: Tensor) -> Tensor:
-    """Return H = log S - (1/S) sum_j s_j log s_j; it does not change when a row is scaled.
+    """Return H = log S - (1/S) sum_j s_j log s_j; scaling a row does not change it.
 
     Args:
         total: S of each row.
-        weighted_logs: sum_j s_j log s_j, 0 log 0 = 0, of the same shape.
-        is_null: the rows that have none, bool.
+        weighted_logs: sum_j s_j log s_j with 0 log 0 = 0, of the same shape.
+        is_null: the null rows, bool, which get 0.
     """
     safe = total.masked_fill(is_null, 1.0)
     return (safe.log() - weighted_logs / safe).masked_fill(is_null, 0.0)
 
 
 def entropy_excess(entropy: Tensor, counts: Tensor, margin: float) -> Tensor:
-    """Return max(H - margin log n, 0) of rows of entropy H that see n keys (``counts``)."""
+    """Return max(H - margin log n, 0) of rows that see n keys (``counts``)."""
     return (entropy - margin * counts.log()).clamp_min(0)
 
 
 def regularizer_terms(
     rows: RowStatistics, visibility: Visibility, margin: float
 ) -> tuple[Tensor, Tensor]:
-    """Return the means of both terms over samples, heads and real query rows, null ones included.
+    """Return the means of both terms over samples, heads and real query rows.
 
     Args:
         rows: row statistics [B, H, Nq] of one attention module.
-        visibility: the visible keys, and the padded query rows, which are left out.
-        margin: coefficient of log n.
+        visibility: the visible keys; its padded query rows are left out.
+        margin: m, the coefficient of log n.
     """
     assert rows.entropy is not None, "signed weights have no entropy"
     real = visibility.real_rows(len(rows.total))  # [B, 1, Nq]

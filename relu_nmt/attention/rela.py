@@ -25,24 +25,12 @@ class RelaAttention(PointwiseAttention):
     """RMSNorm(o), or RMSNorm(o) * sigmoid(w * o), where o joins sum_j ReLU(z_ij) v_j of all heads.
 
     z = q k^T / sqrt(d); RMSNorm(o) = g * o / sqrt(mean(o^2) + 1e-6) over all D channels, with the
-    gain g [D]. The weights are not scaled by the length: the norm undoes any scale of a row. So
-    their sums grow with the length, in float16 up to its largest number, 65504.
-
-    A row that is zero in all heads stays zero.
+    gain g [D]. The weights need no scale, as the norm removes it; so their sums grow with the
+    length, which float16 limits to 65504. A row that is zero in all heads stays zero.
 
     Reference: Zhang, Titov and Sennrich 2021, "Sparse attention with linear units", section 3. The
-    norm spans the heads, as in their code, which trains the gated form; w and, unless ``gain``
-    says otherwise, g start at 1. eps is ours. Near o = 0 the norm's slope is 1000.
-
-    Example:
-        >>> from relu_nmt.attention.masks import Visibility
-        >>> attend = RelaAttention(RelaConfig(), num_heads=1, head_dim=1, dropout=0.0)
-        >>> one = torch.ones(1, 1, 2, 1)
-        >>> joined = attend(one, one, one, Visibility(2, 2)).values.squeeze(1)
-        >>> joined.flatten().tolist()
-        [2.0, 2.0]
-        >>> attend.finish(joined, joined).round(decimals=3).flatten().tolist()
-        [1.0, 1.0]
+    norm spans the heads, as in their code, which trains the gated form. w starts at 1, g at
+    ``gain``. eps is ours; near o = 0 it makes the norm's slope 1000.
     """
 
     Config = RelaConfig

@@ -35,17 +35,17 @@ class ReLUFormerAttention(PointwiseAttention):
 
     n_i is the number of keys that query i may see: the real keys of the sentence, i + 1 at
     causal position i, the number of cached keys in step-by-step decoding. For independent
-    standard normal scores and values the output then has variance 1 / gamma^2 whatever the
-    length (Theorem 4.1). A row may be all zeros; its output is 0.
+    standard normal scores and values the output then has variance 1 / gamma^2 at every length
+    (Theorem 4.1). A row may be all zeros; its output is 0.
 
-    With ``centered`` the score is q_i (k_j - c_i) / sqrt(d), c_i the mean of the keys that query i
-    may see, before a bias is added. A rise of all scores of a row then changes no weight, as in
-    softmax, and no row that sees two different keys is null. It is not in the paper; the
-    cross-attention learns faster with it (docs/lab/study.md).
+    Two options are not in the paper; docs/lab/study.md compares them:
 
-    With ``power`` 2 the weights are ReLU(z_ij)^2 / (gamma sqrt(3 n_i / 2)), by the same theorem, as
-    E ReLU(z)^4 = 3 / 2. A weight that is linear in the score cannot single out one of many keys as
-    softmax does; this is in between (docs/lab/study.md), and not in the paper either.
+    - ``centered``: the score is q_i (k_j - c_i) / sqrt(d), c_i the mean of the keys that query i
+      may see; a bias is added afterwards. A rise of all scores of a row then changes no weight, as
+      in softmax, and no row that sees two different keys is null.
+    - ``power`` 2: the weights are ReLU(z_ij)^2 / (gamma sqrt(3 n_i / 2)), by the same theorem, as
+      E ReLU(z)^4 = 3 / 2. They single out one of many keys better than linear ones, though less
+      than softmax.
 
     Reference: Shen et al. 2023, "A Study on ReLU and Softmax in Transformer" (ReLUFormer), Eq. 5-6.
 
@@ -69,15 +69,14 @@ class ReLUFormerAttention(PointwiseAttention):
         self.log_gamma_change = nn.Parameter(torch.zeros(1)) if config.learnable else None
 
     def weigh(self, scores: Tensor, counts: Tensor) -> Tensor:
-        """Return s_ij = ReLU(z_ij)^p / (gamma sqrt(n_i E ReLU(z)^2p)), Eq. 5-6."""
-        rectified = scores.relu() ** self.config.power
-        return rectified * self.row_scale(counts)
+        """Return s_ij = ReLU(z_ij)^p c(n_i) of scores z = q k / sqrt(d), Eq. 5-6."""
+        return scores.relu() ** self.config.power * self.row_scale(counts)
 
     def row_scale(self, counts: Tensor) -> Tensor:
-        """Return 1 / (gamma sqrt(n E ReLU(z)^2p)), so that outputs have variance 1 / gamma^2."""
+        """Return c(n) = 1 / (gamma sqrt(n E ReLU(z)^2p)): outputs get the variance 1 / gamma^2."""
         variance = counts * MEAN_SQUARES[self.config.power]  # of sum_j ReLU(z_ij)^p v_j
         return variance.rsqrt() / self.config.gamma
 
     def gain(self) -> Tensor | None:
-        """Return what a learnt gamma changes of the scale."""
+        """Return the given gamma over the learnt one, [1]; None if gamma is not learnt."""
         return None if self.log_gamma_change is None else (-self.log_gamma_change).exp()

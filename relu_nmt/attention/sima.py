@@ -30,22 +30,13 @@ class SimAConfig(AttentionConfig):
 class SimAAttention(Attention):
     """out = (q' k'^T) v, where q'_ic = q_ic / sum_j |q_jc|, the same for k'; no d^(-1/2).
 
-    It is computed as q' (k'^T v) if that takes no more products, with as many keys as queries from
-    as many tokens as channels on, unless the weights q' k'^T are needed. They are signed, and tiny:
-    sum_ij |w_ij| <= d, so everything is float32 (at 4096 tokens float16 would underflow). With
-    ``norm=none`` q' is q and k' is k, the control whose loss becomes NaN in the paper.
+    The order q' (k'^T v) is used where it takes no more products and the weights q' k'^T are not
+    needed; with as many keys as queries, from d tokens on. The weights are signed and tiny:
+    sum_ij |w_ij| <= d. So everything is float32, as float16 would underflow at 4096 tokens.
+    ``norm=none`` leaves q and k as they are; in the paper its loss becomes NaN.
 
     Reference: Koohpayegani and Pirsiavash 2024, "SimA: Simple Softmax-free Attention for Vision
-    Transformers", Eq. 4-6; the order of the products is that of its algorithm 1, the norms those of
-    its ablations.
-
-    Example:
-        >>> import torch
-        >>> from relu_nmt.attention.masks import Visibility
-        >>> attend = SimAAttention(SimAConfig(), num_heads=1, head_dim=1, dropout=0.0)
-        >>> ones = torch.ones(1, 1, 2, 1)
-        >>> attend(ones, ones, ones, Visibility(2, 2)).values.flatten().tolist()
-        [0.5, 0.5]
+    Transformers", Eq. 4-6; order of the products: algorithm 1; norms: its ablations.
     """
 
     Config = SimAConfig
@@ -64,6 +55,7 @@ class SimAAttention(Attention):
         q, k = (without_padding(x, problem.visibility) for x in (problem.q, problem.k))
         if self.config.norm != "none":
             q, k = (normalized_over_tokens(x, int(self.config.norm[1])) for x in (q, k))
+        # Make the matrix of weights where it is needed or cheaper.
         wanted = need.rows or need.weights or problem.dropout > 0
         if wanted or not self.channels_first(q.size(2), k.size(2)):
             problem.q, problem.k = q, k
@@ -71,7 +63,7 @@ class SimAAttention(Attention):
         return AttentionOutput(q @ (k.transpose(-1, -2) @ problem.v))
 
     def channels_first(self, num_queries: int, num_keys: int) -> bool:
-        """Return whether q' (k'^T v) takes no more products than (q' k'^T) v."""
+        """Return True if q' (k'^T v) takes no more products than (q' k'^T) v."""
         return self.head_dim * (num_queries + num_keys) <= 2 * num_queries * num_keys
 
     def weights(self, problem: AttentionProblem) -> Tensor:

@@ -36,26 +36,18 @@ class SOFTConfig(AttentionConfig):
 class SOFTAttention(Attention):
     """out = g(q, l) g(l, l)^(-1) g(k, l)^T v, g(x, y) = exp(-|x - y|^2 / 2), k = q, times d^(-1/4).
 
-    The landmarks l are GELU(LayerNorm(convolution(q))) of each ``stride`` tokens, the same for all
-    heads. g(l, l) is inverted by Newton's steps. The paper is for images; here the tokens lie in
-    one line and padding counts as zeros, as beyond the sequence's end.
+    The landmarks l are GELU(LayerNorm(convolution(q))) of each ``stride`` tokens, with the same
+    parameters for all heads. Newton's steps invert g(l, l). The paper is for images; here the
+    tokens lie in one line, with zeros for padding and beyond the end.
 
     The squared length of a landmark is about 0.43 d at first, so g of a query and a landmark is
-    about exp(-0.21 d): 1e-3 in the paper's heads of 32, 1e-6 in heads of 64, where gradients vanish
-    and a vision transformer stays at chance.
+    about exp(-0.21 d): 1e-3 in the paper's heads of 32, 1e-6 in heads of 64, where gradients
+    vanish.
 
     Reference: Lu et al. 2021, "SOFT: Softmax-free Transformer with Linear Complexity", Eq. 6-9 and
-    algorithm 2; ``normalized`` is that of its extended version. Deviation: the steps start from
-    A / |A|_1^2, not twice that. With 2 they converge to 0 where all landmarks are equal, as a
-    single one always is; half of it takes one more step.
-
-    Example:
-        >>> import torch
-        >>> config = SOFTConfig(stride=2)
-        >>> attend = SOFTAttention(config, num_heads=1, head_dim=1, dropout=0.0)
-        >>> zero, v = torch.zeros(1, 1, 2, 1), torch.tensor([[[[1.0], [3.0]]]])
-        >>> attend(zero, zero, v, Visibility(2, 2)).values.flatten().tolist()
-        [4.0, 4.0]
+    algorithm 2; ``normalized`` comes from its extended version. Deviation: the steps start from
+    A / |A|_1^2, not from twice that, which converges to 0 where all landmarks are equal, such as a
+    single one. Half of it takes one more step.
     """
 
     Config = SOFTConfig
@@ -78,12 +70,14 @@ class SOFTAttention(Attention):
         q, k, v = (without_padding(x, visibility) for x in (problem.q, problem.k, problem.v))
         scale = self.head_dim**-0.25
         q, k = q * scale, k * scale
+        # Kernels of queries, keys and landmarks with the landmarks.
         landmarks = self._landmarks(q)  # [B, H, m, d]
         from_queries = gaussian(q, landmarks)  # [B, H, N, m]
         from_keys = gaussian(k, landmarks)
         core = gaussian(landmarks, landmarks)  # [B, H, m, m]
+        # Remove the rows and columns of landmarks of padding alone.
         present = self._present(visibility)
-        if present is not None:  # landmarks of padding only have neither row nor column
+        if present is not None:
             from_queries = from_queries * present
             core = core * (present & present.transpose(-1, -2))
         inverse = newton_inverse(core, self.config.iterations)
@@ -91,6 +85,7 @@ class SOFTAttention(Attention):
             totals = core.sum(-1)
             roots = totals.masked_fill(totals == 0, 1.0).rsqrt()
             inverse = roots[..., :, None] * inverse * roots[..., None, :]
+        # Multiply from the right, which is linear in N.
         values = from_queries @ (inverse @ (from_keys.transpose(-1, -2) @ v))
         if self.convolution is not None:
             values = values + self.convolution(v)
@@ -101,7 +96,7 @@ class SOFTAttention(Attention):
         return F.gelu(self.norm(self.window(windows)))
 
     def _present(self, visibility: Visibility) -> Tensor | None:
-        """Return [B, 1, 1, m] bool: the landmarks that any real token has made."""
+        """Return [B, 1, 1, m] bool, True for landmarks of at least one real token."""
         if visibility.key_mask is None:
             return None
         real = visibility.key_mask[:, None, :, None]
@@ -111,13 +106,13 @@ class SOFTAttention(Attention):
 def in_windows(x: Tensor, stride: int) -> Tensor:
     """Return x [B, H, N, d] as [B, H, m, stride * d], with zeros behind the last token.
 
-    In an exported graph for any N the last window is of zeros only.
+    In an exported graph for any N the last window holds zeros only.
     """
     num_tokens = x.size(2)
     if isinstance(num_tokens, int):
         filled = F.pad(x, (0, 0, 0, -num_tokens % stride))
         return filled.unflatten(2, (-1, stride)).flatten(3)
-    # torch.export takes m as 1 for always, or never 1, and cannot divide by the stride.
+    # torch.export would fix whether m is 1, and cannot divide by the stride.
     count = (num_tokens + 2 * stride - 1) // stride
     places = torch.arange(stride, device=x.device)
     tokens = torch.arange(count, device=x.device)[:, None] * stride + places
@@ -133,7 +128,7 @@ def gaussian(x: Tensor, y: Tensor) -> Tensor:
 def newton_inverse(matrix: Tensor, iterations: int) -> Tensor:
     """Return an approximate inverse of each symmetric non-negative [m, m], by Newton's steps.
 
-    Rows and columns of zeros stay such. See :class:`SOFTAttention` for the start.
+    Rows and columns of zeros stay zero. See :class:`SOFTAttention` for the start.
     """
     norms = matrix.sum(-2).amax(-1)  # |A|_1
     norms = norms.masked_fill(norms == 0, 1.0)[..., None, None]

@@ -4,54 +4,16 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from relu_nmt.attention import attentions
-from relu_nmt.attention.base import AttentionOutput, AttentionProblem
-from relu_nmt.attention.kernels import Backend
+from relu_nmt.attention.kernels import Backend, rows
 from relu_nmt.attention.normalized import NormalizedAttention
-
-CPU_HALF_FUSED_LENGTH = 512
-"""From this many keys on the fused kernel is the faster one on a CPU in bfloat16; with 16 keys it
-takes 15 times as long as two matrix products (forward and backward)."""
-
-
-def fused(problem: AttentionProblem) -> AttentionOutput:
-    """Compute softmax attention by PyTorch's fused kernel."""
-    q, k, visibility = problem.q, problem.k, problem.visibility
-    only_causal = visibility.hides_later and visibility.key_mask is None and q.size(2) == k.size(2)
-    values = F.scaled_dot_product_attention(
-        q,
-        k,
-        problem.v,
-        attn_mask=None if only_causal else visibility.score_mask(q.dtype),
-        dropout_p=problem.dropout,
-        is_causal=only_causal,
-    )
-    if visibility.empty_rows is not None:
-        values = values.masked_fill(visibility.empty_rows, 0.0)
-    return AttentionOutput(values)
-
-
-def fused_supports(problem: AttentionProblem) -> bool:
-    """Return whether only outputs are asked for; a bias would have to be made as a whole matrix."""
-    return problem.bias is None and not (problem.need.rows or problem.need.weights)
-
-
-def fused_is_faster(problem: AttentionProblem) -> bool:
-    """Return whether it is worth its overhead."""
-    q = problem.q
-    is_half_on_cpu = q.is_cpu and q.dtype.itemsize == 2
-    return not is_half_on_cpu or problem.k.size(2) >= CPU_HALF_FUSED_LENGTH
 
 
 @attentions.register("softmax")
 class SoftmaxAttention(NormalizedAttention):
     """softmax(q k^T / sqrt(d)) v.
-
-    PyTorch's fused kernel is used where it is faster, unless weights or statistics are asked for or
-    the scores have a bias.
 
     Reference: Vaswani et al. 2017, "Attention is all you need", Eq. 1.
 
@@ -65,7 +27,7 @@ class SoftmaxAttention(NormalizedAttention):
     """
 
     backends: ClassVar[Mapping[str, Backend]] = {
-        "fused": Backend(fused, fused_supports, fused_is_faster),
+        "fused": Backend(rows.fused, rows.supports_fused, rows.prefers_fused),
         **NormalizedAttention.backends,
     }
 

@@ -1,6 +1,6 @@
-"""What the command line says of attention: which one, where, its presets and other settings.
+"""Settings of attention on the command line: mechanism, slot, presets, back end, regulariser.
 
-It imports no PyTorch. Settings of one mechanism are in the mechanism's file.
+The file imports no PyTorch. Settings of one mechanism are in the mechanism's file.
 """
 
 from collections.abc import Callable
@@ -12,14 +12,13 @@ from relu_nmt.config.registry import Registry, Spec
 from relu_nmt.errors import ConfigError
 
 SLOTS = ("encoder", "decoder", "cross")
-"""Where an encoder-decoder attends: source to source, target to target, target to source."""
+"""Slots of an encoder-decoder: source to source, target to target, target to source."""
 PLACE_FORM = (
     "expected SLOT.LAYER or SLOT.LAYER.HEAD, such as cross.2, cross.-1 (the last) or encoder.0.3"
 )
-# The paper prints neither gamma nor the weights of the regulariser. With gamma 8 the output starts
-# small, and self-attention learns faster than softmax; weights of 0.1 cost a little at the start
-# and gain more in the end than weights of 0.01. Cross-attention with it translates worse: so only
-# the preset that repeats the paper has it there (docs/lab/study.md).
+# The paper prints neither gamma nor the weights of the regulariser; docs/lab/study.md compares
+# values. Gamma 8 makes small outputs at first, which speeds up self-attention. In cross-attention
+# ReLU translates worse than softmax, so only the preset that repeats the paper has it there.
 _RELUFORMER_PAPER = {
     "attention": "reluformer:gamma=8",
     "attention_norm_weight": 0.1,
@@ -31,9 +30,9 @@ ATTENTION_PRESETS: dict[str, dict[str, Any]] = {
     "reluformer_paper": _RELUFORMER_PAPER,
 }
 BACKEND_HELP = (
-    "what computes attention: reference keeps the whole matrix of weights, blockwise and triton "
-    "(pointwise weights, GPU) need memory linear in the length, fused is PyTorch's softmax, native "
-    "decodes on CPUs; an attention refuses what it has not; auto takes the fastest"
+    "code that computes attention: reference keeps the whole matrix of weights, blockwise and "
+    "triton (pointwise weights, GPU) need memory linear in the length, fused is PyTorch's softmax; "
+    "auto takes the fastest; a name that an attention lacks is an error that lists its own"
 )
 
 
@@ -94,11 +93,11 @@ class AttentionPlace:
 
 @settings
 class AttentionPresetOptions:
-    """Which attention's settings to begin with; a preset goes with any shape (``--arch``)."""
+    """Preset of attention settings; it goes with any shape (``--arch``)."""
 
     attention_preset: str = option(
         "none",
-        "settings of an attention and its regulariser, for any --arch; flags go before it",
+        "settings of an attention and its regulariser, for any --arch; other flags override it",
         presets=ATTENTION_PRESETS,
         metavar="NAME",
     )
@@ -106,14 +105,14 @@ class AttentionPresetOptions:
 
 @settings
 class AttentionBackendConfig:
-    """Which code computes attention; it changes speed and memory only and is never stored."""
+    """Code that computes attention; it changes speed and memory only and is never stored."""
 
     attention_backend: str = option("auto", BACKEND_HELP)
 
 
 @settings
 class AttentionRegularizerConfig:
-    """Weights of the two terms that are added to the loss per target token."""
+    """Weights of the two terms that the regulariser adds to the loss of each target token."""
 
     attention_norm_weight: float = option(
         0.0, "weight of the mean |log(row sum)| of the attention weights", least=0
@@ -129,5 +128,5 @@ class AttentionRegularizerConfig:
 
     @property
     def active(self) -> bool:
-        """Return whether any term has a weight."""
+        """True if a term has a weight."""
         return self.attention_norm_weight > 0 or self.attention_entropy_weight > 0

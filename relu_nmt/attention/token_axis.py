@@ -1,4 +1,4 @@
-"""What mechanisms share that mix or normalise over the whole token axis."""
+"""Helpers of mechanisms that mix or normalise over the whole token axis."""
 
 import torch
 from torch import Tensor, nn
@@ -10,9 +10,9 @@ from relu_nmt.errors import ConfigError
 MIXES_TOKENS = Capabilities(
     causal=False, cross=False, weights=False, non_negative=False, permutation_invariant=False
 )
-"""Of mechanisms that mix the tokens of one sequence without a matrix of weights."""
+"""Capabilities of mechanisms that mix the tokens of one sequence without a matrix of weights."""
 DEAD_CHANNEL = 1e-12
-"""A channel whose norm over the tokens is below this is taken as zero."""
+"""A channel with a norm over the tokens below this counts as zero."""
 
 
 def key_column(visibility: Visibility) -> Tensor | None:
@@ -31,25 +31,17 @@ def without_padding(x: Tensor, visibility: Visibility) -> Tensor:
 
 
 def normalized_over_tokens(x: Tensor, order: int) -> Tensor:
-    """Divide each channel of x [B, H, N, d] by its l1 or l2 norm over the tokens.
+    """Divide each channel of x [B, H, N, d] by its norm of order 1 or 2 over the tokens.
 
-    A dead channel gives 0 and has no gradient; with x / max(norm, eps) the gradient would be
-    1 / eps.
-
-    Args:
-        x: float32 or float64, 0 where padding.
-        order: 1 or 2.
+    x is 0 where padding. A zero channel gives 0 and has no gradient; x / max(norm, eps) would have
+    the gradient 1 / eps.
     """
     norms = torch.linalg.vector_norm(x, order, dim=2, keepdim=True)  # [B, H, 1, d]
     return x / norms.masked_fill(norms < DEAD_CHANNEL, torch.inf)
 
 
 class TokenConvolution(nn.Module):
-    """A convolution of the values over the tokens, with one kernel per head and no bias.
-
-    Args:
-        num_heads: H.
-        width: tokens, odd.
+    """A convolution of the values over an odd number of tokens: one kernel a head, no bias.
 
     Reference: Nystromformer, section 3.2 (skip connection of the values); its LRA experiments use
     35 tokens.

@@ -36,7 +36,7 @@ class CrossCovarianceConfig(AttentionConfig):
     )
     count: str = option(
         "tokens",
-        "what N counts: tokens, or channels of a head, which a row of the matrix has",
+        "N: number of tokens, or of channels of a head, which is the side of the matrix",
         choices=("tokens", "channels"),
         needs=[POLYNOMIAL, ("scale", "fixed", "dynamic")],
     )
@@ -52,23 +52,15 @@ class CrossCovarianceAttention(Attention):
     The matrix is [d, d]; t is a learnt temperature per head that starts at 1.
 
     With ``kernel=polynomial`` softmax(z) becomes c z^power, element by element, for z = t q'^T k'.
-    "Rethinking Softmax" prints c = 1/14 for XCiT too, which is 1/sqrt(N) of its 196 tokens; its
-    theory, where N is the side of the matrix, would have 1/sqrt(d). ``count`` chooses. It does not
-    say whether the norm stays either: entries of z are of order N^(-1/2) with it, and of order 1
-    as q^T k / sqrt(N), which is ``unit_norm=false``. The dynamic scale is c = g / sqrt(N), with g
-    learnt from 1 on without weight decay.
+    "Rethinking Softmax" prints c = 1/14 for XCiT too, which is 1/sqrt(N) of its 196 tokens. In its
+    theory N is the side of the matrix, which gives 1/sqrt(d); ``count`` chooses. The paper leaves
+    open if the norm stays. With it entries of z are of order N^(-1/2); with ``unit_norm=false``,
+    z = t q^T k / sqrt(N), they are of order 1. The dynamic scale is c = g / sqrt(N), with a learnt
+    g that starts at 1, without weight decay.
 
     Reference: El-Nouby et al. 2021, "XCiT: Cross-Covariance Image Transformers", Eq. 2 (its
     transpose, as in the public code); Saratchandran et al. 2024, "Rethinking softmax:
     self-attention with polynomial activations", Corollary 4.3 and Table 2.
-
-    Example:
-        >>> from relu_nmt.attention.masks import Visibility
-        >>> config = CrossCovarianceConfig()
-        >>> attend = CrossCovarianceAttention(config, num_heads=1, head_dim=1, dropout=0.0)
-        >>> v = torch.tensor([[[[1.0], [3.0]]]])
-        >>> attend(v, v, v, Visibility(2, 2)).values.flatten().tolist()
-        [1.0, 3.0]
     """
 
     Config = CrossCovarianceConfig
@@ -93,6 +85,7 @@ class CrossCovarianceAttention(Attention):
         """See :meth:`Attention.attend`."""
         visibility = problem.visibility
         q, k, v = (without_padding(x, visibility) for x in (problem.q, problem.k, problem.v))
+        # Normalise the channels, and compare them by their tokens.
         num_tokens = visibility.positive_counts[..., None].to(q)  # [B or 1, 1, 1, 1]
         if self.config.unit_norm:
             q, k = normalized_over_tokens(q, 2), normalized_over_tokens(k, 2)

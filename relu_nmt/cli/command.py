@@ -1,4 +1,4 @@
-"""What every command shares: its parser, and turning errors into one line and an exit code."""
+"""Shared parts of all commands: the parser, and errors as one line with an exit code."""
 
 import argparse
 import importlib
@@ -14,32 +14,35 @@ from typing import Any, NoReturn
 import relu_nmt.cli
 from relu_nmt.cli.fairseq_flags import ELSEWHERE, NEAREST
 from relu_nmt.config import add_settings, read_settings
+from relu_nmt.config.command_line import HelpFormatter
 from relu_nmt.config.registry import FLAG, close_names, import_user_module
 from relu_nmt.errors import ConfigError, ReluNmtError, is_out_of_memory
 from relu_nmt.io.process import choose_threads, crowding_note, utf8_streams
 
 KERNEL_CACHE = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
-"""How many compiled matrix products oneDNN keeps, PyTorch's library for bfloat16 on a CPU; read at
-the first of them. Each is for one shape, and batches of text rarely have the same twice: oneDNN's
-own 1,024 make up a third of the memory of a small training."""
+"""Variable that limits oneDNN's cache of compiled matrix products (bfloat16 on a CPU).
+
+oneDNN reads it at its first product. Each product fits one shape, and batches of text rarely repeat
+a shape, so that oneDNN's own limit of 1,024 mainly costs memory."""
 
 MOST_NAMED = 3
-"""Commands that a refusal names."""
+"""Most commands that an error message names."""
 USER_ERROR = 2
 INTERRUPTED = 130
 READER_LEFT = 141
-"""As in a shell: 128 + SIGPIPE."""
+"""Exit code if the reader of standard output left: 128 + SIGPIPE, as in a shell."""
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line, as all others."""
+    """Argument parser that reports errors as one line."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise a mistake in the flags; an unknown flag is told the right one.
+        """Raise an error that suggests the right flag for an unknown one.
 
         Raises:
             ConfigError: always.
         """
+        # First the hints for fairseq's flags, with the number that was typed in place of N.
         _, _, words = message.partition("unrecognized arguments: ")
         unknown = re.findall(r"(?<!\S)--[^\s=]+", words)
         for flag in unknown:
@@ -47,6 +50,7 @@ class Parser(argparse.ArgumentParser):
                 number = re.search(rf"{flag}[ =](\d[\d.]*)", words)
                 instead = re.sub(r"\bN\b", number[1], instead) if number else instead
                 raise ConfigError(f"{flag}: {instead}")
+        # Then the commands that have the flag, and last the nearest flag of this command.
         for flag in unknown:
             if commands := _commands_with(flag):
                 raise ConfigError(f"{flag}: it is a flag of {' and '.join(commands[:MOST_NAMED])}")
@@ -73,12 +77,10 @@ def make_parser(prog: str, description: str, user_modules: bool = False) -> argp
 
     Args:
         prog: name of the command.
-        description: what ``--help`` shows first.
-        user_modules: the command also takes files that register the user's own attention.
+        description: first text of ``--help``.
+        user_modules: add a flag for files that register the user's own attention.
     """
-    parser = Parser(
-        prog=prog, description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(prog=prog, description=description, formatter_class=HelpFormatter)
     parser.add_argument(
         "--debug", action="store_true", help="show the trace of an error, not only its message"
     )
@@ -91,24 +93,24 @@ def make_parser(prog: str, description: str, user_modules: bool = False) -> argp
             default=[],
             type=import_user_module,
             metavar="FILE",
-            help="Python file, or a package's folder, that registers an attention of your own; may "
-            "be given several times",
+            help="Python file or package folder that registers your own attention; repeatable",
         )
     return parser
 
 
 @dataclass(frozen=True)
 class RecipeCommand:
-    """The ``main`` of a command that runs a recipe: called with words, it returns the exit code.
+    """The ``main`` of a command that runs a recipe and returns the exit code.
 
     Args:
         prog: name of the command.
-        description: what ``--help`` shows first.
-        settings_class: whose flags it has.
-        recipe: module of ``relu_nmt.recipes`` to run with these settings, imported when the flags
-            are read and right. The exit code is that of its result, if it has one.
+        description: first text of ``--help``.
+        settings_class: settings whose flags the command has.
+        recipe: module of ``relu_nmt.recipes``, imported after the flags are checked. The exit code
+            is ``exit_code`` of its result, if there is one.
         user_modules: as in :func:`make_parser`.
-        computes: it runs a model, which cores that others need too would slow down: warn then.
+        computes: the command runs a model: warn if other processes use the same cores.
+        most_used: names of the settings with which ``--help`` begins.
     """
 
     prog: str
@@ -117,15 +119,16 @@ class RecipeCommand:
     recipe: str
     user_modules: bool = True
     computes: bool = True
+    most_used: tuple[str, ...] = ()
 
     def parser(self) -> argparse.ArgumentParser:
-        """Return the parser of its flags."""
+        """Return the parser of the command's flags."""
         parser = make_parser(self.prog, self.description, self.user_modules)
-        add_settings(parser, self.settings_class)
+        add_settings(parser, self.settings_class, self.most_used)
         return parser
 
     def __call__(self, argv: Sequence[str] | None = None) -> int:
-        """Run it with these words, or those typed."""
+        """Run the command with these arguments, by default those of the command line."""
         choose_threads()
         return run_command(self.parser(), self._run, argv)
 
@@ -144,34 +147,35 @@ def run_command(
 ) -> int:
     """Parse ``argv``, run ``body`` and return the exit code.
 
-    Exit codes: 0 done, 2 a mistake that the user can mend (one line on standard error), 130
+    Exit codes: 0 success, 2 an error that the user can fix (one line on standard error), 130
     interrupted from the keyboard, 141 the reader of standard output has left.
     """
     os.environ.setdefault(KERNEL_CACHE, "256")
     debug = "--debug" in (sys.argv[1:] if argv is None else argv)
     try:
         with utf8_streams():
-            # Flags may stand between the arguments, too.
+            # Allow flags between positional arguments, too.
             return body(parser.parse_intermixed_args(argv)) or 0
-    except BrokenPipeError:  # head or less have seen enough; a shell says nothing either
+    except BrokenPipeError:  # print nothing, like a shell, when head or less end
         return READER_LEFT
     except (ReluNmtError, OSError) as error:
         if debug:
             raise
-        _tell(f"{parser.prog}: error: {error}")
+        _print_error(f"{parser.prog}: error: {error}")
         return USER_ERROR
     except (RuntimeError, MemoryError) as error:
         if debug or not is_out_of_memory(error):
             raise
         reason = f" ({' '.join(str(error).split())})" if str(error) else ""
-        _tell(f"{parser.prog}: error: out of memory{reason}; take a smaller model, batch or input")
+        remedy = "take a smaller model, batch or input"
+        _print_error(f"{parser.prog}: error: out of memory{reason}; {remedy}")
         return USER_ERROR
     except KeyboardInterrupt:
-        _tell(f"{parser.prog}: interrupted")
+        _print_error(f"{parser.prog}: interrupted")
         return INTERRUPTED
 
 
-def _tell(text: str) -> None:
-    """Print on standard error; where that cannot be written, the exit code has to do."""
+def _print_error(text: str) -> None:
+    """Print on standard error; ignore an error there, as the exit code reports it too."""
     with suppress(OSError):
         print(text, file=sys.stderr)

@@ -1,4 +1,4 @@
-"""relu-nmt-convert: a model for other programs, or for decoding alone."""
+"""relu-nmt-convert: write a model for other programs, or for decoding alone."""
 
 from relu_nmt.cli.command import RecipeCommand
 from relu_nmt.recipes.conversion_settings import ConvertSettings

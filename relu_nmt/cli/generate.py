@@ -11,13 +11,29 @@ Translate a split of a data folder and score it:
 For every sentence, in the order of the data: S- source, T- reference, H- score and translation
 as tokens, D- score and translation as text, P- score of each token. Scores are in base 2.
 
-Where the model was trained on documents and the folder has their boundaries, or with
---max-doc-tokens, documents are translated, and these lines are for groups of sentences; with
---window-overlap too, S- shows the context, the others only what is new. --scoring bleu makes
-their BLEU that of tokenised text; chrF is always given.
+If the model was trained on documents and the folder has their boundaries, or with
+--max-doc-tokens, documents are translated, and these lines are for groups of sentences. With
+--window-overlap, S- also shows the context, the other lines only the new sentences. --scoring bleu
+makes the BLEU of documents that of tokenised text; chrF is always given.
 """
 
-main = RecipeCommand("relu-nmt-generate", DESCRIPTION, TranslateSplitSettings, "translate_split")
+main = RecipeCommand(
+    "relu-nmt-generate",
+    DESCRIPTION,
+    TranslateSplitSettings,
+    "translate_split",
+    most_used=(
+        "path",
+        "gen_subset",
+        "beam",
+        "nbest",
+        "lenpen",
+        "max_doc_tokens",
+        "int8",
+        "output",
+        "results",
+    ),
+)
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -1,11 +1,11 @@
-"""relu-nmt-import-fairseq: make a checkpoint of a transformer that fairseq trained."""
+"""relu-nmt-import-fairseq: convert a transformer trained by fairseq."""
 
 from relu_nmt.cli.command import RecipeCommand
 from relu_nmt.recipes.conversion_settings import ImportFairseqSettings
 
 DESCRIPTION = """\
-Make a checkpoint of a transformer that fairseq trained. It translates as it did there, can be
-trained further (--finetune-from-model, --config), and takes raw text if told how that was split:
+Convert a transformer trained by fairseq into a checkpoint. It gives the same translations, can be
+trained further (--finetune-from-model, --config), and takes raw text if flags say how it was split:
 
   relu-nmt-import-fairseq checkpoint_best.pt --data data-bin --output model.safetensors \\
       --tokenizer moses --subword subword-nmt --subword-model codes --trust-pickle

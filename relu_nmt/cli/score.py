@@ -1,4 +1,4 @@
-"""relu-nmt-score: BLEU and chrF of a file of translations, of lines or of whole documents."""
+"""relu-nmt-score: BLEU and chrF of a file of translations, by line or by document."""
 
 from relu_nmt.cli.command import RecipeCommand
 from relu_nmt.recipes.scoring_settings import ScoreSettings
@@ -8,20 +8,35 @@ Score translations, one a line, against references:
 
   relu-nmt-score --sys test.out --ref test.en --metrics bleu,chrf
 
-Whole documents (d-BLEU; s-BLEU where the lines agree), with a paired bootstrap over documents
-against another system, and BLEU by length:
+Score whole documents (d-BLEU, and s-BLEU if the lines agree), with a paired bootstrap over
+documents against another system, and BLEU by length:
 
   relu-nmt-score --sys long.out --ref test.en --documents data-bin/test.de-en.documents \\
       --baseline short.out --length-buckets
 
-Does a model prefer the right translation of sentences that need the ones before?
+Test if a model prefers the right translation of sentences that need those before:
 
   relu-nmt-score --contrastive test.contrasts.jsonl --path checkpoints/checkpoint_best.safetensors
 
-Every score comes with sacreBLEU's signature. For text that is tokenised already: --tokenize none.
+Every score has sacreBLEU's signature. For tokenised text give --tokenize none.
 """
 
-main = RecipeCommand("relu-nmt-score", DESCRIPTION, ScoreSettings, "score", computes=False)
+main = RecipeCommand(
+    "relu-nmt-score",
+    DESCRIPTION,
+    ScoreSettings,
+    "score",
+    computes=False,
+    most_used=(
+        "sys",
+        "ref",
+        "metrics",
+        "document_separator",
+        "baseline",
+        "contrastive",
+        "format",
+    ),
+)
 
 if __name__ == "__main__":
     raise SystemExit(main())

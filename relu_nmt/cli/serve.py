@@ -10,10 +10,10 @@ Serve a model on this machine, for programs and for people:
   curl -d '{"lines": ["Das ist ein Haus."]}' -H 'Content-Type: application/json' \\
       http://127.0.0.1:8000/translate
 
-The page at http://127.0.0.1:8000/ translates what is typed or dropped there, sentence beside
-sentence, and shows what each word attends to. /openapi.json describes the API; /health and
-/metrics (Prometheus) are for those who watch it. Requests at the same time share batches. There is
-no encryption and no password: to let others in, put a proxy that has them before it.
+The page at http://127.0.0.1:8000/ translates typed or dropped text, sentence beside sentence, and
+shows the attention of each word. /openapi.json describes the API; /health and /metrics (Prometheus)
+are for monitoring. Simultaneous requests share batches. The server has neither encryption nor
+passwords: to let others in, put a proxy with both before it.
 """
 
 main = RecipeCommand("relu-nmt-serve", DESCRIPTION, ServeSettings, "serve")

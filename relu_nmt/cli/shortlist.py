@@ -4,8 +4,8 @@ from relu_nmt.cli.command import RecipeCommand
 from relu_nmt.recipes.shortlist_settings import ShortlistSettings
 
 DESCRIPTION = """\
-Learn which target symbols the translation of each source symbol may need, so that a model scores
-only these, which takes less time:
+Learn the target symbols that the translation of each source symbol may need. With a shortlist a
+model scores only these symbols, which takes less time:
 
   relu-nmt-shortlist data-bin --output shortlist.txt
   relu-nmt-generate data-bin --path model.safetensors --shortlist shortlist.txt

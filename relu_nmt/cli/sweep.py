@@ -1,4 +1,4 @@
-"""relu-nmt-sweep: train and evaluate over document lengths, attentions and seeds, and report."""
+"""relu-nmt-sweep: train and evaluate over document lengths, attentions and seeds."""
 
 import argparse
 import dataclasses
@@ -17,11 +17,11 @@ document length and seed, and write report.html and results.csv:
   relu-nmt-sweep data-bin --lengths 128,256,512 --attentions softmax,reluformer --seeds 1,2,3 \\
       --budget 4000u --save-dir sweep -- --max-tokens 4096 --arch transformer_iwslt_de_en --bf16
 
-or one model for each attention and seed, which learns several lengths and is evaluated at each:
+or one model for each attention and seed, trained on several lengths and evaluated at each:
 
   relu-nmt-sweep data-bin --lengths 1,128,512,1024 --doc-mixture 1,128,512,1024 ...
 
-Documents are learnt sooner by models that know sentences: train these first, and start from them:
+Sentence models learn documents faster. Train them first, and start from them:
 
   relu-nmt-sweep data-bin --lengths 1 --save-dir sentences ...
   relu-nmt-sweep data-bin --lengths 128,512 --save-dir documents --start-from sentences ...
@@ -31,25 +31,27 @@ Models may differ in more than the attention:
   relu-nmt-sweep data-bin --lengths 1 --attentions softmax --variants \\
       "pre: --encoder-normalize-before" "sharp: --attention reluformer:gamma=8 --lr 2e-3" ...
 
-What stands behind -- goes to relu-nmt-train. To join sentences, DATA needs document boundaries
-(relu-nmt-preprocess --document-separator). The same command goes on where it was stopped; steps
-that are done are not run again, failed ones are. Several sweeps may work on one --save-dir at once,
-also on several machines that share it. Exit code 1: a step failed (one that diverged is a result).
+The flags behind -- go to relu-nmt-train. To join sentences, DATA needs document boundaries
+(relu-nmt-preprocess --document-separator). The same command continues a stopped sweep: it runs
+failed steps again, and finished ones not. Several sweeps may share a --save-dir at once, also on
+several machines. Exit code 1: a step failed (a step that diverged is a result).
 """
+MOST_USED = ("lengths", "attentions", "seeds", "budget", "doc_mixture", "jobs", "save_dir")
 USAGE = "relu-nmt-sweep DATA --budget N[u|s|m|h] [options] [-- flags of relu-nmt-train]"
 
 
 def sweep_parser() -> argparse.ArgumentParser:
-    """Return the parser of its own flags."""
+    """Return the parser of the flags before the ``--``."""
     parser = make_parser("relu-nmt-sweep", DESCRIPTION, user_modules=True)
     parser.usage = USAGE
-    add_settings(parser, SweepSettings)
+    add_settings(parser, SweepSettings, MOST_USED)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
+    # Pass the words behind the -- as one value of --train-flags.
     own = words
     if "--" in words:
         first = words.index("--")

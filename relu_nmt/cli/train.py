@@ -15,7 +15,23 @@ torchrun --nproc-per-node N -m relu_nmt.cli.train ... (the batch size is that of
 """
 
 main = RecipeCommand(
-    "relu-nmt-train", DESCRIPTION, TranslationTrainingSettings, "train_translation"
+    "relu-nmt-train",
+    DESCRIPTION,
+    TranslationTrainingSettings,
+    "train_translation",
+    most_used=(
+        "arch",
+        "share_all_embeddings",
+        "positions",
+        "lr",
+        "warmup_updates",
+        "dropout",
+        "max_tokens",
+        "max_update",
+        "eval_bleu",
+        "best_checkpoint_metric",
+        "save_dir",
+    ),
 )
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""relu-nmt-vision-classify: what a trained classifier sees in pictures."""
+"""relu-nmt-vision-classify: classify pictures with a trained model."""
 
 from relu_nmt.cli.command import RecipeCommand
 from relu_nmt.recipes.image_settings import ClassifyImagesSettings

@@ -1,18 +1,18 @@
-"""relu-nmt-vision-probe: what the frozen features of an image model are worth."""
+"""relu-nmt-vision-probe: probe the frozen features of an image model."""
 
 from relu_nmt.cli.command import RecipeCommand
 from relu_nmt.recipes.image_settings import ProbeImagesSettings
 
 DESCRIPTION = """\
-Judge the features of a model on images of any classes, without training it:
+Probe the features of a model on images of any classes, without training it:
 
   relu-nmt-vision-probe --path CKPT --train pets/train --test pets/test --method knn
   relu-nmt-vision-probe --path CKPT --train pets/train --test pets/test --method ridge --shots 5
   relu-nmt-vision-probe --path CKPT --train pets/train --test pets/test --method linear --epochs 100
   relu-nmt-vision-probe --path CKPT --train {pets,cars}/train --test {pets,cars}/test --method ridge
 
-Accuracies are in percent; those of ridge are the mean over choices of 10 images of each class. Of
-several data sets the mean is told, too.
+Accuracies are in percent; those of ridge are the mean over choices of 10 images of each class. For
+several data sets the mean is also printed.
 """
 
 main = RecipeCommand("relu-nmt-vision-probe", DESCRIPTION, ProbeImagesSettings, "probe_images")

@@ -12,12 +12,28 @@ or folders train and val that hold them; or on a NumPy archive or parquet file o
       --max-epoch 30 --best-checkpoint-metric accuracy --save-dir checkpoints
 
 --recipe deit (xcit, cvt, swin, ...) sets augmentation and schedule as the papers do. The same
-command goes on where it was stopped. In the log wps is images a second, losses are in bits, and
-accuracy (top-1) is in percent. Several processes: torchrun --nproc-per-node N -m
-relu_nmt.cli.vision_train ... (the batch size is that of each).
+command resumes a training that was stopped. In the log wps is images a second, losses are in bits,
+and accuracy (top-1) is in percent. Several processes: torchrun --nproc-per-node N -m
+relu_nmt.cli.vision_train ... (the batch size is per process).
 """
 
-main = RecipeCommand("relu-nmt-vision-train", DESCRIPTION, ImageTrainingSettings, "train_images")
+main = RecipeCommand(
+    "relu-nmt-vision-train",
+    DESCRIPTION,
+    ImageTrainingSettings,
+    "train_images",
+    most_used=(
+        "valid_data",
+        "arch",
+        "recipe",
+        "attention",
+        "image_size",
+        "batch_size",
+        "lr",
+        "max_epoch",
+        "save_dir",
+    ),
+)
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -38,14 +38,47 @@ BY_FLAG = "by flag: "
 """Prefix, in a parsed namespace, of the name of an argument that was typed with its flag."""
 
 
-def add_settings(parser: argparse.ArgumentParser, config_class: type) -> None:
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Help that lists a switch once: ``--name``, or ``--[no-]name`` if it is on by default."""
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        if not isinstance(action, _Switch):
+            return super()._format_action_invocation(action)
+        names = [name for name in action.option_strings if not name.startswith("--no-")]
+        if action.on_by_default:
+            names = [name.replace("--", "--[no-]", 1) for name in names]
+        return ", ".join(names)
+
+
+class _Switch(argparse.BooleanOptionalAction):
+    """A flag ``--name`` and its opposite ``--no-name``."""
+
+    def __init__(self, *args: Any, on_by_default: bool, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.on_by_default = on_by_default
+
+
+def add_settings(
+    parser: argparse.ArgumentParser, config_class: type, most_used: Collection[str] = ()
+) -> None:
     """Add the flags of a settings class and all its groups, and those of settings files.
 
     Flags that the user does not type are absent from the parsed namespace, and the values of the
     others are text. :func:`read_settings` turns the namespace into settings.
     """
     hidden = getattr(config_class, "refused", ())
-    _add_flags(parser, config_class, "settings", hidden)
+    # Help begins with the flags that most people use, and ends with those that do nothing here.
+    first = parser.add_argument_group("most used") if most_used else None
+    groups = dict.fromkeys(most_used, first)
+    options = all_options(config_class)
+    idle = [
+        name
+        for name, entry in options.items()
+        if isinstance(entry.no_effect, str) and not entry.needs
+    ]
+    last = parser.add_argument_group("accepted as in fairseq, without effect") if idle else None
+    groups |= dict.fromkeys(idle, last)
+    _add_flags(parser, config_class, "settings", hidden, groups)
     files = parser.add_argument_group("settings file")
     files.add_argument(
         "--config",
@@ -55,19 +88,31 @@ def add_settings(parser: argparse.ArgumentParser, config_class: type) -> None:
     files.add_argument(
         "--dump-config", action="store_true", help="print all settings as YAML and stop"
     )
+    words = [entry.metavar or entry.name for entry in options.values() if entry.positional]
+    parser.usage = parser.usage or " ".join([parser.prog, *words, "[flags]"])
+    # The options of every command, such as --debug, come near the end.
+    ends = [parser._optionals, *([last] if last else [])]
+    parser._action_groups = [g for g in parser._action_groups if g not in ends] + ends
 
 
 def _add_flags(
-    parser: argparse.ArgumentParser, config_class: type, title: str, hidden: Collection[str]
+    parser: argparse.ArgumentParser,
+    config_class: type,
+    title: str,
+    hidden: Collection[str],
+    groups: Mapping[str, Any],
 ) -> None:
     """Add the flags of one class and its groups.
+
+    ``groups`` has the argument group of options that do not stand with their class.
 
     A ``bool`` field gets ``--name`` and ``--no-name`` (only ``--no-name`` if its name starts with
     ``no_``, as in fairseq).
     """
     # Add a flag for each option, and one for each of its constants.
-    group = parser.add_argument_group(title)
+    own = parser.add_argument_group(title)
     for entry in options_of(config_class).values():
+        group = groups.get(entry.name, own)
         names = [*entry.flags, flag_of(entry.name)]
         common: Any = {"default": argparse.SUPPRESS, "help": _help_text(entry)}
         if entry.name in hidden:
@@ -81,15 +126,18 @@ def _add_flags(
                 group.add_argument(*entry.flags, nargs="+" if entry.several else None, **common)
         elif entry.kind is bool:
             is_negative = entry.name.startswith("no_")
-            action: Any = "store_true" if is_negative else argparse.BooleanOptionalAction
-            group.add_argument(*names, dest=entry.name, action=action, **common)
+            if is_negative:
+                common["action"] = "store_true"
+            else:
+                common |= {"action": _Switch, "on_by_default": entry.default is True}
+            group.add_argument(*names, dest=entry.name, **common)
         else:
             common |= {"dest": entry.name, "metavar": _metavar(entry), "const": entry.bare}
             nargs = "+" if entry.several else None if entry.bare is None else "?"
             group.add_argument(*names, nargs=nargs, **common)
         for flag, value in entry.constants.items():
             text = f"the same as {flag_of(entry.name)} {entry.text_of(value)}"
-            group.add_argument(
+            own.add_argument(
                 flag,
                 dest=entry.name,
                 action="store_const",
@@ -98,7 +146,7 @@ def _add_flags(
                 help=text,
             )
     for title, kind in groups_of(config_class).values():
-        _add_flags(parser, kind, title, hidden)
+        _add_flags(parser, kind, title, hidden, groups)
 
 
 def _metavar(entry: Option) -> str | None:

@@ -1,9 +1,10 @@
-"""From text whose tokens stand between spaces to word counts and token ids, by all cores.
+"""From text to word counts, token ids and alignments, computed by all cores.
 
-The text is read in pieces of bounded size (:mod:`relu_nmt.io.text_lines`), so that the memory
-does not depend on the size of the corpus.
+The tokens of the text stand between spaces. Chunks of bounded size (:mod:`relu_nmt.io.text_lines`)
+keep the memory independent of the size of the corpus.
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,14 +15,23 @@ from typing import Any
 import numpy as np
 
 from relu_nmt.data.dictionary import UNK, Dictionary
-from relu_nmt.data.indexed_dataset import IndexedDatasetWriter, token_dtype
+from relu_nmt.data.documents import SEPARATOR_TESTS
+from relu_nmt.data.indexed_dataset import IndexedDataset, IndexedDatasetWriter, token_dtype
+from relu_nmt.errors import DataError
 from relu_nmt.io.text_lines import Chunk, TextFile, read_chunk
 from relu_nmt.io.worker_pool import ordered_map
 
-# Counters are sent back once per run of chunks, since sending them costs more than counting.
+# A worker sends one counter for a run of chunks, since sending costs more than counting.
 CHUNKS_PER_COUNT = 64
-# The chunks of compressed files are sent with their text, which should take little memory.
+# Chunks of compressed files travel with their text, so that a run must be short to save memory.
 SENT_CHUNKS_PER_COUNT = 8
+ALIGNMENT_DTYPE = np.uint32
+"""The dtype of fairseq's alignments."""
+TAG = -1
+"""Stands for the number of pairs of a line that announces a document."""
+SIDES = ("source", "target")
+_PAIR = r"[0-9]{1,9}-[0-9]{1,9}"
+_ALIGNMENT = re.compile(rf"\s*({_PAIR}(\s+{_PAIR})*)?\s*")
 
 Advance = Callable[[int], object]
 
@@ -35,15 +45,10 @@ def _count_run(run: Sequence[Chunk]) -> Counter[str]:
 
 
 def count_words(files: Sequence[TextFile], workers: int, advance: Advance) -> Counter[str]:
-    """Return how often each word occurs in the files.
-
-    Args:
-        files: the scanned files.
-        workers: processes.
-        advance: called with the number of bytes done.
+    """Return the number of occurrences of each word in the files.
 
     Raises:
-        DataError: a file cannot be read any more.
+        DataError: a file can no longer be read.
     """
     num_chunks = sum(len(file.chunks) for file in files)
     longest = SENT_CHUNKS_PER_COUNT if any(f.is_compressed for f in files) else CHUNKS_PER_COUNT
@@ -58,7 +63,7 @@ def count_words(files: Sequence[TextFile], workers: int, advance: Advance) -> Co
 
 
 class _TokenIds(dict[str, int]):
-    """Ids of the symbols; that of ``<unk>`` for all others."""
+    """Ids of the known symbols; all others get the id of ``<unk>``."""
 
     def __missing__(self, symbol: str) -> int:
         return Dictionary.unk_index
@@ -75,7 +80,7 @@ def _prepare_tables(dictionaries: dict[str, Dictionary]) -> None:
 
 
 def _binarize_chunk(task: tuple[int, str, Chunk]) -> tuple[np.ndarray, np.ndarray, int]:
-    """Return the token ids of the lines of a chunk, their sizes and the unknown words."""
+    """Return the token ids of a chunk's lines, their sizes and the number of unknown words."""
     _, dictionary, chunk = task
     table, dtype = _tables[dictionary]
     lines = [line.split() for line in read_chunk(chunk)]
@@ -83,12 +88,13 @@ def _binarize_chunk(task: tuple[int, str, Chunk]) -> tuple[np.ndarray, np.ndarra
     total = int(sizes.sum())
     ids = np.fromiter(map(table.__getitem__, chain.from_iterable(lines)), dtype=dtype, count=total)
     sizes += 1
+    # Put an </s> behind the ids of each line.
     tokens = np.full(total + len(lines), Dictionary.eos_index, dtype=dtype)
     is_word = np.ones(len(tokens), dtype=bool)
     is_word[np.cumsum(sizes) - 1] = False
     tokens[is_word] = ids
     unknown = int((ids == Dictionary.unk_index).sum())
-    if unknown:  # The symbol itself, in the text, is not replaced.
+    if unknown:  # do not count the symbol <unk> in the text itself
         unknown -= sum(line.count(UNK) for line in lines)
     return tokens, sizes, unknown
 
@@ -111,26 +117,22 @@ class Side:
 def binarize(
     sides: Sequence[Side], dictionaries: dict[str, Dictionary], workers: int, advance: Advance
 ) -> Iterator[dict[str, Any]]:
-    """Write the ``.bin`` and ``.idx`` of each side; yield what was written as it is complete.
-
-    Args:
-        sides: what to binarise; none of them empty.
-        dictionaries: the dictionaries by name.
-        workers: processes; the result does not depend on their number.
-        advance: called with the number of bytes done.
+    """Write the ``.bin`` and ``.idx`` of each side; yield its counts when it is complete.
 
     Returns:
-        Yields the number of ``sentences``, of ``tokens`` (``</s>`` included) and of those that
-        are ``unknown``, and the SHA-256 ``checksums`` of the files written by name.
+        Yields the number of ``sentences``, of ``tokens`` (``</s>`` included) and of ``unknown``
+        tokens, and the SHA-256 ``checksums`` of the written files by name.
 
     Raises:
-        DataError: a text cannot be read any more.
+        DataError: a text can no longer be read.
     """
+    # Read all sides as one stream of chunks, so that no worker waits at the end of a side.
     tasks = (
         (i, side.dictionary, chunk)
         for i, side in enumerate(sides)
         for chunk in side.text.readable_chunks()
     )
+    # Write the results of each side in order, while workers convert the next chunks.
     results = ordered_map(_binarize_chunk, tasks, workers, _prepare_tables, dictionaries)
     for i, of_side in groupby(results, key=lambda result: result[0][0]):
         side = sides[i]
@@ -145,3 +147,97 @@ def binarize(
                 advance(chunk.end - chunk.start)
         checksums = {path.name: checksum for path, checksum in writer.checksums.items()}
         yield {**totals, "checksums": checksums}
+
+
+def _parse_chunk(chunk: Chunk) -> tuple[np.ndarray, np.ndarray]:
+    """Return the pairs of a chunk [P, 2], and their number in each line, TAG for a ``<d>``.
+
+    Raises:
+        DataError: a line is no alignment.
+    """
+    announces = SEPARATOR_TESTS["tag"]
+    sizes, numbers = [], []
+    for number, line in enumerate(read_chunk(chunk), chunk.first_line):
+        if announces(line):
+            sizes.append(TAG)
+            continue
+        if not _ALIGNMENT.fullmatch(line):
+            wrong = next((w for w in line.split() if not re.fullmatch(_PAIR, w)), line)
+            raise DataError(
+                f"{chunk.path}:{number}: '{wrong}' is no pair of positions; a line is like "
+                "0-0 1-2 2-1, source and target tokens counted from 0"
+            )
+        # Turn 0-0 1-2 into the numbers 0 0 1 2.
+        words = line.replace("-", " ").split()
+        sizes.append(len(words) // 2)
+        numbers += words
+    return np.array(numbers, dtype=np.int64).reshape(-1, 2), np.array(sizes, dtype=np.int64)
+
+
+def binarize_alignments(
+    text: TextFile,
+    prefix: Path,
+    sides: Sequence[IndexedDataset],
+    separators: Sequence[int],
+    workers: int,
+    advance: Advance,
+) -> dict[str, Any]:
+    """Write the ``.bin`` and ``.idx`` of the word alignments of a split.
+
+    The result is a dataset beside the two sides, ``train.align.de-en``. Each entry has the source
+    and target position of each pair of aligned tokens, in turn, from 0.
+
+    Args:
+        text: the scanned file, parallel to the source text line by line.
+        prefix: path of the result without ``.bin`` and ``.idx``.
+        sides: the binarised source and target.
+        separators: numbers, from 1, of the lines that separate documents in the source text; here
+            they are blank or ``<d>``.
+        workers: processes; the result does not depend on their number.
+        advance: called with the number of bytes done.
+
+    Returns:
+        the number of ``sentences`` and of ``pairs`` of tokens, and the SHA-256 ``checksums`` of
+        the written files by name.
+
+    Raises:
+        DataError: a line is no alignment, or does not fit its sentences; the message names it.
+
+    Reference: fairseq 0.12, ``fairseq-preprocess --align-suffix``.
+    """
+    apart, sentences, total = np.array(separators, dtype=np.int64), 0, 0
+    with IndexedDatasetWriter(prefix, ALIGNMENT_DTYPE) as writer:
+        for chunk, (pairs, sizes) in ordered_map(_parse_chunk, text.readable_chunks(), workers):
+            # Leave out the lines that separate documents in the source text.
+            lines = chunk.first_line + np.arange(len(sizes))
+            is_apart = np.isin(lines, apart)
+            for line, size in zip(lines[is_apart], sizes[is_apart], strict=True):
+                if size > 0:
+                    raise DataError(
+                        f"{text.path}:{line}: aligned tokens, but this line of the source text "
+                        "stands between documents; each line must align the same line of the text"
+                    )
+            lines, sizes = lines[~is_apart], sizes[~is_apart]
+            if (sizes == TAG).any():
+                raise DataError(
+                    f"{text.path}:{lines[sizes == TAG][0]}: <d>, but no document begins at this "
+                    "line of the source text; each line must align the same line of the text"
+                )
+            # Compare the positions with the lengths of the sentences.
+            own = slice(sentences, sentences + len(sizes))
+            lengths = np.stack([side.sizes[own] - 1 for side in sides], 1)  # without </s>
+            is_beyond = pairs >= lengths.repeat(sizes, axis=0)
+            if is_beyond.any():
+                place, side = np.argwhere(is_beyond)[0]
+                sentence = np.searchsorted(sizes.cumsum(), place, side="right")
+                raise DataError(
+                    f"{text.path}:{lines[sentence]}: pair {pairs[place, 0]}-{pairs[place, 1]}, "
+                    f"but the {SIDES[side]} sentence has {lengths[sentence, side]} tokens, counted "
+                    "from 0; align the very text that is binarised"
+                )
+            writer.add(pairs.flatten(), 2 * sizes)
+            sentences += len(sizes)
+            total += len(pairs)
+            advance(chunk.end - chunk.start)
+    checksums = {path.name: checksum for path, checksum in writer.checksums.items()}
+    return {"sentences": sentences, "pairs": total, "checksums": checksums}

@@ -1,6 +1,4 @@
-"""The files of a data folder: their names, as fairseq-preprocess gives them, and the manifest.
-
-A journal beside them tells what making them has finished, so that it goes on there.
+"""The files of a data folder: names as in fairseq-preprocess, a manifest, and a journal.
 
 ======================================  ==========================================================
 ``dict.de.txt``                         dictionary of one language
@@ -37,9 +35,9 @@ OTHER_FOLDERS: tuple[tuple[str, Callable[[str], bool]], ...] = (
     ("a folder of images, and ", lambda name: name.endswith((".jpg", ".jpeg", ".png", ".zip"))),
     ("a folder of text, and ", lambda name: bool(re.search(r"\.[a-z]{2}(\.gz)?$|\.txt$", name))),
 )
-"""What people give by mistake, by the name of one of its files."""
+"""Folders that users give by mistake, each with a test for the name of one of its files."""
 NO_LANGUAGE = str(None)
-"""What stands for the target language in the names of source-only data, as in fairseq."""
+"""The target language in the names of source-only data, as in fairseq."""
 FILE_NAMES = (
     r"dict\.[^.]+\.txt|[^.]+\.[^.-]+-[^.-]+\.(documents|[^.]+\.(bin|idx|raw))"
     r"|[^.]+\.align\.[^.-]+-[^.-]+\.(bin|idx)|manifest\.json"
@@ -47,6 +45,16 @@ FILE_NAMES = (
 )
 """Regular expression of the names of a data folder's files; a manifest may list further ones."""
 _INDEX_NAME = re.compile(r"(?P<split>[^.]+)\.(?P<src>[^.-]+)-(?P<tgt>[^.-]+)\.(?P<lang>[^.]+)\.idx")
+
+
+def data_folders(text: str) -> list[str]:
+    """Return the folders of ``data-bin/shard0:data-bin/shard1``; a single one may hold a colon.
+
+    Example:
+        >>> data_folders("data-bin/a:data-bin/b")
+        ['data-bin/a', 'data-bin/b']
+    """
+    return [text] if Path(text).exists() else text.split(":")
 
 
 def dictionary_path(folder: str | os.PathLike[str], language: str) -> Path:
@@ -66,8 +74,8 @@ def split_path(folder: str | os.PathLike[str], split: str, pair: str, ending: st
         folder: the data folder.
         split: ``train``, ``valid``, ``test``...
         pair: the middle, see :func:`pair_name`.
-        ending: what follows: ``documents``, ``de.raw``, or ``de`` for the path of the binarised
-            text without ``.bin`` and ``.idx``.
+        ending: ``documents``, ``de.raw``, or ``de`` for the path of the binarised text without
+            ``.bin`` and ``.idx``.
     """
     return Path(folder) / f"{split}.{pair}.{ending}"
 
@@ -78,7 +86,7 @@ def alignment_path(folder: str | os.PathLike[str], split: str, pair: str) -> Pat
 
 
 def names_in(folder: Path) -> str:
-    """Return a regular expression of the names of a data folder's files, there or not."""
+    """Return a regular expression of all file names that a data folder may have."""
     try:
         found = json.loads((folder / MANIFEST_NAME).read_bytes())["files"]
         listed = [re.escape(name) for name in found]
@@ -93,10 +101,10 @@ DATA_FILES = Files(names=names_in, separator=":")
 def infer_languages(folder: str | os.PathLike[str]) -> tuple[str, str]:
     """Return source and target language, read from the names of the binarised files.
 
-    Where all of them are source-only data, the target language is :data:`NO_LANGUAGE`.
+    Source-only data has the target language :data:`NO_LANGUAGE`.
 
     Raises:
-        DataError: the folder is missing or holds no binarised files, or several pairs.
+        DataError: the folder is missing, or holds no binarised files or several language pairs.
     """
     try:
         names = sorted(os.listdir(folder))
@@ -105,14 +113,16 @@ def infer_languages(folder: str | os.PathLike[str]) -> tuple[str, str]:
             f"{folder}: cannot read the data folder: {error.strerror}; make it with "
             "relu-nmt-preprocess"
         ) from error
+    # Collect the pairs in the names of index files: train.de-en.de.idx.
     matches = [match for name in names if (match := _INDEX_NAME.fullmatch(name))]
     pairs = {(match["src"], match["tgt"]) for match in matches}
     if not pairs:
-        found = next((what for what, ends in OTHER_FOLDERS if any(map(ends, names))), "")
+        found = next((kind for kind, ends in OTHER_FOLDERS if any(map(ends, names))), "")
         raise DataError(
             f"{folder}: {found}no binarised corpus (no file like train.de-en.de.idx); make it with "
             "relu-nmt-preprocess"
         )
+    # Prefer pairs with both sides to source-only data.
     pairs = {pair for pair in pairs if pair[1] != NO_LANGUAGE} or pairs
     if len(pairs) > 1:
         found = ", ".join("-".join(pair) for pair in sorted(pairs))
@@ -125,12 +135,10 @@ def infer_languages(folder: str | os.PathLike[str]) -> tuple[str, str]:
 def find_pair(
     folder: str | os.PathLike[str], split: str, source_lang: str, target_lang: str
 ) -> str:
-    """Return the middle of the split's file names, whichever direction it was binarised in.
-
-    The last that is tried is source-only data.
+    """Return the middle of the split's file names, in either direction or of source-only data.
 
     Raises:
-        DataError: the folder does not hold the split; the message lists those that it holds.
+        DataError: the folder does not hold the split; the message lists its splits.
     """
     directions = [
         pair_name(source_lang, target_lang),
@@ -148,12 +156,7 @@ def find_pair(
 
 
 def file_record(path: str | os.PathLike[str], checksum: str | None = None) -> dict[str, Any]:
-    """Return size in bytes and SHA-256 of a file, as the manifest lists them.
-
-    Args:
-        path: the file.
-        checksum: its SHA-256 if it is known already.
-    """
+    """Return size in bytes and SHA-256 of a file; ``checksum`` is the SHA-256 if known."""
     if checksum is None:
         digest = hashlib.sha256()
         with open(path, "rb") as file:
@@ -164,7 +167,7 @@ def file_record(path: str | os.PathLike[str], checksum: str | None = None) -> di
 
 
 def write_manifest(folder: str | os.PathLike[str], content: dict[str, Any]) -> dict[str, Any]:
-    """Write the manifest, whole or not at all; return it, with format name and version."""
+    """Write the manifest atomically; return it, with format name and version."""
     content = {"format": FORMAT_NAME, "version": FORMAT_VERSION, **content}
     text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
     write_text(Path(folder) / MANIFEST_NAME, text)
@@ -190,14 +193,10 @@ def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any] | None:
 
 
 def manifest_content(folder: str | os.PathLike[str], advice: str = AGAIN) -> dict[str, Any] | None:
-    """Return the manifest of a data folder whether or not its files are whole; None without one.
-
-    Args:
-        folder: the data folder.
-        advice: what to do about one that is damaged.
+    """Return the manifest of a data folder without checking its files; None without a manifest.
 
     Raises:
-        DataError: the manifest itself is damaged, or something else.
+        DataError: the file is damaged, or no manifest of a data folder.
     """
     path = Path(folder) / MANIFEST_NAME
     if not path.exists():
@@ -213,6 +212,7 @@ def manifest_content(folder: str | os.PathLike[str], advice: str = AGAIN) -> dic
             f"{path}: version {content.get('version')!r}, but this program reads "
             f"{FORMAT_VERSION}; {advice}"
         )
+    # Check the entries that reading a folder needs.
     for key, kind in REQUIRED.items():
         if not isinstance(content.get(key), kind):
             raise DataError(f"{path}: '{key}' is missing or damaged; {advice}")
@@ -224,7 +224,7 @@ def manifest_content(folder: str | os.PathLike[str], advice: str = AGAIN) -> dic
 
 
 def verify_checksums(folder: str | os.PathLike[str], content: dict[str, Any]) -> None:
-    """Read every file that the manifest lists and compare its SHA-256.
+    """Compare the SHA-256 of every file with the manifest.
 
     Raises:
         DataError: a file was changed.
@@ -238,14 +238,14 @@ def verify_checksums(folder: str | os.PathLike[str], content: dict[str, Any]) ->
 
 
 class Journal:
-    """A working folder and the list of the finished steps of one job.
+    """A working folder with the list of the finished steps of one job.
 
-    A step counts as finished if the job had the same key and all files of the step are there
-    with the same contents. The folder of a job with another key is emptied.
+    A step counts as finished if the job had the same key and all files of the step still have
+    the same contents. A job with another key empties the folder.
 
     Args:
-        folder: the working folder; made if need be.
-        key: stands for all settings and inputs of the job.
+        folder: the working folder, which is made if it does not exist.
+        key: a hash of all settings and inputs of the job.
 
     Example:
         >>> import tempfile
@@ -271,7 +271,7 @@ class Journal:
 
     @staticmethod
     def read(folder: str | os.PathLike[str]) -> dict[str, Any] | None:
-        """Return the journal of a working folder; None if there is none or it is damaged."""
+        """Return the journal of a working folder; None if it is missing or damaged."""
         try:
             content = json.loads((Path(folder) / JOURNAL_NAME).read_bytes())
         except (OSError, ValueError, RecursionError):
@@ -284,7 +284,7 @@ class Journal:
         write_text(self.folder / JOURNAL_NAME, json.dumps(self._content))
 
     def result(self, step: str) -> Any:
-        """Return what a finished step returned; None if its files are not as they were then."""
+        """Return the result of a finished step; None if its files have changed since."""
         entry = self._content["steps"].get(step)
         if not isinstance(entry, dict) or not isinstance(entry.get("files"), dict):
             return None
@@ -294,25 +294,13 @@ class Journal:
         return entry.get("result")
 
     def note(self, step: str, result: Any, files: Mapping[Path, str | None]) -> None:
-        """Write down that a step is finished.
-
-        Args:
-            step: its name.
-            result: what it returned, as JSON values; not None.
-            files: what it wrote: absolute paths and, if known already, their SHA-256.
-        """
+        """Add a finished step, its JSON result (not None), and its files, with SHA-256 or None."""
         records = {str(path): file_record(path, checksum) for path, checksum in files.items()}
         self._content["steps"][step] = {"result": result, "files": records}
         self._save()
 
     def finish(self, step: str, make: Callable[[], Any], files: tuple[Path, ...]) -> Any:
-        """Return the result of a step, doing it with ``make`` unless it is finished.
-
-        Args:
-            step: its name.
-            make: does it; returns JSON values, not None.
-            files: absolute paths of what it writes.
-        """
+        """Return the result of a step; call ``make`` to do it unless it is finished."""
         result = self.result(step)
         if result is None:
             result = make()
@@ -320,5 +308,5 @@ class Journal:
         return result
 
     def close(self) -> None:
-        """Remove the working folder: the job is done."""
+        """Remove the working folder when the job is done."""
         shutil.rmtree(self.folder)

@@ -23,10 +23,10 @@ class Dictionary:
 
     Args:
         symbols: the further symbols, in order.
-        counts: how often each of them occurs in the training text; 0 where unknown.
+        counts: occurrences of each symbol in the training text; 0 where unknown.
 
     Raises:
-        DataError: a symbol occurs twice (also: is one of the four special ones).
+        DataError: a symbol occurs twice, or is one of the four special ones.
 
     Example:
         >>> dictionary = Dictionary(["the", "cat"], [2, 1])
@@ -73,13 +73,13 @@ class Dictionary:
 
     @property
     def num_words(self) -> int:
-        """Symbols that are neither special nor fill the dictionary up to a round size."""
+        """Number of symbols that are neither special nor fillers."""
         words = self._symbols[len(SPECIAL_SYMBOLS) :]
         return sum(not word.startswith(FILLER) for word in words)
 
     @property
     def fillers(self) -> list[int]:
-        """Ids that stand for nothing, and fill the dictionary up to a round size."""
+        """Ids of the unused symbols that pad the dictionary to a round size."""
         words = zip(self._symbols, self._counts, strict=True)
         return [
             i for i, (word, count) in enumerate(words) if count == 0 and word.startswith(FILLER)
@@ -94,16 +94,13 @@ class Dictionary:
         return dict(self._indices)
 
     def with_symbol(self, symbol: str) -> "Dictionary":
-        """Return a dictionary that has one more symbol, all others keeping their ids.
+        """Return a dictionary with one more symbol; all others keep their ids.
 
-        It takes the place of the first ``madeupword``, which stands for nothing, so that the size
-        does not change; without such it comes last.
-
-        Args:
-            symbol: the symbol, not in the dictionary.
+        The symbol replaces the first ``madeupword``, so that the size does not change. Without a
+        ``madeupword`` it comes last.
 
         Raises:
-            DataError: it is there already.
+            DataError: the dictionary has the symbol already.
 
         Example:
             >>> dictionary = Dictionary.from_counts({"a": 1}, padding_factor=8)
@@ -125,19 +122,14 @@ class Dictionary:
         return copy
 
     def encode(self, tokens: Sequence[str], append_eos: bool = True) -> np.ndarray:
-        """Return the ids of ``tokens``, int64 [n], ending in ``</s>`` unless told otherwise."""
+        """Return the ids of ``tokens``, int64 [n], by default with ``</s>`` at the end."""
         ids = [self._indices.get(token, self.unk_index) for token in tokens]
         if append_eos:
             ids.append(self.eos_index)
         return np.array(ids, dtype=np.int64)
 
     def symbols_of(self, ids: Iterable[int], unk: str = UNK) -> list[str]:
-        """Return the symbols of ``ids``, leaving out ``<s>``, ``<pad>`` and ``</s>``.
-
-        Args:
-            ids: token ids, for example a hypothesis; a tensor's ``tolist()``.
-            unk: what stands for an unknown word.
-        """
+        """Return the symbols of ``ids``, leaving out ``<s>``, ``<pad>`` and ``</s>``."""
         dropped = (self.bos_index, self.pad_index, self.eos_index)
         return [
             unk if i == self.unk_index else self._symbols[i]
@@ -155,14 +147,14 @@ class Dictionary:
     ) -> "Dictionary":
         """Build the dictionary of a text as fairseq does.
 
-        The symbols stand in the order of falling count, equal counts in code-point order. The
-        special symbols are never counted, even if the text contains them.
+        The symbols stand in the order of falling count, equal counts in code-point order. Special
+        symbols do not count, even if the text contains them.
 
         Args:
-            counts: how often each word occurs.
-            threshold: words that occur less often are left out.
-            nwords: at most so many symbols, the special ones included; all if 0 or less.
-            padding_factor: filled up with ``madeupword0000``... to a multiple of this size.
+            counts: occurrences of each word.
+            threshold: leave out words with fewer occurrences.
+            nwords: most symbols, the special ones included; 0 or less: no limit.
+            padding_factor: add ``madeupword0000``... up to a multiple of this size.
 
         Reference: fairseq 0.12, ``Dictionary.finalize`` and ``pad_to_multiple_``.
         """
@@ -185,8 +177,8 @@ class Dictionary:
     def to_text(self) -> str:
         """Return the contents of fairseq's ``dict.xx.txt``: a symbol and its count per line.
 
-        A symbol that stands twice (a dictionary made by hand with ``#fairseq:overwrite``) keeps
-        its flag. fairseq 0.12 loses it and then cannot read its own file.
+        A symbol that occurs twice keeps its flag ``#fairseq:overwrite``. fairseq 0.12 loses the
+        flag and then cannot read its own file.
         """
         lines = []
         before = set(SPECIAL_SYMBOLS)
@@ -201,16 +193,13 @@ class Dictionary:
     def from_text(cls, text: str, origin: str = "dictionary") -> "Dictionary":
         """Read the contents of a ``dict.xx.txt``.
 
-        Args:
-            text: the file's contents.
-            origin: where it came from, for messages.
-
         Raises:
             DataError: a line is not ``<symbol> <count>``, or a symbol occurs twice without the
                 flag ``#fairseq:overwrite``.
         """
         dictionary = cls()
         for number, line in enumerate(split_lines(text), 1):
+            # A symbol may contain spaces, so that its count is the last field.
             symbol, separator, field = line.rstrip().rpartition(" ")
             overwrite = field == OVERWRITE_FLAG
             if overwrite:
@@ -248,5 +237,5 @@ class Dictionary:
         return cls.from_text(text, str(path))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a ``dict.xx.txt``, whole or not at all."""
+        """Write a ``dict.xx.txt`` atomically."""
         write_lines(path, split_lines(self.to_text()))

@@ -1,171 +1,31 @@
-"""Documents: their boundaries, and consecutive sentences joined to groups of limited length.
-
-The side file ``train.de-en.documents`` has one line per document: its number of sentences. The
-sentences themselves are stored one after the other as usual. A sentence is a group of one.
+"""Groups of consecutive sentences that a model reads at once; a sentence is a group of one.
 
 Groups are planned from the lengths alone, before any token is read, so that one data folder
 serves every length.
 
-Reference: ReLUFormer paper, appendix B. The paper leaves the details open; here a token is one of
+Reference: ReLUFormer paper, appendix B. The paper leaves the details open. Here a token is one of
 the dictionary, a sentence counts as the longer of its two sides, ``</s>`` counts once per group,
 and a separator, if any, once per sentence.
 """
 
-import itertools
-import os
-import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from relu_nmt.config import option, settings
-from relu_nmt.errors import ConfigError, DataError
-from relu_nmt.io.safe_write import write_text
-from relu_nmt.io.text_lines import split_lines
+from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.data.documents import SINGLE_SENTENCES
 
-SINGLE_SENTENCES = 1
-"""The limit that stands for single sentences, however long."""
-
-DOCUMENT_TAG = "<d>"
-SEPARATOR_TESTS: dict[str, Callable[[str], bool]] = {
-    "none": lambda line: False,
-    "blank": lambda line: not line.strip(),
-    "tag": lambda line: line.strip() == DOCUMENT_TAG,
-}
-"""Whether a line separates documents and is no sentence itself: nothing does; ``blank``, an empty
-line between documents (several count as one); or ``tag``, a line ``<d>`` before each document."""
-SEPARATORS = tuple(SEPARATOR_TESTS)
 BUCKETS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 QUANTILES = (0.1, 0.5, 0.9)
 LENGTHS_FILE = "document_lengths.json"
 """Name of the file beside the checkpoints that holds the lengths of the training."""
-WITHOUT_SPACES = "zh zho chi cmn yue lzh wuu nan hak hsn gan cn ja jpn jp"
-"""Codes of languages without spaces between sentences, of Chinese and Japanese."""
-_TOKENISED = re.compile(r"[^\x00-\x7f] [^\x00-\x7f]")
-
-
-@settings
-class DocumentConfig:
-    """Whether and how consecutive sentences of a document are joined.
-
-    Raises:
-        ConfigError: a limit below 1, or separators without groups.
-
-    Example:
-        >>> config = DocumentConfig(doc_mixture=(1, 128, 512))
-        >>> config.active, config.training_lengths, config.validation_length
-        (True, (1, 128, 512), 512)
-    """
-
-    max_doc_tokens: int | None = option(
-        None,
-        "join consecutive sentences of a document while both sides have at most N tokens, </s> "
-        f"included; {SINGLE_SENTENCES}: single sentences. With --doc-mixture, the N of validation",
-        least=1,
-        metavar="N",
-    )
-    doc_mixture: tuple[int, ...] = option(
-        (),
-        "train on several such lengths at once, as 1,128,512: in every epoch each of them gets an "
-        "equal share of the sentences, dealt out document by document (a number given twice gets "
-        "two shares); short groups help long ones to be learnt",
-        metavar="N,N,...",
-        least=1,
-    )
-    sentence_separator: bool = option(
-        False,
-        "end each sentence of both sides with <sep>, so that translated documents can be cut into "
-        "sentences again; works on any data folder",
-    )
-
-    def check(self) -> None:
-        """Compare the settings with each other."""
-        if self.sentence_separator and not self.active:
-            raise ConfigError(
-                "--sentence-separator is for documents: give --max-doc-tokens or --doc-mixture "
-                f"too (--max-doc-tokens {SINGLE_SENTENCES} for single sentences)"
-            )
-
-    @property
-    def active(self) -> bool:
-        """Return whether documents are wanted at all."""
-        return self.max_doc_tokens is not None or bool(self.doc_mixture)
-
-    @property
-    def training_lengths(self) -> tuple[int, ...]:
-        """The limits to train with, in tokens; each gets an equal share."""
-        if self.doc_mixture or self.max_doc_tokens is None:
-            return self.doc_mixture
-        return (self.max_doc_tokens,)
-
-    @property
-    def validation_length(self) -> int:
-        """The limit to validate with, in tokens: the longest unless given."""
-        assert self.active
-        return self.max_doc_tokens or max(self.doc_mixture)
-
-    def check_fits(self, max_tokens: int | None) -> None:
-        """Check that every group fits into a training batch.
-
-        Args:
-            max_tokens: limit of a batch in tokens; None is no limit.
-
-        Raises:
-            ConfigError: one of the lengths is larger.
-        """
-        longest = max(self.training_lengths, default=0)
-        if max_tokens is not None and longest > max_tokens:
-            flag = "--doc-mixture" if self.doc_mixture else "--max-doc-tokens"
-            raise ConfigError(
-                f"{flag} {longest} is more than --max-tokens {max_tokens}: such a group does not "
-                f"fit into a batch; raise --max-tokens to {longest} or more"
-            )
-
-
-def read_documents(path: str | os.PathLike[str], num_sentences: int | None = None) -> np.ndarray:
-    """Read a side file.
-
-    Args:
-        path: the side file.
-        num_sentences: sentences of the split, to check against; None checks nothing.
-
-    Returns:
-        Sentences of each document, int64 [documents].
-
-    Raises:
-        DataError: the file is missing or damaged, or does not fit the split.
-    """
-    try:
-        data = Path(path).read_bytes()
-    except OSError as error:
-        raise DataError(f"{path}: cannot read the document boundaries: {error.strerror}") from error
-    lines = split_lines(data.decode("ascii", "replace"))
-    for number, line in enumerate(lines, 1):
-        if not line.isdecimal() or len(line) > 18 or int(line) == 0:
-            raise DataError(
-                f"{path}:{number}: expected a document's number of sentences, found "
-                f"{line[:40]!r}; run relu-nmt-preprocess again"
-            )
-    counts = np.array([int(line) for line in lines], dtype=np.int64)
-    if num_sentences is not None and counts.sum() != num_sentences:
-        raise DataError(
-            f"{path}: {counts.sum():,} sentences in {len(counts):,} documents, but the split has "
-            f"{num_sentences:,}; run relu-nmt-preprocess again"
-        )
-    return counts
-
-
-def write_documents(path: str | os.PathLike[str], counts: Sequence[int] | np.ndarray) -> None:
-    """Write a side file: one line per document, its number of sentences."""
-    write_text(path, "".join(f"{count}\n" for count in counts))
 
 
 @dataclass(frozen=True)
 class Groups:
-    """Groups of consecutive sentences; single sentences are groups of one.
+    """Groups of consecutive sentences.
 
     Args:
         first: number of the first sentence of each group, int64 [groups].
@@ -199,45 +59,26 @@ class Groups:
 
     @property
     def over_long(self) -> np.ndarray:
-        """Which groups are a single sentence that is longer than the limit, bool [groups]."""
+        """Mask of the groups of one sentence that exceeds the limit, bool [groups]."""
         return (self.tokens > self.limit) & (self.limit != SINGLE_SENTENCES)
 
     def sizes(self, of_sentence: np.ndarray) -> np.ndarray:
-        """Return the tokens of each group on one side, with its one ``</s>``, int [groups].
-
-        Args:
-            of_sentence: tokens of each sentence of the split on that side, with ``</s>``, int [N].
-        """
+        """Return the tokens of each group, int [groups], from those of each sentence of a side."""
         if self.count.max(initial=1) == 1:
             return of_sentence[self.first]
         totals = np.append(0, np.cumsum(of_sentence.astype(np.int64) - 1))
         return totals[self.first + self.count] - totals[self.first] + 1
 
     def select(self, chosen: np.ndarray) -> "Groups":
-        """Return some of the groups.
-
-        Args:
-            chosen: bool [groups], or the numbers of those to take, int64.
-        """
+        """Return the groups of a mask, bool [groups], or of indices, int64."""
         return Groups(*(getattr(self, one.name)[chosen] for one in fields(self)))
-
-
-def single_sentences(sizes: np.ndarray) -> Groups:
-    """Return every sentence as a group, and as a document, of its own.
-
-    Args:
-        sizes: tokens of each sentence on its longer side, with its ``</s>``, int [N].
-    """
-    numbers = np.arange(len(sizes))
-    one = np.broadcast_to(np.int64(1), numbers.shape)  # takes no memory
-    return Groups(numbers, one, numbers, one, sizes)
 
 
 def plan_groups(sizes: np.ndarray, documents: np.ndarray, limit: int | np.ndarray) -> Groups:
     """Fill groups greedily: a sentence that would exceed the limit begins the next group.
 
     Every sentence is in exactly one group, in order, and no group has sentences of two documents.
-    A sentence that is longer than the limit on its own is a group (:attr:`over_long`).
+    A sentence that exceeds the limit on its own is a group (:attr:`Groups.over_long`).
 
     Args:
         sizes: tokens of each sentence on its longer side, with its ``</s>``, int [N].
@@ -247,6 +88,11 @@ def plan_groups(sizes: np.ndarray, documents: np.ndarray, limit: int | np.ndarra
     """
     assert int(documents.sum()) == len(sizes)
     limits = np.broadcast_to(np.asarray(limit, dtype=np.int64), documents.shape)
+    owners = np.repeat(np.arange(len(documents)), documents)
+    if (limits == SINGLE_SENTENCES).all():
+        one = np.broadcast_to(np.int64(1), sizes.shape)  # takes no memory
+        return Groups(np.arange(len(sizes)), one, owners, one, sizes)
+    # Walk through each document and start a group at each sentence that does not fit.
     contents = (sizes.astype(np.int64) - 1).tolist()
     starts: list[int] = []
     begin = 0
@@ -258,8 +104,9 @@ def plan_groups(sizes: np.ndarray, documents: np.ndarray, limit: int | np.ndarra
                 starts.append(i)
                 tokens = 1 + contents[i]
         begin += count
+    # The start of each group gives its length, document and tokens.
     first = np.array(starts, dtype=np.int64)
-    document = np.repeat(np.arange(len(documents)), documents)[first]
+    document = owners[first]
     totals = np.zeros(0, dtype=np.int64)
     if len(first):
         totals = np.add.reduceat(sizes.astype(np.int64) - 1, first) + 1
@@ -270,12 +117,12 @@ def plan_groups(sizes: np.ndarray, documents: np.ndarray, limit: int | np.ndarra
 def deal_lengths(
     documents: np.ndarray, lengths: tuple[int, ...], seed: tuple[int, int]
 ) -> np.ndarray:
-    """Give each document one of the lengths, so that each length gets as many sentences.
+    """Draw a length for each document, so that each length gets the same number of sentences.
 
     Args:
         documents: sentences of each document, int [documents].
         lengths: the limits in tokens; one that stands twice gets two shares.
-        seed: seed of the run and the epoch; each epoch is dealt anew.
+        seed: seed of the run and the epoch; each epoch has a draw of its own.
 
     Returns:
         The limit of each document in tokens, int64 [documents].
@@ -285,6 +132,7 @@ def deal_lengths(
     # The third number keeps this stream apart from the one that shuffles the batches.
     generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence((*seed, 1))))
     order = generator.permutation(len(documents))
+    # A document belongs to the share in which its middle sentence falls.
     ends = np.cumsum(documents[order])
     middles = ends - documents[order] / 2
     shares = (middles * len(lengths) / max(1, documents.sum())).astype(np.int64)
@@ -299,11 +147,12 @@ def describe_lengths(groups: Groups, limit: int, keep_over_long: bool) -> dict[s
     Args:
         groups: all groups, over-long ones included.
         limit: the limit in tokens whose groups to describe.
-        keep_over_long: whether over-long sentences are used (validation) or left out (training).
+        keep_over_long: validation uses over-long sentences, training leaves them out.
     """
     of_limit = groups.select(groups.limit == limit)
     over_long = of_limit.over_long
     kept = of_limit if keep_over_long else of_limit.select(~over_long)
+    # Count documents, sentences and groups.
     result: dict[str, Any] = {
         "max_doc_tokens": limit,
         "documents": len(np.unique(of_limit.document)),
@@ -314,6 +163,7 @@ def describe_lengths(groups: Groups, limit: int, keep_over_long: bool) -> dict[s
     }
     if not len(kept):
         return result
+    # Add quantiles and a histogram of the lengths in tokens.
     quantiles = np.quantile(kept.tokens, QUANTILES)
     begins = [1, *(bucket + 1 for bucket in BUCKETS)]
     names = [f"{begin}-{end}" for begin, end in zip(begins, (*BUCKETS, ""), strict=True)]
@@ -332,13 +182,14 @@ def describe_lengths(groups: Groups, limit: int, keep_over_long: bool) -> dict[s
 
 
 def lengths_in_words(description: dict[str, Any]) -> str:
-    """Return what :func:`describe_lengths` found, in one line."""
+    """Return the result of :func:`describe_lengths` in one line."""
     limit = description["max_doc_tokens"]
-    what = "single sentences" if limit == SINGLE_SENTENCES else f"groups of up to {limit} tokens"
+    kind = "single sentences" if limit == SINGLE_SENTENCES else f"groups of up to {limit} tokens"
     parts = [
-        f"{what}: {description['groups']:,} from {description['documents']:,} documents with "
+        f"{kind}: {description['groups']:,} from {description['documents']:,} documents with "
         f"{description['sentences']:,} sentences"
     ]
+    # Add the distribution of the lengths, if any group is left.
     if "tokens" in description:
         low, middle, high = description["quantiles_tokens"].values()
         parts.append(
@@ -352,25 +203,53 @@ def lengths_in_words(description: dict[str, Any]) -> str:
     return "; ".join(parts)
 
 
-def join_texts(sentences: Iterable[str], language: str) -> str:
-    """Return the text of sentences, which stand side by side; blank ones leave no trace.
+def longer_side(source_sizes: np.ndarray, target_sizes: np.ndarray | None) -> np.ndarray:
+    """Return the tokens of each pair's longer side, which count towards a limit, int [N]."""
+    return source_sizes if target_sizes is None else np.maximum(source_sizes, target_sizes)
 
-    In Chinese and Japanese there is a space only between two ASCII characters, unless the text is
-    tokenised: most sentences have a space between two other characters.
 
-    Args:
-        sentences: one or more of them a text, without spaces around it.
-        language: its code: ``zh``, ``zh_TW``, ``zho_Hans``, ``ja``...
+def join_sentences(sentences: Sequence[np.ndarray]) -> np.ndarray:
+    """Join the token ids of sentences to one, int64 [n]; only the last ``</s>`` stays.
 
     Example:
-        >>> join_texts(["我来。", "你好。"], "zh_CN"), join_texts(["Ja.", "", "Gut."], "de")
-        ('我来。你好。', 'Ja. Gut.')
+        >>> join_sentences([np.array([4, 5, 2]), np.array([2]), np.array([6, 2])]).tolist()
+        [4, 5, 6, 2]
     """
-    code, *further = re.split("[^a-z]", language.lower())
-    has_spaces = code not in WITHOUT_SPACES.split() or "latn" in further
-    kept = list(filter(None, sentences))
-    if has_spaces or 2 * sum(bool(_TOKENISED.search(sentence)) for sentence in kept) > len(kept):
-        return " ".join(kept)
-    pairs = itertools.pairwise(["", *kept])
-    spaces = (" " if a[-1:].isascii() and b[0].isascii() and a else "" for a, b in pairs)
-    return "".join(space + sentence for space, sentence in zip(spaces, kept, strict=True))
+    return np.concatenate([*(ids[:-1] for ids in sentences), [Dictionary.eos_index]])
+
+
+def sentence_slices(tokens: Sequence[Any] | np.ndarray, separator: Any) -> list[slice]:
+    """Return the slice of each sentence, without its separator.
+
+    Tokens after the last separator are a sentence too.
+
+    Args:
+        tokens: words or token ids [T], without ``</s>``.
+        separator: the token that ends each sentence.
+
+    Example:
+        >>> words = "a b <sep> <sep> c".split()
+        >>> [words[own] for own in sentence_slices(words, "<sep>")]
+        [['a', 'b'], [], ['c']]
+    """
+    ends = [place for place, token in enumerate(tokens) if token == separator]
+    begins = [0, *(end + 1 for end in ends)]
+    if begins[-1] < len(tokens):
+        ends.append(len(tokens))
+    return [slice(begin, end) for begin, end in zip(begins, ends, strict=False)]
+
+
+def sentence_numbers(sizes: np.ndarray, separated: bool) -> np.ndarray:
+    """Return the sentence number of each token of joined sentences, int64 [n].
+
+    Args:
+        sizes: tokens of each sentence with its ``</s>``, int; only the last ``</s>`` stays.
+        separated: a separator ends each sentence. The final ``</s>`` then gets a number of its
+            own, as for attention that stays inside sentences.
+
+    Example:
+        >>> sentence_numbers(np.array([3, 2]), separated=False).tolist()
+        [0, 0, 1, 1]
+    """
+    numbers = np.repeat(np.arange(len(sizes)), sizes - 1)
+    return np.append(numbers, len(sizes) if separated else len(sizes) - 1)

@@ -7,7 +7,7 @@ Layout of the ``.idx`` file, all numbers little-endian::
     type code  uint8     token dtype of the .bin, see TYPE_CODES
     count N    uint64    sentences
     sizes      int32 [N] tokens of each sentence, </s> included
-    pointers   int64 [N] where each sentence begins in the .bin, in bytes
+    pointers   int64 [N] offset of each sentence in the .bin, in bytes
 
 Reference: fairseq 0.12, ``fairseq/data/indexed_dataset.py``, ``MMapIndexedDataset``.
 """
@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 
@@ -45,7 +46,7 @@ POINTER_BLOCK = 1 << 18
 
 
 def token_dtype(vocab_size: int) -> type[np.integer]:
-    """Return the dtype that fairseq stores tokens of such a vocabulary in."""
+    """Return the dtype in which fairseq stores the tokens of a vocabulary."""
     return np.uint16 if vocab_size < 65500 else np.uint32
 
 
@@ -74,10 +75,9 @@ def _map_bytes(path: Path) -> np.ndarray:
 
 
 class IndexedDataset:
-    """The sentences of one language of one split, read from disk as they are asked for.
+    """The sentences of one language of one split, read from disk on demand.
 
-    Opening reads the lengths only, so that a corpus of millions of sentences opens in
-    milliseconds. Both files are checked against each other.
+    Opening reads the lengths only, and checks the two files against each other.
 
     Args:
         prefix: path without ``.bin`` and ``.idx``.
@@ -110,6 +110,7 @@ class IndexedDataset:
                 f"{path}: {len(index):,} bytes, but {count:,} sentences need {expected:,}; the "
                 "file is cut off or damaged, binarise the corpus again"
             )
+        # Check that sizes and pointers agree.
         sizes_end = HEADER.size + 4 * count
         self.sizes = np.frombuffer(index[HEADER.size : sizes_end], dtype="<i4")
         pointers = np.frombuffer(index[sizes_end:], dtype="<i8")
@@ -123,6 +124,7 @@ class IndexedDataset:
                 f"{path}: sentence lengths and positions contradict each other; the file is "
                 "damaged, binarise the corpus again"
             )
+        # Check that the token ids are complete.
         data = _map_bytes(bin_path(prefix))
         if len(data) != self._offsets[-1] * item_bytes:
             raise DataError(
@@ -143,6 +145,7 @@ class IndexedDataset:
             raise DataError(
                 f"{path}: only {len(index)} bytes, too short for an index; binarise again"
             )
+        # Check every field, so that the message names the wrong one.
         magic, version, code, count = HEADER.unpack(index[: HEADER.size].tobytes())
         if magic != MAGIC:
             raise DataError(
@@ -171,11 +174,40 @@ class IndexedDataset:
         return IndexedDataset, (self.prefix,)
 
 
-class DatasetParts:
-    """Sentences of several datasets, one after the other: whole ones, or parts of them.
+class AlignmentDataset(IndexedDataset):
+    """The word alignments of a split, read from disk on demand.
 
     Args:
-        parts: the datasets, and which of their sentences.
+        prefix: path without ``.bin`` and ``.idx``.
+        swapped: the files were made for the other direction and have the target first.
+
+    Raises:
+        DataError: a file is missing, truncated, damaged or of another format.
+    """
+
+    def __init__(self, prefix: str | os.PathLike[str], swapped: bool = False) -> None:
+        super().__init__(prefix)
+        self._swapped = swapped
+        if (self.sizes % 2).any():
+            raise DataError(
+                f"{self.prefix}.idx: not the word alignments of a corpus: an odd number of "
+                "positions; run relu-nmt-preprocess again"
+            )
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        """Return the aligned source and target positions of pair ``index``, int64 [P, 2]."""
+        pairs = super().__getitem__(index).reshape(-1, 2)
+        return pairs[:, ::-1] if self._swapped else pairs
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return AlignmentDataset, (self.prefix, self._swapped)
+
+
+class DatasetParts:
+    """Sentences of several datasets, one after the other.
+
+    Args:
+        parts: the datasets, each with the range of its sentences.
 
     Attributes:
         prefix: of the first dataset.
@@ -194,18 +226,18 @@ class DatasetParts:
 
     def __getitem__(self, index: int) -> np.ndarray:
         """Return the token ids of sentence ``index``, a new int64 [n]."""
-        which = int(np.searchsorted(self._ends, index, side="right"))
-        dataset, numbers = self._parts[which]
-        return dataset[numbers.stop - int(self._ends[which]) + index]
+        part = int(np.searchsorted(self._ends, index, side="right"))
+        dataset, numbers = self._parts[part]
+        return dataset[numbers.stop - int(self._ends[part]) + index]
 
 
 Dataset = IndexedDataset | DatasetParts
 
 
 class IndexedDatasetWriter:
-    """Writes ``prefix.bin`` and ``prefix.idx`` in a stream; both appear when it is closed.
+    """Writer of ``prefix.bin`` and ``prefix.idx``, which both appear when it is closed.
 
-    Used as a context manager. If the block raises, nothing is left behind.
+    It is a context manager. If the block raises, no file is left behind.
 
     Args:
         prefix: path without ``.bin`` and ``.idx``.
@@ -223,7 +255,7 @@ class IndexedDatasetWriter:
         self._bin_hash = hashlib.sha256()
         self.checksums: dict[Path, str] = {}
         with ExitStack() as files:
-            # Closed the other way round: nobody finds an index before its data.
+            # Files close in reverse order, so that no index appears before its data.
             self._idx, self._bin = (
                 files.enter_context(safe_writer(path)) for path in reversed(self._paths)
             )
@@ -234,12 +266,7 @@ class IndexedDatasetWriter:
         return self
 
     def add(self, tokens: np.ndarray, sizes: np.ndarray) -> None:
-        """Append sentences.
-
-        Args:
-            tokens: int [sum of sizes], the token ids of all of them, one after the other.
-            sizes: int [n], tokens of each sentence.
-        """
+        """Append sentences: their joined token ids, int [sum of sizes], and sizes, int [n]."""
         assert int(sizes.sum()) == len(tokens)
         data = tokens.astype(self._dtype, copy=False).tobytes()
         self._bin.write(data)
@@ -252,6 +279,7 @@ class IndexedDatasetWriter:
         position, start = HEADER.size, 0
         end_of_sizes = HEADER.size + 4 * self._count
         pointers_at = end_of_sizes
+        # Compute the pointers of a block of sizes, and write them behind all sizes.
         while position < end_of_sizes:
             self._idx.seek(position)
             block = self._idx.read(min(4 * POINTER_BLOCK, end_of_sizes - position))
@@ -262,6 +290,7 @@ class IndexedDatasetWriter:
             position += len(block)
             pointers_at += 2 * len(block)
             start = int(ends[-1])
+        # Write the number of sentences into the header, and hash the whole file.
         self._idx.seek(COUNT_OFFSET)
         self._idx.write(struct.pack("<Q", self._count))
         self._idx.seek(0)

@@ -1,22 +1,15 @@
-"""The sentence pairs of one split: opened once, read from disk as they are asked for."""
+"""The sentence pairs of one split, read from disk on demand."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.data.groups import (
-    SINGLE_SENTENCES,
-    Groups,
-    deal_lengths,
-    plan_groups,
-    read_documents,
-    single_sentences,
-)
+from relu_nmt.data.documents import SINGLE_SENTENCES, read_documents
+from relu_nmt.data.groups import Groups, deal_lengths, join_sentences, longer_side, plan_groups
 from relu_nmt.data.indexed_dataset import Dataset, DatasetParts
 from relu_nmt.errors import DataError
 from relu_nmt.io.text_lines import read_lines
@@ -26,12 +19,12 @@ Pair = tuple[np.ndarray, np.ndarray | None]
 
 @dataclass(frozen=True)
 class Corpora:
-    """The corpora that a split is joined of.
+    """The corpora of which a split consists.
 
     Args:
-        ends: sentences up to the end of each, int64 [C].
-        tags: id of the symbol that begins each source sentence (or group of them) of each, int64
-            [C]; -1 for none.
+        ends: sentences up to the end of each corpus, int64 [C].
+        tags: id of the symbol that begins each source sentence (or group of sentences) of a
+            corpus, int64 [C]; -1 for none.
 
     Example:
         >>> Corpora(np.array([2, 5]), np.array([-1, 7])).tag_of(np.array([0, 1, 2])).tolist()
@@ -42,36 +35,35 @@ class Corpora:
     tags: np.ndarray
 
     def number_of(self, sentences: np.ndarray | int) -> np.ndarray:
-        """Return which corpus sentences are from, by their numbers, int64 of the same shape."""
+        """Return the corpus of each sentence number, int64 of the same shape."""
         return np.searchsorted(self.ends, sentences, side="right")
 
     def tag_of(self, sentences: np.ndarray | int) -> np.ndarray:
-        """Return the tags of sentences, by their numbers, int64 of the same shape."""
+        """Return the tag of each sentence number, int64 of the same shape."""
         return self.tags[self.number_of(sentences)]
 
 
 class Split:
     """Source and target sentences side by side, with document boundaries and raw text if kept.
 
-    Sentences are read in groups of consecutive ones (:class:`relu_nmt.data.groups.Groups`); a
-    sentence is a group of one.
+    A split is read group by group (:class:`relu_nmt.data.groups.Groups`).
 
     Args:
         source: the source sentences.
         target: the target sentences in the same order; None for source-only data.
-        source_vocab_size: token ids at or above it are an error; None checks nothing.
+        source_vocab_size: token ids at or above it are an error; None skips the check.
         target_vocab_size: the same for the target.
-        separators: ids of the symbol that ends each source and each target sentence, before
-            ``</s>``; it is not in the files. None for no such symbol.
-        alignments: the word alignments, for training on them, as
-            :class:`relu_nmt.data.alignments.AlignmentDataset` gives them; None for none.
+        separators: ids of the symbols that end each source and each target sentence, before
+            ``</s>``; the files do not contain them. None for no such symbol.
+        alignments: an :class:`relu_nmt.data.indexed_dataset.AlignmentDataset`, for training on
+            word alignments; None for none.
 
     Attributes:
-        longest_source: tokens that are read of a source sentence, ``</s>`` included, which then
-            still ends it; None: all.
+        longest_source: longer source sentences are cut to this many tokens, of which ``</s>`` is
+            still the last; None keeps them whole.
 
     Raises:
-        DataError: the two sides, or they and the alignments, have different numbers of sentences.
+        DataError: source, target and alignments have different numbers of sentences.
 
     Example:
         >>> import tempfile
@@ -116,29 +108,29 @@ class Split:
 
     @classmethod
     def chained(cls, splits: Sequence["Split"], tags: Sequence[int] = ()) -> "Split":
-        """Return the sentences of several splits of one task as one, which is named as the first.
+        """Return the sentences of several splits of one task as one, under the name of the first.
 
-        Where document boundaries are known of some, the sentences of the others are each a
-        document.
+        If only some splits have document boundaries, each sentence of the others is a document.
 
         Args:
-            splits: what to join.
-            tags: the symbol that begins the source sentences of each, -1 for none; none at all: of
-                no split.
+            splits: the splits, in order.
+            tags: id of the symbol that begins the source sentences of each split, -1 for none;
+                empty: no split has one.
 
         Raises:
-            DataError: some have a target side, or word alignments, and others have not.
+            DataError: some splits have a target side, or word alignments, and others do not.
         """
         first, *others = splits
         if not others:
             return first
-        for part, what in (("target", "target side"), ("alignments", "word alignments")):
+        # Either all splits have a target side (and alignments), or none.
+        for part, name in (("target", "target side"), ("alignments", "word alignments")):
             having = [split for split in splits if getattr(split, part) is not None]
             if 0 < len(having) < len(splits):
                 without = next(split for split in splits if split not in having)
                 raise DataError(
-                    f"{without.stem}: has no {what}, as {having[0].stem} has, which it is joined "
-                    "with"
+                    f"{without.stem}: has no {name}, but {having[0].stem}, to which it is joined, "
+                    f"has; give both {name}, or neither"
                 )
         joined = cls._of(
             first,
@@ -149,6 +141,7 @@ class Split:
             joined.alignments = DatasetParts(
                 [(split.alignments, range(len(split))) for split in splits if split.alignments]
             )
+        # Document boundaries count if one split has them.
         known = [split.documents for split in splits]
         joined.documents = None
         if any(own is not None for own in known):
@@ -163,13 +156,9 @@ class Split:
         return joined
 
     def cut(self, shard: int, num_shards: int) -> tuple["Split", "Split"]:
-        """Return what comes before one of as many equal parts of the split, and this part.
+        """Divide the split into equal parts; return all before part ``shard`` (from 0), and this.
 
-        Documents are not divided, where they are known.
-
-        Args:
-            shard: number of the part, from 0.
-            num_shards: how many.
+        Known documents stay whole.
         """
         begins = np.arange(len(self) + 1)
         if self.documents is not None:
@@ -204,7 +193,7 @@ class Split:
 
     @property
     def stem(self) -> str:
-        """What the names of its files begin with: ``data-bin/train.de-en``."""
+        """The common beginning of its file names: ``data-bin/train.de-en``."""
         return str(Path(self.source.prefix).with_suffix(""))
 
     @property
@@ -220,12 +209,12 @@ class Split:
 
     @property
     def _kept_of_source(self) -> int | None:
-        """Most tokens of a source sentence in the file that are read, ``</s>`` included."""
+        """Limit of the tokens that are read from a stored source sentence, ``</s>`` included."""
         return None if self.longest_source is None else max(1, self.longest_source - self._added)
 
     @property
     def num_truncated(self) -> int:
-        """How many source sentences are longer than :attr:`longest_source`."""
+        """Number of source sentences that are longer than :attr:`longest_source`."""
         kept = self._kept_of_source
         return 0 if kept is None else int((self.source.sizes > kept).sum())
 
@@ -246,20 +235,16 @@ class Split:
 
     @property
     def has_documents(self) -> bool:
-        """Return whether there are boundaries of documents."""
+        """Return whether document boundaries are stored."""
         return Path(f"{self.stem}.documents").exists()
 
     def require_documents(self, purpose: str, length: int) -> np.ndarray:
-        """Return the sentences of each document, int64 [documents].
+        """Return the sentences of each document, int64 [documents], for the flag ``purpose``.
 
-        For single sentences boundaries need not be known: each is then a document.
-
-        Args:
-            purpose: the flag that needs them.
-            length: the longest groups to be made, in tokens; 1: single sentences.
+        Single sentences need no boundaries: each sentence is then a document.
 
         Raises:
-            DataError: they are unknown, or the side file is damaged.
+            DataError: the boundaries are unknown, or the side file is damaged.
         """
         if self.documents is None and length == SINGLE_SENTENCES:
             return np.ones(len(self), dtype=np.int64)
@@ -273,18 +258,18 @@ class Split:
 
     @cached_property
     def raw_source(self) -> list[str] | None:
-        """The source sentences as they were before any step, or None if not kept.
+        """The source sentences before any text step, or None if not kept.
 
-        They are kept for validation and test sets made by relu-nmt-preprocess.
+        relu-nmt-preprocess keeps them for validation and test sets.
 
         Raises:
-            DataError: there are not as many raw sentences as pairs.
+            DataError: the numbers of raw sentences and of pairs differ.
         """
         return self._raw(self.source)
 
     @cached_property
     def raw_target(self) -> list[str] | None:
-        """The same for the target sentences; None for source-only data too."""
+        """The target sentences before any text step; None for source-only data too."""
         return None if self.target is None else self._raw(self.target)
 
     def _raw(self, side: Dataset) -> list[str] | None:
@@ -303,16 +288,16 @@ class Split:
         """Return all groups of the split; together they hold every sentence once, in order.
 
         Args:
-            lengths: the limit of a group in tokens; several are dealt out to the documents. None
-                at all: single sentences, for which no document boundaries are needed.
-            seed: seed of the run and epoch, for dealing.
+            lengths: the limits of a group in tokens; each document gets one of several. Empty:
+                single sentences, which need no document boundaries.
+            seed: seed of the run and epoch, for the draw of lengths.
 
         Raises:
-            DataError: there are limits, but no document boundaries.
+            DataError: limits need document boundaries, which are unknown.
         """
         sizes = longer_side(self.source_sizes, self.target_sizes)
         if not lengths:
-            return single_sentences(sizes)
+            return plan_groups(sizes, np.ones_like(sizes), SINGLE_SENTENCES)
         documents = self.require_documents("joining sentences", max(lengths))
         return plan_groups(sizes, documents, deal_lengths(documents, lengths, seed))
 
@@ -327,7 +312,7 @@ class Split:
         """Yield the token ids of each target sentence, see :meth:`joined`.
 
         Raises:
-            DataError: source-only data, or damaged.
+            DataError: the data has no target side, or is damaged.
         """
         if self.target is None:
             raise DataError(f"{self.source.prefix}.idx: source-only data has no references")
@@ -352,20 +337,21 @@ class Split:
         return source, join_sentences([self._sentence(self.target, i, 1) for i in sentences])
 
     def aligned(self, sentences: range) -> np.ndarray:
-        """Return the aligned tokens of consecutive pairs, in what :meth:`joined` makes of them.
+        """Return the aligned positions of consecutive pairs, as :meth:`joined` joins them.
 
-        Pairs of source tokens that are cut off (:attr:`longest_source`) are left out.
+        Source tokens that are cut off (:attr:`longest_source`) have no alignments.
 
         Returns:
             source and target positions, int64 [P, 2].
 
         Raises:
-            DataError: a position is not one of its sentence.
+            DataError: a position is outside its sentence.
         """
         assert self.alignments is not None and self.target is not None
         is_tagged = self.corpora is not None and self.corpora.tag_of(sentences.start) >= 0
         start, found = np.array([int(is_tagged), 0]), []
         for index in sentences:
+            # Check the positions, and shift them to the place of the sentence.
             lengths = np.array([side.sizes[index] - 1 for side in (self.source, self.target)])
             pairs = self.alignments[index]
             if (pairs >= lengths).any():
@@ -380,10 +366,12 @@ class Split:
             start = start + lengths + self._added
         return np.concatenate(found)
 
-    def _sentence(self, side: Dataset, index: int, which: int) -> np.ndarray:
-        vocab_size = self._vocab_sizes[which]
-        separator = None if self.separators is None else self.separators[which]
+    def _sentence(self, side: Dataset, index: int, number: int) -> np.ndarray:
+        """Return the checked token ids of a sentence; ``number`` is 0 for the source side."""
+        vocab_size = self._vocab_sizes[number]
+        separator = None if self.separators is None else self.separators[number]
         ids = side[index]
+        # Check the stored ids.
         if len(ids) == 0 or ids[-1] != Dictionary.eos_index:
             raise DataError(
                 f"{side.prefix}.bin: sentence {index} does not end in </s>; binarise the corpus "
@@ -395,92 +383,14 @@ class Split:
                 f"but its dictionary has {vocab_size:,} symbols; data and dictionary do not "
                 "belong together"
             )
-        if which == 0 and (kept := self._kept_of_source) is not None and len(ids) > kept:
+        # Cut a long source, and add the separator.
+        if number == 0 and (kept := self._kept_of_source) is not None and len(ids) > kept:
             ids = np.append(ids[: kept - 1], Dictionary.eos_index)
         if separator is None:
             return ids
         if separator in ids:
             raise DataError(
-                f"{side.prefix}.bin: sentence {index} itself holds the symbol that is to end each "
-                f"sentence (number {separator}); train without --sentence-separator"
+                f"{side.prefix}.bin: sentence {index} already holds the sentence separator "
+                f"(symbol number {separator}); train without --sentence-separator"
             )
         return np.append(ids[:-1], (separator, Dictionary.eos_index))
-
-
-def join_sentences(sentences: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the token ids of several sentences as one, int64 [n].
-
-    Args:
-        sentences: token ids, each ending in ``</s>``; only the last ``</s>`` stays.
-
-    Example:
-        >>> join_sentences([np.array([4, 5, 2]), np.array([2]), np.array([6, 2])]).tolist()
-        [4, 5, 6, 2]
-    """
-    return np.concatenate([*(ids[:-1] for ids in sentences), [Dictionary.eos_index]])
-
-
-def sentence_slices(tokens: Sequence[Any] | np.ndarray, separator: Any) -> list[slice]:
-    """Return where the sentences stand, without their separators.
-
-    What follows the last separator is a sentence only if it has tokens.
-
-    Args:
-        tokens: words or token ids [T], without ``</s>``.
-        separator: the token that ends each sentence.
-
-    Example:
-        >>> words = "a b <sep> <sep> c".split()
-        >>> [words[own] for own in sentence_slices(words, "<sep>")]
-        [['a', 'b'], [], ['c']]
-    """
-    ends = [place for place, token in enumerate(tokens) if token == separator]
-    begins = [0, *(end + 1 for end in ends)]
-    if begins[-1] < len(tokens):
-        ends.append(len(tokens))
-    return [slice(begin, end) for begin, end in zip(begins, ends, strict=False)]
-
-
-def sentence_numbers(sizes: np.ndarray, separated: bool) -> np.ndarray:
-    """Return the number of the sentence of each token of joined sentences, int64 [n].
-
-    Args:
-        sizes: tokens of each, with its ``</s>``, int; only the last ``</s>`` stays.
-        separated: a separator ends each; then nothing but the end follows the last one, as
-            attention that stays inside sentences sees it.
-
-    Example:
-        >>> sentence_numbers(np.array([3, 2]), separated=False).tolist()
-        [0, 0, 1, 1]
-    """
-    numbers = np.repeat(np.arange(len(sizes)), sizes - 1)
-    return np.append(numbers, len(sizes) if separated else len(sizes) - 1)
-
-
-def longer_side(source_sizes: np.ndarray, target_sizes: np.ndarray | None) -> np.ndarray:
-    """Return what each sentence counts towards the limit of a group: its longer side, int [N].
-
-    Args:
-        source_sizes: tokens of each source sentence with ``</s>``, int [N].
-        target_sizes: the same for the target; None for source-only data.
-    """
-    return source_sizes if target_sizes is None else np.maximum(source_sizes, target_sizes)
-
-
-def check_parallel(counts: Mapping[str, int], what: str) -> None:
-    """Check that all files have as many lines or sentences.
-
-    Args:
-        counts: their number by path.
-        what: "lines" or "sentences", for the message.
-
-    Raises:
-        DataError: the numbers differ; the message names both.
-    """
-    (path, count), *others = counts.items()
-    for other, other_count in others:
-        if other_count != count:
-            raise DataError(
-                f"{path}: {count:,} {what}, but {other} has {other_count:,}; both sides must be "
-                "parallel, line by line"
-            )

@@ -1,7 +1,7 @@
 """Fast decoding on CPUs: packed weights, 8-bit integers, whole layers in one call of a kernel.
 
-:func:`install` prepares a model and returns the decoder that a search talks to. Its results are
-those of :class:`relu_nmt.translation.step_decoder.PlainDecoder`.
+:func:`install` prepares a model and returns a decoder for searches. Its results equal those of
+:class:`relu_nmt.translation.step_decoder.PlainDecoder`.
 """
 
 import torch
@@ -21,9 +21,9 @@ def install(model: EncoderDecoder, dtype: torch.dtype | None = None) -> FastDeco
     """Pack the weights of a model for its processor, and return its decoder.
 
     Args:
-        model: changed in place; it can still be used in every way, but must not be trained.
+        model: changed in place; do not train it afterwards.
         dtype: compute in ``torch.float32`` (the default) or ``torch.bfloat16``; ``torch.int8``
-            makes all affine maps products of 8-bit integers, for good.
+            replaces all affine maps by products of 8-bit integers, for good.
 
     Raises:
         ConfigError: 8-bit integers on a GPU, or on a processor without the instructions.

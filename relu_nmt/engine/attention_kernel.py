@@ -1,7 +1,7 @@
 """Attention of few queries on a CPU, as in decoding, by a kernel in C++.
 
-A step of a search has some five queries a sentence and a few dozen keys. PyTorch's products and
-fused kernels spend most of their time around so little work. The kernel can also leave out queries.
+A step of a search has about five queries per sentence and a few dozen keys. PyTorch's products and
+fused kernels spend most of their time around so little work. The kernel can also skip queries.
 """
 
 import math
@@ -18,20 +18,22 @@ from relu_nmt.attention.pointwise import PointwiseAttention, ScaledPointwiseAtte
 from relu_nmt.attention.rela import RelaAttention
 from relu_nmt.attention.reluformer import ReLUFormerAttention
 from relu_nmt.attention.softmax import SoftmaxAttention
-from relu_nmt.engine import native
+from relu_nmt.engine import native, tuned
 from relu_nmt.errors import ConfigError
 
-MOST_QUERIES = 64
-"""Up to this many queries of a sample the kernel takes 0.25 to 0.85 of the time of products."""
 MULTIPLE = 16
-"""The kernel computes this many channels of a head at a time."""
-MAPS = {"softmax": 0, "relu": 1, "relu2": 2}
+"""The width of a head must be a multiple of this."""
+MAPS = {
+    "softmax": native.CONSTANTS["SOFTMAX"],
+    "relu": native.CONSTANTS["RELU"],
+    "relu2": native.CONSTANTS["SQUARED_RELU"],
+}
 KNOWN = (SoftmaxAttention, ReLUFormerAttention, RelaAttention, ScaledPointwiseAttention)
-"""Classes that the kernel computes. A subclass may compute something else."""
+"""Classes that the kernel computes; a subclass may compute something else."""
 
 
 def require(device: torch.device | None) -> None:
-    """Raise a ConfigError if there are no kernels, or the device is no CPU."""
+    """Raise a ConfigError if the kernels are missing or the device is not a CPU."""
     if native.library() is None:
         raise ConfigError(
             "--attention-backend native: its kernels were not compiled when relu_nmt was "
@@ -52,9 +54,9 @@ def has_map(attention: Attention) -> bool:
 
 
 def serves_rows(attention: Attention, x: Tensor) -> bool:
-    """Return whether :func:`attend` computes an attention, for states x on a CPU.
+    """Return whether :func:`attend_rows` computes an attention for the states x.
 
-    Nobody may ask for its weights by hooks, as records do, or for another back end.
+    Another back end or a hook that reads the weights, as records do, needs the usual code.
     """
     wanted = attention.backend == "native" or (attention.backend == "auto" and native.is_wanted())
     watched = attention._forward_pre_hooks or attention._forward_hooks
@@ -77,13 +79,14 @@ def attend_rows(
         q: [1, H, N, d], not scaled.
         k: [B, H, Nk, d].
         v: [B, H, Nk, d].
-        visibility: which keys each of all queries may see.
+        visibility: the visible keys of all queries.
         bias: of the scores of all queries.
         rows: [N] int64, the index of each query among all B Nq.
     """
+    # Scale scores in the kernel, but queries of pointwise attention before it.
     scale, row_scale, gain = 1 / math.sqrt(attention.head_dim), None, None
     if isinstance(attention, PointwiseAttention):
-        q, scale = q / math.sqrt(attention.head_dim), 1.0  # rounded as by the mechanism
+        q, scale = q / math.sqrt(attention.head_dim), 1.0  # the mechanism rounds scaled queries
         row_scale = attention.row_scale(visibility.positive_counts)
         gain = attention.gain()
     map, centered = form(attention)
@@ -94,19 +97,19 @@ def attend_rows(
 
 
 def form(attention: Attention) -> tuple[int, bool]:
-    """Return the number of the map of the scores, and whether they lose their mean."""
+    """Return the number of the map in the kernel, and whether scores are centered."""
     if isinstance(attention, PointwiseAttention):
         return MAPS[attention.map.name], attention.centered
     return MAPS["softmax"], False
 
 
 def _supports(problem: AttentionProblem) -> bool:
-    """Return whether only outputs are asked for, in a dtype of the kernel, without gradients."""
+    """Return whether the problem needs only outputs, without gradients, in a kernel's dtype."""
     q, k, v = problem.q, problem.k, problem.v
     return (
         has_map(problem.attention)
         and not (problem.need.rows or problem.need.weights or problem.dropout)
-        and q.size(2) <= MOST_QUERIES
+        and q.size(2) <= tuned.MAX_QUERIES
         and q.dtype == k.dtype == v.dtype
         and k.shape[:3] == v.shape[:3]
         and (*q.shape[:2], q.size(3)) == (*k.shape[:2], k.size(3))
@@ -116,8 +119,8 @@ def _supports(problem: AttentionProblem) -> bool:
 
 
 def _preferred(problem: AttentionProblem) -> bool:
-    """Return whether there are few queries, and few threads."""
-    return problem.q.size(2) <= MOST_QUERIES and native.is_wanted()
+    """Return whether the kernel is the fastest back end: few queries and few threads."""
+    return problem.q.size(2) <= tuned.MAX_QUERIES and native.is_wanted()
 
 
 def _computes(x: Tensor, width: int) -> bool:
@@ -126,7 +129,7 @@ def _computes(x: Tensor, width: int) -> bool:
 
 
 def _is_readable(x: Tensor) -> bool:
-    """Return whether there are kernels, and x is on a CPU and nothing traces or differentiates."""
+    """Return whether a kernel may read x: on a CPU, without gradients, and not traced."""
     return (
         x.is_cpu
         and not torch.is_grad_enabled()
@@ -173,17 +176,30 @@ def _attend(
     rows: Tensor | None,
 ) -> Tensor:
     """Return the values [B, H, Nq, dv]; all heads of a query lie together in memory."""
+    # Bring all tensors into the form that the kernel reads.
     q, k, v = (with_rows(x) for x in (q, k, v))
     batch, heads, queries, _ = q.shape
     visible = None if visibility.mask is None else with_rows(visibility.mask)
     bias = None if score_bias is None else with_rows(score_bias.values().float())
     scales = None if row_scale is None else row_scale[..., None].float()  # [B or 1, 1, Nq or 1, 1]
     out = v.new_empty(batch, queries, heads, v.size(3))
-    of_a_sample = queries if rows is None else visibility.num_queries
+    # Listed queries [1, H, N, d] come from samples of the visibility's size.
+    queries_of_sample = queries if rows is None else visibility.num_queries
     strides = q.stride(0), q.stride(1), q.stride(2)
-    sizes = shape(batch * queries, of_a_sample, strides, k, v, visible, bias, scales, map, centered)
-    tensors = (q, k, v, rows, visible, bias, scales, out)
-    native.call(f"attend_{native.DTYPES[q.dtype]}", tensors, sizes, score_scale)
+    seen = k, v, visible, bias, scales
+    arguments = native.Arguments().add(
+        "Attend",
+        q=q,
+        k=k,
+        v=v,
+        picked=rows,
+        visible=visible,
+        bias=bias,
+        scales=scales,
+        out=out,
+        shape=shape(batch * queries, queries_of_sample, strides, *seen, map, centered),
+    )
+    native.call(f"attend_{native.DTYPES[q.dtype]}", arguments, score_scale)
     return out.transpose(1, 2)
 
 
@@ -198,38 +214,59 @@ def shape(
     scales: Tensor | None,
     map: int,
     centered: bool,
-) -> tuple[int, ...]:
-    """Return the members of a kernel's ``AttentionShape``.
+) -> dict[str, int]:
+    """Return the fields of ``AttentionShape`` of native/arguments.inc.
 
     Args:
-        num_rows: queries of all samples, or those of the given rows.
-        num_queries: of a sample.
+        num_rows: queries of all samples, or the listed queries.
+        num_queries: of one sample.
         q_strides: from sample to sample, head to head and query to query.
         k: [B, H, Nk, d].
         v: [B, H, Nk, dv].
         visible: [B or 1, 1, Nq or 1, Nk] bool; None: all.
-        bias: of the scores, [B or 1, H, Nq, Nk] float32; None for none.
+        bias: of the scores, [B or 1, H, Nq, Nk] float32.
         scales: of the rows of weights, [B or 1, 1, Nq or 1, 1] float32; None for softmax.
         map: one of :data:`MAPS`.
-        centered: whether each score loses the mean of its row.
+        centered: subtract the mean of each row of scores.
     """
-    k_strides, v_strides = k.stride(), v.stride()
-    return (
-        *(num_rows, k.size(1), num_queries, k.size(2), k.size(3), v.size(3)),
-        *(*q_strides, *k_strides[:3], *v_strides[:3]),
-        *(_stride(visible, 0), _stride(visible, 2)),
-        *(_stride(bias, 0), _stride(bias, 1), _stride(bias, 2)),
-        *(_stride(scales, 0), _stride(scales, 2), map, centered),
-    )
+    q_batch, q_head, q_row = q_strides
+    k_batch, k_head, k_row, _ = k.stride()
+    v_batch, v_head, v_row, _ = v.stride()
+    return {
+        "rows": num_rows,
+        "heads": k.size(1),
+        "queries": num_queries,
+        "keys": k.size(2),
+        "width": k.size(3),
+        "value_width": v.size(3),
+        "q_batch": q_batch,
+        "q_head": q_head,
+        "q_row": q_row,
+        "k_batch": k_batch,
+        "k_head": k_head,
+        "k_row": k_row,
+        "v_batch": v_batch,
+        "v_head": v_head,
+        "v_row": v_row,
+        "visible_batch": _stride(visible, 0),
+        "visible_query": _stride(visible, 2),
+        "bias_batch": _stride(bias, 0),
+        "bias_head": _stride(bias, 1),
+        "bias_query": _stride(bias, 2),
+        "scale_batch": _stride(scales, 0),
+        "scale_query": _stride(scales, 2),
+        "map": map,
+        "centered": centered,
+    }
 
 
 def with_rows(x: Tensor) -> Tensor:
-    """Return x with numbers of the last dimension that lie side by side."""
+    """Return x, copied if the elements of its last dimension are not adjacent."""
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def _stride(x: Tensor | None, dim: int) -> int:
-    """Return the stride of a dimension; 0 where all share what is there."""
+    """Return the stride of a dimension; 0 if its size is 1, so that all share its element."""
     return 0 if x is None or x.size(dim) == 1 else x.stride(dim)
 
 
@@ -241,16 +278,28 @@ def put_rows(x: Tensor, rows: Tensor, to: Tensor) -> None:
         rows: [N] int64, the index of each query among all B Nq.
         to: changed in place.
     """
-    assert to.stride(3) == 1, "the kernel writes numbers side by side"
-    x = with_rows(x.to(to.dtype))
-    _, heads, num_rows, width = x.shape
-    strides = x.stride(2), x.stride(1), *to.stride()[:3]
-    sizes = (num_rows, heads, to.size(2), *_in_bytes(x, width, *strides))
-    native.call("put", (x, rows, to), sizes)
+    assert to.stride(3) == 1, "the kernel writes adjacent elements"
+    x, size = with_rows(x.to(to.dtype)), to.element_size()
+    arguments = native.Arguments().add(
+        "Put",
+        source=x,
+        picked=rows,
+        target=to,
+        rows=x.size(2),
+        heads=x.size(1),
+        queries=to.size(2),
+        bytes=x.size(3) * size,
+        source_row=x.stride(2) * size,
+        source_head=x.stride(1) * size,
+        target_batch=to.stride(0) * size,
+        target_head=to.stride(1) * size,
+        target_row=to.stride(2) * size,
+    )
+    native.call("put", arguments)
 
 
 def takes(x: Tensor) -> bool:
-    """Return whether :func:`take_entries` copies what is like keys or values x."""
+    """Return whether :func:`take_entries` copies keys or values such as x."""
     return native.is_wanted() and _is_readable(x)
 
 
@@ -258,18 +307,28 @@ def take_entries(x: Tensor, trees: Tensor, entries: Tensor, room: int) -> Tensor
     """Return [R', H, M' + room, d] of x [R, H, M, d]: entries [R', M'] of trees [R'].
 
     Args:
-        x: keys or values of the tokens of trees of hypotheses, as :func:`takes` tells.
+        x: keys or values of the tokens of trees of hypotheses, for which :func:`takes` is True.
         trees: int64.
         entries: int64.
-        room: entries behind them, which are 0.
+        room: entries of zeros behind them.
     """
-    x = with_rows(x)
+    x, size = with_rows(x), x.element_size()
     (num_trees, num_entries), heads, width = entries.shape, x.size(1), x.size(3)
     taken = x.new_empty(num_trees, heads, num_entries + room, width)
-    sizes = (num_trees, heads, num_entries, room, *_in_bytes(x, width, *x.stride()[:3]))
-    native.call("take", (x, trees.contiguous(), entries.contiguous(), taken), sizes)
+    arguments = native.Arguments().add(
+        "Take",
+        source=x,
+        trees=trees.contiguous(),
+        entries=entries.contiguous(),
+        target=taken,
+        num_trees=num_trees,
+        heads=heads,
+        num_entries=num_entries,
+        room=room,
+        bytes=width * size,
+        source_tree=x.stride(0) * size,
+        source_head=x.stride(1) * size,
+        source_entry=x.stride(2) * size,
+    )
+    native.call("take", arguments)
     return taken
-
-
-def _in_bytes(x: Tensor, *sizes: int) -> list[int]:
-    return [size * x.element_size() for size in sizes]

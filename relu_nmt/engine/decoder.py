@@ -1,4 +1,4 @@
-"""The fast decoder: what a search talks to instead of :class:`PlainDecoder`, with equal results."""
+"""The fast decoder, with the results of :class:`PlainDecoder`."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,27 +9,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from relu_nmt.engine import native
+from relu_nmt.engine import native, tuned
 from relu_nmt.engine.layers_kernel import LayersKernel
 from relu_nmt.engine.rows import ComputedBeams, FastCache, LayerStep, step_layer
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.step_decoder import ListedState, SearchState, SearchStep, StepScores
 
-MOST_COMPUTED = 0.95
-"""Compute all beams unless at most this fraction of them goes on."""
-MULTIPLE = 16
-"""Compute a multiple of this many beams where oneDNN compiles products for each number of rows."""
-
 
 class FastScores(StepScores):
-    """Scores whose best continuations a kernel finds, also those of some beams only."""
+    """Scores whose best continuations a kernel finds, for all beams or the computed ones."""
 
     def best_continuations(self, totals: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
         """See :meth:`StepScores.best_continuations`.
 
-        Places that no continuation fills have a sum of -inf and the first beam and symbol, which
-        is never allowed.
+        Where continuations run out, the sum is -inf, with beam 0 and symbol 0, which is never
+        allowed.
         """
+        # Leave GPUs, other dtypes and many threads to PyTorch.
         log_probs, rows = self.log_probs, self.rows
         if not (log_probs.is_cpu and log_probs.dtype == torch.float32 and native.is_wanted()):
             return super().best_continuations(totals, count)
@@ -40,24 +36,36 @@ class FastScores(StepScores):
         count = min(count, beam_size * vocab_size)
         sums = totals.new_empty(batch, count)
         tokens, parents = (torch.empty(sums.shape, dtype=torch.int64) for _ in range(2))
-        sizes = (log_probs.size(0) * log_probs.size(1), batch, beam_size, vocab_size, count)
-        tensors = (log_probs, rows, totals, sums, tokens, parents)
-        native.call("best_continuations", tensors, sizes, 1.0)
+        arguments = native.Arguments().add(
+            "BestContinuations",
+            log_probs=log_probs,
+            picked=rows,
+            totals=totals,
+            best_totals=sums,
+            best_tokens=tokens,
+            best_parents=parents,
+            rows=log_probs.size(0) * log_probs.size(1),
+            sentences=batch,
+            beams=beam_size,
+            symbols=vocab_size,
+            count=count,
+        )
+        native.call("best_continuations", arguments)
         return sums, parents, tokens
 
 
 @dataclass(frozen=True)
 class _State(ListedState):
-    """The same with the projection to the listed symbols."""
+    """A state with the projection to the listed symbols."""
 
     project: Callable[[Tensor], Tensor]
 
 
 class FastDecoder:
-    """Decodes the searches of a model together, and leaves out beams that do not go on.
+    """A decoder that computes the searches of a model together, without their dead beams.
 
-    Where the layers have packed weights (see :func:`relu_nmt.engine.install`) and the kernel
-    computes such layers, a step of all of them is one call.
+    Layers with packed weights (see :func:`relu_nmt.engine.install`) take one call of a kernel for
+    all of them, if the kernel supports their kind.
 
     Args:
         model: the model, in evaluation mode.
@@ -71,7 +79,7 @@ class FastDecoder:
 
     @property
     def prunes(self) -> bool:
-        """See :class:`StepDecoder`: on GPUs dead beams cost less than to find them."""
+        """See :class:`StepDecoder`: on GPUs dead beams cost less than finding them."""
         return self._weight.is_cpu
 
     @property
@@ -93,10 +101,12 @@ class FastDecoder:
         self, steps: Sequence[SearchStep], temperature: float = 1.0, want_weights: bool = False
     ) -> list[StepScores]:
         """See :meth:`StepDecoder.step`."""
+        # Map the newest tokens of all searches through the layers, as rows [1, N, D].
         states = [cast(_State, step.state) for step in steps]
         embedded, layer_steps = self._begin(steps, states)
         x = embedded[0] if len(embedded) == 1 else torch.cat(embedded, dim=1)
         x, weights = self._through_layers(x, layer_steps, want_weights)
+        # Project to logits: in one product unless a search has a shortlist of its own.
         sizes = [part.size(1) for part in embedded]
         if all(state.shortlist is None for state in states):
             logits = self.model.logits(x).split(sizes, dim=1)
@@ -105,6 +115,7 @@ class FastDecoder:
                 state.project(own).float()
                 for own, state in zip(x.split(sizes, dim=1), states, strict=True)
             )
+        # Return to one set of scores [B, K, V] or [1, N, V] per search.
         scores: list[StepScores] = []
         for step, own, first, weight in zip(steps, logits, layer_steps[0], weights, strict=True):
             computed = first.computed
@@ -121,7 +132,8 @@ class FastDecoder:
         """Embed the newest tokens.
 
         Returns:
-            the embedded rows [1, N, D] of each search, and of each layer the steps of all searches.
+            the embedded rows [1, N, D] of each search, and for each layer the steps of all
+            searches.
         """
         decoder, embedded, seen = self.model.decoder, [], []
         for step, state in zip(steps, states, strict=True):
@@ -132,6 +144,7 @@ class FastDecoder:
             embedded.append(x if computed is None else computed.take(x))
             relative = decoder.relative(visibility)
             seen.append((computed, visibility, relative, state.decoder.cross_visibility))
+        # All layers share the views; each has its own cache.
         sizes = [part.size(1) for part in embedded]
         layer_steps = [
             [
@@ -145,19 +158,22 @@ class FastDecoder:
     def _computed(self, step: SearchStep) -> ComputedBeams | None:
         """Return the beams to compute; None: all."""
         num_beams = step.tokens.numel()
-        if step.rows is None or len(step.rows) > MOST_COMPUTED * num_beams:
+        if step.rows is None or len(step.rows) > tuned.MAX_COMPUTED_SHARE * num_beams:
             return None
         own_products = native.is_wanted() and native.has_kernel("linear_float")
-        return ComputedBeams.of(step.rows, num_beams, 1 if own_products else MULTIPLE)
+        multiple = 1 if own_products else tuned.ONEDNN_ROW_MULTIPLE
+        return ComputedBeams.of(step.rows, num_beams, multiple)
 
     def _through_layers(
         self, x: Tensor, steps: Sequence[Sequence[LayerStep]], want_weights: bool
     ) -> tuple[Tensor, list[Tensor | None]]:
-        """Return the final states [1, N, D], and the aligning weights of each search, if wanted."""
+        """Return the final states [1, N, D], and each search's alignment weights, if wanted."""
+        # Compute all layers in one call of the kernel, if it can.
         decoder, kernel = self.model.decoder, self.layers_kernel
         weights: list[Tensor | None] = [None] * len(steps[0])
         if kernel is not None and not want_weights and kernel.takes(x, steps):
             return decoder.final_norm(kernel(x, steps)), weights
+        # Otherwise compute layer by layer, recording weights where they are wanted.
         for layer, of_layer in zip(decoder.layers, steps, strict=True):
             cross = layer.cross_attention
             aligns = cross is not None and cross.attention is decoder.aligning_attention
@@ -168,23 +184,25 @@ class FastDecoder:
 
 
 def log_softmax(logits: Tensor, temperature: float) -> Tensor:
-    """Return log-probabilities of logits [..., V] float32, in their memory."""
+    """Turn logits [..., V] float32 into log-probabilities, in place."""
     if temperature != 1.0:
         logits /= temperature
-    # On a CPU new memory of this size costs as much as the exponentials.
+    # Work in place: on a CPU new memory of this size costs as much as the exponentials.
     if logits.is_cpu and logits.is_contiguous() and native.is_wanted():
         symbols = logits.size(-1)
-        native.call("log_softmax", (logits,), (logits.numel() // symbols, symbols))
+        rows = logits.numel() // symbols
+        arguments = native.Arguments().add("LogSoftmax", logits=logits, rows=rows, symbols=symbols)
+        native.call("log_softmax", arguments)
         return logits
     return torch.log_softmax(logits, dim=-1, out=logits)
 
 
 def projection_to(projection: nn.Module, symbols: Tensor) -> Callable[[Tensor], Tensor]:
-    """Return the part of an output projection that gives the logits of these symbols [V'].
+    """Return the map from states to the logits of these symbols only.
 
     Args:
-        projection: an ``nn.Linear``, or a module with a method ``rows`` that returns the part.
-        symbols: their ids.
+        projection: an ``nn.Linear``, or a module with a method ``rows`` that returns the map.
+        symbols: [V'] ids.
     """
     rows = getattr(projection, "rows", None)
     if rows is not None:

@@ -1,4 +1,4 @@
-"""Models whose affine maps are products of 8-bit integers."""
+"""Affine maps as products of 8-bit integers."""
 
 import copy
 import math
@@ -6,7 +6,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from relu_nmt.engine import native
+from relu_nmt.engine import native, tuned
 from relu_nmt.engine.packed_linear import (
     PanelLinear,
     make_panels,
@@ -15,20 +15,17 @@ from relu_nmt.engine.packed_linear import (
 )
 from relu_nmt.errors import ConfigError
 
-LEVELS = 254
-"""Steps between the smallest and the largest value; one less than bytes have, for rounding."""
-WHOLE = 1.5 * 2**23
-"""Around it float32 has no fractions: what is added to it is rounded."""
-MOST_PRODUCTS = 1 << 25
-"""Of two numbers, up to which the kernel, of one thread, is as fast as oneDNN by several."""
+LEVELS = native.CONSTANTS["LEVELS"]
+ROUNDING = 1.5 * 2**23
+"""Adding this to a float32 rounds it: the sum has no bits for fractions."""
 
 
 class Int8Linear(PanelLinear):
     """x W^T + b as a product of 8-bit integers; for inference on CPUs.
 
-    Each row of W has a scale, the largest magnitude over 127. Each row of what comes in is scaled
-    by its own range, 0 included. The product is a kernel of :mod:`relu_nmt.engine.native`, or
-    oneDNN's where that is missing or there are threads for it.
+    Each row of W has a scale, its largest magnitude over 127. Each row of x is scaled by its own
+    range, extended to include 0. The product is a kernel of :mod:`relu_nmt.engine.native`, or
+    oneDNN's where that is missing or several threads are faster.
 
     Args:
         linear: the map in float32.
@@ -57,20 +54,23 @@ class Int8Linear(PanelLinear):
         if self.has_kernel:
             self._panels = self.pack_for_kernel()
 
-    def pack_for_kernel(self) -> tuple[Tensor | None, ...]:
+    def pack_for_kernel(self) -> dict[str, Tensor | None]:
         """See :meth:`PanelLinear.pack_for_kernel`."""
-        rows = (self.bias, self.scale, self.sums)
-        padded = (None if number is None else pad_to_panels(number) for number in rows)
-        return make_panels(self.weight), *padded
+        return {
+            "panels": make_panels(self.weight),
+            "bias": None if self.bias is None else pad_to_panels(self.bias),
+            "scales": pad_to_panels(self.scale),
+            "sums": pad_to_panels(self.sums),
+        }
 
     def wants_kernel(self, num_rows: int, dtype: torch.dtype) -> bool:
         """See :meth:`PanelLinear.wants_kernel`."""
-        few = num_rows * self.weight.numel() <= MOST_PRODUCTS
+        few = num_rows * self.weight.numel() <= tuned.MAX_INT8_PRODUCTS
         wanted = few or native.is_wanted() or not torch.cpu._is_vnni_supported()
         return wanted and self.has_kernel
 
     def rows(self, index: Tensor) -> "Int8Linear":
-        """Return the map to some of the outputs, whose numbers are ``index`` [D'']."""
+        """Return the map to the outputs ``index`` [D'']."""
         part = copy.copy(self)
         part._buffers = {
             name: None if values is None else values[index]
@@ -91,7 +91,7 @@ class Int8Linear(PanelLinear):
         levels, scale, zero = quantize(x)
         weights = (self._packed, self.scale, torch.zeros_like(self.sums, dtype=torch.int64), None)
         output = (1.0, 0, torch.float32)  # scale, zero and type
-        # It knows one scale for all rows.
+        # oneDNN takes one scale for all rows, so the scale of each row is applied afterwards.
         found = torch.ops.onednn.qlinear_pointwise(
             levels, 1.0, 0, *weights, *output, "none", [], ""
         )
@@ -100,33 +100,35 @@ class Int8Linear(PanelLinear):
 
 
 def quantize(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return levels of x [..., D] float32, uint8; each row's scale, and the level of 0, [..., 1].
+    """Quantize each row of x [..., D] float32, so that x is about scale (level - zero).
 
-    x is about scale (level - zero). The scale is NaN where a number of the row is not finite.
+    Returns:
+        the levels [..., D] uint8, and each row's scale and level of 0, [..., 1]. The scale is NaN
+        where an element of the row is not finite.
     """
     low, high = x.aminmax(dim=-1, keepdim=True)
     low, high = low.clamp(max=0), high.clamp(min=0)
     scale = (high - low).clamp(min=1e-30) / LEVELS  # NaN stays
     scale = scale.where(scale.isfinite(), math.nan)
     zero = (-low / scale).round().nan_to_num()
-    # Their last bytes are the levels; several times as fast as a cast of fractions to bytes.
-    whole = torch.addcdiv(WHOLE + zero, x, scale)
-    return whole.view(torch.int32).to(torch.int8).view(torch.uint8), scale, zero
+    # The lowest byte of each sum is the level; a cast to bytes would take several times as long.
+    sums = torch.addcdiv(ROUNDING + zero, x, scale)
+    return sums.view(torch.int32).to(torch.int8).view(torch.uint8), scale, zero
 
 
 def has_fast_int8() -> bool:
-    """Return whether there are products: x86 with AVX2 and our kernels, or with AVX512-VNNI.
+    """Return whether 8-bit products are fast here: AVX2 and our kernels, or AVX512-VNNI.
 
-    oneDNN's overflow 16 bits without VNNI, or are hundreds of times as slow.
+    Without VNNI oneDNN's products overflow 16 bits, or are hundreds of times as slow.
     """
     return native.has_kernel(Int8Linear.kernel) or torch.cpu._is_vnni_supported()
 
 
 def use_int8(model: nn.Module) -> None:
-    """Put an :class:`Int8Linear` in place of every affine map of a model on a CPU, for good.
+    """Replace every affine map of a model on a CPU by an :class:`Int8Linear`, for good.
 
-    What is not an ``nn.Linear`` stays in float32: embeddings, attention itself, norms; but where
-    :mod:`relu_nmt.engine.layers_kernel` serves, keys and values are remembered in float16.
+    Embeddings, attention and norms stay in float32. Only the cache of keys and values is float16
+    where :mod:`relu_nmt.engine.layers_kernel` serves.
 
     Raises:
         ConfigError: the model is on a GPU, or this processor lacks the instructions.

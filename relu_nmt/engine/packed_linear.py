@@ -1,4 +1,4 @@
-"""Models whose affine maps keep their weights in the order in which a CPU reads them."""
+"""Affine maps that keep a copy of their weight in the order in which a CPU reads it."""
 
 import platform
 from abc import ABC, abstractmethod
@@ -9,95 +9,99 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from relu_nmt.engine import native
+from relu_nmt.engine import native, tuned
 
-PANEL, GROUP_BYTES = 16, 4
-"""Rows of a weight that lie side by side in a panel, and bytes of each before the next row's."""
-MOST_PRODUCTS = 1 << 22
-"""Of two numbers, up to which the kernel, of one thread, is as fast as oneDNN by several."""
+PANEL, GROUP_BYTES = native.CONSTANTS["PANEL"], native.CONSTANTS["GROUP"]
 
 
 class PanelLinear(nn.Module, ABC):
     """An affine map with a copy of its weight for a kernel of this engine, or of oneDNN.
 
-    Copies are made when they are first needed, and stay out of what goes to other processes.
+    The first use makes a copy. Pickling leaves copies out.
     """
 
     weight: Tensor
     kernel: str
-    _panels: tuple[Tensor | None, ...] | None = None
+    _panels: dict[str, Tensor | None] | None = None
     _packed: Any = None
 
     @abstractmethod
-    def pack_for_kernel(self) -> tuple[Tensor | None, ...]:
-        """Return what the kernel reads: the panels of the weight, and numbers for each output.
-
-        Those are the bias, and of 8-bit integers the scales, and the sums of the rows.
-        """
+    def pack_for_kernel(self) -> dict[str, Tensor | None]:
+        """Return the fields of ``LinearWeights`` of native/arguments.inc."""
 
     @abstractmethod
     def wants_kernel(self, num_rows: int, dtype: torch.dtype) -> bool:
-        """Return whether the kernel is to map so many rows of numbers of this type."""
+        """Return whether the kernel is the fastest way to map this many rows in this dtype."""
 
     @property
     def has_kernel(self) -> bool:
-        """Return whether there is a kernel that maps rows of this width."""
+        """Return whether this processor has a kernel for rows of this width."""
         return native.has_kernel(self.kernel)
 
     @property
     def is_current(self) -> bool:
-        """Return whether the copies are still those of the weight and bias."""
+        """Return whether weight and bias are unchanged since they were copied."""
         return True
 
     @property
-    def panels(self) -> tuple[Tensor | None, ...]:
-        """What the kernel reads, made when it is first needed."""
+    def kernel_weights(self) -> dict[str, Tensor | None]:
+        """The result of :meth:`pack_for_kernel`, made at the first use."""
         if self._panels is None:
             self._panels = self.pack_for_kernel()
         return self._panels
 
     def drop_copies(self) -> None:
-        """Forget the copies, as those of another weight."""
+        """Drop the copies, after the weight has changed."""
         self._panels = self._packed = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the copies, one of which no other process can read."""
+        """Leave out the copies: no other process can read oneDNN's."""
         return {**super().__getstate__(), "_panels": None, "_packed": None}
 
     def by_kernel(self, x: Tensor) -> Tensor:
-        """Map x [..., D] to [..., D'], both of the kernel's type of numbers.
+        """Map x [..., D] to [..., D'], both in the kernel's dtype.
 
         Raises:
             ValueError: x has rows of another width.
         """
         outputs, inputs = self.weight.shape
         if x.size(-1) != inputs:
-            raise ValueError(f"rows of {x.size(-1)} numbers for an affine map of {inputs}")
+            raise ValueError(f"x has width {x.size(-1)}, the affine map needs {inputs}")
         x = x.contiguous()
         found = x.new_empty(*x.shape[:-1], outputs)
-        sizes = (x.numel() // inputs, inputs, outputs, self.num_groups(inputs), 0)
-        native.call(self.kernel, (x, found, *self.panels), sizes)
+        arguments = native.Arguments().add(
+            "Linear",
+            source=x,
+            target=found,
+            weights=self.kernel_weights,
+            rows=x.numel() // inputs,
+            inputs=inputs,
+            outputs=outputs,
+            groups=self.num_groups,
+        )
+        native.call(self.kernel, arguments)
         return found
 
-    def num_groups(self, inputs: int) -> int:
-        """Return how many groups of bytes a row of so many numbers has in the panels."""
-        panels = self.panels[0]
-        assert panels is not None, "it comes first"
-        return -(-inputs * panels.element_size() // GROUP_BYTES)
+    @property
+    def num_groups(self) -> int:
+        """Groups of bytes in one row of the panels."""
+        panels = self.kernel_weights["panels"]
+        assert panels is not None, "every kernel reads panels"
+        return -(-self.weight.size(1) * panels.element_size() // GROUP_BYTES)
 
 
 class PackedLinear(PanelLinear, nn.Linear):
     """``nn.Linear`` with a second copy of its weight, in the order in which a CPU reads it.
 
-    The copy serves on CPUs, without gradients, in its own type of numbers and while the weight is
-    what it was; else this is the ``nn.Linear`` it was made from, whose parameters it shares. A step
-    of a search, a few rows at a time, then reads the weight once, in order. The product is a kernel
-    of :mod:`relu_nmt.engine.native`; or oneDNN's, with a copy of its own, where that is missing or
-    several threads are faster.
+    The copy serves on CPUs, without gradients, in its own dtype and while the weight is unchanged.
+    Otherwise the original ``nn.Linear``, whose parameters this module shares, computes the map. A
+    step of a search maps a few rows, and so reads the weight once, in order. The product is a
+    kernel of :mod:`relu_nmt.engine.native`. Where that is missing, or several threads are faster,
+    oneDNN computes it with a copy of its own.
 
     Args:
         linear: the map, on a CPU.
-        dtype: what will be computed in, float32 or bfloat16.
+        dtype: the compute dtype, float32 or bfloat16.
 
     Example:
         >>> linear, x = nn.Linear(4, 2), torch.ones(3, 4)
@@ -120,19 +124,21 @@ class PackedLinear(PanelLinear, nn.Linear):
 
     @property
     def has_kernel(self) -> bool:
-        """See :meth:`PanelLinear.has_kernel`; rows of part of a group would have to be padded."""
+        """See :meth:`PanelLinear.has_kernel`; the kernel needs rows of whole groups."""
         whole = self.in_features * self.dtype.itemsize % GROUP_BYTES == 0
         return whole and super().has_kernel
 
-    def pack_for_kernel(self) -> tuple[Tensor | None, ...]:
+    def pack_for_kernel(self) -> dict[str, Tensor | None]:
         """See :meth:`PanelLinear.pack_for_kernel`."""
         bias = None if self.bias is None else pad_to_panels(self.bias.detach().float())
-        return make_panels(self.weight.detach().to(self.dtype)), bias, None, None
+        panels = make_panels(self.weight.detach().to(self.dtype))
+        return {"panels": panels, "bias": bias, "scales": None, "sums": None}
 
     def wants_kernel(self, num_rows: int, dtype: torch.dtype) -> bool:
         """See :meth:`PanelLinear.wants_kernel`."""
-        few = num_rows * self.weight.numel() <= MOST_PRODUCTS or torch.get_num_threads() == 1
-        return few and self._serves(dtype) and self.has_kernel
+        few = num_rows * self.weight.numel() <= tuned.MAX_PRODUCTS
+        wanted = few or torch.get_num_threads() == 1
+        return wanted and self._serves(dtype) and self.has_kernel
 
     @property
     def is_current(self) -> bool:
@@ -140,15 +146,15 @@ class PackedLinear(PanelLinear, nn.Linear):
         return self._numbers() == self._packed_of
 
     def _numbers(self) -> tuple[int, ...]:
-        """Return what tells the numbers in weight and bias from those of other times."""
-        # Asked for at every step, so not as attributes, which take three times as long.
+        """Return a fingerprint of the weight and bias, which changes when they change."""
+        # Every step calls this, and access as attributes would take three times as long.
         weight, bias = self._parameters["weight"], self._parameters["bias"]
         assert weight is not None, "only a bias may be missing"
         numbers = weight.data_ptr(), weight._version
         return numbers if bias is None else (*numbers, bias.data_ptr(), bias._version)
 
     def _serves(self, dtype: torch.dtype) -> bool:
-        """Return whether the copy is one for these numbers, of a weight that has not changed."""
+        """Return whether the copy may serve: right dtype, no gradients, unchanged weight."""
         wanted = dtype == self.dtype and not torch.is_grad_enabled()
         return wanted and self.weight.is_cpu and self.is_current
 
@@ -158,14 +164,14 @@ class PackedLinear(PanelLinear, nn.Linear):
         return torch.ops.mkldnn._reorder_linear_weight(weight), bias
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take the weight as it is; copies of it are made when they are needed."""
+        """Restore the module; the first use makes new copies of the weight."""
         super().__setstate__(state)
         self._packed_of = self._numbers()
 
     def rows(self, index: Tensor) -> nn.Linear:
-        """Return the map to some of the outputs, whose numbers are ``index`` [D'']."""
+        """Return the map to the outputs ``index`` [D'']."""
         part = nn.Linear(self.in_features, len(index), bias=False, device="meta")
-        # In inference mode they would have no version, which says whether they have changed.
+        # Tensors made in inference mode have no version, which the fingerprint needs.
         with torch.inference_mode(False), torch.no_grad():
             part.weight = nn.Parameter(self.weight[index], requires_grad=False)
             if self.bias is not None:
@@ -174,9 +180,11 @@ class PackedLinear(PanelLinear, nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [..., D] to [..., D']."""
+        # Fall back to the plain map for gradients, other dtypes and changed weights.
         dtype = computing_dtype(x)
         if x.numel() == 0 or not (x.is_cpu and self._serves(dtype)):
             return super().forward(x)
+        # Use the kernel for few products, else oneDNN.
         x = x.to(dtype)
         if self.wants_kernel(x.numel() // self.in_features, dtype):
             return self.by_kernel(x)
@@ -186,14 +194,14 @@ class PackedLinear(PanelLinear, nn.Linear):
 
 
 def computing_dtype(x: Tensor) -> torch.dtype:
-    """Return in what an affine map of x on a CPU is computed."""
+    """Return the dtype in which an affine map of x on a CPU is computed."""
     return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype
 
 
 def make_panels(weight: Tensor) -> Tensor:
-    """Return a weight [D', D] as the kernels read it, [D'/16, D/g, 16, g], padded with zeros.
+    """Return a weight [D', D] as panels [D'/16, D/g, 16, g], padded with zeros.
 
-    g numbers of each row, four bytes, lie side by side.
+    The g elements of a group fill four bytes.
     """
     group = GROUP_BYTES // weight.element_size()
     weight = F.pad(weight, (0, -weight.size(1) % group, 0, -len(weight) % PANEL))
@@ -201,12 +209,12 @@ def make_panels(weight: Tensor) -> Tensor:
 
 
 def pad_to_panels(x: Tensor) -> Tensor:
-    """Return a number for each row of a weight, [D'], padded with zeros as panels are."""
+    """Return x [D'], one element per row of a weight, padded with zeros to whole panels."""
     return F.pad(x, (0, -len(x) % PANEL))
 
 
 def can_pack(dtype: torch.dtype = torch.float32) -> bool:
-    """Return whether this machine has the products: x86, and a PyTorch with oneDNN."""
+    """Return whether this machine has the products: an x86 processor, PyTorch with oneDNN."""
     if platform.machine() not in ("x86_64", "AMD64") or not torch.backends.mkldnn.is_available():
         return False
     if dtype == torch.bfloat16:
@@ -215,18 +223,18 @@ def can_pack(dtype: torch.dtype = torch.float32) -> bool:
 
 
 def pack_linear(model: nn.Module, dtype: torch.dtype) -> None:
-    """Put a :class:`PackedLinear` in place of every affine map of a model on a CPU, if it can be.
+    """Replace every affine map of a model on a CPU by a :class:`PackedLinear`, where possible.
 
     Args:
         model: changed in place; its parameters and their names stay.
-        dtype: what will be computed in; nothing is packed but for float32 and bfloat16.
+        dtype: the compute dtype; only float32 and bfloat16 can be packed.
     """
     if can_pack(dtype):
         replace_linear(model, lambda linear: PackedLinear(linear, dtype))
 
 
 def replace_linear(model: nn.Module, make: Callable[[nn.Linear], nn.Module]) -> None:
-    """Put ``make(linear)`` in place of every ``nn.Linear`` of a model."""
+    """Replace every ``nn.Linear`` of a model by ``make(linear)``."""
     for parent in list(model.modules()):
         for name, child in parent.named_children():
             if isinstance(child, nn.Linear):

@@ -1,8 +1,7 @@
-"""Steps of several searches in the rows of one matrix, without the beams that do not go on.
+"""Steps of several searches in the rows of one matrix, without their dead beams.
 
-All that maps each vector by itself (projections, norms, feed-forward networks) is computed for the
-rows of all searches at once. Attention is computed search by search: with its kernel for the rows
-alone, otherwise with queries of all beams.
+Projections, norms and feed-forward networks map the rows of all searches at once. Attention is
+computed search by search: its kernel takes only the computed rows, other code queries of all beams.
 """
 
 from collections.abc import Sequence
@@ -29,12 +28,12 @@ from relu_nmt.modules.transformer_layer import TransformerLayer
 
 @dataclass(frozen=True)
 class ComputedBeams:
-    """The beams that a step computes; the others are no hypotheses.
+    """The beams that a step computes; all others are dead.
 
     Args:
         rows: [N] int64, indices of the computed beams among all B K, rising.
-        given: [B K] int64, index of the computed beam that stands in for each of all beams where
-            queries of all are needed, 0 to N - 1; any one for beams that are not computed.
+        given: [B K] int64, for each beam the index 0 to N - 1 of a computed beam to use in its
+            place; for a computed beam its own.
 
     Example:
         >>> beams = ComputedBeams.of(torch.arange(0, 32, 2), 32)
@@ -47,7 +46,7 @@ class ComputedBeams:
 
     @classmethod
     def of(cls, rows: Tensor, num_beams: int, multiple: int = 1) -> "ComputedBeams | None":
-        """Return the beams of these rows, filled up to a multiple of their number; None: all."""
+        """Return the beams of these rows, with dead ones up to a multiple; None: all beams."""
         live = torch.zeros(num_beams, dtype=torch.bool, device=rows.device).index_fill_(
             0, rows, True
         )
@@ -71,14 +70,14 @@ class ComputedBeams:
 
 @dataclass(frozen=True)
 class LayerStep:
-    """One search in one layer of a decoder: its rows, and the tokens that they see.
+    """One search in one layer of a decoder: its rows and the tokens visible to them.
 
     Args:
         num_rows: N, number of computed beams.
         computed: the computed beams; None: all R k = B K.
-        visibility: which entries of the cache the beams of each tree see, themselves included.
+        visibility: the cache entries visible to the beams of each tree, their own included.
         relative: the position scheme's rotation and bias.
-        memory_visibility: which of the memory the beams of each sentence see.
+        memory_visibility: the memory visible to the beams of each sentence.
         cache: keys and values.
     """
 
@@ -90,13 +89,13 @@ class LayerStep:
     cache: LayerCache
 
     def beams(self, x: Tensor, num_queries: int) -> Tensor:
-        """Return x [1, N, D] as vectors of all beams, [B K / Nq, Nq, D]."""
+        """Expand x [1, N, D] to all beams, [B K / Nq, Nq, D]."""
         if self.computed is not None:
             x = self.computed.give(x)
         return x.reshape(-1, num_queries, x.size(2))
 
     def own_rows(self, values: Tensor) -> Tensor:
-        """Return the vectors of the computed beams [1, N, D] of those of all [..., D]."""
+        """Select the computed beams [1, N, D] from all beams [..., D]."""
         row = values.reshape(1, -1, values.size(-1))
         return row if self.computed is None else self.computed.take(row)
 
@@ -104,29 +103,31 @@ class LayerStep:
 def step_layer(
     layer: TransformerLayer, x: Tensor, steps: Sequence[LayerStep], want_weights: bool = False
 ) -> tuple[Tensor, list[AttentionRecord]]:
-    """Map the newest tokens' states to states, [1, N, D] each, one search's after another's.
+    """Map the newest tokens' states through a layer.
 
     Args:
         layer: the layer.
-        x: the states of all searches.
-        steps: the searches; their caches are added to.
+        x: [1, N, D], the rows of all searches, one search after the other.
+        steps: the searches; their caches grow.
         want_weights: also return a record of the cross-attention's weights for each search.
     """
     own, cross = layer.self_attention, layer.cross_attention
     assert cross is not None, "decoders attend to an encoder"
     sizes, records = [step.num_rows for step in steps], []
+    # Self-attention: project all rows, attend search by search.
     residual = layer.self_attention_residual
     y = residual.before(x)
     parts = own.qkv(y).split(sizes, dim=1)
     made = [_self_values(own, *each) for each in zip(parts, steps, strict=True)]
     x = residual.add(x, own.finish(_joined(made), y))
+    # Cross-attention, likewise.
     residual = layer.cross_attention_residual
     y = residual.before(x)
     made = []
     for q, step in zip(cross.q(y).split(sizes, dim=1), steps, strict=True):
         with record_attention(cross.attention, Need(weights=want_weights)) as found:
             made.append(_cross_values(cross, q, step))
-        records += found[:1]  # gated aligned attention has a second one, of the whole document
+        records += found[:1]  # gated aligned attention has a second record, of the whole document
     x = residual.add(x, cross.finish(_joined(made), y))
     residual = layer.feed_forward_residual
     return residual.add(x, layer.feed_forward(residual.before(x))), records
@@ -138,7 +139,7 @@ def _self_values(own: SelfAttention, parts: Tensor, step: LayerStep) -> Tensor:
     if not _attends_rows(own, parts, step):
         every = step.beams(parts, visibility.num_queries)  # [R, k, 3 D]
         return step.own_rows(own.values(every, visibility, relative, cache))
-    assert step.computed is not None and isinstance(cache, FastCache), "looked at above"
+    assert step.computed is not None and isinstance(cache, FastCache), "checked by _attends_rows"
     rows = step.computed.rows
     q, k, v = own.heads(parts)  # [1, H, N, d]
     bias = None
@@ -157,14 +158,14 @@ def _cross_values(cross: CrossAttention, q: Tensor, step: LayerStep) -> Tensor:
     if not _attends_rows(cross, q, step):
         every = step.beams(q, visibility.num_queries)  # [B, K, D]
         return step.own_rows(cross.values(every, visibility, cache))
-    assert step.computed is not None, "looked at above"
+    assert step.computed is not None, "checked by _attends_rows"
     heads = cross.attention.map_queries(cross.split(q))  # [1, H, N, d]
     rows = step.computed.rows
     return attend_rows(cross.attention, heads, *cache.memory(), visibility, None, rows)
 
 
 def _attends_rows(module: SelfAttention | CrossAttention, x: Tensor, step: LayerStep) -> bool:
-    """Return whether the kernel attends for some rows alone."""
+    """Return whether the kernel attends from the computed rows alone."""
     return (
         step.computed is not None
         and type(module) in (SelfAttention, CrossAttention)
@@ -179,10 +180,10 @@ def _joined(parts: Sequence[Tensor]) -> Tensor:
 
 
 class FastCache(LayerCache):
-    """A cache whose entries kernels copy, and which may keep 16-bit keys and values.
+    """A cache whose entries kernels copy, and which may store 16-bit keys and values.
 
     Args:
-        keys: of the source, [B, H, S, d], in the dtype to compute in.
+        keys: of the source, [B, H, S, d], in the compute dtype.
         values: likewise.
     """
 
@@ -204,26 +205,25 @@ class FastCache(LayerCache):
         """See :meth:`LayerCache.append`."""
         found = _as(super().append(keys, values, used), keys.dtype)
         if keys.is_cpu and keys.dtype.itemsize == 2:
-            # Products in 16 bits copy a slice; slowly, if it is transposed.
+            # Products in 16 bits copy slices; copies of a transposed slice are slow.
             found = found[0].contiguous(), found[1].contiguous()
         return found
 
     def reserve(
         self, visibility: Visibility, shape: tuple[int, int, int], dtype: torch.dtype
     ) -> tuple[Tensor, Tensor]:
-        """Return all keys and values, [R, H, Nk, d] each; the caller writes the last k.
+        """Return all keys and values, [R, H, M, d] each with M >= Nk; the caller writes the newest.
 
         Args:
-            visibility: of the queries, the newest tokens, to all entries in use.
-            shape: R, H and d.
-            dtype: of keys and values.
+            visibility: of the newest tokens to all entries in use.
+            shape: R, H and d, for the first step.
+            dtype: likewise.
         """
         if self.target is None:
             trees, heads, width = shape
             full = (trees, heads, visibility.num_queries, width)
             self.target = torch.empty(full, dtype=dtype), torch.empty(full, dtype=dtype)
-        keys, values = self.target
-        return keys[:, :, : visibility.num_keys], values[:, :, : visibility.num_keys]
+        return self.target
 
     def put_rows(
         self, keys: Tensor, values: Tensor, visibility: Visibility, rows: Tensor

@@ -1,39 +1,130 @@
-"""Scores of whole documents (d-BLEU) and of the sentences in them (s-BLEU).
+"""Scores of documents (d-BLEU), of their sentences (s-BLEU), and of buckets of segments.
 
-For d-BLEU the lines of each document are joined, in translations and references alike, and each
-document is one segment. It does not matter what a line is: a sentence, or a group of them that was
-translated at once. So translations that were made in groups of any length are compared with the
-same references, and n-grams across sentence borders count.
+d-BLEU joins the lines of each document, in translations and references, to one segment. A line may
+be a sentence or a group of sentences that was translated at once. So translations in groups of any
+length are compared with the same references, and n-grams across sentence boundaries count.
 
-With separators, if every sentence ends in its own, this holds to the letter: sentences are
-detokenised one by one, see :meth:`relu_nmt.tokenization.pipeline.TextPipeline.decode`. What no
-separator divides is detokenised in one go, as nothing tells where its sentences end; a quote that
-Moses takes for open can then change the spaces in the next sentence, and with them the score.
+If a separator ends every sentence, sentences are detokenised one by one, see
+:meth:`relu_nmt.tokenization.pipeline.TextPipeline.decode`, and d-BLEU does not depend on the groups
+at all. Without separators a group is detokenised as a whole. A quote that Moses takes for open can
+then change the spaces in the next sentence, and with them the score.
+
+Buckets divide segments by length and sentences by position. Reference: Zhang et al., EMNLP 2023,
+and Peng et al. 2024, "Investigating length issues in document-level machine translation": quality
+falls with the length of the text that is translated at once, and with the position in it.
 """
 
+import bisect
 import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from relu_nmt.data.groups import SEPARATOR_TESTS, join_texts
-from relu_nmt.data.split import sentence_slices
-from relu_nmt.errors import DataError
-from relu_nmt.evaluation.bleu import MetricConfig, Score
-from relu_nmt.evaluation.buckets import BucketScore, bucket_scores, position_buckets
+from relu_nmt.data.documents import SEPARATOR_TESTS, join_texts
+from relu_nmt.data.groups import sentence_slices
+from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.evaluation.metrics import MetricConfig, Score
 
 Documents = list[list[str]]
 """The lines of each document."""
 LineT = TypeVar("LineT")
+DEFAULT_EDGES = (16, 32, 64, 128, 256, 512, 1024, 2048)
+"""Longest reference of each length bucket in tokens, for sentences and documents."""
+DEFAULT_POSITIONS = (1, 4, 9, 19)
+"""Last position of each bucket of sentences; the first sentence has a bucket of its own."""
+Buckets = dict[str, list[int]]
+"""Indices of segments by the name of their bucket, ``17-32``."""
+
+
+class BucketScore(NamedTuple):
+    """The score of a bucket.
+
+    Args:
+        bucket: its name.
+        segments: number of its segments.
+        score: their score; None for an empty bucket.
+    """
+
+    bucket: str
+    segments: int
+    score: Score | None
+
+
+def length_buckets(lengths: Sequence[int], edges: Sequence[int]) -> Buckets:
+    """Return the segments of each range of lengths, the shortest first, without empty ranges.
+
+    Args:
+        lengths: reference tokens of each segment.
+        edges: rising limits of the buckets; longer segments go to a last bucket.
+
+    Raises:
+        ConfigError: the edges do not rise from at least 1.
+
+    Example:
+        >>> length_buckets([3, 20, 16, 900], (16, 32))
+        {'0-16': [0, 2], '17-32': [1], '>32': [3]}
+    """
+    _check(edges, "length buckets", "tokens, as in 128,256,512")
+    return {name: own for name, own in _divided(lengths, edges, 0).items() if own}
+
+
+def position_buckets(positions: Sequence[int], edges: Sequence[int]) -> Buckets:
+    """Return the sentences of each range of positions, in order, with empty ranges.
+
+    Args:
+        positions: position of each sentence, from 1.
+        edges: rising last positions of the buckets; later sentences go to a last bucket.
+
+    Raises:
+        ConfigError: the edges do not rise from at least 1.
+
+    Example:
+        >>> position_buckets([1, 2, 3, 1, 2], (1, 4))
+        {'1': [0, 3], '2-4': [1, 2, 4], '>4': []}
+    """
+    _check(edges, "position buckets", "sentences, as in 1,4,9,19")
+    return _divided(positions, edges, 1)
+
+
+def _check(edges: Sequence[int], name: str, unit: str) -> None:
+    if not edges or edges[0] < 1 or any(a >= b for a, b in itertools.pairwise(edges)):
+        shown = ",".join(map(str, edges))
+        raise ConfigError(f"{name} {shown}: expected rising numbers of {unit}")
+
+
+def _divided(values: Sequence[int], edges: Sequence[int], least: int) -> Buckets:
+    lowest = [least, *(edge + 1 for edge in edges)]
+    ranges = zip(lowest, edges, strict=False)
+    names = [str(low) if low == high else f"{low}-{high}" for low, high in ranges]
+    buckets: Buckets = {name: [] for name in (*names, f">{edges[-1]}")}
+    members = list(buckets.values())
+    for number, value in enumerate(values):
+        members[bisect.bisect_left(edges, value)].append(number)
+    return buckets
+
+
+def bucket_scores(
+    metric: MetricConfig,
+    buckets: Buckets,
+    hypotheses: Sequence[str],
+    references: Sequence[Sequence[str]],
+) -> list[BucketScore]:
+    """Return the corpus score of the segments of each bucket."""
+    found = []
+    for bucket, members in buckets.items():
+        own, *others = ([lines[i] for i in members] for lines in (hypotheses, *references))
+        score = metric.score(own, others) if members else None
+        found.append(BucketScore(bucket, len(members), score))
+    return found
 
 
 def split_at_separators(lines: Sequence[str], separator: str) -> Documents:
-    """Return the documents of a text with separators between them, as relu-nmt-preprocess does.
+    """Return the documents of a text with separators, as relu-nmt-preprocess does.
 
-    Separators that follow each other count once, those at the beginning and the end not at all.
+    Several separators in a row count once; those at the beginning and the end do not count.
 
     Args:
         lines: the text.
@@ -46,15 +137,10 @@ def split_at_separators(lines: Sequence[str], separator: str) -> Documents:
 def cut_by_counts(
     lines: Sequence[LineT], counts: Sequence[int] | np.ndarray, name: str
 ) -> list[list[LineT]]:
-    """Return the documents of a text without separators.
-
-    Args:
-        lines: the text.
-        counts: lines of each document.
-        name: of the text, for the message.
+    """Return the documents of a text without separators, by the lines of each document.
 
     Raises:
-        DataError: the counts do not add up to the lines.
+        DataError: the counts do not add up to the number of lines.
     """
     if sum(counts) != len(lines):
         raise DataError(
@@ -66,14 +152,7 @@ def cut_by_counts(
 
 
 def split_sentences(documents: Documents, separator: str) -> Documents:
-    """Return the documents with every line cut at the symbol that stands between sentences.
-
-    A symbol at the end of a line, behind the last sentence, is left out.
-
-    Args:
-        documents: lines of one or several sentences each.
-        separator: what stands between (or behind) sentences, ``<sep>``.
-    """
+    """Cut every line of the documents into sentences at a separator."""
     split = []
     for lines in documents:
         sentences: list[str] = []
@@ -87,7 +166,7 @@ def split_sentences(documents: Documents, separator: str) -> Documents:
 
 
 def join_lines(documents: Documents, language: str = "") -> list[str]:
-    """Return each document as one line; how it was divided into lines leaves no trace."""
+    """Return each document as one line, independent of its division into lines."""
     return [join_texts((" ".join(line.split()) for line in own), language) for own in documents]
 
 
@@ -99,14 +178,8 @@ def document_score(
 ) -> Score:
     """Return d-BLEU or d-chrF: one segment per document.
 
-    Args:
-        metric: metric and its settings.
-        hypotheses: lines of each document; sentences or groups of them.
-        references: one or more sets of the same documents, divided into lines in any way.
-        language: its code, which decides about spaces between lines.
-
     Raises:
-        DataError: numbers of documents differ, or there are none.
+        DataError: the numbers of documents differ or are 0.
 
     Reference: Liu et al. 2020 (mBART), section 4.
 
@@ -123,16 +196,16 @@ def document_score(
 
 @dataclass(frozen=True)
 class SentenceAlignment:
-    """Sentences beside their references, document by document.
+    """Sentences with their references.
 
-    A document in which the numbers of sentences differ is a mismatch and becomes one segment.
+    A document whose numbers of sentences differ is a mismatch and becomes one segment.
 
     Args:
         hypotheses: a segment each.
-        references: for each set, as many segments.
-        num_documents: of all.
-        num_mismatched: documents that became one segment.
-        positions: of each segment in its document, from 1; 0: it is a whole document.
+        references: for each set, the same number of segments.
+        num_documents: number of documents.
+        num_mismatched: number of documents that became one segment.
+        positions: position of each segment in its document, from 1; 0 for a whole document.
     """
 
     hypotheses: list[str]
@@ -142,7 +215,7 @@ class SentenceAlignment:
     positions: list[int]
 
     def score(self, metric: MetricConfig) -> Score | None:
-        """Return s-BLEU or s-chrF; None if no document could be aligned."""
+        """Return s-BLEU or s-chrF; None if all documents are mismatches."""
         total, wrong = self.num_documents, self.num_mismatched
         if wrong == total:
             return None
@@ -154,12 +227,7 @@ class SentenceAlignment:
         )
 
     def by_position(self, metric: MetricConfig, edges: Sequence[int]) -> list[BucketScore]:
-        """Return the scores of the sentences by their position; mismatched documents have no part.
-
-        Args:
-            metric: metric and its settings.
-            edges: see :func:`relu_nmt.evaluation.buckets.position_buckets`.
-        """
+        """Return the scores of sentences by position, without mismatched documents."""
         texts = (self.hypotheses, *self.references)
         own, *others = (list(itertools.compress(lines, self.positions)) for lines in texts)
         positions = [position for position in self.positions if position]
@@ -169,12 +237,7 @@ class SentenceAlignment:
 def align_sentences(
     hypotheses: Documents, references: Sequence[Documents], language: str = ""
 ) -> SentenceAlignment:
-    """Return the sentences beside their references.
-
-    Args:
-        hypotheses: the sentences of each document.
-        references: one or more sets of the same documents.
-        language: its code, which decides about spaces between lines.
+    """Pair the sentences with their references.
 
     Raises:
         DataError: the sets of references differ in their sentences.
@@ -190,6 +253,7 @@ def align_sentences(
                 f"document {number}: the sets of references have {counts} sentences; they need "
                 "the same sentences"
             )
+        # Keep matching sentences apart; a mismatched document becomes one segment.
         texts = [own, *others]
         if len(own) != len(others[0]):
             mismatched += 1

@@ -1,7 +1,7 @@
-"""Intervals of scores, and whether one system is better than another: the paired bootstrap.
+"""Confidence intervals of scores, and the paired bootstrap that compares two systems.
 
 Segments (lines or whole documents) are drawn with replacement, the same ones for all systems. The
-numbers are sacreBLEU's; here a system may also be several trainings, whose mean score counts.
+results equal those of sacreBLEU. A system may also be several trainings with a mean score.
 """
 
 import math
@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from relu_nmt.errors import ConfigError, DataError
-from relu_nmt.evaluation.bleu import MetricConfig
+from relu_nmt.evaluation.metrics import MetricConfig
 
 DEFAULT_SAMPLES = 1000
 DEFAULT_SEED = 12345
-"""sacreBLEU's."""
-# 97.5% quantiles of Student's t by degrees of freedom from 1: all that SciPy would be needed for.
+"""The default seed of sacreBLEU."""
+# 97.5% quantiles of Student's t by degrees of freedom from 1, so that SciPy is not needed.
 T_QUANTILES = (
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
     *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
@@ -30,12 +30,12 @@ NORMAL_QUANTILE = 1.960
 
 @dataclass(frozen=True)
 class SegmentStatistics:
-    """What a corpus score is computed from, by segment: it adds up over segments.
+    """Counts of each segment, whose sums over segments give a corpus score.
 
     Args:
-        metric: metric and its settings.
+        metric: the metric.
         counts: int64 [segments, counts], for BLEU tokens of translation and reference, then
-            matching and all n-grams, each by n.
+            matching n-grams and all n-grams, each by n.
 
     Example:
         >>> texts = ["a dog is here .", "it barks"], [["a dog is here .", "it sleeps"]]
@@ -51,29 +51,23 @@ class SegmentStatistics:
     def of(
         cls, metric: MetricConfig, hypotheses: Sequence[str], references: Sequence[Sequence[str]]
     ) -> "SegmentStatistics":
-        """Return the statistics of translations.
-
-        Args:
-            metric: metric and its settings.
-            hypotheses: one segment each.
-            references: one or more lists, each as long as ``hypotheses``.
-        """
-        # The hook that every metric of sacreBLEU has for sacreBLEU's own significance tests.
+        """Return the statistics of translations against one or more lists of references."""
+        # Every metric of sacreBLEU has this hook for significance tests.
         found = metric.build()._extract_corpus_statistics(
             list(hypotheses), [list(lines) for lines in references]
         )
         return cls(metric, np.array(found, dtype=np.int64))
 
     def to_json(self) -> dict[str, Any]:
-        """Return them as JSON values: the settings, and the counts of each segment."""
+        """Return the settings and the counts of each segment as JSON values."""
         return {"metric": asdict(self.metric), "counts": self.counts.tolist()}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "SegmentStatistics":
-        """Return what :meth:`to_json` described.
+        """Return the statistics of :meth:`to_json`.
 
         Raises:
-            DataError: it is damaged.
+            DataError: the values are damaged.
         """
         try:
             counts = np.array(values["counts"], dtype=np.int64)
@@ -88,7 +82,7 @@ class SegmentStatistics:
         return _score(self._totals_metric(), counts.sum(0))
 
     def _totals_metric(self) -> Any:
-        """Return the metric for counts: its tokeniser, which may be missing here, is not needed."""
+        """Return the metric without its tokeniser, which counts do not need."""
         return replace(self.metric, tokenize="none").build()
 
 
@@ -104,9 +98,9 @@ def resampled_scores(
     """Return the score of each resample of the segments, float64 [systems, samples].
 
     Args:
-        systems: of the same segments; every resample is the same for all.
+        systems: statistics of the same segments; every resample is the same for all systems.
         samples: number of resamples.
-        seed: of the resamples; None: others each time.
+        seed: seed of the resamples; None draws others each time.
     """
     segments = len(systems[0].counts)
     drawn = np.random.default_rng(seed).choice(segments, size=(samples, segments), replace=True)
@@ -126,12 +120,12 @@ def resampling_interval(scores: np.ndarray) -> float:
 
 
 def p_value(system: np.ndarray, baseline: np.ndarray, difference: float) -> float:
-    """Return how often resampling alone gives a difference this large.
+    """Return the share of resamples with a difference at least this large by chance.
 
     Args:
         system: score of each resample, [samples].
-        baseline: of the same resamples.
-        difference: of the scores on all segments.
+        baseline: the other system's score of the same resamples, [samples].
+        difference: difference of the scores on all segments.
     """
     differences = np.abs(system - baseline)
     if not differences.any():
@@ -142,9 +136,6 @@ def p_value(system: np.ndarray, baseline: np.ndarray, difference: float) -> floa
 
 def mean_interval(values: Sequence[float]) -> float | None:
     """Return half the width of the 95% confidence interval of a mean, by Student's t.
-
-    Args:
-        values: independent measurements, as of trainings with different seeds.
 
     Returns:
         None for fewer than two values.
@@ -162,12 +153,12 @@ def mean_interval(values: Sequence[float]) -> float | None:
 
 @dataclass(frozen=True)
 class BootstrapEstimate:
-    """A score, and how it varies over bootstrap resamples of the segments.
+    """A score and its variation over bootstrap resamples of the segments.
 
     Args:
         value: score of all segments, 0 to 100.
         mean: mean over the resamples.
-        interval: half the width of the interval that holds 95% of them.
+        interval: half the width of the interval that holds 95% of the resamples.
     """
 
     value: float
@@ -180,14 +171,14 @@ class BootstrapEstimate:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One system against another on the same segments.
+    """The comparison of two systems on the same segments.
 
     Args:
         metric: name of the score: ``d-BLEU``.
         system: score of the system.
-        baseline: score of the other one.
-        p_value: how often resampling alone gives a difference this large.
-        num_segments: what was resampled: documents or lines.
+        baseline: score of the other system.
+        p_value: share of resamples with a difference this large by chance.
+        num_segments: number of resampled documents or lines.
         signature: sacreBLEU's, with the resamples and their seed.
     """
 
@@ -219,25 +210,25 @@ def paired_bootstrap(
     samples: int = DEFAULT_SAMPLES,
     prefix: str = "",
 ) -> Comparison:
-    """Compare two systems by resampling segments, the same for both.
+    """Compare two systems by resampling the same segments for both.
 
-    The seed is sacreBLEU's: the environment variable ``SACREBLEU_SEED``, 12345 by default.
+    As in sacreBLEU, the environment variable ``SACREBLEU_SEED`` sets the seed, 12345 by default.
 
     Args:
-        metric: metric and its settings.
-        system: a segment each: lines, or whole documents as of
+        metric: the metric.
+        system: the segments of the system: lines, or whole documents joined by
             :func:`relu_nmt.evaluation.document_scores.join_lines`.
-        baseline: the other system's, as many.
+        baseline: the segments of the other system.
         references: one or more sets.
-        samples: bootstrap resamples.
-        prefix: goes before the metric's name: ``d-`` where segments are documents.
+        samples: number of bootstrap resamples.
+        prefix: stands before the metric's name: ``d-`` if segments are documents.
 
     Raises:
-        DataError: numbers of segments differ, or there are none.
-        ConfigError: no resamples, or a seed that is no number.
+        DataError: the numbers of segments differ or are 0.
+        ConfigError: ``samples`` is less than 1, or the seed is no number.
 
     Reference: Koehn 2004, "Statistical significance tests for machine translation evaluation";
-    the p-value as sacreBLEU computes it. Deviation: of two systems with the same output it is 1.
+    the p-value as sacreBLEU computes it. Deviation: for two systems with the same output it is 1.
     """
     seed = os.environ.get("SACREBLEU_SEED", str(DEFAULT_SEED)).lower()
     if not seed.isdecimal() and seed != "none":
@@ -250,6 +241,7 @@ def paired_bootstrap(
             f"{len(system):,} segments of the system, but {len(baseline):,} of the baseline; both "
             "need the same segments in the same order"
         )
+    # Score the same resamples of both systems.
     both = [SegmentStatistics.of(metric, lines, references) for lines in (system, baseline)]
     resampled = resampled_scores(both, samples, None if seed == "none" else int(seed))
     estimates = [
@@ -257,7 +249,7 @@ def paired_bootstrap(
         for found, scores in zip(both, resampled, strict=True)
     ]
     difference = estimates[0].value - estimates[1].value
-    # Where sacreBLEU has them.
+    # Put samples and seed at sacreBLEU's place in the signature.
     signature = score.signature.replace("|", f"|bs:{samples}|seed:{seed}|", 1)
     return Comparison(
         f"{prefix}{score.name}",

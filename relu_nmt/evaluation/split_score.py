@@ -1,7 +1,7 @@
-"""The scores of translations of one split of a data folder: of sentences, groups and documents.
+"""Scores of translations of a data folder's split, by sentence, group or document.
 
-A segment is a group of consecutive sentences, compared with the joined references of these; a
-sentence is a group of one, a document a group of all its sentences.
+A segment is a group of consecutive sentences, compared with their joined references. A sentence is
+a group of one, a document a group of all its sentences.
 """
 
 from collections.abc import Sequence
@@ -9,16 +9,24 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from relu_nmt.data.groups import SINGLE_SENTENCES
+from relu_nmt.data.documents import SINGLE_SENTENCES
 from relu_nmt.data.split import Split
-from relu_nmt.evaluation.bleu import COMPOUND, MetricConfig, Score, ScoringConfig
-from relu_nmt.evaluation.bleu_tokenizer import choose_tokenizer
-from relu_nmt.evaluation.buckets import DEFAULT_POSITIONS, bucket_scores, position_buckets
 from relu_nmt.evaluation.document_scores import (
+    DEFAULT_POSITIONS,
     align_sentences,
+    bucket_scores,
     cut_by_counts,
     document_score,
     join_lines,
+    position_buckets,
+)
+from relu_nmt.evaluation.metrics import (
+    COMPOUND,
+    WITH_SPACES,
+    MetricConfig,
+    Score,
+    ScoringConfig,
+    choose_tokenizer,
 )
 from relu_nmt.evaluation.significance import SegmentStatistics
 from relu_nmt.translation.search.document_search import TranslatedDocuments
@@ -27,11 +35,11 @@ from relu_nmt.translation.task import ESCAPED_UNK, TranslationTask
 
 
 class AlignedSentence(NamedTuple):
-    """The translation of a sentence that has a line of its own.
+    """A sentence whose translation is a line of its own.
 
     Args:
-        number: of the sentence in the split, from 0.
-        position: of the sentence in what was translated at once, its context included, from 1.
+        number: number of the sentence in the split, from 0.
+        position: position of the sentence in its window, context included, from 1.
         line: the translation.
     """
 
@@ -41,12 +49,7 @@ class AlignedSentence(NamedTuple):
 
 
 def aligned_sentences(documents: TranslatedDocuments, first: int) -> list[AlignedSentence]:
-    """Return the sentences of all groups whose translation was cut into as many.
-
-    Args:
-        documents: some of the split's.
-        first: number of their first sentence in the split.
-    """
+    """Return the sentences of all windows whose translation has the same number of sentences."""
     return [
         AlignedSentence(first + number, number - own.window.context + 1, line)
         for own in documents.windows
@@ -56,24 +59,23 @@ def aligned_sentences(documents: TranslatedDocuments, first: int) -> list[Aligne
 
 
 class SplitScorer:
-    """Compares translations of a split with its references.
+    """Comparison of translations of a split with its references.
 
-    The references are the raw ones where the folder keeps them. A folder that fairseq-preprocess
-    made has only token ids: translations and references are then compared as they come out
-    of the dictionary, with ``tok:none``, unless the task detokenises them or the language has no
-    spaces. ``--scoring bleu`` and ``compound-bleu`` compare words of the tokeniser, subwords
-    joined.
+    The references are raw text if the folder keeps it. A folder of fairseq-preprocess has only
+    token ids. Translations and references are then compared as symbols of the dictionary, with
+    ``tok:none``, unless the task detokenises them or the language has no spaces. ``--scoring bleu``
+    and ``compound-bleu`` compare words of the tokeniser, subwords joined.
 
     Args:
         task: tokenisation and dictionaries.
         split: ``valid``, ``test``...
-        config: metric and its settings.
+        config: the metric.
 
     Attributes:
-        note: one line about the tokeniser that the language has chosen; empty if it is the usual.
+        note: one line about the tokeniser that the language has chosen; empty for the usual one.
 
     Raises:
-        ConfigError: no such tokeniser, or one that needs a further package.
+        ConfigError: the tokeniser is unknown, or its package is missing.
         DataError: the split has no references.
     """
 
@@ -89,6 +91,7 @@ class SplitScorer:
         self._references = (
             self._tokenised_references() if self._tokenised else task.references(split)
         )
+        # Choose metric and tokeniser.
         self._chrf = MetricConfig("chrf", lowercase)
         if self._tokenised:
             tokenize = "none" if config.scoring == "bleu" else COMPOUND
@@ -96,7 +99,7 @@ class SplitScorer:
         else:
             tokenize = config.sacrebleu_tokenizer or self._choose_tokenizer()
             self._bleu = MetricConfig("bleu", lowercase, tokenize)
-        self._bleu.build()  # what is wrong with the tokeniser shows before there are translations
+        self._bleu.build()  # report a bad tokeniser before the translation starts
         self._metric = self._chrf if config.scoring == "chrf" else self._bleu
 
     @property
@@ -105,13 +108,13 @@ class SplitScorer:
         return self._metric.signature
 
     def _choose_tokenizer(self) -> str:
-        """Return the tokeniser for the target language, and note what to tell of it."""
+        """Return the tokeniser for the target language; set :attr:`note`."""
         pipeline = self._task.target_text
-        chosen = choose_tokenizer(pipeline.language, self._references)
-        if chosen.has_spaces and pipeline.keeps_text and pipeline.detokenizer == "none":
+        name, note = choose_tokenizer(pipeline.language, self._references)
+        if name in WITH_SPACES and pipeline.keeps_text and pipeline.detokenizer == "none":
             return "none"
-        self.note = chosen.note
-        return chosen.name
+        self.note = note
+        return name
 
     def score(
         self,
@@ -123,12 +126,12 @@ class SplitScorer:
 
         Args:
             lines: the translations.
-            counts: sentences of each line, int [lines], where lines are groups or whole documents;
-                None: each is one sentence.
-            metric: by default that of the settings.
+            counts: sentences of each line, int [lines], if lines are groups or whole documents;
+                None: each line is one sentence.
+            metric: by default the metric of the settings.
 
         Raises:
-            DataError: there are not as many references.
+            DataError: the numbers of translations and references differ.
         """
         references = self._references
         if counts is not None:
@@ -148,13 +151,13 @@ class SplitScorer:
             counts: sentences of each group, int [groups].
 
         Returns:
-            ``d_bleu``, one segment per document; ``s_bleu``, one per sentence, where documents
-            with other numbers of lines are one segment each (absent if all are); ``group_bleu``,
-            one per group, so that its references depend on the groups; ``chrf``, that is d-chrF2
-            of raw text.
+            ``d_bleu``, one segment per document; ``s_bleu``, one per sentence, except that a
+            mismatched document is one segment (absent if all documents are mismatched);
+            ``group_bleu``, one per group, so that its references depend on the groups; ``chrf``,
+            that is d-chrF2 of raw text.
 
         Raises:
-            DataError: there are no document boundaries.
+            DataError: document boundaries are unknown.
         """
         shown, references = self._by_document(documents)
         language = self._task.target_lang
@@ -173,7 +176,7 @@ class SplitScorer:
         return {name: score for name, score in scores.items() if score is not None}
 
     def document_statistics(self, documents: Sequence[Sequence[Line]]) -> SegmentStatistics:
-        """Return what ``d_bleu`` adds up, by document; see :meth:`document_scores`."""
+        """Return the statistics of ``d_bleu`` by document; see :meth:`document_scores`."""
         shown, references = self._by_document(documents)
         own, others = (join_lines(texts, self._task.target_lang) for texts in (shown, references))
         return SegmentStatistics.of(self._bleu, own, [others])
@@ -181,22 +184,20 @@ class SplitScorer:
     def position_scores(self, sentences: Sequence[AlignedSentence]) -> dict[str, Any]:
         """Return the BLEU of sentences by their position, as JSON values.
 
-        In their document they are the same sentences however documents were cut into groups, so
-        that scores of several lengths can be compared. In the group is where the literature sees
-        quality fall: how much of the translation had been written before.
-
-        Args:
-            sentences: translations of any sentences of the split.
+        Positions in the document do not depend on the groups, so that scores of several lengths
+        can be compared. The position in the group is the amount of text translated before, with
+        which quality falls in the literature.
 
         Returns:
             ``position``, in the document, and ``group position``: by bucket ``sentences``, and
-            ``score`` and ``signature``, None where there are no sentences.
+            ``score`` and ``signature``, None for an empty bucket.
         """
-        # Who translated groups of sentences has found the boundaries.
+        # Boundaries are known if groups were translated.
         counts = self._split.require_documents("a score of documents", SINGLE_SENTENCES)
         in_document = np.concatenate([np.arange(1, count + 1) for count in counts]).tolist()
         shown = [self._shown(one.line) for one in sentences]
         references = [self._references[one.number] for one in sentences]
+        # Score the same sentences in buckets of both positions.
         positions = {
             "position": [in_document[one.number] for one in sentences],
             "group position": [one.position for one in sentences],
@@ -218,24 +219,24 @@ class SplitScorer:
     def _by_document(
         self, documents: Sequence[Sequence[Line]]
     ) -> tuple[list[list[str]], list[list[str]]]:
-        """Return translations and references as they are compared."""
+        """Return translations and references by document, in the form that is compared."""
         shown = [[self._shown(line) for line in document] for document in documents]
         return shown, self._cut(self._references)
 
     def _cut(self, references: Sequence[str]) -> list[list[str]]:
-        # Who translated groups of sentences has found the boundaries.
+        # Boundaries are known if groups were translated.
         counts = self._split.require_documents("a score of documents", SINGLE_SENTENCES)
         return cut_by_counts(references, counts, self._split.name)
 
     def _shown(self, line: Line) -> str:
-        """Return a translation as it is compared."""
+        """Return a translation in the form that is compared."""
         text, tokens = line
         return " ".join(self._task.target_text.join_words(tokens)) if self._tokenised else text
 
     def _tokenised_references(self) -> list[str]:
         raw, pipeline = self._split.raw_target, self._task.target_text
         if raw is not None:
-            # Through the subword model and back, so that text that came segmented is joined too.
+            # Encode and join, so that text that arrived in pieces is joined too.
             return [" ".join(pipeline.join_words(pipeline.encode(line))) for line in raw]
         targets = self._split.targets()
         lines = (self._task.target_tokens(ids, ESCAPED_UNK) for ids in targets)

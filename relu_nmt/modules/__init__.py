@@ -1,7 +1,7 @@
 """Building blocks of the models, with one registry for each kind that has several.
 
-Every entry is listed here by name, as attentions are in :mod:`relu_nmt.attention`; listing the
-names imports nothing. A file given with ``--user-module`` adds entries of its own.
+Entries are listed here by name with their file, as in :mod:`relu_nmt.attention`; ``get(name)``
+imports the file. A file given with ``--user-module`` adds entries of its own.
 """
 
 from typing import TYPE_CHECKING
@@ -25,13 +25,13 @@ feed_forwards: "Registry[Callable[..., nn.Module]]" = Registry(
         "relu_nmt.modules.feed_forward",
     ),
 )
-"""Made with (embed_dim, ffn_dim, dropout) and, if it has options, its ``Config``; maps [..., D] to
-[..., D]."""
+"""Called with (embed_dim, ffn_dim, dropout), and with its ``Config`` if it has options; the module
+maps [..., D] to [..., D]."""
 
 norms: "Registry[Callable[[int, float], nn.Module]]" = Registry(
     "norm", dict.fromkeys(("layer", "rms"), "relu_nmt.modules.transformer_layer")
 )
-"""Made with (embed_dim, eps); maps [..., D] to [..., D]."""
+"""Called with (embed_dim, eps); the module maps [..., D] to [..., D]."""
 
 position_schemes: "Registry[type[PositionScheme]]" = Registry(
     "position scheme",

@@ -1,4 +1,4 @@
-"""Settings that transformers of every kind have; it imports no PyTorch, for the flags."""
+"""Settings of all transformers, for translation and vision; the file imports no PyTorch."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -12,20 +12,20 @@ from relu_nmt.modules import feed_forwards, norms
 attention_option = partial(option, metavar="NAME", parse=known_in(attentions))
 probability_option = partial(option, least=0, below=1, metavar="P")
 size_option = partial(option, least=1, metavar="N")
-# Far more than there is memory for, and few enough to say so at once.
+# Beyond any memory: refuse a typing error at once.
 width_option = partial(size_option, most=1_000_000)
 depth_option = partial(size_option, most=10_000)
 
 
 def arch_option(default: str, presets: Mapping[str, Mapping[str, Any]], names: str) -> Any:
-    """Return the option ``arch``; for ``--help``, ``names`` lists those of the presets."""
-    text = f"shape of the model: {names}; other model flags go before it"
+    """Return the option ``arch``; ``names`` lists the presets in ``--help``."""
+    text = f"shape of the model: {names}; other model flags override it"
     return option(default, text, flags=("-a",), metavar="NAME", presets=presets)
 
 
 @settings
 class TransformerOptions:
-    """What encoder-decoders and vision transformers have in common."""
+    """Settings that encoder-decoders and vision transformers share."""
 
     attention: str = attention_option(
         "softmax", "attention of every layer: NAME or NAME:option=value,..."

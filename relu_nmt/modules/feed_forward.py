@@ -1,9 +1,9 @@
 """The position-wise feed-forward networks.
 
-One of your own is a module made with (embed_dim, ffn_dim, dropout) and registered by name, most
-easily a subclass of :class:`FeedForward` with another ``activate``, or of one of these with
-``gated = True`` or ``normed = True``. One with options names the class of its settings as
-``Config`` and is made with an instance of it as a fourth argument.
+Your own network is a module that takes (embed_dim, ffn_dim, dropout), registered by name. The
+easiest is a subclass of :class:`FeedForward` with another ``activate``, or of another class here
+with ``gated = True`` or ``normed = True``. A network with options names its settings class
+``Config`` and takes an instance of it as a fourth argument.
 """
 
 from typing import Any, ClassVar
@@ -20,13 +20,7 @@ from relu_nmt.modules import feed_forwards
 
 
 def build_feed_forward(text: str, embed_dim: int, ffn_dim: int, dropout: float) -> nn.Module:
-    """Make the feed-forward network that ``--feed-forward`` names.
-
-    Args:
-        text: ``NAME`` or ``NAME:option=value,...``.
-        embed_dim: D.
-        ffn_dim: inner width F.
-        dropout: probability after the activation.
+    """Make the feed-forward network that ``--feed-forward`` names by ``NAME:option=value,...``.
 
     Raises:
         ConfigError: unknown name or option.
@@ -35,6 +29,7 @@ def build_feed_forward(text: str, embed_dim: int, ffn_dim: int, dropout: float) 
         >>> build_feed_forward("softmax:temperature=2", 8, 16, 0.0).config.temperature
         2.0
     """
+    # Networks without options have no settings class.
     spec = AttentionSpec.parse(text)
     kind: Any = feed_forwards.get(spec.name)
     config_class = getattr(kind, "Config", None)
@@ -52,9 +47,9 @@ def build_feed_forward(text: str, embed_dim: int, ffn_dim: int, dropout: float) 
 class FeedForward(nn.Module):
     """W2 activate(W1 x + b1) + b2; if ``gated``, W2 (activate(W1 x + b1) * (W3 x + b3)) + b2.
 
-    A gated one has three matrices in place of two, so two thirds of the usual ``ffn_dim`` give the
-    usual number of parameters. If ``normed``, the output goes through a LayerNorm with gain and
-    bias; without ``inner_bias`` there are no b1 and b3.
+    A gated network has three matrices in place of two, so two thirds of the usual ``ffn_dim`` give
+    the usual number of parameters. ``normed`` adds a LayerNorm with gain and bias to the output;
+    without ``inner_bias`` b1 and b3 are 0.
 
     Args:
         embed_dim: D.
@@ -75,8 +70,8 @@ class FeedForward(nn.Module):
 
     def __init__(self, embed_dim: int, ffn_dim: int, dropout: float) -> None:
         super().__init__()
+        # One matrix holds W1, and W3 below it.
         parts = 2 if self.gated else 1
-        # W1, and W3 below it
         self.inner = nn.Linear(embed_dim, parts * ffn_dim, bias=self.inner_bias)
         self.outer = nn.Linear(ffn_dim, embed_dim)
         self.dropout = Dropout(dropout)
@@ -140,7 +135,7 @@ class TanhGeluFeedForward(FeedForward):
 
 @feed_forwards.register("quick-gelu")
 class QuickGeluFeedForward(FeedForward):
-    """activate(h) = h sigmoid(1.702 h), which approximates GELU; CvT's.
+    """activate(h) = h sigmoid(1.702 h), which approximates GELU; CvT uses it.
 
     Reference: Hendrycks and Gimpel 2016, "Gaussian error linear units", section 2.
     """
@@ -194,13 +189,7 @@ class SoftmaxFeedForward(FeedForward):
     """softmax(x K^T / temperature) V + b2: attention to a memory of F learnt keys and values.
 
     K = W1 and V is W2 transposed, [F, D] each. The scores are not divided by sqrt(D), and have no
-    bias. Dropout is on the weights of the memory, as it is on those of attention.
-
-    Args:
-        embed_dim: D.
-        ffn_dim: size F of the memory.
-        dropout: probability of dropping a weight.
-        config: the temperature.
+    bias. Dropout acts on the weights of the memory, as in attention. ``ffn_dim`` is F.
 
     Reference: ReLUFormer, Eq. 2.
 
@@ -228,7 +217,7 @@ class SoftmaxFeedForward(FeedForward):
 
 @feed_forwards.register("softmax-ln")
 class NormedSoftmaxFeedForward(SoftmaxFeedForward):
-    """LayerNorm of what :class:`SoftmaxFeedForward` gives.
+    """LayerNorm of the output of :class:`SoftmaxFeedForward`.
 
     Reference: ReLUFormer, section 3.
     """
@@ -238,6 +227,6 @@ class NormedSoftmaxFeedForward(SoftmaxFeedForward):
 
 @feed_forwards.register("relu-ln")
 class NormedReluFeedForward(ReluFeedForward):
-    """LayerNorm of what :class:`ReluFeedForward` gives: the control of ``softmax-ln``."""
+    """LayerNorm of the output of :class:`ReluFeedForward`: the control of ``softmax-ln``."""
 
     normed = True

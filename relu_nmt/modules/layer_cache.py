@@ -1,4 +1,4 @@
-"""Keys and values that one decoder layer keeps while it decodes step by step.
+"""The cache of one decoder layer for step-by-step decoding.
 
 :mod:`relu_nmt.translation.decoder_state` explains the trees of hypotheses.
 """
@@ -14,8 +14,8 @@ class LayerCache:
     ``R`` trees of hypotheses have k beams each, and M entries for the tokens of their beams.
 
     Args:
-        keys: of the source, [B, H, S, d], once a sentence.
-        values: of the source, likewise.
+        keys: keys of the source, [B, H, S, d], one for each sentence.
+        values: values of the source, likewise.
 
     Attributes:
         target: keys and values of the target tokens so far, [R, H, M, d] each; None before the
@@ -23,7 +23,7 @@ class LayerCache:
     """
 
     def __init__(self, keys: Tensor, values: Tensor) -> None:
-        # Heads are views of the projections; every step would copy them.
+        # Copy the heads, which are views of the projections, once and not in every step.
         self.source = keys.contiguous(), values.contiguous()
         self.target: tuple[Tensor, Tensor] | None = None
 
@@ -37,7 +37,7 @@ class LayerCache:
         Args:
             keys: [R, H, k, d].
             values: likewise.
-            used: number of entries in use, M'; the newest tokens have the last k of them.
+            used: number of entries in use, M'; the newest tokens use the last k.
 
         Returns:
             keys and values, [R, H, M', d] each.
@@ -67,11 +67,12 @@ class LayerCache:
 
     def take_entries(self, x: Tensor, trees: Tensor, entries: Tensor, room: int) -> Tensor:
         """Return [R', H, M' + room, d] of keys or values x [R, H, M, d]; see :meth:`take`."""
+        # Index whole vectors among all heads of all trees; the new entries repeat the first one.
         entries = F.pad(entries, (0, room))
         _, num_heads, num_entries, width = x.shape
         heads = trees[:, None] * num_heads + torch.arange(num_heads, device=x.device)
         index = heads[:, :, None] * num_entries + entries[:, None]  # [R', H, M' + room]
-        # Copy whole vectors; ``gather`` would copy number by number.
+        # ``gather`` would copy each number separately.
         return x.reshape(-1, width).index_select(0, index.flatten()).view(*index.shape, width)
 
     def keep(self, sentences: Tensor) -> None:

@@ -1,6 +1,5 @@
 """Multi-head attention: project the states, split them into heads, attend, join the heads."""
 
-import torch
 from torch import Tensor, nn
 
 from relu_nmt.attention.base import Attention
@@ -11,11 +10,9 @@ from relu_nmt.modules.positions import RelativePositions
 
 
 class MultiheadAttention(nn.Module):
-    """The mechanism and the output projection, which self- and cross-attention share.
+    """The steps that self- and cross-attention share: split, attend and join, output projection.
 
-    Args:
-        embed_dim: D, a multiple of the number of heads.
-        attention: the mechanism; it knows the number of heads H and their width d = D / H.
+    The mechanism has H heads of width d, and ``embed_dim`` is D = H d.
     """
 
     def __init__(self, embed_dim: int, attention: Attention) -> None:
@@ -26,19 +23,17 @@ class MultiheadAttention(nn.Module):
         self.out_proj = nn.Linear(embed_dim, embed_dim)
 
     def draw_projections(self, *parts: int) -> list[nn.Linear]:
-        """Make the input projections, and draw their weights and those of the output projection.
+        """Return new input projections; initialise their weights and those of the output.
 
-        fairseq draws the three input projections as one matrix, which halves their variance.
+        Like fairseq, draw queries, keys and values as one matrix, which halves their variance.
 
         Args:
-            parts: how many of queries, keys and values each projection makes.
+            parts: number of queries, keys and values that each projection makes.
         """
         dim, device, made = self.embed_dim, self.out_proj.weight.device, []
+        # skip_init leaves the random generator as it is.
         for count in parts:
-            # The weights that nn.Linear draws are replaced, and must not move the generator.
-            state = torch.get_rng_state()
-            linear = nn.Linear(dim, count * dim, device=device)
-            torch.set_rng_state(state)
+            linear = nn.utils.skip_init(nn.Linear, dim, count * dim, device=device)
             for weight in linear.weight.chunk(count):
                 nn.init.xavier_uniform_(weight, gain=2**-0.5)
             made.append(linear)
@@ -54,24 +49,19 @@ class MultiheadAttention(nn.Module):
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, bias: ScoreBias | None = None
     ) -> Tensor:
-        """Return the joined heads [B, Nq, D]; see :meth:`Attention.forward`."""
-        found = self.attention(q, k, v, visibility, bias=bias)
-        return found.values.transpose(1, 2).flatten(2)
+        """Return the joined outputs of all heads [B, Nq, D]; see :meth:`Attention.forward`."""
+        return self.attention(q, k, v, visibility, bias=bias).values.transpose(1, 2).flatten(2)
 
     def finish(self, values: Tensor, x: Tensor) -> Tensor:
-        """Return the output [B, Nq, D].
-
-        Args:
-            values: [B, Nq, D], the joined heads.
-            x: [B, Nq, D], the states that the queries were made from.
-        """
+        """Return the output [B, Nq, D] for joined heads; x are the states of the queries."""
         return self.out_proj(self.attention.finish(values, x))
 
 
 class SelfAttention(MultiheadAttention):
-    """Attention among states; one matrix makes queries, keys and values.
+    """Attention among states; one matrix projects queries, keys and values.
 
     Example:
+        >>> import torch
         >>> from relu_nmt.attention.base import build_attention
         >>> from relu_nmt.attention.spec import AttentionSpec
         >>> attention = build_attention(AttentionSpec("softmax"), "encoder", 0, 2, 4, dropout=0.0)
@@ -91,13 +81,13 @@ class SelfAttention(MultiheadAttention):
         relative: RelativePositions | None = None,
         cache: LayerCache | None = None,
     ) -> Tensor:
-        """Map [B, N, D] to [B, N, D].
+        """Map states to states.
 
         Args:
-            x: the states.
+            x: the states, [B, N, D].
             visibility: which states each state may see.
-            relative: the position scheme's rotation and bias.
-            cache: keys and values of earlier tokens; the new ones are added to it.
+            relative: rotation and bias of the position scheme.
+            cache: keys and values of earlier tokens; it stores the new ones.
         """
         return self.finish(self.values(self.qkv(x), visibility, relative, cache), x)
 
@@ -109,7 +99,8 @@ class SelfAttention(MultiheadAttention):
         cache: LayerCache | None = None,
     ) -> Tensor:
         """Return the joined heads [B, N, D] of projected states [B, N, 3 D]."""
-        q, k, v = self.heads(projected)  # [B, H, N, d]
+        # Split into heads [B, H, N, d], let the position scheme act, add earlier keys and values.
+        q, k, v = self.heads(projected)
         bias = None
         if relative is not None:
             q, k = relative.rotate(q, k)
@@ -120,57 +111,38 @@ class SelfAttention(MultiheadAttention):
 
     def heads(self, projected: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys and values [B, H, N, d] of projected states [B, N, 3 D]."""
-        parts = projected.chunk(self.parts, dim=-1)
-        q, k, v = self.split(parts[0]), self.split(parts[-2]), self.split(parts[-1])
-        return self.attention.map_queries(q), self.attention.map_keys(k), v
+        # Queries that are also keys are the first of two parts.
+        parts = [self.split(part) for part in projected.chunk(self.parts, dim=-1)]
+        return self.attention.map_queries(parts[0]), self.attention.map_keys(parts[-2]), parts[-1]
 
 
 class CrossAttention(MultiheadAttention):
-    """Attention of states to a memory, such as the encoder's states.
-
-    Example:
-        >>> from relu_nmt.attention.base import build_attention
-        >>> from relu_nmt.attention.spec import AttentionSpec
-        >>> attention = build_attention(AttentionSpec("softmax"), "cross", 0, 2, 4, dropout=0.0)
-        >>> attend, memory = CrossAttention(8, attention), torch.ones(1, 3, 8)
-        >>> tuple(attend(torch.zeros(1, 2, 8), Visibility(2, 3), memory).shape)
-        (1, 2, 8)
-    """
+    """Attention of states to a memory, such as the encoder's states."""
 
     def __init__(self, embed_dim: int, attention: Attention) -> None:
         super().__init__(embed_dim, attention)
         self.q, self.kv = self.draw_projections(1, 2)
 
     def forward(self, x: Tensor, visibility: Visibility, memory: Tensor | LayerCache) -> Tensor:
-        """Map [B, N, D] to [B, N, D].
-
-        Args:
-            x: the states.
-            visibility: which of the memory each state may see.
-            memory: [B, S, D]; or a cache with its keys and values.
-        """
+        """Map states x [B, N, D] to [B, N, D]; memory is [B, S, D], or a cache of its heads."""
         return self.finish(self.values(self.q(x), visibility, memory), x)
 
     def values(self, q: Tensor, visibility: Visibility, memory: Tensor | LayerCache) -> Tensor:
-        """Return the joined heads [B, N, D] of queries [B, N, D]; see :meth:`forward`."""
+        """Return the joined heads [B, N, D] of projected queries [B, N, D]."""
         if isinstance(memory, LayerCache):
             k, v = memory.memory()
         else:
-            k, v = self.keys_values(memory)
+            k, v = self.memory_heads(self.kv(memory))
         return self.attend_to(k, v, q, visibility)
 
     def attend_to(self, k: Tensor, v: Tensor, q: Tensor, visibility: Visibility) -> Tensor:
         """Return the joined heads [B, N, D] of queries [B, N, D] for keys and values [B, H, S, d].
 
-        Groups of beams share the memory of their sentence: q may also be [B G, N / G, D].
+        Beams of a sentence share its memory: q may also be [B G, N / G, D].
         """
         grouped = q if q.size(0) == k.size(0) else q.reshape(k.size(0), -1, q.size(-1))
         queries = self.attention.map_queries(self.split(grouped))  # [B, H, N, d]
         return self.attend(queries, k, v, visibility).view_as(q)
-
-    def keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the keys and values [B, H, S, d] of a memory [B, S, D]."""
-        return self.memory_heads(self.kv(memory))
 
     def memory_heads(self, projected: Tensor) -> tuple[Tensor, Tensor]:
         """Return the keys and values [B, H, S, d] of a projected memory [B, S, 2 D]."""

@@ -15,12 +15,7 @@ from relu_nmt.errors import ConfigError
 
 @dataclass
 class Metric:
-    """A sum and what to divide it by, so that batches and processes can be added.
-
-    Args:
-        total: scalar, detached sum over the batch.
-        count: what the sum is divided by for reporting (tokens, sentences, 1).
-    """
+    """A detached sum over a batch and its divisor for the log; sums and divisors add up."""
 
     total: Tensor
     count: float
@@ -35,8 +30,7 @@ class LossOutput:
             by the sample size of the whole update over all accumulation steps and processes.
         sample_size: number of units in the batch (target tokens, images).
         metrics: sums for the log, by name; losses are in nats.
-        telemetry: scalars for TensorBoard by name (``attention/encoder.0.0/entropy``), only when
-            asked for.
+        telemetry: scalars for TensorBoard by name (``attention/encoder.0.0/entropy``), if wanted.
     """
 
     loss: Tensor
@@ -53,7 +47,6 @@ class RegularizedObjective(nn.Module):
     defines :meth:`loss`.
 
     Args:
-        model: the model.
         label_smoothing: probability mass taken from the right symbol or class.
         regularizer: weights of the two terms, and the margin.
 
@@ -84,11 +77,9 @@ class RegularizedObjective(nn.Module):
         raise TypeError(f"{type(self).__name__} must define loss")
 
     def forward(self, batch: Any, telemetry: bool = False) -> LossOutput:
-        """Return the loss of a batch, summed over its units.
+        """Return the loss of a batch, summed over its units, with the regulariser in training.
 
-        Args:
-            batch: what ``loss`` reads.
-            telemetry: also return the attention statistics of every layer and head.
+        ``telemetry`` adds the attention statistics of every layer and head.
         """
         regularize = self.regularizer.active and self.training
         need = Need(statistics=regularize, telemetry=telemetry)
@@ -102,6 +93,7 @@ class RegularizedObjective(nn.Module):
 
     def _regularize(self, output: LossOutput, records: list[AttentionRecord]) -> None:
         """Add the penalty to the loss, once for each unit, and metrics of both terms."""
+        # Average each term over the modules; a part of an attention counts by its share of rows.
         config, count = self.regularizer, output.sample_size
         margin = config.attention_entropy_margin
         shares: list[float] = []
@@ -112,7 +104,7 @@ class RegularizedObjective(nn.Module):
                 values = regularizer_terms(record.rows, record.visibility, margin)
                 terms.append(torch.stack(values) * shares[-1])
         norm, entropy = torch.stack(terms).sum(0).div(sum(shares)).unbind()
-        # The log compares losses of the task, so the regulariser has lines of its own.
+        # The logged loss is that of the task; log the regulariser apart.
         for name, value in (("norm", norm), ("entropy", entropy)):
             output.metrics[f"attention_{name}"] = Metric(value.detach() * count, count)
         penalty = config.attention_norm_weight * norm + config.attention_entropy_weight * entropy

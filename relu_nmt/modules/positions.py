@@ -1,11 +1,10 @@
-"""Where a token stands in its sequence: what a position scheme is, and those of the embeddings.
+"""Position schemes: the base class, and the schemes that add vectors to the embeddings.
 
-A scheme acts in up to three places: it adds vectors to the embeddings, turns queries and keys, and
-adds a bias to the scores. The last two are for self-attention only: the distance between a target
-and a source token has no fixed meaning, so cross-attention sees positions only as far as the
-states carry them.
+A scheme can do three things: add vectors to the embeddings, rotate queries and keys, and add a bias
+to the scores. The last two are for self-attention only, as the distance between a target and a
+source token has no fixed meaning. Cross-attention gets positions from the states alone.
 
-One of your own is a subclass of :class:`PositionScheme`, registered by name. Names joined by a plus
+Your own scheme is a subclass of :class:`PositionScheme`, registered by name. Names joined by a plus
 (``sinusoidal+t5``) are several schemes at once.
 """
 
@@ -25,14 +24,14 @@ from relu_nmt.modules import position_schemes
 
 @dataclass(frozen=True)
 class PositionConfig:
-    """What a scheme may want to know of the model.
+    """Properties of the model that a scheme may use.
 
     Args:
         embed_dim: width D of the states.
         num_heads: H.
-        causal: whether tokens see only those before them.
-        max_positions: the longest sequence, for schemes that must know it.
-        flag: the flag that sets it, for error messages.
+        causal: True if tokens see only earlier ones.
+        max_positions: length of the longest sequence.
+        flag: the flag that sets ``max_positions``, for error messages.
     """
 
     embed_dim: int
@@ -43,15 +42,10 @@ class PositionConfig:
 
 
 class PositionScheme(nn.Module):
-    """How the positions of tokens enter a model; as it stands, not at all.
-
-    One scheme serves all layers of an encoder or decoder.
-
-    Args:
-        config: what there is to know of the model.
+    """Base class of position schemes; one scheme serves all layers of an encoder or decoder.
 
     Attributes:
-        max_positions: the longest sequence; None for any.
+        max_positions: length of the longest sequence; None for any.
 
     Example:
         >>> config = PositionConfig(embed_dim=4, num_heads=1, causal=False, max_positions=8)
@@ -68,23 +62,19 @@ class PositionScheme(nn.Module):
         self.config = config
 
     def embed(self, num_positions: int, start: int = 0) -> Tensor | None:
-        """Return what is added to embeddings: [N, D] of N positions from ``start`` on, or None."""
+        """Return vectors [N, D] for the embeddings of N positions from ``start`` on, or None."""
         return None
 
     def rotation(self, positions: Tensor) -> "Rotation | None":
-        """Return by what queries and keys of self-attention are turned, or None.
-
-        Args:
-            positions: [B or 1, N] int64, from 0.
-        """
+        """Return the rotation of queries and keys at positions [B or 1, N] int64, or None."""
         return None
 
     def bias(self, visibility: Visibility) -> ScoreBias | None:
-        """Return what is added to the scores of self-attention, or None."""
+        """Return the bias of the scores in self-attention, or None."""
         return None
 
     def relative(self, visibility: Visibility) -> "RelativePositions | None":
-        """Return the rotation and bias for the layers of one pass; None if there is neither."""
+        """Return rotation and bias for all layers of one pass; None without both."""
         if not self.needs_scores:
             return None
         rotation = self.rotation(visibility.query_positions())
@@ -93,11 +83,11 @@ class PositionScheme(nn.Module):
 
 @dataclass(frozen=True)
 class Rotation:
-    """Angles of the planes of channels c and c + d/2 of each head, by token.
+    """Rotation of the planes of channels c and c + d/2 of each head, by an angle for each token.
 
     Args:
-        cosines: [B or 1, 1, N, d], both halves alike.
-        sines: likewise, those of the first half with their signs changed.
+        cosines: [B or 1, 1, N, d], equal halves.
+        sines: likewise, with the signs of the first half changed.
     """
 
     cosines: Tensor
@@ -105,21 +95,18 @@ class Rotation:
 
     @classmethod
     def of_angles(cls, angles: Tensor) -> "Rotation":
-        """Return it for angles [B or 1, N, d/2]."""
+        """Return the rotation by angles [B or 1, N, d/2]."""
         cos, sin = angles.cos()[:, None], angles.sin()[:, None]
         return cls(torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1))
 
     def rotate(self, x: Tensor) -> Tensor:
         """Return x [B, H, N, d] rotated, in its own dtype."""
+        # Swap the halves: (a, b) becomes (a cos - b sin, b cos + a sin).
         swapped = x.roll(x.size(-1) // 2, dims=-1)
         return torch.addcmul(x * self.cosines, swapped, self.sines).to(x.dtype)
 
     def of_rows(self, rows: Tensor) -> "Rotation":
-        """Return the rotation of some tokens, [1, 1, N', d].
-
-        Args:
-            rows: [N'] int64, the index of each token among all B N.
-        """
+        """Return the rotation [1, 1, N', d] of tokens with these indices [N'] among all B N."""
         batch, _, length, width = self.cosines.shape
         index = rows % length if batch == 1 else rows
         return Rotation(
@@ -129,12 +116,7 @@ class Rotation:
 
 @dataclass(frozen=True)
 class RelativePositions:
-    """Rotation and bias of a scheme in self-attention; made once a pass for all layers.
-
-    Args:
-        rotation: of queries and keys, if any.
-        bias: of the scores, if any.
-    """
+    """Rotation of queries and keys, and bias of the scores, for all layers of one pass."""
 
     rotation: Rotation | None
     bias: ScoreBias | None
@@ -148,14 +130,14 @@ class RelativePositions:
 
 @position_schemes.register("none")
 class NoPositions(PositionScheme):
-    """No positions: without a causal mask, the order of the tokens is not seen at all."""
+    """No positions: without a causal mask, the order of the tokens has no effect."""
 
 
 @position_schemes.register("sinusoidal")
 class SinusoidalPositions(PositionScheme):
-    """Fixed sine and cosine waves; the table grows on demand, so no length is refused.
+    """Fixed sine and cosine waves of any length.
 
-    The first half of the D channels holds sines, the second cosines.
+    The first half of the D channels holds sines, the second cosines. The table grows on demand.
 
     Reference: Vaswani et al. 2017, section 3.5 (halves instead of alternating columns, which
     differs by a fixed permutation of the channels).
@@ -180,7 +162,7 @@ class SinusoidalPositions(PositionScheme):
 
 @position_schemes.register("sinusoidal-fairseq")
 class FairseqSinusoidalPositions(SinusoidalPositions):
-    """The same waves, from position 2 on: what models that fairseq trained have learnt to read.
+    """The same waves from position 2 on, for models that fairseq trained.
 
     Reference: fairseq 0.12, ``make_positions``, where positions begin behind the padding index.
     """
@@ -190,17 +172,17 @@ class FairseqSinusoidalPositions(SinusoidalPositions):
         return super().embed(num_positions, start + 2)
 
 
-def sinusoids(places: Tensor, embed_dim: int) -> Tensor:
-    """Return the waves [N, D] at places [N]: sines in the first half, cosines in the second."""
+def sinusoids(positions: Tensor, embed_dim: int) -> Tensor:
+    """Return the waves [N, D] at positions [N]: sines in the first half, cosines in the second."""
     half = (embed_dim + 1) // 2
-    rates = torch.arange(half, device=places.device) * (-math.log(10000.0) / max(half - 1, 1))
-    angles = places[:, None] * rates.exp()[None, :]
+    rates = torch.arange(half, device=positions.device) * (-math.log(10000.0) / max(half - 1, 1))
+    angles = positions[:, None] * rates.exp()[None, :]
     return torch.cat([angles.sin(), angles.cos()], dim=1)[:, :embed_dim]
 
 
 @position_schemes.register("learned")
 class LearnedPositions(PositionScheme):
-    """One learned vector a position, up to a fixed number of positions.
+    """One learned vector for each position, up to a fixed number of positions.
 
     Reference: Gehring et al. 2017, "Convolutional sequence to sequence learning", section 3.1.
     """
@@ -228,24 +210,23 @@ class LearnedPositions(PositionScheme):
 
 
 class JoinedPositions(PositionScheme):
-    """Several schemes at once: their vectors are added.
-
-    Args:
-        schemes: two or more.
+    """Sum of several schemes: their vectors are added.
 
     Raises:
-        ConfigError: more than one has a bias, or more than one turns queries and keys.
+        ConfigError: more than one has a bias, or more than one rotates queries and keys.
     """
 
     def __init__(self, schemes: Sequence[PositionScheme]) -> None:
         super().__init__(schemes[0].config)
+        # Refuse two schemes that act on the same place.
         kinds = [type(scheme) for scheme in schemes]
         if sum(kind.bias is not PositionScheme.bias for kind in kinds) > 1:
             raise ConfigError("only one of several position schemes can add a bias to the scores")
         if sum(kind.rotation is not PositionScheme.rotation for kind in kinds) > 1:
-            raise ConfigError("only one of several position schemes can turn queries and keys")
+            raise ConfigError("only one of several position schemes can rotate queries and keys")
         self.schemes = cast(Sequence[PositionScheme], nn.ModuleList(schemes))
         self.needs_scores = any(scheme.needs_scores for scheme in schemes)
+        # The shortest limit holds.
         limits = [scheme.max_positions for scheme in schemes]
         self.max_positions = min((n for n in limits if n is not None), default=None)
 
@@ -276,11 +257,11 @@ def kinds_of(names: str) -> list[type[PositionScheme]]:
 
 
 def build_positions(names: str, config: PositionConfig) -> PositionScheme:
-    """Return the scheme of such a text, or of a single name.
+    """Return the scheme of a name, or of a text such as ``sinusoidal+t5``.
 
     Raises:
-        ConfigError: one is not registered, does not fit, or several do the same to queries and
-            keys, or to their scores.
+        ConfigError: a scheme is not registered or does not fit, or two schemes rotate queries and
+            keys or add a bias.
 
     Example:
         >>> config = PositionConfig(embed_dim=4, num_heads=1, causal=False, max_positions=8)

@@ -1,4 +1,4 @@
-"""Position schemes that act inside self-attention: rotary, ALiBi and T5's relative buckets."""
+"""Position schemes inside self-attention: rotary, ALiBi and T5's relative buckets."""
 
 import math
 from bisect import bisect_left
@@ -19,10 +19,10 @@ T5_MAX_DISTANCE = 128
 
 @position_schemes.register("rotary")
 class RotaryPositions(PositionScheme):
-    """Queries and keys are turned by angles that grow with the position.
+    """Rotation of queries and keys by angles that grow with the position.
 
-    Channel c and channel c + d/2 of a head of width d are a plane, turned by the position times
-    10000^(-2c/d); so a score depends on the distance of query and key only. They are turned after
+    Channels c and c + d/2 of a head of width d form a plane, rotated by the position times
+    10000^(-2c/d); so a score depends on the distance of query and key only. The rotation follows
     the mechanism's own maps, such as a norm.
 
     Raises:
@@ -50,7 +50,7 @@ class RotaryPositions(PositionScheme):
 
 
 class DistanceBias(PositionScheme):
-    """A bias of the scores that depends on the distance from key to query alone."""
+    """Base class of biases that depend on the distance from key to query alone."""
 
     needs_scores = True
 
@@ -60,6 +60,7 @@ class DistanceBias(PositionScheme):
 
     def bias(self, visibility: Visibility) -> ScoreBias:
         """See :meth:`PositionScheme.bias`."""
+        # A table for all offsets between two tokens of the longest sequence.
         longest = visibility.longest
         queries, keys = visibility.query_positions(), visibility.key_positions()
         offsets = torch.arange(1 - longest, longest, device=queries.device)
@@ -68,11 +69,11 @@ class DistanceBias(PositionScheme):
 
 @position_schemes.register("alibi")
 class AlibiPositions(DistanceBias):
-    """Scores fall linearly with the distance, each head with a fixed slope of its own.
+    """A bias that falls linearly with the distance, with a fixed slope for each head.
 
-    The slopes are 2^(-8h/H) for h = 1 .. H; if H is no power of two, those of the largest power of
-    two below it and then every second one of twice that. Where tokens see both sides, the distance
-    counts the same on both.
+    The slopes are 2^(-8h/H) for h = 1 .. H. If H is no power of two, they are those of the largest
+    power of two below it, then every second one of twice that. Where tokens see both sides, the
+    slope is the same on both.
 
     Reference: Press et al. 2022, "Train short, test long", section 3; both sides as in the authors'
     remarks on encoders.
@@ -82,6 +83,7 @@ class AlibiPositions(DistanceBias):
 
     def __init__(self, config: PositionConfig) -> None:
         super().__init__(config)
+        # Slopes of the power of two, then every second one of twice that.
         power = 1 << (config.num_heads.bit_length() - 1)
         slopes = [2 ** (-8 * h / power) for h in range(1, power + 1)]
         slopes += [2 ** (-4 * h / power) for h in range(1, 2 * (config.num_heads - power), 2)]
@@ -94,18 +96,18 @@ class AlibiPositions(DistanceBias):
 
 @position_schemes.register("t5")
 class T5Positions(DistanceBias):
-    """A learned bias a head for each bucket of distances, the same in all layers.
+    """A learned bias for each head and bucket of distances, the same in all layers.
 
-    There are 32 buckets: half of them for single small distances, the others for ranges that widen
-    logarithmically up to 128 tokens; all that is further away shares the last one. Where tokens
-    see both sides, half of the buckets are for keys behind the query.
+    Half of the 32 buckets hold one small distance each, the others ranges that widen
+    logarithmically up to 128 tokens; the last one also holds all larger distances. Where tokens see
+    both sides, half of the buckets are for keys behind the query.
 
     Reference: Raffel et al. 2020, "Exploring the limits of transfer learning", section 2.1.
-    Deviation: the table starts at zero, not at random, so that training starts from no bias.
+    Deviation: the table starts at zero, not at random, so that training starts without a bias.
     """
 
     least_distances: Tensor
-    """Of each bucket of a direction but the first."""
+    """The least distance of each bucket of a direction, without the first bucket."""
 
     def __init__(self, config: PositionConfig) -> None:
         super().__init__(config)
@@ -128,7 +130,7 @@ def _least_distances(num_buckets: int) -> Tensor:
     """Return the least distance of each bucket but the first, int64.
 
     The ranges begin at e (M / e)^(s / r), s = 1 .. r - 1, with e single distances, r ranges and M
-    the largest distance. Powers of whole numbers are exact, where logarithms round borders away.
+    the largest distance. Powers of whole numbers are exact; logarithms would round some borders.
     """
     exact = num_buckets // 2
     ranges = num_buckets - exact

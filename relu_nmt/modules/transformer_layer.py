@@ -1,7 +1,7 @@
 """The transformer layer of encoders, decoders and vision models.
 
-Read from the top: :class:`TransformerLayer` says what happens, :class:`Residual` what is around
-each of its parts, and :mod:`relu_nmt.modules.multihead` what attention is.
+Read from the top: :class:`TransformerLayer` calls attention and the feed-forward network, each in
+a :class:`Residual` with norm and dropout. :mod:`relu_nmt.modules.multihead` has the attention.
 """
 
 from collections.abc import Iterator
@@ -17,8 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from relu_nmt.attention.base import NOTHING, Attention, Need
 from relu_nmt.attention.dropout import Dropout
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.attention.recomputation import second_pass
-from relu_nmt.attention.records import without_records
+from relu_nmt.attention.records import second_pass, without_records
 from relu_nmt.modules import norms
 from relu_nmt.modules.config import TransformerOptions
 from relu_nmt.modules.feed_forward import build_feed_forward
@@ -32,13 +31,13 @@ class LayerConfig:
     """Shape and placement of the parts of a layer.
 
     Args:
-        options: of the model: feed-forward network, norm and dropout.
+        options: options of the model: feed-forward network, norm and dropout.
         embed_dim: width D.
         ffn_dim: inner width of the feed-forward network.
         norm_eps: added to the variance in the norms.
-        normalize_before: norms before the sublayers (pre-norm), not after the sums.
+        normalize_before: put norms before the sublayers (pre-norm), not after the sums.
         drop_path: probability that a sample skips a sublayer.
-        layer_scale: initial value of a gain a channel on the sublayers' outputs; 0: no gains.
+        layer_scale: initial value of one gain a channel on the sublayers' outputs; 0: no gains.
     """
 
     options: TransformerOptions
@@ -50,7 +49,7 @@ class LayerConfig:
     layer_scale: float = 0.0
 
     def make_norm(self) -> nn.Module:
-        """Return a new normalisation of the states."""
+        """Return a new norm of the states."""
         return norms.get(self.options.norm)(self.embed_dim, self.norm_eps)
 
 
@@ -60,11 +59,6 @@ class TransformerLayer(nn.Module):
     The same layer serves encoders and vision models (no cross-attention), decoders with all
     target positions at once, and decoders step by step: x then holds the newest position of every
     beam, and a cache the positions before.
-
-    Args:
-        config: shape and placement of the parts.
-        self_attention: attention among the states.
-        cross_attention: attention to the memory; None without.
 
     Reference: Vaswani et al. 2017, "Attention is all you need", section 3.1.
 
@@ -108,20 +102,23 @@ class TransformerLayer(nn.Module):
         """Map states to states, [B, N, D] each.
 
         Args:
-            x: [B, N, D], all positions; or the newest ones where there is a cache.
+            x: [B, N, D], all positions; with a cache the newest ones.
             visibility: which states each state may see.
-            relative: the position scheme's rotation and bias.
+            relative: rotation and bias of the position scheme.
             memory: [B, S, D], the encoder's states; None without cross-attention, or with a cache.
-            memory_visibility: which of the memory each state may see.
-            cache: keys and values of the positions before and of the memory; it is added to.
+            memory_visibility: which states of the memory each state may see.
+            cache: keys and values of earlier positions and of the memory; it stores the new ones.
         """
+        # Attend to the states.
         residual = self.self_attention_residual
         x = residual.add(x, self.self_attention(residual.before(x), visibility, relative, cache))
+        # Attend to the memory, in decoders.
         if self.cross_attention is not None:
             seen = memory if cache is None else cache
-            assert seen is not None and memory_visibility is not None, "it attends to a memory"
+            assert seen is not None and memory_visibility is not None, "a memory is needed"
             residual = self.cross_attention_residual
             x = residual.add(x, self.cross_attention(residual.before(x), memory_visibility, seen))
+        # Map each state by the feed-forward network.
         residual = self.feed_forward_residual
         return residual.add(x, self.feed_forward(residual.before(x)))
 
@@ -129,11 +126,8 @@ class TransformerLayer(nn.Module):
 class Residual(nn.Module):
     """x + f(norm(x)) (pre-norm) or norm(x + f(x)) (post-norm) around a sublayer f.
 
-    A layer computes ``y = f(residual.before(x))``, then ``residual.add(x, y)``, where y goes
-    through the gains, dropout and stochastic depth.
-
-    Args:
-        config: the layer's settings.
+    A layer computes ``y = f(residual.before(x))``, then ``residual.add(x, y)``, which applies the
+    gains, dropout and stochastic depth to y.
 
     Reference: the gains are LayerScale, Touvron et al. 2021, "Going deeper with image
     transformers", Eq. 4.
@@ -156,21 +150,21 @@ class Residual(nn.Module):
         self.gain = nn.Parameter(torch.full((config.embed_dim,), scale)) if scale else None
 
     def before(self, x: Tensor) -> Tensor:
-        """Return what the sublayer reads of x [B, N, D]."""
+        """Return the input [B, N, D] of the sublayer for states x [B, N, D]."""
         return self.norm(x) if self.normalize_before else x
 
     def add(self, x: Tensor, y: Tensor) -> Tensor:
-        """Add the sublayer's output y [B, N, D] to x [B, N, D]."""
+        """Add the sublayer's output y [B, N, D] to the states x [B, N, D]."""
         if self.gain is not None:
             y = y * self.gain
-        if self.training:  # otherwise nothing is dropped, and in decoding calls cost time
+        if self.training:  # in decoding even calls without effect cost time
             y = self.drop_path(self.dropout(y))
         x = x + y
         return x if self.normalize_before else self.norm(x)
 
 
 class DropPath(Dropout):
-    """Stochastic depth: in training zero a whole sample's branch, and scale the others up.
+    """Stochastic depth: in training zero the branch of whole samples, and scale the others up.
 
     Reference: Huang et al. 2016, "Deep networks with stochastic depth", section 3; the scale is
     applied in training instead of its inverse in evaluation.
@@ -205,30 +199,31 @@ class RMSNorm(nn.RMSNorm):
 
 
 def run_layer(layer: nn.Module, inputs: tuple[Any, ...], recompute: bool) -> Tensor:
-    """Return the layer's output; with ``recompute`` its inputs are all that backward keeps.
+    """Return the layer's output; with ``recompute`` keep only its inputs for the backward pass.
 
-    Dropout repeats its random numbers, and modules with a state stay as they were
-    (:func:`~relu_nmt.attention.recomputation.second_pass`). What attention records, such as the
-    differentiable row statistics of the regulariser, is recorded in the first pass, and computed
-    once more with the rest, since the second pass must ask for what the first one asked for.
+    The backward pass then runs the layer a second time. Dropout repeats its random numbers, and
+    modules keep their state (:func:`~relu_nmt.attention.records.second_pass`). Only the first pass
+    leaves records of attention, but the second computes the same row statistics again.
 
     Args:
-        layer: gives one tensor.
+        layer: returns one tensor.
         inputs: its arguments.
-        recompute: save memory at the price of a second pass; only in training, with gradients.
+        recompute: save memory for the time of a second pass; only in training, with gradients.
 
     Reference: Chen et al. 2016, "Training deep nets with sublinear memory cost", section 3.
     """
     if not (recompute and layer.training and torch.is_grad_enabled()):
         return layer(*inputs)
+    # Ask in the second pass for the results of the first.
     needs: dict[Attention, Need] = {}
 
     def same_need(
         module: Attention, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Note in the first pass, after the recorders' hooks, what to ask for in the second."""
+        """Remember the need of the first pass, after the recorders' hooks, for the second."""
         return args, {**kwargs, "need": needs.setdefault(module, kwargs.get("need", NOTHING))}
 
+    # Contexts of the two passes, with these hooks.
     @contextmanager
     def hooked(*around: AbstractContextManager[None]) -> Iterator[None]:
         with ExitStack() as stack:

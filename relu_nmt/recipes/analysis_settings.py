@@ -5,7 +5,7 @@ from relu_nmt.config import REQUIRED, group, like, option, settings
 from relu_nmt.config.files import READ, Files
 from relu_nmt.config.shared import CommonOptions, PrecisionOptions
 from relu_nmt.data.data_folder import DATA_FILES
-from relu_nmt.data.groups import SINGLE_SENTENCES, DocumentConfig
+from relu_nmt.data.documents import SINGLE_SENTENCES, DocumentConfig
 from relu_nmt.errors import ConfigError
 from relu_nmt.recipes.translation_settings import ModelOptions
 
@@ -18,7 +18,7 @@ def _places(text: str) -> tuple[str, ...]:
 
 @settings
 class AnalyzedModelOptions(PrecisionOptions):
-    """Which models are shown side by side."""
+    """Models to show side by side."""
 
     path: tuple[str, ...] = option(
         (),
@@ -29,7 +29,7 @@ class AnalyzedModelOptions(PrecisionOptions):
     )
     names: tuple[str, ...] = option(
         (),
-        "what to call them, as many; by default what tells their paths apart",
+        "names of the checkpoints, one each; by default the parts in which their paths differ",
         metavar="NAME,NAME,...",
         needs="path",
     )
@@ -40,7 +40,7 @@ class AnalyzedModelOptions(PrecisionOptions):
 
 @settings
 class AnalyzedDataOptions:
-    """Which sentences they are shown, and which of these are drawn."""
+    """Sentences to analyse, and those to draw."""
 
     no_progress_bar: bool = like(CommonOptions, "no_progress_bar")
     gen_subset: str = like(
@@ -71,8 +71,8 @@ class AnalyzedDataOptions:
     )
     places: tuple[str, ...] = option(
         LAST_LAYERS,
-        "of which layers, or heads, to draw them: SLOT.LAYER for the mean of the heads and each of "
-        "them, SLOT.LAYER.HEAD; LAYER from 0, -1 is the last",
+        "layers or heads to draw: SLOT.LAYER for the mean of the heads and for each head, "
+        "SLOT.LAYER.HEAD for one; LAYER from 0, -1 is the last",
         metavar="PLACE,PLACE,...",
         parse=_places,
         needs="path",
@@ -102,17 +102,17 @@ class AnalysisSettings:
     )
     output: str = option(
         REQUIRED,
-        "page to write, report.html; its CSV files go beside it",
+        "page to write, report.html; its CSV files are written beside it",
         files=Files(written=True, beside=r"STEM_\w+\.csv"),
     )
 
     def check(self) -> None:
-        """See that there is something to show, and a name for each."""
+        """Check that there is something to show, and a name for each checkpoint."""
         paths, names = self.models.path, self.models.names
         if not paths and not self.log:
             raise ConfigError("nothing to analyse: give --path with checkpoints, or --log")
         if paths and self.data is None:
-            raise ConfigError("--path needs a data folder, whose sentences the models are shown")
+            raise ConfigError("--path needs a data folder, whose sentences the models read")
         if self.data is not None and not paths:
             raise ConfigError(f"data {self.data}: give --path with the checkpoints to analyse")
         if names and len(names) != len(paths):

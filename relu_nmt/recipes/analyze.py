@@ -1,4 +1,4 @@
-"""What models attend to, and how they were trained: one page for several checkpoints."""
+"""Analyse attention and training of several checkpoints, and write one page."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -7,8 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from relu_nmt.applications.analysis.branches import BranchStatistics
-from relu_nmt.applications.analysis.memories import MemoryStatistics
+from relu_nmt.applications.analysis.memories import BranchStatistics, MemoryStatistics
 from relu_nmt.applications.analysis.report import (
     AnalysisReport,
     AnalyzedModel,
@@ -17,8 +16,8 @@ from relu_nmt.applications.analysis.report import (
 )
 from relu_nmt.applications.analysis.weights import Numbers, WeightStatistics
 from relu_nmt.attention.spec import SLOTS, AttentionPlace
-from relu_nmt.data.groups import SINGLE_SENTENCES
-from relu_nmt.data.split import sentence_numbers
+from relu_nmt.data.documents import SINGLE_SENTENCES
+from relu_nmt.data.groups import sentence_numbers
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io.progress_bar import hidden_progress, progress_bar
 from relu_nmt.recipes.analysis_settings import AnalysisSettings as Settings
@@ -38,17 +37,17 @@ from relu_nmt.translation.search.translations import SourceSentence, check_lengt
 from relu_nmt.translator import Translator
 
 AT_ONCE = 1000
-"""Sentences or groups that are read, sorted by length and analysed before the next ones."""
+"""Most sentences or groups to read, sort by length and analyse before the next ones."""
 
 
 @dataclass(frozen=True)
 class AnalysisResult:
-    """What was written, and what is in it.
+    """Written files, and the numbers in them.
 
     Args:
         report: the page.
         csv_files: the files beside it.
-        data: their numbers.
+        data: the numbers.
     """
 
     report: Path
@@ -60,15 +59,16 @@ def run(settings: Settings, *, progress: bool = True) -> AnalysisResult:
     """Analyse checkpoints on sentences or documents, and write the page and its CSV files.
 
     Args:
-        settings: which models, on what, and what is drawn.
-        progress: print what is written, and show how far it is.
+        settings: models, data and drawings.
+        progress: print the names of the files, and show a progress bar.
 
     Raises:
         ConfigError: a place that a model does not have, or a setting that does not fit.
-        CheckpointError: a checkpoint is missing, damaged, or of no translation model.
+        CheckpointError: a checkpoint is missing, damaged, or not a translation model.
         DataError: the split is missing, source-only, or without document boundaries, a log cannot
             be read, or a file cannot be written.
     """
+    # Read the courses of training before the long part.
     page = Path(settings.output)
     paths = settings.models.path
     check_writable("--output", settings.output)
@@ -78,6 +78,7 @@ def run(settings: Settings, *, progress: bool = True) -> AnalysisResult:
         data = AnalysisReport(courses=courses)
         if paths:
             data = _Analyzer(settings, names).run(courses)
+    # Write the page and its CSV files.
     texts = data.csv_files()
     files = [page.with_name(f"{page.stem}_{name}.csv") for name in texts]
     for file, text in zip(files, texts.values(), strict=True):
@@ -89,7 +90,7 @@ def run(settings: Settings, *, progress: bool = True) -> AnalysisResult:
 
 
 def _courses(settings: Settings, names: Sequence[str]) -> list[Course]:
-    """Return the courses of the trainings of the checkpoints, where they are, and of the logs."""
+    """Return the courses of training of the checkpoints, if recorded, and of the logs."""
     found: dict[Path, Course] = {}
     for path, name in zip(settings.models.path, names, strict=True):
         results = Path(path).with_name(FILE_NAME)
@@ -101,11 +102,11 @@ def _courses(settings: Settings, names: Sequence[str]) -> list[Course]:
 
 
 class _Analyzer:
-    """Shows the sentences to the models.
+    """Runs the models on the sentences. Methods take the ``index`` of a model.
 
     Args:
-        settings: all of them.
-        names: of the checkpoints.
+        settings: all settings of the recipe.
+        names: names of the checkpoints.
     """
 
     def __init__(self, settings: Settings, names: Sequence[str]) -> None:
@@ -123,11 +124,11 @@ class _Analyzer:
         first = self._splits[0]
         if first.target is None:
             raise DataError(
-                f"split {subset}: source-only data; what models attend to is measured as they read "
-                "the references"
+                f"split {subset}: source-only data; attention is measured while the models read "
+                "the references; analyse a split that has them"
             )
         self._unit = "sentences" if limit in (None, SINGLE_SENTENCES) else "groups"
-        # The same for all models, even if some have separators, which count as tokens.
+        # Use the groups of the first model for all, although separators count as tokens.
         self._groups = first.groups(() if limit is None else (limit,))
         for number in self._options.examples:
             if number >= len(self._groups):
@@ -141,12 +142,13 @@ class _Analyzer:
         }
 
     def run(self, courses: Sequence[Course]) -> AnalysisReport:
-        """Return what is found."""
+        """Return the analysis of all models, with the examples."""
+        # Choose sentences at equal distances.
         number, total = self._options.sample or len(self._groups), len(self._groups)
         chosen = np.arange(total)
         if number < total:
             chosen = np.linspace(0, total - 1, number).round().astype(np.int64)
-        models = [self._analyze(which, chosen) for which in range(len(self._paths))]
+        models = [self._analyze(index, chosen) for index in range(len(self._paths))]
         examples = [self._example(number) for number in self._options.examples]
         every = "all" if len(chosen) == total else f"{len(chosen):,} of"
         facts = {"data": self._splits[0].stem, "read": f"{every} {total:,} {self._unit}"}
@@ -156,39 +158,40 @@ class _Analyzer:
             )
         return AnalysisReport(models, examples, courses, facts)
 
-    def _pair(self, which: int, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return a sentence or group as a model reads it."""
-        source, target = self._splits[which].joined(self._groups.sentences(number))
+    def _pair(self, index: int, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the source and target ids of a sentence or group for a model."""
+        source, target = self._splits[index].joined(self._groups.sentences(number))
         assert target is not None, "source-only data is refused at the start"
-        check_lengths([SourceSentence(source)], self._translators[which].max_source_positions)
+        check_lengths([SourceSentence(source)], self._translators[index].max_source_positions)
         return source, target
 
-    def _numbers(self, which: int, number: int) -> Numbers | None:
-        """Return the number of the sentence of each token of a group."""
+    def _numbers(self, index: int, number: int) -> Numbers | None:
+        """Return the sentence number of each source and target token; None for one sentence."""
         if self._unit == "sentences":
             return None
-        split, sentences = self._splits[which], self._groups.sentences(number)
-        separated = self._translators[which].task.separators is not None
+        split, sentences = self._splits[index], self._groups.sentences(number)
+        separated = self._translators[index].task.separators is not None
         assert split.target_sizes is not None
         return (
             sentence_numbers(split.source_sizes[sentences], separated),
             sentence_numbers(split.target_sizes[sentences], separated),
         )
 
-    def _analyze(self, which: int, chosen: np.ndarray) -> AnalyzedModel:
-        """Return what is found of one model."""
-        translator, name = self._translators[which], self._names[which]
+    def _analyze(self, index: int, chosen: np.ndarray) -> AnalyzedModel:
+        """Return the analysis of one model."""
+        translator, name = self._translators[index], self._names[index]
         task, config = translator.task, translator.models[0].config
         dictionaries = task.source_dictionary, task.target_dictionary
         weights, memories = WeightStatistics(translator.ensemble, dictionaries), None
         branches = BranchStatistics(translator.ensemble)
-        with suppress(ConfigError):  # if they are no memories, the page says so
+        with suppress(ConfigError):  # the page reports networks that are no memories
             memories = MemoryStatistics(translator.ensemble)
+        # Read some sentences at a time, with all statistics.
         with progress_bar(f"analyse {name}", len(chosen), self._unit) as advance:
             for start in range(0, len(chosen), AT_ONCE):
                 part = chosen[start : start + AT_ONCE].tolist()
-                pairs = [self._pair(which, number) for number in part]
-                numbers = [own for n in part if (own := self._numbers(which, n)) is not None]
+                pairs = [self._pair(index, number) for number in part]
+                numbers = [own for n in part if (own := self._numbers(index, n)) is not None]
                 sides = [source for source, _ in pairs], [target for _, target in pairs]
                 weights.add(*sides, numbers or None, advance)
                 branches.add(*sides)
@@ -196,7 +199,7 @@ class _Analyzer:
                     memories.add(*sides)
         return AnalyzedModel(
             name,
-            self._paths[which],
+            self._paths[index],
             {slot: config.attention_of(slot) for slot in SLOTS},
             config.feed_forward,
             weights.without_weights,
@@ -210,12 +213,13 @@ class _Analyzer:
         figures = []
         for text, places in self._places.items():
             found = {
-                self._names[which]: self._map(which, number, place)
-                for which, place in enumerate(places)
+                self._names[index]: self._map(index, number, place)
+                for index, place in enumerate(places)
                 if place is not None
             }
             if not found:
                 continue
+            # Draw the mean of the heads, and each head.
             place = AttentionPlace.parse(text)
             name = SLOT_NAMES[place.slot]
             layer = "last layer" if place.layer == -1 else f"layer {place.layer}"
@@ -226,20 +230,20 @@ class _Analyzer:
         task, (source, target) = self._translators[0].task, self._pair(0, number)
         return Example(number, task.source_tokens(source), task.target_tokens(target), figures)
 
-    def _map(self, which: int, number: int, place: AttentionPlace) -> SentenceMap:
-        translator, (source, target) = self._translators[which], self._pair(which, number)
+    def _map(self, index: int, number: int, place: AttentionPlace) -> SentenceMap:
+        translator, (source, target) = self._translators[index], self._pair(index, number)
         words = SourceSentence(source, translator.task.source_dictionary.symbols_of(source))
         found = translator.attention_at(place, words, target)
-        of_source, of_target = self._numbers(which, number) or (None, None)
+        of_source, of_target = self._numbers(index, number) or (None, None)
         queries = of_source if place.slot == "encoder" else of_target
         return SentenceMap(found, queries, of_target if place.slot == "decoder" else of_source)
 
 
 def _weights_at(translator: Translator, place: AttentionPlace) -> AttentionPlace | None:
-    """Return the place; None if the attention there has no weights.
+    """Return the place; None if its attention has no weights.
 
     Raises:
-        ConfigError: there is no such layer or head.
+        ConfigError: no such layer or head.
     """
     model = single_model(translator.ensemble)
     if not attention_of(model, place.slot, place.layer).capabilities.weights:

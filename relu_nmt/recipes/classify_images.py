@@ -12,10 +12,10 @@ from relu_nmt.vision.loading import BATCH_SIZE
 
 
 class Classified(list[dict[str, float]]):
-    """The probabilities of classes for each picture, empty for one that cannot be read.
+    """The probabilities of classes for each picture; empty if the picture cannot be read.
 
     Attributes:
-        errors: what is wrong with the pictures that cannot be read, by their paths.
+        errors: the errors of pictures that cannot be read, by path.
     """
 
     def __init__(self) -> None:
@@ -31,11 +31,11 @@ class Classified(list[dict[str, float]]):
 def run(settings: Settings, *, progress: bool = True) -> Classified:
     """Classify pictures, and return the probabilities of the likeliest classes of each.
 
-    A picture that cannot be read is named on standard error, and the others are classified.
+    A picture that cannot be read is reported on standard error, and the others are classified.
 
     Args:
-        settings: the checkpoint, the pictures and what to print.
-        progress: print, on standard output batch by batch, or at the end as JSON.
+        settings: the checkpoint, the pictures and the output.
+        progress: print on standard output, batch by batch, or at the end as JSON.
 
     Raises:
         CheckpointError: the checkpoint is missing or damaged, or cannot work at this image size.
@@ -44,9 +44,11 @@ def run(settings: Settings, *, progress: bool = True) -> Classified:
     options = settings.options
     classifier = load_classifier(settings.path, settings.model, options.image_size)
     found, remaining, values = Classified(), iter(settings.images), list[dict[str, Any]]()
+    # Classify batch by batch, and print each result at once.
     while chunk := list(itertools.islice(remaining, BATCH_SIZE)):
         errors: list[DataError] = []
         results = classifier.classify(chunk, options.top_k, damaged=errors.append)
+        # Errors come in the order of the pictures without classes.
         damaged = [image for image, classes in zip(chunk, results, strict=True) if not classes]
         own = dict(zip(damaged, map(str, errors), strict=False))
         for image, classes in zip(chunk, results, strict=True):
@@ -60,6 +62,7 @@ def run(settings: Settings, *, progress: bool = True) -> Classified:
         found.errors |= own
         if progress and own:
             print("\n".join(own.values()), file=sys.stderr)
+    # Print all as JSON, and the number of failures.
     if progress and options.json:
         print(json.dumps(values, indent=1, ensure_ascii=False))
     if progress and len(settings.images) > 1 and found.errors:

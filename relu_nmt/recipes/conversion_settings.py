@@ -1,11 +1,11 @@
-"""Settings of the recipes that read and write models of other toolkits."""
+"""Settings of the recipes that read or write models of other toolkits."""
 
 from relu_nmt.config import REQUIRED, like, option, settings
 from relu_nmt.config.files import READ, WRITTEN, Files
 from relu_nmt.config.shared import CommonOptions
 from relu_nmt.data.data_folder import DATA_FILES
 from relu_nmt.errors import ConfigError
-from relu_nmt.tokenization.preprocess_config import PreprocessConfig
+from relu_nmt.recipes.preprocess_settings import PreprocessSettings
 
 MARIAN_NAMES = (
     r"model\.safetensors|pytorch_model\.bin|(tokenizer_)?config\.json|vocab\.json"
@@ -15,49 +15,49 @@ MARIAN_NAMES = (
 
 @settings
 class ImportFairseqSettings:
-    """All settings of :mod:`relu_nmt.recipes.import_fairseq`.
-
-    Raises:
-        ConfigError: settings that contradict each other, or no consent.
-    """
+    """All settings of :mod:`relu_nmt.recipes.import_fairseq`."""
 
     checkpoint: str = option(
         REQUIRED, "checkpoint of fairseq", metavar="MODEL.pt", positional=True, files=READ
     )
     data: str = option(
         REQUIRED,
-        "data folder that the model was trained on; its dictionaries are enough",
+        "data folder of the model's training, or its dictionaries alone",
         metavar="DIR",
         files=DATA_FILES,
     )
     output: str = option(REQUIRED, "checkpoint to write", files=WRITTEN)
     trust_pickle: bool = option(
         False,
-        "read the file, which is a pickle: nothing that it names is called, but a file made to "
-        "do harm may yet find a way",
+        "read the file, a pickle: the reader calls no function in it, but a malicious file may "
+        "still do harm",
     )
     tokenizer: str = like(
-        PreprocessConfig,
+        PreprocessSettings,
         "tokenizer",
         "none",
-        "how the training text was tokenised, so that the model takes raw text",
+        "tokeniser of the training text, so that the model takes raw text",
     )
-    lowercase: bool = like(PreprocessConfig, "lowercase", False, "it was lower-cased")
-    subword: str = like(PreprocessConfig, "subword", "none", "how its words were split")
+    lowercase: bool = like(PreprocessSettings, "lowercase", False, "the text was lower-cased")
+    subword: str = like(PreprocessSettings, "subword", "none", "method that split its words")
     subword_model: str | None = like(
-        PreprocessConfig,
+        PreprocessSettings,
         "subword_model",
         None,
-        "codes of subword-nmt, or a model of SentencePiece, which split them",
+        "codes of subword-nmt or model of SentencePiece that split the words",
         needs=("subword", "subword-nmt", "sentencepiece"),
     )
 
     def check(self) -> None:
-        """Ask for consent, and for the model that splits words."""
+        """Check that the user trusts the file and gives the subword model.
+
+        Raises:
+            ConfigError: ``--trust-pickle`` or ``--subword-model`` is missing.
+        """
         if not self.trust_pickle:
             raise ConfigError(
                 f"{self.checkpoint}: checkpoints of fairseq are pickles, which may do harm when "
-                "read; if you trust those who made it, give --trust-pickle"
+                "read; if you trust the author of this one, give --trust-pickle"
             )
         if self.subword in ("subword-nmt", "sentencepiece") and self.subword_model is None:
             raise ConfigError(f"--subword {self.subword}: give its --subword-model, too")
@@ -80,7 +80,7 @@ class ImportMarianSettings:
         CommonOptions,
         "target_lang",
         None,
-        "the language to translate into, of a model of several: fra, if its vocabulary has >>fra<<",
+        "target language, for a model of several: fra if the vocabulary has >>fra<<",
     )
 
 
@@ -93,9 +93,9 @@ class ConvertSettings:
     )
     to: str = option(
         "checkpoint",
-        "checkpoint: one for decoding alone, without what the optimiser needs, a third as large; "
-        "ctranslate2: for its fast translation of softmax models; onnx: for any runtime, of more "
-        "models",
+        "checkpoint: for decoding alone, without the optimiser's state, a third of the size; "
+        "ctranslate2: fast translation, for softmax attention; onnx: for many runtimes, and for "
+        "more models",
         choices=("checkpoint", "ctranslate2", "onnx"),
     )
     output: str = option(

@@ -1,4 +1,4 @@
-"""Write a model for other programs, or for decoding alone."""
+"""Write a model in the form of another program, or for decoding alone."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,23 +7,18 @@ from pathlib import Path
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io.safe_write import remove_abandoned, replacing
 from relu_nmt.recipes.conversion_settings import ConvertSettings as Settings
-from relu_nmt.recipes.output_checkpoint import output_path
-from relu_nmt.recipes.output_files import check_writable, target_of
+from relu_nmt.recipes.output_files import check_writable, output_path, target_of
 from relu_nmt.training.checkpoint import load_checkpoint, read_metadata, save_checkpoint
 from relu_nmt.translation.loading import load_model
 from relu_nmt.vision.loading import TASK_NAME, ImageClassifier
 
 
 def run(settings: Settings, *, progress: bool = True) -> Path:
-    """Write a checkpoint in another form.
-
-    Args:
-        settings: the checkpoint, the form, and where to.
-        progress: print on standard output what was written.
+    """Write a checkpoint in another form; return the path of the output.
 
     Raises:
-        CheckpointError: the checkpoint is damaged, or the form has no such model.
-        ConfigError: the output is a folder that is there already, or has a wrong name.
+        CheckpointError: the checkpoint is damaged, or the form does not support its model.
+        ConfigError: the output is an existing folder, or has a wrong name.
         DataError: the output cannot be written, or replaces a checkpoint of another kind.
         MissingExtraError: the form needs a package that is not installed.
     """
@@ -31,6 +26,7 @@ def run(settings: Settings, *, progress: bool = True) -> Path:
     if settings.to == "checkpoint":
         check_writable("--output", settings.output)
         output = output_path(settings.output, read_metadata(settings.checkpoint).get("task"))
+        # Leave out the state of the optimiser.
         checkpoint = load_checkpoint(settings.checkpoint)
         checkpoint.metadata.pop("training_state", None)
         save_checkpoint(target_of(output), checkpoint)
@@ -40,7 +36,16 @@ def run(settings: Settings, *, progress: bool = True) -> Path:
         with new_folder(output) as folder:
             save_ctranslate2(load_model(settings.checkpoint), folder)
     else:
-        _save_onnx(settings.checkpoint, output)
+        from relu_nmt.applications.conversion.onnx import save_image_onnx, save_onnx
+
+        # The metadata name the kind of the model.
+        task = read_metadata(settings.checkpoint).get("task")
+        with new_folder(output) as folder:
+            if isinstance(task, dict) and task.get("name") == TASK_NAME:
+                classifier = ImageClassifier.from_checkpoint(settings.checkpoint, "cpu")
+                save_image_onnx(classifier, folder)
+            else:
+                save_onnx(load_model(settings.checkpoint), folder)
     if progress:
         files = [output] if output.is_file() else list(output.iterdir())
         size = sum(file.stat().st_size for file in files)
@@ -48,25 +53,15 @@ def run(settings: Settings, *, progress: bool = True) -> Path:
     return output
 
 
-def _save_onnx(checkpoint: str, output: Path) -> None:
-    from relu_nmt.applications.conversion.onnx import save_image_onnx, save_onnx
-
-    task = read_metadata(checkpoint).get("task")
-    with new_folder(output) as folder:
-        if isinstance(task, dict) and task.get("name") == TASK_NAME:
-            save_image_onnx(ImageClassifier.from_checkpoint(checkpoint, "cpu"), folder)
-        else:
-            save_onnx(load_model(checkpoint), folder)
-
-
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """Give a folder to write to, which becomes ``path`` when the block succeeds.
+    """Yield a temporary folder that is renamed to ``path`` when the block succeeds.
 
     Raises:
-        ConfigError: there is something under this name.
-        DataError: it cannot be made, or written to.
+        ConfigError: ``path`` exists already.
+        DataError: the folder cannot be made, or written to.
     """
+    # Remove temporary folders of killed runs.
     if path.parent.is_dir():
         remove_abandoned(path.parent)
     if path.exists():

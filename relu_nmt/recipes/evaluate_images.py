@@ -34,18 +34,18 @@ TOP = 5
 
 @dataclass(frozen=True)
 class Accuracy:
-    """How often a classifier is right on a set of images.
+    """The accuracy of a classifier on a set of images.
 
     Args:
         set: name of the set.
         data: folder or file of its images.
-        image_size: height and width that the model read, in pixels.
+        image_size: height and width of the model's input, in pixels.
         images: number of images.
-        top1: percent whose class has the highest score.
-        top5: percent whose class is among the five with the highest scores; None if there are no
-            more than five.
-        seconds: time that it took.
-        damaged: images that could not be decoded and are not counted.
+        top1: percent of images whose class has the highest score.
+        top5: percent whose class has one of the five highest scores; None with five classes or
+            fewer.
+        seconds: time of the evaluation.
+        damaged: number of images that could not be decoded and are not counted.
     """
 
     set: str
@@ -66,10 +66,10 @@ class Accuracy:
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """All that was found.
+    """The accuracies of each set at each size.
 
     Args:
-        accuracies: of each set, at each size.
+        accuracies: in the order of the evaluation.
         absent: classes of ``--classes`` that the model does not have.
     """
 
@@ -77,58 +77,45 @@ class EvaluationResult:
     absent: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Candidates:
-    """The classes to choose among.
+def candidates(
+    classes: Sequence[str], checkpoint: str, file: str | None, known: Collection[str]
+) -> tuple[tuple[str, ...], torch.Tensor]:
+    """Return the classes to choose among: those in a file, or all classes of the model.
 
     Args:
-        names: of all that are asked for.
-        outputs: int64 [K], the model's outputs for those that it has.
-        absent: those that it does not have.
-        origin: who names them, for messages.
+        classes: of the model.
+        checkpoint: path of the model.
+        file: a class a line; text after a space is a remark, unless the whole line is a class of
+            the model or the images.
+        known: the classes of the images.
+
+    Returns:
+        the names, those that the model has first; and int64 [K], the indices of its outputs for
+        the first K names.
+
+    Raises:
+        DataError: the file cannot be read, or has none of the model's classes.
     """
-
-    names: tuple[str, ...]
-    outputs: torch.Tensor
-    absent: tuple[str, ...]
-    origin: str
-
-    @classmethod
-    def among(
-        cls, classes: Sequence[str], checkpoint: str, file: str | None, known: Collection[str]
-    ) -> "Candidates":
-        """Return the classes that a file names, or all.
-
-        Args:
-            classes: the model's.
-            checkpoint: its path.
-            file: a class a line; what follows a space is a remark, unless the model or the images
-                have a class of the whole name.
-            known: the classes of the images.
-
-        Raises:
-            DataError: the file cannot be read, or names none of the model's classes.
-        """
-        number = {composed(name): index for index, name in enumerate(classes)}
-        if file is None:
-            return cls(tuple(classes), torch.arange(len(classes)), (), checkpoint)
-        lines = [composed(line.strip()) for line in read_lines(file)]
-        whole = {*number, *known}
-        found = [line if line in whole else line.split()[0] for line in lines if line]
-        # Those that the model has come first, in the order of its outputs that are read.
-        present = [name for name in dict.fromkeys(found) if name in number]
-        absent = [name for name in dict.fromkeys(found) if name not in number]
-        if not present:
-            raise DataError(f"--classes {file}: none of its lines is a class of {checkpoint}")
-        outputs = torch.tensor([number[name] for name in present])
-        return cls((*present, *absent), outputs, tuple(absent), f"--classes {file}")
+    number = {composed(name): index for index, name in enumerate(classes)}
+    if file is None:
+        return tuple(classes), torch.arange(len(classes))
+    # Read the file, and cut off remarks.
+    lines = [composed(line.strip()) for line in read_lines(file)]
+    whole = {*number, *known}
+    found = dict.fromkeys(line if line in whole else line.split()[0] for line in lines if line)
+    # Put the classes of the model first, in the order of its outputs that are returned.
+    present = [name for name in found if name in number]
+    if not present:
+        raise DataError(f"--classes {file}: none of its lines is a class of {checkpoint}")
+    outputs = torch.tensor([number[name] for name in present])
+    return (*present, *(name for name in found if name not in number)), outputs
 
 
 def run(settings: Settings, *, progress: bool = True) -> EvaluationResult:
     """Evaluate a classifier.
 
     Args:
-        settings: the checkpoint, the images and how to evaluate.
+        settings: the checkpoint, the images and the evaluation.
         progress: print the results on standard output, and progress bars on standard error.
 
     Raises:
@@ -137,25 +124,33 @@ def run(settings: Settings, *, progress: bool = True) -> EvaluationResult:
         DataError: images are missing, damaged or of other classes; a file cannot be read or
             written.
     """
+    # Open the images.
     options = settings.options
     check_writable("--results", options.results)
     sets = evaluation_sets(options.data)
     known = {name for images in sets.values() for name in images.classes}
+    origin = settings.path if options.classes is None else f"--classes {options.classes}"
     found: list[Accuracy] = []
     if progress:
         say_left_out(sets.values())
+    # Evaluate at each size, on each set.
     with hidden_progress(not progress):
         for size in options.image_sides:
             classifier = load_classifier(settings.path, settings.model, size)
-            candidates = Candidates.among(classifier.classes, settings.path, options.classes, known)
-            if progress and not found:
-                _say_absent(candidates.absent)
+            names, outputs = candidates(classifier.classes, settings.path, options.classes, known)
+            absent = names[len(outputs) :]
+            if progress and not found and absent:
+                print(
+                    f"the model does not have {len(absent):,} of the classes, whose images count "
+                    f"as wrong: {some_of(absent)}"
+                )
             for name, images in sets.items():
-                images = with_classes_of(images, candidates.names, candidates.origin)
-                found.append(accuracy(name, images, classifier, candidates.outputs, options))
+                images = with_classes_of(images, names, origin)
+                found.append(accuracy(name, images, classifier, outputs, options))
                 if progress:
                     print(found[-1], flush=True)
-    result = EvaluationResult(tuple(found), candidates.absent)
+    # Write the results.
+    result = EvaluationResult(tuple(found), absent)
     if options.results is not None:
         values = {"settings": to_dict(settings, stored_only=True), **dataclasses.asdict(result)}
         write_results(options.results, values)
@@ -170,28 +165,30 @@ def accuracy(
     outputs: torch.Tensor,
     options: EvaluationOptions,
 ) -> Accuracy:
-    """Return how often the classifier is right on one set.
+    """Return the accuracy of the classifier on one set.
 
     Args:
         name: of the set.
-        images: whose labels count the ``outputs``; another label is never right.
+        images: with labels that are indices into ``outputs``; a label from K on is never right.
         classifier: the model.
-        outputs: int64 [K], which of its outputs to choose among.
-        options: how to read the images.
+        outputs: int64 [K], indices of the outputs to choose among.
+        options: batch size, workers and crop.
 
     Raises:
-        DataError: an image is damaged and not to be left out, or all of them are.
+        DataError: all images are damaged, or one is and damaged images are not skipped.
     """
+    # Count the ranks of the right classes over all images.
     started = time.monotonic()
     transform = classifier.transform.with_eval_ratio(options.eval_crop_ratio)
     damaged = damaged_images(options.skip_damaged_images)
     batches = ImageBatches(images, transform, options.batch_size, damaged=damaged)
     count = min(TOP, len(outputs))
-    right = np.zeros(count, dtype=np.int64)  # by the place of the right class, from the best
+    right = np.zeros(count, dtype=np.int64)  # number of images whose class has rank 1, 2, ...
     for batch in loaded(batches, name, options.num_workers):
         logits = classifier.outputs(batch.images).logits.cpu()
-        best = logits[:, outputs].topk(count).indices
+        best = logits[:, outputs].topk(count).indices  # [B, count]
         right += (best == batch.labels[:, None]).sum(0).numpy()
+    # Damaged images do not count.
     whole = len(images) - (len(damaged) if damaged is not None else 0)
     if not whole:
         raise DataError(f"{images.store.origin}: {name}: all of its images are damaged")
@@ -206,11 +203,3 @@ def accuracy(
         time.monotonic() - started,
         len(images) - whole,
     )
-
-
-def _say_absent(absent: Sequence[str]) -> None:
-    if absent:
-        print(
-            f"the model does not have {len(absent):,} of the classes, whose images count as "
-            f"wrong: {some_of(absent)}"
-        )

@@ -6,8 +6,8 @@ from relu_nmt.config.files import READ, WRITTEN
 from relu_nmt.config.shared import CommonOptions, PrecisionOptions
 from relu_nmt.errors import ConfigError
 from relu_nmt.training.config import RunConfig
-from relu_nmt.vision.config import PreprocessingConfig, check_sides, sides_option
-from relu_nmt.vision.data_config import IMAGES
+from relu_nmt.vision.config import check_sides, sides_option
+from relu_nmt.vision.training_config import IMAGES, PreprocessingConfig
 
 EVALUATION_BATCH = 128
 JOINED_BLOCKS = 4
@@ -23,35 +23,29 @@ _checkpoint = option(
 
 @settings
 class ClassifierOptions(PrecisionOptions, AttentionBackendConfig):
-    """How the classifier computes."""
+    """Device, precision and attention back end of the classifier."""
 
     bf16: bool = like(PrecisionOptions, "bf16", False, "compute in bfloat16; also on the CPU")
 
 
 @settings
-class ReadingOptions:
-    """How images are read."""
+class EvaluationOptions:
+    """The images to evaluate on, and the settings of the evaluation.
+
+    Raises:
+        ConfigError: an image size is malformed.
+    """
 
     no_progress_bar: bool = like(CommonOptions, "no_progress_bar")
     batch_size: int = option(EVALUATION_BATCH, "images of a batch", least=1, metavar="N")
     num_workers: int = like(RunConfig, "num_workers", 1)
     skip_damaged_images: bool = option(
-        False, "go on without images that cannot be decoded; each is named"
+        False, "warn about images that cannot be decoded, and go on without them"
     )
-
-
-@settings
-class EvaluationOptions(ReadingOptions):
-    """On what to evaluate, and how.
-
-    Raises:
-        ConfigError: an image size is none.
-    """
-
     data: tuple[str, ...] = option(
         REQUIRED,
-        "images, as relu-nmt-vision-train takes them, one or more; where train lies beside other "
-        "sets, the others are taken",
+        "images, one or more paths as of relu-nmt-vision-train; if a path has a set train and "
+        "others, the others are taken",
         several=True,
         metavar="DATA",
         positional=True,
@@ -60,8 +54,8 @@ class EvaluationOptions(ReadingOptions):
     )
     image_size: tuple[str, ...] = option(
         (),
-        "bring pictures to this many pixels a side, or this height and width (192x256), instead of "
-        "as many as in training; several with commas",
+        "resize pictures to this many pixels a side, or this height and width (192x256); several "
+        "with commas (default: as in training)",
         metavar="N|YxX",
     )
     eval_crop_ratio: float | None = like(
@@ -72,9 +66,9 @@ class EvaluationOptions(ReadingOptions):
     )
     classes: str | None = option(
         None,
-        "choose among the classes in this file only, one a line (what follows a space is a "
-        "remark, unless it is part of a class's name); images of classes that the model does not "
-        "have count as wrong",
+        "choose only among the classes in this file, one a line (text after a space is a remark, "
+        "unless it is part of a class's name); images of classes that the model does not have "
+        "count as wrong",
         files=READ,
     )
     results: str | None = option(None, "write the results to FILE as JSON", files=WRITTEN)
@@ -84,7 +78,7 @@ class EvaluationOptions(ReadingOptions):
         """The image sizes, each pixels a side or height and width; None: as in training.
 
         Raises:
-            ConfigError: one is none.
+            ConfigError: an image size is malformed.
         """
         if not self.image_size:
             return [None]
@@ -94,17 +88,13 @@ class EvaluationOptions(ReadingOptions):
         ]
 
     def check(self) -> None:
-        """See that image sizes are such."""
+        """Check the image sizes."""
         _ = self.image_sides
 
 
 @settings
 class EvaluateImagesSettings:
-    """All settings of ``relu-nmt-vision-evaluate``.
-
-    Raises:
-        ConfigError: a value out of range.
-    """
+    """All settings of ``relu-nmt-vision-evaluate``."""
 
     path: str = _checkpoint
     options: EvaluationOptions = group("evaluation", EvaluationOptions)
@@ -113,32 +103,24 @@ class EvaluateImagesSettings:
 
 @settings
 class ClassificationOptions:
-    """What to classify, and what to print.
+    """The output of the classification, and the size of its input."""
 
-    Raises:
-        ConfigError: an image size has more than two sides.
-    """
-
-    top_k: int = option(5, "print so many classes a picture", least=1, metavar="N")
+    top_k: int = option(5, "number of classes to print for each picture", least=1, metavar="N")
     json: bool = option(False, "print JSON")
     image_size: tuple[int, ...] | None = sides_option(
         None,
-        "bring pictures to this many pixels a side, or this height and width (192x256), instead of "
-        "as many as in training",
+        "resize pictures to this many pixels a side, or this height and width (192x256) (default: "
+        "as in training)",
     )
 
     def check(self) -> None:
-        """See that an image has two sides."""
+        """Check that an image has two sides."""
         check_sides(self, "image_size")
 
 
 @settings
 class ClassifyImagesSettings:
-    """All settings of ``relu-nmt-vision-classify``.
-
-    Raises:
-        ConfigError: a value out of range.
-    """
+    """All settings of ``relu-nmt-vision-classify``."""
 
     path: str = _checkpoint
     images: tuple[str, ...] = option(
@@ -159,23 +141,19 @@ KNN, RIDGE, LINEAR = ("method", "knn"), ("method", "ridge"), ("method", "linear"
 
 @settings
 class ProbeOptions:
-    """How frozen features are judged, and on what.
-
-    Raises:
-        ConfigError: a value out of range.
-    """
+    """The method that probes frozen features, and the images."""
 
     no_progress_bar: bool = like(CommonOptions, "no_progress_bar")
     train: tuple[str, ...] = option(
         REQUIRED,
-        "images to learn from; several data sets are judged one after the other, then their mean",
+        "images to learn from; several data sets are evaluated one after the other, then averaged",
         several=True,
         metavar="PATH",
         files=IMAGES,
     )
     test: tuple[str, ...] = option(
         REQUIRED,
-        "images to be right about, of each of --train",
+        "images to test on, for each path of --train",
         several=True,
         metavar="PATH",
         files=IMAGES,
@@ -186,7 +164,7 @@ class ProbeOptions:
         "of each class; linear, a classifier trained on random views",
         choices=("knn", "ridge", "linear"),
     )
-    neighbours: int = option(20, "how many vote", least=1, needs=KNN, metavar="K")
+    neighbours: int = option(20, "number of neighbours that vote", least=1, needs=KNN, metavar="K")
     temperature: float = option(0.07, "votes are exp(cosine / T)", above=0, needs=KNN, metavar="T")
     shots: int = option(10, "images of each class", least=1, needs=RIDGE, metavar="N")
     seeds: tuple[int, ...] = option(
@@ -199,8 +177,8 @@ class ProbeOptions:
     )
     features: str = option(
         "last",
-        f"last, what the model's classifier reads; joined, of each of the last {JOINED_BLOCKS} "
-        "blocks the class token, or the mean of the patches where it has none",
+        "last, the input of the model's classifier; joined, the class tokens of the last "
+        f"{JOINED_BLOCKS} blocks, or the mean of the patches of a block without one",
         choices=("last", "joined"),
         needs=LINEAR,
     )
@@ -209,7 +187,7 @@ class ProbeOptions:
         None, "images of a batch (default: 128; with linear 1,024)", least=1, metavar="N"
     )
     num_workers: int = like(RunConfig, "num_workers", 1)
-    skip_damaged_images: bool = like(ReadingOptions, "skip_damaged_images", False)
+    skip_damaged_images: bool = like(EvaluationOptions, "skip_damaged_images", False)
     image_size: tuple[int, ...] | None = like(ClassificationOptions, "image_size", None)
     eval_crop_ratio: float = option(
         0.875,
@@ -222,7 +200,7 @@ class ProbeOptions:
     results: str | None = like(EvaluationOptions, "results", None)
 
     def check(self) -> None:
-        """See that an image has two sides, and that each data set has both its parts."""
+        """Check that an image has two sides, and that each data set has both its parts."""
         check_sides(self, "image_size")
         if len(self.train) != len(self.test):
             raise ConfigError(
@@ -233,11 +211,7 @@ class ProbeOptions:
 
 @settings
 class ProbeImagesSettings:
-    """All settings of ``relu-nmt-vision-probe``.
-
-    Raises:
-        ConfigError: a value out of range.
-    """
+    """All settings of ``relu-nmt-vision-probe``."""
 
     path: str = _checkpoint
     options: ProbeOptions = group("probe", ProbeOptions)

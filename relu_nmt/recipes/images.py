@@ -1,4 +1,4 @@
-"""What the recipes that use a trained image classifier have in common."""
+"""Functions that the recipes of image classifiers share: models, sets, batches, results."""
 
 import functools
 import json
@@ -33,12 +33,14 @@ def load_classifier(
     Raises:
         ReluNmtError: the checkpoint cannot be read, or a flag does not fit it or the device.
     """
+    # Choose device and dtype.
     device = "cuda" if torch.cuda.is_available() and not options.cpu else "cpu"
     dtype = autocast_dtype(options, torch.device(device))
     backend = options.attention_backend
     try:
         return ImageClassifier.from_checkpoint(path, device, dtype, backend, image_size)
     except CheckpointError as error:
+        # Without --path, a picture may have been taken for the checkpoint.
         if Path(path).suffix == ".safetensors":
             raise
         hint = "the first word is the checkpoint, unless --path CKPT names it"
@@ -53,6 +55,7 @@ def evaluation_sets(paths: tuple[str, ...]) -> dict[str, ImageSet]:
     """
     sets: dict[str, ImageSet] = {}
     for path in paths:
+        # A path has one set, or train and then others.
         train, *others = open_images(path).values()
         for images in others or [train]:
             sets = add_set(sets, images)
@@ -60,26 +63,27 @@ def evaluation_sets(paths: tuple[str, ...]) -> dict[str, ImageSet]:
 
 
 def say_left_out(sets: Iterable[ImageSet]) -> None:
-    """Print on standard error what lies beside the images of sets and is none of them."""
+    """Print on standard error the files and folders that are not part of the sets."""
     for text in dict.fromkeys(text for images in sets for text in images.left_out()):
         print(text, file=sys.stderr)
 
 
 def damaged_images(skip: bool) -> DamagedImages | None:
-    """Return what takes the damaged images and names them on standard error; None to stop there."""
+    """Return a collector of damaged images that names each on standard error, if ``skip``."""
     return DamagedImages(functools.partial(print, file=sys.stderr)) if skip else None
 
 
 def check_images(
     sets: Iterable[ImageSet], num_workers: int, seconds: float = CHECK_SECONDS
 ) -> list[DataError]:
-    """Decode the images of sets, as many as the time allows, and return what is wrong with them.
+    """Decode as many images of sets as the time allows, and return their errors.
 
     Args:
-        sets: the sets; arrays of pixels among them are left out.
+        sets: the sets; arrays of pixels need no decoding and are left out.
         num_workers: threads that decode.
-        seconds: after which to stop.
+        seconds: time limit.
     """
+    # Decode in several threads until the time is over.
     files = [images for images in sets if not isinstance(images.store, PixelArray)]
     end, found = time.monotonic() + seconds, list[DataError]()
 
@@ -107,10 +111,10 @@ def loaded(
     """Yield the batches of an epoch, loaded ahead, with a progress bar.
 
     Args:
-        batches: the batches.
-        label: what is being done, for the bar.
+        batches: the batches; an empty one, all of whose images are damaged, is skipped.
+        label: of the bar.
         num_workers: threads that load.
-        epoch: its number, from 1.
+        epoch: counted from 1.
     """
     numbers = range(batches.begin_epoch(epoch))
     with progress_bar(label, len(batches.images), "images") as advance:
@@ -121,7 +125,7 @@ def loaded(
 
 
 def write_results(path: str, values: Mapping[str, Any]) -> None:
-    """Write what was found as JSON, whole or not at all.
+    """Write results as a JSON file, completely or not at all.
 
     Raises:
         DataError: the file cannot be written.

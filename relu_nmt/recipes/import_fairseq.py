@@ -1,4 +1,4 @@
-"""Make a checkpoint of a transformer that fairseq trained."""
+"""Convert a transformer trained by fairseq into a checkpoint."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,8 +15,7 @@ from relu_nmt.applications.conversion.fairseq import (
 from relu_nmt.config import to_dict
 from relu_nmt.errors import CheckpointError, ConfigError
 from relu_nmt.recipes.conversion_settings import ImportFairseqSettings as Settings
-from relu_nmt.recipes.output_checkpoint import output_path
-from relu_nmt.recipes.output_files import target_of
+from relu_nmt.recipes.output_files import output_path, target_of
 from relu_nmt.tokenization.base import load_subword
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint
@@ -28,15 +27,13 @@ from relu_nmt.translation.task import TranslationTask
 def run(settings: Settings, *, progress: bool = True) -> Path:
     """Write a checkpoint with the weights, dictionaries and tokenisation of a model of fairseq.
 
-    Args:
-        settings: the model, its data, and how raw text became the data.
-        progress: print on standard output what was written.
-
     Raises:
-        CheckpointError: the file is damaged or another, or there is no such model here.
+        CheckpointError: the file is damaged or no fairseq checkpoint, or relu_nmt has no such
+            model.
         DataError: a dictionary or a subword model is missing or damaged.
     """
     output = output_path(settings.output)
+    # Read weights and settings, then the dictionaries from the data folder.
     theirs, tensors = read_fairseq(settings.checkpoint)
     task = TranslationTask.from_data_folder(
         settings.data, theirs.get("source_lang"), theirs.get("target_lang")
@@ -46,29 +43,27 @@ def run(settings: Settings, *, progress: bool = True) -> Path:
         source_text=_pipeline(task.source_text, settings),
         target_text=_pipeline(task.target_text, settings),
     )
+    # Translate settings and names of weights.
     config = transformer_config(theirs, settings.checkpoint)
     try:
         ours = transformer_tensors(tensors, config)
-    except (RuntimeError, IndexError, ValueError) as error:  # of tensors of a wrong shape
+    except (RuntimeError, IndexError, ValueError) as error:  # from tensors of a wrong shape
         raise CheckpointError(f"{settings.checkpoint}: damaged weights ({error})") from error
-    save_model(output, config, task, ours, settings.checkpoint)
-    if progress:
-        pair = f"{task.source_lang}-{task.target_lang}"
-        print(f"written: {output} ({pair}, {output.stat().st_size:,} bytes)")
-    return output
+    return save_model(output, config, task, ours, settings.checkpoint, progress)
 
 
 def _pipeline(known: TextPipeline, settings: Settings) -> TextPipeline:
-    """Return the way from raw text; a folder that relu-nmt-preprocess made tells it itself."""
+    """Return the text pipeline from the flags, or the one that the data folder stores."""
+    # Without flags, keep the pipeline of the data folder.
     if settings.tokenizer == settings.subword == "none" and not settings.lowercase:
         return known
     if not known.keeps_text:
         raise ConfigError(
-            f"{settings.data}: tells itself how its text was prepared; leave out --tokenizer, "
+            f"{settings.data}: stores the preparation of its text; leave out --tokenizer, "
             "--lowercase and --subword"
         )
     subword = load_subword(settings.subword, settings.subword_model)
-    return TextPipeline(  # the first versions of tokenisers are those that fairseq's users have
+    return TextPipeline(  # users of fairseq have the first version of each tokeniser
         known.language, settings.tokenizer, settings.lowercase, subword, tokenizer_version=1
     )
 
@@ -79,20 +74,23 @@ def save_model(
     task: TranslationTask,
     tensors: Mapping[str, Tensor],
     origin: str,
-) -> None:
-    """Write a model of another toolkit as a checkpoint.
+    progress: bool,
+) -> Path:
+    """Write a model of another toolkit as a checkpoint; return the path.
 
     Args:
-        path: where to.
-        config: its settings.
-        task: its text and dictionaries.
-        tensors: its weights, under our names.
-        origin: where it is from, for messages.
+        path: the checkpoint to write.
+        config: settings of the model.
+        task: pipelines and dictionaries of the model.
+        tensors: weights of the model under relu_nmt's names.
+        origin: path of the original model, for messages.
+        progress: print the path and the size of the checkpoint.
 
     Raises:
         CheckpointError: the weights do not fit the settings or the dictionaries, or the file
             cannot be written.
     """
+    # Compare the embeddings with the dictionaries, and the names with those of the built model.
     for side, dictionary in (
         ("encoder", task.source_dictionary),
         ("decoder", task.target_dictionary),
@@ -105,12 +103,13 @@ def save_model(
             )
     model = build_model(config, task)
     own = model.state_dict()
-    for what, names in (("lacks", own.keys() - tensors), ("has also", tensors.keys() - own)):
+    for verb, names in (("lacks", own.keys() - tensors), ("also has", tensors.keys() - own)):
         if names:
             shown = ", ".join(sorted(names)[:3])
             raise CheckpointError(
-                f"{origin}: another model than a transformer here: it {what} {shown}"
+                f"{origin}: relu_nmt's transformer has other weights: the file {verb} {shown}"
             )
+    # Load the weights, and write the checkpoint.
     try:
         model.load_state_dict(dict(tensors))
     except RuntimeError as error:
@@ -119,3 +118,7 @@ def save_model(
     metadata: dict[str, Any] = {"model_config": to_dict(config), "task": task.to_state()}
     metadata["args"] = {"model": to_dict(config)}
     save_checkpoint(target_of(path), Checkpoint(dict(model.state_dict()), metadata))
+    if progress:
+        pair = f"{task.source_lang}-{task.target_lang}"
+        print(f"written: {path} ({pair}, {path.stat().st_size:,} bytes)")
+    return path

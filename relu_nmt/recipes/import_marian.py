@@ -1,4 +1,4 @@
-"""Make a checkpoint of a Marian model that Hugging Face's transformers keep."""
+"""Convert a Marian model in the format of Hugging Face's transformers into a checkpoint."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from relu_nmt.applications.conversion.marian import MarianModel
 from relu_nmt.recipes.conversion_settings import ImportMarianSettings as Settings
 from relu_nmt.recipes.import_fairseq import save_model
-from relu_nmt.recipes.output_checkpoint import output_path
+from relu_nmt.recipes.output_files import output_path
 from relu_nmt.tokenization.base import load_subword
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.translation.task import TranslationTask
@@ -15,19 +15,16 @@ from relu_nmt.translation.task import TranslationTask
 def run(settings: Settings, *, progress: bool = True) -> Path:
     """Write a checkpoint with the weights, dictionary and SentencePiece models of a folder.
 
-    Args:
-        settings: the folder.
-        progress: print on standard output what was written.
-
     Raises:
-        CheckpointError: a file is damaged or missing, or there is no such model here.
-        ConfigError: a target language that the model has not, or none where it has several.
+        CheckpointError: a file is damaged or missing, or relu_nmt has no such model.
+        ConfigError: the model lacks the target language, or has several and none is given.
         DataError: a SentencePiece model is missing or damaged, or the checkpoint cannot be
             written.
     """
     output = output_path(settings.output)
     theirs = MarianModel.read(settings.folder, settings.target_lang)
     words = theirs.dictionary()
+    # Each side has its own SentencePiece model; the target code comes first in each source.
     source, target = (
         TextPipeline(
             language, subword=load_subword("sentencepiece", Path(settings.folder, f"{side}.spm"))
@@ -36,8 +33,5 @@ def run(settings: Settings, *, progress: bool = True) -> Path:
     )
     source = replace(source, first_symbol=theirs.target_code)
     task = TranslationTask(source, target, words, words)
-    save_model(output, theirs.config(), task, theirs.our_tensors(), settings.folder)
-    if progress:
-        pair = f"{task.source_lang}-{task.target_lang}"
-        print(f"written: {output} ({pair}, {output.stat().st_size:,} bytes)")
-    return output
+    config, tensors = theirs.config(), theirs.our_tensors()
+    return save_model(output, config, task, tensors, settings.folder, progress)

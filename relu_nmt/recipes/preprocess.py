@@ -1,8 +1,9 @@
 """Make a data folder from text files: dictionaries, binarised data and a manifest.
 
-Steps: scan all files; convert raw text to tokens (:mod:`relu_nmt.tokenization.text_steps`); build
-the dictionaries; binarise; write the manifest. A journal notes each finished step, so that an
-interrupted run continues where it stopped. A file gets its name only when it is complete.
+Steps: scan all files (:mod:`relu_nmt.recipes.preprocess_inputs`); convert raw text to tokens
+(:mod:`relu_nmt.recipes.preprocess_text`); build the dictionaries; binarise; write the manifest. A
+journal records each finished step, so that an interrupted run continues where it stopped. A file
+gets its name only when it is complete.
 """
 
 import hashlib
@@ -16,8 +17,7 @@ from typing import Any
 
 import relu_nmt
 from relu_nmt.config import to_dict
-from relu_nmt.data.alignments import binarize_alignments
-from relu_nmt.data.binarize import Side, binarize, count_words
+from relu_nmt.data.binarize import Side, binarize, binarize_alignments, count_words
 from relu_nmt.data.data_folder import (
     FILE_NAMES,
     MANIFEST_NAME,
@@ -33,37 +33,35 @@ from relu_nmt.data.data_folder import (
 )
 from relu_nmt.data.dictionary import UNK, Dictionary
 from relu_nmt.data.indexed_dataset import IndexedDataset, bin_path, idx_path
-from relu_nmt.data.split import check_parallel
 from relu_nmt.errors import DataError
 from relu_nmt.io.cluster import Cluster, Work, result_of
 from relu_nmt.io.process import available_cores
 from relu_nmt.io.progress_bar import hidden_progress, progress_bar
 from relu_nmt.io.safe_write import folder_locked, remove_abandoned
-from relu_nmt.io.text_lines import TextFile, find_text, scan_text
-from relu_nmt.io.worker_pool import ordered_map
+from relu_nmt.io.text_lines import TextFile
+from relu_nmt.recipes.preprocess_inputs import SideKey, scan_alignments, scan_inputs
+from relu_nmt.recipes.preprocess_settings import PreprocessSettings as Settings
+from relu_nmt.recipes.preprocess_text import TextSteps
 from relu_nmt.tokenization.base import subword_models, tokenizers
-from relu_nmt.tokenization.pair_files import describe, pair_format, scan_pairs
-from relu_nmt.tokenization.preprocess_config import PreprocessConfig as Settings
-from relu_nmt.tokenization.text_steps import SideKey, TextSteps
 
 WORK_FOLDER, JOBS_FOLDER = "preprocess.unfinished", "jobs"
-# Settings that do not change the result.
+# Settings without effect on the result.
 WITHOUT_EFFECT = (
     *("workers", "overwrite", "destdir", "task", "dataset_impl", "no_progress_bar"),
     *("cluster", "cluster_parameters"),
 )
-# Settings whose files count by their contents, wherever they lie.
+# Settings that name files, of which the contents count, not the path.
 GIVEN_FILES = ("srcdict", "tgtdict", "subword_model")
 FILE_SETTINGS = ("trainpref", "validpref", "testpref", "align_suffix", *GIVEN_FILES)
 
 
 @dataclass(frozen=True)
 class PreprocessResult:
-    """The data folder that was made.
+    """The data folder.
 
     Args:
-        folder: where it is.
-        manifest: what is in it; empty if only dictionaries were asked for.
+        folder: its path.
+        manifest: its manifest; empty with ``dict_only``.
     """
 
     folder: Path
@@ -71,20 +69,21 @@ class PreprocessResult:
 
 
 def run(settings: Settings, *, progress: bool = True) -> PreprocessResult:
-    """Make a data folder, or one for each shard; or finish what was interrupted.
+    """Make a data folder, or one for each shard; or finish an interrupted one.
 
     Args:
-        settings: what to make it of, and how.
-        progress: print what was made on standard output, and progress bars on standard error.
+        settings: all settings.
+        progress: print a report on standard output, and progress bars on standard error.
 
     Returns:
-        the folder; of several shards the first one's, which has dictionaries and subwords.
+        the folder; with shards the first folder, which has dictionaries and subwords.
 
     Raises:
         DataError: a file is missing, damaged or not parallel to its counterpart, or the folder
             holds something else already.
         ConfigError: the settings do not suit the text.
     """
+    # Make the first folder, which gives the others dictionaries and subwords.
     if len(settings.training_texts) < 2:
         return _run_one(settings, progress)
     first, *others = settings.shards()
@@ -93,6 +92,7 @@ def run(settings: Settings, *, progress: bool = True) -> PreprocessResult:
         for shard in others:
             _run_one(shard, progress)
         return result
+    # Submit a job for each of the other shards.
     folder = Path(settings.destdir).absolute()
     cluster = Cluster(settings.cluster, settings.asked_for, folder / JOBS_FOLDER)
     names = [Path(shard.destdir).name for shard in others]
@@ -115,7 +115,7 @@ def _run_one(settings: Settings, progress: bool) -> PreprocessResult:
     try:
         with hidden_progress(settings.no_progress_bar or not progress):
             manifest = _Builder(settings, print if progress else lambda _: None).build()
-    except BrokenPipeError:  # the reader of standard output has left; no file is to blame
+    except BrokenPipeError:  # the reader of standard output has ended; no file is at fault
         raise
     except OSError as error:
         path = error.filename or settings.destdir
@@ -126,7 +126,7 @@ def _run_one(settings: Settings, progress: bool) -> PreprocessResult:
 
 
 class _Builder:
-    """One run of relu-nmt-preprocess."""
+    """The steps that make one data folder."""
 
     def __init__(self, config: Settings, say: Callable[[str], None]) -> None:
         self.config = config
@@ -135,9 +135,9 @@ class _Builder:
         self.workers = config.workers or available_cores()
 
     def build(self) -> dict[str, Any]:
-        """Do all steps that are not done yet."""
-        self.inputs = self._scan_inputs()
-        self.alignments = self._scan_alignments()
+        """Do all unfinished steps; return the manifest."""
+        self.inputs = scan_inputs(self.config, self.workers, self.say)
+        self.alignments = scan_alignments(self.config, self.inputs, self.workers, self.say)
         key = self._key()
         self.folder.mkdir(parents=True, exist_ok=True)
         with folder_locked(self.folder) as is_free:
@@ -149,12 +149,13 @@ class _Builder:
             return self._build(key)
 
     def _build(self, key: str) -> dict[str, Any]:
-        """Do it in a folder that no other process writes to."""
+        """Do all unfinished steps in the folder, which is locked."""
         remove_abandoned(self.folder, rf"({FILE_NAMES})(\.\d+-[0-9a-f]{{8}})?\.tmp")
         manifest = self._check_folder(key)
         if manifest is not None:
             self.say(f"{self.config.destdir}: complete already, nothing to do")
             return manifest
+        # Do the steps; the journal skips finished ones.
         journal = Journal(self.folder / WORK_FOLDER, key)
         steps = TextSteps(self.config, self.folder, self.workers, journal, self.say, self.inputs)
         texts = steps.run()
@@ -168,103 +169,26 @@ class _Builder:
         journal.close()
         return manifest
 
-    def _scan_inputs(self) -> dict[SideKey, TextFile]:
-        """Read through all input files: are they there, UTF-8 and parallel?"""
-        config = self.config
-        memories: dict[str, str] = {}
-        paths: dict[SideKey, str] = {}
-        for split, prefix in config.splits().items():
-            files = {la: find_text(str(Path(f"{prefix}.{la}"))) for la in config.languages}
-            if pair_format(prefix) and not any(map(os.path.isfile, files.values())):
-                if not os.path.isfile(prefix):
-                    raise DataError(f"{prefix}: no such file")
-                memories[split] = prefix
-            else:
-                paths |= {(split, language): path for language, path in files.items()}
-        for (split, language), path in paths.items():
-            if not os.path.isfile(path):
-                flag = f"--{split.rstrip('0123456789')}pref"
-                raise DataError(
-                    f"{path}: no such file; its name is that of {flag} with the language "
-                    f"'{language}' after a dot (and .gz, .xz, .bz2 or .zst if it is compressed)"
-                )
-        scanned = {}
-        distinct = list(dict.fromkeys(paths.values()))
-        found: dict[SideKey, TextFile] = {}
-        told = []
-        total = sum(os.path.getsize(path) for path in (*distinct, *memories.values()))
-        with progress_bar("scan", total) as advance:
-            for path, text in ordered_map(scan_text, distinct, self.workers):
-                scanned[path] = text
-                advance(os.path.getsize(path))
-            for split, path in memories.items():
-                sides = scan_pairs(path, config.languages, config.document_separator)
-                found |= {(split, side.language): side for side in sides}
-                told.append(describe(sides[0]))
-                advance(os.path.getsize(path))
-        for line in told:
-            self.say(line)
-        found |= {key: scanned[path] for key, path in paths.items()}
-        inputs = {
-            (split, la): found[split, la] for split in config.splits() for la in config.languages
-        }
-        for text in inputs.values():
-            if text.num_lines == 0:
-                raise DataError(f"{text.path}: the file is empty")
-        if config.document_separator == "none":
-            for split in config.splits():
-                texts = [inputs[split, language] for language in config.languages]
-                counts = {text.path: text.num_lines for text in texts}
-                check_parallel(counts, "lines")
-                if blank := min(text.num_blank for text in texts):
-                    self.say(
-                        f"NOTE: {texts[0].path}: {blank:,} blank lines become sentences without "
-                        "words; if they stand between documents, give --document-separator blank"
-                    )
-        return inputs
-
-    def _scan_alignments(self) -> dict[str, TextFile]:
-        """Read through the files of word alignments; those of the training text must be there."""
-        config = self.config
-        if config.align_suffix is None:
-            return {}
-        paths = {
-            split: find_text(str(Path(f"{prefix}.{config.align_suffix}")))
-            for split, prefix in config.splits().items()
-        }
-        there = {split: path for split, path in paths.items() if os.path.isfile(path)}
-        if ("train" if config.trainpref else next(iter(there), None)) not in there:
-            raise DataError(
-                f"{next(iter(paths.values()))}: no such file; it is to hold the word alignments "
-                f"(--align-suffix {config.align_suffix}), a line for each line of the text"
-            )
-        for split in paths.keys() - there:
-            self.say(f"[alignments] {paths[split]}: no such file, so that {split} has none")
-        scanned = ordered_map(scan_text, list(there.values()), self.workers)
-        found = {split: text for split, (_, text) in zip(there, scanned, strict=True)}
-        for split, text in found.items():
-            source = self.inputs[split, config.languages[0]]
-            check_parallel({one.path: one.num_lines for one in (source, text)}, "lines")
-        return found
-
     def _key(self) -> str:
-        """Return what stands for the whole job: its settings and the contents of its files."""
+        """Return a hash of the job's settings and of the contents of its files."""
         settings = {
             name: value
             for name, value in to_dict(self.config).items()
             if name not in (*WITHOUT_EFFECT, *FILE_SETTINGS)
         }
-        if not self.config.subword_sampling:  # which folders of earlier versions do not name
+        if not self.config.subword_sampling:  # keep the keys of folders of earlier versions
             del settings["subword_sampling"]
+        # Add checksums of all inputs and of given files.
         contents: dict[str, Any] = {
             f"{split}.{language}": text.sha256 for (split, language), text in self.inputs.items()
         }
         contents |= {f"{split} alignments": text.sha256 for split, text in self.alignments.items()}
         for name, path in self._given_files().items():
             if not os.path.isfile(path):
-                what = "is a folder" if os.path.isdir(path) else "no such file"
-                raise DataError(f"{path}: {what} (--{name.replace('_', '-')})")
+                reason = "is a folder" if os.path.isdir(path) else "no such file"
+                raise DataError(f"{path}: {reason} (--{name.replace('_', '-')})")
             contents[name] = file_record(path)["sha256"]
+        # Add versions, on which tokens depend.
         job: dict[str, Any] = {
             "settings": settings,
             "contents": contents,
@@ -286,11 +210,11 @@ class _Builder:
         return {"relu_nmt": relu_nmt.__version__, **versions}
 
     def _check_folder(self, key: str) -> dict[str, Any] | None:
-        """Return the manifest if the folder is complete already; refuse to replace another.
+        """Return the manifest if the folder is complete; refuse to replace another folder.
 
         Raises:
-            DataError: the folder was made in another way, or has the manifest of something else,
-                and ``--overwrite`` is not given.
+            DataError: the folder has other data or a damaged manifest, and ``--overwrite`` is not
+                given.
         """
         advice = "give another --destdir, or --overwrite to replace it"
         try:
@@ -300,13 +224,14 @@ class _Builder:
                 raise
             (self.folder / MANIFEST_NAME).unlink()
             return None
+        # A complete folder of the same job needs no work, unless a file was damaged.
         if manifest is not None and manifest.get("key") == key:
             try:
                 read_manifest(self.folder)
                 verify_checksums(self.folder, manifest)
                 return manifest
             except DataError as damage:
-                self.say(f"{damage}: making the folder anew")
+                self.say(f"{damage}: making the folder again")
                 (self.folder / MANIFEST_NAME).unlink()
                 return None
         if manifest is not None:
@@ -314,7 +239,7 @@ class _Builder:
                 raise DataError(
                     f"{self.config.destdir}: holds data made from other text or settings; {advice}"
                 )
-            # Nothing of it may be taken for a part of the new folder.
+            # Remove all files of the old folder, so that none is mistaken for a new one.
             (self.folder / MANIFEST_NAME).unlink()
             given = {Path(path).absolute() for path in self._given_files().values()}
             for name in manifest["files"]:
@@ -334,7 +259,7 @@ class _Builder:
     def _make_dictionaries(
         self, journal: Journal, texts: Mapping[SideKey, TextFile]
     ) -> dict[str, Dictionary]:
-        """Build or copy the dictionaries of all languages into the folder."""
+        """Build the dictionaries of all languages in the folder, or copy given ones."""
         paths = {
             language: dictionary_path(self.folder, language) for language in self.config.languages
         }
@@ -346,6 +271,7 @@ class _Builder:
                     dictionary.save(paths[language])
             return True
 
+        # Read the files back, so that new and finished dictionaries are the same.
         journal.finish("dictionaries", make, tuple(paths.values()))
         dictionaries = {language: Dictionary.load(path) for language, path in paths.items()}
         for language, dictionary in dictionaries.items():
@@ -355,12 +281,13 @@ class _Builder:
     def _dictionary(
         self, languages: tuple[str, ...], side: str, texts: Mapping[SideKey, TextFile]
     ) -> Dictionary:
-        """Return the dictionary that these languages share, by the settings of a side."""
+        """Return the dictionary of these languages, by the settings of ``side``: src or tgt."""
         given = getattr(self.config, f"{side}dict")
         if self.config.joined_dictionary:
             given = given or self.config.tgtdict
         if given is not None:
             return Dictionary.load(given)
+        # Count the words of the training text.
         files = [texts["train", language] for language in languages]
         label = f"count {'+'.join(languages)}"
         with progress_bar(label, sum(file.num_bytes for file in files)) as advance:
@@ -381,6 +308,7 @@ class _Builder:
         dictionaries: dict[str, Dictionary],
     ) -> dict[SideKey, dict[str, Any]]:
         """Write the ``.bin`` and ``.idx`` files; return counts and checksums of each side."""
+        # Find the sides that the journal does not have.
         finished: dict[SideKey, Any] = {}
         todo: list[tuple[SideKey, Side]] = []
         for (split, language), text in texts.items():
@@ -388,6 +316,7 @@ class _Builder:
             if finished[split, language] is None:
                 prefix = split_path(self.folder, split, self.config.pair, language)
                 todo.append(((split, language), Side(language, prefix, text)))
+        # Binarise the sides of all splits in one pass.
         if todo:
             sides = [side for _, side in todo]
             total = sum(side.text.num_bytes for side in sides)
@@ -398,6 +327,7 @@ class _Builder:
                     files = {path: done["checksums"][path.name] for path in paths}
                     finished[split, language] = done
                     journal.note(f"{split}.{language}.binarized", done, files)
+        # Report the share of unknown words, as fairseq does.
         for (split, language), result in finished.items():
             share = 100 * result["unknown"] / result["tokens"]
             self.say(
@@ -407,12 +337,13 @@ class _Builder:
         return finished
 
     def _binarize_alignments(self, journal: Journal, steps: TextSteps) -> dict[str, dict[str, Any]]:
-        """Write the word alignments; return counts and checksums of each split that has any."""
+        """Write the word alignments; return counts and checksums of each split with alignments."""
         finished = {}
         for split, text in self.alignments.items():
             step = f"{split} alignments binarized"
             done = journal.result(step)
             if done is None:
+                # Compare the positions with the binarised sentences while writing.
                 prefix = alignment_path(self.folder, split, self.config.pair)
                 sides = [
                     IndexedDataset(split_path(self.folder, split, self.config.pair, language))
@@ -439,11 +370,13 @@ class _Builder:
     ) -> dict[str, Any]:
         """Return the manifest."""
         config = self.config
+        # List all files with size and checksum.
         own = [dictionary_path(self.folder, language) for language in config.languages]
         files = {path.name: file_record(path) for path in [*own, *steps.kept_files()]}
         for result in (*sides.values(), *alignments.values()):
             for name, checksum in result["checksums"].items():
                 files[name] = file_record(self.folder / name, checksum)
+        # Describe the sides, documents and alignments of each split.
         splits = {}
         for split in config.splits():
             of_sides = {
@@ -455,6 +388,7 @@ class _Builder:
                 }
                 for language in config.languages
             }
+            # Add the counts of the split, and its alignments if there are any.
             documents = split_path(self.folder, split, config.pair, "documents")
             splits[split] = {
                 "sentences": sides[split, config.languages[0]]["sentences"],

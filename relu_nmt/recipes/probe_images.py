@@ -1,7 +1,8 @@
-"""Judge the frozen features of an image model: k-NN, few-shot ridge regression, linear probe."""
+"""Probe the frozen features of an image model: k-NN, few-shot ridge regression, linear probe."""
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,36 +23,33 @@ from relu_nmt.recipes.images import (
     write_results,
 )
 from relu_nmt.recipes.output_files import check_writable
-from relu_nmt.vision.batches import ImageBatches, ImageTransform, SqueezingTransform
+from relu_nmt.vision.base import NORM_EPS, VisionOutput
+from relu_nmt.vision.batches import ImageBatches, ImageTransform
 from relu_nmt.vision.images import ImageSet, open_images, with_classes_of
 from relu_nmt.vision.loading import ImageClassifier
-from relu_nmt.vision.probes import (
-    choose_shots,
-    joined_features,
-    neighbour_scores,
-    percent_right,
-    ridge_scores,
-)
 
+TOP = 5
+QUERIES_AT_ONCE = 1024
+STD_MARGIN = 1e-5
+CONSTANT_FEATURE = 100.0
 LINEAR_BATCH = 1024
 MOMENTUM = 0.9
 LINEAR_STD = 0.01
-TOP = 5
 
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """How well frozen features tell the classes of a data set apart.
+    """The accuracy of a probe of frozen features on a data set.
 
     Args:
-        test: the path of the images that are judged.
+        test: path of the test images.
         method: ``knn``, ``ridge`` or ``linear``.
         classes: number of classes.
-        train_images: images of ``--train``, of which ridge regression uses a few.
-        test_images: images of ``--test``.
-        top1: percent of the test images whose class has the highest score; a mean over the seeds.
-        top5: percent whose class is among the five with the highest scores, likewise; None if
-            there are no more than five.
+        train_images: number of images of ``--train``; ridge regression uses only some.
+        test_images: number of images of ``--test``.
+        top1: percent of test images whose class has the highest score; a mean over the seeds.
+        top5: percent whose class has one of the five highest scores, likewise; None with five
+            classes or fewer.
         by_seed: top-1 of each seed of ridge regression.
     """
 
@@ -73,7 +71,7 @@ class ProbeResult:
 
 
 def run(settings: Settings, *, progress: bool = True) -> list[ProbeResult]:
-    """Judge the features of a checkpoint on each data set.
+    """Probe the features of a checkpoint on each data set.
 
     Args:
         settings: the checkpoint, the images and the method.
@@ -85,19 +83,22 @@ def run(settings: Settings, *, progress: bool = True) -> list[ProbeResult]:
         DataError: images are missing, damaged or of other classes; the results cannot be written.
         TrainingError: the linear classifier diverges.
     """
+    # Open the images.
     options = settings.options
     check_writable("--results", options.results)
     sets = [_data_set(*paths) for paths in zip(options.train, options.test, strict=True)]
     if progress:
         say_left_out(images for pair in sets for images in pair)
+    # Probe one data set after the other.
     with hidden_progress(not progress):
         classifier = load_classifier(settings.path, settings.model, options.image_size)
         results = []
         for path, (train, test) in zip(options.test, sets, strict=True):
-            results.append(_judged(path, classifier, train, test, options))
+            results.append(_probe(path, classifier, train, test, options))
             if progress:
                 _say_few(train, options)
                 print(results[-1], flush=True)
+    # Average the accuracies, and write the results.
     mean = float(np.mean([result.top1 for result in results]))
     if progress and len(results) > 1:
         print(f"mean of {len(results)} data sets: top-1 {mean:.2f}")
@@ -109,7 +110,7 @@ def run(settings: Settings, *, progress: bool = True) -> list[ProbeResult]:
 
 
 def _say_few(train: ImageSet, options: ProbeOptions) -> None:
-    """Print how many classes have fewer images than ``--shots`` asks for."""
+    """Print the number of classes with fewer images than ``--shots``."""
     few = int((np.bincount(train.labels, minlength=len(train.classes)) < options.shots).sum())
     if options.method == "ridge" and few:
         print(
@@ -119,13 +120,24 @@ def _say_few(train: ImageSet, options: ProbeOptions) -> None:
 
 
 def _data_set(train_path: str, test_path: str) -> tuple[ImageSet, ImageSet]:
+    """Return the training set and the test set: the only set of its path, or the one besides train.
+
+    Raises:
+        DataError: the test path holds several such sets.
+    """
     train, *_ = open_images(train_path).values()
-    return train, with_classes_of(_test_set(test_path), train.classes, train_path)
+    first, *others = open_images(test_path).values()
+    if len(others) > 1:
+        names = ", ".join(images.name for images in (first, *others))
+        raise DataError(f"--test {test_path}: holds {names}; give the path of one")
+    test = others[0] if others else first
+    return train, with_classes_of(test, train.classes, train_path)
 
 
-def _judged(
+def _probe(
     path: str, classifier: ImageClassifier, train: ImageSet, test: ImageSet, options: ProbeOptions
 ) -> ProbeResult:
+    """Run the chosen method on one data set."""
     method = {"knn": _knn, "ridge": _ridge, "linear": _linear}[options.method]
     accuracies = method(classifier, train, test, options)
     top1, top5 = np.mean(accuracies, axis=0).tolist()
@@ -135,24 +147,11 @@ def _judged(
     return ProbeResult(path, options.method, *counts, top1, top5, by_seed)
 
 
-def _test_set(path: str) -> ImageSet:
-    """Return the set of a path, or the one beside train.
-
-    Raises:
-        DataError: there are several.
-    """
-    first, *others = open_images(path).values()
-    if len(others) > 1:
-        names = ", ".join(images.name for images in (first, *others))
-        raise DataError(f"--test {path}: holds {names}; give the path of one")
-    return others[0] if others else first
-
-
 def features_of_batch(classifier: ImageClassifier, images: Tensor, kind: str) -> Tensor:
     """Return features [B, D], float32, on the classifier's device.
 
     Args:
-        classifier: has the model.
+        classifier: the model.
         images: [B, 3, Y, X], normalised.
         kind: ``last`` or ``joined``, see :class:`ProbeOptions`.
     """
@@ -161,6 +160,24 @@ def features_of_batch(classifier: ImageClassifier, images: Tensor, kind: str) ->
     count = classifier.model.config.num_blocks
     last = range(max(0, count - JOINED_BLOCKS), count)
     return joined_features(classifier.outputs(images, last))
+
+
+def joined_features(output: VisionOutput) -> Tensor:
+    """Return the features of all requested blocks side by side, [B, blocks * D].
+
+    The features of a block are its class token, or the mean of the patches if it has none. Each
+    token is first normalised to mean 0 and variance 1 over its channels.
+
+    Reference: Koohpayegani and Pirsiavash 2024, "SimA", section 4.4: XCiT's last four blocks, two
+    of them class attention; Caron et al. 2021 (DINO): ViT's last four. Deviation: the papers'
+    final norm has gains, which the probe's weights can learn.
+    """
+    found = []
+    for index in sorted(output.intermediate.keys() | output.class_tokens.keys()):
+        token = output.class_tokens.get(index)
+        tokens = output.intermediate[index].flatten(2).mT if token is None else token[:, None]
+        found.append(F.layer_norm(tokens.float(), tokens.shape[-1:], eps=NORM_EPS).mean(1))
+    return torch.cat(found, 1)
 
 
 def features_of(
@@ -173,17 +190,17 @@ def features_of(
     """Return features [N, D], float32, and classes [N] of images, on the classifier's device.
 
     Args:
-        classifier: has the model.
+        classifier: the model.
         images: the images.
-        transform: brings them to the model's size.
-        label: what to call them in the progress bar.
-        options: how to read them, and which features.
+        transform: maps them to the model's input.
+        label: of the progress bar.
+        options: kind of features, batch size and workers.
 
     Returns:
-        also the ids of the N images, which may lack damaged ones.
+        features and classes, and the indices of these N images, which exclude damaged ones.
 
     Raises:
-        DataError: an image is damaged and not to be left out, or all of them are.
+        DataError: all images are damaged, or one is and damaged images are not skipped.
     """
     size = options.batch_size or (LINEAR_BATCH if options.method == "linear" else EVALUATION_BATCH)
     damaged = damaged_images(options.skip_damaged_images)
@@ -201,6 +218,7 @@ def features_of(
 def _knn(
     classifier: ImageClassifier, train: ImageSet, test: ImageSet, options: ProbeOptions
 ) -> list[list[float]]:
+    """Return the accuracies of nearest neighbours."""
     transform = classifier.transform.with_eval_ratio(options.eval_crop_ratio)
     (known, labels, _), (queries, right, _) = (
         features_of(classifier, images, transform, name, options)
@@ -212,31 +230,115 @@ def _knn(
     return [percent_right(scores, right, (1, TOP))]
 
 
+def neighbour_scores(
+    train: Tensor,
+    labels: Tensor,
+    test: Tensor,
+    num_classes: int,
+    neighbours: int = 20,
+    temperature: float = 0.07,
+) -> Tensor:
+    """Return scores [M, C]: each nearest neighbour votes exp(cosine / temperature) for its class.
+
+    Votes are divided by that of the nearest neighbour, so no temperature is too small.
+
+    Args:
+        train: features [N, D].
+        labels: classes [N] int64 of ``train``.
+        test: features [M, D].
+        num_classes: C.
+        neighbours: number of voters; at most N.
+        temperature: of the votes.
+
+    Reference: Wu et al. 2018, "Unsupervised feature learning via non-parametric instance
+    discrimination", section 3.4; Caron et al. 2021 (DINO), appendix F.1.
+
+    Example:
+        >>> known, test = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([[5.0, 0.0]])
+        >>> scores = neighbour_scores(known, torch.tensor([2, 0]), test, 3, temperature=1.0)
+        >>> [[round(score, 3) for score in row] for row in scores.tolist()]
+        [[0.368, 0.0, 1.0]]
+    """
+    train, test = F.normalize(train.float()), F.normalize(test.float())
+    count = min(neighbours, len(train))
+    found = []
+    for queries in test.split(QUERIES_AT_ONCE):
+        best = (queries @ train.T).topk(count)  # cosines, [queries, count]
+        scores = torch.zeros(len(queries), num_classes, device=test.device)
+        votes = ((best.values - best.values[:, :1]) / temperature).exp()
+        found.append(scores.scatter_add_(1, labels[best.indices], votes))
+    return torch.cat(found)
+
+
 def _ridge(
     classifier: ImageClassifier, train: ImageSet, test: ImageSet, options: ProbeOptions
 ) -> list[list[float]]:
-    """Return the accuracies of each seed; of the training images only those chosen are read."""
+    """Return the accuracies of ridge regression for each seed."""
     num_classes = len(train.classes)
+    # Choose the images of each seed, and compute the features of these only.
     chosen = [
         choose_shots(train.labels, num_classes, options.shots, seed) for seed in options.seeds
     ]
     used = np.unique(np.concatenate(chosen))
-    transform = SqueezingTransform(
-        classifier.transform.with_eval_ratio(options.eval_crop_ratio).config,
-        classifier.transform.sides,
-    )
+    transform = classifier.transform.with_eval_ratio(options.eval_crop_ratio, squeeze=True)
     (known, labels, ids), (queries, right, _) = (
         features_of(classifier, images, transform, name, options)
         for name, images in (("train", train.subset(used, "train")), ("test", test))
     )
+    # Solve for each seed, without its damaged images.
     row_of = {int(used[number]): row for row, number in enumerate(ids)}
     found = []
     for numbers in chosen:
-        places = [row_of.get(number, -1) for number in numbers.tolist()]
-        rows = torch.tensor([row for row in places if row >= 0], device=known.device)
+        whole = [row_of[number] for number in numbers.tolist() if number in row_of]
+        rows = torch.tensor(whole, device=known.device)
         scores = ridge_scores(known[rows], labels[rows], queries, num_classes, options.l2)
         found.append(percent_right(scores, right, (1, TOP)))
     return found
+
+
+def choose_shots(labels: np.ndarray, num_classes: int, shots: int, seed: int) -> np.ndarray:
+    """Draw ``shots`` images of each class, or all of a smaller class; return their indices.
+
+    Args:
+        labels: [N] int64.
+        num_classes: C.
+        shots: images of a class.
+        seed: of the choice.
+    """
+    generator = np.random.default_rng(seed)
+    return np.concatenate(
+        [generator.permutation(np.flatnonzero(labels == c))[:shots] for c in range(num_classes)]
+    )
+
+
+def ridge_scores(
+    shots: Tensor, labels: Tensor, test: Tensor, num_classes: int, l2: float = 1024.0
+) -> Tensor:
+    """Return scores [M, C] of a linear classifier, (X^T X + l2 I)^-1 X^T Y in closed form.
+
+    X holds the shots' features minus their mean, divided by their standard deviation (+ 1e-5),
+    and a last column of 100; Y is 1 at the class and -1 elsewhere. It computes in float64.
+
+    Args:
+        shots: features [N, D].
+        labels: classes [N] int64 of ``shots``.
+        test: features [M, D].
+        num_classes: C.
+        l2: weight of the squared norm, which includes the weights of the last column.
+
+    Reference: Dosovitskiy et al. 2021, "An image is worth 16x16 words", section 4.1 (few-shot
+    accuracies); constants as in Big Vision's public few-shot evaluation.
+    """
+    shots, test = shots.double(), test.double()
+    mean, std = shots.mean(0), shots.std(0, correction=0) + STD_MARGIN
+
+    def whitened(features: Tensor) -> Tensor:
+        return F.pad((features - mean) / std, (0, 1), value=CONSTANT_FEATURE)
+
+    x, y = whitened(shots), 2 * F.one_hot(labels, num_classes).double() - 1
+    gram = x.T @ x
+    gram.diagonal().add_(l2)
+    return whitened(test) @ torch.linalg.solve(gram, x.T @ y)
 
 
 def _linear(
@@ -245,7 +347,7 @@ def _linear(
     """Train a linear classifier on random crops, mirrored or not; return its accuracies.
 
     Raises:
-        TrainingError: it diverges.
+        TrainingError: the training diverges.
 
     Reference: Caron et al. 2021 (DINO), section 4.1: SGD with momentum .9 and without decay.
     """
@@ -253,6 +355,7 @@ def _linear(
     transform = classifier.transform.with_eval_ratio(options.eval_crop_ratio)
     damaged = damaged_images(options.skip_damaged_images)
     batches = ImageBatches(train, transform, size, options.seed, damaged=damaged)
+    # Make the classifier; a blank image gives the width of the features.
     torch.manual_seed(options.seed)
     blank = torch.zeros(1, 3, *transform.sides)
     width = features_of_batch(classifier, blank, options.features).size(1)
@@ -261,22 +364,37 @@ def _linear(
     nn.init.zeros_(head.bias)
     head.to(classifier.device)
     optimizer = torch.optim.SGD(head.parameters(), options.lr, momentum=MOMENTUM)
+    # Train it with a learning rate that falls to 0 as a cosine.
     done, total = 0, options.epochs * batches.num_batches
     for epoch in range(1, options.epochs + 1):
         label = f"epoch {epoch} of {options.epochs}"
         for batch in loaded(batches, label, options.num_workers, epoch):
             for group in optimizer.param_groups:
                 group["lr"] = options.lr * 0.5 * (1 + math.cos(math.pi * done / total))
-            # A copy, for what was computed without gradients cannot enter a graph.
+            # Copy the features: tensors of inference mode cannot enter a graph.
             features = features_of_batch(classifier, batch.images, options.features).clone()
             loss = F.cross_entropy(head(features), batch.labels.to(classifier.device))
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             done += 1
+    # Test it.
     queries, right, _ = features_of(classifier, test, transform, "test", options)
     with torch.no_grad():
         scores = head(queries.clone())
     if not scores.isfinite().all():
         raise TrainingError(f"--lr {options.lr:g}: scores are not finite; lower it")
     return [percent_right(scores, right, (1, TOP))]
+
+
+def percent_right(scores: Tensor, labels: Tensor, tops: Sequence[int]) -> list[float]:
+    """Return the top-k accuracy in percent for each k of ``tops``, at most C.
+
+    Args:
+        scores: [M, C].
+        labels: [M] int64.
+        tops: numbers of best classes to consider.
+    """
+    best = scores.topk(min(max(tops), scores.size(1))).indices
+    right = (best == labels[:, None]).double().mean(0).cumsum(0).mul(100).tolist()
+    return [right[min(top, len(right)) - 1] for top in tops]

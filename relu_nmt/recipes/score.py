@@ -6,13 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from relu_nmt.data.groups import DOCUMENT_TAG, SEPARATOR_TESTS, SEPARATORS, read_documents
+from relu_nmt.data.documents import DOCUMENT_TAG, SEPARATOR_TESTS, SEPARATORS, read_documents
 from relu_nmt.errors import DataError
 from relu_nmt.evaluation import document_scores as docs
-from relu_nmt.evaluation.bleu import MetricConfig, Score
-from relu_nmt.evaluation.bleu_tokenizer import choose_tokenizer
-from relu_nmt.evaluation.buckets import bucket_scores, length_buckets
-from relu_nmt.evaluation.comet import comet_score
+from relu_nmt.evaluation.document_scores import bucket_scores, length_buckets
+from relu_nmt.evaluation.metrics import MetricConfig, Score, choose_tokenizer, comet_score
 from relu_nmt.evaluation.significance import paired_bootstrap
 from relu_nmt.io.progress_bar import hidden_progress
 from relu_nmt.io.text_lines import read_input
@@ -21,7 +19,7 @@ from relu_nmt.recipes.scoring_settings import COMET, DocumentOptions, ScoreOptio
 from relu_nmt.recipes.scoring_settings import ScoreSettings as Settings
 
 FEW_SEGMENTS = 20
-"""Below it resamples differ so little that the bootstrap's p-value is not to be trusted."""
+"""With fewer segments, resamples differ so little that the p-value of a bootstrap says little."""
 
 
 @dataclass(frozen=True)
@@ -39,10 +37,10 @@ class Entry:
 
 @dataclass(frozen=True)
 class ScoreResult:
-    """All that was found.
+    """All results.
 
     Args:
-        entries: scores, remarks and comparisons, as they are printed.
+        entries: scores, notes and comparisons, in the order of printing.
     """
 
     entries: tuple[Entry, ...]
@@ -51,7 +49,7 @@ class ScoreResult:
         """Return the first score of that name, such as ``BLEU``, ``d-BLEU`` or ``accuracy``.
 
         Raises:
-            KeyError: there is none.
+            KeyError: no score has this name.
         """
         for entry in self.entries:
             if entry.values.get("name") == name:
@@ -60,22 +58,22 @@ class ScoreResult:
 
 
 def run(settings: Settings, *, progress: bool = True) -> ScoreResult:
-    """Score translations, or show contrasts to a model.
+    """Score translations, or run a contrastive test of a model.
 
     Args:
-        settings: what to compare, and how.
-        progress: print the results on standard output, lines as they come, and progress bars on
-            standard error.
+        settings: all settings.
+        progress: print each result on standard output at once, and progress bars on standard
+            error.
 
     Raises:
-        ConfigError: no such tokeniser, or buckets that do not rise.
+        ConfigError: the tokeniser is unknown, or buckets do not rise.
         DataError: lines or documents of the files do not fit, or a file cannot be written.
         CheckpointError: the model of a contrastive test cannot be read.
     """
     check_writable("--results", settings.results)
     as_lines = progress and settings.format == "text"
     if settings.contrasts.contrastive:
-        # Only this needs PyTorch, which takes longer to import than most texts to score.
+        # Import PyTorch for this alone, since that takes longer than scoring most texts.
         from relu_nmt.recipes.score_contrasts import contrast_report
 
         found = contrast_report(settings.contrasts)
@@ -98,10 +96,10 @@ def run(settings: Settings, *, progress: bool = True) -> ScoreResult:
 
 
 def sentence_report(options: ScoreOptions) -> Iterator[Entry]:
-    """Yield the BLEU of each line, and at last the signature.
+    """Yield the BLEU of each line, then the signature.
 
     Raises:
-        DataError: numbers of lines differ.
+        DataError: the numbers of lines differ.
     """
     texts = _Texts(options, DocumentOptions())
     tokenizer, note = texts.tokenizer()
@@ -120,13 +118,15 @@ def text_report(options: ScoreOptions, documents: DocumentOptions) -> Iterator[E
 
     Raises:
         DataError: lines or documents of the files do not fit.
-        ConfigError: no such tokeniser, or buckets that do not rise.
+        ConfigError: the tokeniser is unknown, or buckets do not rise.
     """
+    # Read everything before the first score, so that mistakes are reported first.
     texts = _Texts(options, documents)
     tokenizer, note = texts.tokenizer()
     case, orders = options.ignore_case, (options.order, options.chrf_word_order)
     metrics = [MetricConfig(m, case, tokenizer, *orders) for m in options.metrics if m != COMET]
     baseline = None if documents.baseline is None else texts.baseline(documents.baseline)
+    # Scores of all segments, by metric.
     for metric in metrics:
         yield from texts.scores(metric)
     if "bleu" in options.metrics or documents.length_buckets:
@@ -143,6 +143,7 @@ def text_report(options: ScoreOptions, documents: DocumentOptions) -> Iterator[E
     if documents.length_buckets:
         for metric in metrics:
             yield from _by_length(metric, texts, documents.length_buckets)
+    # Comparison with the baseline.
     if baseline is not None:
         if len(baseline) < FEW_SEGMENTS:
             text = f"only {len(baseline)} {texts.counted}: the p-values below say little"
@@ -161,13 +162,13 @@ def text_report(options: ScoreOptions, documents: DocumentOptions) -> Iterator[E
 
 
 class _Texts:
-    """Translations and references by document; without document boundaries each line is one.
+    """Translations and references by document; without boundaries each line is a document.
 
     Attributes:
         hypotheses: the translations, a segment each: a line, or a whole document.
-        references: for each set, as many segments.
-        prefix: goes before names of scores.
-        counted: what the segments are.
+        references: for each set, the same number of segments.
+        prefix: stands before names of scores.
+        counted: "documents" or "lines", the kind of segments.
     """
 
     def __init__(self, options: ScoreOptions, documents: DocumentOptions) -> None:
@@ -201,6 +202,7 @@ class _Texts:
                     "expects one before each document, in all files"
                 )
             return docs.split_at_separators(lines, separator)
+        # Warn if the text itself has separators, which the counts do not include.
         sizes = read_documents(counts)
         for separator in SEPARATORS[1:]:
             between = sum(map(SEPARATOR_TESTS[separator], lines))
@@ -212,7 +214,7 @@ class _Texts:
         return docs.cut_by_counts(lines, sizes, f"{_name(path)} with {counts}")
 
     def _translations(self, path: str, counts: str | None) -> docs.Documents:
-        """Return what a system made of the source, with as many segments as the references."""
+        """Read the translations of a system, and check them against the references."""
         found = self._read(path, counts or self._options.documents)
         same = "sentences in the same order"
         if self._has_documents:
@@ -230,18 +232,17 @@ class _Texts:
         return found if separator is None else docs.split_sentences(found, separator)
 
     def tokenizer(self) -> tuple[str, str]:
-        """Return the tokeniser of BLEU, and what to tell of it."""
+        """Return the tokeniser of BLEU, and a note about it."""
         if given := self._scoring.sacrebleu_tokenizer:
             return given, ""
-        chosen = choose_tokenizer(self._scoring.language, self.references[0])
-        return chosen.name, chosen.note
+        return choose_tokenizer(self._scoring.language, self.references[0])
 
     def baseline(self, path: str) -> list[str]:
         """Return the segments of the other system."""
         return self._segments(self._translations(path, self._options.baseline_documents))
 
     def scores(self, metric: MetricConfig) -> Iterator[Entry]:
-        """Yield the score of the segments, and of sentences where lines of documents agree."""
+        """Yield the score of the segments; of documents also the score of their sentences."""
         whole = metric.score(self.hypotheses, self.references)
         if not self._has_documents:
             yield _entry(whole)

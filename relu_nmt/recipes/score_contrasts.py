@@ -1,8 +1,8 @@
 """Contrastive tests: does a model prefer the right of several translations?
 
-A file of them has one JSON object a line (``test.contrasts.jsonl`` of the grammar corpus), a
-:class:`Contrast`: a sentence that needs its context, with right and wrong translations. Lists of
-texts may be empty but for ``contrasts``; ``phenomenon`` and ``distance`` may be absent.
+The file has one JSON object a line, a :class:`Contrast` (``test.contrasts.jsonl`` of the grammar
+corpus): a sentence that needs its context, with right and wrong translations. All lists of texts
+but ``contrasts`` may be empty; ``phenomenon`` and ``distance`` may be absent.
 """
 
 import itertools
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 import relu_nmt
-from relu_nmt.data.split import join_sentences
+from relu_nmt.data.groups import join_sentences
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io.progress_bar import progress_bar
 from relu_nmt.io.text_lines import read_lines
@@ -33,15 +33,15 @@ class Contrast:
     """A sentence with its right and its wrong translations.
 
     Args:
-        source_language: language of the sentence; those of another one than the model's are left
-            out and counted.
+        source_language: language of the sentence; the test leaves out sentences in another
+            language than the model's.
         source: the sentence.
         reference: the right translation.
-        contrasts: the wrong ones, at least one.
-        source_context: the sentences before it, the nearest last.
-        reference_context: their translations, as many.
-        phenomenon: what has to be known from the context, a category of the result.
-        distance: how many sentences back it is said, another one.
+        contrasts: the wrong translations, at least one.
+        source_context: the sentences before, the nearest last.
+        reference_context: their translations.
+        phenomenon: kind of information that the context gives, a category of the result.
+        distance: number of sentences back to this information, also a category.
     """
 
     source_language: str
@@ -58,7 +58,7 @@ def read_contrasts(path: str | os.PathLike[str]) -> list[Contrast]:
     """Read a file of contrasts.
 
     Raises:
-        DataError: it cannot be read, or a line is not such a record; the message gives the line.
+        DataError: the file cannot be read, or a line is no such record; the message names it.
     """
     lines = enumerate(read_lines(path), 1)
     found = [_parse(line, f"{path}:{number}") for number, line in lines if line.strip()]
@@ -79,6 +79,7 @@ def _parse(line: str, place: str) -> Contrast:
         raise DataError(f"{place}: expected a JSON object, found {line[:40]!r}")
     record = {"phenomenon": "", "distance": None, **record}
     values: dict[str, Any] = {}
+    # Check the types of all fields.
     for name in ("source_language", "source", "reference", "phenomenon"):
         values[name] = record.get(name)
         if not isinstance(values[name], str):
@@ -91,6 +92,7 @@ def _parse(line: str, place: str) -> Contrast:
     distance = record["distance"]
     if distance is not None and (type(distance) is not int or distance < 0):
         raise DataError(f"{place}: expected a number of sentences as 'distance'")
+    # Compare the fields with each other.
     contrast = Contrast(**values, distance=distance)
     if not contrast.contrasts:
         raise DataError(f"{place}: 'contrasts' is empty; give at least one wrong translation")
@@ -106,13 +108,14 @@ def _parse(line: str, place: str) -> Contrast:
 
 
 def contrast_report(options: ContrastOptions) -> Iterator[Entry]:
-    """Yield the accuracies with and without context: of all contrasts and by category.
+    """Yield the accuracies with and without context, for all contrasts and by category.
 
     Raises:
-        DataError: the file is damaged, or has nothing for the model's source language.
+        DataError: the file is damaged, or has no sentence in the model's source language.
         ReluNmtError: the checkpoint does not fit.
     """
     every = read_contrasts(options.contrastive)
+    # Keep the contrasts in the model's source language.
     translator = Translator.from_checkpoint(options.path, "cpu" if options.cpu else None)
     task = translator.task
     contrasts = [c for c in every if c.source_language == task.source_lang]
@@ -140,16 +143,16 @@ def contrast_scores(
 ) -> list[np.ndarray]:
     """Return the log-probabilities (nats) of the translations, float64, the right one first.
 
-    Context and sentence are one source, joined as groups of sentences are in training. The
-    translations of the context are given too; only what follows them is scored: its total
-    log-probability, the end symbol included.
+    Context and sentence are one source, joined like groups of sentences in training. The target
+    begins with the translations of the context. The score is the total log-probability of the
+    tokens after them, ``</s>`` included.
 
     Args:
-        translator: has the model.
-        contrasts: what to score.
-        context: most sentences to give of those before, the nearest; None for all.
+        translator: the model.
+        contrasts: the contrasts.
+        context: most sentences before to give, the nearest; None for all.
         batch_size: translations in a batch.
-        on_progress: called with the number of translations of each batch that is done.
+        on_progress: called with the number of translations of each finished batch.
 
     Raises:
         ConfigError: the model's scores are not finite.
@@ -162,6 +165,7 @@ def contrast_scores(
             target = np.concatenate([prefix, task.encode_target(text)])
             sources.append(SourceSentence(source, reference=target))
             prefixes.append(len(prefix))
+    # Score all translations, and sum over the tokens behind the context.
     config = GenerationConfig(score_reference=True, batch_size=batch_size)
     found = translator.generator(config).translate(sources, on_progress=on_progress)
     totals = [
@@ -177,7 +181,7 @@ def contrast_scores(
 def _encode(
     task: TranslationTask, contrast: Contrast, context: int | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the source with its context, and the target's context without end symbol."""
+    """Return the source with its context, and the target's context without ``</s>``."""
     before = len(contrast.source_context)
     first = 0 if context is None else max(0, before - context)
     sources = [*contrast.source_context[first:], contrast.source]
@@ -198,7 +202,7 @@ def _accuracies(
     total = sum(1 + len(contrast.contrasts) for contrast in contrasts)
     with progress_bar(f"score with context {shown}", total, "translations") as advance:
         scores = contrast_scores(translator, contrasts, context, batch_size, advance)
-    # A tie is not right: the model did not prefer it.
+    # A tie counts as wrong, since the model does not prefer the right translation.
     is_right = [bool(own[0] > own[1:].max()) for own in scores]
     version = f"relu_nmt-{relu_nmt.__version__}"
     signature = f"context:{shown}|score:logprob-sum|ties:wrong|version:{version}"
@@ -210,15 +214,11 @@ def _accuracies(
 
 
 def accuracies(contrasts: Sequence[Contrast], is_right: Sequence[bool]) -> list[dict[str, Any]]:
-    """Return how often the right translation was preferred: of all, by phenomenon, by distance.
-
-    Args:
-        contrasts: at least one.
-        is_right: for each, whether the right translation scored above every wrong one.
+    """Return the share of right choices, for all contrasts, by phenomenon and by distance.
 
     Returns:
-        By name ``category``, ``score`` (0 to 100), the numbers ``right`` of ``contrasts``, and
-        ``chance``, the score of a blind choice.
+        ``category``, ``score`` (0 to 100), the numbers ``right`` of ``contrasts``, and ``chance``,
+        the expected score of a random choice.
 
     Example:
         >>> one = Contrast("en", "It is here.", "Er ist hier.", ("Es ist hier.",))
@@ -226,6 +226,7 @@ def accuracies(contrasts: Sequence[Contrast], is_right: Sequence[bool]) -> list[
         [{'category': 'all', 'score': 50.0, 'right': 1, 'contrasts': 2, 'chance': 50.0}]
     """
     everyone = list(zip(contrasts, is_right, strict=True))
+    # Collect the contrasts of each category.
     groups = [("all", everyone)]
     for phenomenon in sorted({c.phenomenon for c in contrasts if c.phenomenon}):
         own = [pair for pair in everyone if pair[0].phenomenon == phenomenon]

@@ -9,15 +9,15 @@ from relu_nmt.config.files import CHECKPOINTS, READ, WRITTEN, Files
 from relu_nmt.config.shared import CommonOptions, PrecisionOptions
 from relu_nmt.data.dictionary import SENTENCE_SEPARATOR
 from relu_nmt.errors import ConfigError
-from relu_nmt.evaluation.bleu import DEFAULT_TOKENIZER, METRICS, TokenizerOptions
-from relu_nmt.evaluation.buckets import (
+from relu_nmt.evaluation.document_scores import (
     DEFAULT_EDGES,
     DEFAULT_POSITIONS,
     length_buckets,
     position_buckets,
 )
+from relu_nmt.evaluation.metrics import DEFAULT_TOKENIZER, METRICS, TokenizerOptions
 from relu_nmt.evaluation.significance import DEFAULT_SAMPLES
-from relu_nmt.tokenization.preprocess_config import PreprocessConfig
+from relu_nmt.recipes.preprocess_settings import PreprocessSettings
 
 COMET = "comet"
 COMET_MODEL = "Unbabel/wmt22-comet-da"
@@ -25,10 +25,10 @@ COMET_MODEL = "Unbabel/wmt22-comet-da"
 
 @settings
 class ScoreOptions:
-    """What to compare, and how.
+    """The texts to compare, and the scores.
 
     Raises:
-        ConfigError: a setting that would have no effect.
+        ConfigError: a setting would have no effect.
     """
 
     sys: str = option("-", "translations; - is standard input", flags=("-s",), files=READ)
@@ -65,7 +65,8 @@ class ScoreOptions:
     sentence_bleu: bool = option(False, "print the (smoothed) BLEU of each line instead")
 
     def check(self) -> None:
-        """See that every setting is one of a score that is computed."""
+        """Check that every setting belongs to a requested score."""
+        # A setting of a score that is not computed has no effect.
         metrics = ("bleu",) if self.sentence_bleu else self.metrics
         for value, default, metric in (
             (f"--order {self.order}", "--order 4", "bleu"),
@@ -86,24 +87,24 @@ class ScoreOptions:
 
     @property
     def language(self) -> str:
-        """Code of the language of the texts, as far as it is known."""
+        """Code of the language of the texts, by default the ending of the references."""
         return self.target_lang or Path(self.ref.split(",")[0]).suffix[1:]
 
 
 @settings
 class DocumentOptions:
-    """Where documents begin, and what else to tell about the scores.
+    """Document boundaries, the comparison with a baseline, and scores of buckets.
 
     Raises:
-        ConfigError: flags that contradict each other.
+        ConfigError: two settings contradict each other.
     """
 
     document_separator: str = like(
-        PreprocessConfig,
+        PreprocessSettings,
         "document_separator",
         "none",
-        "what stands between documents, in all files: a blank line, or a line <d> before each "
-        "(tag); their lines may be sentences or groups of them",
+        "line between documents, in all files: a blank line, or a line <d> before each document "
+        "(tag); other lines may be sentences or groups of sentences",
     )
     documents: str | None = option(
         None,
@@ -113,7 +114,7 @@ class DocumentOptions:
     )
     sys_documents: str | None = option(
         None,
-        "the same for --sys where its lines are groups of sentences",
+        "the same for --sys if its lines are groups of sentences",
         needs="documents",
         files=READ,
     )
@@ -166,8 +167,9 @@ class DocumentOptions:
                 "--sentence-separator needs a symbol and document boundaries: --documents or "
                 "--document-separator"
             )
+        # Check the buckets before any file is read.
         if self.length_buckets:
-            length_buckets((), self.length_buckets)  # before anything is read
+            length_buckets((), self.length_buckets)
         if self.position_buckets:
             position_buckets((), self.position_buckets)
             if not self.has_documents:
@@ -184,7 +186,7 @@ class DocumentOptions:
 
 @settings
 class ContrastOptions:
-    """Which contrasts to show to which model.
+    """The contrastive test of a model.
 
     Raises:
         ConfigError: contrasts without a model.
@@ -193,7 +195,7 @@ class ContrastOptions:
     contrastive: str = option(
         "",
         "score the right and wrong translations of this file (test.contrasts.jsonl of "
-        "data_prep/grammar_corpus.py) with a model, given the sentences before, and without them",
+        "data_prep/grammar_corpus.py) with a model, with and without the sentences before",
         files=READ,
     )
     path: str = option(
@@ -204,7 +206,7 @@ class ContrastOptions:
     )
     context_sentences: int | None = option(
         None,
-        "most sentences to give of those before; all by default",
+        "most sentences before to give to the model; all by default",
         metavar="N",
         least=1,
         needs="contrastive",
@@ -214,7 +216,7 @@ class ContrastOptions:
         CommonOptions,
         "batch_size",
         None,
-        "most translations in a batch; by default what suits the device",
+        "most translations in a batch; the default suits the device",
         needs="contrastive",
     )
 
@@ -226,10 +228,10 @@ class ContrastOptions:
 
 @settings
 class ScoreSettings:
-    """All settings of :mod:`relu_nmt.recipes.score`: of texts, or of a contrastive test.
+    """All settings of :mod:`relu_nmt.recipes.score`, for texts or a contrastive test.
 
     Raises:
-        ConfigError: no reference, or flags that would have no effect.
+        ConfigError: no references, or flags that would have no effect.
     """
 
     texts: ScoreOptions = group("score", ScoreOptions)
@@ -248,7 +250,8 @@ class ScoreSettings:
         elif self.texts.sentence_bleu:
             _refuse(self.segments, "not with --sentence-bleu")
         elif COMET in self.texts.metrics:
-            _refuse(self.segments, "not with --metrics comet, which is of single lines")
+            _refuse(self.segments, "not with --metrics comet, which scores single lines")
+        # The tokeniser needs a score that uses it.
         for name in ("sacrebleu_tokenizer", "target_lang"):
             value, is_read = getattr(self.texts, name), "bleu" in self.texts.metrics
             if value not in (None, DEFAULT_TOKENIZER) and not (
@@ -266,7 +269,7 @@ class ScoreSettings:
 
     @property
     def inputs(self) -> list[str]:
-        """The files that are read."""
+        """The files to read."""
         texts, segments, contrasts = self.texts, self.segments, self.contrasts
         counts = (segments.documents, segments.sys_documents, segments.baseline_documents)
         named = (texts.sys, *texts.ref.split(","), texts.src, segments.baseline, *counts)

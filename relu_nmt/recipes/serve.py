@@ -1,25 +1,24 @@
 """Serve a model over HTTP: a JSON API, and a page that translates and shows attention."""
 
 import socket
-import sys
 
 from relu_nmt.errors import ConfigError, MissingExtraError
 from relu_nmt.recipes.serve_settings import LOOPBACK
 from relu_nmt.recipes.serve_settings import ServeSettings as Settings
-from relu_nmt.recipes.translation import length_note, load_translator
+from relu_nmt.recipes.translation import length_note, load_translator, print_notes
 
 SPARE_CONNECTIONS = 256
 
 
 def run(settings: Settings, *, progress: bool = True) -> None:
-    """Serve until a signal comes; requests that have begun are answered before the end.
+    """Serve until a signal; answer the requests that have begun before the end.
 
     Args:
         settings: model, address and limits.
-        progress: tell the address on standard error.
+        progress: print the address on standard error.
 
     Raises:
-        ConfigError: the settings do not fit the model, or nobody can listen at this address.
+        ConfigError: the settings do not fit the model, or the address cannot be used.
         CheckpointError: a checkpoint is missing or damaged.
         MissingExtraError: the web server is not installed.
     """
@@ -27,12 +26,13 @@ def run(settings: Settings, *, progress: bool = True) -> None:
         import uvicorn
 
         from relu_nmt.applications.serving.app import ServerLimits, make_app
-        from relu_nmt.applications.serving.protocol import ImpatientProtocol
+        from relu_nmt.applications.serving.limits import ImpatientProtocol
     except ImportError as error:
         raise MissingExtraError(
             f'the server needs the package {error.name}: pip install "relu-nmt[serve]"'
         ) from error
     server = settings.server
+    # Open the port before loading the model: an address in use is an error at once.
     with _listening(server.host, server.port) as listener:
         translator = load_translator(settings.model)
         windows = settings.documents.windows(translator.max_doc_tokens)
@@ -47,20 +47,21 @@ def run(settings: Settings, *, progress: bool = True) -> None:
         )
         app = make_app(translator, settings.search, windows, limits)
         if progress:
-            _tell(length_note(settings.documents.max_doc_tokens, translator.max_doc_tokens))
+            print_notes(length_note(settings.documents.max_doc_tokens, translator.max_doc_tokens))
             pair = f"{translator.task.source_lang}-{translator.task.target_lang}"
-            _tell(f"{pair} at http://{_shown(listener)}/ (Ctrl-C stops it)")
-        # Connections that send nothing, or look at metrics, have room beside those that wait.
+            print_notes(f"{pair} at http://{_shown(listener)}/ (Ctrl-C stops it)")
+        # Leave connections for silent clients and for metrics beside those of waiting requests.
         attributes = {
             "seconds": server.request_seconds,
             "most_connections": server.max_waiting + SPARE_CONNECTIONS,
         }
+        # Run the web server on the open port.
         config = uvicorn.Config(
             app,
             http=type("Protocol", (ImpatientProtocol,), attributes),
             ws="none",
             log_level="warning",
-            access_log=False,  # what people translate is theirs
+            access_log=False,  # keep the users' requests private
             server_header=False,
             timeout_graceful_shutdown=round(2 * server.request_seconds) + 1,
         )
@@ -71,7 +72,7 @@ def _listening(host: str, port: int) -> socket.socket:
     """Return a socket that listens at the address.
 
     Raises:
-        ConfigError: it cannot.
+        ConfigError: the address cannot be used.
     """
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
@@ -84,8 +85,3 @@ def _listening(host: str, port: int) -> socket.socket:
 def _shown(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _tell(text: str) -> None:
-    if text:
-        print(text, file=sys.stderr, flush=True)

@@ -11,14 +11,14 @@ from relu_nmt.recipes.translation_settings import (
     WindowOptions,
     refuse_references,
 )
-from relu_nmt.translation.search.config import DocumentGenerationConfig
+from relu_nmt.translation.search.config import GenerationConfig
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 @settings
 class ServedModelOptions(ModelOptions):
-    """Which model to serve."""
+    """The model to serve."""
 
     path: str = option(
         REQUIRED,
@@ -31,44 +31,44 @@ class ServedModelOptions(ModelOptions):
 
 @settings
 class ServerOptions:
-    """Where the server listens, and how much it takes on.
+    """Address and limits of the server.
 
     Raises:
         ConfigError: a number out of range.
     """
 
     host: str = option(
-        LOOPBACK[0], "address to listen at; by default only this machine can reach it"
+        LOOPBACK[0], "address to listen at; the default is reachable from this machine only"
     )
     port: int = option(8000, "port to listen at; 0: any that is free", least=0, most=65535)
     allowed_hosts: tuple[str, ...] = option(
         (),
-        "names that a browser may call the server by, with commas; by default those of this "
-        "machine, or any where --host lets others in",
+        "host names that browsers may use for the server, separated by commas; by default those of "
+        "this machine, or any name if --host is another address",
         metavar="NAMES",
     )
     max_request_bytes: int = option(
-        131_072, "longest request; a longer one is answered 413", least=1, metavar="BYTES"
+        131_072, "longest request; longer ones get status 413", least=1, metavar="BYTES"
     )
     max_request_tokens: int = option(
         4096,
-        "most tokens of a request, source and forced; more are answered 413",
+        "most tokens of a request, source and forced; larger requests get status 413",
         least=2,
         metavar="N",
     )
     max_waiting: int = option(
         64,
-        "most requests that are not answered yet; further ones are answered 429",
+        "most requests that wait for an answer; further ones get status 429",
         least=1,
         most=1024,
         metavar="N",
     )
     request_seconds: float = option(
-        60.0, "most time for a request; it is answered 504 then", above=0, metavar="SECONDS"
+        60.0, "time limit of a request; it then gets status 504", above=0, metavar="SECONDS"
     )
     batch_wait: float = option(
         0.005,
-        "how long a batch that is not full (--max-tokens) waits for further requests",
+        "time that a batch below --max-tokens waits for further requests",
         least=0,
         most=1,
         metavar="SECONDS",
@@ -80,13 +80,13 @@ class ServeSettings:
     """All settings of :mod:`relu_nmt.recipes.serve`.
 
     Raises:
-        ConfigError: settings that mean nothing for a server.
+        ConfigError: settings that a server cannot use.
     """
 
     model: ServedModelOptions = group("model", ServedModelOptions)
     server: ServerOptions = group("server", ServerOptions)
     documents: WindowOptions = group("documents", WindowOptions)
-    search: DocumentGenerationConfig = group("search", DocumentGenerationConfig)
+    search: GenerationConfig = group("search", GenerationConfig)
     refused: ClassVar = (
         *NEED_REFERENCES,
         *("nbest", "print_alignment", "truncate_source", "max_source_length", "seed"),
@@ -95,7 +95,7 @@ class ServeSettings:
     """See :class:`relu_nmt.recipes.translation_settings.TranslateDocumentsSettings`."""
 
     def check(self) -> None:
-        """Refuse what one certain translation for each line has no room for."""
+        """Refuse settings that give no, several, or random translations of a line."""
         refuse_references(self.search)
         given = {
             "--nbest": self.search.nbest > 1,
@@ -107,5 +107,5 @@ class ServeSettings:
         for flag in (flag for flag, is_given in given.items() if is_given):
             raise ConfigError(
                 f"{flag}: the server gives one translation for each line, of the whole line and "
-                "the same for all who ask; leave it out"
+                "the same for every client; leave it out"
             )

@@ -16,8 +16,8 @@ def run(settings: Settings, *, progress: bool = True) -> Path:
     """Write the shortlist.
 
     Args:
-        settings: what to learn from.
-        progress: print on standard output what was written.
+        settings: all settings.
+        progress: print the path of the file on standard output.
 
     Returns:
         the file.
@@ -37,7 +37,7 @@ def run(settings: Settings, *, progress: bool = True) -> Path:
     pairs = (split.pair(int(i)) for i in chosen[chosen >= 0])
     dictionaries = task.source_dictionary, task.target_dictionary
     source_size, target_size = map(len, dictionaries)
-    # Without the end symbols, which are no translation of anything.
+    # Leave out the end symbols, which are no translations.
     ends_off = ((source[:-1], target[:-1]) for source, target in pairs if target is not None)
     shortlist = Shortlist.learn(
         ends_off, (source_size, target_size), settings.candidates, settings.common

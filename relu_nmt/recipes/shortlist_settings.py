@@ -8,7 +8,7 @@ from relu_nmt.data.data_folder import DATA_FILES
 
 @settings
 class ShortlistSettings:
-    """What to learn a shortlist from, and how long it is."""
+    """All settings of :mod:`relu_nmt.recipes.shortlist`."""
 
     source_lang: str | None = like(CommonOptions, "source_lang")
     target_lang: str | None = like(CommonOptions, "target_lang")
@@ -22,14 +22,14 @@ class ShortlistSettings:
     output: str = option(REQUIRED, "shortlist to write", files=WRITTEN)
     gen_subset: str = like(CommonOptions, "gen_subset", "train", "split to learn from")
     candidates: int = option(
-        20, "translations of each source symbol, the likeliest", least=1, metavar="N"
+        20, "number of likeliest translations of each source symbol", least=1, metavar="N"
     )
     common: int = option(
-        1000, "symbols that every translation may have, the most frequent", least=0, metavar="N"
+        1000, "number of frequent symbols that every translation may use", least=0, metavar="N"
     )
     pairs: int = option(
         100_000,
-        "learn from so many sentence pairs at most, evenly spread; 100,000 may take 1 to 2 GB",
+        "most sentence pairs to learn from, evenly spread; 100,000 may take 1 to 2 GB",
         least=1,
         metavar="N",
     )

@@ -3,30 +3,21 @@
 from pathlib import Path
 
 from relu_nmt.attention.spec import AttentionPlace
-from relu_nmt.config import REQUIRED, group, like, option, settings, to_dict
+from relu_nmt.config import REQUIRED, group, like, option, settings
 from relu_nmt.config.fields import options_of
 from relu_nmt.config.files import WRITTEN, Files
 from relu_nmt.config.shared import CommonOptions
 from relu_nmt.data.data_folder import DATA_FILES
-from relu_nmt.data.groups import SEPARATORS, SINGLE_SENTENCES, DocumentConfig
+from relu_nmt.data.documents import SEPARATORS, SINGLE_SENTENCES, DocumentConfig
 from relu_nmt.errors import ConfigError
-from relu_nmt.evaluation.bleu import ScoringConfig
+from relu_nmt.evaluation.metrics import ScoringConfig
 from relu_nmt.recipes.translation_settings import ModelOptions, WindowOptions
-from relu_nmt.translation.search.config import (
-    SEARCHED,
-    CommandSearch,
-    DocumentGenerationConfig,
-    GenerationConfig,
-    SearchOptions,
-)
-
-PRINTED = ("quiet", False)
-"""What options of the lines of a translation need: that there are some."""
+from relu_nmt.translation.search.config import DOCUMENT_LENGTHS, PRINTED, GenerationConfig
 
 
 @settings
 class SplitOptions:
-    """What to translate, and where the lines go."""
+    """Sentences to translate, and the place of the printed lines."""
 
     gen_subset: str = like(CommonOptions, "gen_subset")
     no_progress_bar: bool = like(CommonOptions, "no_progress_bar")
@@ -45,12 +36,12 @@ class SplitOptions:
     )
 
     num_shards: int = option(
-        1, "translate one of N equal parts of the split, in its order", least=1, metavar="N"
+        1, "translate one of N equal consecutive parts of the split", least=1, metavar="N"
     )
-    shard_id: int = option(0, "which of them, from 0", least=0, metavar="I")
+    shard_id: int = option(0, "number of this part, from 0", least=0, metavar="I")
 
     def check(self) -> None:
-        """Compare the shard with their number."""
+        """Compare the number of the shard with the number of shards."""
         if self.shard_id >= self.num_shards:
             raise ConfigError(
                 f"--shard-id {self.shard_id}: expected 0 to {self.num_shards - 1} "
@@ -59,7 +50,7 @@ class SplitOptions:
 
     @property
     def results_file(self) -> Path | None:
-        """Where the lines go; None: standard output."""
+        """The file for the lines; None: standard output."""
         if self.results_path is None:
             return None
         part = f"-{self.shard_id}-of-{self.num_shards}" if self.num_shards > 1 else ""
@@ -68,7 +59,7 @@ class SplitOptions:
 
 @settings
 class SplitDocumentOptions(WindowOptions):
-    """How documents of a data folder are translated, and where the results go.
+    """Translation of the documents of a data folder, and files for the results.
 
     Raises:
         ConfigError: an overlap of single sentences.
@@ -81,25 +72,26 @@ class SplitDocumentOptions(WindowOptions):
         "translate documents: join their consecutive sentences as in training, up to N tokens, "
         f"</s> included ({SINGLE_SENTENCES}: single sentences; a longer sentence is kept whole), "
         "and score d-BLEU; lines are printed for each group. By default the longest that the model "
-        "was trained on, where the folder has boundaries of documents; otherwise single sentences. "
-        "The longest output of documents is by default 1.5 * (source tokens) + 50",
+        "was trained on, if the folder has boundaries of documents; otherwise single sentences. "
+        "The longest output of documents is by default "
+        f"{DOCUMENT_LENGTHS[0]} * (source tokens) + {DOCUMENT_LENGTHS[1]}",
     )
     count_source_only: bool = option(
         False,
-        "count only source tokens for --max-doc-tokens, as where there is no reference; by "
-        "default a sentence counts as the longer of its two sides, as in training",
+        "count only source tokens for --max-doc-tokens, as for text without references; by default "
+        "a sentence counts as the longer of its two sides, as in training",
     )
     output: str | None = option(
         None,
-        "write the documents as text: a line for each sentence, or, where a group's translation "
-        "has not as many sentences as its source (--free-sentence-count, or a model without "
-        "separators), a line for the group",
+        "write the documents as text, a line for each sentence. A group whose translation has "
+        "another number of sentences (--free-sentence-count, or a model without separators) gets "
+        "one line",
         metavar="FILE",
         files=WRITTEN,
     )
     output_separator: str = option(
         "blank",
-        "what stands between documents in --output: a blank line (empty translations are then "
+        "boundary of documents in --output: a blank line between them (empty translations are then "
         "left out), or a line <d> before each (tag)",
         choices=SEPARATORS[1:],
         needs="output",
@@ -112,10 +104,10 @@ class SplitDocumentOptions(WindowOptions):
     )
 
     def check_sentences(self) -> None:
-        """See that nothing is asked for that only documents have.
+        """Check that no option for documents is given.
 
         Raises:
-            ConfigError: something is.
+            ConfigError: an option is given.
         """
         for name in ("window_overlap", "count_source_only", "output", "results"):
             if value := getattr(self, name):
@@ -128,60 +120,26 @@ class SplitDocumentOptions(WindowOptions):
 
 
 @settings
-class SplitSearchOptions(SearchOptions):
-    """The search, whose longest output by default depends on what is translated."""
-
-    max_len_a: float | None = like(
-        GenerationConfig,
-        "max_len_a",
-        None,
-        "longest output: a * (source tokens) + b tokens (default: 0, of documents "
-        f"{DocumentGenerationConfig.max_len_a})",
-    )
-    max_len_b: int | None = like(
-        GenerationConfig,
-        "max_len_b",
-        None,
-        "longest output: a * (source tokens) + b tokens (default: "
-        f"{GenerationConfig.max_len_b}, of documents {DocumentGenerationConfig.max_len_b})",
-    )
-    workers: int = like(CommandSearch, "workers", 0)
-    nbest: int = like(SearchOptions, "nbest", 1, needs=[SEARCHED, PRINTED])
-    print_alignment: str | None = like(
-        SearchOptions, "print_alignment", None, needs=[SEARCHED, PRINTED]
-    )
-
-    def of_kind(self, documents: bool) -> GenerationConfig:
-        """Return the settings of the search for documents, or for sentences.
-
-        Raises:
-            ConfigError: settings that contradict each other.
-        """
-        given = {name: value for name, value in to_dict(self).items() if value is not None}
-        return (DocumentGenerationConfig if documents else GenerationConfig)(**given)
-
-
-@settings
 class AttentionOptions:
-    """What is to be told of attention and memories."""
+    """Statistics and weights of attention, and statistics of memories."""
 
     attention_stats: str | None = option(
         None,
-        "write row sum, entropy, zeros and largest weight of every layer and head, means over the "
-        "references (where there are none, over the best translations), to FILE as JSON",
+        "write row sum, entropy, zeros and largest weight of every layer and head to FILE as JSON, "
+        "means over the references, or over the best translations if the split has none",
         files=WRITTEN,
     )
     memory_stats: str | None = option(
         None,
         "write variance ratio, sums of the largest weights and anisotropy of every feed-forward "
-        "network, read as a memory, over the same texts to FILE as JSON",
+        "network, seen as a memory, over the same texts to FILE as JSON",
         files=WRITTEN,
     )
     print_attention: str | None = option(
         None,
         "print the weights for each translation: A-, its number, and JSON. SLOT is encoder, "
-        "decoder or cross; LAYER from 0, -1 is the last; without HEAD all heads (without a value: "
-        "cross.-1)",
+        "decoder or cross; LAYER counts from 0, -1 is the last; without HEAD: all heads; without a "
+        "value: cross.-1",
         metavar="SLOT.LAYER[.HEAD]",
         parse=lambda text: str(AttentionPlace.parse(text)),
         bare="cross.-1",
@@ -201,18 +159,19 @@ class TranslateSplitSettings:
     model: ModelOptions = group("model", ModelOptions)
     split: SplitOptions = group("data and output", SplitOptions)
     documents: SplitDocumentOptions = group("documents", SplitDocumentOptions)
-    search: SplitSearchOptions = group("search", SplitSearchOptions)
+    search: GenerationConfig = group("search", GenerationConfig)
     score: ScoringConfig = group("score", ScoringConfig)
     attention: AttentionOptions = group("attention", AttentionOptions)
 
     def check(self) -> None:
         """Compare the groups with each other."""
         attention = self.attention
-        _ = self.search.of_kind(documents=self.documents.max_doc_tokens is not None)
+        self.search.resolved(documents=self.documents.max_doc_tokens is not None)
         if attention.print_attention is not None and self.search.print_alignment is not None:
             raise ConfigError(
                 "--print-attention and --print-alignment both print A- lines; give one"
             )
+        # Statistics and weights need the whole translation of a window.
         for flag, given in (
             ("--attention-stats", attention.attention_stats),
             ("--memory-stats", attention.memory_stats),

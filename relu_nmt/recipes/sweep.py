@@ -1,4 +1,4 @@
-"""A sweep from its settings to its report: attentions by document lengths by seeds."""
+"""Run a sweep over attentions, document lengths and seeds, from its settings to its report."""
 
 import argparse
 import os
@@ -13,36 +13,34 @@ from relu_nmt.applications.sweep.plan import (
     SWEEP_FILE,
     SweepDescription,
     SweepPlan,
-    arguments_of,
     has_results,
     read_description,
+    read_published,
     write_description,
 )
-from relu_nmt.applications.sweep.published import read_published
 from relu_nmt.applications.sweep.report import CARD_NAME, CSV_NAME, REPORT_NAME, write_report
 from relu_nmt.applications.sweep.report_data import ReportData
 from relu_nmt.applications.sweep.settings import SweepConfig
 from relu_nmt.applications.sweep.settings import SweepSettings as Settings
-from relu_nmt.applications.sweep.steps import DONE, Step
+from relu_nmt.applications.sweep.steps import DONE, Step, arguments_of
 from relu_nmt.attention.spec import SLOTS
 from relu_nmt.config import add_settings, flag_of, read_settings
 from relu_nmt.config.registry import FLAG, import_user_module
-from relu_nmt.data.data_folder import find_pair, infer_languages, split_path
-from relu_nmt.data.groups import SINGLE_SENTENCES
-from relu_nmt.data.shards import data_folders
+from relu_nmt.data.data_folder import data_folders, find_pair, infer_languages, split_path
+from relu_nmt.data.documents import SINGLE_SENTENCES
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.recipes.split_settings import TranslateSplitSettings
 from relu_nmt.recipes.training_settings import TranslationTrainingSettings
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.results import SIGNAL_EXIT_CODE
-from relu_nmt.translation.agreement import require_same
-from relu_nmt.translation.task import SAME_TEXT, TranslationTask
+from relu_nmt.translation.agreement import SAME_TEXT, require_same
+from relu_nmt.translation.task import TranslationTask
 
 SettingsT = TypeVar("SettingsT")
 
 STEPS_FAILED = 1
 ATTENTION_FIELDS = ("attention", "attention_preset")
-# Flags of the two commands that the sweep sets, and what sets them.
+# Fields of relu-nmt-train and relu-nmt-generate that the sweep sets, by the flag that sets them.
 TRAIN_OWN_FLAGS = {
     "max_doc_tokens": "--lengths",
     "doc_mixture": "--doc-mixture before the --",
@@ -68,13 +66,12 @@ GENERATE_OWN_FLAGS = {
 
 @dataclass(frozen=True)
 class SweepResult:
-    """How a sweep ended, and what it has found.
+    """The result of a sweep.
 
     Args:
-        report: the page, report.html; results.csv stands beside it.
-        data: numbers of all models in the folder.
-        failed: steps that crashed; those that diverged are results.
-        signal: number of the signal that stopped it, if one did.
+        report: path of report.html; results.csv stands beside it.
+        failed: number of steps that crashed; a step that diverged is a result.
+        signal: number of the signal that stopped the sweep, if any.
     """
 
     report: Path
@@ -84,24 +81,20 @@ class SweepResult:
 
     @property
     def exit_code(self) -> int:
-        """Of the command: 0, 1 if a step failed, 128 and the number of a signal."""
+        """Exit code of the command: 0, 1 if a step failed, or 128 plus the signal number."""
         if self.signal is not None:
             return SIGNAL_EXIT_CODE + self.signal
         return STEPS_FAILED if self.failed else 0
 
 
 def run(settings: Settings, *, progress: bool = True) -> SweepResult:
-    """Train and evaluate what is not done yet, and write the report after every step.
+    """Run all steps that are not done, and write the report after every step.
 
-    Each training and each evaluation is a process of its own. With ``report_only`` nothing is run.
-
-    Args:
-        settings: what is varied, and how it is run.
-        progress: print a line per event.
+    Each training and each evaluation is a process of its own. With ``report_only`` no step runs.
 
     Raises:
         ConfigError: the folder holds other files, or none with ``report_only``, a step was run
-            with another command, or flags contradict each other or what the sweep sets.
+            with another command, or flags contradict each other or the sweep's own flags.
         DataError: the data folder lacks boundaries, or a file is damaged.
     """
     config, folder = settings.sweep, Path(settings.sweep.save_dir)
@@ -111,6 +104,7 @@ def run(settings: Settings, *, progress: bool = True) -> SweepResult:
     published = None if config.published is None else read_published(config.published)
     for path in settings.user_modules:
         import_user_module(path)
+    # Check all flags and data before the first training: a sweep may take days.
     plan = SweepPlan(settings, frozenset(config.systems))
     if config.contrastive is not None and not Path(config.contrastive).is_file():
         raise ConfigError(f"--contrastive {config.contrastive}: no such file")
@@ -121,19 +115,21 @@ def run(settings: Settings, *, progress: bool = True) -> SweepResult:
     task = _checked_task(settings, trained[0])
     for step in trainings:
         _check_start(config.start_from, step)
+    # Find the attentions without weights: their evaluations measure no statistics.
     used = {
         step.model.attention: {found.model.attention_of(slot) for slot in SLOTS}
         for step, found in zip(trainings, trained, strict=True)
     }
     known = probe(sorted(set().union(*used.values())), settings.user_modules)
-    if not generate.documents.window_overlap:  # of windows that overlap there are no statistics
+    if not generate.documents.window_overlap:  # overlapping windows have no statistics
         without = set(known["without_weights"])
         plan = SweepPlan(settings, frozenset(name for name in used if used[name] & without))
     environment = describe_environment(known["gpus"])
     steps = plan.steps()
-    # The steps are compared with what was run before anything is written.
+    # Make the runner first: it compares the steps with earlier runs before any file is written.
     seconds = config.time.seconds or None
     runner = make_runner(steps, settings.running, environment, folder, seconds, progress)
+    # Run the steps, with a report after each.
     description = SweepDescription(settings, environment, published=published, task=task)
     description = write_description(folder, description)
     runner.run(lambda: write_report(folder, description))
@@ -145,20 +141,17 @@ def run(settings: Settings, *, progress: bool = True) -> SweepResult:
 def _checked_trainings(
     config: SweepConfig, steps: Sequence[Step]
 ) -> list[TranslationTrainingSettings]:
-    """Return the settings of the trainings.
-
-    Raises:
-        ConfigError: flags contradict each other or what the sweep sets, or would leave no
-            checkpoint to evaluate.
-    """
+    """Return the settings of the trainings."""
     if "--no-save" in config.train_flags:
         raise ConfigError("--no-save: there is no checkpoint to evaluate; leave it out")
+    # Check the flags of all models, and those of each variant.
     budget = config.time.flags[0].removeprefix("--").replace("-", "_")
     own = {**TRAIN_OWN_FLAGS, budget: "--budget"}
     _refuse(TranslationTrainingSettings, "behind the --", config.train_flags, own)
     fixed = {field: by for field, by in own.items() if field not in ATTENTION_FIELDS}
     for name, flags in config.variant_flags.items():
         _refuse(TranslationTrainingSettings, f"in --variants {name}", flags, fixed)
+    # Check the checkpoint that each training leaves.
     trained = _settings_of(steps, TranslationTrainingSettings, "relu-nmt-train")
     for found in trained:
         _check_checkpoint(config, found.trainer)
@@ -166,11 +159,7 @@ def _checked_trainings(
 
 
 def _checked_evaluation(config: SweepConfig, plan: SweepPlan) -> TranslateSplitSettings:
-    """Return the settings of the first model's evaluation, whose flags all have.
-
-    Raises:
-        ConfigError: flags contradict each other or what the sweep sets.
-    """
+    """Return the settings of the first evaluation; all evaluations share their flags."""
     _refuse(
         TranslateSplitSettings, "in --generate-flags", config.generate_flags, GENERATE_OWN_FLAGS
     )
@@ -183,25 +172,29 @@ def _checked_evaluation(config: SweepConfig, plan: SweepPlan) -> TranslateSplitS
 
 
 def _check_documents(settings: Settings, training: TranslationTrainingSettings) -> None:
-    """See that the data have the boundaries of documents, unless all is about single sentences."""
+    """Check that the data have document boundaries, unless all models see single sentences."""
     config, folders = settings.sweep, data_folders(settings.data)
     typed = [name for name in (training.task.source_lang, training.task.target_lang) if name]
     languages = tuple(typed) if len(typed) == 2 else infer_languages(folders[0])
-    if max(*config.lengths, *config.doc_mixture, 1) != SINGLE_SENTENCES:
-        for place in [*((folder, "train") for folder in folders), (folders[0], config.gen_subset)]:
-            _check_boundaries(*place, languages)
+    if max(*config.lengths, *config.doc_mixture, 1) == SINGLE_SENTENCES:
+        return
+    # Check the training text of all folders, and the evaluated split of the first.
+    splits = [*((folder, "train") for folder in folders), (folders[0], config.gen_subset)]
+    for folder, split in splits:
+        path = split_path(folder, split, find_pair(folder, split, *languages), "documents")
+        if not path.exists():
+            raise DataError(
+                f"{path}: no such file, but a sweep is about documents; run relu-nmt-preprocess "
+                "with --document-separator"
+            )
 
 
 def _checked_task(settings: Settings, training: TranslationTrainingSettings) -> dict[str, str]:
-    """Return languages, dictionaries and text of the data, in words.
-
-    Raises:
-        ConfigError: the folder's results, or the models to start from, are of another task.
-        DataError: the data folder is damaged.
-    """
+    """Return languages, dictionaries and text of the data, in words."""
     config, data = settings.sweep, data_folders(settings.data)[0]
     languages = training.task.source_lang, training.task.target_lang
     task = TranslationTask.from_data_folder(data, *languages).describe()
+    # Compare with the task of earlier results, and with that of the models to start from.
     for folder, advice in (
         (config.save_dir, "one report is of one task; choose another --save-dir"),
         (config.start_from, f"{SAME_TEXT} and dictionaries, or choose another --start-from"),
@@ -213,11 +206,7 @@ def _checked_task(settings: Settings, training: TranslationTrainingSettings) -> 
 
 
 def _refuse_foreign(folder: Path) -> None:
-    """See that no report of anything else is written over.
-
-    Raises:
-        ConfigError: there is one, and no sweep.
-    """
+    """Refuse to overwrite a report in a folder without a sweep."""
     if (folder / SWEEP_FILE).exists() or has_results(folder):
         return
     for name in (REPORT_NAME, CSV_NAME, CARD_NAME):
@@ -229,7 +218,7 @@ def _refuse_foreign(folder: Path) -> None:
 
 
 def _report_only(config: SweepConfig, folder: Path, progress: bool) -> SweepResult:
-    """Write the report of what is there."""
+    """Write the report of the present results."""
     earlier = read_description(folder)
     if earlier is None:
         raise ConfigError(f"--report-only: {folder} holds no sweep; give its --save-dir")
@@ -257,13 +246,9 @@ def _parser(settings_class: type[SettingsT], name: str) -> argparse.ArgumentPars
 def _refuse(
     settings_class: type[SettingsT], where: str, typed: Sequence[str], own: Mapping[str, str]
 ) -> None:
-    """See that flags exist and set nothing that the sweep sets.
+    """Refuse flags that do not exist, or whose fields are in ``own``, which the sweep sets.
 
-    Args:
-        settings_class: of their command.
-        where: in which the user types them, for messages.
-        typed: the flags.
-        own: fields that the sweep sets itself, and what sets them.
+    Messages say ``where`` the flags stand, and the flag of the sweep that sets them.
     """
     found = _parser(settings_class, where).parse_args(typed)
     for name, setter in own.items():
@@ -281,8 +266,9 @@ def _settings_of(
 
 
 def _check_checkpoint(config: SweepConfig, trainer: TrainerConfig) -> None:
-    """See that a training will write the checkpoint to evaluate: it may take days."""
+    """Check that a training will write the checkpoint to evaluate."""
     which, number, checkpoint = config.checkpoint, config.averaged, trainer.checkpoint
+    # A single checkpoint: the training must write its kind.
     if which == "best" and trainer.validation.disable_validation:
         raise ConfigError(
             "--disable-validation: there is no best checkpoint; add --checkpoint last"
@@ -291,10 +277,11 @@ def _check_checkpoint(config: SweepConfig, trainer: TrainerConfig) -> None:
         raise ConfigError("--no-last-checkpoints: there is no last checkpoint; leave it out")
     if number is None:
         return
+    # An average: the training must write and keep enough checkpoints.
     updates, interval = config.time.updates, checkpoint.save_interval_updates
     if updates is None:
         raise ConfigError(
-            f"--checkpoint {which}: how many checkpoints a --budget in time gives is not known; "
+            f"--checkpoint {which}: a --budget in time gives an unknown number of checkpoints; "
             "give it in updates, as 4000u"
         )
     if interval <= 0:
@@ -310,7 +297,7 @@ def _check_checkpoint(config: SweepConfig, trainer: TrainerConfig) -> None:
 
 
 def _check_start(folder: str | None, train: Step) -> None:
-    """See that the sentence model that a training starts from is there, and trained to its end."""
+    """Check that the sentence model that a training starts from is there and finished."""
     start = train.checkpoint_of("--finetune-from-model")
     if start is None:
         return
@@ -319,20 +306,11 @@ def _check_start(folder: str | None, train: Step) -> None:
             f"--start-from {folder}: has no {start}; train the sentence models first, with "
             "--lengths 1 and the same --attentions, --seeds and --checkpoint"
         )
+    # The checkpoint exists: check that its training has ended.
     sentences = Step(train.model, None, start.parent.parent)
     state = sentences.state
     if state is not None and state.status != DONE:
         raise ConfigError(
             f"--start-from {folder}: the training of {sentences.folder} is not done, but "
             f"{state.status}; finish that sweep first"
-        )
-
-
-def _check_boundaries(folder: str, split: str, languages: Sequence[str]) -> None:
-    """See that training or evaluation will find documents."""
-    path = split_path(folder, split, find_pair(folder, split, *languages), "documents")
-    if not path.exists():
-        raise DataError(
-            f"{path}: no such file, but a sweep is about documents; run relu-nmt-preprocess with "
-            "--document-separator"
         )

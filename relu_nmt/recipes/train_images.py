@@ -1,4 +1,4 @@
-"""Train an image classifier on class folders, or go on with its training."""
+"""Train an image classifier on class folders, or resume its training."""
 
 import dataclasses
 import sys
@@ -20,10 +20,9 @@ from relu_nmt.training.checkpoint import Checkpoint, read_metadata
 from relu_nmt.training.config import RunConfig, TrainerConfig
 from relu_nmt.training.results import TrainingResult
 from relu_nmt.training.trainer import Trainer
-from relu_nmt.vision.base import VisionModel, build_vision_model
+from relu_nmt.vision.base import ImageObjective, VisionModel, build_vision_model
 from relu_nmt.vision.batches import ImageBatches, ImageTransform
-from relu_nmt.vision.config import VisionScheduleConfig, VisionTrainerConfig, shown_sides
-from relu_nmt.vision.data_config import RECIPES
+from relu_nmt.vision.config import shown_sides
 from relu_nmt.vision.image_files import composed
 from relu_nmt.vision.images import (
     SKIP_FLAG,
@@ -37,48 +36,49 @@ from relu_nmt.vision.images import (
 )
 from relu_nmt.vision.loading import classes_of, describe_task, start_weights
 from relu_nmt.vision.timm_weights import load_timm_weights
-from relu_nmt.vision.vision_transformer import ImageObjective
+from relu_nmt.vision.training_config import RECIPES, VisionScheduleConfig, VisionTrainerConfig
 
 OTHER_RATES = ("warmup_init_lr", "min_lr", "end_learning_rate")
-"""What ``--lr-batch-size`` scales besides ``--lr``."""
-
+"""The rates that ``--lr-batch-size`` scales besides ``--lr``."""
 SAMPLED_IMAGES = 8
-"""Images whose size is read before the training."""
+"""Number of images whose size is read before the training."""
 ENLARGED = 2
-"""Images that become at least so many times as long are told of."""
+"""Warn if the sides of images grow by this factor or more."""
 
 
 def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
-    """Train until a limit is reached or a signal comes; goes on from a checkpoint if there is one.
+    """Train until a limit or a signal; resume from the last checkpoint of the folder, if any.
 
     Args:
-        settings: of model, images, training, and where checkpoints go.
+        settings: of model, images, training and checkpoints.
         progress: print the log on standard output.
 
     Raises:
         ConfigError: settings that contradict each other, the images or the device.
         DataError: the images are missing or damaged.
-        CheckpointError: a checkpoint cannot be read or written, or tells other classes apart.
+        CheckpointError: a checkpoint cannot be read or written, or has other classes.
         TrainingError: the loss or the gradient is not finite.
     """
     return run_training(ImageTraining, settings, progress)
 
 
 class ImageTraining(Training):
-    """Makes the parts of an image training."""
+    """The parts of an image training."""
 
     settings: Settings
 
     def trainer(self) -> Trainer:
-        """Return the trainer of a new training; what its parts are is printed."""
+        """Return the trainer of a new training, and print its parts."""
         settings, options = self.settings, self.settings.task
         augmentation, size = settings.augmentation, settings.model.image_size
         transform = ImageTransform(settings.preprocessing, size, augmentation)
         self._say_recipe()
         self.say("losses are in bits per image")
+        # Open the images.
         train_set, valid_sets = self._images()
         damaged = self._damaged([train_set, *valid_sets.values()])
         self._say_enlarged(train_set)
+        # Make model and batches.
         model = self._model(len(train_set.classes))
         seed = settings.trainer.run.seed
         train = ImageBatches(train_set, transform, options.batch_size, seed, augmentation, damaged)
@@ -105,14 +105,14 @@ class ImageTraining(Training):
     def _start(
         self, model: VisionModel, checkpoint: Checkpoint, classes: Sequence[str]
     ) -> Mapping[str, Tensor]:
-        """Return the weights of ``--finetune-from-model``; what is not from there is printed."""
+        """Return the weights of ``--finetune-from-model``, and print the changes of them."""
         weights, notes = start_weights(model, checkpoint, classes)
         for note in notes:
             self.say(note)
         return weights
 
     def _say_recipe(self) -> None:
-        """Print what the recipe sets, as flags; not what other flags set otherwise."""
+        """Print the settings of the recipe as flags, except those that a flag overrides."""
         name, values = self.settings.task.recipe, flat(to_dict(self.settings))
         if flags := [
             f"{flag_of(field)} {shown(value)}"
@@ -125,9 +125,10 @@ class ImageTraining(Training):
         """Return the training images and the validation sets by name.
 
         Raises:
-            ConfigError: there is nothing to validate on.
+            ConfigError: there are no images to validate on.
             DataError: a path is missing, or its images do not fit the others.
         """
+        # Open training and validation images.
         options, data = self.settings.task, self.settings.data
         train, *others = open_images(data).values()
         train = self._numbered_as_before(train)
@@ -136,8 +137,10 @@ class ImageTraining(Training):
             train, held_out = hold_out(train, options.valid_fraction)
             held = [held_out]
         if options.valid_data is not None:
-            others = [_validation_part(open_images(p)) for p in options.valid_data.split(",")]
-        # The log has lines of its own that are called train.
+            found = [list(open_images(path).values()) for path in options.valid_data.split(",")]
+            # A path has one set, or train and then others.
+            others = [own[1] if len(own) > 1 else own[0] for own in found]
+        # Reserve the name train for the training set, as the log has lines called train.
         sets = add_set({}, dataclasses.replace(train, name="train"))
         self._say_images(sets["train"])
         if not self.settings.trainer.validation.disable_validation:
@@ -153,21 +156,22 @@ class ImageTraining(Training):
         return sets.pop("train"), sets
 
     def _say_images(self, images: ImageSet) -> None:
-        """Print how many images a set has, what is not among them, and which classes it lacks."""
-        absent, what = images.absent, f"{images.store.origin}: {images.name}"
+        """Print the size of a set, the files left out of it, and the classes without images."""
+        absent, name = images.absent, f"{images.store.origin}: {images.name}"
         classes = len(images.classes) - len(absent)
-        self.say(f"{what}: {len(images):,} images of {classes:,} classes")
+        self.say(f"{name}: {len(images):,} images of {classes:,} classes")
         for text in images.left_out():
             self.say(text)
         if absent:
-            self.say(f"NOTE: {what} has no images of the classes {some_of(absent)}")
+            self.say(f"NOTE: {name} has no images of the classes {some_of(absent)}")
 
     def _say_enlarged(self, images: ImageSet) -> None:
-        """Tell where images have far fewer pixels than the model reads, before that costs time."""
+        """Warn if images have far fewer pixels than the model's input, which wastes time."""
+        # Read some images that are spread over the set.
         chosen = np.linspace(0, len(images) - 1, min(len(images), SAMPLED_IMAGES)).astype(int)
         try:
             longest = max(max(images.read(number).size) for number in chosen.tolist())
-        except DataError:  # a damaged one is told where it matters
+        except DataError:  # damaged images are reported elsewhere
             return
         sides = self.settings.model.image_sides
         if ENLARGED * longest <= max(sides):
@@ -179,7 +183,8 @@ class ImageTraining(Training):
             )
 
     def _model(self, num_classes: int) -> VisionModel:
-        """Return a new model; its size is printed."""
+        """Return a new model, and print its size."""
+        # Make the model with its initial weights.
         config = self.settings.model
         model = self.new_model(lambda: build_vision_model(config, num_classes))
         self.say(
@@ -187,16 +192,17 @@ class ImageTraining(Training):
             f"{model.num_tokens} tokens an image"
         )
         self.say_size(model)
+        # Load public weights, except into a training that is resumed.
         if (public := self.settings.task.init) and self.checkpoint_to_continue() is None:
             notes = load_timm_weights(model, public)
             self.say("; ".join([f"start from the weights of {public}", *notes]))
         return model
 
     def _damaged(self, sets: Sequence[ImageSet]) -> DamagedImages | None:
-        """Return what takes the damaged images if they are left out; some are looked for at once.
+        """Check images before the training, and return a collector of damaged ones, if skipped.
 
         Raises:
-            DataError: images are damaged and not to be left out.
+            DataError: images are damaged, and damaged images are not skipped.
         """
         is_first = self.process.is_first
         damaged = DamagedImages(self.say if is_first else partial(print, file=sys.stderr))
@@ -210,10 +216,10 @@ class ImageTraining(Training):
         return damaged if skips else None
 
     def _numbered_as_before(self, images: ImageSet) -> ImageSet:
-        """Return images with the class numbers of the checkpoint to go on from.
+        """Return images with the class indices of the checkpoint to resume from, if any.
 
         Raises:
-            CheckpointError: it tells other classes apart, or is of no image classifier.
+            CheckpointError: it has other classes, or is not of an image classifier.
         """
         path = self.checkpoint_to_continue()
         if path is None:
@@ -236,15 +242,16 @@ def config_for_data(
     processes: int,
     say: Callable[[str], None],
 ) -> TrainerConfig:
-    """Return the settings of the trainer with what depends on the data in numbers.
+    """Return the trainer's settings with rates, warm-up and period computed from the data.
 
     Args:
         config: all settings of the trainer.
         batch_size: images of a batch, per process.
         batches: batches of an epoch, over all processes.
         processes: number of processes.
-        say: prints what the numbers are.
+        say: prints the computed values.
     """
+    # Scale the rates, then convert epochs of warm-up to updates.
     schedule = config.schedule
     if schedule.lr_batch_size:
         schedule = scaled_rates(
@@ -261,21 +268,23 @@ def config_for_data(
 def scaled_rates(
     schedule: VisionScheduleConfig, images: int, say: Callable[[str], None]
 ) -> VisionScheduleConfig:
-    """Return the schedule whose learning rates are for updates of so many images.
+    """Return the schedule with learning rates for updates of so many images.
 
-    All are multiplied alike, so that the curve keeps its shape: with the peak alone, a small batch
-    would have it below the lowest rate.
+    All rates are multiplied by one factor, so the curve keeps its shape. If only the peak were
+    scaled, a small batch could have a peak below the lowest rate.
 
     Args:
-        schedule: whose rates are for ``--lr-batch-size`` images.
+        schedule: with rates for ``--lr-batch-size`` images.
         images: of an update, over all processes.
-        say: prints what the rates are.
+        say: prints the rates.
     """
+    # Scale the rates that are set.
     factor = images / schedule.lr_batch_size
     names = ["lr", *(name for name in OTHER_RATES if getattr(schedule, name) > 0)]
     given = {name: getattr(schedule, name) for name in names}
     scaled: dict[str, Any] = {name: given[name] * factor for name in names[1:]}
     scaled["lr"] = tuple(rate * factor for rate in schedule.lr)
+    # Print them before and after as flags.
     were, are = (
         " ".join(f"{flag_of(name)} {shown(rates[name])}" for name in names)
         for rates in (given, scaled)
@@ -288,20 +297,18 @@ def scaled_rates(
 
 
 def with_cosine_period(config: TrainerConfig, batches: int, processes: int) -> TrainerConfig:
-    """Let the cosine schedule end with the training, after ``--max-epoch`` or ``--max-update``.
+    """End the cosine schedule with the training, after ``--max-epoch`` or ``--max-update``.
 
-    Args:
-        config: all settings of the trainer.
-        batches: batches of an epoch, over all processes.
-        processes: number of processes.
+    The arguments are those of :func:`config_for_data`.
     """
+    # The training ends at the first of its limits, in updates.
     run, schedule = config.run, config.schedule
     limits = [run.max_update] if run.max_update else []
     if run.max_epoch:
         limits.append(updates_of_epochs(run, batches, processes))
     if schedule.lr_scheduler != "cosine" or schedule.lr_period_updates > 0 or not limits:
         return config
-    # The next period begins one update after the last one.
+    # The period ends one update after the last one of the training.
     period = float(max(1, min(limits) + 1 - schedule.warmup))
     return dataclasses.replace(
         config, schedule=dataclasses.replace(schedule, lr_period_updates=period)
@@ -309,12 +316,6 @@ def with_cosine_period(config: TrainerConfig, batches: int, processes: int) -> T
 
 
 def updates_of_epochs(run: RunConfig, batches: int, processes: int) -> int:
-    """Return the updates of ``--max-epoch`` epochs of so many batches, over all processes."""
+    """Return the number of updates in ``--max-epoch`` epochs of ``batches`` batches each."""
     per_update = [run.update_freq_of(e + 1) * processes for e in range(run.max_epoch)]
     return sum(-(-batches // count) for count in per_update)
-
-
-def _validation_part(sets: Mapping[str, ImageSet]) -> ImageSet:
-    """Return what is to be validated on where train and val lie side by side, or the only set."""
-    first, *others = sets.values()
-    return others[0] if others else first

@@ -6,11 +6,18 @@ from pathlib import Path
 
 import torch
 
-from relu_nmt.data.batches import Longest, TranslationBatches, least_limit, refuse_too_long
+from relu_nmt.data.batch_plan import least_limit
+from relu_nmt.data.data_folder import data_folders
 from relu_nmt.data.dictionary import SENTENCE_SEPARATOR
-from relu_nmt.data.groups import LENGTHS_FILE, SINGLE_SENTENCES, lengths_in_words
-from relu_nmt.data.shards import ShardedBatches, data_folders
+from relu_nmt.data.documents import SINGLE_SENTENCES
+from relu_nmt.data.groups import LENGTHS_FILE, lengths_in_words
 from relu_nmt.data.split import Split
+from relu_nmt.data.translation_batches import (
+    Longest,
+    ShardedBatches,
+    TranslationBatches,
+    refuse_too_long,
+)
 from relu_nmt.engine import FastDecoder
 from relu_nmt.errors import CheckpointError, ConfigError, DataError
 from relu_nmt.io.safe_write import write_text
@@ -22,13 +29,13 @@ from relu_nmt.training.batches import Scorer, TrainingData
 from relu_nmt.training.checkpoint import read_metadata
 from relu_nmt.training.results import TrainingResult
 from relu_nmt.training.trainer import Trainer
-from relu_nmt.translation.agreement import require_same
+from relu_nmt.translation.agreement import SAME_TEXT, require_same
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.loading import build_model, refuse_images, start_weights
 from relu_nmt.translation.loss import TranslationObjective
 from relu_nmt.translation.search.generator import Generator
-from relu_nmt.translation.task import SAME_TEXT, TranslationTask
+from relu_nmt.translation.task import TranslationTask
 
 APART = ("language", "dictionary", "sentence separator")
 """Names of properties that a training compares on its own, as some differences are allowed."""

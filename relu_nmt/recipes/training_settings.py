@@ -12,20 +12,22 @@ from relu_nmt.config import REQUIRED, checked_by, from_flat, group, like, option
 from relu_nmt.config.files import WRITTEN, Files
 from relu_nmt.config.shared import BatchingConfig, CommonOptions, FairseqOptions
 from relu_nmt.data.data_folder import DATA_FILES
-from relu_nmt.data.groups import DocumentConfig
+from relu_nmt.data.documents import DocumentConfig
 from relu_nmt.errors import ConfigError
-from relu_nmt.evaluation.bleu import TokenizerOptions
+from relu_nmt.evaluation.metrics import TokenizerOptions
 from relu_nmt.modules.config import arch_option
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.translation.config import TransformerConfig, architectures
 from relu_nmt.translation.search.config import GenerationConfig
-from relu_nmt.vision.config import (
+from relu_nmt.vision.config import VisionTransformerConfig
+from relu_nmt.vision.training_config import (
+    IMAGES,
+    RECIPES,
+    AugmentationConfig,
     ImageTaskOptions,
     PreprocessingConfig,
     VisionTrainerConfig,
-    VisionTransformerConfig,
 )
-from relu_nmt.vision.data_config import IMAGES, RECIPES, AugmentationConfig
 
 NUMBERED = r"checkpoint(\d+|_\d+_\d+)\.safetensors"
 """Names of the checkpoints that are saved by epochs and by updates."""

@@ -1,12 +1,11 @@
 """Translate a plain text of whole documents, with blank lines between them."""
 
 import itertools
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from relu_nmt.data.groups import SEPARATOR_TESTS, SINGLE_SENTENCES, join_texts
+from relu_nmt.data.documents import SEPARATOR_TESTS, SINGLE_SENTENCES, join_texts
 from relu_nmt.errors import DataError
 from relu_nmt.io.progress_bar import hidden_progress, progress_bar
 from relu_nmt.io.text_lines import read_input, read_lines
@@ -14,22 +13,24 @@ from relu_nmt.recipes.translation import (
     length_note,
     limit_note,
     load_translator,
+    print_notes,
     share,
     source_limit,
+    split_terms,
     tab_note,
     too_long_note,
-    without_terms,
 )
 from relu_nmt.recipes.translation_settings import TextDocumentOptions
 from relu_nmt.recipes.translation_settings import TranslateDocumentsSettings as Settings
-from relu_nmt.tokenization.sentences import sentence_splitter
+from relu_nmt.tokenization.base import sentence_splitter
 from relu_nmt.translation.search.config import WindowConfig
 from relu_nmt.translation.search.document_search import (
     SourceDocuments,
     TranslatedDocuments,
-    WindowPlan,
 )
 from relu_nmt.translation.search.translations import SourceLimit
+from relu_nmt.translation.search.windows import WindowPlan
+from relu_nmt.translator import TranslationRequest
 
 is_blank = SEPARATOR_TESTS["blank"]
 
@@ -40,8 +41,8 @@ class TextTranslation:
 
     Args:
         lines: its lines, blank ones between documents included.
-        documents: the same by document, and how well they could be divided.
-        notes: what is to be known, as the command prints it on standard error.
+        documents: the same by document, with counts of mismatches.
+        notes: notes that the command prints on standard error.
     """
 
     lines: list[str]
@@ -54,48 +55,50 @@ def run(settings: Settings, *, progress: bool = True) -> TextTranslation:
 
     Args:
         settings: model, text and search.
-        progress: print the text on standard output, and notes and how far it is on standard error.
+        progress: print the text on standard output; notes and a progress bar on standard error.
 
     Raises:
-        ConfigError: settings that do not fit the model.
+        ConfigError: the settings do not fit the model.
         CheckpointError: a checkpoint is missing or damaged.
         DataError: the text cannot be read, or a line is too long for the model.
     """
     options = settings.documents
     lines, prefixes, terms = _read(settings.file, options)
-    banned = [] if options.banned_terms is None else read_lines(options.banned_terms)
     translator = load_translator(settings.model)
     windows = options.windows(translator.max_doc_tokens)
+    # Print warnings before the translation starts.
     note = length_note(options.max_doc_tokens, translator.max_doc_tokens)
     is_longer = windows.max_doc_tokens > translator.max_doc_tokens
     tabs = tab_note(lines, options.constraints)
-    if progress:  # warnings do not wait for the translations
-        _tell([note * is_longer, tabs])
-    split = None
-    if options.split_sentences:
-        split = sentence_splitter(translator.task.source_lang)
+    if progress:
+        print_notes(note * is_longer, tabs)
+    # Divide the text into documents, their lines, and the sentences of each line.
     places = _line_numbers(lines)
+    split = sentence_splitter(translator.task.source_lang) if options.split_sentences else None
     paragraphs = [[[lines[i]] if split is None else split(lines[i]) for i in own] for own in places]
-    is_whole = split is None  # else nothing is forced, as there is more than one sentence a line
-    sources = translator.sources.documents(
+    # Prefixes and terms need one sentence a line, which the settings check.
+    is_whole = split is None
+    request = TranslationRequest(
         [list(itertools.chain.from_iterable(own)) for own in paragraphs],
         [[prefixes[i] for i in own] for own in places] if is_whole else None,
-        translator.sources.banned_ids(banned),
         [[terms[i] for i in own] for own in places] if is_whole else None,
         options.constraints != "unordered",
+        () if options.banned_terms is None else read_lines(options.banned_terms),
         [[i + 1 for i in own] for own in places] if is_whole else None,
     )
+    sources = translator.sources.encode(request)
     limit = source_limit(settings.model, translator)
     too_long = _too_long(sources, limit, places, paragraphs)
     sources = sources.limited(limit)
+    # Translate all windows, and put the lines in their places.
     plan = WindowPlan(sources.sizes, sources.counts, windows)
     with (
         hidden_progress(options.no_progress_bar or not progress),
         progress_bar("translate", len(plan.windows), "groups", shows_waiting=True) as advance,
     ):
-        found = translator.translate_in_windows(
-            sources, windows, settings.search, on_progress=advance
-        )
+        config = settings.search.resolved(documents=True, workers=0)
+        found = translator.answer(sources, config, windows, on_progress=advance)
+    # Join sentences to lines, and collect the notes.
     join = partial(_joined, language=translator.task.target_lang)
     text = _with_blank_lines(lines, map(join, found, paragraphs))
     report = [
@@ -103,12 +106,12 @@ def run(settings: Settings, *, progress: bool = True) -> TextTranslation:
         _report(sources, found, windows, int(plan.groups().over_long.sum())),
         too_long_note(too_long, limit),
         _undivided_note(found),
-        limit_note(found.num_at_limit, settings.search),
+        limit_note(found.num_at_limit, config),
         _empty_note([line for own in found for line in own]),
     ]
     if progress:
         print("".join(f"{line}\n" for line in text), end="")
-        _tell(report[is_longer:])
+        print_notes(*report[is_longer:])
     return TextTranslation(text, found, [one for one in [tabs, *report] if one])
 
 
@@ -116,10 +119,10 @@ def _read(path: str, options: TextDocumentOptions) -> tuple[list[str], list[str]
     """Return the lines of the text, and the prefix and the forced terms of each.
 
     Raises:
-        DataError: a file cannot be read, they do not fit together, or something is forced in a
-            blank line.
+        DataError: a file cannot be read, the files differ in length, or a blank line has a prefix
+            or terms.
     """
-    lines, terms = without_terms(read_input(path), options.constraints)
+    lines, terms = split_terms(read_input(path), options.constraints)
     prefixes = [""] * len(lines) if options.prefixes is None else read_lines(options.prefixes)
     if len(prefixes) != len(lines):
         raise DataError(
@@ -147,14 +150,15 @@ def _too_long(
     places: Sequence[Sequence[int]],
     paragraphs: Sequence[Sequence[Sequence[str]]],
 ) -> list[int]:
-    """Return the number of the line of each sentence that is too long.
+    """Return the line number of each sentence that is too long.
 
     Args:
-        sources: the sentences of all documents, as the model reads them.
-        limit: what is too long.
-        places: the numbers of the lines of each document.
+        sources: the sentences of all documents.
+        limit: longest sentence.
+        places: line numbers of each document, from 0.
         paragraphs: the sentences of each of these lines.
     """
+    # Repeat the number of each line for each of its sentences.
     numbers = [
         number
         for own, lines in zip(places, paragraphs, strict=True)
@@ -169,7 +173,7 @@ def _too_long(
 
 
 def _with_blank_lines(lines: Sequence[str], translated: Iterator[list[str]]) -> list[str]:
-    """Return the lines of translated documents, and between them the blank lines of the source."""
+    """Return the lines of translated documents with the source's blank lines between them."""
     return [
         line
         for blank, run in itertools.groupby(lines, is_blank)
@@ -178,7 +182,7 @@ def _with_blank_lines(lines: Sequence[str], translated: Iterator[list[str]]) -> 
 
 
 def _joined(lines: Sequence[str], paragraphs: Sequence[Sequence[str]], language: str) -> list[str]:
-    """Return a line for each paragraph of a document, if there is a line for each sentence."""
+    """Join sentences to paragraphs if each has a translation; else return the lines unchanged."""
     counts = [len(sentences) for sentences in paragraphs]
     if sum(counts) != len(lines):
         return list(lines)
@@ -186,15 +190,11 @@ def _joined(lines: Sequence[str], paragraphs: Sequence[Sequence[str]], language:
     return [join_texts(itertools.islice(rest, count), language) for count in counts]
 
 
-def _tell(notes: Sequence[str]) -> None:
-    for note in filter(None, notes):
-        print(note, file=sys.stderr)
-
-
 def _report(
     sources: SourceDocuments, found: TranslatedDocuments, windows: WindowConfig, num_over_long: int
 ) -> str:
-    """Return the line that tells what was translated together."""
+    """Return the line that counts lines, groups, mismatches and repetitions."""
+    # Name the size of the groups, then the exceptions.
     num_lines, limit = len(sources.sentences), windows.max_doc_tokens
     parts = [
         f"{num_lines:,} lines of {len(sources.counts):,} documents in {found.num_groups:,} "
@@ -221,7 +221,7 @@ def _undivided_note(found: TranslatedDocuments) -> str:
 
 
 def _empty_note(texts: Sequence[str]) -> str:
-    """Return the line that tells of empty translations; empty if there are none."""
+    """Return a note on empty translations; "" without any."""
     empty = sum(not text.strip() for text in texts)
     if not empty:
         return ""

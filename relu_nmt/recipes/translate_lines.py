@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from relu_nmt.attention.spec import AttentionPlace
-from relu_nmt.data.groups import SINGLE_SENTENCES
+from relu_nmt.data.documents import SINGLE_SENTENCES
 from relu_nmt.errors import DataError
 from relu_nmt.io.process import standard_input
 from relu_nmt.io.progress_bar import hidden_progress, progress_bar
@@ -19,45 +19,44 @@ from relu_nmt.recipes.translation import (
     limit_note,
     load_translator,
     named_lines,
+    print_notes,
     source_limit,
+    split_terms,
     tab_note,
     too_long_note,
-    without_terms,
 )
+from relu_nmt.recipes.translation_settings import LineOptions
 from relu_nmt.recipes.translation_settings import TranslateLinesSettings as Settings
-from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.translations import (
     SourceLimit,
     SourceSentence,
     TranslatedLines,
     Translation,
 )
-from relu_nmt.translator import Translator
+from relu_nmt.translator import TranslationRequest, Translator
 
 READ_BYTES = 1 << 16
 MOST_BYTES = 1 << 28
-"""Of one line. What has more is no text, such as a device that never ends."""
+"""Longest line. A longer one is no text; a device that never ends, for example."""
 LAST_CROSS = AttentionPlace("cross", -1)
 
 
 def run(settings: Settings, *, progress: bool = True) -> TranslatedLines:
-    """Translate lines, print each translation as soon as it is found, and return the best ones.
+    """Translate lines, print each translation at once, and return the best translations.
 
     Args:
         settings: model, input and search.
-        progress: print on standard output, and on standard error which lines may be cut off.
+        progress: print translations on standard output and notes on standard error.
 
     Raises:
-        ConfigError: settings that do not fit the model.
+        ConfigError: the settings do not fit the model.
         CheckpointError: a checkpoint is missing or damaged.
-        DataError: the input cannot be read, or is not UTF-8, or pictures would replace others.
+        DataError: the input cannot be read or is not UTF-8, or pictures would replace others.
     """
     options, config = settings.lines, settings.search
     texts: list[str] = []
     at_limit: list[int] = []
     too_long: list[int] = []
-    prefixes = None if options.prefixes is None else read_lines(options.prefixes)
-    banned = [] if options.banned_terms is None else read_lines(options.banned_terms)
     pictures: list[Path] = []
     if options.attention_pictures is not None:
         _check_pictures(Path(options.attention_pictures))
@@ -71,13 +70,14 @@ def run(settings: Settings, *, progress: bool = True) -> TranslatedLines:
         )
         try:
             for line, source, translations in _translated(
-                file, settings, translator, limit, prefixes, banned, progress
+                file, settings, translator, limit, progress
             ):
                 number = len(texts)
+                # A line that is too long is marked; pictures are drawn of all others.
                 if limit.refuses(source):
                     too_long.append(number)
                     if not limit.truncate:
-                        translations = [untranslated(own) for own in translations]
+                        translations = [_untranslated(own) for own in translations]
                 elif options.attention_pictures is not None and source.tokens:
                     tokens = translations[0].hypothesis.tokens
                     pictures.append(Path(options.attention_pictures, f"{number}.svg"))
@@ -87,8 +87,9 @@ def run(settings: Settings, *, progress: bool = True) -> TranslatedLines:
                     at_limit.append(number)
                 if not progress:
                     continue
+                # Print the line in the format that was asked for.
                 if number == 0:
-                    _tell_length(translator.max_doc_tokens)
+                    print_notes(_length_note(translator.max_doc_tokens))
                 shown = [texts[-1]]
                 if options.format == "json":
                     shown = [formatted.json(number, line, source, translations)]
@@ -97,29 +98,22 @@ def run(settings: Settings, *, progress: bool = True) -> TranslatedLines:
                 elif config.nbest > 1:
                     shown = formatted.nbest(number, translations, config.nbest)
                 print("\n".join(shown))
-        finally:  # also where someone who types lines ends it with Ctrl-C
-            if progress and pictures:
-                several = f" to {pictures[-1]}" if len(pictures) > 1 else ""
-                print(f"attention pictures: {pictures[0]}{several}", file=sys.stderr)
+        finally:  # print notes also after Ctrl-C at the keyboard
             if progress:
-                _tell_ends(too_long_note(too_long, limit), at_limit, config)
+                if pictures:
+                    several = f" to {pictures[-1]}" if len(pictures) > 1 else ""
+                    print_notes(f"attention pictures: {pictures[0]}{several}")
+                print_notes(too_long_note(too_long, limit))
+                if note := limit_note(len(at_limit), config):
+                    print_notes(f"{note} ({named_lines(at_limit)})")
     return TranslatedLines(texts, at_limit, too_long)
 
 
-def _tell_ends(too_long: str, at_limit: list[int], config: GenerationConfig) -> None:
-    """Tell which lines are too long, and which translations may be cut off."""
-    if too_long:
-        print(too_long, file=sys.stderr)
-    if at_limit:
-        note = limit_note(len(at_limit), config)
-        print(f"{note} ({named_lines(at_limit)})", file=sys.stderr)
-
-
 def _check_pictures(folder: Path) -> None:
-    """See that pictures can be written, and that none of an earlier run is in their place.
+    """Check that the folder can be written and has no pictures of an earlier run.
 
     Raises:
-        DataError: one is, or the folder cannot be made.
+        DataError: it has, or the folder cannot be made.
     """
     earlier = sorted(path.name for path in folder.glob("*.svg") if path.stem.isdecimal())
     if earlier:
@@ -129,14 +123,14 @@ def _check_pictures(folder: Path) -> None:
     check_writable("--attention-pictures", f"{folder}/0.svg")
 
 
-def _tell_length(trained: int) -> None:
-    """Tell that lines are not joined, to a model that was trained on more."""
-    if trained != SINGLE_SENTENCES:
-        print(
-            "NOTE: each line is translated on its own, but the model was trained on up to "
-            f"{trained} tokens; relu-nmt-translate-document joins the lines of a document",
-            file=sys.stderr,
-        )
+def _length_note(trained: int) -> str:
+    """Return a note that lines are not joined, for a model that was trained on longer groups."""
+    if trained == SINGLE_SENTENCES:
+        return ""
+    return (
+        "NOTE: each line is translated on its own, but the model was trained on up to "
+        f"{trained} tokens; relu-nmt-translate-document joins the lines of a document"
+    )
 
 
 def _translated(
@@ -144,28 +138,35 @@ def _translated(
     settings: Settings,
     translator: Translator,
     limit: SourceLimit,
-    prefixes: list[str] | None,
-    banned: list[str],
     progress: bool,
 ) -> Iterator[tuple[str, SourceSentence, list[Translation]]]:
-    """Yield each line, the same as the model reads it, and its translations, as lines arrive.
+    """Yield each line, its token ids before the limit, and its translations, as lines arrive.
 
     Raises:
-        DataError: there are not as many prefixes as lines, or one cannot be forced.
+        DataError: the number of prefixes is not that of the lines, or one cannot be forced.
     """
-    options, done, never = settings.lines, 0, translator.sources.banned_ids(banned)
-    has_tabs = False
+    options, done, has_tabs = settings.lines, 0, False
+    config = settings.search.resolved(workers=0)
+    prefixes = None if options.prefixes is None else read_lines(options.prefixes)
+    banned = () if options.banned_terms is None else read_lines(options.banned_terms)
     for lines in read_buffers(file, options.input, options.buffer_size):
-        own = _prefixes_of(prefixes, done, len(lines), options.prefixes)
         if progress and not has_tabs and (note := tab_note(lines, options.constraints, done)):
-            has_tabs = True  # told once
-            print(note, file=sys.stderr)
-        lines, terms = without_terms(lines, options.constraints)
-        is_ordered = options.constraints != "unordered"
-        numbers = range(done + 1, done + 1 + len(lines))
-        encoded = translator.sources.sentences(lines, own, never, terms, is_ordered, numbers)
-        sources = [limit.applied(source) for source in encoded]
-        longest = max(len(source.ids) for source in sources)
+            has_tabs = True  # print this note once
+            print_notes(note)
+        # Encode the lines with their prefixes and terms.
+        lines, terms = split_terms(lines, options.constraints)
+        request = TranslationRequest.of_lines(
+            lines,
+            _prefixes_of(prefixes, done, len(lines), options),
+            terms,
+            options.constraints != "unordered",
+            banned,
+            range(done + 1, done + 1 + len(lines)),
+        )
+        encoded = translator.sources.encode(request)
+        limited = encoded.limited(limit)
+        # Translate them.
+        longest = max(len(source.ids) for source in limited.sentences)
         label = f"translate {len(lines):,} lines of up to {longest:,} tokens"
         with (
             hidden_progress(options.no_progress_bar or not progress),
@@ -173,10 +174,11 @@ def _translated(
                 label, len(lines), "lines", shows_waiting=True, only_if_slow=True
             ) as advance,
         ):
-            found = translator.translate_sentences(sources, settings.search, done, advance)
-        yield from zip(lines, encoded, found, strict=True)
+            found = translator.answer(limited, config, first_id=done, on_progress=advance)
+        translations = [window.translations for window in found.windows]
+        yield from zip(lines, encoded.sentences, translations, strict=True)
         done += len(lines)
-        if progress:  # what became of these lines is told before others are waited for
+        if progress:  # show these translations before waiting for more lines
             sys.stdout.flush()
     if prefixes is not None and len(prefixes) > done:
         raise DataError(
@@ -185,23 +187,25 @@ def _translated(
         )
 
 
-def _prefixes_of(prefixes: list[str] | None, first: int, count: int, path: str | None) -> list[str]:
-    """Return the prefixes of lines from ``first`` on.
+def _prefixes_of(
+    prefixes: list[str] | None, first: int, count: int, options: LineOptions
+) -> list[str] | None:
+    """Return the prefixes of ``count`` lines from ``first`` on.
 
     Raises:
-        DataError: there are not as many.
+        DataError: there are fewer prefixes.
     """
     if prefixes is None:
-        return [""] * count
+        return None
     if len(prefixes) < first + count:
         raise DataError(
-            f"--prefixes {path}: {len(prefixes):,} lines, but the input has more; give one for "
-            "each, empty for none"
+            f"--prefixes {options.prefixes}: {len(prefixes):,} lines, but the input has more; give "
+            "one for each, empty for none"
         )
     return prefixes[first : first + count]
 
 
-def untranslated(translation: Translation) -> Translation:
+def _untranslated(translation: Translation) -> Translation:
     """Return the empty translation of a line that is too long, marked by its score."""
     hypothesis = replace(translation.hypothesis, score=-math.inf)
     return replace(translation, hypothesis=hypothesis)
@@ -217,20 +221,22 @@ def _opened(path: str) -> io.BufferedReader:
 def read_buffers(file: io.BufferedReader, origin: str, buffer_size: int) -> Iterator[list[str]]:
     """Yield lines as they arrive, at most ``buffer_size`` together (0: no limit).
 
-    A read waits only while nothing at all has arrived.
+    A read waits only while no byte has arrived.
 
     Args:
-        file: where to read; decompressing, if need be.
-        origin: its name, for messages.
+        file: input, decompressed if it was compressed.
+        origin: name of the input, for messages.
         buffer_size: most lines together.
 
     Raises:
         DataError: the file cannot be read, or a line is not UTF-8 or has no end.
     """
     origin = "standard input" if origin == "-" else origin
-    rest: list[bytes] = []  # joined when its line ends: a line may be as long as a file
+    # Parts of a line without its end yet; join them once, as a line may be as long as a file.
+    rest: list[bytes] = []
     number, unended = 1, 0
     while True:
+        # Read a block, and keep what follows its last line end for the next block.
         with reading(origin):
             block = file.read1(READ_BYTES)
         end = block.rfind(b"\n") + 1
@@ -240,6 +246,7 @@ def read_buffers(file: io.BufferedReader, origin: str, buffer_size: int) -> Iter
             raise DataError(f"{origin}:{number}: a line without an end; expected text")
         if block and not end:
             continue
+        # Decode the whole lines, and yield them in buffers.
         lines = decode_lines(b"".join(rest), origin, number)
         rest, unended = [block[end:]], len(block) - end
         number += len(lines)

@@ -1,116 +1,60 @@
 """Translate a split of a data folder, sentence by sentence or as whole documents, and score it.
 
-Both go one way: what is translated at once is a window of consecutive sentences, and a sentence is
-a window of one. Windows are not repaired here: scores are of what the model makes of them.
+The model translates windows of consecutive sentences; single sentences are windows of one. Windows
+are not repaired here, so that the scores measure the model's own output.
 """
 
 import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any, TextIO
 
 import numpy as np
 
-from relu_nmt.data.groups import DOCUMENT_TAG, SINGLE_SENTENCES, describe_lengths, lengths_in_words
-from relu_nmt.data.split import Split, longer_side
+from relu_nmt.data.documents import SINGLE_SENTENCES
+from relu_nmt.data.groups import describe_lengths, lengths_in_words, longer_side
+from relu_nmt.data.split import Split
 from relu_nmt.errors import DataError
-from relu_nmt.evaluation.bleu import Score
-from relu_nmt.evaluation.significance import SegmentStatistics
+from relu_nmt.evaluation.metrics import Score
 from relu_nmt.evaluation.split_score import AlignedSentence, SplitScorer, aligned_sentences
 from relu_nmt.io.progress_bar import hidden_progress, progress_bar
 from relu_nmt.io.safe_write import replacing
-from relu_nmt.recipes.attention_report import AttentionReport
 from relu_nmt.recipes.output_files import check_writable, write_file
+from relu_nmt.recipes.split_report import AttentionReport, SplitTranslation, documents_text
 from relu_nmt.recipes.split_settings import TranslateSplitSettings as Settings
 from relu_nmt.recipes.translation import (
     LineFormat,
     length_note,
     limit_note,
     load_translator,
-    share,
     source_limit,
 )
 from relu_nmt.training.results import peak_gpu_bytes, peak_resident_bytes
 from relu_nmt.translation.search.document_search import (
     SourceDocuments,
     TranslatedDocuments,
-    WindowPlan,
 )
 from relu_nmt.translation.search.translations import Line, SourceSentence
+from relu_nmt.translation.search.windows import WindowPlan
 from relu_nmt.translator import Translator
 
 DOCUMENT_SCORES = ("d_bleu", "s_bleu", "group_bleu", "chrf")
 MAX_SENTENCES = 50_000
-"""Sentences whose documents are read, sorted by length and translated before the next ones."""
-
-
-@dataclass
-class SplitTranslation:
-    """The translations of a split.
-
-    Args:
-        groups: the translation of each sentence, or of each group of them, in the split's order.
-        counts: sentences of each group.
-        documents: where documents are translated, their lines: one for each sentence, or for a
-            group whose translation has not as many sentences as its source.
-        num_tokens: target tokens of the best translations, ``</s>`` included.
-        seconds: time of the search; with ``--results`` without what comes once, at its beginning.
-        num_at_limit: groups whose translation reached the longest output and may be cut off.
-        num_mismatched: groups with another number of sentences; None: that cannot be told.
-        num_undivided: groups of several sentences that became one line.
-        scores: all that could be computed, the main one first: ``bleu`` or ``chrf`` of sentences;
-            of documents see :meth:`relu_nmt.evaluation.split_score.SplitScorer.document_scores`.
-        statistics: what d-BLEU adds up, by document, if ``--results`` is to hold it.
-        by_position: s-BLEU by position (:meth:`SplitScorer.position_scores`), likewise.
-        lengths: realised lengths of the groups (:func:`relu_nmt.data.groups.describe_lengths`).
-    """
-
-    groups: list[Line] = field(default_factory=list)
-    counts: list[int] = field(default_factory=list)
-    documents: list[list[Line]] = field(default_factory=list)
-    num_tokens: int = 0
-    seconds: float = 0.0
-    num_at_limit: int = 0
-    num_mismatched: int | None = 0
-    num_undivided: int = 0
-    scores: dict[str, Score] = field(default_factory=dict)
-    statistics: SegmentStatistics | None = None
-    by_position: dict[str, Any] | None = None
-    lengths: dict[str, Any] | None = None
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Speed of the search."""
-        return self.num_tokens / max(self.seconds, 1e-9)
-
-    @property
-    def score(self) -> Score | None:
-        """The main score; None if there is nothing to compare with."""
-        return next(iter(self.scores.values()), None)
-
-    def speed_line(self) -> str:
-        """Return fairseq's line of how long it took; none of them begins as those of text do."""
-        sentences, seconds = sum(self.counts), max(self.seconds, 1e-9)
-        return (
-            f"| Translated {sentences:,} sentences ({self.num_tokens:,} tokens) in "
-            f"{self.seconds:.1f}s ({sentences / seconds:.2f} sentences/s, "
-            f"{self.tokens_per_second:.2f} tokens/s)"
-        )
+"""Most sentences to read, sort by length and translate before the next ones."""
 
 
 def run(settings: Settings, *, progress: bool = True) -> SplitTranslation:
-    """Translate a split, print the lines and the scores, and write the files that are wanted.
+    """Translate a split, print the lines and the scores, and write the requested files.
 
     Args:
-        settings: model, data, search, and where the lines go.
-        progress: print on standard output, and show how far it is; files are written anyway.
+        settings: model, data, search and output.
+        progress: print on standard output, and show a progress bar; files are written anyway.
 
     Raises:
-        ConfigError: settings that do not fit the model.
+        ConfigError: the settings do not fit the model.
         CheckpointError: a checkpoint is missing or damaged.
         DataError: the split is missing, does not fit the model or has no document boundaries, or
             a file cannot be written.
@@ -125,7 +69,11 @@ def run(settings: Settings, *, progress: bool = True) -> SplitTranslation:
 
 @contextmanager
 def _output(settings: Settings, progress: bool) -> Iterator[TextIO]:
-    """Open the results file, whole or absent; or give standard output, or what prints nothing."""
+    """Open the results file, else standard output, else (without progress) the null device.
+
+    An error leaves no part of a results file behind.
+    """
+    # Without a file, print to standard output or nowhere.
     path = settings.split.results_file
     if path is None:
         if progress:
@@ -137,6 +85,7 @@ def _output(settings: Settings, progress: bool) -> Iterator[TextIO]:
     folder = path.parent
     if os.path.lexists(folder) and not folder.is_dir():
         raise DataError(f"--results-path {folder}: is no folder; give the name of one")
+    # Write to a temporary file, which replaces the old one at the end.
     check_writable("--results-path", str(path))
     try:
         with (
@@ -154,10 +103,10 @@ class _SplitTranslator:
     """Translates a split, and prints the lines of each group.
 
     Args:
-        translator: has the model, and the data folder.
-        settings: all of them.
-        attention: what is to be told of the attention.
-        output: where lines go.
+        translator: the model, and the data folder.
+        settings: all settings of the recipe.
+        attention: measures and prints attention.
+        output: receives the lines.
     """
 
     def __init__(
@@ -177,13 +126,14 @@ class _SplitTranslator:
         self._lines = LineFormat(self._task, joined, settings.search.print_alignment is not None)
         self._split = self._task.load_split(settings.split.gen_subset)
         self._note = self._choose_length()
-        self._config = settings.search.of_kind(documents=self._has_documents)
+        self._config = settings.search.resolved(self._has_documents, workers=0)
+        # Keep the shard; the windows before it only count for the numbers of the lines.
         before, num_shards = None, settings.split.num_shards
         if num_shards > 1:
             before, self._split = self._split.cut(settings.split.shard_id, num_shards)
         self._scorer = None
         if self._split.target is not None and not self._config.score_reference:
-            # What is wrong with the references or the metric is not told after hours.
+            # Make the scorer now: an error in references or metric ends the run at its start.
             self._scorer = SplitScorer(self._task, self._split, settings.score)
         if self._has_documents:
             length = self._windows.max_doc_tokens
@@ -198,10 +148,10 @@ class _SplitTranslator:
             check_writable(f"--{flag}", getattr(settings.documents, flag))
 
     def _choose_length(self) -> str:
-        """Decide how much is translated at once, and return what to say of it.
+        """Choose the windows, and return a note on their length.
 
         Raises:
-            ConfigError: sentences are translated, but something is for documents only.
+            ConfigError: sentences are translated, but an option is for documents only.
         """
         options, trained = self._settings.documents, self._translator.max_doc_tokens
         asked, is_divided = options.max_doc_tokens, self._split.has_documents
@@ -214,12 +164,12 @@ class _SplitTranslator:
         return length_note(asked, trained, is_divided)
 
     def _sizes_of(self, split: Split) -> np.ndarray:
-        """Return what each sentence counts towards the limit of a window, int [N]."""
+        """Return the tokens of each sentence that count towards the window's limit, int [N]."""
         by_source = self._settings.documents.count_source_only
         return longer_side(split.source_sizes, None if by_source else split.target_sizes)
 
     def _num_windows(self, split: Split) -> int:
-        """Return how many windows there are in a part of the split."""
+        """Return the number of windows in a part of the split."""
         if not self._has_documents or not len(split):
             return len(split)
         counts = split.require_documents("--max-doc-tokens", self._windows.max_doc_tokens)
@@ -228,6 +178,7 @@ class _SplitTranslator:
     def run(self, progress: bool) -> SplitTranslation:
         """Translate everything."""
         split, found, note = self._split, self._found, self._over_long()
+        # Plan the windows, to show their number and lengths.
         num_windows, unit = len(split), "sentences"
         if self._has_documents:
             plan = WindowPlan(self._sizes, self._counts, self._windows)
@@ -238,6 +189,7 @@ class _SplitTranslator:
             self._print(note)
         if self._settings.documents.results is not None:
             self._warm_up()
+        # Translate some documents at a time, and print each window when its documents are done.
         hidden = self._settings.split.no_progress_bar or not progress
         label = f"translate {split.name}"
         with (
@@ -248,12 +200,9 @@ class _SplitTranslator:
                 counts = self._counts[documents.start : documents.stop]
                 sources = self._documents(numbers, counts)
                 started = time.perf_counter()
-                translated = self._translator.translate_in_windows(
-                    sources,
-                    self._windows,
-                    self._config,
-                    self._first + len(found.groups),
-                    advance,
+                first_id = self._first + len(found.groups)
+                translated = self._translator.answer(
+                    sources, self._config, self._windows, first_id, advance
                 )
                 found.seconds += time.perf_counter() - started
                 self._take(translated)
@@ -264,20 +213,25 @@ class _SplitTranslator:
         return found
 
     def _warm_up(self) -> None:
-        """Translate one sentence, so that the speed is without what is loaded or compiled once."""
+        """Translate one sentence, so that loading and compiling do not count for the speed."""
         for number in range(len(self._split)):
             if self._split.source_sizes[number] > 1 + self._task.has_sentence_separator:
                 one = self._documents(range(number, number + 1), np.ones(1, dtype=np.int64))
-                self._translator.translate_in_windows(one, self._windows, self._config)
+                self._translator.answer(one, self._config, self._windows)
                 return
 
     def _documents(self, numbers: range, counts: np.ndarray) -> SourceDocuments:
-        """Return some sentences as documents of so many."""
+        """Return sentences as documents of ``counts`` sentences."""
         sizes = self._sizes[numbers.start : numbers.stop]
         return SourceDocuments(self._read(numbers), counts, sizes, self._task.separators)
 
     def _over_long(self) -> str:
-        """Refuse sentences that the model cannot read, or return a note that they stay empty."""
+        """Return a note on sentences that are too long, or "".
+
+        Raises:
+            DataError: no flag says whether to skip or to cut them.
+        """
+        # Find the sentences above the limit, and treat them as the flags say.
         limit, sizes = self._limit, self._split.source_sizes
         too_long = sizes > (np.inf if limit.tokens is None else limit.tokens)
         number = int(too_long.sum())
@@ -293,9 +247,9 @@ class _SplitTranslator:
         return f"NOTE: {number} sentences of more than {limit.tokens} tokens {done}" * bool(number)
 
     def _read(self, numbers: range) -> list[SourceSentence]:
-        """Return sentences with their references, without words if the model cannot read them."""
+        """Return sentences with their references; those that are too long are cut or empty."""
         task = self._task
-        # Unknown words are only in the raw source.
+        # Only the raw source still has the unknown words.
         raw = self._split.raw_source if self._config.replace_unk is not None else None
         sentences = []
         for i in numbers:
@@ -307,8 +261,9 @@ class _SplitTranslator:
         return sentences
 
     def _take(self, translated: TranslatedDocuments) -> None:
-        """Print the groups of some documents and note what the summary needs."""
+        """Print the groups of some documents, and count them for the summary."""
         found = self._found
+        # Print the lines of each window.
         self._aligned += aligned_sentences(translated, sum(found.counts))
         for own in translated.windows:
             if not self._settings.split.quiet:
@@ -318,10 +273,12 @@ class _SplitTranslator:
                     lines += self._lines.hypothesis(number, translation)
                     lines += self._attention.lines(number, own.source, translation)
                 self._print("\n".join(lines))
+            # Keep the best translation.
             best = own.translations[0]
             found.groups.append(Line(best.text, best.tokens))
             found.counts.append(own.window.num_new)
             found.num_tokens += len(best.hypothesis.tokens)
+        # Add up the counts.
         found.num_mismatched = (found.num_mismatched or 0) + translated.num_mismatched
         found.num_undivided += translated.num_undivided
         found.num_at_limit += translated.num_at_limit
@@ -335,7 +292,7 @@ class _SplitTranslator:
             print(text, file=self._out)
 
     def _score(self) -> None:
-        """Score the translations, if there are any, and references."""
+        """Score the translations, if there are translations and references."""
         found, scorer = self._found, self._scorer
         if scorer is None or not found.groups:
             return
@@ -343,6 +300,7 @@ class _SplitTranslator:
             name = "chrf" if self._settings.score.scoring == "chrf" else "bleu"
             found.scores = {name: scorer.score(found.groups)}
             return
+        # Documents have d-BLEU and, if sentences can be counted, s-BLEU.
         counts = np.array(found.counts)
         found.scores = scorer.document_scores(found.documents, found.groups, counts)
         if found.num_mismatched is None:
@@ -361,9 +319,10 @@ class _SplitTranslator:
         self._print("NOTE: hypothesis and token scores are output in base 2")
         if found.lengths is not None:
             self._print(f"{split.name}: {lengths_in_words(found.lengths)}")
-            self._print(_mismatch_line(found))
+            self._print(found.mismatch_line())
         self._print(limit_note(found.num_at_limit, self._config))
         self._print(found.speed_line())
+        # Print the scores.
         options = self._settings.split
         part = f", shard {options.shard_id} of {options.num_shards}," * (options.num_shards > 1)
         beginning = f"Generate {split.name}{part} with beam={self._config.beam}"
@@ -379,9 +338,10 @@ class _SplitTranslator:
         if cut and found.scores and "s_bleu" not in found.scores:
             reason = "no document has as many sentences as its reference"
             self._print(f"{beginning}: s-BLEU: none, {reason}")
+        # Write the files.
         files = self._settings.documents
         if files.output is not None:
-            text, notes = _documents_text(found.documents, files.output_separator, files.output)
+            text, notes = documents_text(found.documents, files.output_separator, files.output)
             write_file("--output", files.output, text)
             for note in notes:
                 self._print(note)
@@ -390,7 +350,7 @@ class _SplitTranslator:
             write_file("--results", files.results, text)
 
     def _results(self) -> dict[str, Any]:
-        """Return what was printed, as JSON values."""
+        """Return the summary as JSON values."""
         found, wrong, num_groups = self._found, self._found.num_mismatched, len(self._found.groups)
         return {
             "split": self._split.name,
@@ -417,47 +377,13 @@ class _SplitTranslator:
 
 
 def _document_ranges(counts: np.ndarray) -> Iterator[tuple[range, range]]:
-    """Yield which documents, and which sentences, to read together."""
+    """Yield ranges of documents and of their sentences, to read together."""
     begin, first, last = 0, 0, 0
     for number, count in enumerate(counts.tolist()):
         last += count
         if last - first >= MAX_SENTENCES or number == len(counts) - 1:
             yield range(begin, number + 1), range(first, last)
             begin, first = number + 1, last
-
-
-def _mismatch_line(found: SplitTranslation) -> str:
-    num_groups = len(found.groups)
-    if found.num_mismatched is None:
-        return (
-            f"Groups: {num_groups:,}; the model was trained without --sentence-separator, so "
-            f"that {found.num_undivided:,} of them are not cut into sentences"
-        )
-    wrong = share(found.num_mismatched, num_groups)
-    return f"Groups: {num_groups:,}; mismatch of the number of sentences: {wrong}"
-
-
-def _documents_text(
-    documents: Sequence[Sequence[Line]], separator: str, path: str
-) -> tuple[str, list[str]]:
-    """Return the documents as text, and notes on what is not in it."""
-    texts = [[line.text for line in lines] for lines in documents]
-    if separator == "tag":
-        return "".join(f"{line}\n" for own in texts for line in (DOCUMENT_TAG, *own)), []
-    # An empty line would end the document.
-    filled = [[text for text in own if text.strip()] for own in texts]
-    text = "\n".join("".join(f"{line}\n" for line in own) for own in filled if own)
-    empty = sum(not own for own in filled)
-    num_lines = sum(map(len, texts))
-    left_out = num_lines - sum(map(len, filled))
-    # A document that is one empty line is told of as a document.
-    counted = [(left_out, num_lines, "lines")] if left_out > empty else []
-    counted += [(empty, len(filled), "documents")] if empty else []
-    return text, [
-        f"NOTE: {share(number, total)} {what} have an empty translation and are not in {path}; "
-        "--output-separator tag keeps them"
-        for number, total, what in counted
-    ]
 
 
 def _values(score: Score | None) -> dict[str, Any] | None:

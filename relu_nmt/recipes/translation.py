@@ -1,15 +1,15 @@
-"""What the recipes that translate have in common: the model, the printed lines, notes."""
+"""Parts that the translating recipes share: the model, the printed lines, the notes."""
 
 import json
 import math
+import sys
 from collections.abc import Sequence
 
 import torch
 
-from relu_nmt.data.batches import least_limit
-from relu_nmt.data.data_folder import pair_name
-from relu_nmt.data.groups import SINGLE_SENTENCES
-from relu_nmt.data.shards import data_folders
+from relu_nmt.data.batch_plan import least_limit
+from relu_nmt.data.data_folder import data_folders, pair_name
+from relu_nmt.data.documents import SINGLE_SENTENCES
 from relu_nmt.errors import ConfigError
 from relu_nmt.recipes.translation_settings import ModelOptions, model_overrides
 from relu_nmt.tokenization.pipeline import TextPipeline
@@ -20,39 +20,41 @@ from relu_nmt.translation.search.shortlist import Shortlist
 from relu_nmt.translation.search.translations import SourceLimit, SourceSentence, Translation
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator import Translator
+from relu_nmt.translator.models import load_models
 
 MOST_NAMED = 10
-"""Lines that a note tells the numbers of."""
+"""Most line numbers in one note."""
 
 
 def load_translator(options: ModelOptions, data: str | None = None) -> Translator:
-    """Return the translator that the options describe.
+    """Load the translator that the options describe.
 
     Args:
-        options: which model.
-        data: a data folder, whose dictionaries must be the model's.
+        options: checkpoints, device and text processing.
+        data: a data folder; its dictionaries must equal the model's.
 
     Raises:
         ReluNmtError: a checkpoint, the folder or a flag does not fit.
     """
+    # Choose device and dtype.
     device = "cuda" if torch.cuda.is_available() and not options.cpu else "cpu"
     if device == "cpu":
         keep_freed_memory()
     dtype = autocast_dtype(options, torch.device(device))
     dtype = torch.int8 if options.int8 else dtype
     overrides = model_overrides(options.model_overrides)
-    backend = options.attention_backend
-    translator = Translator.from_checkpoint(options.path, device, dtype, backend, overrides)
+    models, task, max_doc_tokens = load_models(options.path, options.attention_backend, overrides)
+    # Adapt the text processing, and restrict the vocabulary.
+    task = _adapted_task(task, options, data)
+    shortlist = None
     if options.shortlist is not None:
-        task = translator.task
-        translator.shortlist = Shortlist.load(
+        shortlist = Shortlist.load(
             options.shortlist,
             task.source_dictionary,
             task.target_dictionary,
             pair_name(task.source_lang, task.target_lang),
         )
-    translator.task = _adapted_task(translator.task, options, data)
-    return translator
+    return Translator(models, task, device, dtype, max_doc_tokens, True, shortlist)
 
 
 def _adapted_task(
@@ -63,18 +65,18 @@ def _adapted_task(
         if asked is not None and asked != own:
             raise ConfigError(f"--{side}-lang {asked}: the checkpoint's is {own}")
     if data is not None:
-        # As in fairseq only training has several.
+        # Use the first folder; only training reads several, as in fairseq.
         task = task.at_folder(data_folders(data)[0], options.path)
-    # Where the text was split here, it is joined anyway; the flag only says how to show it.
+    # Text that this package split is joined anyway; the flag then only changes the printed tokens.
     symbol = options.post_process if task.target_text.keeps_text else None
     return task.with_post_processing(symbol, options.tokenizer)
 
 
 class LineFormat:
-    """fairseq's output lines.
+    """Formatter of the output lines: fairseq's, or JSON.
 
     Args:
-        task: for the way from tokens to text.
+        task: joins tokens to text.
         join_subwords: show sentences with subwords joined.
         print_alignment: also give alignments.
     """
@@ -87,9 +89,10 @@ class LineFormat:
     def of_line(
         self, number: int, source: SourceSentence, translations: Sequence[Translation]
     ) -> list[str]:
-        """Return all lines of a raw line: ``S-``, ``C-`` of its terms, those of translations."""
+        """Return the ``S-`` line, a ``C-`` line for each forced term, and the hypothesis lines."""
         dictionary, text = self._task.target_dictionary, self._task.target_text
         terms = (dictionary.symbols_of(term) for term in source.forced.terms)
+        # Print the source, its terms, and the hypotheses.
         lines = [self._source(number, source.tokens)]
         lines += [f"C-{number}\t{self._shown(tokens, text)}" for tokens in terms]
         return lines + [one for own in translations for one in self.hypothesis(number, own)]
@@ -105,6 +108,7 @@ class LineFormat:
 
     def hypothesis(self, number: int, translation: Translation) -> list[str]:
         """Return the ``H-``, ``D-``, ``P-`` and ``A-`` lines; scores are in base 2."""
+        # Convert the scores from nats to base 2.
         score = translation.score / math.log(2)
         by_position = translation.hypothesis.positional_scores / math.log(2)
         lines = [
@@ -114,13 +118,13 @@ class LineFormat:
         ]
         alignment = translation.hypothesis.alignment
         if self._print_alignment and alignment is not None:
-            # The end symbol, last, is aligned to nothing of interest.
+            # Leave out the alignment of the end symbol.
             pairs = " ".join(f"{source}-{i}" for i, source in enumerate(alignment[:-1]))
             lines.append(f"A-{number}\t{pairs}")
         return lines
 
     def nbest(self, number: int, translations: Sequence[Translation], count: int) -> list[str]:
-        """Return ``count`` ``D-`` lines; those that a line without words lacks are empty."""
+        """Return ``count`` ``D-`` lines; those without a translation are empty and come last."""
         lines = [self._text(number, own) for own in translations]
         return lines + [f"D-{number}\t{-math.inf}\t"] * (count - len(lines))
 
@@ -130,10 +134,10 @@ class LineFormat:
         """Return a line and its translations as JSON; scores are in nats, not base 2.
 
         Args:
-            number: of the line, from 0.
-            line: as it came.
-            source: the same as tokens.
-            translations: best first; the score of one that is refused is null.
+            number: line number, from 0.
+            line: raw text.
+            source: the line as tokens.
+            translations: best first; a line that was too long has the score null.
         """
         found = []
         for own in translations:
@@ -162,8 +166,11 @@ class LineFormat:
         return " ".join(pipeline.join_words(tokens) if self._join_subwords else tokens)
 
 
-def without_terms(lines: list[str], constraints: str | None) -> tuple[list[str], list[list[str]]]:
-    """Return lines, and the terms behind the tabs of each."""
+def split_terms(lines: list[str], constraints: str | None) -> tuple[list[str], list[list[str]]]:
+    """Return lines without their terms, and the terms of each line, which follow tabs.
+
+    Without ``--constraints`` a tab is text.
+    """
     if constraints is None:
         return lines, [[] for _ in lines]
     fields = [line.split("\t") for line in lines]
@@ -171,12 +178,12 @@ def without_terms(lines: list[str], constraints: str | None) -> tuple[list[str],
 
 
 def tab_note(lines: Sequence[str], constraints: str | None, first: int = 0) -> str:
-    """Return the line that tells of tabs that are translated as text; empty if there are none.
+    """Return a note on tabs that are translated as text; "" without such tabs.
 
     Args:
-        lines: of the input.
+        lines: lines of the input.
         constraints: ``--constraints``.
-        first: number of the first one, from 0.
+        first: number of the first line, from 0.
     """
     numbers = [number for number, line in enumerate(lines, first) if "\t" in line.strip()]
     if constraints is not None or not numbers:
@@ -188,33 +195,29 @@ def tab_note(lines: Sequence[str], constraints: str | None, first: int = 0) -> s
 
 
 def limit_note(number: int, config: GenerationConfig) -> str:
-    """Return the line that tells how many translations were cut off; empty if none."""
+    """Return a note on translations that may be cut off; "" if ``number`` is 0."""
     if not number:
         return ""
+    a, b = config.longest_output
     return (
-        f"NOTE: {number:,} translations reached the longest output ({config.max_len_a:g} * source "
-        f"+ {config.max_len_b} tokens, or what the model can write) and may be cut off; "
+        f"NOTE: {number:,} translations reached the longest output ({a:g} * source "
+        f"+ {b} tokens, or what the model can write) and may be cut off; "
         "--max-len-a and --max-len-b change it"
     )
 
 
 def source_limit(options: ModelOptions, translator: Translator) -> SourceLimit:
-    """Return the longest source to translate, and what becomes of longer ones."""
+    """Return the longest source to translate, and the treatment of longer ones."""
     is_separated = translator.task.has_sentence_separator
-    of_a_sentence = translator.ensemble.max_source_sentence_positions
-    if of_a_sentence is not None:
-        of_a_sentence += is_separated  # </s> stands behind the last sentence
-    limits = (options.max_source_length, translator.max_source_positions, of_a_sentence)
+    sentence_limit = translator.ensemble.max_source_sentence_positions
+    if sentence_limit is not None:
+        sentence_limit += is_separated  # </s> follows the separator of the last sentence
+    limits = (options.max_source_length, translator.max_source_positions, sentence_limit)
     return SourceLimit(least_limit(limits), options.truncate_source, is_separated)
 
 
 def too_long_note(numbers: Sequence[int], limit: SourceLimit) -> str:
-    """Return the line that tells which lines are too long; empty if none are.
-
-    Args:
-        numbers: of the lines, from 0.
-        limit: what is too long.
-    """
+    """Return a note on the lines that are too long, by their numbers from 0; "" without any."""
     if not numbers:
         return ""
     done = "only their beginning is translated" if limit.truncate else "their translation is empty"
@@ -225,7 +228,7 @@ def too_long_note(numbers: Sequence[int], limit: SourceLimit) -> str:
 
 
 def named_lines(numbers: Sequence[int]) -> str:
-    """Return which lines are meant, by their numbers from 0, as people count them.
+    """Return the words for line numbers: given from 0, shown from 1.
 
     Example:
         >>> named_lines([0, 4]), named_lines([2])
@@ -238,17 +241,18 @@ def named_lines(numbers: Sequence[int]) -> str:
 
 
 def length_note(asked: int | None, trained: int, has_documents: bool = True) -> str:
-    """Return the line that tells how much is translated at once, and why.
+    """Return a note on the number of tokens that are translated at once, with the reason.
 
     Args:
         asked: ``--max-doc-tokens``; None if it was not given.
-        trained: the longest groups that the model learnt from, in tokens.
+        trained: longest group in the training data, in tokens.
         has_documents: the text has boundaries of documents.
 
     Example:
         >>> length_note(None, 128)
         'NOTE: sentences are joined up to 128 tokens, as in training; --max-doc-tokens changes it'
     """
+    # Say the length that is used, then the reason if it is not that of training.
     known = "single sentences" if trained == SINGLE_SENTENCES else f"up to {trained} tokens"
     if asked is not None and asked > trained:
         return f"NOTE: --max-doc-tokens {asked}, but the model was trained on {known}"
@@ -264,6 +268,12 @@ def length_note(asked: int | None, trained: int, has_documents: bool = True) -> 
             f"{known}"
         )
     return f"NOTE: {done}, as in training; --max-doc-tokens changes it"
+
+
+def print_notes(*notes: str) -> None:
+    """Print the notes that are not empty on standard error."""
+    for note in filter(None, notes):
+        print(note, file=sys.stderr)
 
 
 def share(number: int, total: int) -> str:

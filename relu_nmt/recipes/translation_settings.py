@@ -1,4 +1,4 @@
-"""Settings of the recipes that translate plain text: of documents, or lines as they come."""
+"""Settings of the recipes that translate plain text: documents, or lines as they arrive."""
 
 import ast
 import json
@@ -9,23 +9,18 @@ from relu_nmt.config import REQUIRED, checked_by, group, like, option, settings
 from relu_nmt.config.files import CHECKPOINTS, READ, Files
 from relu_nmt.config.shared import CommonOptions, FairseqOptions, PrecisionOptions
 from relu_nmt.data.data_folder import DATA_FILES
-from relu_nmt.data.groups import SINGLE_SENTENCES, DocumentConfig
+from relu_nmt.data.documents import SINGLE_SENTENCES, DocumentConfig
 from relu_nmt.errors import ConfigError
-from relu_nmt.translation.search.config import (
-    CommandDocumentSearch,
-    CommandSearch,
-    GenerationConfig,
-    WindowConfig,
-)
+from relu_nmt.translation.search.config import GenerationConfig, WindowConfig
 
 NEED_REFERENCES = ("score_reference", "prefix_size")
 
 
 def model_overrides(text: str) -> dict[str, Any]:
-    """Return settings of a model by name: JSON, or as Python writes it, which fairseq's users do.
+    """Return settings of a model by name, from JSON or a Python dictionary as in fairseq.
 
     Raises:
-        ValueError: it is neither.
+        ValueError: the text is neither.
     """
     for read in (json.loads, ast.literal_eval):
         try:
@@ -39,7 +34,7 @@ def model_overrides(text: str) -> dict[str, Any]:
 
 @settings
 class ModelOptions(FairseqOptions, PrecisionOptions, AttentionBackendConfig):
-    """Which model to translate with, and what its text looks like."""
+    """The model that translates, and the form of its text."""
 
     path: str = option(
         REQUIRED, "checkpoint; several with colons (a:b) are an ensemble", files=CHECKPOINTS
@@ -52,52 +47,51 @@ class ModelOptions(FairseqOptions, PrecisionOptions, AttentionBackendConfig):
     )
     post_process: str | None = option(
         None,
-        "show sentences with subwords joined. Data that came split (fairseq's folders) needs to "
-        "be told how: @@ (also without a value), sentencepiece, wordpiece, letter, _EOW",
+        "show sentences with subwords joined. Data that came split (fairseq's folders) needs the "
+        "kind of its marks: @@ (also without a value), sentencepiece, wordpiece, letter, _EOW",
         flags=("--remove-bpe",),
         metavar="SYMBOL",
         bare="@@ ",
     )
     tokenizer: str | None = option(
         None,
-        "how data that came tokenised is to be detokenised",
+        "detokeniser for data that came tokenised",
         choices=("moses", "space", "none"),
     )
     bf16: bool = like(PrecisionOptions, "bf16", False, "compute in bfloat16; also on the CPU")
     int8: bool = option(
         False,
-        "multiply 8-bit integers, on x86 CPUs with AVX2 or AVX512-VNNI: faster for batches "
-        "of many sentences, and a few translations change. What each is may depend a little on the "
-        "others of its batch",
+        "multiply 8-bit integers, on x86 CPUs with AVX2 or AVX512-VNNI: faster for batches of many "
+        "sentences. A few translations change, and some depend on the other sentences of the batch",
     )
     shortlist: str | None = option(
         None,
-        "translate with these symbols only, as relu-nmt-shortlist writes them: faster, and some "
-        "translations change, also with the others of a batch. Where prefixes or terms are forced, "
-        "or terms banned, all symbols are allowed",
+        "translate with the symbols in this file of relu-nmt-shortlist only: faster. Some "
+        "translations change, and some depend on the other sentences of the batch. With forced "
+        "prefixes or terms, or banned terms, all symbols are allowed",
         files=READ,
     )
     model_overrides: str = option(
         "{}",
-        "settings of the model that go before those in its checkpoint, as JSON or as Python writes "
-        "them: {'attention': 'reluformer:gamma=4'}",
+        "settings of the model that replace those in its checkpoint, as JSON or a Python "
+        "dictionary: {'attention': 'reluformer:gamma=4'}",
         metavar="SETTINGS",
         parse=checked_by(model_overrides),
     )
     max_source_length: int | None = option(
         None,
-        "longest sentence to translate, in tokens with </s>, if less than the model can read: it "
-        "bounds time and memory. The translation of longer ones is empty, and told of",
+        "longest sentence to translate, in tokens with </s>, if less than the model can read, to "
+        "bound time and memory. Longer ones get an empty translation and a note",
         flags=("--max-source-positions",),
         least=2,
         metavar="N",
     )
     truncate_source: bool = option(
-        False, "translate the beginning of longer sentences instead, and tell of them"
+        False, "translate the beginning of longer sentences instead, with a note"
     )
 
     def check(self) -> None:
-        """Compare the formats of numbers."""
+        """Compare the dtypes."""
         super().check()
         if self.int8 and (self.bf16 or self.fp16):
             raise ConfigError("--int8, --bf16 and --fp16 exclude each other; give one")
@@ -105,30 +99,31 @@ class ModelOptions(FairseqOptions, PrecisionOptions, AttentionBackendConfig):
 
 @settings
 class WindowOptions:
-    """How much of a document to translate at once."""
+    """Size of the parts of a document that are translated at once."""
 
     max_doc_tokens: int | None = like(
         DocumentConfig,
         "max_doc_tokens",
         None,
         "join lines of a document up to N source tokens, </s> included; by default the longest "
-        f"that the model was trained on ({SINGLE_SENTENCES}, line by line, for one of sentences)",
+        f"that the model was trained on ({SINGLE_SENTENCES}, line by line, after training on "
+        "sentences)",
     )
     window_overlap: int = like(WindowConfig, "window_overlap", 0)
 
     def check(self) -> None:
-        """See that windows can be made, before the model is loaded."""
+        """Check limit and overlap before the model is loaded."""
         if self.max_doc_tokens is not None:
             self.windows(self.max_doc_tokens)
 
     def windows(
         self, trained: int, *, has_documents: bool = True, repair: bool = True
     ) -> WindowConfig:
-        """Return what is translated at once: ``--max-doc-tokens``, or as much as in training.
+        """Return the division of documents: ``--max-doc-tokens``, or as in training.
 
         Args:
-            trained: the longest groups that the model learnt from, in tokens.
-            has_documents: the text has boundaries of documents; without, single sentences.
+            trained: the longest groups in training, in tokens.
+            has_documents: the text has boundaries of documents; otherwise single sentences.
             repair: as in :class:`WindowConfig`.
 
         Raises:
@@ -140,26 +135,26 @@ class WindowOptions:
 
 @settings
 class TermOptions:
-    """What the translations of lines must and must not have."""
+    """Terms that the translations of lines must have or must not have."""
 
     prefixes: str | None = option(
         None,
         "begin the translation of each line with the text in the same line of FILE, whole words; "
-        "after an empty line as the model likes",
+        "an empty line forces nothing",
         files=READ,
     )
     banned_terms: str | None = option(
         None,
-        "no translation may have a term in FILE, one a line, of one word or more, split as usual; "
-        "with SentencePiece, words that begin with it are banned too",
+        "ban the terms in FILE from all translations; each line is a term of one or more words. "
+        "With SentencePiece, words that begin with a term are banned too",
         files=READ,
     )
     constraints: str | None = option(
         None,
-        "force terms: the translation of a line must have those that follow it, each behind a tab, "
-        "at places that do not overlap, in this order (ordered, also without a word) or in any "
-        "(unordered). A --beam of 5 to 20 suits, more for many terms; subwords of a term may "
-        "become part of a longer word, as in fairseq",
+        "force terms: the translation of a line must have the terms that follow it, each after a "
+        "tab, without overlap, in this order (ordered, also without a value) or in any order "
+        "(unordered). Use a --beam of 5 to 20, more for many terms. Subwords of a term may become "
+        "part of a longer word, as in fairseq",
         choices=("ordered", "unordered"),
         bare="ordered",
     )
@@ -167,23 +162,23 @@ class TermOptions:
 
 @settings
 class TextDocumentOptions(WindowOptions, TermOptions):
-    """How a text of documents is translated."""
+    """Translation of a text of documents."""
 
     no_progress_bar: bool = like(CommonOptions, "no_progress_bar")
     split_sentences: bool = option(
         False,
-        "lines are paragraphs: cut them into sentences (the package sentencex), as the model has "
-        "learnt from, and join the translations of each",
+        "lines are paragraphs: cut them into sentences (with the package sentencex), and join the "
+        "translations of each paragraph",
     )
 
     def check(self) -> None:
-        """See that what is forced in a line has one sentence to be in."""
+        """Refuse prefixes and terms of a line that is cut into sentences."""
         super().check()
         if self.split_sentences and (self.prefixes or self.constraints):
             flag = "--prefixes" if self.prefixes else "--constraints"
             raise ConfigError(
-                f"{flag}: with --split-sentences nothing tells which sentence of a line it is for; "
-                "give the text a sentence a line"
+                f"{flag}: with --split-sentences a line may become several sentences; "
+                "give the text with one sentence a line"
             )
 
 
@@ -192,7 +187,7 @@ class TranslateDocumentsSettings:
     """All settings of :mod:`relu_nmt.recipes.translate_documents`.
 
     Raises:
-        ConfigError: settings that mean nothing for plain text.
+        ConfigError: settings without effect for plain text.
     """
 
     file: str = option(
@@ -204,12 +199,13 @@ class TranslateDocumentsSettings:
     )
     model: ModelOptions = group("model", ModelOptions)
     documents: TextDocumentOptions = group("documents", TextDocumentOptions)
-    search: CommandDocumentSearch = group("search", CommandDocumentSearch)
+    search: GenerationConfig = group("search", GenerationConfig)
     refused: ClassVar = (*NEED_REFERENCES, "nbest", "print_alignment")
-    """Options of the search that ``--help`` does not show, since :meth:`check` refuses them."""
+    """Options of the search that :meth:`check` refuses and ``--help`` hides."""
 
     def check(self) -> None:
-        """Refuse what one line for each line has no room for."""
+        """Refuse settings that need references or print more than one line for each line."""
+        self.search.resolved(documents=True)
         refuse_references(self.search)
         if self.documents.constraints:
             self.search.check_terms()
@@ -227,28 +223,28 @@ class TranslateDocumentsSettings:
 
 @settings
 class LineOptions(TermOptions):
-    """Where lines come from, and how they go out."""
+    """Input and output of lines."""
 
     no_progress_bar: bool = like(CommonOptions, "no_progress_bar")
     input: str = option("-", "file to translate; - is standard input", files=READ)
     buffer_size: int = option(
         0,
-        "translate at most N lines together; 0: all that have arrived, so that a file goes in "
-        "large batches and a line typed or sent alone is answered at once",
+        "translate at most N lines together; 0: all lines that have arrived, so that a file is "
+        "read in large batches and a single typed line is answered at once",
         metavar="N",
         least=0,
     )
     format: str = option(
         "text",
         "text: translations only, with --nbest D- lines (number, score, text); fairseq: S-, H-, D- "
-        "and P- lines, whose scores are in base 2; json: one object a line with all translations, "
-        "tokens, scores in nats and, if asked for, alignments",
+        "and P- lines with scores in base 2; json: one object for each line with all translations, "
+        "tokens, scores in nats and, with --print-alignment, alignments",
         choices=("text", "fairseq", "json"),
     )
     attention_pictures: str | None = option(
         None,
-        "draw where the last layer's cross-attention looked while it wrote the best translation of "
-        "each line: NUMBER.svg, from 0, in this folder, which has none yet",
+        "draw the last layer's cross-attention for the best translation of each line: NUMBER.svg, "
+        "from 0, in this folder, which must not have such files yet",
         metavar="DIR",
         files=Files(written=True, names=r"\d+\.svg"),
     )
@@ -259,24 +255,25 @@ class TranslateLinesSettings:
     """All settings of :mod:`relu_nmt.recipes.translate_lines`.
 
     Raises:
-        ConfigError: settings that mean nothing for plain text.
+        ConfigError: settings without effect for plain text.
     """
 
     data: str | None = option(
         None,
-        "data folder; not needed, the checkpoint has all",
+        "data folder; not needed, as the checkpoint has everything",
         metavar="DATA",
         positional=True,
         files=DATA_FILES,
     )
     model: ModelOptions = group("model", ModelOptions)
     lines: LineOptions = group("input and output", LineOptions)
-    search: CommandSearch = group("search", CommandSearch)
+    search: GenerationConfig = group("search", GenerationConfig)
     refused: ClassVar = NEED_REFERENCES
     """See :class:`TranslateDocumentsSettings`."""
 
     def check(self) -> None:
-        """Refuse what needs references, what is not printed, and terms that cannot be forced."""
+        """Refuse settings that need references, are not printed, or cannot force terms."""
+        self.search.resolved()
         refuse_references(self.search)
         if self.lines.constraints:
             self.search.check_terms()
@@ -291,7 +288,7 @@ def refuse_references(config: GenerationConfig) -> None:
     """Refuse settings of the search that need references.
 
     Raises:
-        ConfigError: there is one.
+        ConfigError: a setting needs them.
     """
     if config.score_reference or config.prefix_size:
         raise ConfigError(

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from relu_nmt.data.batches import TranslationBatches
-from relu_nmt.evaluation.bleu import Score, ScoringConfig
+from relu_nmt.data.translation_batches import TranslationBatches
 from relu_nmt.evaluation.document_scores import cut_by_counts, join_lines
+from relu_nmt.evaluation.metrics import Score, ScoringConfig
 from relu_nmt.evaluation.split_score import SplitScorer
 from relu_nmt.io.progress_bar import progress_bar
 from relu_nmt.recipes.training_settings import EvalBleuOptions
@@ -24,19 +24,19 @@ CHECKED_SENTENCES = 2
 class ValidationBleu:
     """Translates a split and scores it against its references.
 
-    Each group of sentences is translated at once; single sentences are groups of one. Of joined
-    sentences whole documents are scored (d-BLEU), so that the score does not depend on how the
-    groups were cut.
+    Each group of sentences is translated at once; single sentences are groups of one. Groups of
+    documents are joined and whole documents scored (d-BLEU), so the score does not depend on the
+    division into groups.
 
     Args:
         generator: searches with the model being trained.
         task: tokenisation and dictionaries.
-        batches: of the split; their groups of sentences are what is translated at once.
-        options: how the score is computed, and whether samples are printed.
-        process: this one among those that share the work.
-        say: prints a line; the score's signature and samples go there.
-        of_documents: the groups are of documents.
-        longest: most tokens of a source; the translations of longer ones are empty. None: any.
+        batches: batches of the split, with its groups of sentences.
+        options: computation of the score and printing of samples.
+        process: this process among those that share the work.
+        say: prints a line: signature, score and samples.
+        of_documents: the groups are parts of documents.
+        longest: most tokens of a source; longer sources get empty translations. None: any length.
     """
 
     metric_names = ("bleu",)
@@ -69,7 +69,7 @@ class ValidationBleu:
 
     @property
     def note(self) -> str:
-        """One line about the tokeniser of BLEU; empty if there is nothing to tell."""
+        """One line about the tokeniser of BLEU, or nothing."""
         return self._scorer.note
 
     @property
@@ -81,10 +81,10 @@ class ValidationBleu:
         """Return ``bleu``, 0 to 100.
 
         Raises:
-            ConfigError: the model's scores are not finite, so that there is no translation.
+            ConfigError: the model's scores are not finite, so no translation exists.
         """
         process = self._process
-        # Dealt out in order of length, the shares take equally long.
+        # Deal out sources in order of length, so that all shares take equally long.
         mine = self._by_length()[process.rank :: process.world_size]
         everyones = process.gather(list(zip(mine, self._translate(mine), strict=True)))
         score = None
@@ -101,7 +101,8 @@ class ValidationBleu:
             score = self._scorer.score(lines)
             self._say(f"{score}")
             return score
-        groups = np.bincount(self._groups.document)  # of each document
+        # Join the groups of each document.
+        groups = np.bincount(self._groups.document)
         parts = cut_by_counts(lines, groups, self._split.name)
         lines_of = [[line.text for line in own] for own in parts]
         texts = join_lines(lines_of, self._task.target_lang)
@@ -122,9 +123,10 @@ class ValidationBleu:
         """Translate the shortest sentences or groups.
 
         Args:
-            largest: also translate the longest batch, to about as many tokens; a model that has
-                learnt nothing would go on to the limit.
+            largest: also translate the longest batch, to about as many tokens; an untrained model
+                would go on to the limit.
         """
+        # First a small batch, then the one that needs most memory.
         numbers, config = self._by_length(), self._generator.config
         self._translate(numbers[:CHECKED_SENTENCES])
         if largest:
@@ -136,6 +138,7 @@ class ValidationBleu:
         self, numbers: Sequence[int], generator: Generator | None = None
     ) -> list[list[str]]:
         """Return the best translation of each sentence or group, as dictionary tokens."""
+        # Join each group; a source that is too long keeps its end symbol only.
         joined = [self._split.joined(self._groups.sentences(number))[0] for number in numbers]
         longest = self._longest
         read = [ids if longest is None or len(ids) <= longest else ids[-1:] for ids in joined]
@@ -155,6 +158,7 @@ class ValidationBleu:
         if self._of_documents:
             cut = cut_by_counts(references, self._groups.count, self._split.name)
             references = join_lines(cut, self._task.target_lang)
+        # Spread the samples over the split.
         step = max(1, len(texts) // self._num_samples)
         for number in range(0, len(texts), step)[: self._num_samples]:
             self._say(f"example hypothesis: {texts[number]}")

@@ -1,32 +1,36 @@
-"""The two steps from text to tokens: a tokeniser (words) and a subword model (pieces of words).
+"""The steps from text to tokens: sentences, words (tokenisers) and pieces (subword models).
 
-A tokeniser turns a raw sentence into words and back, a subword model words into pieces and back.
-Both are found by name; a new one is a class in a module of its own, listed here or registered by
-a file of the user's (``--user-module``).
+A tokeniser turns a raw sentence into words and back, a subword model turns words into pieces and
+back. Settings give their names. A new one is a class in a module of its own, listed here or
+registered by a file of the user (``--user-module``).
 """
 
 import base64
 import os
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from relu_nmt.config.registry import Registry
-from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.data.binarize import count_words
+from relu_nmt.errors import ConfigError, DataError, MissingExtraError
+from relu_nmt.io.progress_bar import progress_bar
+from relu_nmt.io.text_lines import TextFile, read_chunk
 
 
 class Tokenizer(ABC):
     """Raw sentence to words and back.
 
-    One of one's own is registered with ``@tokenizers.register("name")``.
+    ``@tokenizers.register("name")`` registers a new one.
 
     Args:
         language: as in the file names ("de").
 
     Attributes:
-        package: the package whose version decides the result, as pip names it.
+        package: the pip package whose version decides the result.
         earlier: the classes of this name in earlier releases that gave other words, oldest first.
             Data folders and checkpoints store the version, so that they keep their words.
     """
@@ -47,7 +51,7 @@ class Tokenizer(ABC):
         """Return the class of a version.
 
         Raises:
-            DataError: a later release has made it.
+            DataError: the version is of a later release.
         """
         if not 1 <= version <= cls.version():
             raise DataError(
@@ -62,40 +66,55 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def join(self, words: Sequence[str]) -> str:
-        """Return the raw sentence of which :meth:`split` made ``words``."""
+        """Return the raw sentence of ``words``, the inverse of :meth:`split`."""
 
     def without_marks(self, words: Sequence[str]) -> list[str]:
-        """Return words of :meth:`split` as they stand between usual spaces."""
+        """Return words of :meth:`split` without marks of unusual spaces."""
         return list(words)
 
     def written(self, text: str) -> list[str]:
-        """Return each character of a raw sentence as it stands in its words."""
+        """Return each character of a raw sentence in the form it has in words."""
         return list(text)
 
 
-class LearningText(Protocol):
-    """The training text that a subword model is learnt on, tokenised, as it needs it."""
+@dataclass(frozen=True)
+class LearningText:
+    """The tokenised training text, of one language or of all, for learning a subword model.
 
-    def sentences(self) -> Iterable[str]:
-        """Return the sentences, words between spaces; read while they are iterated over."""
+    Args:
+        texts: its files.
+        workers: processes that count words.
+    """
+
+    texts: Sequence[TextFile]
+    workers: int
+
+    def sentences(self) -> Iterator[str]:
+        """Yield the sentences that are not blank, words between spaces."""
+        for text in self.texts:
+            for chunk in text.readable_chunks():
+                yield from filter(str.strip, read_chunk(chunk))
 
     def word_counts(self) -> Mapping[str, int]:
-        """Return how often each word occurs; counted by all cores."""
+        """Return the number of occurrences of each word."""
+        total = sum(text.num_bytes for text in self.texts)
+        with progress_bar("count words", total) as advance:
+            return count_words(self.texts, self.workers, advance)
 
 
 class SubwordModel(ABC):
     """Words to pieces of words and back.
 
-    A model of one's own overrides :meth:`learn`, :meth:`load`, :meth:`split`, :meth:`join` and
-    ``file_name``, and is registered with ``@subword_models.register("name")``.
+    A new model overrides :meth:`learn`, :meth:`load`, :meth:`split`, :meth:`join` and
+    ``file_name``; ``@subword_models.register("name")`` registers it.
 
     Args:
-        content: the bytes of the model's file; None for a model that has none.
+        content: the bytes of the model's file; None for a model without a file.
 
     Attributes:
-        file_name: name of the model's file in a data folder, such as ``subword.codes``, with the
-            language before the ending where each has its own; None if there is no file.
-        package: the package whose version decides the result, as pip names it.
+        file_name: name of the model's file in a data folder, such as ``subword.codes``. If each
+            language has a model, the language stands before the ending. None for no file.
+        package: the pip package whose version decides the result.
     """
 
     file_name: ClassVar[str | None] = None
@@ -108,11 +127,6 @@ class SubwordModel(ABC):
     def learn(cls, text: LearningText, size: int, seed: int) -> bytes:
         """Learn a model and return the bytes of its file.
 
-        Args:
-            text: the training text.
-            size: how much to learn: merges, or pieces.
-            seed: of whatever is drawn at random.
-
         Raises:
             ConfigError: the text does not suit ``size``.
         """
@@ -123,7 +137,7 @@ class SubwordModel(ABC):
         """Return the model of a file's bytes.
 
         Raises:
-            DataError: they are no such model.
+            DataError: the bytes are no such model.
         """
         return cls(content)
 
@@ -132,31 +146,31 @@ class SubwordModel(ABC):
         """Return the pieces of ``words``."""
 
     def sample(self, words: Sequence[str], strength: float, draws: random.Random) -> list[str]:
-        """Return the pieces of one of the ways to split ``words``, drawn at random.
+        """Return the pieces of a random split of ``words``.
 
         Args:
             words: as for :meth:`split`.
-            strength: how far from the usual way; each kind of model has its own scale.
+            strength: deviation from the usual split; each kind of model has its own scale.
             draws: the random numbers.
 
         Raises:
-            ConfigError: the model knows one way only.
+            ConfigError: the model knows one split only.
         """
         raise ConfigError(f"--subword-sampling: {type(self).__name__} splits in one way only")
 
     @abstractmethod
     def join(self, pieces: Sequence[str]) -> list[str]:
-        """Return the words of which :meth:`split` made ``pieces``."""
+        """Return the words of ``pieces``, the inverse of :meth:`split`."""
 
     def letters(self, pieces: Sequence[str]) -> list[str | None]:
-        """Return the part of the words that each piece is, without marks.
+        """Return the characters of each piece, without marks.
 
-        A piece without such a part, like the second byte of a character, has None.
+        None stands for a piece without characters, such as the second byte of a character.
         """
         return list(pieces)
 
     def to_state(self) -> dict[str, Any]:
-        """Return the model with its name, as JSON values: what a checkpoint stores."""
+        """Return the model with its name as JSON values, for checkpoints."""
         state: dict[str, Any] = {"name": subword_models.name_of(type(self))}
         if self.content is not None:
             state["model"] = base64.b64encode(self.content).decode("ascii")
@@ -164,10 +178,10 @@ class SubwordModel(ABC):
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "SubwordModel":
-        """Return the model that :meth:`to_state` described.
+        """Return the model of :meth:`to_state`.
 
         Raises:
-            DataError: it is damaged.
+            DataError: the state is damaged.
         """
         if cls.file_name is None:
             return cls()
@@ -206,7 +220,7 @@ class WhitespaceTokenizer(Tokenizer):
     """
 
     def split(self, text: str) -> list[str]:
-        """Return what stands between white space (Unicode's, as in fairseq)."""
+        """Return the words between white space (Unicode's, as in fairseq)."""
         return text.split()
 
     def join(self, words: Sequence[str]) -> str:
@@ -233,25 +247,16 @@ class WholeWords(SubwordModel):
 
 
 def subword_file_name(name: str, language: str | None) -> str:
-    """Return the name of a subword model's file in a data folder.
-
-    Args:
-        name: the registered name.
-        language: whose model it is; None for one of all languages.
-    """
+    """Return the name of a subword model's file; ``language`` is None for a joint model."""
     stem, ending = os.path.splitext(str(subword_models.get(name).file_name))
     return f"{stem}{ending}" if language is None else f"{stem}.{language}{ending}"
 
 
 def load_subword(name: str, path: str | os.PathLike[str] | None) -> SubwordModel:
-    """Return a subword model from its file.
-
-    Args:
-        name: the registered name.
-        path: its file; None for whole words.
+    """Return a subword model from its file; without a file, whole words.
 
     Raises:
-        DataError: the file is missing or no such model.
+        DataError: the file is missing, or no such model.
     """
     if path is None:
         return WholeWords()
@@ -263,3 +268,26 @@ def load_subword(name: str, path: str | os.PathLike[str] | None) -> SubwordModel
         return subword_models.get(name).load(content)
     except DataError as error:
         raise DataError(f"{path}: not a model of {name}: {error}") from error
+
+
+def sentence_splitter(language: str) -> Callable[[str], list[str]]:
+    """Return a function that cuts a paragraph into sentences; a blank paragraph has none.
+
+    Abbreviations, dates and quotes are those of the language. Languages that the library does not
+    know get rules that suit many.
+
+    Raises:
+        MissingExtraError: the package is not installed.
+    """
+    try:
+        import sentencex
+    except ImportError as missing:
+        raise MissingExtraError(
+            '--split-sentences needs the package sentencex: pip install "relu-nmt[sentences]"'
+        ) from missing
+
+    def split(paragraph: str) -> list[str]:
+        sentences = (sentence.strip() for sentence in sentencex.segment(language, paragraph))
+        return [sentence for sentence in sentences if sentence]
+
+    return split

@@ -1,7 +1,7 @@
 """The Moses tokeniser and detokeniser, with Moses' default escaping of special characters.
 
-Moses' own detokeniser knows the usual spaces only. So a word beside an unusual space, or beside an
-unusual lack of one, carries a mark for it: ``l @’@ homme`` has no spaces, like ``well @-@ known``.
+Moses' own detokeniser writes the usual spaces only. So a word carries a mark if a space beside it
+is unusual or unusually missing: ``l @’@ homme`` has no spaces, like ``well @-@ known``.
 """
 
 import re
@@ -27,7 +27,7 @@ def _character_set(characters: str) -> frozenset[str]:
 
 
 class _FastMosesTokenizer(sacremoses.MosesTokenizer):
-    """sacremoses makes a set of all letters of Unicode anew for every abbreviation; here once."""
+    """sacremoses' tokeniser that builds the set of all Unicode letters only once."""
 
     def islower(self, text: str) -> bool:
         return _character_set(self.IsLower).issuperset(text)
@@ -39,11 +39,11 @@ class _FastMosesTokenizer(sacremoses.MosesTokenizer):
 class MosesTokenizer(Tokenizer):
     """Moses' rules, as ported to Python by sacremoses.
 
-    The way back gives the usual spaces around punctuation, which may differ from those of the text:
-    ``a ,b``, ``l’homme``, ``10:30`` and ``http://`` come back otherwise.
+    Joining gives the usual spaces around punctuation, which may differ from those of the text:
+    ``a ,b``, ``l’homme``, ``10:30`` and ``http://`` change.
 
     Args:
-        language: chooses abbreviations and apostrophe rules; English for unknown ones.
+        language: chooses abbreviations and apostrophe rules; unknown languages use English ones.
 
     Attributes:
         aggressive: split hyphens between letters too (Moses' ``-a``).
@@ -77,7 +77,7 @@ class MosesTokenizer(Tokenizer):
         written = [self._tokenizer.escape_xml(character) for character in text]
         if self.aggressive:
             hyphen, _ = self._tokenizer.AGGRESSIVE_HYPHEN_SPLIT
-            # Moses leaves control characters out before it looks for hyphens between letters.
+            # Moses removes control characters before it looks for hyphens between letters.
             kept = [place for place, own in enumerate(text) if own >= " " or own.isspace()]
             for match in hyphen.finditer("".join(text[place] for place in kept)):
                 written[kept[match.end() - 1]] = "@-@"
@@ -91,7 +91,7 @@ class AggressiveMosesTokenizer(MosesTokenizer):
 
 
 NO_SPACE, SPACE = "@", "_"
-"""Marks at the begin or end of a word. Moses splits both off, so that no word of its own has them.
+"""Marks at the start or end of a word. Moses splits both off, so that none of its words has them.
 """
 _ESCAPES = {NO_SPACE: "&#64;", SPACE: "&#95;"}
 _CONTROLS = re.compile("[\0-\x1f]+")
@@ -102,8 +102,8 @@ _APOSTROPHE = re.compile(r"(?<=[^\W\d_])’(?=[^\W\d_])")
 def _whole_letters() -> tuple[str, str]:
     """Return all combining and format characters, and the letters that sacremoses may not know.
 
-    Letters of East Asian scripts are left out: sacremoses has rules for those. So are characters
-    of more than 16 bits, with which patterns are slow.
+    East Asian letters are left out, as sacremoses has rules for them. So are characters of more
+    than 16 bits, which make patterns slow.
     """
     combining, letters = [], []
     for c in map(chr, range(0x80, 0x10000)):
@@ -116,7 +116,7 @@ def _whole_letters() -> tuple[str, str]:
 
 
 class _WholeLettersTokenizer(_FastMosesTokenizer):
-    """sacremoses splits off most combining marks; here they stay with their letters."""
+    """sacremoses' tokeniser that keeps combining marks with their letters."""
 
     def __init__(self, language: str) -> None:
         super().__init__(language)
@@ -124,14 +124,14 @@ class _WholeLettersTokenizer(_FastMosesTokenizer):
         inner = self.IsAlnum + letters + combining
         symbol = rf"([^{inner}\s\.'\`\,\-][{combining}]*)"
         hyphen = rf"([{inner}])\-(?=[{inner}])"
-        # Functions, as looking up a template hashes the whole pattern.
+        # Use functions, since the lookup of a template hashes the whole pattern.
         self.PAD_NOT_ISALNUM = re.compile(symbol), lambda found: f" {found[1]} "
         self.AGGRESSIVE_HYPHEN_SPLIT = re.compile(hyphen), lambda found: f"{found[1]} @-@ "
 
 
 @tokenizers.register("moses")
 class ReversibleMosesTokenizer(MosesTokenizer):
-    """Moses' words with marks, so that the text comes back as it was.
+    """Moses' words with marks, from which joining restores the text.
 
     Unlike Moses' own, words keep combining marks, and ``’`` between letters is an apostrophe.
 
@@ -156,8 +156,9 @@ class ReversibleMosesTokenizer(MosesTokenizer):
             _APOSTROPHE.sub("'", text), aggressive_dash_splits=self.aggressive, escape=False
         )
         lengths = [1 if word == "@-@" else len(word) for word in found]
-        if sum(lengths) != len(text.replace(" ", "")):  # a name of sacremoses' own in the text
+        if sum(lengths) != len(text.replace(" ", "")):  # a placeholder of sacremoses in the text
             lengths = list(map(len, text.split()))
+        # Find each word in the text, and note if a space stands before it.
         words: list[str] = []
         spaces: list[bool] = []
         end = 0
@@ -166,6 +167,7 @@ class ReversibleMosesTokenizer(MosesTokenizer):
             begin = end + spaces[-1]
             end = begin + length
             words.append(text[begin:end])
+        # Mark the words whose spaces differ from the usual ones.
         usual = self._usual_spaces(words)
         marks = [["", ""] for _ in words]
         for i in range(1, len(words)):
@@ -192,7 +194,7 @@ class ReversibleMosesTokenizer(MosesTokenizer):
         return [_marked(self._tokenizer.escape_xml(word), "", "") for word in plain]
 
     def _usual_spaces(self, words: Sequence[str]) -> list[bool]:
-        """Return before which words Moses' detokeniser has a space."""
+        """Return True for each word before which Moses' detokeniser writes a space."""
         words = [word.replace("’", "'") if len(word) > 1 else word for word in words]
         text = self._detokenizer.detokenize(words, unescape=False)
         if text.replace(" ", "") != "".join(words):
@@ -204,7 +206,7 @@ class ReversibleMosesTokenizer(MosesTokenizer):
         return spaces
 
     def _unmarked(self, word: str) -> tuple[str, str, str]:
-        """Return the mark at the begin of a word, the word, and the mark at its end."""
+        """Return the mark at the start of a word, the word, and the mark at its end."""
         begin = end = ""
         if len(word) > 1 and word[0] in _ESCAPES:
             begin, word = word[0], word[1:]
@@ -219,7 +221,7 @@ class ReversibleMosesTokenizer(MosesTokenizer):
 
 @tokenizers.register("moses-aggressive")
 class ReversibleAggressiveMosesTokenizer(ReversibleMosesTokenizer):
-    """The same with ``-a``."""
+    """Reversible Moses with ``-a``."""
 
     aggressive = True
     earlier = (AggressiveMosesTokenizer,)

@@ -1,4 +1,4 @@
-"""From raw sentences to the tokens of the dictionary, and back; and how a data folder keeps it."""
+"""From raw sentences to the tokens of the dictionary, and back."""
 
 import itertools
 import os
@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from relu_nmt.data.data_folder import file_record
-from relu_nmt.data.groups import join_texts
-from relu_nmt.data.split import sentence_slices
+from relu_nmt.data.documents import join_texts
+from relu_nmt.data.groups import sentence_slices
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.tokenization.base import (
     SubwordModel,
@@ -22,7 +22,7 @@ from relu_nmt.tokenization.base import (
 )
 
 AGAIN = "run relu-nmt-preprocess again"
-# Symbols whose joining is: drop all spaces, then this mark becomes the space between words.
+# Symbols that are joined without spaces; their mark then becomes the space between words.
 WORD_MARKS = {"sentencepiece": "\u2581", "wordpiece": "_", "letter": "|", "_EOW": "_EOW"}
 SUBWORD_NMT_NAMES = ("subword_nmt", "@@ ", "@@")
 POST_PROCESS_NAMES = ("none", *SUBWORD_NMT_NAMES, *WORD_MARKS)
@@ -30,7 +30,7 @@ _BYTE_PIECE = re.compile("<0x([0-9A-F]{2})>")
 
 
 class JoinedPieces(WholeWords):
-    """For text that arrives segmented: pieces pass through, and are joined on the way back.
+    """Subword model of text that arrives in pieces: they pass through, and are joined at the end.
 
     Args:
         symbol: ``@@ `` (or ``subword_nmt``), ``sentencepiece``, ``wordpiece``, ``letter``,
@@ -62,7 +62,7 @@ class JoinedPieces(WholeWords):
         if self.symbol in WORD_MARKS:
             return "".join(pieces).replace(WORD_MARKS[self.symbol], " ").split()
         if self.symbol in SUBWORD_NMT_NAMES:
-            # With a space at the end, a mark on the last piece goes too.
+            # Add a space, so that a mark on the last piece is removed too.
             return (" ".join(pieces) + " ").replace("@@ ", "").split()
         return list(pieces)
 
@@ -72,7 +72,7 @@ class JoinedPieces(WholeWords):
 
 
 def _with_characters(pieces: Sequence[str]) -> list[str]:
-    """Return SentencePiece's pieces with characters for bytes; a wrong byte becomes U+FFFD."""
+    """Replace the byte pieces of SentencePiece by characters; a wrong byte becomes U+FFFD."""
     found: list[str] = []
     for is_byte, run in itertools.groupby(pieces, lambda p: bool(_BYTE_PIECE.fullmatch(p))):
         if is_byte:
@@ -88,22 +88,22 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 @dataclass(eq=False)
 class TextPipeline:
-    """All steps for one language: tokenise, lower-case, split into subwords; and the way back.
+    """All text steps of one language: tokenise, lower-case, split into subwords; and their inverse.
 
-    White space is normalised first: words stand between single spaces, so that every sentence is
-    one line of tokens. Lower-casing is not undone; all other steps are.
+    White space is normalised first, so that every sentence is one line of tokens. Decoding undoes
+    all steps but lower-casing.
 
     Args:
         language: as in the file names ("de").
         tokenizer: name of the tokeniser.
         lowercase: lower-case the words after tokenising.
         subword: the subword model; whole words by default.
-        detokenizer: name of the tokeniser whose joining makes raw text; ``tokenizer`` by default.
-            For text that arrives tokenised.
-        sentence_separator: a token that ends each sentence, as models of documents want it: added
-            to the tokens and taken away again. None for no such token.
-        first_symbol: a token that begins each sentence, such as the ``>>fra<<`` that tells a model
-            of several languages which one to write. None for no such token.
+        detokenizer: name of the tokeniser that joins words to raw text, if the text arrives
+            tokenised; ``tokenizer`` by default.
+        sentence_separator: a token that ends each sentence, for models of documents; encoding adds
+            it, decoding removes it. None for no such token.
+        first_symbol: a token that begins each sentence, such as ``>>fra<<``, the target language of
+            a multilingual model. None for no such token.
         tokenizer_version: see :meth:`Tokenizer.of_version`; the latest by default.
 
     Example:
@@ -131,7 +131,7 @@ class TextPipeline:
         self._tokenizer = kind.of_version(self.tokenizer_version)(self.language)
         self._detokenizer = self._tokenizer
         if self.detokenizer != self.tokenizer:
-            # Text that came tokenised has the words of the first version.
+            # Text that arrives tokenised has the words of the first version.
             kind = tokenizers.get(self.detokenizer)
             version = min(self.tokenizer_version, kind.version())
             self._detokenizer = kind.of_version(version)(self.language)
@@ -143,7 +143,7 @@ class TextPipeline:
 
     @property
     def keeps_text(self) -> bool:
-        """Return whether tokens are simply what stands between spaces: the text comes prepared."""
+        """Return whether the text arrives prepared, its tokens between spaces."""
         is_whole = isinstance(self.subword, WholeWords)
         return self.tokenizer == "none" and not self.lowercase and is_whole
 
@@ -151,7 +151,7 @@ class TextPipeline:
         """Return the words of a raw sentence, tokenised and lower-cased, before subwords.
 
         Raises:
-            DataError: it is no text, or half of a surrogate pair stands in it.
+            DataError: ``raw`` is no text, or contains half of a surrogate pair.
         """
         if not isinstance(raw, str):
             raise DataError(f"a text is wanted, not {raw!r:.30} ({type(raw).__name__})")
@@ -161,13 +161,9 @@ class TextPipeline:
         return " ".join(words).lower().split() if self.lowercase else words
 
     def encode(self, raw: str, marks: bool = True) -> list[str]:
-        """Return the tokens of a raw sentence, as they stand in the dictionary.
+        """Return the tokens of a raw sentence; ``marks`` keeps the marks of unusual spaces.
 
-        A blank sentence has none, not even a separator.
-
-        Args:
-            raw: the sentence.
-            marks: keep what words tell of unusual spaces around them.
+        A blank sentence has no tokens, not even a separator.
         """
         words = self.words(raw)
         words = words if marks else self._tokenizer.without_marks(words)
@@ -178,14 +174,14 @@ class TextPipeline:
         return [*first, *tokens, *last]
 
     def written(self, raw: str) -> list[str]:
-        """Return each character of a raw sentence as :meth:`letters` has it, but for its case."""
+        """Return each character of a raw sentence in the form of :meth:`letters`, but for case."""
         words = self._tokenizer.written(raw)
         return ["".join(filter(None, self.subword.letters(list(word)))) for word in words]
 
     def letters(self, tokens: Sequence[str]) -> list[str | None]:
-        """Return the part of the words that each token of :meth:`encode` is.
+        """Return the characters of each token of :meth:`encode`, see :meth:`SubwordModel.letters`.
 
-        Symbols have none, and are empty; see also :meth:`SubwordModel.letters`.
+        Symbols around the sentence have none, and are empty.
         """
         if not tokens:
             return []
@@ -195,11 +191,11 @@ class TextPipeline:
         return [*[""] * begin, *self.subword.letters(tokens[begin:end]), *last]
 
     def join_words(self, tokens: Sequence[str]) -> list[str]:
-        """Return the tokenised words that the tokens are pieces of, without symbols around them."""
+        """Join the tokens to tokenised words, without the symbols around sentences."""
         return [word for part in self.sentences(tokens) for word in self.subword.join(part)]
 
     def sentences(self, tokens: Sequence[str]) -> list[list[str]]:
-        """Return the tokens of each sentence, cut at separators, without the symbols around it.
+        """Cut the tokens into sentences at separators, without the symbols around them.
 
         Without separators all tokens are one sentence.
         """
@@ -210,12 +206,12 @@ class TextPipeline:
         return [list(own)[begun:] for own, begun in zip(found, begins, strict=True)]
 
     def decode(self, tokens: Sequence[str]) -> str:
-        """Return the raw sentence of which :meth:`encode` made ``tokens``.
+        """Return the raw text of ``tokens``, the inverse of :meth:`encode`.
 
-        Several sentences with separators are detokenised one by one and joined as the language
-        wants it, so that the text of a group does not depend on how it was cut. Without separators
-        nothing tells where a sentence ends: what a detokeniser remembers, such as Moses an open
-        quote, runs on through the group, and the same tokens in other groups may get other spaces.
+        Sentences with separators are detokenised one by one and joined by the rules of the
+        language, so that their text does not depend on the group. Without separators the sentences
+        of a group are detokenised as one. An open quote, which Moses remembers, may then change
+        the spaces in a later sentence.
         """
         texts = (self._detokenizer.join(self.subword.join(s)) for s in self.sentences(tokens))
         return join_texts(texts, self.language)
@@ -223,15 +219,15 @@ class TextPipeline:
     def with_post_processing(
         self, remove_bpe: str | None, detokenizer: str | None
     ) -> "TextPipeline":
-        """Return a pipeline for text that arrives segmented, which is undone on the way back.
+        """Return a pipeline for text that arrives in pieces, which decoding joins.
 
         Args:
-            remove_bpe: how words were split, as in fairseq's ``--remove-bpe``; None as before.
-            detokenizer: ``moses`` if the words were tokenised so; ``none``/``space``; None as
-                before.
+            remove_bpe: the kind of pieces, as in fairseq's ``--remove-bpe``; None: no change.
+            detokenizer: ``moses`` if Moses tokenised the words, or ``none``/``space``; None: no
+                change.
 
         Raises:
-            ConfigError: this pipeline has a subword model or tokeniser of its own to undo.
+            ConfigError: this pipeline has a subword model of its own.
         """
         subword = self.subword
         if remove_bpe is not None:
@@ -260,8 +256,9 @@ class TextPipeline:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "TextPipeline":
-        """Return the pipeline that :meth:`to_state` described."""
+        """Return the pipeline of :meth:`to_state`."""
         stored = state["subword"]
+        # Text that arrived in pieces has a symbol instead of a model.
         subword: SubwordModel
         if stored["name"] == JoinedPieces.name:
             subword = JoinedPieces(stored["symbol"])
@@ -284,18 +281,14 @@ def load_pipeline(
 ) -> TextPipeline:
     """Return the pipeline of one language of a data folder.
 
-    Args:
-        folder: the data folder.
-        manifest: its manifest.
-        language: as in the file names ("de").
-
     Raises:
-        DataError: the manifest does not describe it, or the model's file is damaged.
+        DataError: the manifest does not describe the language, or the model's file is damaged.
     """
     description = manifest["text"].get(language)
     if not isinstance(description, dict):
         known = ", ".join(manifest["text"])
         raise DataError(f"{folder}: the data is in {known}, not in '{language}'")
+    # Read the description of the steps from the manifest.
     try:
         tokenizer, lowercase = str(description["tokenizer"]), bool(description["lowercase"])
         version = int(description.get("tokenizer_version", 1))
@@ -310,6 +303,7 @@ def load_pipeline(
             f"{folder}: the manifest's subword model of '{language}' is damaged ('{name}' in "
             f"{file_name!r}); {AGAIN}"
         )
+    # Load the subword model after comparing its checksum.
     path = None if file_name is None else Path(folder) / file_name
     if path is not None and file_record(path)["sha256"] != record.get("sha256"):
         raise DataError(f"{path}: changed since it was made; {AGAIN}")

@@ -19,8 +19,8 @@ except ImportError as missing:
     ) from missing
 
 SPACE_MARK = "\u2581"
-# A space mark in the text itself becomes the first of these two characters, which no text has; if
-# one has them, the second stands before them.
+# A space mark in the text becomes the first of these characters, which texts do not contain. If a
+# text does contain one of them, the second stands before it.
 SPACE_MARK_OF_TEXT, ESCAPE = "\ufdd0", "\ufdd1"
 _TO_ESCAPE = re.compile(f"[{SPACE_MARK}{SPACE_MARK_OF_TEXT}{ESCAPE}]")
 _ESCAPED = re.compile(f"{ESCAPE}(.)|{SPACE_MARK_OF_TEXT}")
@@ -29,12 +29,12 @@ _NOT_LEARNT = re.compile(f"[{SPACE_MARK}\u2585]")
 LONGEST_LINE = 4192
 """Bytes of a line; SentencePiece learns nothing from a longer one."""
 _MOST = f".{{1,{LONGEST_LINE // 4 - 1}}}"
-# At most so many characters, up to a space if there is one, or else to the end of a sentence.
+# A part of a long line ends at a space if possible, or else at the end of a sentence.
 _PART = re.compile(f"{_MOST}(?: |$)|{_MOST}[。．！？.!?]|{_MOST}", re.DOTALL)
 LEAST_PIECES, MOST_PIECES = 4, 10_000_000
-"""With fewer, SentencePiece does not tell how many the text needs; with more, it is slow."""
+"""Below, SentencePiece's error does not name the number that the text needs; above, it is slow."""
 LEARNING_SENTENCES = 1_000_000
-# The sums of the learning steps are taken thread by thread: the result depends on their number.
+# Each thread sums on its own, so that the result depends on the number of threads.
 LEARNING_THREADS = 4
 NUM_WAYS = 64
 CACHED_WORDS = 100_000
@@ -42,13 +42,13 @@ CACHED_WORDS = 100_000
 
 @subword_models.register("sentencepiece")
 class SentencePiece(SubwordModel):
-    """Splits by a SentencePiece model.
+    """Subword splitting by a SentencePiece model.
 
     Args:
         content: the bytes of a model file.
 
     Raises:
-        DataError: this is no SentencePiece model.
+        DataError: the bytes are no SentencePiece model.
     """
 
     file_name = "sentencepiece.model"
@@ -70,12 +70,12 @@ class SentencePiece(SubwordModel):
         return list(itertools.chain.from_iterable(map(_unlike_symbols, pieces)))
 
     def sample(self, words: Sequence[str], strength: float, draws: random.Random) -> list[str]:
-        """Return pieces drawn with their probabilities to the power of ``strength``, word by word.
+        """Draw a split of each word with its probability to the power of ``strength``.
 
         Raises:
-            ConfigError: the model is none of the unigram kind.
+            ConfigError: the model is not a unigram model.
 
-        Reference: Kudo 2018, "Subword regularization", section 3.3, with the 64 likeliest ways.
+        Reference: Kudo 2018, "Subword regularization", section 3.3, with the 64 likeliest splits.
         """
         pieces: list[str] = []
         for word in words:
@@ -90,7 +90,7 @@ class SentencePiece(SubwordModel):
         return pieces
 
     def _ways(self, word: str) -> tuple[list[list[str]], list[float]]:
-        """Return the likeliest ways to split a word, and their log-probabilities."""
+        """Return the likeliest splits of a word, and their log-probabilities."""
         processor = self._processor
         try:
             ways = processor.nbest_encode(_escaped(word), nbest_size=NUM_WAYS, out_type=str)
@@ -98,7 +98,7 @@ class SentencePiece(SubwordModel):
             raise ConfigError(
                 "--subword-sampling: SentencePiece samples from unigram models only"
             ) from error
-        ways = ways or [[]]  # of what the model's normalisation takes away
+        ways = ways or [[]]  # normalisation may remove the whole word
         return ways, [sum(processor.get_score(processor.piece_to_id(p)) for p in w) for w in ways]
 
     def join(self, pieces: Sequence[str]) -> list[str]:
@@ -108,7 +108,7 @@ class SentencePiece(SubwordModel):
         for piece in pieces:
             if processor.piece_to_id(piece) != unk:
                 known.append(piece)
-            elif piece == processor.id_to_piece(unk):  # in halves, or else it becomes a sign
+            elif piece == processor.id_to_piece(unk):  # in halves, else decoding replaces it
                 known += [piece[:1], piece[1:]]
             else:
                 known.append(piece.replace(SPACE_MARK, " "))
@@ -116,7 +116,7 @@ class SentencePiece(SubwordModel):
         return _ESCAPED.sub(lambda found: found[1] or SPACE_MARK, text).split()
 
     def letters(self, pieces: Sequence[str]) -> list[str | None]:
-        """Return the pieces without ``▁``; the first byte of a character stands for all of it."""
+        """Return the pieces without ``▁``; the first byte piece of a character has all of it."""
         found: list[str | None] = []
         content, begin = b"", 0
         for piece in pieces:
@@ -126,6 +126,7 @@ class SentencePiece(SubwordModel):
                 )
                 found.append(text)
                 continue
+            # Collect the bytes of a character; continuation bytes begin with 10.
             byte = int(piece[3:5], 16)
             if byte & 0xC0 != 0x80:
                 content, begin = b"", len(found)
@@ -138,9 +139,10 @@ class SentencePiece(SubwordModel):
     def learn(cls, text: LearningText, size: int, seed: int) -> bytes:
         """Learn a unigram model of at most ``size`` pieces; the characters stay as they are.
 
-        Of a text of more than :data:`LEARNING_SENTENCES` sentences a random sample of so many is
-        used, which bounds the memory. Long lines are cut, so that SentencePiece skips none.
+        Learning uses a random sample of at most :data:`LEARNING_SENTENCES` sentences, which bounds
+        the memory. Long lines are cut, so that SentencePiece skips none.
         """
+        # Learn from a stream of sentences, and keep all characters as they are.
         model = io.BytesIO()
         sentencepiece.set_random_generator_seed(seed)
         try:
@@ -166,7 +168,7 @@ class SentencePiece(SubwordModel):
 
 
 def _escaped(text: str) -> str:
-    """Return the text without ``▁``, which would become a space."""
+    """Escape ``▁`` in the text, which would become a space."""
 
     def escape(found: re.Match[str]) -> str:
         return SPACE_MARK_OF_TEXT if found[0] == SPACE_MARK else ESCAPE + found[0]
@@ -175,12 +177,12 @@ def _escaped(text: str) -> str:
 
 
 def _unlike_symbols(piece: str) -> tuple[str, ...]:
-    """Return the piece, or two if it looks like a special symbol of the dictionary."""
+    """Return the piece, or two pieces if it equals a special symbol of the dictionary."""
     return (piece[:1], piece[1:]) if piece in SPECIAL_SYMBOLS else (piece,)
 
 
 def _readable(lines: Iterable[str]) -> Iterator[str]:
-    """Yield the lines so that SentencePiece skips none: long ones in parts."""
+    """Yield the lines, long ones in parts, so that SentencePiece skips none."""
     for line in lines:
         line = _NOT_LEARNT.sub(" ", line)
         if len(line.encode()) <= LONGEST_LINE:
@@ -190,11 +192,12 @@ def _readable(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _reason(message: str) -> str:
-    """Return what SentencePiece says, in terms of our flags."""
+    """Return the message of SentencePiece in terms of our flags."""
     if needed := re.search(r"required_chars\. \d+ vs (\d+)", message):
         return f"the characters of the text need more; give --subword-size {needed[1]} or more"
     if "sentences_.empty()" in message:
         return "the training text has nothing to learn from"
     text = re.sub(r"^\w+: \S+\(\d+\) (\[.*\])? ?", "", " ".join(message.split()))
-    advice = (part for part in re.split(r"(?<=\.) ", text) if "_" not in part)  # of its own flags
+    # Leave out sentences about SentencePiece's own flags.
+    advice = (part for part in re.split(r"(?<=\.) ", text) if "_" not in part)
     return " ".join(advice) or "the training text does not suit"

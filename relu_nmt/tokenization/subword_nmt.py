@@ -1,4 +1,4 @@
-"""Byte-pair encoding as subword-nmt does it: ``Haus@@ boot``."""
+"""Byte-pair encoding of subword-nmt: ``Haus@@ boot``."""
 
 import contextlib
 import io
@@ -26,7 +26,7 @@ CACHED_WORDS = 500_000
 
 @subword_models.register("subword-nmt")
 class SubwordNmt(SubwordModel):
-    r"""Splits words by a list of merges, the codes file of subword-nmt.
+    r"""Subword splitting by a list of merges, the codes file of subword-nmt.
 
     Args:
         content: the codes file, UTF-8.
@@ -52,7 +52,7 @@ class SubwordNmt(SubwordModel):
         except UnicodeDecodeError as error:
             raise DataError(str(error)) from error
         lines = self._codes.rstrip("\n").split("\n")
-        # Checked here, as subword-nmt ends the program when it finds a mistake.
+        # Check the lines here, since subword-nmt ends the program at a mistake.
         for number, line in enumerate(lines, 1):
             if len(line.strip("\r\n ").split(" ")) != 2:
                 raise DataError(f"line {number}: expected two symbols, found {line[:40]!r}")
@@ -80,14 +80,14 @@ class SubwordNmt(SubwordModel):
         return pieces
 
     def sample(self, words: Sequence[str], strength: float, draws: random.Random) -> list[str]:
-        """Return the pieces that are left when each merge is dropped with probability ``strength``.
+        """Split with BPE-dropout: each merge is dropped with probability ``strength``.
 
         Reference: Provilkov et al. 2020, "BPE-dropout: simple and effective subword
         regularization", section 3.
         """
-        if self._dropping is None:  # apart, as what is drawn would get into the cache
+        if self._dropping is None:  # a second object, since the first caches its splits
             self._dropping = apply_bpe.BPE(io.StringIO(self._codes), separator=SEPARATOR)
-        before = random.getstate()  # subword-nmt takes the numbers of the module
+        before = random.getstate()  # subword-nmt draws from the module's generator
         random.seed(draws.getrandbits(64))
         try:
             drawn = (self._dropping.segment_tokens([word], dropout=strength) for word in words)
@@ -109,7 +109,7 @@ class SubwordNmt(SubwordModel):
         counts = text.word_counts()
         codes = io.StringIO()
         if any(len(word) > 1 for word in counts):
-            # Sorted, so that ties between merges do not depend on the order of the text.
+            # Sort the words, so that ties between merges do not depend on the order of the text.
             entries = (f"{word} {count}\n" for word, count in sorted(counts.items()))
             progress = sys.stderr if bars_are_drawn() else io.StringIO()
             with contextlib.redirect_stderr(progress):
@@ -121,20 +121,20 @@ class SubwordNmt(SubwordModel):
         return codes.getvalue().encode("utf-8")
 
     def to_state(self) -> dict[str, Any]:
-        """Return the model with its name: the codes are text, and stored as such."""
+        """Return the name of the model and its codes as text."""
         return {"name": "subword-nmt", "codes": self._codes}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "SubwordNmt":
-        """Return the model that :meth:`to_state` described."""
+        """Return the model of :meth:`to_state`."""
         return cls(state["codes"].encode("utf-8"))
 
 
 def _recoverable(pieces: list[str]) -> list[str]:
-    """Return the pieces of a word so that :meth:`SubwordNmt.join` finds where it ends.
+    """Change the pieces of a word so that :meth:`SubwordNmt.join` finds its end.
 
-    A last piece that itself ends in ``@@``, or looks like a special symbol of the dictionary, loses
-    its last letter to a piece of its own.
+    If the last piece ends in ``@@`` or equals a special symbol of the dictionary, its last letter
+    becomes a piece of its own.
     """
     if pieces and (pieces[-1].endswith(SEPARATOR) or pieces[-1] in SPECIAL_SYMBOLS):
         return [*pieces[:-1], pieces[-1][:-1] + SEPARATOR, pieces[-1][-1]]

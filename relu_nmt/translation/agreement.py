@@ -1,24 +1,55 @@
-"""Comparison of what two models, or a model and data, must have in common to share text."""
+"""Checks that two models, or a model and data, agree in text steps and dictionaries."""
 
 import json
 import os
 import zlib
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-from relu_nmt.errors import CheckpointError, ReluNmtError
+from relu_nmt.data.data_folder import dictionary_path, infer_languages, read_manifest
+from relu_nmt.data.dictionary import SENTENCE_SEPARATOR, Dictionary
+from relu_nmt.errors import CheckpointError, DataError, ReluNmtError
 from relu_nmt.tokenization.base import tokenizers
-from relu_nmt.tokenization.pipeline import JoinedPieces, TextPipeline
+from relu_nmt.tokenization.pipeline import JoinedPieces, TextPipeline, load_pipeline
+
+if TYPE_CHECKING:
+    from relu_nmt.translation.task import TranslationTask
 
 NONE = "none"
 WAY_BACK = ("detokeniser", "joining of pieces")
-"""Steps of the text that change what comes out, and no token id."""
+"""Steps that change decoded text but no token id."""
+SAME_TEXT = "preprocess with the same --tokenizer, --lowercase, --subword and --subword-model"
+"""The remedy for a data folder whose text had other steps."""
+
+
+def describe_task(task: "TranslationTask", way_back: bool = True) -> dict[str, str]:
+    """Return the languages, dictionaries and text steps of a task in words, by name.
+
+    Args:
+        task: the task.
+        way_back: include the steps that change decoded text but no token id.
+    """
+    sides = {
+        "source": (task.source_text, task.source_dictionary),
+        "target": (task.target_text, task.target_dictionary),
+    }
+    # Describe languages and dictionaries, which are always known.
+    found = {f"{side} language": text.language for side, (text, _) in sides.items()}
+    for side, (_, words) in sides.items():
+        symbols = fingerprint([words[i] for i in range(len(words))])
+        found[f"{side} dictionary"] = f"{len(words):,} symbols {symbols}"
+    # Describe the steps of the text.
+    for side, (text, _) in sides.items() if task.has_known_text else ():
+        steps = describe_text(text)
+        found |= {f"{side} {k}": v for k, v in steps.items() if way_back or k not in WAY_BACK}
+    return found
 
 
 def describe_text(pipeline: TextPipeline) -> dict[str, str]:
     """Return each step of one language's text in words, by name."""
     subword, joined = pipeline.subword.to_state(), NONE
-    if isinstance(pipeline.subword, JoinedPieces):  # which splits nothing
+    if isinstance(pipeline.subword, JoinedPieces):  # it splits no words
         subword, joined = {"name": NONE}, repr(pipeline.subword.symbol)
     model = subword.pop("name")
     tokenizer, version = pipeline.tokenizer, pipeline.tokenizer_version
@@ -35,7 +66,7 @@ def describe_text(pipeline: TextPipeline) -> dict[str, str]:
 
 
 def fingerprint(value: Any) -> str:
-    """Return eight digits that tell values of JSON apart."""
+    """Return a checksum of JSON values, in eight digits."""
     return f"{zlib.crc32(json.dumps(value, sort_keys=True).encode()):08x}"
 
 
@@ -47,14 +78,14 @@ def require_same(
     advice: str,
     error: type[ReluNmtError] = CheckpointError,
 ) -> None:
-    """Compare two descriptions; a name that one of them lacks is not compared.
+    """Compare two descriptions in the names that both have.
 
     Args:
         own: values in words, by name.
-        own_place: the file or folder that they are from.
-        other: the same of another one.
-        other_place: the file or folder that these are from.
-        advice: the end of the message, which tells what to do.
+        own_place: their file or folder, for the message.
+        other: the values to compare.
+        other_place: likewise.
+        advice: the remedy, at the end of the message.
         error: class of the error.
 
     Raises:
@@ -66,3 +97,61 @@ def require_same(
                 f"{other_place}: the {name} is {other[name]}, but in {own_place} it is {value}; "
                 f"{advice}"
             )
+
+
+def check_folder(
+    task: "TranslationTask", path: str | os.PathLike[str], own_place: str = "the checkpoint"
+) -> None:
+    """Check that the token ids of a data folder mean the same as those of a task.
+
+    Args:
+        task: the task.
+        path: the data folder.
+        own_place: origin of the task, for the message.
+
+    Raises:
+        DataError: the folder's dictionaries, or steps of its text, differ from the task's.
+    """
+    manifest = read_manifest(path)
+    if not dictionary_path(path, task.source_lang).exists():
+        infer_languages(path)  # raises the error of a folder without data
+    # Compare the dictionaries.
+    for own, language, flag in (
+        (task.source_dictionary, task.source_lang, "--srcdict"),
+        (task.target_dictionary, task.target_lang, "--tgtdict"),
+    ):
+        file = dictionary_path(path, language)
+        if language == task.target_lang and not file.exists():  # source-only data
+            continue
+        dictionary = Dictionary.load(file)
+        if task.has_sentence_separator and SENTENCE_SEPARATOR not in dictionary:
+            dictionary = dictionary.with_symbol(SENTENCE_SEPARATOR)
+        if dictionary != own:
+            raise DataError(
+                f"{file}: not the dictionary of {own_place}; preprocess with {flag} and "
+                + ("that one" if task.folder else "the dictionary of its training data")
+            )
+    # Compare the steps of the text.
+    if manifest is not None and task.has_known_text:
+        found = replace(
+            task,
+            source_text=_text_in(path, manifest, task.source_text),
+            target_text=_text_in(path, manifest, task.target_text),
+        )
+        advice = SAME_TEXT if task.folder else f"{SAME_TEXT}, or translate raw text"
+        known, other = (describe_task(one, way_back=False) for one in (task, found))
+        require_same(known, own_place, other, path, advice, DataError)
+
+
+def _text_in(
+    folder: str | os.PathLike[str], manifest: Mapping[str, Any], own: TextPipeline
+) -> TextPipeline:
+    """Return the text steps of a data folder in the language of ``own``.
+
+    Reading adds separators to sentences, so those of ``own`` count. For the target of source-only
+    data ``own`` itself is returned.
+    """
+    if own.language not in manifest["text"]:
+        return own
+    text = load_pipeline(folder, manifest, own.language)
+    return replace(text, sentence_separator=own.sentence_separator)

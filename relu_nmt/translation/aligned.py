@@ -1,4 +1,4 @@
-"""Encoder, decoder and decoding state with attention that stays inside sentences."""
+"""Encoder, decoder and decoding state whose attention stays inside sentences."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from relu_nmt.attention.masks import TreeVisibility, Visibility
-from relu_nmt.attention.sentences import SentenceRows, SentenceView
-from relu_nmt.data.batches import least_limit
+from relu_nmt.attention.sentences import SentencePairs, SentenceRows, SentenceView
+from relu_nmt.data.batch_plan import least_limit
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.modules.layer_cache import LayerCache
 from relu_nmt.modules.multihead import MultiheadAttention
@@ -27,7 +27,7 @@ from relu_nmt.translation.transformer_stack import TransformerStack, make_mechan
 
 @dataclass
 class AlignedEncoderOutput(EncoderOutput):
-    """The source as the decoder sees it, with its sentences."""
+    """The encoded source and its sentences."""
 
     sentences: SentenceRows
 
@@ -36,10 +36,8 @@ class _AlignedStack(TransformerStack):
     """Layers whose attention stays inside sentences.
 
     Args:
-        config: the model's settings.
-        tokens: table of the symbols [V, D].
-        pad_index: id of the padding symbol.
-        separator: id of the symbol that ends sentences.
+        separator: id of the symbol that ends sentences; for the others see
+            :class:`TransformerStack`.
     """
 
     def __init__(
@@ -60,8 +58,15 @@ class _AlignedStack(TransformerStack):
 
     @property
     def most_tokens(self) -> int | None:
-        """The longest document; only attention to whole documents limits it."""
+        """The limit of tokens of a document, from attention to whole documents only."""
         return _least_of_gated(self.self_attentions, self.side == "decoder")
+
+    def divides(self, tokens: Tensor) -> bool:
+        """Return whether to attend in parts of sentences of similar lengths.
+
+        In training on a CPU the saved padding is worth the additional calls.
+        """
+        return self.training and tokens.is_cpu
 
     def relative(self, visibility: AlignedVisibility) -> AlignedPositions:  # type: ignore[override]
         """See :meth:`TransformerStack.relative`."""
@@ -69,7 +74,7 @@ class _AlignedStack(TransformerStack):
 
 
 class AlignedEncoder(_AlignedStack, Encoder):
-    """An encoder whose tokens see their own sentence."""
+    """An encoder whose tokens see only their own sentence, except in gated layers."""
 
     def forward(self, src_tokens: Tensor) -> AlignedEncoderOutput:
         """Encode src_tokens [B, S], right-padded."""
@@ -79,14 +84,14 @@ class AlignedEncoder(_AlignedStack, Encoder):
         # A separator belongs to the sentence that it ends.
         ends = src_tokens.eq(self.separator)
         sentences = SentenceRows.of_tokens(ends.cumsum(1) - ends.long(), key_mask)
-        own = sentences.own(causal=False, divided=self.training)
+        own = sentences.own(causal=False, divided=self.divides(src_tokens))
         x = self.embedding(src_tokens, places=sentences.positions)
         states = self.run_layers(x, AlignedVisibility(document, own))  # type: ignore[arg-type]
         return AlignedEncoderOutput(states, key_mask, sentences)
 
 
 class AlignedDecoder(_AlignedStack, Decoder):
-    """A decoder whose tokens see their own sentence, and the source sentence of its number.
+    """A decoder whose tokens see their own sentence and the source sentence of equal number.
 
     Each decoder input belongs to the sentence of the token that it predicts.
     """
@@ -105,8 +110,9 @@ class AlignedDecoder(_AlignedStack, Decoder):
         own, cross = self.visibilities(prev_output_tokens, encoder_out)
         numbers = prev_output_tokens.eq(self.separator).cumsum(1)
         sentences = SentenceRows.of_tokens(numbers, prev_output_tokens != self.pad_index)
-        inside = sentences.own(causal=True, divided=self.training)
-        across = sentences.across(encoder_out.sentences, divided=self.training)
+        divided = self.divides(prev_output_tokens)
+        inside = sentences.own(causal=True, divided=divided)
+        across = sentences.across(encoder_out.sentences, divided=divided)
         x = self.embed(prev_output_tokens, places=sentences.positions)
         return self.run_layers(
             x,
@@ -139,7 +145,7 @@ class AlignedDecoder(_AlignedStack, Decoder):
         self, tokens: Tensor, state: DecoderState
     ) -> tuple[Tensor, AlignedVisibility]:
         """See :meth:`Decoder.embed_step`."""
-        assert isinstance(state, AlignedState), "it was made by start"
+        assert isinstance(state, AlignedState), "start returns this class"
         visibility = state.grow(tokens)
         places = visibility.sentences.visibility.query_positions().reshape(-1, 1)
         x = self.embed(tokens.reshape(-1, 1), places=places)
@@ -147,17 +153,15 @@ class AlignedDecoder(_AlignedStack, Decoder):
 
 
 class AlignedState(DecoderState):
-    """A decoding state in which every entry has the number of its token's sentence.
+    """A decoding state that stores the number of the sentence of every entry.
 
-    A beam sees those of its entries that have the number of its newest one, and of the source the
-    sentence of that number.
+    A beam sees its entries in the sentence of its newest token, and the source sentence of that
+    number.
 
     Args:
-        caches: one cache a layer.
-        key_mask: [B, S] bool, True = real source token.
-        num_groups: groups of beams that never mix.
         source: the sentences of the source.
-        separator: id of the target token that ends sentences.
+        separator: id of the target token that ends sentences; for the others see
+            :class:`DecoderState`.
     """
 
     def __init__(
@@ -171,30 +175,34 @@ class AlignedState(DecoderState):
         super().__init__(caches, key_mask, num_groups)
         self._source = source
         self._separator = separator
-        self._numbers = self._ancestry[:, 0].long()  # [R, M], sentence of each entry
+        self._numbers = self._ancestry[:, 0].long()  # [R, M], number of each entry's sentence
         self._across: SentenceView | None = None
 
     def grow(self, tokens: Tensor) -> AlignedVisibility:  # type: ignore[override]
         """See :meth:`DecoderState.grow`."""
+        # Number the new entries: one more than the token before if they follow a separator.
         document = super().grow(tokens)
         size, used = document.num_queries, self._used
         ancestry = self._ancestry[:, :, :used]  # [R, k, M']
-        # The numbers of the new entries are still 0, so these are those of the tokens before.
+        # New entries still have number 0, so the maximum is the number of the token before.
         before = (ancestry * self._numbers[:, None, :used]).amax(2)  # [R, k]
         numbers = before + tokens.eq(self._separator).view_as(before)
         self._numbers[:, used - size : used] = numbers
+        # A beam sees its entries in its newest sentence.
         rows = SentenceRows.of_beams(numbers, *numbers.shape)
         own = ancestry & (self._numbers[:, None, :used] == numbers[:, :, None])
         begin = int(own.any(0).any(0).byte().argmax())  # no beam sees an entry before it
-        inside = SentenceView(TreeVisibility(own[:, :, begin:]), rows, rows)
+        pairs = SentencePairs(rows, rows)
+        inside = SentenceView(pairs, TreeVisibility(own[:, :, begin:], rows=pairs))
+        # A beam sees the source sentence of equal number.
         of_beams = numbers.reshape(tokens.shape)
         self._across = SentenceView.of_beams(of_beams, self._source, self._across)
         return AlignedVisibility(document, inside)
 
     @property
     def cross_visibility(self) -> AlignedVisibility:  # type: ignore[override]
-        """See :attr:`DecoderState.cross_visibility`; from the first :meth:`grow` on."""
-        assert self._across is not None, "it depends on the newest tokens"
+        """See :attr:`DecoderState.cross_visibility`; call :meth:`grow` first."""
+        assert self._across is not None, "cross_visibility depends on the newest tokens"
         return AlignedVisibility(self._cross, self._across)
 
     def keep(self, sentences: Tensor) -> None:
@@ -214,7 +222,7 @@ class AlignedState(DecoderState):
 
 
 def _least_of_gated(attentions: Sequence[MultiheadAttention], causal: bool) -> int | None:
-    """Return the least limit of those that see whole documents."""
+    """Return the least limit of the attentions that see whole documents."""
     return least_limit(
         own.attention.most_keys(causal)
         for own in attentions

@@ -1,8 +1,8 @@
-"""Attention inside sentences of a document, and joined with attention to the whole document.
+"""Attention inside the sentences of a document, and its gate to the whole document.
 
 ``--document-attention aligned`` wraps self- and cross-attention: every token attends to its own
-sentence, and every target sentence to the source sentence of its number. Layers with a gate join
-that with attention to the whole document by the same projections.
+sentence, and every target sentence to the source sentence of equal number. Layers with a gate also
+attend to the whole document, with the same projections, and mix both outputs.
 """
 
 from collections.abc import Sequence
@@ -23,11 +23,11 @@ from relu_nmt.modules.positions import PositionScheme, RelativePositions
 
 @dataclass(frozen=True)
 class AlignedVisibility:
-    """The tokens that each query may see, in its sentence and in the whole document.
+    """The tokens visible to each query, in its sentence and in the whole document.
 
     Args:
-        document: which tokens of the document each query may see.
-        sentences: which tokens of one sentence each query may see.
+        document: the visible tokens of the document.
+        sentences: the visible tokens of one sentence.
     """
 
     document: Visibility
@@ -64,7 +64,7 @@ class AlignedCache(LayerCache):
     Args:
         keys: of the source, in rows of one sentence each, [R, H, L, d].
         values: likewise.
-        whole: the cache of the attention to the whole document, if there is one.
+        whole: the cache of the attention to the whole document, in layers with a gate.
     """
 
     def __init__(self, keys: Tensor, values: Tensor, whole: LayerCache | None) -> None:
@@ -73,12 +73,12 @@ class AlignedCache(LayerCache):
         self._paired: tuple[Tensor, Tensor] | None = None
 
     def paired(self, local: SentenceView) -> tuple[Tensor, Tensor]:
-        """Return the keys and values that each row of queries sees, [R, H, L, d] each."""
+        """Return the keys and values visible to each row of queries, [R, H, L, d] each."""
         keys, values = self.source
         if self._paired is None or local.changed is None:
-            self._paired = local.paired(keys), local.paired(values)
-        elif local.pairs is not None and len(local.changed):
-            rows = local.pairs[local.changed]
+            self._paired = local.rows.paired(keys), local.rows.paired(values)
+        elif local.rows.pairs is not None and len(local.changed):
+            rows = local.rows.pairs[local.changed]
             for kept, part in zip(self._paired, self.source, strict=True):
                 kept.index_copy_(0, local.changed, part.index_select(0, rows))
         return self._paired
@@ -96,12 +96,12 @@ class AlignedCache(LayerCache):
 
 
 class _Gated(MultiheadAttention):
-    """The gate that joins attention inside sentences with attention to the whole document.
+    """Attention inside sentences, with an optional gate to attention to the whole document.
 
     Args:
         embed_dim: D.
         attention: the mechanism.
-        gated: have a gate; without one, attention stays inside sentences.
+        gated: also attend to the whole document.
     """
 
     def __init__(self, embed_dim: int, attention: Attention, gated: bool) -> None:
@@ -112,8 +112,9 @@ class _Gated(MultiheadAttention):
         """Return the output [B, Nq, D]; see :meth:`MultiheadAttention.finish`.
 
         Args:
-            values: [B, Nq, D] of the sentence; with a gate [B, Nq, 2 D], and of the document.
-            x: [B, Nq, D], the states that the queries were made from.
+            values: [B, Nq, D] from the sentence; with a gate [B, Nq, 2 D], the second half from
+                the document.
+            x: [B, Nq, D], the states before the projection.
         """
         if self.gate is None:
             return super().finish(values, x)
@@ -125,11 +126,12 @@ class _Gated(MultiheadAttention):
 
         Args:
             x: [B, N, ...], projected states.
-            projection: the projection, an affine map of D channels.
+            projection: their projection, an affine map of D channels.
             rows: the sentences.
-            width: how many of the first channels of x to change; values come after them.
+            width: number of channels of queries and keys, which come before values in x.
         """
         assert self.gate is not None, "only gated attention sees the whole document"
+        # Project the vectors without bias, which x has already, and leave values unchanged.
         vectors = self.gate.numbers(rows.numbers)  # [R, D]
         change = projection(vectors) - projection(torch.zeros_like(vectors[:1]))
         change = F.pad(change[:, :width], (0, x.size(-1) - width))
@@ -147,6 +149,7 @@ class AlignedSelfAttention(_Gated, SelfAttention):
         cache: AlignedCache | None = None,
     ) -> Tensor:
         """Return the joined heads of projected states [B, N, 3 D]; see :meth:`finish`."""
+        # Attend inside sentences, part by part: projected rows are [R, L, 3 D].
         local, used = visibility.sentences, visibility.document.num_keys
         positions = [None] * len(local.parts) if relative is None else relative.parts
         made = []
@@ -157,18 +160,19 @@ class AlignedSelfAttention(_Gated, SelfAttention):
             if inside is not None:
                 q, k = inside.rotate(q, k)
             if cache is not None:
-                # No beam sees an entry before the last num_keys ones.
+                # Every beam sees only the last num_keys entries.
                 k, v = (
                     kept[:, :, -part.visibility.num_keys :] for kept in cache.append(k, v, used)
                 )
             bias = None if inside is None else inside.bias
             made.append(self.attend(q, k, v, part.visibility, bias))
-        values = local.put(made).view(*projected.shape[:2], -1)
+        values = local.put(made).view(*projected.shape[:2], -1)  # [B, N, D]
         if self.gate is None:
             return values
+        # Attend to the whole document, and join both to [B, N, 2 D].
         width = (self.parts - 1) * self.embed_dim
         whole = super().values(
-            self.numbered(projected, self.qkv, local.queries, width),
+            self.numbered(projected, self.qkv, local.rows.queries, width),
             visibility.document,
             None if relative is None else relative.document,
             None if cache is None else cache.whole,
@@ -177,7 +181,7 @@ class AlignedSelfAttention(_Gated, SelfAttention):
 
 
 class AlignedCrossAttention(_Gated, CrossAttention):
-    """Attention of each target sentence to the source sentence of its number."""
+    """Attention of each target sentence to the source sentence of equal number."""
 
     def remember(self, memory: Tensor, rows: SentenceRows) -> AlignedCache:
         """Return a cache with the keys and values of a memory [B, S, D] of these sentences."""
@@ -191,6 +195,7 @@ class AlignedCrossAttention(_Gated, CrossAttention):
         self, q: Tensor, visibility: AlignedVisibility, memory: Tensor | AlignedCache
     ) -> Tensor:
         """Return the joined heads of queries [B, N, D]; see :meth:`finish`."""
+        # Take keys and values from the cache, or project the memory.
         local, whole = visibility.sentences, None
         if isinstance(memory, AlignedCache):
             heads = [memory.paired(local)]
@@ -199,8 +204,9 @@ class AlignedCrossAttention(_Gated, CrossAttention):
             kv = self.kv(memory)
             heads = [self.memory_heads(rows) for rows in local.take_keys(kv)]
             if self.gate is not None:
-                numbered = self.numbered(kv, self.kv, local.keys, self.embed_dim)
+                numbered = self.numbered(kv, self.kv, local.rows.keys, self.embed_dim)
                 whole = self.memory_heads(numbered)
+        # Attend to source sentences, and with a gate to the whole source.
         made = [
             self.attend_to(*kv, x, part.visibility)
             for x, kv, part in zip(local.take_queries(q), heads, local.parts, strict=True)
@@ -208,5 +214,5 @@ class AlignedCrossAttention(_Gated, CrossAttention):
         values = local.put(made).view_as(q)
         if whole is None:
             return values
-        q = self.numbered(q, self.q, local.queries, self.embed_dim)
+        q = self.numbered(q, self.q, local.rows.queries, self.embed_dim)
         return torch.cat([values, self.attend_to(*whole, q, visibility.document)], dim=-1)

@@ -1,4 +1,4 @@
-"""The attention weights of a model for a pair of texts: any layer, slot and head."""
+"""Attention weights of a model for a sentence pair: any layer, slot and head."""
 
 import base64
 import json
@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from relu_nmt.attention.base import Attention, Need
 from relu_nmt.attention.records import record_attention
 from relu_nmt.attention.spec import AttentionPlace
-from relu_nmt.data.batches import longest_first, pad_rows, shift_right
+from relu_nmt.data.batch_plan import longest_first
 from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.data.translation_batches import pad_rows, shift_right
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io.safe_write import safe_writer
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
@@ -28,25 +29,23 @@ SLOT_NAMES = {
 DIGITS = 4
 """Significant digits of the weights in JSON."""
 MOST_WEIGHTS = 2**25
-"""Entries of the weights of one attention [B, H, Nq, Nk] or memory at a time: 128 MB in float32."""
+"""Number of elements of one attention's weights [B, H, Nq, Nk] at a time: 128 MB in float32."""
 MOST_TOKENS = 2**14
-"""Tokens of a batch, padding included: what else a layer makes grows with them."""
+"""Number of tokens of a batch, padding included, which bounds all other memory of a layer."""
 
 
 @dataclass(frozen=True)
 class AttentionMap:
-    """What one attention looked at while one sentence was translated.
+    """The attention weights of one layer for one sentence pair.
 
     Args:
         slot: ``encoder``, ``decoder`` or ``cross``.
         layer: index of the layer, from 0.
         head: index of the head, or ``None`` for all.
-        queries: Nq labels of the rows. A row of the decoder's attentions is labelled with the
-            token that is predicted there.
-        keys: Nk labels of the columns. The decoder's self-attention reads the tokens before the
+        queries: Nq labels of the rows; in the decoder the predicted tokens.
+        keys: Nk labels of the columns; in the decoder's self-attention the tokens before the
             predicted one, the end symbol first.
-        weights: [Nq, Nk], or [H, Nq, Nk] for all heads; as the mechanism defines them, so a row
-            need not sum to 1.
+        weights: [Nq, Nk], or [H, Nq, Nk] for all heads. Rows need not sum to 1.
     """
 
     slot: str
@@ -57,24 +56,21 @@ class AttentionMap:
     weights: np.ndarray
 
     def to_json(self) -> str:
-        """Return it as one line of JSON, the weights with four significant digits."""
+        """Return the map as one line of JSON, with weights of four significant digits."""
         rounded = np.vectorize(lambda weight: float(f"{weight:.{DIGITS}g}"), otypes=[float])
         weights = rounded(self.weights).tolist()
         return json.dumps({**asdict(self), "weights": weights}, ensure_ascii=False)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Draw it as SVG: one head, or all heads, with the sentences and the names of tokens.
+        """Draw the map as SVG, with the sentences and the names of tokens.
 
         Colours are shares of each row's weight.
 
-        Args:
-            path: ends in ``.svg``.
-
         Raises:
-            ConfigError: it ends in something else.
+            ConfigError: ``path`` does not end in ``.svg``.
             DataError: the file cannot be written.
         """
-        from relu_nmt.translation.attention_pictures import picture  # it imports this module
+        from relu_nmt.translation.attention_pictures import picture  # which imports this module
 
         if Path(path).suffix != ".svg":
             raise ConfigError(f"{path}: maps are drawn as SVG; give a name that ends in .svg")
@@ -86,11 +82,7 @@ class AttentionMap:
 
 
 def attention_of(model: EncoderDecoder, slot: str, layer: int) -> Attention:
-    """Return the attention mechanism of a layer.
-
-    Raises:
-        ConfigError: there is no such layer.
-    """
+    """Return the attention mechanism of a layer; a ConfigError if the layer does not exist."""
     layers = (model.encoder if slot == "encoder" else model.decoder).layers
     if not -len(layers) <= layer < len(layers):
         raise ConfigError(
@@ -102,10 +94,10 @@ def attention_of(model: EncoderDecoder, slot: str, layer: int) -> Attention:
 
 
 def checked_place(model: EncoderDecoder, place: AttentionPlace) -> AttentionPlace:
-    """Return the place, its layer counted from 0, if its weights can be shown.
+    """Return the place with its layer counted from 0, after checking that it has weights.
 
     Raises:
-        ConfigError: there is no such layer or head, or the mechanism has no weights.
+        ConfigError: the layer or head does not exist, or the mechanism has no weights.
     """
     attention = attention_of(model, place.slot, place.layer)
     if place.head is not None and not 0 <= place.head < attention.num_heads:
@@ -121,18 +113,18 @@ def attention_weights(
 ) -> np.ndarray:
     """Return the weights at a place, [Nq, Nk] of one head or [H, Nq, Nk] of all, float32.
 
-    The target is read in one pass (teacher forcing), which gives what step-by-step decoding
-    computed for it. Only this one mechanism leaves its fast path. Of a layer that attends to
-    sentences and to the whole document, the weights are the latter's.
+    The model reads the target in one pass (teacher forcing), with the weights of step-by-step
+    decoding. Only this mechanism leaves its fast path. A layer that attends to sentences and to
+    the whole document returns the weights over the document.
 
     Args:
         ensemble: a single model.
-        place: where.
-        source: token numbers, ending in the end symbol.
-        target: token numbers, ending in the end symbol.
+        place: slot, layer and head.
+        source: token ids, ending in the end symbol.
+        target: likewise.
 
     Raises:
-        ConfigError: several models, or nothing to show at this place.
+        ConfigError: the ensemble has several models, or the place has no weights.
     """
     place = checked_place(single_model(ensemble), place)
     [weights] = _weights_of(ensemble, [place], source, target)
@@ -147,7 +139,7 @@ def slot_weights(
     See :func:`attention_weights`.
 
     Raises:
-        ConfigError: several models, or nothing to show in this slot.
+        ConfigError: the ensemble has several models, or the slot has no weights.
     """
     model = single_model(ensemble)
     layers = (model.encoder if slot == "encoder" else model.decoder).layers
@@ -159,11 +151,13 @@ def _weights_of(
     ensemble: Ensemble, places: Sequence[AttentionPlace], source: np.ndarray, target: np.ndarray
 ) -> list[np.ndarray]:
     """Return the weights of all heads at each place, [H, Nq, Nk] float32, from one pass."""
+    # Run one pass in which only these attentions record their weights.
     model = single_model(ensemble)
     attentions = nn.ModuleList(attention_of(model, place.slot, place.layer) for place in places)
     src_tokens, prev_output_tokens = decoder_inputs([source], [target], ensemble)
     with ensemble.evaluating(), record_attention(attentions, Need(weights=True)) as records:
         model(src_tokens, prev_output_tokens)
+    # Take the last record of each layer: a gated layer's second one covers the document.
     last = {record.layer: record for record in records}
     found = []
     for place in places:
@@ -191,14 +185,15 @@ def input_batches(
     ensemble: Ensemble,
     weights: Callable[[int], int],
 ) -> Iterator[tuple[np.ndarray, Tensor, Tensor]]:
-    """Yield which sentences are in each batch, longest first, and their :func:`decoder_inputs`.
+    """Yield the indices of each batch's sentences, longest first, and :func:`decoder_inputs`.
 
     Args:
         sources: token ids of each sentence.
-        targets: those of their translations.
-        ensemble: what reads them.
-        weights: of a sentence of so many tokens, on its longer side, those of one module.
+        targets: token ids of each translation.
+        ensemble: the models.
+        weights: returns the number of weights of one module for a sentence of this length.
     """
+    # Limit each batch by its weights and by its tokens.
     lengths = [max(len(s), len(t)) for s, t in zip(sources, targets, strict=True)]
 
     def most(longest: int) -> int:
@@ -210,11 +205,7 @@ def input_batches(
 
 
 def single_model(ensemble: Ensemble) -> EncoderDecoder:
-    """Return the model of an ensemble of one.
-
-    Raises:
-        ConfigError: there are several.
-    """
+    """Return the model of an ensemble of one; a ConfigError if it has several."""
     if len(ensemble.models) != 1:
         raise ConfigError(
             "attention and memories can be shown of one model only, and --path names "

@@ -1,4 +1,4 @@
-"""Maps of attention weights: a row for each query and a column for each key, named by tokens."""
+"""Pictures of attention maps: a row per query and a column per key, labelled with tokens."""
 
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -22,24 +22,24 @@ AXES = {
 }
 """Names of the vertical and of the horizontal axis, by slot."""
 MOST_LABELS = 60
-"""Tokens of a side that all get a label; of more, some do, each with its number."""
+"""Label every token of a side up to this many; label some of more tokens, with numbers."""
 FEW_LARGE, FEW_SMALL = 48, 28
-"""Labels of a side with more tokens, of a large map and of one of many."""
+"""Number of labels of a side with more tokens, in a large map and in one of many."""
 STEP, LETTER = 0.115, 0.058
-"""In inches: from label to label, and a letter of one."""
+"""Inches between labels, and inches per letter of a label."""
 LEAST_SIDE, LEAST_WIDTH, LEAST_HEIGHT, WIDEST = 1.5, 4.5, 2.8, 12.6
-"""In inches: of a map, and of the whole figure."""
+"""Inches: smallest side of a map, smallest width and height and largest width of a figure."""
 LABEL_SIZE, NAME_SIZE = 6.8, 8.5
-"""In points."""
+"""Font sizes in points."""
 MOST_LETTERS = 18
-"""Of a label."""
+"""Cut labels to this many letters."""
 LETTERS_PER_INCH, MOST_TITLE_LINES = 13, 4
 MOST_LINES = 12
-"""Ends of sentences that still get a line each."""
+"""Draw a line at each end of a sentence up to this many."""
 MAP_COLOURS, SENTENCES = "Blues", COLOURS[1]
 SPACE = "\u2581"
-"""Begins a word of SentencePiece."""
-# Text stays text: a browser has letters of all scripts.
+"""First character of each word of SentencePiece."""
+# Keep text as text: browsers have fonts for all scripts.
 STYLE = {"svg.fonttype": "none"}
 
 
@@ -48,9 +48,8 @@ class SentenceMap:
     """A map of one sentence or of several joined.
 
     Args:
-        map: the weights and their labels.
-        query_sentences: [Nq] the number of the sentence of each query; None if there is but one.
-        key_sentences: [Nk] the same of the keys.
+        query_sentences: [Nq] number of each query's sentence; None: a single sentence.
+        key_sentences: [Nk] likewise.
     """
 
     map: AttentionMap
@@ -63,9 +62,9 @@ class _Panel:
     """A map of a figure.
 
     Args:
-        title: stands above it.
+        title: the line above it.
         shares: [Nq, Nk].
-        shown: the names of its tokens.
+        shown: its tokens.
     """
 
     title: str
@@ -81,7 +80,7 @@ def normalized(weights: np.ndarray) -> np.ndarray:
 
 
 def large_maps(maps: Mapping[str, SentenceMap], title: Sequence[str] = ()) -> str:
-    """Return maps of checkpoints side by side, of one head or of the mean of the weights of all.
+    """Draw maps of checkpoints side by side, of one head or of the mean over all heads.
 
     Args:
         maps: of one place and one example, by checkpoint.
@@ -99,10 +98,10 @@ def large_maps(maps: Mapping[str, SentenceMap], title: Sequence[str] = ()) -> st
 
 
 def head_maps(maps: Mapping[str, SentenceMap], title: Sequence[str] = ()) -> str:
-    """Return maps of all heads, those of each checkpoint together; see :func:`large_maps`."""
+    """Draw maps of all heads, grouped by checkpoint; see :func:`large_maps`."""
     groups = []
     for name, own in maps.items():
-        # Of several checkpoints the first head has the name, in a line that is free to its right.
+        # Write the name of the checkpoint above its first head; other heads leave the line free.
         above = [f"{name}\n" if head == 0 else "\n" for head in range(len(own.map.weights))]
         groups.append(
             [
@@ -114,7 +113,7 @@ def head_maps(maps: Mapping[str, SentenceMap], title: Sequence[str] = ()) -> str
 
 
 def picture(shown: AttentionMap) -> str:
-    """Return a map of one head, or the maps of all, under the name of the place and the sentences.
+    """Draw the map of one head or of all heads, under the sentences and the name of the place.
 
     Example:
         >>> import numpy as np
@@ -136,13 +135,14 @@ def picture(shown: AttentionMap) -> str:
 
 
 def _figure(groups: Sequence[Sequence[_Panel]], few: int, title: Sequence[str]) -> str:
-    """Return maps in rows, each group from a new row on, for the ``src`` of an image.
+    """Draw maps in rows, each group from a new row on, for the ``src`` of an image.
 
     Args:
         groups: the maps.
-        few: labels of a side that has too many tokens to name them all.
+        few: number of labels of a side with many tokens.
         title: paragraphs above the maps.
     """
+    # Measure a map with its labels, in inches.
     maps = [panel.shown.map for group in groups for panel in group]
     height = max(_side(own.queries, few) for own in maps)
     width = max(_side(own.keys, few) for own in maps)
@@ -152,10 +152,11 @@ def _figure(groups: Sequence[Sequence[_Panel]], few: int, title: Sequence[str]) 
     )
     width += 0.15 if all(own.queries == maps[0].queries for own in maps) else left
     most = max(map(len, groups))
-    # As few rows as fit the page, each as long as the others.
+    # Divide maps into as few rows of equal length as fit the page.
     columns = -(-most // -(-most // max(1, int((WIDEST - left) / width))))
     rows = [group[i : i + columns] for group in groups for i in range(0, len(group), columns)]
     inches = max(left + columns * width + 0.8, LEAST_WIDTH)
+    # Wrap the title to the width of the figure.
     wrapper = textwrap.TextWrapper(
         int(LETTERS_PER_INCH * inches), max_lines=MOST_TITLE_LINES, placeholder=" …"
     )
@@ -165,6 +166,7 @@ def _figure(groups: Sequence[Sequence[_Panel]], few: int, title: Sequence[str]) 
         if lines:
             text = escaped("\n".join(lines))
             figure.suptitle(text, x=0.01, ha="left", fontsize=NAME_SIZE)
+        # Draw each map on its axes, and hide axes without a map.
         grid = figure.subplots(len(rows), columns, squeeze=False)
         strongest = _strongest([panel.shares for group in groups for panel in group])
         for row, places in zip(rows, grid, strict=True):
@@ -190,7 +192,7 @@ def _side(tokens: Sequence[str], few: int) -> float:
 
 
 def _ticks(tokens: Sequence[str], few: int) -> tuple[Sequence[int], list[str]]:
-    """Return which tokens get a label, and the labels: if not all do, with numbers from 1."""
+    """Return the indices of labelled tokens, and the labels; with numbers if some have none."""
     names = [t if len(t) <= MOST_LETTERS else f"{t[: MOST_LETTERS - 1]}…" for t in tokens]
     if len(tokens) <= MOST_LABELS:
         return range(len(tokens)), names
@@ -199,7 +201,7 @@ def _ticks(tokens: Sequence[str], few: int) -> tuple[Sequence[int], list[str]]:
 
 
 def _label(axes: "Axes", shown: AttentionMap, few: int, with_queries: bool) -> None:
-    """Name the axes and their tokens; queries only where the map to the left has others."""
+    """Label the axes and tokens; queries only if those of the map to the left differ."""
     sides = (axes.yaxis, shown.queries), (axes.xaxis, shown.keys)
     for (axis, tokens), name in zip(sides, AXES[shown.slot], strict=True):
         places, labels = _ticks(tokens, few)
@@ -214,7 +216,7 @@ def _label(axes: "Axes", shown: AttentionMap, few: int, with_queries: bool) -> N
 
 
 def _strongest(shares: Sequence[np.ndarray]) -> float:
-    """Return the share of the darkest colour: few rows have a larger one."""
+    """Return the share of the darkest colour, which few rows exceed."""
     largest = np.concatenate([one.max(-1) for one in shares])
     return float(np.clip(np.quantile(largest, 0.9), 0.02, 1.0))
 
@@ -223,13 +225,13 @@ def _draw_map(axes: "Axes", shares: np.ndarray, most: float) -> Any:
     from matplotlib.colors import PowerNorm
 
     axes.spines[:].set_linewidth(0.5)
-    # Of small shares more can be seen by their square roots.
+    # Scale colours by square roots, which make small shares visible.
     norm = PowerNorm(0.5, vmin=0.0, vmax=most, clip=True)
     return axes.imshow(shares, cmap=MAP_COLOURS, norm=norm, aspect="auto", interpolation="none")
 
 
 def _add_scale(figure: "Figure", image: Any, panels: Any, most: float) -> None:
-    """Draw which colour stands for which share."""
+    """Draw the scale of colours."""
     beyond = "max" if most < 1 else "neither"
     shrink = min(0.8, 2.6 / figure.get_figheight())
     bar = figure.colorbar(image, ax=panels, shrink=shrink, pad=0.01, extend=beyond, aspect=25)
@@ -241,7 +243,7 @@ def _add_scale(figure: "Figure", image: Any, panels: Any, most: float) -> None:
 
 
 def _divide(axes: "Axes", shown: SentenceMap, width: float) -> None:
-    """Mark where sentences end, by lines if these do not hide what is between them."""
+    """Mark the ends of sentences, with lines if they are few."""
     sides = (
         (axes.yaxis, shown.query_sentences, axes.axhline),
         (axes.xaxis, shown.key_sentences, axes.axvline),

@@ -25,7 +25,7 @@ def _known(names: str) -> None:
 
 _positions = partial(option, metavar="NAME", parse=checked_by(_known))
 LEARNED_POSITIONS = 1024
-_LONGEST = f"default: with learned positions, of which there are as many, {LEARNED_POSITIONS}"
+_LONGEST = f"default: {LEARNED_POSITIONS} with learned positions, which need a limit"
 
 
 @settings
@@ -37,13 +37,13 @@ class TransformerConfig(TransformerOptions):
     """
 
     encoder_attention: str | None = attention_option(
-        None, "encoder self-attention, if another than --attention"
+        None, "encoder self-attention; default: --attention"
     )
     decoder_attention: str | None = attention_option(
-        None, "decoder self-attention, if another than --attention"
+        None, "decoder self-attention; default: --attention"
     )
     cross_attention: str | None = attention_option(
-        None, "attention from decoder to encoder, if another than --attention"
+        None, "attention from decoder to encoder; default: --attention"
     )
     encoder_embed_dim: int = width_option(512, "width of the encoder")
     encoder_ffn_embed_dim: int = width_option(2048, "inner width of the encoder's FFN")
@@ -69,26 +69,25 @@ class TransformerConfig(TransformerOptions):
     )
     positions: str = _positions(
         "sinusoidal",
-        f"how positions enter: {', '.join(position_schemes.names())}; or several, as sinusoidal+t5",
+        f"position scheme: {', '.join(position_schemes.names())}; or several, as in sinusoidal+t5",
         constants={"--no-token-positional-embeddings": "none"},
     )
     encoder_positions: str | None = _positions(
         None,
-        "positions of the encoder, if others than --positions",
+        "position scheme of the encoder; default: --positions",
         otherwise="positions",
         constants={"--encoder-learned-pos": "learned"},
     )
     decoder_positions: str | None = _positions(
         None,
-        "positions of the decoder, if others than --positions",
+        "position scheme of the decoder; default: --positions",
         otherwise="positions",
         constants={"--decoder-learned-pos": "learned"},
     )
     document_attention: str = option(
         "full",
-        "what a token of a document sees: full, all of it; aligned: in the lower layers its own "
-        "sentence and that sentence's source, and in the upper ones the document too; needs "
-        "--sentence-separator",
+        "tokens of a document attend to all of it (full), or in lower layers to their own sentence "
+        "and its source only (aligned, which needs --sentence-separator)",
         choices=("full", "aligned"),
     )
     global_layers: int = option(
@@ -106,13 +105,13 @@ class TransformerConfig(TransformerOptions):
         metavar="N",
     )
     alignment_heads: int | None = size_option(
-        None, "how many of its heads do, the first ones; default: all"
+        None, "number of its first heads that align tokens; default: all"
     )
     no_scale_embedding: bool = option(False, "do not multiply embeddings by sqrt(width)")
     layernorm_embedding: bool = option(False, "LayerNorm on the embeddings")
     output_bias: bool = option(False, "a bias for each symbol of the output layer")
     decoder_start_symbol: str = option(
-        EOS, "what the decoder reads before the first token", choices=(EOS, BOS)
+        EOS, "symbol before the first token of the decoder's input", choices=(EOS, BOS)
     )
     max_source_positions: int | None = size_option(
         None, f"longest source to train on, in tokens ({_LONGEST})"
@@ -122,7 +121,7 @@ class TransformerConfig(TransformerOptions):
     )
 
     def check(self) -> None:
-        """Compare the sizes with each other."""
+        """Raise a ConfigError if settings contradict each other."""
         if self.encoder_embed_dim != self.decoder_embed_dim:
             raise ConfigError(
                 f"--encoder-embed-dim {self.encoder_embed_dim} and --decoder-embed-dim "
@@ -154,7 +153,7 @@ class TransformerConfig(TransformerOptions):
             )
 
     def is_gated(self, side: str, layer: int) -> bool:
-        """Return whether a layer of a side, from 0, sees its sentence and the document."""
+        """Return whether a layer of a side, from 0, also attends to the whole document."""
         if self.document_attention == "full":
             return False
         return layer >= getattr(self, f"{side}_layers") - self.global_layers
@@ -164,11 +163,11 @@ class TransformerConfig(TransformerOptions):
         return getattr(self, f"{slot}_attention") or self.attention
 
     def attention_flag_of(self, slot: str) -> str:
-        """Return the flag that has named the attention of a slot."""
+        """Return the flag that set the attention of a slot."""
         return f"--{slot}-attention" if getattr(self, f"{slot}_attention") else "--attention"
 
     def max_positions_of(self, side: str) -> int:
-        """Return how many positions the side ``encoder`` or ``decoder`` learns, if it does."""
+        """Return the number of learned positions of the side ``encoder`` or ``decoder``."""
         which = {"encoder": "source", "decoder": "target"}[side]
         return getattr(self, f"max_{which}_positions") or LEARNED_POSITIONS
 
@@ -208,4 +207,4 @@ architectures: dict[str, dict[str, Any]] = {
         *((name, {"attention_preset": name}) for name in ATTENTION_PRESETS if name != "none"),
     )
 }
-"""The ``--arch`` presets: ``transformer*`` with softmax, and the like for each attention preset."""
+"""The ``--arch`` presets: ``transformer*`` with softmax, and one family per attention preset."""

@@ -1,4 +1,4 @@
-"""The decoder: causal self-attention and attention to the encoder, at once or step by step."""
+"""The decoder: causal self-attention and cross-attention, in one pass or step by step."""
 
 from collections.abc import Callable
 
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from relu_nmt.attention.base import Attention
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.records import AttentionRecord
-from relu_nmt.data.batches import least_limit
+from relu_nmt.data.batch_plan import least_limit
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.modules.layer_cache import LayerCache
 from relu_nmt.modules.multihead import CrossAttention
@@ -18,10 +18,10 @@ from relu_nmt.translation.transformer_stack import TransformerStack
 
 
 class Decoder(TransformerStack):
-    """Layers of causal self-attention and attention to the encoder.
+    """Layers of causal self-attention and cross-attention.
 
-    :meth:`forward` computes all target positions at once (teacher forcing). Step by step,
-    :meth:`start` makes a state, and :meth:`embed_step` the input of the layers.
+    :meth:`forward` computes all target positions in one pass (teacher forcing). For decoding step
+    by step, :meth:`start` returns a state and :meth:`embed_step` the input of the layers.
     """
 
     side = "decoder"
@@ -32,22 +32,22 @@ class Decoder(TransformerStack):
 
     @property
     def cross_attentions(self) -> list[CrossAttention]:
-        """The attention to the encoder of every layer."""
+        """The cross-attention of every layer."""
         return [layer.cross_attention for layer in self.layers if layer.cross_attention is not None]
 
     @property
     def most_source_tokens(self) -> int | None:
-        """The longest source that the attention to the encoder takes; None for any."""
+        """The limit of source tokens of cross-attention; None: unlimited."""
         return self.most_source_sentence
 
     @property
     def most_source_sentence(self) -> int | None:
-        """The longest source sentence that the attention to the encoder takes; None for any."""
+        """The limit of tokens of a source sentence of cross-attention; None: unlimited."""
         return least_limit(own.attention.most_keys(False) for own in self.cross_attentions)
 
     @property
     def aligning_attention(self) -> Attention:
-        """The attention to the encoder whose weights align tokens; by default the last one."""
+        """The cross-attention whose weights align tokens; by default the last layer's."""
         layer = self.config.alignment_layer
         return self.cross_attentions[-1 if layer is None else layer].attention
 
@@ -58,7 +58,7 @@ class Decoder(TransformerStack):
             record: of :attr:`aligning_attention`, with weights.
         """
         weights = record.weights  # [B, H, Nq, Nk]
-        assert weights is not None, "weights were asked for"
+        assert weights is not None, "the record needs weights"
         if record.visibility.rows is not None:
             weights = record.visibility.rows.in_documents(weights)
         return weights[:, : self.config.alignment_heads].mean(1)
@@ -72,7 +72,7 @@ class Decoder(TransformerStack):
     def visibilities(
         self, prev_output_tokens: Tensor, encoder_out: EncoderOutput
     ) -> tuple[Visibility, Visibility]:
-        """Return which target positions and which source positions each target position sees."""
+        """Return the target and the source positions visible to each target position."""
         length, memory = prev_output_tokens.size(1), encoder_out.states
         real, key_mask = prev_output_tokens != self.pad_index, encoder_out.key_mask
         # Padding stands on the right, where causality already hides it from real queries.
@@ -83,7 +83,7 @@ class Decoder(TransformerStack):
     def embed(self, tokens: Tensor, start: int = 0, places: Tensor | None = None) -> Tensor:
         """Return the embedded tokens [B, N, D]; see :meth:`InputEmbedding.forward`.
 
-        Callers pass ``</s>`` as the first token. The model may have learnt another symbol for it.
+        Callers pass ``</s>`` as the first token; the model may have learnt another start symbol.
         """
         if self.start_index != Dictionary.eos_index:
             tokens = tokens.masked_fill(tokens == Dictionary.eos_index, self.start_index)
@@ -103,11 +103,11 @@ class Decoder(TransformerStack):
             make_cache: makes a layer's cache from keys and values of the source.
         """
         states = encoder_out.states
-        caches = [make_cache(*own.keys_values(states)) for own in self.cross_attentions]
+        caches = [make_cache(*own.memory_heads(own.kv(states))) for own in self.cross_attentions]
         return DecoderState(caches, encoder_out.key_mask, num_groups)
 
     def embed_step(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, Visibility]:
-        """Add the newest tokens to a state; return their embeddings and what they may see.
+        """Add the newest tokens to a state; return their embeddings and their visibility.
 
         Args:
             tokens: [B, K] int64, the newest token of each beam.

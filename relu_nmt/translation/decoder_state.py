@@ -1,13 +1,13 @@
 """The state of step-by-step decoding: keys and values of the source and of all hypotheses.
 
 The hypotheses of a sentence form a tree: they share their first tokens and differ in the last few.
-Every token of the tree is stored once, in an entry of the caches, however many beams continue it.
-All beams are queries of one attention to these entries, and the *ancestry* says which entries
-belong to the beam's own hypothesis. To continue other beams changes the ancestry alone. Entries
-that no hypothesis needs are dropped from time to time.
+The caches store every token of the tree once, as one *entry*, even if many beams continue it. All
+beams are queries of one attention to these entries. The *ancestry* marks the entries of each beam's
+own hypothesis. Reordering beams therefore only changes the ancestry. Entries that no hypothesis
+needs are dropped from time to time.
 
-``B`` sentences of ``K`` beams each; the beams are ``G`` groups of k = K / G that never mix, and a
-tree belongs to one group, so there are ``R`` = B G trees. ``M`` is the number of entries.
+Each of ``B`` sentences has ``K`` beams, in ``G`` groups of k = K / G beams that never mix. A tree
+belongs to one group, so there are ``R`` = B G trees. ``M`` is the number of entries of a tree.
 """
 
 from collections.abc import Sequence
@@ -21,12 +21,13 @@ from relu_nmt.modules.layer_cache import LayerCache
 
 LEAST_STEPS = 8
 MOST_STEPS = 32
-"""Steps for which the caches get capacity at once. To add capacity copies them, and unused capacity
-is memory. Entries are dropped at that time, so until then their keys may still cost products."""
+"""Bounds of the number of steps for which caches get capacity at once.
+
+Adding capacity copies the caches and drops dead entries, whose keys cost products until then."""
 
 
 class DecoderState:
-    """The state of ``B`` sentences. Each starts with one beam, since all beams are equal at first.
+    """The state of ``B`` sentences, each of which starts with one beam.
 
     Args:
         caches: one cache a layer.
@@ -49,22 +50,24 @@ class DecoderState:
 
     @property
     def cross_visibility(self) -> Visibility:
-        """Which source tokens the beams of each sentence may see."""
+        """The source tokens visible to the beams of each sentence."""
         return self._cross
 
     def grow(self, tokens: Tensor) -> Visibility:
-        """Give every beam its next entry; return which entries the newest tokens may see.
+        """Give every beam its next entry; return the visibility of the newest tokens.
 
         Args:
-            tokens: [B, K] int64, the newest token of each beam. K is 1 at first, and then the beam
-                size, a multiple of G.
+            tokens: [B, K] int64, the newest token of each beam. K is 1 in the first step, and then
+                the beam size, a multiple of G.
         """
+        # Make room in the caches for one entry per beam.
         if tokens.size(1) != self._beam_size:
             self._spread(tokens.size(1))
         num_trees, size, num_entries = self._ancestry.shape
         device = self._ancestry.device
         if self._used + size > num_entries:
             self._take(torch.arange(num_trees, device=device))
+        # Each new entry belongs to its own beam only.
         new = slice(self._used, self._used + size)
         self._ancestry[:, :, new] = torch.eye(size, dtype=torch.bool, device=device)
         self._used += size
@@ -88,6 +91,7 @@ class DecoderState:
 
     def keep(self, sentences: Tensor) -> None:
         """Keep only the sentences with these indices [B'], in this order."""
+        # Keep the trees of these sentences, of all groups.
         trees_of_each = self._ancestry.size(0) // self._key_mask.size(0)
         groups = torch.arange(trees_of_each, device=sentences.device)
         self._take((sentences[:, None] * trees_of_each + groups).flatten())
@@ -97,7 +101,7 @@ class DecoderState:
         self._cross = self._make_cross_visibility()
 
     def _spread(self, beam_size: int) -> None:
-        """Let so many beams continue the only one of each sentence."""
+        """Turn the single beam of each sentence into this many equal beams."""
         sentences = torch.arange(self._key_mask.size(0), device=self._key_mask.device)
         self._ancestry = self._ancestry.expand(-1, beam_size // self.num_groups, -1)
         self._take(sentences.repeat_interleave(self.num_groups))
@@ -110,11 +114,12 @@ class DecoderState:
         Returns:
             the kept entries of each tree, [R', M'] int64.
         """
+        # Move the entries of live hypotheses to the front, in their order.
         ancestry = self._ancestry[:, :, : self._used].index_select(0, trees)
         alive = ancestry.any(1)  # [R', used]
         self._used = int(alive.sum(1).max())
-        order = alive.byte().argsort(dim=1, descending=True, stable=True)  # keeps their order
-        # Before the first step there are no caches yet.
+        order = alive.byte().argsort(dim=1, descending=True, stable=True)
+        # The first step creates the caches, so before it one entry is enough.
         steps = min(max(LEAST_STEPS, self.length), MOST_STEPS) if self.length else 1
         room = ancestry.size(1) * steps
         entries = order[:, : self._used]

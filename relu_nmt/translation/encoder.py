@@ -1,4 +1,4 @@
-"""The encoder: embed the source, then let every position attend to all positions."""
+"""The encoder: embedding of the source and layers of self-attention."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from relu_nmt.translation.transformer_stack import TransformerStack
 
 @dataclass
 class EncoderOutput:
-    """The source as the decoder sees it.
+    """The encoded source.
 
     Args:
         states: [B, S, D].

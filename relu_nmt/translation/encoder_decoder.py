@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from relu_nmt.data.batches import least_limit
+from relu_nmt.data.batch_plan import least_limit
 from relu_nmt.errors import ConfigError
 from relu_nmt.translation.aligned import AlignedDecoder, AlignedEncoder
 from relu_nmt.translation.config import TransformerConfig
@@ -14,12 +14,9 @@ class EncoderDecoder(nn.Module):
     """An encoder-decoder for token sequences.
 
     Args:
-        config: shape and attentions.
-        source_vocab_size: number of source symbols.
         target_vocab_size: number of target symbols V.
         pad_index: id of the padding symbol on both sides.
-        separators: ids of the symbol that ends each source and each target sentence; None if there
-            is none.
+        separators: ids of the symbols that end source and target sentences; None: no separators.
 
     Raises:
         ConfigError: ``share_all_embeddings`` with vocabularies of different sizes, or aligned
@@ -43,15 +40,15 @@ class EncoderDecoder(nn.Module):
         separators: tuple[int, int] | None = None,
     ) -> None:
         super().__init__()
+        # Check that the dictionaries fit the settings.
         if config.document_attention == "aligned" and separators is None:
-            raise ConfigError(
-                "--document-attention aligned needs --sentence-separator, which tells sentences"
-            )
+            raise ConfigError("--document-attention aligned needs --sentence-separator; add it")
         if config.share_all_embeddings and source_vocab_size != target_vocab_size:
             raise ConfigError(
                 f"--share-all-embeddings: the dictionaries have {source_vocab_size} and "
                 f"{target_vocab_size} symbols; preprocess with --joined-dictionary"
             )
+        # Make the embedding tables [V, D], one for both sides if shared.
         self.config = config
         dim = config.decoder_embed_dim
         source_table = _token_embedding(source_vocab_size, dim, pad_index)
@@ -60,6 +57,7 @@ class EncoderDecoder(nn.Module):
             if config.share_all_embeddings
             else _token_embedding(target_vocab_size, dim, pad_index)
         )
+        # Make encoder and decoder.
         if config.document_attention == "aligned":
             assert separators is not None, "checked above"
             self.encoder: Encoder = AlignedEncoder(config, source_table, pad_index, separators[0])
@@ -67,6 +65,7 @@ class EncoderDecoder(nn.Module):
         else:
             self.encoder = Encoder(config, source_table, pad_index)
             self.decoder = Decoder(config, target_table, pad_index)
+        # Make the output projection, with the target table as weight if shared.
         self.output_projection = nn.Linear(dim, target_vocab_size, bias=config.output_bias)
         if config.output_bias:
             nn.init.zeros_(self.output_projection.bias)
@@ -77,22 +76,22 @@ class EncoderDecoder(nn.Module):
 
     @property
     def most_source_tokens(self) -> int | None:
-        """The longest source, end symbol included, that the model can read; None for any."""
+        """The limit of source tokens, end symbol included; None: unlimited."""
         return least_limit([self.encoder.most_tokens, self.decoder.most_source_tokens])
 
     @property
     def most_target_tokens(self) -> int | None:
-        """The longest target, end symbol included, that the model can write; None for any."""
+        """The limit of target tokens, end symbol included; None: unlimited."""
         return self.decoder.most_tokens
 
     @property
     def most_source_sentence(self) -> int | None:
-        """The longest sentence of a source, with the symbol that ends it; None for any."""
+        """The limit of tokens of a source sentence, end symbol included; None: unlimited."""
         return least_limit([self.encoder.most_of_a_sentence, self.decoder.most_source_sentence])
 
     @property
     def most_target_sentence(self) -> int | None:
-        """The longest sentence of a target, with the symbol that ends it; None for any."""
+        """The limit of tokens of a target sentence, end symbol included; None: unlimited."""
         return self.decoder.most_of_a_sentence
 
     def encode(self, src_tokens: Tensor) -> EncoderOutput:
@@ -102,7 +101,7 @@ class EncoderDecoder(nn.Module):
     def forward(self, src_tokens: Tensor, prev_output_tokens: Tensor) -> Tensor:
         """Return the decoder states [B, T, D] of all target positions (teacher forcing).
 
-        ``logits`` turns them into scores of the vocabulary.
+        :meth:`logits` maps them to scores of the vocabulary.
 
         Args:
             src_tokens: [B, S] int64, right-padded.

@@ -1,4 +1,4 @@
-"""From a task to its model, and from a checkpoint to both."""
+"""Construction of models from a task, and loading of models from checkpoints."""
 
 import dataclasses
 import os
@@ -10,7 +10,7 @@ from torch import Tensor
 from relu_nmt.config import from_dict
 from relu_nmt.config.fields import known_fields
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.data.groups import SINGLE_SENTENCES, DocumentConfig
+from relu_nmt.data.documents import SINGLE_SENTENCES, DocumentConfig
 from relu_nmt.errors import CheckpointError, ConfigError
 from relu_nmt.modules.document_gate import DocumentGate
 from relu_nmt.training.checkpoint import Checkpoint, load_checkpoint, load_weights
@@ -26,7 +26,7 @@ def build_model(config: TransformerConfig, task: TranslationTask) -> EncoderDeco
     """Return a new model for the task's dictionaries.
 
     Raises:
-        ConfigError: settings that contradict each other or the dictionaries.
+        ConfigError: settings contradict each other or the dictionaries.
     """
     return EncoderDecoder(
         config,
@@ -38,25 +38,27 @@ def build_model(config: TransformerConfig, task: TranslationTask) -> EncoderDeco
 
 
 def start_weights(model: EncoderDecoder, checkpoint: Checkpoint) -> Mapping[str, Tensor]:
-    """Return the weights of another model as a start of this one.
+    """Return the weights of another model as initial weights of this one.
 
-    With aligned attention the other one may attend to all: the gates that it lacks start anew.
-    Separators that it has not known start as copies of ``</s>``, so that each sentence is ended as
-    the only one is now.
+    A model with aligned attention can start from one without. Its gates, which the other model
+    lacks, keep their initial weights. Unknown separators become copies of ``</s>``, so that the
+    model ends each sentence as it ended single ones.
 
     Args:
-        model: as it was made.
+        model: the new model.
         checkpoint: of the other model.
     """
     encoder, decoder = model.encoder, model.decoder
     if not (isinstance(encoder, AlignedEncoder) and isinstance(decoder, AlignedDecoder)):
         return checkpoint.model_tensors
+    # Fill in the gates that the other model lacks.
     separators = encoder.separator, decoder.separator, decoder.separator
     own, start = model.state_dict(), dict(checkpoint.model_tensors)
     gates = {name for name, part in model.named_modules() if isinstance(part, DocumentGate)}
     for name in own:
         if name.rpartition(".")[0] in gates:
             start.setdefault(name, own[name])
+    # Copy ``</s>`` to the separators, where the other model does not know them.
     if not TranslationTask.from_state(checkpoint.metadata["task"]).has_sentence_separator:
         for part, separator in zip(EMBEDDINGS, separators, strict=True):
             if (table := start.get(f"{part}.weight")) is not None:
@@ -67,12 +69,10 @@ def start_weights(model: EncoderDecoder, checkpoint: Checkpoint) -> Mapping[str,
 
 @dataclasses.dataclass
 class LoadedModel:
-    """A model in evaluation mode and what it was trained for.
+    """A model in evaluation mode, with its task.
 
     Args:
-        model: the model.
-        task: its text and dictionaries.
-        max_doc_tokens: the longest groups of sentences that it learnt from, in tokens; 1: single
+        max_doc_tokens: number of tokens of the longest groups of sentences in training; 1: single
             sentences.
     """
 
@@ -88,12 +88,13 @@ def load_model(
 
     Args:
         path: the checkpoint.
-        overrides: settings of the model that go before those in it.
+        overrides: settings of the model that replace those of the checkpoint.
 
     Raises:
-        ConfigError: there are no such settings.
+        ConfigError: a setting does not exist.
         CheckpointError: the file is missing or damaged, or its weights do not fit its settings.
     """
+    # Check that it is the checkpoint of a translation model.
     checkpoint = load_checkpoint(path)
     refuse_images(path, checkpoint.metadata)
     missing = {"model_config", "task"} - checkpoint.metadata.keys()
@@ -102,6 +103,7 @@ def load_model(
             f"{path}: no {' and no '.join(sorted(missing))} in it; "
             "it is not the checkpoint of a translation model"
         )
+    # Combine the stored settings with the given ones.
     task = TranslationTask.from_state(checkpoint.metadata["task"])
     try:
         changed = known_fields(TransformerConfig, overrides or {})
@@ -110,21 +112,18 @@ def load_model(
     stored = checkpoint.metadata["model_config"]
     if not isinstance(stored, dict):
         raise CheckpointError(f"{path}: its model_config is no table of settings")
+    # Build the model and load its weights.
     settings = {**stored, **changed}
     try:
         model = build_model(from_dict(TransformerConfig, settings), task)
-    except ConfigError as error:  # such as an attention that a file of the user's registers
+    except ConfigError as error:  # for example an attention from a user's file
         raise CheckpointError(f"{path}: {error}") from error
     load_weights(model, checkpoint.model_tensors, path)
     return LoadedModel(model.eval(), task, _max_doc_tokens(checkpoint.metadata, path))
 
 
 def refuse_images(path: str | os.PathLike[str], metadata: Mapping[str, Any]) -> None:
-    """See that a checkpoint is not one of images.
-
-    Raises:
-        CheckpointError: it is.
-    """
+    """Raise a CheckpointError if a checkpoint is that of an image classifier."""
     task = metadata.get("task")
     if isinstance(task, dict) and task.get("name") == "image_classification":
         raise CheckpointError(
@@ -133,7 +132,7 @@ def refuse_images(path: str | os.PathLike[str], metadata: Mapping[str, Any]) -> 
 
 
 def _max_doc_tokens(metadata: Mapping[str, Any], path: str | os.PathLike[str]) -> int:
-    """Return the longest groups that the checkpoint's settings of the training name."""
+    """Return the number of tokens of the longest groups in the settings of the training."""
     settings = metadata.get("args") or {}
     try:
         documents = from_dict(DocumentConfig, settings.get("documents") or {})

@@ -1,46 +1,48 @@
-"""What translation training minimises: cross-entropy, guided alignment, attention regulariser."""
+"""The training loss: cross-entropy, guided alignment and attention regulariser."""
 
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from relu_nmt.attention.base import NOTHING, NULL_SUM, Need
+from relu_nmt.attention.base import NOTHING, Need
 from relu_nmt.attention.records import record_attention
 from relu_nmt.attention.spec import AttentionRegularizerConfig
+from relu_nmt.attention.statistics import NULL_SUM
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.objective import LossOutput, Metric, RegularizedObjective
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 
 if TYPE_CHECKING:
-    from relu_nmt.data.batches import TranslationBatch
+    from relu_nmt.data.translation_batches import TranslationBatch
 
 
 BLOCK_TOKENS = 2048
-"""Rows of logits held at a time; one gradient product each."""
+"""Number of rows of logits in memory at a time on a GPU."""
 
 CPU_BLOCK_BYTES = 512
-"""The same on a CPU, in bytes of a column: 128 rows of 32 bits, which stay in the cache from one
-pass to the next (6 MB with a vocabulary of 12,000)."""
+"""The same on a CPU, as bytes per column: 128 rows of float32.
+
+Such a block (6 MB with a vocabulary of 12,000) stays in the processor's cache between passes."""
 
 
 class TranslationObjective(RegularizedObjective):
     """Label-smoothed cross-entropy per target token plus the attention regulariser.
 
-    Where batches have word alignments, the :func:`alignment_loss` of the attention that aligns
-    tokens is added, per target token too, and has a line of its own in the log.
+    If batches have word alignments, the :func:`alignment_loss` of the aligning attention is added,
+    also per target token, and logged as ``alignment_loss``.
 
-    Where the output projection is a plain ``nn.Linear``, its weight is read without holding all the
-    logits; any other module that stands there, such as an adapter, is called.
+    A plain ``nn.Linear`` as output projection never has all logits in memory at once. Another
+    module, such as an adapter, is called as usual.
 
     Args:
-        report_accuracy: also report how many percent of the target tokens are the likeliest, given
-            the right ones before.
+        report_accuracy: also report the percentage of target tokens that are the most probable
+            ones, given the right prefix.
         alignment_lambda: weight of the alignment loss; 0: none.
 
     Raises:
-        ConfigError: there is to be an alignment loss, and the attention that aligns tokens has no
-            weights, or signed ones, or stays inside sentences.
+        ConfigError: the alignment loss needs an aligning attention with weights that are never
+            negative and cover the whole source.
     """
 
     model: EncoderDecoder
@@ -61,24 +63,26 @@ class TranslationObjective(RegularizedObjective):
 
     def loss(self, batch: "TranslationBatch") -> LossOutput:
         """Return the cross-entropy of a batch, summed over its target tokens."""
+        # Compute the decoder states [B, T, D], and the weights that learn alignments.
         decoder = self.model.decoder
         alignments = batch.alignments if self.alignment_lambda else None
         need = NOTHING if alignments is None else Need(weights=True)
         with record_attention(decoder.aligning_attention, need) as records:
             features = self.model(batch.src_tokens, batch.prev_output_tokens)
         targets = batch.tgt_tokens
-        assert targets is not None, "batches to train on have targets"
+        assert targets is not None, "training batches have targets"
+        # Select the N real target positions. The known count saves a wait for the GPU.
         is_real = (targets != self.model.decoder.pad_index).flatten()
-        # The count is known, so the CPU need not wait for the GPU to find it.
         real = torch.nonzero_static(is_real, size=batch.num_tokens).squeeze(1)
         features = features.flatten(0, 1).index_select(0, real)
         targets = targets.flatten().index_select(0, real)
+        # Sum the cross-entropy over them.
         projection = self.model.output_projection
         if type(projection) is nn.Linear and projection.bias is None:
             loss, nll, correct = projected_cross_entropy(
                 features, projection.weight, targets, self.label_smoothing
             )
-        else:  # such as an adapter, which computes more than the product with its weight
+        else:  # for example an adapter, which computes more than a product
             logits = self.model.logits(features)
             loss, nll, correct = smoothed_cross_entropy(logits, targets, self.label_smoothing)
         count = float(batch.num_tokens)
@@ -97,7 +101,7 @@ def _check_aligning(model: EncoderDecoder) -> None:
     if not (attention.capabilities.weights and attention.capabilities.non_negative):
         raise ConfigError(
             f"--load-alignments: --cross-attention {attention.name} has no weights that are never "
-            "negative, which could learn alignments; choose another, such as softmax"
+            "negative, as alignments need; choose another, such as softmax"
         )
     if model.config.document_attention != "full":
         raise ConfigError(
@@ -109,16 +113,16 @@ def _check_aligning(model: EncoderDecoder) -> None:
 def alignment_loss(weights: Tensor, alignments: Tensor) -> Tensor:
     """Return the cross-entropy of attention to the alignments of target tokens, summed, in nats.
 
-    A token that is aligned with n source tokens is to attend to each with 1 / n; one that is
-    aligned with none may attend as it likes. Rows of weights count as divided by their sums; a
-    null row has a large loss, but no gradient.
+    The target of a token with n aligned source tokens is 1 / n for each of them. Tokens without
+    alignment have no loss. Each row of weights is divided by its sum; a null row has a large loss,
+    but no gradient.
 
     Args:
         weights: [B, T, S], not negative.
         alignments: int64 [P, 3]: row of the batch, source and target position of each pair.
 
     Reference: Garg et al. 2019, "Jointly learning to align and translate with Transformer models",
-    section 4; that weights need not sum to 1, or may be 0, is ours.
+    section 4; the treatment of rows that do not sum to 1 is our addition.
     """
     rows, sources, targets = alignments.unbind(1)
     tokens = rows * weights.size(1) + targets
@@ -133,11 +137,11 @@ def projected_cross_entropy(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the label-smoothed loss, the negative log-likelihood and the number of right tokens.
 
-    Loss and likelihood are summed, in nats; a token is right if no other is likelier.
+    Loss and likelihood are sums in nats. A token is right if no other is more probable.
 
     The smoothed target gives 1 - smoothing to the right symbol and smoothing / (V - 1) to each
-    other, as fairseq's ``label_smoothed_cross_entropy`` does. The logits are ``features`` times
-    the transposed ``weight``.
+    other symbol, as fairseq's ``label_smoothed_cross_entropy`` does. The logits are ``features``
+    times the transposed ``weight``.
 
     Args:
         features: [N, D] decoder states of real target positions.
@@ -151,7 +155,7 @@ def projected_cross_entropy(
 def smoothed_cross_entropy(
     logits: Tensor, targets: Tensor, smoothing: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return what :func:`projected_cross_entropy` does, of logits [N, V] held as a whole."""
+    """Return the values of :func:`projected_cross_entropy` for given logits [N, V]."""
     log_probs = logits.log_softmax(-1)
     at_target = log_probs.gather(1, targets[:, None])
     nll = -at_target.sum()
@@ -161,13 +165,12 @@ def smoothed_cross_entropy(
 
 
 class _ProjectedCrossEntropy(torch.autograd.Function):
-    """Projection, log-softmax, loss and gradient, one chunk of tokens after the other.
+    """Projection, log-softmax, loss and gradient, block by block of tokens.
 
-    The gradient of the logits is simple (softmax minus the smoothed target), so it is computed
-    while a chunk's logits are in the cache and turned at once into the gradients of the features
-    and the weight; backward only multiplies them by the incoming scalar. What is the same for
-    all symbols (the smoothing mass, a row's softmax denominator) is applied to the D-wide
-    results instead of the V-wide rows.
+    The gradient of the logits is the softmax minus the smoothed target. Forward computes it while
+    a block's logits are in the cache, and turns it at once into the gradients of features and
+    weight. Backward only multiplies these by the incoming scalar. Factors that are equal for all
+    symbols (smoothing mass, softmax denominator) scale the D-wide results, not the V-wide rows.
     """
 
     @staticmethod
@@ -178,12 +181,13 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
         with torch.autocast(device, enabled=False):
             h, w = features.to(dtype or features.dtype), weight.to(dtype or weight.dtype)
-            blocks = _Blocks(h, w, targets, smoothing, with_gradient=any(ctx.needs_input_grad))
-            blocks.run()
-        ctx.save_for_backward(blocks.grad_h, blocks.grad_w)
+            loss, nll, correct, *gradients = _blockwise_loss(
+                h, w, targets, smoothing, with_gradients=any(ctx.needs_input_grad)
+            )
+        ctx.save_for_backward(*gradients)
         ctx.dtypes = features.dtype, weight.dtype
-        ctx.mark_non_differentiable(blocks.nll, blocks.correct)
-        return blocks.loss, blocks.nll, blocks.correct
+        ctx.mark_non_differentiable(nll, correct)
+        return loss, nll, correct
 
     @staticmethod
     def backward(ctx: Any, grad_loss: Tensor, *_: Tensor) -> tuple[Tensor, Tensor, None, None]:
@@ -191,63 +195,70 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         return (grad_h * grad_loss).to(h_dtype), (grad_w * grad_loss).to(w_dtype), None, None
 
 
-class _Blocks:
-    """The loop over blocks of tokens and its buffers; N tokens, V symbols, width D."""
+def _blockwise_loss(
+    h: Tensor, w: Tensor, targets: Tensor, smoothing: float, with_gradients: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
+    """Return loss, negative log-likelihood, right tokens, and the gradients of h and w.
 
-    def __init__(
-        self, h: Tensor, w: Tensor, targets: Tensor, smoothing: float, with_gradient: bool
-    ) -> None:
-        self.h, self.w, self.targets = h, w, targets
-        self.off_target = smoothing / (w.size(0) - 1)
-        self.on_target = 1.0 - smoothing - self.off_target
-        self.exact = torch.promote_types(h.dtype, torch.float32)
-        self.w_sum = w.sum(0, dtype=self.exact)  # [D], for the sum of all logits of a row
-        on_cpu = h.device.type == "cpu"
-        self.rows = min(CPU_BLOCK_BYTES // h.itemsize if on_cpu else BLOCK_TOKENS, h.size(0))
-        self.logits = h.new_empty(self.rows, w.size(0))
-        is_exact = h.dtype == self.exact  # then one buffer holds both
-        self.exponentials = self.logits if is_exact else self.logits.to(self.exact)
-        self.grad_h = torch.empty_like(h, dtype=self.exact) if with_gradient else None
-        self.grad_w = torch.zeros_like(w, dtype=self.exact) if with_gradient else None
-        self.loss = torch.zeros((), dtype=self.exact, device=h.device)
-        self.nll = torch.zeros_like(self.loss)
-        self.correct = torch.zeros_like(self.loss, dtype=torch.int64)
+    Args:
+        h: [N, D] features.
+        w: [V, D].
+        targets: [N] int64.
+        smoothing: see :func:`projected_cross_entropy`.
+        with_gradients: compute gradients, else return None for them.
+    """
+    num_tokens, num_symbols = h.size(0), w.size(0)
+    off_target = smoothing / (num_symbols - 1)
+    on_target = 1.0 - smoothing - off_target
+    exact = torch.promote_types(h.dtype, torch.float32)
+    w_sum = w.sum(0, dtype=exact)  # [D], gives the sum of all logits of a row
 
-    def run(self) -> None:
-        """Sum the loss and the negative log-likelihood; compute the gradients."""
-        for start in range(0, self.h.size(0), max(1, self.rows)):
-            block = slice(start, start + self.rows)
-            h, target = self.h[block], self.targets[block, None]
-            exponentials, denominator = self._add_loss(h, target)
-            if self.grad_h is None or self.grad_w is None:
-                continue
-            # The slopes of the logits, but for the denominator and the smoothing mass.
-            slopes = exponentials.scatter_add_(1, target, -self.on_target * denominator)
-            slopes = slopes.to(h.dtype)
-            self.grad_h[block] = (slopes @ self.w) / denominator
-            scaled = (h / denominator).to(h.dtype)
-            if h.dtype == self.exact:
-                self.grad_w.addmm_(slopes.T, scaled)
-            else:
-                self.grad_w += slopes.T @ scaled
-        if self.off_target and self.grad_h is not None and self.grad_w is not None:
-            self.grad_h -= self.off_target * self.w_sum
-            self.grad_w -= self.off_target * self.h.sum(0, dtype=self.exact)
+    # Allocate one block of logits [C, V], and the results.
+    size = CPU_BLOCK_BYTES // h.itemsize if h.device.type == "cpu" else BLOCK_TOKENS
+    size = min(size, num_tokens)
+    logits_buffer = h.new_empty(size, num_symbols)
+    exponentials_buffer = logits_buffer  # in place, if its dtype is exact enough
+    if h.dtype != exact:
+        exponentials_buffer = logits_buffer.to(exact)
+    grad_h = torch.empty_like(h, dtype=exact) if with_gradients else None
+    grad_w = torch.zeros_like(w, dtype=exact) if with_gradients else None
+    loss = torch.zeros((), dtype=exact, device=h.device)
+    nll, correct = torch.zeros_like(loss), torch.zeros_like(loss, dtype=torch.int64)
 
-    def _add_loss(self, h: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        """Add the loss of a block [C, D]; return exp(logits - peak) [C, V] and its sums [C, 1]."""
-        logits = torch.mm(h, self.w.T, out=self.logits[: h.size(0)])
+    for start in range(0, num_tokens, max(1, size)):
+        block = slice(start, start + size)
+        own, target = h[block], targets[block, None]  # [C, D], [C, 1]
+
+        # Add the loss: log-sum-exp of the logits minus the logit of the target.
+        logits = torch.mm(own, w.T, out=logits_buffer[: own.size(0)])
         peak = logits.amax(-1, keepdim=True)
         at_target = logits.gather(1, target)
-        self.correct += (at_target >= peak).sum()
-        at_target = at_target.to(self.exact)
-        exponentials = torch.sub(logits, peak, out=self.exponentials[: h.size(0)]).exp_()
+        correct += (at_target >= peak).sum()
+        at_target = at_target.to(exact)
+        exponentials = torch.sub(logits, peak, out=exponentials_buffer[: own.size(0)]).exp_()
         denominator = exponentials.sum(-1, keepdim=True)
         log_total = denominator.log() + peak
-        nll = (log_total - at_target).sum()
-        self.nll += nll
-        self.loss += self.on_target * nll
-        if self.off_target:
-            all_logits = h.to(self.exact) @ self.w_sum  # [C], each row's logits summed
-            self.loss += self.off_target * (self.w.size(0) * log_total.sum() - all_logits.sum())
-        return exponentials, denominator
+        block_nll = (log_total - at_target).sum()
+        nll += block_nll
+        loss += on_target * block_nll
+        if off_target:
+            sums = own.to(exact) @ w_sum  # [C], the sum of each row's logits
+            loss += off_target * (num_symbols * log_total.sum() - sums.sum())
+        if grad_h is None or grad_w is None:
+            continue
+
+        # Compute gradients of the logits [C, V], without denominator and smoothing mass.
+        slopes = exponentials.scatter_add_(1, target, -on_target * denominator).to(h.dtype)
+        # Turn them into gradients of the features [C, D] and the weight [V, D].
+        grad_h[block] = (slopes @ w) / denominator
+        scaled = (own / denominator).to(h.dtype)
+        if h.dtype == exact:
+            grad_w.addmm_(slopes.T, scaled)
+        else:
+            grad_w += slopes.T @ scaled
+
+    # Apply the smoothing mass, which is equal for all symbols.
+    if off_target and grad_h is not None and grad_w is not None:
+        grad_h -= off_target * w_sum
+        grad_w -= off_target * h.sum(0, dtype=exact)
+    return loss, nll, correct, grad_h, grad_w

@@ -1,4 +1,4 @@
-"""Decoding step by step: the seam between a search and the model that it asks.
+"""Step-by-step decoding: the interface between a search and a model.
 
 A search calls ``start`` and ``step`` of a :class:`StepDecoder`, and ``reorder`` and ``keep`` of the
 state that ``start`` returned. :class:`PlainDecoder` computes every beam with the model's own
@@ -18,7 +18,7 @@ from relu_nmt.translation.decoder_state import DecoderState
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 
 BLOCK = 64
-"""Columns of the vocabulary whose maximum is taken first."""
+"""Number of columns of the vocabulary per block, whose maxima narrow the search."""
 
 
 @dataclass
@@ -26,9 +26,9 @@ class StepScores:
     """Scores of the next tokens of one search.
 
     Args:
-        log_probs: [B, K, V] float32; [1, N, V] where only some beams were computed. The search may
-            change them.
-        weights: [B, K, S], the attention to the source that aligns tokens, if asked for.
+        log_probs: [B, K, V] float32, or [1, N, V] of the computed beams. The search may change
+            them.
+        weights: [B, K, S], the attention weights that align tokens, if wanted.
         rows: [N] int64, indices of the computed beams among all B K, rising; None: all.
     """
 
@@ -37,7 +37,7 @@ class StepScores:
     rows: Tensor | None = None
 
     def of_all(self, batch: int, beam_size: int) -> "StepScores":
-        """Return log_probs [B, K, V] of all beams; those of beams not computed are of any other."""
+        """Return scores with log_probs [B, K, V]; dead beams get those of an arbitrary beam."""
         if self.rows is None:
             return self
         shape = batch, beam_size, self.log_probs.size(2)
@@ -49,8 +49,8 @@ class StepScores:
         """Return the best sums of a beam's total and a token's log-probability.
 
         Args:
-            totals: [B, K] log-probabilities of the beams so far; -inf where nothing goes on.
-            count: how many, C; all K V if there are fewer.
+            totals: [B, K] log-probabilities of the beams so far; -inf for dead beams.
+            count: C, number of continuations; at most K V exist.
 
         Returns:
             sums [B, C], best first, their beams and their tokens, int64 [B, C].
@@ -78,11 +78,11 @@ class SearchStep:
     """The newest tokens of one search.
 
     Args:
-        tokens: [B, K] int64, the newest token of each beam; [B, 1] in the first step, since all
-            beams are equal then.
+        tokens: [B, K] int64, the newest token of each beam; [B, 1] in the first step, where all
+            beams are equal.
         state: the search's state; :meth:`StepDecoder.step` advances it.
-        rows: [N] int64, indices of the beams that go on among all B K, rising; None: all. A decoder
-            may leave out the others.
+        rows: [N] int64, indices of the live beams among all B K, rising; None: all. A decoder may
+            leave out dead beams.
     """
 
     tokens: Tensor
@@ -100,26 +100,26 @@ class StepDecoder(Protocol):
 
     @property
     def prunes(self) -> bool:
-        """Whether it leaves out beams that do not go on, so that a search has to name them."""
+        """True if it leaves out dead beams, so that a search must list the live ones."""
         ...
 
     def start(
         self, src_tokens: Tensor, num_groups: int = 1, shortlist: Tensor | None = None
     ) -> SearchState:
-        """Encode the sources and return the state of a new search, with one beam a sentence.
+        """Encode the sources and return the state of a new search, one beam per sentence.
 
         Args:
             src_tokens: [B, S] int64, right-padded, each ending in the end symbol.
             num_groups: groups of beams that never mix.
-            shortlist: [V'] int64, ids of the only symbols that may be written. Tokens are then
-                indices into it, 0 to V' - 1. ``None``: all symbols.
+            shortlist: [V'] int64, ids of the only allowed symbols. Tokens are then indices into
+                it, 0 to V' - 1. ``None``: all symbols.
         """
         ...
 
     def step(
         self, steps: Sequence[SearchStep], temperature: float = 1.0, want_weights: bool = False
     ) -> list[StepScores]:
-        """Advance every search by its newest tokens and return the scores of the next ones.
+        """Advance every search by its newest tokens and return scores of the next tokens.
 
         Args:
             steps: the searches' newest tokens and states.
@@ -146,7 +146,7 @@ class ListedState:
 
 
 class PlainDecoder:
-    """Decodes with the model's own layers and computes every beam of every search.
+    """A decoder that computes every beam of every search with the model's own layers.
 
     Args:
         model: the model, in evaluation mode.
@@ -181,7 +181,7 @@ class PlainDecoder:
 
     def _step(self, step: SearchStep, temperature: float, want_weights: bool) -> StepScores:
         decoder, state = self.model.decoder, step.state
-        assert isinstance(state, ListedState), "it was made by start"
+        assert isinstance(state, ListedState), "start returns this class"
         few = state.shortlist
         tokens = step.tokens if few is None else few[step.tokens]
         # Beams of one tree are queries of one attention: x is [R, k, D].
@@ -195,7 +195,7 @@ class PlainDecoder:
         if few is not None:
             logits = logits[:, :, few]
         log_probs = torch.log_softmax(logits / temperature, dim=-1)
-        # Gated aligned attention has a second record, of the whole document.
+        # The first record counts: gated aligned attention has a second one, of the document.
         return StepScores(
             log_probs, decoder.alignment_weights(records[0]) if want_weights else None
         )
@@ -204,19 +204,21 @@ class PlainDecoder:
 def _best_columns(log_probs: Tensor, totals: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Return the best sums [B, C], best first, and beam * V + token [B, C].
 
-    A top-k over all K * V sums is slow. The best ``count`` tokens are in the ``count`` blocks of
-    columns with the highest maxima, so only these blocks are searched.
+    A top-k over all K * V sums is slow. The best ``count`` sums lie in the ``count`` blocks of
+    columns with the highest maxima, so it is enough to search these blocks.
     """
     beam_size, vocab_size = log_probs.shape[1:]
     num_blocks = -(-vocab_size // BLOCK)
     if num_blocks <= 4 or num_blocks * beam_size <= count:
         return (log_probs + totals[:, :, None]).flatten(1).topk(count, dim=1)
+    # Take the maximum of each block, [B, K, blocks], and choose the best blocks, [B, C].
     whole = vocab_size // BLOCK
     maxima = log_probs[:, :, : whole * BLOCK].unflatten(2, (whole, BLOCK)).amax(3)
     if whole < num_blocks:
         rest = log_probs[:, :, whole * BLOCK :].amax(2, keepdim=True)
         maxima = torch.cat([maxima, rest], dim=2)
     blocks = (maxima + totals[:, :, None]).flatten(1).topk(count, dim=1, sorted=False).indices
+    # Search the columns of these blocks; the last block may end early.
     beams = (blocks // num_blocks)[:, :, None]  # [B, C, 1]
     tokens = (blocks % num_blocks * BLOCK)[:, :, None] + torch.arange(
         BLOCK, device=log_probs.device

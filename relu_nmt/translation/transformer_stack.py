@@ -13,7 +13,7 @@ from relu_nmt.attention.base import Attention, build_attention
 from relu_nmt.attention.dropout import Dropout
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.spec import AttentionSpec
-from relu_nmt.data.batches import least_limit
+from relu_nmt.data.batch_plan import least_limit
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules import position_schemes
 from relu_nmt.modules.multihead import CrossAttention, SelfAttention
@@ -29,10 +29,9 @@ from relu_nmt.translation.config import TransformerConfig
 
 
 class InputEmbedding(nn.Module):
-    """Token vectors times sqrt(D), plus position vectors; then an optional norm and dropout.
+    """Token vectors times sqrt(D) plus position vectors, then an optional norm and dropout.
 
     Args:
-        config: the model's settings.
         side: ``encoder`` or ``decoder``.
         tokens: the table [V, D], possibly shared with other parts of the model.
 
@@ -54,10 +53,12 @@ class InputEmbedding(nn.Module):
 
         Args:
             tokens: the token ids.
-            start: position of the first.
-            places: [B, N] int64, the position of each, if they do not simply follow each other.
+            start: position of the first token.
+            places: [B, N] int64, the position of each token, if they are not consecutive.
         """
+        # Scale the token vectors, [B, N, D], so that they are as large as the positions.
         x = self.tokens(tokens) * self.scale
+        # Look up the position vectors: consecutive ones, or one per token.
         if places is None:
             added = self.positions.embed(tokens.size(1), start)
         else:
@@ -67,12 +68,10 @@ class InputEmbedding(nn.Module):
 
 
 class TransformerStack(nn.Module):
-    """Embedding, layers and, if pre-norm, a final norm, as encoder and decoder both have them.
+    """Embedding, layers and, if pre-norm, a final norm: the base of encoder and decoder.
 
     Args:
-        config: the model's settings.
         tokens: table of the symbols [V, D].
-        pad_index: id of the padding symbol.
     """
 
     side: ClassVar[str]
@@ -83,6 +82,7 @@ class TransformerStack(nn.Module):
         self.pad_index = pad_index
         self.recompute = config.checkpoint_activations
         self.layerdrop = getattr(config, f"{self.side}_layerdrop")
+        # Only decoder layers have cross-attention.
         self.embedding = InputEmbedding(config, self.side, tokens)
         parts = _layer_config(config, self.side)
         layers = []
@@ -99,7 +99,7 @@ class TransformerStack(nn.Module):
         return SelfAttention(embed_dim, make_mechanism(self.config, self.side, layer))
 
     def make_cross_attention(self, embed_dim: int, layer: int) -> CrossAttention:
-        """Return the attention to the encoder of a layer, counted from 0."""
+        """Return the cross-attention of a layer, counted from 0."""
         return CrossAttention(embed_dim, make_mechanism(self.config, "cross", layer))
 
     @property
@@ -109,12 +109,12 @@ class TransformerStack(nn.Module):
 
     @property
     def most_tokens(self) -> int | None:
-        """The longest sequence that positions and self-attention take; None for any."""
+        """The limit of tokens of positions and self-attention; None: unlimited."""
         return self.most_of_a_sentence
 
     @property
     def most_of_a_sentence(self) -> int | None:
-        """The longest sentence that positions and self-attention take; None for any."""
+        """The same limit for a single sentence; None: unlimited."""
         causal = self.side == "decoder"
         limits = [own.attention.most_keys(causal) for own in self.self_attentions]
         return least_limit([self.embedding.positions.max_positions, *limits])
@@ -132,21 +132,23 @@ class TransformerStack(nn.Module):
     ) -> Tensor:
         """Return the states [B, N, D] of all positions.
 
-        In training each layer may be left out of the batch (LayerDrop, Fan et al. 2020, section
-        3.1). It is computed all the same, and its output has gradients of 0: processes that share
-        a training wait for those of all layers. What a loss reads of its attention, as the
-        regulariser and guided alignment do, still counts and has gradients.
+        In training LayerDrop (Fan et al. 2020, section 3.1) may skip a layer for the whole batch.
+        A skipped layer is computed all the same, and its output has zero gradients, because
+        distributed training waits for the gradients of all layers. Losses that read its attention
+        still have gradients.
 
         Args:
             x: [B, N, D], the embedded tokens.
-            visibility: which positions each may see.
+            visibility: the visible positions of self-attention.
             memory: [B, S, D], in a decoder the encoder's states.
-            memory_visibility: which of them each position may see.
+            memory_visibility: the visible positions of the memory.
         """
+        # Compute rotation and bias once for all layers.
         relative = self.relative(visibility)
         for layer in self.layers:
             before, inputs = x, (x, visibility, relative, memory, memory_visibility)
             x = run_layer(layer, inputs, self.recompute)
+            # Draw whether to keep the layer, on the device: reading the result would wait for it.
             if self.training and self.layerdrop:
                 stays = torch.rand((), device=x.device) >= self.layerdrop
                 x = torch.where(stays, x, before)
@@ -172,6 +174,7 @@ def make_mechanism(config: TransformerConfig, slot: str, layer: int) -> Attentio
 
 
 def _position_scheme(config: TransformerConfig, side: str) -> PositionScheme:
+    # Check that the attention has scores, if the scheme adds to them.
     names, attention = config.positions_of(side), config.attention_of(side)
     able = attentions.get(AttentionSpec.parse(attention).name).capabilities
     if not able.scores and any(kind.needs_scores for kind in kinds_of(names)):
@@ -181,6 +184,7 @@ def _position_scheme(config: TransformerConfig, side: str) -> PositionScheme:
             f"{config.attention_flag_of(side)} {attention} does not compute; choose "
             f"{', '.join(without)} or another attention"
         )
+    # Build the scheme for the shape of this side.
     which = {"encoder": "source", "decoder": "target"}[side]
     place = PositionConfig(
         embed_dim=getattr(config, f"{side}_embed_dim"),

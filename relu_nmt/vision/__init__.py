@@ -21,9 +21,13 @@ vision_models: "Registry[Callable[[VisionTransformerConfig, int], VisionModel]]"
         "cvt": "relu_nmt.vision.cvt",
     },
 )
-"""Made with (config, number of classes); see :mod:`relu_nmt.vision.base`."""
+"""Called with (config, number of classes); see :mod:`relu_nmt.vision.base`."""
 
 vision_blocks: "Registry[Callable[[VisionTransformerConfig, int], nn.Module]]" = Registry(
-    "vision block", dict.fromkeys(("transformer", "gau"), "relu_nmt.vision.blocks")
+    "vision block",
+    {
+        "transformer": "relu_nmt.vision.vision_transformer",
+        "gau": "relu_nmt.vision.gated_attention_unit",
+    },
 )
-"""Made with (config, index of the block); see :mod:`relu_nmt.vision.blocks`."""
+"""Called with (config, index of the block); see :mod:`relu_nmt.vision.vision_transformer`."""

@@ -1,30 +1,34 @@
-"""Random changes of training images: RandAugment, colour jitter, random erasing.
+"""Random changes of training images: RandAugment, colour jitter, random erasing, mixup, cutmix.
 
-All random numbers come from the generator of the image in its epoch, so that a resumed training
-sees the same pictures. docs/reference/images.md says why this is not a library.
+All random numbers come from the generator of an image (or batch) in its epoch, so a resumed
+training sees the same pictures. docs/reference/images.md explains why this is not a library.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
-from relu_nmt.vision.data_config import AugmentationConfig
+from relu_nmt.vision.training_config import AugmentationConfig
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+    from relu_nmt.vision.batches import ImageBatch
+
 FULL_LEVEL = 10
-"""The level to which the ranges of RandAugment belong."""
+"""The level at which RandAugment's operations reach the ends of their ranges."""
 PIXELS_OF_CONSTANTS = 224
-"""The image size for which the original form counts shifts and holes in pixels."""
+"""The image size that the original form's shifts and holes, in pixels, refer to."""
 ERASED_AREAS = (0.02, 1 / 3)
 ERASED_RATIOS = (0.3, 1 / 0.3)
 ERASING_TRIALS = 10
 
 Argument = Callable[[float, np.random.Generator], Any]
-"""From the level in tens, and for its sign a generator, to what an operation takes."""
+"""Maps level / 10 and a generator, which may draw the sign, to the argument of an operation."""
 
 
 def _signed(most: float) -> Argument:
@@ -67,24 +71,23 @@ FORMS: dict[str, dict[str, Argument | None]] = {
         "cutout": lambda level, _: level * 40 / PIXELS_OF_CONSTANTS,  # half a side, of the width
     },
 }
-"""What each operation takes; the first form's changes all grow with the level."""
+"""The arguments of the operations, by form; None for an operation without an argument."""
 PROBABILITIES = {"increasing": 0.5, "original": 1.0}
-"""Of an operation that was chosen."""
+"""The probability that a chosen operation is applied, by form."""
 
 
 class Augmentation:
-    """Changes training images at random, before and after they are normalised.
+    """Random changes of training images, before and after they are normalised.
 
     Args:
-        config: what to do.
-        fill: red, green and blue, from 0 to 1, of what is moved in from outside.
+        config: the changes.
+        fill: colour (red, green, blue; 0 to 1) of areas that a shift or rotation uncovers.
 
     Reference: Cubuk et al. 2020, "RandAugment". ``original`` is the form of its public code for
-    ImageNet, which Big Vision uses; ``increasing`` that of timm (``rand-m9-mstd0.5-inc1``), which
-    the recipes of DeiT, XCiT, CvT and Swin name. Deviations: pixels between others are
-    interpolated (bicubic) in the original form, too; its numbers of pixels are for 224 a side and
-    go with the size. Zhong et al. 2020, "Random erasing data augmentation", filled with normal
-    noise for each pixel.
+    ImageNet, which Big Vision uses. ``increasing`` is timm's (``rand-m9-mstd0.5-inc1``), which the
+    recipes of DeiT, XCiT, CvT and Swin name. Deviations: the original form, too, interpolates
+    pixels (bicubic), and its numbers of pixels, given for 224 a side, scale with the image. Zhong
+    et al. 2020, "Random erasing data augmentation", filled with normal noise for each pixel.
 
     Example:
         >>> from PIL import Image
@@ -103,14 +106,16 @@ class Augmentation:
         self._names = list(self._arguments)
 
     def changed(self, image: "Image", generator: np.random.Generator) -> "Image":
-        """Return the image, 8-bit red, green and blue, with other colours or moved."""
+        """Return an 8-bit RGB image after colour jitter and RandAugment."""
         config = self.config
+        # Colour jitter: three factors, in random order.
         if config.color_jitter:
             names = np.array(("brightness", "contrast", "color"))
             for name in generator.permutation(names):
                 low = max(0.0, 1 - config.color_jitter)
                 factor = generator.uniform(low, 1 + config.color_jitter)
                 image = self._operations[name](image, factor)
+        # RandAugment: operations drawn with replacement.
         for number in generator.integers(len(self._names), size=config.rand_augment):
             name = self._names[number]
             if generator.random() < PROBABILITIES[config.rand_augment_form]:
@@ -118,11 +123,12 @@ class Augmentation:
         return image
 
     def erased(self, pixels: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-        """Return normalised pixels [3, height, width], perhaps with a box of noise."""
+        """Return normalised pixels [3, height, width], with a box of noise in a share of cases."""
         if generator.random() >= self.config.random_erasing:
             return pixels
         height, width = pixels.shape[1:]
         low, high = np.log(ERASED_RATIOS)
+        # Draw area and shape until the box fits into the image.
         for _ in range(ERASING_TRIALS):
             area = height * width * generator.uniform(*ERASED_AREAS)
             ratio = np.exp(generator.uniform(low, high))
@@ -136,9 +142,11 @@ class Augmentation:
         return pixels
 
     def _operation(self, name: str, image: "Image", generator: np.random.Generator) -> "Image":
+        """Apply one operation of RandAugment."""
         config, argument = self.config, self._arguments[name]
         if argument is None:
             return self._operations[name](image)
+        # Draw the level around the magnitude.
         level = config.rand_augment_magnitude
         if config.rand_augment_std:
             level = max(0.0, generator.normal(level, config.rand_augment_std))
@@ -146,8 +154,8 @@ class Augmentation:
             level = min(level, FULL_LEVEL)
         value = argument(level / FULL_LEVEL, generator)
         if name == "cutout":
-            place = generator.integers(image.size)
-            return self._operations[name](image, value, place)
+            centre = generator.integers(image.size)
+            return self._operations[name](image, value, centre)
         return self._operations[name](image, value)
 
 
@@ -155,11 +163,12 @@ def operations(fill: tuple[int, ...]) -> Mapping[str, Callable[..., "Image"]]:
     """Return the operations of RandAugment by name; each takes an image and its argument.
 
     Args:
-        fill: red, green and blue of what is moved in from outside, from 0 to 255.
+        fill: colour (red, green, blue; 0 to 255) of areas that a shift or rotation uncovers.
     """
     from PIL import ImageEnhance, ImageOps
     from PIL.Image import Resampling, Transform
 
+    # Operations that Pillow does not have in this form.
     def affine(image: "Image", matrix: tuple[float, ...]) -> "Image":
         kind, between = Transform.AFFINE, Resampling.BICUBIC
         return image.transform(image.size, kind, matrix, between, fillcolor=fill)
@@ -168,7 +177,7 @@ def operations(fill: tuple[int, ...]) -> Mapping[str, Callable[..., "Image"]]:
         return kind(image).enhance(factor)
 
     def posterize(image: "Image", bits: int) -> "Image":
-        # Pillow's own refuses to leave no bit.
+        # Unlike Pillow's function, this one also accepts 0 bits.
         mask = 256 - 2 ** (8 - min(bits, 8))
         return image.point([i & mask for i in range(256)] * 3)
 
@@ -183,6 +192,7 @@ def operations(fill: tuple[int, ...]) -> Mapping[str, Callable[..., "Image"]]:
         image.paste(fill, (left, top, int(centre[0]) + half, int(centre[1]) + half))
         return image
 
+    # All operations by name; shifts are shares of the width or height.
     return {
         "auto_contrast": ImageOps.autocontrast,
         "equalize": ImageOps.equalize,
@@ -201,3 +211,62 @@ def operations(fill: tuple[int, ...]) -> Mapping[str, Callable[..., "Image"]]:
         "translate_y": lambda image, part: affine(image, (1, 0, 0, 0, 1, part * image.height)),
         "cutout": cutout,
     }
+
+
+def mix_images(
+    batch: "ImageBatch", mixup: float, cutmix: float, generator: np.random.Generator
+) -> "ImageBatch":
+    """Return a batch whose images are mixed with those of the batch in reversed order.
+
+    If both methods are on, one is drawn with equal probability. The share of the first image is
+    the same for the whole batch.
+
+    Args:
+        batch: the images and their classes.
+        mixup: a of the distribution Beta(a, a) of the share in a weighted mean; 0: no mixup.
+        cutmix: a of the distribution Beta(a, a) of the share of pixels that stay; a box of the
+            other image replaces the rest; 0: no cutmix.
+        generator: of this batch in this epoch.
+
+    Reference: Zhang et al. 2018, "mixup: Beyond empirical risk minimization"; Yun et al. 2019,
+    "CutMix", algorithm in appendix A.
+
+    Example:
+        >>> from relu_nmt.vision.batches import ImageBatch
+        >>> images = torch.stack([torch.zeros(3, 4, 4), torch.ones(3, 4, 4)])
+        >>> batch = ImageBatch(torch.arange(2), images, torch.tensor([5, 6]))
+        >>> found = mix_images(batch, 1.0, 0.0, np.random.default_rng(1))
+        >>> found.other_labels.tolist(), abs(round(float(found.images[1].mean()) - found.share, 6))
+        ([6, 5], 0.0)
+    """
+    uses_cutmix = cutmix > 0 and (mixup == 0 or generator.random() < 0.5)
+    alpha = cutmix if uses_cutmix else mixup
+    share = float(generator.beta(alpha, alpha))
+    others = batch.images.flip(0)
+    if uses_cutmix:
+        # The share of the pixels that stay follows from the box, whose sides are whole numbers.
+        height, width = batch.images.shape[2:]
+        box, share = _box(height, width, share, generator)
+        images = batch.images.clone()
+        images[:, :, box[0], box[1]] = others[:, :, box[0], box[1]]
+    else:
+        images = torch.lerp(others, batch.images, share)
+    return replace(batch, images=images, other_labels=batch.labels.flip(0), share=share)
+
+
+def _box(
+    height: int, width: int, share: float, generator: np.random.Generator
+) -> tuple[tuple[slice, slice], float]:
+    """Return rows and columns of a box around a random centre, and the share outside the box.
+
+    The sides are those of the image times the root of 1 - ``share``. The box is cut off at the
+    borders of the image, so the returned share may be larger.
+    """
+    sides = []
+    for size in (height, width):
+        length = int(size * (1 - share) ** 0.5)
+        start = int(generator.integers(size)) - length // 2
+        sides.append(slice(max(0, start), min(size, start + length)))
+    rows, columns = sides
+    area = (rows.stop - rows.start) * (columns.stop - columns.start)
+    return (rows, columns), 1 - area / (height * width)

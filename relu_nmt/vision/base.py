@@ -1,42 +1,51 @@
-"""What every family of vision transformers is: from images to scores of classes."""
+"""The interface of all vision transformers, the parts that they share, and their loss."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from relu_nmt.attention.base import Attention, build_attention
+from relu_nmt.attention.spec import AttentionRegularizerConfig, AttentionSpec
+from relu_nmt.modules.objective import LossOutput, Metric, RegularizedObjective
+from relu_nmt.modules.transformer_layer import LayerConfig
 from relu_nmt.vision import vision_models
 from relu_nmt.vision.config import VisionTransformerConfig
+from relu_nmt.vision.training_config import CROSS_ENTROPY
+
+if TYPE_CHECKING:
+    from relu_nmt.vision.batches import ImageBatch
 
 INIT_STD = 0.02
 NORM_EPS = 1e-6
 
 
 class Grid(NamedTuple):
-    """How the patches of an image lie, in patches."""
+    """Rows and columns of the patches of an image."""
 
     height: int
     width: int
 
     @property
     def num_patches(self) -> int:
-        """How many there are."""
+        """The number of patches."""
         return self.height * self.width
 
 
 @dataclass
 class VisionOutput:
-    """What the model makes of a batch of images.
+    """The output of a model for a batch of images.
 
     Args:
         logits: [B, C] scores of the classes, float32.
-        features: [B, D], what the classifier reads.
-        intermediate: [B, D, height, width] of each block that was asked for, by its index: its
-            output at the patches, without class token and before the final norm.
-        class_tokens: [B, D] of those of them that have a class token, likewise. XCiT's blocks of
-            class attention are counted behind the others and have nothing else.
+        features: [B, D], the input of the classifier.
+        intermediate: [B, D, height, width] by index of a requested block: its output at the
+            patches, without class token and before the final norm.
+        class_tokens: [B, D] by index of a requested block, if the block has a class token. XCiT
+            counts its blocks of class attention after the others; they have no other output.
     """
 
     logits: Tensor
@@ -47,13 +56,13 @@ class VisionOutput:
 
 @dataclass
 class EncodedImages:
-    """What the blocks make of a batch of images, before anything is classified.
+    """The output of the blocks for a batch of images, before the classifier.
 
     Args:
-        tokens: [B, N, D] of the last block; of XCiT before class attention.
-        grid: of the patches, which are the last of the tokens.
+        tokens: [B, N, D] of the last block; in XCiT before class attention.
+        grid: the patches, which are the last of the N tokens.
         intermediate: see :class:`VisionOutput`.
-        class_tokens: likewise.
+        class_tokens: see :class:`VisionOutput`.
     """
 
     tokens: Tensor
@@ -63,12 +72,9 @@ class EncodedImages:
 
 
 class VisionModel(nn.Module):
-    """A classifier of images: each family is a subclass, registered in ``vision_models``.
+    """An image classifier; each family is a subclass, registered in ``vision_models``.
 
-    It is made with (config, number of classes).
-
-    Args:
-        config: shape and attention.
+    A subclass takes (config, number of classes).
 
     Attributes:
         num_tokens: tokens of an image of ``config.image_size`` in the first block.
@@ -92,14 +98,14 @@ class VisionModel(nn.Module):
 
         Args:
             images: [B, 3, Y, X], normalised, of any size.
-            blocks: indices of the blocks whose features are returned too, from 0.
+            blocks: indices, from 0, of the blocks whose features are also returned.
         """
         raise TypeError(f"{type(self).__name__} must define forward")
 
     def encode(self, images: Tensor, blocks: Collection[int] = ()) -> EncodedImages:
-        """Return what the blocks make of images; the arguments are those of :meth:`forward`.
+        """Return the output of the blocks; the arguments are those of :meth:`forward`.
 
-        Only what is to be a backbone of something else needs it.
+        A family needs this method only to be the backbone of another model.
         """
         raise TypeError(f"{type(self).__name__} must define encode to be a backbone")
 
@@ -111,7 +117,6 @@ def build_vision_model(config: VisionTransformerConfig, num_classes: int) -> Vis
         ConfigError: the family or the attention cannot work with these settings.
 
     Example:
-        >>> import torch
         >>> config = VisionTransformerConfig(image_size=32, patch_size=4, layers=1)
         >>> tuple(build_vision_model(config, 10)(torch.zeros(2, 3, 32, 32)).logits.shape)
         (2, 10)
@@ -126,48 +131,158 @@ def initialize(*weights: Tensor) -> None:
 
 
 def exempt_from_decay(model: nn.Module, *others: Tensor | None) -> None:
-    """Let DeiT's weight decay act on matrices only, but for these ones; the optimiser reads it."""
+    """Exempt vectors, scalars and these further parameters from the weight decay, as in DeiT."""
     for parameter in model.parameters():
         if parameter.dim() < 2 or any(parameter is other for other in others):
             parameter.no_weight_decay = True  # type: ignore[attr-defined]
 
 
-def whole_patches(images: Tensor, sides: tuple[int, int]) -> Tensor:
-    """Return images [B, 3, Y, X] with zeros below and on the right up to whole patches.
-
-    Zero is the mean colour.
+def grid_of(size: tuple[int, int], sides: tuple[int, int]) -> Grid:
+    """Return the grid of patches of an image; the last row and column may be partly padding.
 
     Args:
-        images: normalised.
-        sides: height and width of a patch.
+        size: height and width of the image, in pixels.
+        sides: height and width of a patch, in pixels.
     """
-    height, width = (-size % side for size, side in zip(images.shape[2:], sides, strict=True))
-    return F.pad(images, (0, width, 0, height)) if height or width else images
-
-
-def grid_of(size: tuple[int, int], sides: tuple[int, int]) -> Grid:
-    """Return the grid of the patches that images of this height and width have."""
     return Grid(-(-size[0] // sides[0]), -(-size[1] // sides[1]))
 
 
 def map_of(tokens: Tensor, grid: Grid) -> Tensor:
-    """Return the patches [B, D, height, width], the last of the tokens [B, N, D]."""
-    return tokens[:, -grid.num_patches :].transpose(1, 2).unflatten(2, grid)
+    """Return the patches, the last of the tokens [B, N, D], as a map [B, D, height, width]."""
+    patches = tokens[:, -grid.num_patches :]  # [B, height * width, D]
+    return patches.transpose(1, 2).unflatten(2, grid)
 
 
-def resized(positions: Tensor, old: Grid, new: Grid) -> Tensor:
-    """Return the vectors of another grid, between those of the one they were learnt for.
+def resize_positions(positions: Tensor, old: Grid, new: Grid) -> Tensor:
+    """Interpolate learned positions of patches to another grid (bicubic).
 
     Args:
-        positions: [height * width, D] of the ``old`` grid, row by row.
-        old: the grid they were learnt for.
-        new: the other one.
-
-    Returns:
-        [height * width, D] of the ``new`` grid, by bicubic interpolation.
+        positions: [T + old patches, D]; the first T are positions of class tokens, which stay.
+        old: the grid that they were learned for.
+        new: the grid of the result.
     """
     if old == new:
         return positions
-    picture = positions.float().T.unflatten(1, old)[None]  # [1, D, height, width]
+    tokens, patches = positions.tensor_split([-old.num_patches])
+    picture = patches.float().T.unflatten(1, old)[None]  # [1, D, height, width]
     picture = F.interpolate(picture, tuple(new), mode="bicubic", antialias=True)
-    return picture[0].flatten(1).T.to(positions.dtype)
+    patches = picture[0].flatten(1).T.to(positions.dtype)  # [new patches, D]
+    return torch.cat([tokens, patches])  # [T + new patches, D]
+
+
+def pre_norm(
+    config: VisionTransformerConfig, embed_dim: int, drop_path: float, norm_eps: float = NORM_EPS
+) -> LayerConfig:
+    """Return the settings of the sublayers of a pre-norm block of width ``embed_dim``."""
+    return LayerConfig(
+        config,
+        embed_dim,
+        round(config.ffn_ratio * embed_dim),
+        norm_eps=norm_eps,
+        normalize_before=True,
+        drop_path=drop_path,
+        layer_scale=config.layer_scale,
+    )
+
+
+def growing(rate: float, index: int, count: int) -> float:
+    """Return the rate of stochastic depth of block ``index`` of ``count``.
+
+    It grows linearly from 0 in the first block to ``rate`` in the last; a single block has
+    ``rate``.
+    """
+    return rate if count == 1 else rate * index / (count - 1)
+
+
+def mechanism(config: VisionTransformerConfig, layer: int, num_heads: int) -> Attention:
+    """Return the attention of a block, with heads of width D / ``config.heads``."""
+    spec, head_dim = AttentionSpec.parse(config.attention), config.embed_dim // config.heads
+    dropout = config.attention_dropout
+    return build_attention(spec, "encoder", layer, num_heads, head_dim, dropout, "--attention")
+
+
+class BatchNorm(nn.BatchNorm2d):
+    """Batch normalisation that uses the running statistics where a channel has a single value.
+
+    So a last batch of one image with a 1 x 1 map can train, too.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [B, C, height, width] to the same shape."""
+        if x.numel() > x.size(1):
+            return super().forward(x)
+        mean, variance = self.running_mean, self.running_var
+        return F.batch_norm(x, mean, variance, self.weight, self.bias, eps=self.eps)
+
+
+class ImageObjective(RegularizedObjective):
+    """Cross-entropy per image plus the attention regulariser, both as in translation.
+
+    Label smoothing gives 1 - smoothing + smoothing / C to the right class of C and smoothing / C
+    to each other class. A mixed image has the labels of both images, weighted by their shares. In
+    validation the loss has no smoothing.
+
+    Args:
+        model: the model.
+        label_smoothing: probability mass taken from the right class.
+        regularizer: weights of the terms on the attention.
+        criterion: ``cross_entropy`` of one distribution over the classes, or
+            ``sigmoid_cross_entropy``, the sum over C independent distributions.
+    """
+
+    model: VisionModel
+
+    def __init__(
+        self,
+        model: nn.Module,
+        label_smoothing: float,
+        regularizer: AttentionRegularizerConfig,
+        criterion: str = CROSS_ENTROPY,
+    ) -> None:
+        super().__init__(model, label_smoothing, regularizer)
+        self._criterion = cross_entropy if criterion == CROSS_ENTROPY else sigmoid_cross_entropy
+
+    def loss(self, batch: "ImageBatch") -> LossOutput:
+        """Return the cross-entropy of a batch, summed over its images."""
+        logits = self.model(batch.images).logits  # [B, C]
+        smoothing = self.label_smoothing if self.training else 0.0
+        with torch.no_grad():
+            guesses = logits.argmax(1)
+        # Sum over the images.
+        loss = self._criterion(logits, batch.labels, smoothing)
+        correct = (guesses == batch.labels).sum()
+        # Both losses are linear in the target, so a mixed target is a weighted sum of two losses.
+        if batch.other_labels is not None:
+            rest = self._criterion(logits, batch.other_labels, smoothing)
+            loss = batch.share * loss + (1 - batch.share) * rest
+            others = (guesses == batch.other_labels).sum()
+            correct = batch.share * correct + (1 - batch.share) * others
+        count = batch.num_sentences
+        metrics = {
+            "loss": Metric(loss.detach(), count),
+            "accuracy": Metric(100 * correct, count),  # top-1, percent
+        }
+        return LossOutput(loss, count, metrics)
+
+
+def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
+    """Return the sum over the images of -sum_c t_c log softmax(z)_c.
+
+    Args:
+        logits: z, [B, C].
+        labels: [B] int64.
+        smoothing: t is 1 - smoothing + smoothing / C at the label and smoothing / C elsewhere.
+    """
+    return F.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)
+
+
+def sigmoid_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
+    """Return the sum over images and classes of log(1 + exp(z)) - t z, as :func:`cross_entropy`.
+
+    Reference: Beyer et al. 2020, "Are we done with ImageNet?", section 4: -t log p - (1 - t)
+    log(1 - p) with p = 1 / (1 + exp(-z)).
+    """
+    # sum_c t_c z_c = (1 - smoothing) z_label + smoothing mean_c z_c
+    own = logits.gather(1, labels[:, None]).sum()
+    target = (1 - smoothing) * own + smoothing * logits.mean(1).sum()
+    return F.softplus(logits).sum() - target

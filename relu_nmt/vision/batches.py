@@ -1,20 +1,19 @@
-"""From decoded pictures to batches of pixels: random views in training, the middle otherwise."""
+"""Crops of decoded pictures, and batches: random views in training, otherwise the middle."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from relu_nmt.config.shared import BatchLimits
-from relu_nmt.data.batches import plan_batches
+from relu_nmt.data.batch_plan import plan_batches
 from relu_nmt.errors import DataError
-from relu_nmt.vision.augmentation import Augmentation
-from relu_nmt.vision.config import PreprocessingConfig
-from relu_nmt.vision.data_config import AugmentationConfig
+from relu_nmt.vision.augmentation import Augmentation, mix_images
 from relu_nmt.vision.images import SKIP_FLAG, DamagedImages, ImageSet
-from relu_nmt.vision.mixing import ImageBatch, mixed
+from relu_nmt.vision.training_config import AugmentationConfig, PreprocessingConfig
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -22,16 +21,16 @@ if TYPE_CHECKING:
 RATIO_LIMITS = (3 / 4, 4 / 3)
 CROP_TRIALS = 10
 MOST_DAMAGED = 50
-"""Images in a row that may be damaged in training."""
+"""Damaged images in a row that stop a training."""
 NO_AUGMENTATION = AugmentationConfig()
 Box = tuple[float, float, float, float]
 
 
 def sample_generator(seed: int, epoch: int, index: int, *others: int) -> np.random.Generator:
-    """Return the random numbers of one image in one epoch; ``others`` tell several of it apart.
+    """Return the random generator of one image in one epoch.
 
-    They depend on nothing else: not on its batch, the thread that reads it or what was read
-    before. So a resumed training sees the same crops.
+    It depends on its arguments alone, not on batches, threads or earlier images, so a resumed
+    training sees the same crops. ``others`` distinguish several generators of an image.
     """
     return np.random.Generator(
         np.random.PCG64(np.random.SeedSequence((seed, epoch, index, *others)))
@@ -46,7 +45,7 @@ def random_box(
 ) -> Box:
     """Return left, top, right and bottom of a part of random area and shape.
 
-    It is the middle where no part of a very wide or high picture was found.
+    If none fits into a very wide or high picture, the middle is returned.
 
     Args:
         size: width and height of the picture, in pixels.
@@ -59,6 +58,7 @@ def random_box(
     width, height = size
     low, high = np.log(RATIO_LIMITS)
     for _ in range(CROP_TRIALS):
+        # Draw area and aspect ratio, and return a box that fits.
         area = width * height * generator.uniform(*areas)
         ratio = aspect * float(np.exp(generator.uniform(low, high)))
         w, h = (area * ratio) ** 0.5, (area / ratio) ** 0.5
@@ -69,12 +69,12 @@ def random_box(
 
 
 def middle_box(size: tuple[int, int], ratio: float, aspect: float) -> Box:
-    """Return the middle part that has ``ratio`` of the sides of the largest of this shape.
+    """Return the middle of a picture: the largest box of this shape, its sides times ``ratio``.
 
     Args:
         size: width and height of the picture, in pixels.
         ratio: at most 1.
-        aspect: width / height of the part.
+        aspect: width / height of the box.
     """
     width, height = size
     high = ratio * min(height, width / aspect)
@@ -84,22 +84,24 @@ def middle_box(size: tuple[int, int], ratio: float, aspect: float) -> Box:
 
 
 def resized_part(image: "Image", box: Box, sides: tuple[int, int]) -> "Image":
-    """Return the part of an image in a box, brought to this height and width."""
+    """Return the part of an image in a box, resized to this height and width."""
     from PIL.Image import Resampling
 
-    # Rounding must not move the box out of the picture.
+    # Clip the box, which rounding may have moved out of the picture.
     right, bottom = min(box[2], image.width), min(box[3], image.height)
     box = (max(0.0, box[0]), max(0.0, box[1]), right, bottom)
     return image.resize(sides[::-1], Resampling.BICUBIC, box=box)
 
 
 class ImageTransform:
-    """Brings pictures of any size to one size, normalised.
+    """A map from pictures of any size to normalised pixels of one size.
 
     Args:
         config: crops, mirroring and normalisation.
         size: height and width of the result, in pixels, or one number for a square.
         augmentation: further changes in training.
+        squeeze: ignore the aspect ratio in evaluation: squeeze the whole picture to the shape of
+            the result, then take the middle.
 
     Example:
         >>> from PIL import Image
@@ -113,8 +115,10 @@ class ImageTransform:
         config: PreprocessingConfig,
         size: int | Sequence[int],
         augmentation: AugmentationConfig | None = None,
+        squeeze: bool = False,
     ) -> None:
         self.config = config
+        self._squeeze = squeeze
         self.sides = (size, size) if isinstance(size, int) else (size[0], size[-1])
         self._aspect = self.sides[1] / self.sides[0]
         self._augmentation = None
@@ -122,18 +126,20 @@ class ImageTransform:
             self._augmentation = Augmentation(augmentation, config.pixel_mean)
         self._crop = config.crop_of(max(self.sides))
         self._eval_ratio = config.eval_ratio_of(max(self.sides))
+        # Normalise (x / 255 - mean) / std as x * scale - shift.
         mean, std = (np.array(v, dtype=np.float32) for v in (config.pixel_mean, config.pixel_std))
         self._scale = 1 / (255 * std)
         self._shift = mean / std
 
-    def with_eval_ratio(self, ratio: float | None) -> "ImageTransform":
-        """Return a transform that keeps this share of a side in validation; None: as this one."""
+    def with_eval_ratio(self, ratio: float | None, squeeze: bool = False) -> "ImageTransform":
+        """Return a transform that keeps this share of a side in evaluation; None: no change."""
         if ratio is None:
             return self
-        return ImageTransform(replace(self.config, eval_crop_ratio=ratio), self.sides)
+        config = replace(self.config, eval_crop_ratio=ratio)
+        return ImageTransform(config, self.sides, squeeze=squeeze)
 
     def with_size(self, size: int | Sequence[int]) -> "ImageTransform":
-        """Return a transform to another size that keeps as much of a picture in validation."""
+        """Return a transform to another size, with the same share of a side in validation."""
         return ImageTransform(replace(self.config, eval_crop_ratio=self._eval_ratio), size)
 
     def training(self, image: "Image", generator: np.random.Generator) -> np.ndarray:
@@ -143,12 +149,15 @@ class ImageTransform:
             image: 8-bit red, green and blue.
             generator: of this image in this epoch.
         """
+        # Crop: [height, width, 3].
         if self._crop == "resized":
-            pixels = self._random_resized_crop(image, generator)
+            areas = (self.config.crop_min_area, 1.0)
+            pixels = self._resize(image, random_box(image.size, areas, generator, self._aspect))
         else:
             pixels = self._centre_crop(image, 1.0)
             if self._crop == "padded":
                 pixels = self._padded_crop(pixels, generator)
+        # Mirror, then augment: as a picture before the normalisation, as numbers after it.
         if self.config.flip and generator.random() < 0.5:
             pixels = pixels[:, ::-1]
         if self._augmentation is None:
@@ -160,13 +169,18 @@ class ImageTransform:
 
     def evaluation(self, image: "Image") -> np.ndarray:
         """Return the middle of an image, float32 [3, height, width]."""
-        return self._normalise(self._centre_crop(image, self._eval_ratio))
+        if not self._squeeze:
+            return self._normalise(self._centre_crop(image, self._eval_ratio))
+        # Crop the same share of both sides; the resize ignores the aspect ratio.
+        lost, (width, height) = (1 - self._eval_ratio) / 2, image.size
+        box = (lost * width, lost * height, (1 - lost) * width, (1 - lost) * height)
+        return self._normalise(self._resize(image, box))
 
     def _normalise(self, pixels: np.ndarray) -> np.ndarray:
-        return (pixels * self._scale - self._shift).transpose(2, 0, 1)
+        return (pixels * self._scale - self._shift).transpose(2, 0, 1)  # [3, height, width]
 
     def _centre_crop(self, image: "Image", ratio: float) -> np.ndarray:
-        """Return the middle, ``ratio`` of the sides of the largest part of the result's shape."""
+        """Return the middle of an image, resized; see :func:`middle_box` for ``ratio``."""
         if image.size == self.sides[::-1] and ratio == 1.0:
             return np.asarray(image)
         return self._resize(image, middle_box(image.size, ratio, self._aspect))
@@ -177,38 +191,66 @@ class ImageTransform:
         top, left = generator.integers(0, 2 * padding + 1, size=2)
         return padded[top : top + self.sides[0], left : left + self.sides[1]]
 
-    def _random_resized_crop(self, image: "Image", generator: np.random.Generator) -> np.ndarray:
-        """Return a part of random area and shape, brought to the size."""
-        box = random_box(image.size, (self.config.crop_min_area, 1.0), generator, self._aspect)
-        return self._resize(image, box)
-
     def _resize(self, image: "Image", box: Box) -> np.ndarray:
         return np.asarray(resized_part(image, box, self.sides))
 
 
-class SqueezingTransform(ImageTransform):
-    """Brings the whole picture to the shape before it takes the middle, in evaluation."""
+@dataclass(frozen=True)
+class ImageBatch:
+    """Images of one size and their classes.
 
-    def evaluation(self, image: "Image") -> np.ndarray:
-        """Return the middle of an image, float32 [3, height, width], its shape squeezed."""
-        lost = (1 - self._eval_ratio) / 2
-        width, height = image.size
-        box = (lost * width, lost * height, (1 - lost) * width, (1 - lost) * height)
-        return self._normalise(self._resize(image, box))
+    Args:
+        ids: [B] int64, indices of the images in their set.
+        images: [B, 3, size, size], normalised.
+        labels: [B] int64.
+        other_labels: [B] int64, classes of the images mixed in; None in unmixed batches.
+        share: weight of ``labels``; the rest is that of ``other_labels``.
+    """
+
+    ids: Tensor
+    images: Tensor
+    labels: Tensor
+    other_labels: Tensor | None = None
+    share: float = 1.0
+
+    @property
+    def num_sentences(self) -> int:
+        """The number of images; the trainer's log calls samples sentences."""
+        return self.labels.size(0)
+
+    @property
+    def num_tokens(self) -> int:
+        """The number of images, so that the log's ``wps`` counts images a second."""
+        return self.labels.size(0)
+
+    def to(self, device: torch.device | str) -> "ImageBatch":
+        """Return the batch on ``device``; from pinned memory the copy does not block."""
+        return self._with(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def pin_memory(self) -> "ImageBatch":
+        """Return the batch in page-locked memory, from which a GPU copies faster."""
+        return self._with(Tensor.pin_memory)
+
+    def _with(self, move: Callable[[Tensor], Tensor]) -> "ImageBatch":
+        others = None if self.other_labels is None else move(self.other_labels)
+        return replace(
+            self, images=move(self.images), labels=move(self.labels), other_labels=others
+        )
 
 
 class ImageBatches:
-    """The batches of a set of images, epoch by epoch, each loaded by its number.
+    """The batches of a set of images, epoch by epoch, each loaded by its index.
 
     Args:
         images: the images.
-        transform: makes them numbers of one size.
-        batch_size: images of a batch; the last one of an epoch may have fewer.
-        seed: shuffles and augments anew each epoch; None keeps the order and takes the middle of
-            each image (validation).
-        augmentation: what happens to whole batches in training: mixing, repeated views.
-        damaged: takes the damaged images. In training the next image that is whole stands for one;
-            in validation the batch lacks it. Without, a damaged image is an error.
+        transform: maps them to pixels of one size.
+        batch_size: images of a batch; the last batch of an epoch may have fewer.
+        seed: of the order and the random views of each epoch; None keeps the order and takes the
+            middle of each image (validation).
+        augmentation: the changes of whole batches in training: mixing, repeated views.
+        damaged: collects the damaged images, which are then skipped: in training the next
+            undamaged image takes the place of one, in validation the batch is smaller. If None, a
+            damaged image is an error.
     """
 
     def __init__(
@@ -235,7 +277,7 @@ class ImageBatches:
         return -(-len(self.images) // self._batch_size)
 
     def begin_epoch(self, epoch: int) -> int:
-        """Plan ``epoch`` (from 1) and return its number of batches."""
+        """Plan ``epoch`` (counted from 1) and return its number of batches."""
         self._epoch = epoch
         if self._plan is None or self._seed is not None:
             shuffle_seed = None if self._seed is None else (self._seed, epoch)
@@ -247,9 +289,9 @@ class ImageBatches:
         return len(self._plan)
 
     def _repeated(self, plan: list[np.ndarray]) -> list[np.ndarray]:
-        """Return batches with several views of each image, and as many views as before.
+        """Return batches with several views of each image, with the same number of views.
 
-        View ``c`` of image ``i`` of N, from 0, has the number ``c * N + i``.
+        View ``c`` of image ``i`` of N, both from 0, has the number ``c * N + i``.
 
         Reference: Hoffer et al. 2020, "Augment your batch".
         """
@@ -261,7 +303,7 @@ class ImageBatches:
         ]
 
     def largest(self) -> int:
-        """Return the number of a batch of the planned epoch that no other is larger than."""
+        """Return the index of a largest batch of the planned epoch."""
         assert self._plan is not None, "begin_epoch comes first"
         return int(np.argmax([len(members) for members in self._plan]))
 
@@ -273,6 +315,7 @@ class ImageBatches:
         """
         assert self._plan is not None, "begin_epoch comes first"
         found = [each for view in self._plan[index] if (each := self._view(int(view))) is not None]
+        # Stack the images: [B, 3, height, width]. All of a validation batch may be damaged.
         numbers = np.array([number for number, _ in found], dtype=np.int64)
         nothing = np.zeros((0, 3, *self._transform.sides), dtype=np.float32)
         pixels = np.stack([view for _, view in found]) if found else nothing
@@ -284,12 +327,12 @@ class ImageBatches:
         config = self._augmentation
         if self._seed is None or not (config.mixup or config.cutmix):
             return batch
-        # The fifth number tells this from the numbers of any image and view.
+        # Mix; the fifth number keeps this generator apart from those of images and views.
         generator = sample_generator(self._seed, self._epoch, index, 0, 1)
-        return mixed(batch, config.mixup, config.cutmix, generator)
+        return mix_images(batch, config.mixup, config.cutmix, generator)
 
     def _read(self, number: int) -> "Image | None":
-        """Return an image, or None if it is damaged and such are left out."""
+        """Return an image, or None if it is damaged and damaged images are skipped."""
         try:
             return self.images.read(number)
         except DataError as error:
@@ -299,17 +342,19 @@ class ImageBatches:
             return None
 
     def _view(self, view: int) -> tuple[int, np.ndarray] | None:
-        """Return an image's number and pixels, or None if it is damaged (in validation).
+        """Return an image's index and pixels, or None if it is damaged (in validation).
 
-        In training the next image that is whole takes the place of a damaged one.
+        In training the next undamaged image takes the place of a damaged one.
 
         Raises:
             DataError: too many images in a row are damaged.
         """
+        # Validation: the image itself.
         copy, first = divmod(view, len(self.images))
         if self._seed is None:
             image = self._read(first)
             return None if image is None else (first, self._transform.evaluation(image))
+        # Training: a random view of it, or of the next undamaged image.
         for number in range(first, first + MOST_DAMAGED):
             number %= len(self.images)
             if (image := self._read(number)) is not None:

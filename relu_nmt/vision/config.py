@@ -1,33 +1,22 @@
-"""Settings of vision models, image data and their training."""
+"""Settings of the shape of vision models, and the shapes by name (``--arch``)."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from relu_nmt.attention.spec import AttentionPresetOptions
-from relu_nmt.config import flag_of, group, like, option, settings, shown
+from relu_nmt.config import group, like, option, settings, shown
 from relu_nmt.config.fields import options_of
-from relu_nmt.config.files import READ
-from relu_nmt.config.shared import BatchingConfig, CommonOptions
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.config import (
     TransformerOptions,
-    arch_option,
     attention_option,
     depth_option,
     probability_option,
     size_option,
     width_option,
 )
-from relu_nmt.training.config import OptimizerConfig, TrainerConfig
-from relu_nmt.training.schedules import ScheduleConfig
 from relu_nmt.vision import vision_blocks, vision_models
-from relu_nmt.vision.architectures import architectures
-from relu_nmt.vision.data_config import IMAGES, RECIPES
-
-_share = partial(option, above=0, most=1, metavar="P")
-
 
 SIDES = "expected one number, or height and width, as 16x8"
 
@@ -52,68 +41,62 @@ def shown_sides(sides: int | str | Sequence[int]) -> str:
 sides_option = partial(
     size_option, most=100_000, parse=_parsed_sides, show=shown_sides, metavar="N|YxX"
 )
-"""Declares pixels a side, or height and width."""
+"""Declare an option of pixels a side, or of height and width."""
 
 
 def check_sides(config: Any, name: str) -> None:
-    """Raise a ConfigError if a field of settings has more numbers than height and width."""
+    """Raise a ConfigError if a field of settings has more than two numbers."""
     value = getattr(config, name)
     if value is not None and len(value) > 2:
         raise ConfigError(f"{options_of(type(config))[name].with_value(value)}: {SIDES}")
 
 
-LARGEST_PADDED = 96
-"""Up to this image size ``--train-crop auto`` pads and crops; above it crops and resizes."""
-CROSS_ENTROPY = "cross_entropy"
-IMAGENET_MEAN = (0.485, 0.456, 0.406)
-IMAGENET_STD = (0.229, 0.224, 0.225)
+_vit, _xcit, _swin = ("family", "vit"), ("family", "xcit"), ("family", "swin")
 _alike = ("family", "vit", "xcit")  # families whose blocks all have one shape
 _staged = ("family", "swin", "cvt")  # families whose blocks come in stages
 
 
 @settings
 class ViTOptions:
-    """What ViT has besides what all families have."""
+    """The options of ViT alone."""
 
     big_vision: bool = option(
         False,
         "Big Vision's ViT: no position for the class token, and its initial weights",
-        needs=("family", "vit"),
+        needs=_vit,
     )
-    tanh_layer: bool = option(
-        False, "a linear map and tanh before the classifier", needs=("family", "vit")
-    )
+    tanh_layer: bool = option(False, "a linear map and tanh before the classifier", needs=_vit)
     head_bias: float = option(
         0.0,
         "initial bias of the classifier, such as -6.9 for a sigmoid loss over 1,000 classes",
-        needs=("family", "vit"),
+        needs=_vit,
         metavar="F",
     )
 
 
 @settings
 class XCiTOptions:
-    """What XCiT has besides what all families have."""
+    """The options of XCiT alone."""
 
     local_patch_interaction: bool = option(
-        True, "convolutions over the grid of patches in every block", needs=("family", "xcit")
+        True, "convolutions over the grid of patches in every block", needs=_xcit
     )
     conv_activation: str = option(
         "gelu",
         "activation between the convolutions, those of the patches included",
         choices=("gelu", "relu"),
-        needs=("family", "xcit"),
+        needs=_xcit,
     )
     class_layers: int = depth_option(
-        2, "blocks of attention from the class token to the patches", needs=("family", "xcit")
+        2, "class layers: blocks of attention from the class token to the patches", needs=_xcit
     )
     class_attention: str = attention_option(
-        "softmax", "attention of those: NAME or NAME:option=value,...", needs=("family", "xcit")
+        "softmax", "attention of the class layers: NAME or NAME:option=value,...", needs=_xcit
     )
     class_layers_norm_patches: bool = option(
         True,
-        "norm the patches, too, between the attention and the FFN of those blocks",
-        needs=("family", "xcit"),
+        "norm the patches, too, between the attention and the FFN of the class layers",
+        needs=_xcit,
     )
 
 
@@ -122,7 +105,7 @@ class StageOptions:
     """The stages of Swin and CvT; the defaults are those of Swin-T.
 
     Raises:
-        ConfigError: there are not as many of the one as of the other.
+        ConfigError: the two lists have different lengths.
     """
 
     stage_layers: tuple[int, ...] = depth_option(
@@ -135,7 +118,7 @@ class StageOptions:
         metavar="N,N",
     )
     window_size: int = size_option(
-        7, "patches a side of the windows that attention stays inside", needs=("family", "swin")
+        7, "patches a side of the windows that attention stays inside", needs=_swin
     )
 
     def check(self) -> None:
@@ -167,10 +150,10 @@ class VisionTransformerConfig(TransformerOptions):
         metavar="NAME",
     )
     block: str = option(
-        "transformer", "the blocks", choices=vision_blocks, needs=("family", "vit"), metavar="NAME"
+        "transformer", "the blocks", choices=vision_blocks, needs=_vit, metavar="NAME"
     )
     image_size: tuple[int, ...] = sides_option(
-        (224,), "images are brought to this many pixels a side; or height and width: 192x256"
+        (224,), "resize images to this many pixels a side; or height and width: 192x256"
     )
     patch_size: tuple[int, ...] = sides_option(
         (16,),
@@ -185,15 +168,14 @@ class VisionTransformerConfig(TransformerOptions):
     )
     pooling: str = option(
         "class",
-        "what the classifier reads: class, an extra token; mean, the mean of the patches",
+        "input of the classifier: class, an extra token; mean, the mean of the patches",
         choices=("class", "mean"),
-        needs=("family", "vit"),
+        needs=_vit,
     )
     drop_path: float = probability_option(
         0.0,
         "stochastic depth: probability that an image skips a sublayer of the last block; it grows "
-        "linearly from 0 in the first one (XCiT: the same in all; CvT: in the "
-        "last stage)",
+        "linearly from 0 in the first one (XCiT: the same in all; CvT: only in the last stage)",
     )
     layer_scale: float = option(
         0.0,
@@ -209,6 +191,7 @@ class VisionTransformerConfig(TransformerOptions):
         """Compare the sizes with each other."""
         check_sides(self, "image_size")
         check_sides(self, "patch_size")
+        # All heads together are as wide as the model, or as its first stage.
         if self.family in _alike[1:] and self.embed_dim % self.heads:
             raise ConfigError(
                 f"--embed-dim {self.embed_dim} must be a multiple of --heads {self.heads}"
@@ -219,7 +202,9 @@ class VisionTransformerConfig(TransformerOptions):
                 f"{shown(self.stages.stage_heads)}"
             )
         if self.ffn_dim < 1:
-            raise ConfigError(f"--ffn-ratio {self.ffn_ratio:g}: leaves no inner width")
+            raise ConfigError(
+                f"--ffn-ratio {self.ffn_ratio:g}: the FFN has no inner width; enlarge it"
+            )
 
     @property
     def ffn_dim(self) -> int:
@@ -259,195 +244,137 @@ class VisionTransformerConfig(TransformerOptions):
         return self.patch_size[0], self.patch_size[-1]
 
 
-@settings
-class PreprocessingConfig:
-    """From a picture to the numbers that the model sees; training adds random changes.
+ENDINGS = re.compile(
+    r"(?P<shape>.+?)(_(patch|p)(?P<patch_size>\d+(x\d+)?))?(_window(?P<window_size>\d+))?"
+    r"(_(?P<image_size>\d+(x\d+)?))?"
+)
+NAMED_SETTINGS = {
+    "vit": {"patch_size", "image_size"},
+    "xcit": {"patch_size", "image_size"},
+    "swin": {"patch_size", "window_size", "image_size"},
+    "cvt": {"image_size"},
+}
+"""The settings that the end of a name can give, by family."""
 
-    Raises:
-        ConfigError: a value out of range.
+
+class Architectures(Mapping[str, dict[str, Any]]):
+    """The settings of each named shape that differ from the defaults.
+
+    As in timm, a name may continue with sizes: ``vit_small_patch32_384`` (or ``_p32_384``) is
+    ``vit_small`` with patches of 32 pixels a side and images of 384. ``_patch16x8`` means 16 rows
+    of 8 pixels, and ``_192x256`` 192 rows of 256. Iteration gives only the names without sizes.
+
+    Args:
+        shapes: the settings by names without sizes.
+
+    Example:
+        >>> architectures["vit_tiny_patch4_32"]
+        {'embed_dim': 192, 'layers': 12, 'heads': 3, 'patch_size': 4, 'image_size': 32}
     """
 
-    train_crop: str = option(
-        "auto",
-        "random crop in training: padded, after adding --crop-padding; resized, a part of random "
-        f"size and shape; none; auto is padded up to --image-size {LARGEST_PADDED}, then resized",
-        choices=("auto", "padded", "resized", "none"),
-    )
-    crop_padding: int = option(
-        4,
-        "black pixels that the padded crop adds a side",
-        least=0,
-        needs=("train_crop", "auto", "padded"),
-        metavar="N",
-    )
-    crop_min_area: float = _share(
-        0.08,
-        "smallest share of the picture in a resized crop",
-        needs=("train_crop", "auto", "resized"),
-    )
-    flip: bool = option(True, "mirror half of the training images")
-    eval_crop_ratio: float | None = _share(
-        None,
-        "share of a side that the centre crop of validation keeps "
-        "(default: 0.875 where training crops are resized, otherwise 1)",
-    )
-    pixel_mean: tuple[float, ...] = option(
-        IMAGENET_MEAN,
-        "subtracted from red, green and blue (each from 0 to 1)",
-        metavar="R,G,B",
-    )
-    pixel_std: tuple[float, ...] = option(
-        IMAGENET_STD,
-        "what red, green and blue are divided by afterwards",
-        above=0,
-        metavar="R,G,B",
-    )
+    def __init__(self, shapes: Mapping[str, dict[str, Any]]) -> None:
+        self._shapes = shapes
 
-    def check(self) -> None:
-        """See that there is a number for each colour."""
-        for name in ("pixel_mean", "pixel_std"):
-            value = getattr(self, name)
-            if len(value) != 3:
-                raise ConfigError(
-                    f"{flag_of(name)} {shown(value)}: expected three numbers, as 0.5,0.5,0.5"
-                )
+    def __getitem__(self, name: str) -> dict[str, Any]:
+        if name in self._shapes:
+            return self._shapes[name]
+        # Split the name into a shape and sizes, and refuse sizes that its family does not have.
+        found = ENDINGS.fullmatch(name)
+        if found is None:
+            raise KeyError(name)
+        shape = self._shapes[found["shape"]]
+        given = {key: text for key, text in found.groupdict().items() if text and key != "shape"}
+        if given.keys() - NAMED_SETTINGS[shape.get("family", "vit")]:
+            raise KeyError(name)
+        # Read each size: one number, or a pair.
+        numbers = {key: tuple(map(int, text.split("x"))) for key, text in given.items()}
+        return {**shape, **{key: n if len(n) > 1 else n[0] for key, n in numbers.items()}}
 
-    def crop_of(self, image_size: int) -> str:
-        """Return the kind of training crop: ``padded``, ``resized`` or ``none``.
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._shapes)
 
-        Args:
-            image_size: the longer side, in pixels.
-        """
-        if self.train_crop != "auto":
-            return self.train_crop
-        return "padded" if image_size <= LARGEST_PADDED else "resized"
-
-    def check_fits(self, image_size: int, preset: Mapping[str, Any]) -> None:
-        """Raise a ConfigError if the crop that ``auto`` stands for does not use what is set.
-
-        Args:
-            image_size: the longer side, in pixels.
-            preset: what the recipe sets, which counts for other sizes, too.
-        """
-        crop = self.crop_of(image_size)
-        for needed, name in (("padded", "crop_padding"), ("resized", "crop_min_area")):
-            entry, value = options_of(PreprocessingConfig)[name], getattr(self, name)
-            if crop != needed and value not in (entry.default, preset.get(name)):
-                raise ConfigError(
-                    f"{entry.with_value(value)} does nothing at --image-size {image_size}, where "
-                    f"--train-crop auto is {crop}; it needs --train-crop {needed}"
-                )
-
-    def eval_ratio_of(self, image_size: int) -> float:
-        """Return the share of a side that the centre crop of validation keeps."""
-        if self.eval_crop_ratio is not None:
-            return self.eval_crop_ratio
-        return 0.875 if self.crop_of(image_size) == "resized" else 1.0
+    def __len__(self) -> int:
+        return len(self._shapes)
 
 
-@settings
-class ImageTaskOptions:
-    """What is learnt from which images.
-
-    Raises:
-        ConfigError: a value out of range.
-    """
-
-    arch: str = arch_option(
-        "vit_ti",
-        architectures,
-        "vit_ti, vit_s, vit_b, vit_l (deit_ti, deit_s, deit_b are the same), "
-        "vit_small_bigvision_i1k and others (docs/reference/vision.md), xcit_nano_12, "
-        "xcit_tiny_12, xcit_small_12, swin_tiny, swin_small, swin_base, cvt_13; also as "
-        "vit_small_patch16_224",
-    )
-    attention_preset: str = like(AttentionPresetOptions, "attention_preset", "none")
-    recipe: str = option(
-        "none",
-        f"settings of a published training: {', '.join(RECIPES)}; flags go before it",
-        presets=RECIPES,
-        metavar="NAME",
-    )
-    criterion: str = option(
-        CROSS_ENTROPY,
-        "loss per image: over all classes together, or of a sigmoid for each",
-        choices=(CROSS_ENTROPY, "sigmoid_cross_entropy"),
-    )
-    init: str | None = option(
-        None,
-        "start from the public weights in a file that timm (or the model's authors) made: "
-        ".safetensors, or tensors of torch.save; a head for other classes starts anew",
-        files=READ,
-    )
-    label_smoothing: float = probability_option(
-        0.0, "probability taken from the right class and spread over all; in training"
-    )
-    valid_data: str | None = option(
-        None,
-        "folders or zip files to validate on, with commas; the first set decides which checkpoint "
-        "is the best (default: val, valid, validation or test in DATA, where train is beside it)",
-        needs=("disable_validation", False),
-        metavar="PATHS",
-        files=replace(IMAGES, separator=","),
-    )
-    valid_fraction: float = probability_option(
-        0.0,
-        "hold out this share of each class of the training images as the first validation set",
-        needs=("disable_validation", False),
-    )
-    skip_damaged_images: bool = option(
-        False,
-        "go on without images that cannot be decoded, each named; in training the next image "
-        "takes the place of one",
-    )
-    batch_size: int = like(CommonOptions, "batch_size", 128, "images of a batch, per process")
-    batch_size_valid: int | None = like(BatchingConfig, "batch_size_valid", None)
+def _vit_shape(embed_dim: int, layers: int, heads: int) -> dict[str, Any]:
+    return {"embed_dim": embed_dim, "layers": layers, "heads": heads}
 
 
-@settings
-class VisionOptimizerConfig(OptimizerConfig):
-    """The optimiser's settings with the defaults of DeiT.
+_VIT = {
+    "vit_tiny": _vit_shape(192, 12, 3),
+    "vit_small": _vit_shape(384, 12, 6),
+    "vit_base": _vit_shape(768, 12, 12),
+    "vit_large": _vit_shape(1024, 24, 16),
+}
+# DeiT without its distillation token is ViT trained by another recipe, so the names are synonyms.
+_DEIT = {f"deit_{size}": _VIT[f"vit_{size}"] for size in ("tiny", "small", "base")}
+_SHORT = {
+    f"{family}_{short}": shapes[f"{family}_{size}"]
+    for family, shapes in (("vit", _VIT), ("deit", _DEIT))
+    for short, size in (("ti", "tiny"), ("s", "small"), ("b", "base"), ("l", "large"))
+    if f"{family}_{size}" in shapes
+}
 
-    Biases, norms, the class token and positions are exempt from the weight decay.
-    """
-
-    adam_betas: tuple[float, ...] = like(OptimizerConfig, "adam_betas", (0.9, 0.999))
-    weight_decay: float = like(OptimizerConfig, "weight_decay", 0.05)
-
-
-@settings
-class VisionScheduleConfig(ScheduleConfig):
-    """The schedule's settings with the defaults of vision transformers."""
-
-    lr: tuple[float, ...] = like(ScheduleConfig, "lr", (1e-3,))
-    lr_scheduler: str = like(ScheduleConfig, "lr_scheduler", "cosine")
-    lr_period_updates: float = like(
-        ScheduleConfig,
-        "lr_period_updates",
-        -1.0,
-        "updates of the first period; negative: up to the end of --max-epoch or --max-update, "
-        "whichever is first",
-    )
-    warmup_epochs: float = option(
-        0.0,
-        "epochs of linear warm-up, instead of updates",
-        least=0,
-        needs=("warmup_updates", None),
-        metavar="N",
-    )
-    lr_batch_size: int = option(
-        0,
-        "--lr, --min-lr and --warmup-init-lr (--end-learning-rate) are for updates of so many "
-        "images; they are multiplied by how many times as many an update really has, over all "
-        "processes; 0: they are as given",
-        least=0,
-        metavar="N",
-    )
+# Big Vision's form of ViT.
+_BIG_VISION = {"big_vision": True, "feed_forward": "gelu-tanh"}
+_BIG_VISION_FORMS = {  # the settings of its ImageNet-1k and ImageNet-21k trainings
+    "bigvision_i1k": {**_BIG_VISION, "tanh_layer": True, "head_bias": -6.9},
+    "bigvision_i21k": {**_BIG_VISION, "pooling": "mean", "head_bias": -10.0},
+}
+_BIG_VISION_VIT = {
+    f"{name}_{form}": {**_VIT[name], **values}
+    for name in ("vit_small", "vit_base", "vit_large")
+    for form, values in _BIG_VISION_FORMS.items()
+}
 
 
-@settings
-class VisionTrainerConfig(TrainerConfig):
-    """The settings of the trainer with the defaults of vision transformers."""
+def _xcit_shape(embed_dim: int, layers: int, heads: int) -> dict[str, Any]:
+    return {
+        "family": "xcit",
+        "attention": "xca",
+        **_vit_shape(embed_dim, layers, heads),
+        "layer_scale": 1.0 if layers == 12 else 1e-5,
+    }
 
-    optimizer: VisionOptimizerConfig = group("optimiser", VisionOptimizerConfig)
-    schedule: VisionScheduleConfig = group("learning rate", VisionScheduleConfig)
+
+_XCIT = {
+    "xcit_nano_12": {**_xcit_shape(128, 12, 4), "class_layers_norm_patches": False},
+    "xcit_tiny_12": _xcit_shape(192, 12, 4),
+    "xcit_tiny_24": _xcit_shape(192, 24, 4),
+    "xcit_small_12": _xcit_shape(384, 12, 8),
+    "xcit_small_24": _xcit_shape(384, 24, 8),
+    "xcit_medium_24": _xcit_shape(512, 24, 8),
+    "xcit_large_24": _xcit_shape(768, 24, 16),
+}
+
+
+def _swin_shape(embed_dim: int, layers: tuple[int, ...], drop_path: float) -> dict[str, Any]:
+    heads = embed_dim // 32
+    return {
+        "family": "swin",
+        "patch_size": 4,
+        "embed_dim": embed_dim,
+        "stage_layers": layers,
+        "stage_heads": (heads, 2 * heads, 4 * heads, 8 * heads),
+        "drop_path": drop_path,
+    }
+
+
+_SWIN = {
+    "swin_tiny": _swin_shape(96, (2, 2, 6, 2), 0.2),
+    "swin_small": _swin_shape(96, (2, 2, 18, 2), 0.3),
+    "swin_base": _swin_shape(128, (2, 2, 18, 2), 0.5),
+}
+_CVT = {
+    "cvt_13": {
+        "family": "cvt",
+        "embed_dim": 64,
+        "stage_layers": (1, 2, 10),
+        "stage_heads": (1, 3, 6),
+        "feed_forward": "quick-gelu",
+        "drop_path": 0.1,
+    }
+}
+architectures = Architectures(_SHORT | _VIT | _DEIT | _BIG_VISION_VIT | _XCIT | _SWIN | _CVT)
+"""The ``--arch`` presets, by name."""

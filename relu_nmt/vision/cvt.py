@@ -1,4 +1,7 @@
-"""CvT: convolutions before the projections of attention, and between stages of smaller maps."""
+"""CvT: convolutions before the projections of attention, and between stages.
+
+The blocks are those of Swin, with another attention.
+"""
 
 from collections.abc import Collection, Sequence
 
@@ -13,41 +16,37 @@ from relu_nmt.modules.multihead import MultiheadAttention
 from relu_nmt.modules.transformer_layer import run_layer
 from relu_nmt.vision import vision_models
 from relu_nmt.vision.base import (
+    BatchNorm,
     EncodedImages,
     Grid,
     VisionModel,
     VisionOutput,
     exempt_from_decay,
+    growing,
     initialize,
     map_of,
 )
-from relu_nmt.vision.blocks import BatchNorm, growing
 from relu_nmt.vision.config import VisionTransformerConfig, shown_sides
-from relu_nmt.vision.stages import build_stages, stage_attention, stage_norm
+from relu_nmt.vision.swin import build_stages, stage_attention, stage_norm
 
 FIRST_EMBEDDING = (7, 4, 2)
 """Width, stride and padding of the convolution before the first stage, in pixels."""
 NEXT_EMBEDDING = (3, 2, 1)
 SMALLEST_IMAGE = 3
-"""Pixels a side, for the first convolution to find a place."""
+"""Pixels a side that the first convolution needs."""
 KEY_STRIDE = 2
 
 
 class ConvolutionalAttention(MultiheadAttention):
     """Self-attention whose queries, keys and values each come from a convolution of their own.
 
-    It is depth-wise, 3 x 3, and followed by batch normalisation and a linear map. That of keys and
-    values skips every second row and column, so that they are fewer than the queries. Class tokens,
-    in front, go to the linear maps at once. Scores are divided by the square root of the model's
-    width D, not of a head's.
-
-    Args:
-        config: the model's settings.
-        stage: number of the stage, from 0.
-        layer: number of the block in the model, from 0.
+    Each convolution is depth-wise, 3 x 3, and followed by batch normalisation and a linear map.
+    Keys and values use stride 2, so they are a quarter of the queries. Class tokens, in front, go
+    straight to the linear maps. Scores are divided by the square root of the width D, not of the
+    width of a head.
 
     Raises:
-        ConfigError: the attention wants as many keys as queries.
+        ConfigError: the attention needs as many keys as queries.
 
     Reference: Wu et al. 2021, "CvT: Introducing convolutions to vision transformers", section 3.2;
     the divisor of the scores is that of its public code.
@@ -60,7 +59,7 @@ class ConvolutionalAttention(MultiheadAttention):
             kinds = ((name, attentions.get(name).capabilities) for name in attentions.names())
             fitting = ", ".join(name for name, kind in kinds if kind.cross or kind.fewer_keys)
             raise ConfigError(
-                f"--attention {config.attention}: it wants as many keys as queries, but in CvT "
+                f"--attention {config.attention}: it needs as many keys as queries, but in CvT "
                 f"they are a quarter; choose one of {fitting}"
             )
         super().__init__(dim, attention)
@@ -76,17 +75,18 @@ class ConvolutionalAttention(MultiheadAttention):
             x: the states; the last height * width are the patches.
             grid: of the patches.
         """
-        first, patches = x.tensor_split([x.size(1) - grid.num_patches], dim=1)
-        image = patches.transpose(1, 2).unflatten(2, grid)
+        # Split off the class tokens, and lay out the patches as a map [B, D, height, width].
+        first = x[:, : x.size(1) - grid.num_patches]
+        image = map_of(x, grid)
 
         def heads(convolution: nn.Module, linear: nn.Module) -> Tensor:
-            tokens = convolution(image).flatten(2).transpose(1, 2)
-            return self.split(linear(torch.cat([first, tokens], dim=1)))
+            tokens = convolution(image).flatten(2).transpose(1, 2)  # [B, N or N / 4, D]
+            return self.split(linear(torch.cat([first, tokens], dim=1)))  # [B, H, N', d]
 
         q = self.attention.map_queries(heads(self.q_convolution, self.q))
         k = self.attention.map_keys(heads(self.k_convolution, self.k))
         v = heads(self.v_convolution, self.v)
-        # The mechanism divides by the root of a head's width, D / H.
+        # The mechanism divides by the root of D / H; divide by the root of H, too.
         q = q * self.num_heads**-0.5
         visibility = Visibility(q.size(2), k.size(2), device=x.device)
         return self.finish(self.attend(q, k, v, visibility), x)
@@ -100,11 +100,7 @@ def depth_wise(dim: int, stride: int) -> nn.Sequential:
 
 
 class ConvolutionalEmbedding(nn.Module):
-    """A convolution with a stride, and a norm of the tokens that it gives.
-
-    Args:
-        config: the model's settings.
-        stage: number of the stage that it leads to, from 0.
+    """A strided convolution, and a norm of the tokens; the stage with index ``stage`` follows.
 
     Reference: Wu et al. 2021, "CvT", section 3.1.
     """
@@ -118,7 +114,7 @@ class ConvolutionalEmbedding(nn.Module):
 
     def forward(self, image: Tensor) -> tuple[Tensor, Grid]:
         """Map [B, C, Y, X] to tokens [B, N, D], row by row, and their grid."""
-        made = self.convolution(image)
+        made = self.convolution(image)  # [B, D, height, width]
         return self.norm(made.flatten(2).transpose(1, 2)), Grid(made.size(2), made.size(3))
 
 
@@ -126,16 +122,9 @@ class ConvolutionalEmbedding(nn.Module):
 class ConvolutionalTransformer(VisionModel):
     """Stages of blocks with convolutional projections, without positions.
 
-    The class token comes in front of the patches of the last stage; only there blocks are skipped
-    by stochastic depth, the more the later. The convolutions pad the image themselves, so that it
-    may have any size of 3 pixels or more.
-
-    Args:
-        config: shape and attention.
-        num_classes: C.
-
-    Raises:
-        ConfigError: the attention cannot work with these settings.
+    The last stage has a class token in front of its patches. Stochastic depth acts only there, at
+    a rate that grows with the block. The convolutions pad the image, so it may have any size of 3
+    pixels or more.
 
     Example:
         >>> config = VisionTransformerConfig.of(
@@ -151,9 +140,11 @@ class ConvolutionalTransformer(VisionModel):
     def __init__(self, config: VisionTransformerConfig, num_classes: int) -> None:
         super().__init__(config)
         _check_size(config.image_size)
+        # Count the tokens of the first stage.
         width, stride, padding = FIRST_EMBEDDING
         height, breadth = ((n + 2 * padding - width) // stride + 1 for n in config.image_sides)
         self.num_tokens = height * breadth
+        # Before each stage, embed the image or the map of the stage before.
         layers, dim = config.stages.stage_layers, config.stage_dims[-1]
         self.embeddings = nn.ModuleList(
             ConvolutionalEmbedding(config, stage) for stage in range(len(layers))
@@ -162,6 +153,7 @@ class ConvolutionalTransformer(VisionModel):
         rates = [growing(config.drop_path, index, layers[-1]) for index in range(layers[-1])]
         rates = [0.0] * sum(layers[:-1]) + rates
         self.stages = build_stages(config, ConvolutionalAttention, rates)
+        # Classify the class token.
         self.class_token = nn.Parameter(torch.empty(1, 1, dim))
         self.norm = stage_norm(config, dim)
         self.head = nn.Linear(dim, num_classes)
@@ -182,13 +174,17 @@ class ConvolutionalTransformer(VisionModel):
         Raises:
             ConfigError: the images are too small.
         """
+        # Each stage embeds the map [B, C, height, width] of the stage before.
         _check_size(images.shape[2:])
         image, intermediate, class_tokens, layer = images, {}, {}, 0
         for embedding, stage in zip(self.embeddings, self.stages, strict=True):
-            x, grid = embedding(image)
+            x, grid = embedding(image)  # [B, N, D]
             if stage is self.stages[-1]:
-                x = torch.cat([self.class_token.expand(x.size(0), -1, -1), x], dim=1)
+                x = torch.cat(
+                    [self.class_token.expand(x.size(0), -1, -1), x], dim=1
+                )  # [B, 1 + N, D]
             x = self.dropout(x)
+            # Each token attends to all keys, a quarter of the tokens.
             for block in stage:
                 x = run_layer(block, (x, grid), self.config.checkpoint_activations)
                 if layer in blocks:
@@ -201,6 +197,6 @@ class ConvolutionalTransformer(VisionModel):
 
 
 def _check_size(sides: Sequence[int]) -> None:
-    """Raise a ConfigError for images of so many pixels a side if they are too small."""
+    """Raise a ConfigError if images with these sides, in pixels, are too small."""
     if min(sides) < SMALLEST_IMAGE:
-        raise ConfigError(f"--image-size {shown_sides(sides)}: CvT wants {SMALLEST_IMAGE} or more")
+        raise ConfigError(f"--image-size {shown_sides(sides)}: CvT needs {SMALLEST_IMAGE} or more")

@@ -1,4 +1,4 @@
-"""Where images are stored, and reading one of them."""
+"""Image files: trees of them in folders and zip files, and decoding one."""
 
 import functools
 import heapq
@@ -24,20 +24,11 @@ if TYPE_CHECKING:
 
 UTF8_FLAG, ENCRYPTED_FLAG = 0x800, 0x1
 MOST_BYTES = 1 << 28
-"""Of an image file in an archive, where a few bytes may stand for very many."""
-
-
-def _is_in(place: str, folder: str) -> bool:
-    """Say whether a real path is that of a folder, or lies in it."""
-    return os.path.commonpath([place, folder]) == folder
+"""The largest image file in an archive, in bytes; a few bytes may unpack to very many."""
 
 
 class ImageStore(Protocol):
-    """A folder or file of many images.
-
-    Args:
-        origin: its path.
-    """
+    """A folder or file of many images, at the path ``origin``."""
 
     origin: Path
 
@@ -45,17 +36,17 @@ class ImageStore(Protocol):
         """Decode one image to 8-bit red, green and blue; called from several threads.
 
         Args:
-            path: which one: its path in the store, or its row.
+            path: path of the image in the store, or its row.
 
         Raises:
-            DataError: it cannot be decoded; names the file.
+            DataError: the image cannot be decoded.
         """
 
 
 def is_hidden(path: str) -> bool:
-    """Say whether a path is a hidden file or lies in a hidden folder."""
-    # macOS puts "._1.jpg" beside 1.jpg into zip files, or all of them into __MACOSX; Jupyter
-    # copies into hidden folders.
+    """Return True for a hidden file and for a path in a hidden folder."""
+    # In zip files, macOS puts "._1.jpg" next to 1.jpg or into __MACOSX. Jupyter copies files to
+    # hidden folders.
     whole = f"/{path}/"
     return "/." in whole or "/__MACOSX/" in whole
 
@@ -66,7 +57,7 @@ def composed(name: str) -> str:
 
 
 def spelled(name: str) -> str:
-    """Return a name in quotes, with its form and code points if these may not show."""
+    """Return a name in quotes; if it is not ASCII, with its Unicode form and code points."""
     if name.isascii():
         return f"'{name}'"
     form = next((f for f in ("NFC", "NFD") if unicodedata.is_normalized(f, name)), "mixed forms")
@@ -81,7 +72,7 @@ def composed_names(names: Sequence[str], origin: object) -> tuple[str, ...]:
         origin: the file or folder, for the message.
 
     Raises:
-        DataError: two of them become equal.
+        DataError: two names become equal.
     """
     first: dict[str, str] = {}
     for name in names:
@@ -94,20 +85,20 @@ def composed_names(names: Sequence[str], origin: object) -> tuple[str, ...]:
 
 
 class FileTree:
-    """The files below a folder, whose links are followed, or in a zip file.
+    """The files below a folder, or in a zip file, which is never unpacked to the disk.
 
-    A link that points upwards is not followed, and of several links to a folder only the first.
+    Links to folders are followed, except links that point upwards. If several links point to one
+    folder, only the first is followed.
 
     Args:
-        origin: the folder or zip file. Nothing is ever unpacked to the disk.
-        parts: names of folders that may show files which another part has, too.
+        origin: the folder or zip file.
+        parts: names of folders that may link to the same files as another part.
 
     Attributes:
-        not_entered: the folders that :meth:`paths` has left out, and why.
+        not_entered: the folders that :meth:`paths` skipped, with reasons.
 
     Raises:
-        DataError: it is no zip file, or one of its entries is a link, leads out of it or is
-            encrypted.
+        DataError: the file is no zip file, or an entry is a link, leads out of it or is encrypted.
     """
 
     def __init__(self, origin: Path, parts: Sequence[str] = ()) -> None:
@@ -120,9 +111,9 @@ class FileTree:
             return
         try:
             self._zip = zipfile.ZipFile(origin)
-        except Exception as error:  # the errors of damaged ones are of many kinds
+        except Exception as error:  # damaged zip files raise errors of many kinds
             raise DataError(f"{origin}: cannot be read as a zip file ({error})") from error
-        # As when it is unpacked, the last entry of a path counts.
+        # If entries share a path, the last one counts, as in unpacking.
         self._entries = {self._path_of(entry): entry for entry in self._zip.infolist()}
         self._entries.pop("./", None)
 
@@ -130,19 +121,18 @@ class FileTree:
         """Return the path of an entry, without ``./`` and ``//``; a folder's ends with ``/``.
 
         Raises:
-            DataError: it leads out of the archive, or cannot be read.
+            DataError: the path leads out of the archive, or the entry cannot be read.
         """
+        # Decode the name.
         name = entry.filename
-        if not entry.flag_bits & UTF8_FLAG:  # the Finder of macOS writes UTF-8 and does not say so
+        if not entry.flag_bits & UTF8_FLAG:  # the Finder of macOS writes UTF-8 without the flag
             with suppress(UnicodeError):
                 name = name.encode("cp437").decode()
+        # Refuse entries that are unsafe or cannot be read.
         path, size = PurePosixPath(name), entry.file_size
         leads_out = path.is_absolute() or ".." in path.parts or "\\" in name
-        if (
-            leads_out
-            or not (path.parts or entry.is_dir())
-            or stat.S_ISLNK(entry.external_attr >> 16)
-        ):
+        is_empty, is_link = not path.parts, stat.S_ISLNK(entry.external_attr >> 16)
+        if leads_out or (is_empty and not entry.is_dir()) or is_link:
             raise DataError(
                 f"{self.origin}: its entry '{name}' is a link or leads out of it; this is no "
                 "archive of images, or a damaged one"
@@ -157,20 +147,20 @@ class FileTree:
         return f"{path}/" if entry.is_dir() else str(path)
 
     def paths(self) -> Iterator[str]:
-        """Give the path of each file in the tree, with ``/`` between its parts, in any order.
+        """Yield the path of each file in the tree, with ``/`` between its parts, in any order.
 
-        Those of folders end with ``/``; a zip file need not have any.
+        Paths of folders end with ``/``; a zip file may lack them.
         """
         yield from self._entries if self._zip is not None else self._walk()
 
     def _walk(self) -> Iterator[str]:
-        """Walk through the folder: real folders first, then those behind links, by their paths."""
+        """Walk through the folder: real folders first, then linked folders in order of paths."""
         top = os.path.realpath(self.origin)
         folders, links = [("", top)], list[tuple[str, str]]()
         entered = set()
         while folders or links:
             path, real = folders.pop() if folders else heapq.heappop(links)
-            # Links to a folder in another part, or from a visible folder to a hidden one, count.
+            # Enter a folder once for each part, and once as visible and as hidden.
             part = next((name for name in path.split("/")[::-1] if name in self._parts), "")
             if (part, is_hidden(path), real) in entered:
                 self.not_entered.append(f"{path} (a link to what is there already)")
@@ -183,20 +173,21 @@ class FileTree:
             except PermissionError:
                 self.not_entered.append(f"{path} (permission denied)")
                 continue
+            # Yield files, and queue folders and links to folders.
             for entry in entries:
-                below = f"{path}{entry.name}"
+                below, target = f"{path}{entry.name}", os.path.realpath(entry.path)
                 self._has_links |= entry.is_symlink()
                 if not entry.is_dir():
                     yield below
                 elif not entry.is_symlink():
                     folders.append((f"{below}/", os.path.join(real, entry.name)))
-                elif any(_is_in(place, os.path.realpath(entry.path)) for place in (real, top)):
+                elif any(os.path.commonpath([at, target]) == target for at in (real, top)):
                     self.not_entered.append(f"{below}/ (a link that points upwards)")
                 else:
-                    heapq.heappush(links, (f"{below}/", os.path.realpath(entry.path)))
+                    heapq.heappush(links, (f"{below}/", target))
 
     def distinct(self, paths: Sequence[str]) -> list[str]:
-        """Return the paths in order, without links to files that are among them already."""
+        """Return the paths in order, without links to other files of ``paths``."""
         if not self._has_links:
             return list(paths)
         by_file: dict[str, str] = {}
@@ -208,7 +199,7 @@ class FileTree:
         """Return a file's bytes; called from several threads.
 
         Raises:
-            OSError: there is no such file, or it is a pipe or device.
+            OSError: the file is missing, or a pipe or device.
         """
         if self._zip is not None:
             return self._zip.read(self._entries[path])
@@ -223,14 +214,10 @@ class FileTree:
 
 
 def read_image(path: str | os.PathLike[str], upright: bool = True) -> "Image":
-    """Decode an image file to 8-bit red, green and blue.
-
-    Args:
-        path: the file.
-        upright: see :func:`to_rgb`.
+    """Decode an image file to 8-bit red, green and blue; for ``upright`` see :func:`to_rgb`.
 
     Raises:
-        DataError: there is none, or it cannot be decoded.
+        DataError: the file is missing, or cannot be decoded.
         MissingExtraError: Pillow is not installed.
     """
     file = Path(path)
@@ -241,16 +228,16 @@ def read_image(path: str | os.PathLike[str], upright: bool = True) -> "Image":
     return decode_image(file.read_bytes, str(file), upright)
 
 
-def decode_image(read: Callable[[], bytes], what: str, upright: bool = True) -> "Image":
-    """Return the image in the bytes of a file, 8-bit red, green and blue.
+def decode_image(read: Callable[[], bytes], name: str, upright: bool = True) -> "Image":
+    """Decode the bytes of an image file to 8-bit red, green and blue.
 
     Args:
         read: returns the bytes.
-        what: names the file in the error.
+        name: of the file, for errors.
         upright: see :func:`to_rgb`.
 
     Raises:
-        DataError: it cannot be read or decoded, or has pixels of 32 bits.
+        DataError: the file cannot be read or decoded, or has pixels of 32 bits.
         MissingExtraError: Pillow is not installed.
     """
     pillow = import_pillow()
@@ -259,42 +246,48 @@ def decode_image(read: Callable[[], bytes], what: str, upright: bool = True) -> 
         if not data:
             raise ValueError("the file is empty")
         with pillow.open(io.BytesIO(data)) as image:
-            return to_rgb(image, what, upright)
+            return to_rgb(image, name, upright)
     except DataError:
         raise
     except Exception as error:  # Pillow's decoders and zlib raise errors of many kinds
-        [reason, *_] = str(error).splitlines() or [type(error).__name__]
-        if isinstance(error, pillow.UnidentifiedImageError):  # it names the bytes' address
+        reason = first_line(error)
+        if isinstance(error, pillow.UnidentifiedImageError):  # its text is a memory address
             reason = "the file is of no known image format"
         raise DataError(
-            f"{what}: cannot be read as an image ({reason}); repair or remove it"
+            f"{name}: cannot be read as an image ({reason}); repair or remove it"
         ) from error
 
 
-def to_rgb(image: "Image", what: str, upright: bool = True) -> "Image":
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's message, or the error's name if it has none."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def to_rgb(image: "Image", name: str, upright: bool = True) -> "Image":
     """Return an image as 8-bit red, green and blue; 16-bit greys are scaled.
 
     Args:
         image: of any mode.
-        what: names it in the error.
-        upright: turn it as its EXIF data say, which cameras write instead of turning the pixels.
+        name: of the image, for errors.
+        upright: rotate the image by its EXIF data, which cameras write instead of rotating pixels.
 
     Raises:
-        DataError: its pixels have 32 bits or signs, so that their range is not known.
+        DataError: the pixels have 32 bits or signs, so their range is unknown.
     """
     pillow, file_format = import_pillow(), image.format
     from PIL import ImageOps
 
+    # Convert images of 8 bits a channel.
     if upright:
         image = ImageOps.exif_transpose(image)
     if not image.mode.startswith(("I", "F")):
         if isinstance(image.info.get("transparency"), bytes):
-            image = image.convert("RGBA")  # Pillow warns of going from a palette to RGB at once
+            image = image.convert("RGBA")  # Pillow warns if it converts a palette to RGB directly
         return image.convert("RGB")
-    # Of PNG and PGM, mode I is 16 bits, too.
+    # Scale 16-bit greys. Mode I holds 32 bits, except in PNG and PGM files, where it holds 16 bits.
     if image.mode == "F" or (image.mode == "I" and file_format not in ("PNG", "PPM")):
         raise DataError(
-            f"{what}: 32-bit or signed pixels; expected 8 or 16 bits without sign; convert or "
+            f"{name}: 32-bit or signed pixels; expected 8 or 16 bits without sign; convert or "
             "remove it"
         )
     grey = np.asarray(image).astype(np.uint32)  # convert("RGB") would clip them
@@ -303,7 +296,7 @@ def to_rgb(image: "Image", what: str, upright: bool = True) -> "Image":
 
 @functools.cache
 def import_pillow() -> ModuleType:
-    """Return Pillow's module ``Image``; its warnings, which name no file, are left out.
+    """Return Pillow's module ``Image``, and silence its warnings, which name no file.
 
     Raises:
         MissingExtraError: Pillow is not installed.

@@ -1,13 +1,12 @@
-"""Images in one file of many: a NumPy archive of pixels, or a parquet table of image files.
+"""Images stored in one file: a NumPy archive of pixels, or parquet tables of image files.
 
-Both are read into memory when they are opened, a table as the compressed files that it holds.
+Both are read into memory when they are opened; a table keeps its image files compressed.
 """
 
 import json
 import re
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,27 +18,19 @@ from relu_nmt.vision.image_files import (
     composed,
     composed_names,
     decode_image,
+    first_line,
     import_pillow,
 )
 
 ARRAY_SUFFIX = ".npz"
 TABLE_SUFFIX = ".parquet"
 IMAGES = ("image", "img")
-LEAST_BOMB_BYTES, MOST_COMPRESSED = 1 << 28, 200
 LABELS = ("label", "labels", "fine_label", "class")
+LEAST_BOMB_BYTES, MOST_COMPRESSED = 1 << 28, 200
+"""An archive is refused if it unpacks to more bytes, and to more times its size."""
 
-
-@dataclass(frozen=True)
-class Rows:
-    """Images in rows, and the class of each.
-
-    Args:
-        store: whose images have the numbers of their rows.
-        labels: [N], numbers or names of classes.
-    """
-
-    store: ImageStore
-    labels: np.ndarray
+Rows = tuple[ImageStore, np.ndarray]
+"""A store whose images are read by row, and [N] the label of each row: a number or a name."""
 
 
 class PixelArray:
@@ -66,8 +57,8 @@ class FileColumn:
     """Image files as a column of a table.
 
     Args:
-        origin: the file, or the folder of several.
-        column: of bytes.
+        origin: the table, or the folder of several tables.
+        column: pyarrow column of bytes.
     """
 
     def __init__(self, origin: Path, column: Any) -> None:
@@ -80,35 +71,78 @@ class FileColumn:
 
 
 def is_table(source: Path) -> bool:
-    """Say whether this is a parquet file, or a folder that holds some."""
+    """Return True for a NumPy archive, a parquet file and a folder of parquet files."""
     if source.is_dir():
         return next(source.glob(f"*{TABLE_SUFFIX}"), None) is not None
-    return source.suffix == TABLE_SUFFIX
+    return source.suffix in (ARRAY_SUFFIX, TABLE_SUFFIX)
 
 
-def read_arrays(source: Path, parts: Sequence[str]) -> tuple[dict[str, Rows], Sequence[str]]:
-    """Return the images of a NumPy archive by the name of their part, and names of the classes.
+def open_table(source: Path, parts: Sequence[str]) -> tuple[dict[str, Rows], Sequence[str]]:
+    """Return the images of each part with labels that are int64 indices, and the class names.
+
+    A NumPy archive holds ``images`` and ``labels``, or ``train_images``, ``train_labels``,
+    ``val_images``, ... (also ``x_train``, ``y_train``, ...), and perhaps ``classes``, the names of
+    the numbered classes. Parquet files have columns ``image`` (or ``img``), the bytes of a file,
+    perhaps as field ``bytes`` of a struct, and ``label``. In a folder their names begin with that
+    of a part (``train-00000-of-00002.parquet``), as in data sets of Hugging Face.
 
     Args:
-        source: an archive of ``images`` and ``labels``, or ``train_images``, ``train_labels``,
-            ``val_images``, ... (or ``x_train``, ``y_train``, ...), and perhaps ``classes``, the
-            names of the numbered ones.
-        parts: what may stand for ``train`` there. Without any, the only part is called "".
+        source: the file or folder.
+        parts: possible names of parts; without parts, the only one is called "".
 
     Raises:
-        DataError: it cannot be read, or its arrays do not fit.
+        DataError: a file cannot be read, its arrays or columns do not fit, or labels are not those
+            of two classes or more.
+        MissingExtraError: pyarrow is not installed, which reads parquet files.
     """
+    read = _read_arrays if source.suffix == ARRAY_SUFFIX else _read_tables
+    rows, names = read(source, parts)
+    names = composed_names(names, source)
+    together = np.concatenate([labels for _, labels in rows.values()])
+    # Numbered classes: all that have names, or else the numbers that occur.
+    if together.dtype.kind in "iu":
+        used = np.unique(together)
+        if len(used) and (used[0] < 0 or (names and used[-1] >= len(names))):
+            wrong = used[0] if used[0] < 0 else used[-1]
+            raise DataError(f"{source}: the label {wrong} stands for no class")
+        known = np.arange(len(names)) if names else used
+        classes = tuple(names) or tuple(map(str, used.tolist()))
+    # Named classes, in alphabetical order.
+    else:
+        if not all(isinstance(label, str) for label in together):
+            raise DataError(f"{source}: labels must be whole numbers or names of classes")
+        known = np.array(sorted(set(map(composed, together))))
+        classes = tuple(known.tolist())
+    if len(classes) < 2:
+        raise DataError(f"{source}: only {len(classes)} class; two or more are needed")
+    # Replace each label by the index of its class.
+    found: dict[str, Rows] = {}
+    for part, (store, own) in rows.items():
+        labels = own if known.dtype.kind in "iu" else [composed(name) for name in own]
+        indices = np.searchsorted(known, np.asarray(labels, known.dtype)).astype(np.int64)
+        found[part] = store, indices
+    return found, classes
+
+
+def _read_arrays(source: Path, parts: Sequence[str]) -> tuple[dict[str, Rows], Sequence[str]]:
+    """Return the images of a NumPy archive by part, and the names of numbered classes."""
+    # Read all arrays, unless a few bytes unpack to very many.
     try:
-        _check_archive(source)
+        with zipfile.ZipFile(source) as entries:
+            whole = sum(entry.file_size for entry in entries.infolist())
+        if whole > max(LEAST_BOMB_BYTES, MOST_COMPRESSED * source.stat().st_size):
+            raise ValueError(f"{whole:,} bytes, compressed more than pictures can be")
         with np.load(source, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
     except Exception as error:  # NumPy's and zlib's errors are of many kinds
-        [reason, *_] = str(error).splitlines() or [type(error).__name__]
-        raise DataError(f"{source}: cannot be read as a NumPy archive ({reason})") from error
+        raise DataError(
+            f"{source}: cannot be read as a NumPy archive ({first_line(error)})"
+        ) from error
     for name, array in arrays.items():
-        # Of an entry that is no array, NumPy gives the bytes.
+        # NumPy returns the bytes of an entry that is no array.
         if not isinstance(array, np.ndarray) or (name == "classes" and array.ndim != 1):
             raise DataError(f"{source}: {name} is damaged; expected an array, of classes a list")
+    # Find images and labels of each part, under either pair of names.
     found = {}
     for part in ("", *parts):
         names = [("images", "labels"), ("x", "y")]
@@ -116,7 +150,7 @@ def read_arrays(source: Path, parts: Sequence[str]) -> tuple[dict[str, Rows], Se
             names = [(f"{part}_images", f"{part}_labels"), (f"x_{part}", f"y_{part}")]
         for images, labels in names:
             if images in arrays and labels in arrays:
-                found[part] = _rows_of(source, images, arrays[images], arrays[labels])
+                found[part] = _pixel_rows(source, images, arrays[images], arrays[labels])
     if not found:
         raise DataError(
             f"{source}: has {', '.join(arrays) or 'nothing'}; expected images and labels, or "
@@ -125,20 +159,8 @@ def read_arrays(source: Path, parts: Sequence[str]) -> tuple[dict[str, Rows], Se
     return found, [str(name) for name in arrays.get("classes", ())]
 
 
-def _check_archive(source: Path) -> None:
-    """See that a few bytes do not stand for very many.
-
-    Raises:
-        ValueError: they do.
-        Exception: it is no zip file.
-    """
-    with zipfile.ZipFile(source) as archive:
-        whole = sum(entry.file_size for entry in archive.infolist())
-    if whole > max(LEAST_BOMB_BYTES, MOST_COMPRESSED * source.stat().st_size):
-        raise ValueError(f"{whole:,} bytes, compressed more than pictures can be")
-
-
-def _rows_of(source: Path, name: str, pixels: np.ndarray, labels: np.ndarray) -> Rows:
+def _pixel_rows(source: Path, name: str, pixels: np.ndarray, labels: np.ndarray) -> Rows:
+    """Check the shapes of pixels, called ``name``, and labels; return them as rows."""
     channels = pixels.shape[3:]
     if pixels.dtype != np.uint8 or pixels.ndim not in (3, 4) or channels not in ((), (1,), (3,)):
         raise DataError(
@@ -151,31 +173,20 @@ def _rows_of(source: Path, name: str, pixels: np.ndarray, labels: np.ndarray) ->
         raise DataError(
             f"{source}: {name} has {len(pixels):,} images, but its labels are {list(labels.shape)}"
         )
-    return Rows(PixelArray(source, pixels), labels)
+    return PixelArray(source, pixels), labels
 
 
-def read_tables(source: Path, parts: Sequence[str]) -> tuple[dict[str, Rows], Sequence[str]]:
-    """Return the images of parquet files by the name of their part, and names of the classes.
-
-    Args:
-        source: a file, or a folder of them, whose names begin with that of a part
-            (``train-00000-of-00002.parquet``), as data sets of Hugging Face are stored. Their
-            columns are ``image`` (or ``img``), the bytes of a file, perhaps as field ``bytes`` of
-            a struct, and ``label``.
-        parts: what may stand for ``train`` there. Without any, the only part is called "".
-
-    Raises:
-        DataError: a file cannot be read, or has other columns.
-        MissingExtraError: pyarrow is not installed.
-    """
+def _read_tables(source: Path, parts: Sequence[str]) -> tuple[dict[str, Rows], Sequence[str]]:
+    """Return the images of parquet files by part, and the names of numbered classes."""
     try:
         import pyarrow
     except ImportError as error:
         raise MissingExtraError(
             f"{source}: parquet files need pyarrow: pip install 'relu-nmt[parquet]'"
         ) from error
+    # Sort the files, without second links to one of them, and group them by part.
     files = sorted(source.glob(f"*{TABLE_SUFFIX}")) if source.is_dir() else [source]
-    files = sorted({file.resolve(): file for file in files[::-1]}.values())  # without second links
+    files = sorted({file.resolve(): file for file in files[::-1]}.values())
     by_part: dict[str, list[Path]] = {}
     for file in files:
         [start, *_] = re.split(r"\W|_", file.name)
@@ -184,31 +195,43 @@ def read_tables(source: Path, parts: Sequence[str]) -> tuple[dict[str, Rows], Se
         raise DataError(
             f"{by_part[''][0]}: its name begins with none of {', '.join(parts)}, as others there do"
         )
+    # Read the parts.
     found: dict[str, Rows] = {}
     names: Sequence[str] = ()
     for part, own in by_part.items():
         origin = own[0] if len(own) == 1 else source
         try:
-            table, part_names = _read_table(own)
+            table, part_names = _read_part(own)
             labels = table["label"].to_numpy(zero_copy_only=False)
         except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
-            [reason, *_] = str(error).splitlines() or [type(error).__name__]
-            raise DataError(f"{origin}: cannot be read as a parquet file ({reason})") from error
+            raise DataError(
+                f"{origin}: cannot be read as a parquet file ({first_line(error)})"
+            ) from error
         names = names or part_names
-        found[part] = Rows(FileColumn(origin, _bytes_in(table["image"], origin)), labels)
+        found[part] = FileColumn(origin, _bytes_in(table["image"], origin)), labels
     return found, names
 
 
-def _read_table(files: Sequence[Path]) -> tuple[Any, Sequence[str]]:
-    """Return the columns ``image`` and ``label`` of files of one part, and names of the classes."""
+def _read_part(files: Sequence[Path]) -> tuple[Any, Sequence[str]]:
+    """Return the columns ``image`` and ``label`` of the files of a part, and the class names."""
     import pyarrow
     from pyarrow import parquet
 
     tables: list[Any] = []
     names: tuple[str, ...] = ()
     for file in files:
+        # Find the two columns by their known names.
         schema = parquet.read_schema(file)
-        columns = [_column(file, schema.names, kind) for kind in (IMAGES, LABELS)]
+        columns = []
+        for known in (IMAGES, LABELS):
+            column = next((name for name in known if name in schema.names), None)
+            if column is None:
+                raise DataError(
+                    f"{file}: has the columns {', '.join(schema.names)}; expected one of "
+                    f"{', '.join(known)}"
+                )
+            columns.append(column)
+        # Read only these, and give them the same names in all files.
         table = parquet.read_table(file, columns=columns, partitioning=None)
         names = names or _names_in(schema.metadata or {}, columns[1])
         tables.append(table.rename_columns(["image", "label"]).replace_schema_metadata())
@@ -219,7 +242,7 @@ def _bytes_in(column: Any, file: Path) -> Any:
     """Return the column of bytes in a column of images.
 
     Raises:
-        DataError: there is none.
+        DataError: the column holds no bytes.
     """
     import pyarrow
     from pyarrow import types
@@ -232,55 +255,10 @@ def _bytes_in(column: Any, file: Path) -> Any:
     return column
 
 
-def _column(file: Path, names: Sequence[str], known: Sequence[str]) -> str:
-    """Return the first known name among those of the columns."""
-    for name in known:
-        if name in names:
-            return name
-    raise DataError(
-        f"{file}: has the columns {', '.join(names)}; expected one of {', '.join(known)}"
-    )
-
-
 def _names_in(metadata: Mapping[bytes, bytes], column: str) -> tuple[str, ...]:
-    """Return the names of the classes as the library ``datasets`` stores them, if it did."""
+    """Return the class names that the library ``datasets`` stores, or none."""
     try:
         features = json.loads(metadata[b"huggingface"])["info"]["features"]
         return tuple(map(str, features[column]["names"]))
     except (KeyError, TypeError, ValueError):
         return ()
-
-
-def numbered(
-    source: Path, rows: Mapping[str, Rows], names: Sequence[str]
-) -> Iterator[tuple[str, Rows, Sequence[str]]]:
-    """Yield part, rows with int64 labels, and the classes, which are those of all parts.
-
-    Args:
-        source: the file, for messages.
-        rows: by part.
-        names: of the numbered classes; without, they are called by their numbers.
-
-    Raises:
-        DataError: a label is neither a number nor a name, or has no name; or two numbers have one.
-    """
-    names = composed_names(names, source)
-    together = np.concatenate([own.labels for own in rows.values()])
-    if together.dtype.kind in "iu":
-        used = np.unique(together)
-        if len(used) and (used[0] < 0 or (names and used[-1] >= len(names))):
-            wrong = used[0] if used[0] < 0 else used[-1]
-            raise DataError(f"{source}: the label {wrong} stands for no class")
-        known = np.arange(len(names)) if names else used
-        classes = tuple(names) or tuple(map(str, used.tolist()))
-    else:
-        if not all(isinstance(label, str) for label in together):
-            raise DataError(f"{source}: labels must be whole numbers or names of classes")
-        known = np.array(sorted(set(map(composed, together))))
-        classes = tuple(known.tolist())
-    if len(classes) < 2:
-        raise DataError(f"{source}: only {len(classes)} class; two or more are needed")
-    for part, own in rows.items():
-        labels = own.labels if known.dtype.kind in "iu" else [composed(name) for name in own.labels]
-        numbers = np.searchsorted(known, np.asarray(labels, known.dtype)).astype(np.int64)
-        yield part, Rows(own.store, numbers), classes

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from relu_nmt.errors import DataError
-from relu_nmt.vision.data_config import IMAGE_SUFFIXES
 from relu_nmt.vision.image_files import (
     FileTree,
     ImageStore,
@@ -19,13 +18,8 @@ from relu_nmt.vision.image_files import (
     is_hidden,
     spelled,
 )
-from relu_nmt.vision.image_tables import (
-    ARRAY_SUFFIX,
-    is_table,
-    numbered,
-    read_arrays,
-    read_tables,
-)
+from relu_nmt.vision.image_tables import is_table, open_table
+from relu_nmt.vision.training_config import IMAGE_SUFFIXES
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -41,14 +35,14 @@ class ImageSet:
     """Images and their classes.
 
     Args:
-        store: where the images are.
-        name: what to call the set in the log (``train``, ``val``).
+        store: the folder or file of the images.
+        name: of the set in the log (``train``, ``val``).
         paths: of each image, its path or row in the store.
         labels: int64 [N], class of each image, an index into ``classes``.
         classes: names of the classes.
-        num_ignored: files that are no images by their names, or hidden.
-        empty: folders beside those of the classes that hold no images.
-        not_entered: folders that were not looked into, and why.
+        num_ignored: number of other files: not images by their names, or hidden.
+        empty: folders without images next to the class folders.
+        not_entered: folders that were not searched, with reasons.
     """
 
     store: ImageStore
@@ -67,24 +61,24 @@ class ImageSet:
         """Decode image ``index`` to 8-bit red, green and blue.
 
         Raises:
-            DataError: it cannot be decoded; names the file.
+            DataError: the image cannot be decoded.
             MissingExtraError: Pillow is not installed.
         """
         return self.store.image(self.paths[index])
 
     @property
     def absent(self) -> list[str]:
-        """The classes of which there are no images."""
+        """The classes without images."""
         counts = np.bincount(self.labels, minlength=len(self.classes))
         return [name for name, count in zip(self.classes, counts, strict=True) if not count]
 
-    def subset(self, numbers: np.ndarray, name: str) -> "ImageSet":
-        """Return the images of these numbers, in this order, as a set called ``name``."""
-        paths = [self.paths[number] for number in numbers]
-        return replace(self, name=name, paths=paths, labels=self.labels[numbers])
+    def subset(self, indices: np.ndarray, name: str) -> "ImageSet":
+        """Return the images with these indices, in this order, as a set called ``name``."""
+        paths = [self.paths[index] for index in indices]
+        return replace(self, name=name, paths=paths, labels=self.labels[indices])
 
     def left_out(self) -> list[str]:
-        """Return in words what else was found beside the images."""
+        """Return messages about the files and folders that are not part of the set."""
         found = []
         if self.num_ignored:
             found.append(
@@ -108,17 +102,17 @@ def open_images(path: str | os.PathLike[str]) -> dict[str, ImageSet]:
     """Find the images of a folder, a zip file, a NumPy archive or parquet files.
 
     A folder or zip holds class folders (``cat/1.jpg``), or folders ``train`` and ``val`` (also
-    ``valid``, ``validation``, ``test``) that hold them; they may lie in a folder around all of
-    them, as in a zip file of a folder. Classes are numbered in alphabetical order,
-    and so are images; so a folder and a zip of it are the same. The others are told of in
+    ``valid``, ``validation``, ``test``) that hold class folders. One more folder may enclose all
+    of these, as in a zip file of a folder. Classes and images are in alphabetical order, so a
+    folder and its zip file give the same set. For archives and tables see
     :mod:`~relu_nmt.vision.image_tables`.
 
     Returns:
-        the sets by name, ``train`` first; without a part ``train`` there is one set, named
-        after the path.
+        the sets by name, ``train`` first; without a part ``train``, a single set named after the
+        path.
 
     Raises:
-        DataError: no such path, or no images with classes in it.
+        DataError: the path does not exist, or holds no images in classes.
         MissingExtraError: Pillow is not installed, or pyarrow for parquet files.
 
     Example:
@@ -132,19 +126,27 @@ def open_images(path: str | os.PathLike[str]) -> dict[str, ImageSet]:
         (('cat', 'dog'), [0, 1])
     """
     import_pillow()
-    source = Path(path)
+    source, parts = Path(path), (TRAIN_FOLDER, *VALID_FOLDERS)
     if not source.exists():
         raise DataError(f"{source}: no such folder or file of images")
-    if source.suffix == ARRAY_SUFFIX or is_table(source):
-        return _tables(source)
-    tree = FileTree(source, (TRAIN_FOLDER, *VALID_FOLDERS))
+    if is_table(source):
+        rows, classes = open_table(source, parts)
+        sets = {}
+        for part in sorted(rows, key=lambda part: part != TRAIN_FOLDER):
+            (store, labels), name = rows[part], part or source.stem
+            sets[name] = ImageSet(store, name, range(len(labels)), labels, classes)
+        return sets
+    tree = FileTree(source, parts)
     paths = sorted(tree.paths())
     images = [path for path in paths if _is_image(path)]
     root = _folder_of_classes(images, "")
-    names = _parts(paths, images, root)
-    if not names:
-        return {source.stem: _image_set(tree, source.stem, paths, images, "")}
-    return {name: _image_set(tree, name, paths, images, f"{root}{name}/") for name in names}
+    # Return the parts; train alone, with images of its own, is a class of that name.
+    tops = _tops(_below(paths, root))
+    others = [name for name in VALID_FOLDERS if name in tops]
+    if TRAIN_FOLDER in tops and (others or _below(images, f"{root}{TRAIN_FOLDER}/")):
+        names = [TRAIN_FOLDER, *others]
+        return {name: _image_set(tree, name, paths, images, f"{root}{name}/") for name in names}
+    return {source.stem: _image_set(tree, source.stem, paths, images, "")}
 
 
 def _is_image(path: str) -> bool:
@@ -152,7 +154,7 @@ def _is_image(path: str) -> bool:
 
 
 def _below(paths: Sequence[str], prefix: str) -> list[str]:
-    """Return what follows ``prefix`` in the paths of what lies in folders there, and of these."""
+    """Return the paths of files in subfolders of ``prefix``, and of these, relative to it."""
     size = len(prefix)
     return [path[size:] for path in paths if path.startswith(prefix) and "/" in path[size:]]
 
@@ -164,7 +166,7 @@ def _tops(paths: Sequence[str]) -> set[str]:
 def _folder_of_classes(images: Sequence[str], prefix: str) -> str:
     """Return the prefix of the folder that holds class folders, or train and val.
 
-    It is ``prefix``, or an only folder in it that holds folders and no image of its own.
+    It is ``prefix``, or the single folder in it if that holds only folders.
     """
     inside = _below(images, prefix)
     tops = _tops(inside)
@@ -173,44 +175,22 @@ def _folder_of_classes(images: Sequence[str], prefix: str) -> str:
     return _folder_of_classes(images, f"{prefix}{tops.pop()}/")
 
 
-def _parts(paths: Sequence[str], images: Sequence[str], root: str) -> list[str]:
-    """Return the names of the folders train, val and so on; none if there is no train.
-
-    Alone, and with images of its own, it is a class of that name.
-    """
-    tops = _tops(_below(paths, root))
-    others = [name for name in VALID_FOLDERS if name in tops]
-    is_part = others or _below(images, f"{root}{TRAIN_FOLDER}/")
-    return [TRAIN_FOLDER, *others] if TRAIN_FOLDER in tops and is_part else []
-
-
-def _tables(source: Path) -> dict[str, ImageSet]:
-    read = read_arrays if source.suffix == ARRAY_SUFFIX else read_tables
-    rows, names = read(source, (TRAIN_FOLDER, *VALID_FOLDERS))
-    sets = {}
-    for part, own, classes in numbered(source, rows, names):
-        name = part or source.stem
-        paths = range(len(own.labels))
-        sets[name] = ImageSet(own.store, name, paths, own.labels, classes)
-    order = [TRAIN_FOLDER, *(name for name in sets if name != TRAIN_FOLDER)]
-    return {name: sets[name] for name in order if name in sets}
-
-
 def _image_set(
     tree: FileTree, name: str, paths: Sequence[str], images: Sequence[str], prefix: str
 ) -> ImageSet:
     """Return the images below ``prefix``.
 
     Args:
-        tree: where they are.
+        tree: the files.
         name: of the set.
         paths: of all files and folders of the tree.
-        images: of all its images.
+        images: of all images of the tree.
         prefix: of the folder that holds the class folders, or one around them.
 
     Raises:
         DataError: there are fewer than two classes, or two differ only by their Unicode form.
     """
+    # Group the images by class folder.
     num_files = sum(path.startswith(prefix) and not path.endswith("/") for path in paths)
     prefix = _folder_of_classes(images, prefix)
     by_folder: dict[str, list[str]] = {}
@@ -218,7 +198,6 @@ def _image_set(
         by_folder.setdefault(path[len(prefix) :].partition("/")[0], []).append(path)
     names = composed_names(list(by_folder), f"{tree.origin}: {name}")
     by_class = dict(zip(names, by_folder.values(), strict=True))
-    folders = _tops([path for path in _below(paths, prefix) if not is_hidden(path)])
     classes = tuple(sorted(by_class))
     if len(classes) < 2:
         found = f"only the class '{classes[0]}'" if classes else "no class"
@@ -226,26 +205,30 @@ def _image_set(
             f"{tree.origin}: {found} in {prefix or 'it'}; images ({', '.join(IMAGE_SUFFIXES)}) "
             f"must lie in two class folders or more ({prefix}cat/1.jpg, {prefix}dog/1.jpg)"
         )
+    # List images and labels, class by class.
     of_classes = [path for label in classes for path in by_class[label]]
     counts = [len(by_class[label]) for label in classes]
     labels = np.repeat(np.arange(len(classes), dtype=np.int64), counts)
+    # Note the files and folders that are left out.
+    folders = _tops([path for path in _below(paths, prefix) if not is_hidden(path)])
     empty = tuple(sorted(folders - by_folder.keys()))
-    not_entered = [text for text in tree.not_entered if text.startswith(prefix)]
+    not_entered = tuple(text for text in tree.not_entered if text.startswith(prefix))
     num_ignored = num_files - len(of_classes)
-    return ImageSet(tree, name, of_classes, labels, classes, num_ignored, empty, tuple(not_entered))
+    return ImageSet(tree, name, of_classes, labels, classes, num_ignored, empty, not_entered)
 
 
 def with_classes_of(images: ImageSet, classes: Sequence[str], origin: str) -> ImageSet:
-    """Return images with the class numbers of others.
+    """Return images whose labels are indices into the classes of a model or another set.
 
     Args:
         images: to validate or test on.
-        classes: names of the classes, in any Unicode form, among which those of the images are.
-        origin: who names them, for the message.
+        classes: names of classes, in any Unicode form, that include those of the images.
+        origin: source of these names, for the message.
 
     Raises:
-        DataError: a class is not among them.
+        DataError: a class is missing among them.
     """
+    # Index the names in composed form and as they are.
     number = {composed(label): index for index, label in enumerate(classes)}
     number |= {label: index for index, label in enumerate(classes)}
     for label in images.classes:
@@ -254,6 +237,7 @@ def with_classes_of(images: ImageSet, classes: Sequence[str], origin: str) -> Im
                 f"{images.store.origin}: the class {spelled(label)} of {images.name} is not among "
                 f"the {len(classes)} classes of {origin}"
             )
+    # Map the labels.
     own_to_theirs = np.array([number[label] for label in images.classes], dtype=np.int64)
     labels = own_to_theirs[images.labels]
     return replace(images, labels=labels, classes=tuple(classes))
@@ -262,15 +246,16 @@ def with_classes_of(images: ImageSet, classes: Sequence[str], origin: str) -> Im
 def hold_out(images: ImageSet, fraction: float) -> tuple[ImageSet, ImageSet]:
     """Split off a share of each class, at least one image of it.
 
-    The choice depends on nothing but the images, so a resumed training and one with another seed
+    The choice depends only on the images, so trainings that are resumed or have another seed
     validate on the same ones.
 
     Returns:
         the remaining images, and those held out as a set called ``valid``.
 
     Raises:
-        DataError: a class has one image only.
+        DataError: a class has only one image.
     """
+    # Draw the images of each class.
     generator = np.random.Generator(np.random.PCG64(0))
     held: list[np.ndarray] = []
     for label, class_name in enumerate(images.classes):
@@ -282,6 +267,7 @@ def hold_out(images: ImageSet, fraction: float) -> tuple[ImageSet, ImageSet]:
             )
         count = min(max(1, round(fraction * len(numbers))), len(numbers) - 1)
         held.append(generator.permutation(numbers)[:count])
+    # Split the set in two, both in the original order.
     chosen = np.sort(np.concatenate(held))
     rest = np.setdiff1d(np.arange(len(images)), chosen, assume_unique=True)
     held_out = replace(images.subset(chosen, "valid"), num_ignored=0, empty=(), not_entered=())
@@ -298,7 +284,7 @@ def add_set(sets: Mapping[str, ImageSet], images: ImageSet) -> dict[str, ImageSe
 
 
 class DamagedImages:
-    """The damaged images that ``--skip-damaged-images`` leaves out, each told once.
+    """The damaged images that ``--skip-damaged-images`` leaves out; each is reported once.
 
     Args:
         say: prints a remark.
@@ -312,13 +298,13 @@ class DamagedImages:
         return len(self._found)
 
     def add(self, error: DataError) -> None:
-        """Take in what is wrong with an image; may be called from several threads."""
+        """Add the error of an image; may be called from several threads."""
         if str(error) not in self._found:
             self._found.add(str(error))
             self._say(f"NOTE: {error}; left out ({len(self):,} so far, {SKIP_FLAG})")
 
 
 def some_of(names: Sequence[str], between: str = ", ") -> str:
-    """Return names for a message, not more than fit into a line."""
+    """Return the first names for a message, and the number of the others."""
     more = f" and {len(names) - MOST_SHOWN:,} more" if len(names) > MOST_SHOWN else ""
     return f"{between.join(names[:MOST_SHOWN])}{more}"

@@ -1,4 +1,4 @@
-"""What a checkpoint tells about an image classifier, and the classifier made from it."""
+"""The image classifier of a checkpoint, and the metadata and weights that checkpoints store."""
 
 import itertools
 import os
@@ -18,12 +18,13 @@ from relu_nmt.vision.base import (
     VisionOutput,
     build_vision_model,
     grid_of,
-    resized,
+    resize_positions,
 )
 from relu_nmt.vision.batches import ImageTransform
-from relu_nmt.vision.config import CROSS_ENTROPY, PreprocessingConfig, VisionTransformerConfig
+from relu_nmt.vision.config import VisionTransformerConfig
 from relu_nmt.vision.image_files import composed, read_image, to_rgb
 from relu_nmt.vision.swin import fit_position_biases
+from relu_nmt.vision.training_config import CROSS_ENTROPY, PreprocessingConfig
 from relu_nmt.vision.vision_transformer import VisionTransformer
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ BATCH_SIZE = 32
 def describe_task(
     classes: Sequence[str], preprocessing: PreprocessingConfig, criterion: str = CROSS_ENTROPY
 ) -> dict[str, Any]:
-    """Return what a checkpoint stores of the data and the loss, as JSON can hold it."""
+    """Return the metadata of data and loss that a checkpoint stores as JSON."""
     return {
         "name": TASK_NAME,
         "classes": list(classes),
@@ -46,10 +47,10 @@ def describe_task(
 
 
 def classes_of(metadata: Mapping[str, Any], path: str | os.PathLike[str]) -> tuple[str, ...]:
-    """Return the classes that a checkpoint tells apart.
+    """Return the classes of the checkpoint at ``path`` with these metadata.
 
     Raises:
-        CheckpointError: it is not one of an image classifier.
+        CheckpointError: it is not the checkpoint of an image classifier.
     """
     task = metadata.get("task")
     if not isinstance(task, dict) or task.get("name") != TASK_NAME:
@@ -60,29 +61,30 @@ def classes_of(metadata: Mapping[str, Any], path: str | os.PathLike[str]) -> tup
 def start_weights(
     model: VisionModel, checkpoint: Checkpoint, classes: Sequence[str]
 ) -> tuple[Mapping[str, Tensor], list[str]]:
-    """Return the weights of another image classifier as a start of this one.
+    """Return the weights of another image classifier as initial weights of this one.
 
-    A head for other classes starts anew, and learned positions of another image size, or
-    position biases of other windows, are interpolated.
+    If the classes differ, the head keeps its new weights. Learned positions of another image size
+    and position biases of other windows are interpolated.
 
     Args:
-        model: as it was made.
+        model: the new model.
         checkpoint: of the other model.
-        classes: that this one is to tell apart.
+        classes: of the new model.
 
     Returns:
-        the weights, and in words what is not the other model's.
+        the weights, and notes on the changes for the log.
     """
     own, start, notes = model.state_dict(), dict(checkpoint.model_tensors), []
+    # Keep the new head for other classes.
     others = checkpoint.metadata["task"]["classes"]
     if [composed(name) for name in classes] != [composed(name) for name in others]:
         start |= {name: own[name] for name in own if name.startswith("head.")}
         notes.append(f"the head for {len(classes):,} other classes starts anew")
+    # Fit the positions to the new image size.
     config = from_dict(VisionTransformerConfig, checkpoint.metadata["model_config"])
     grids = [grid_of(each.image_sides, each.patch_sides) for each in (config, model.config)]
     if "positions" in start and isinstance(model, VisionTransformer) and grids[0] != grids[1]:
-        tokens, patches = start["positions"].tensor_split([-grids[0].num_patches])
-        start["positions"] = torch.cat([tokens, resized(patches, *grids)])
+        start["positions"] = resize_positions(start["positions"], *grids)
         notes.append(
             f"positions of {config.shown_size} pixels are interpolated to those of "
             f"{model.config.shown_size}"
@@ -96,11 +98,11 @@ class ImageClassifier:
     Args:
         model: the model; it is put into evaluation mode.
         classes: names of its C classes.
-        transform: makes what the model reads of a picture.
-        device: where to compute; a GPU if there is one by default.
+        transform: maps a picture to the input of the model.
+        device: a GPU by default, if there is one.
         dtype: ``torch.float16`` or ``torch.bfloat16`` to compute in; float32 by default.
-        criterion: the loss of the training; with ``sigmoid_cross_entropy`` each class has a
-            probability of its own, and they need not sum to 1.
+        criterion: the loss of the training; with ``sigmoid_cross_entropy`` each class has an
+            independent probability, so they need not sum to 1.
 
     Example:
         >>> from PIL import Image
@@ -143,17 +145,18 @@ class ImageClassifier:
 
         Args:
             path: the file.
-            device: where to compute; a GPU if there is one by default.
-            dtype: what to compute in; float32 by default.
-            attention_backend: the name of one that every attention of the model has, or ``auto``.
-            image_size: pixels a side to bring pictures to, or height and width, if others than
-                in training.
+            device: a GPU by default, if there is one.
+            dtype: to compute in; float32 by default.
+            attention_backend: ``auto``, or a back end that every attention of the model has.
+            image_size: pixels a side of the model's input, or height and width; by default as in
+                training.
 
         Raises:
             CheckpointError: the file is missing or damaged, or its weights do not fit its settings.
-            ConfigError: no such back end.
+            ConfigError: the back end is unknown.
             MissingExtraError: the back end is not installed.
         """
+        # Build the model from its settings, and load the weights.
         checkpoint = load_checkpoint(path)
         classes = classes_of(checkpoint.metadata, path)
         try:
@@ -161,15 +164,15 @@ class ImageClassifier:
             task = checkpoint.metadata["task"]
             preprocessing = from_dict(PreprocessingConfig, task["preprocessing"])
             model = build_vision_model(config, len(classes))
-        except ConfigError as error:  # such as an attention that a file of the user's registers
+        except ConfigError as error:  # such as an attention that only a user's file registers
             raise CheckpointError(f"{path}: {error}") from error
         load_weights(model, checkpoint.model_tensors, path)
         set_attention_backend(model, attention_backend)
-        # Other sizes keep the share of a side that the model's own size has.
+        # At another size, keep the same share of a side of each picture.
         transform = ImageTransform(preprocessing, config.image_size)
         if image_size is not None:
             transform = transform.with_size(image_size)
-        criterion = task.get("criterion", CROSS_ENTROPY)  # which older ones do not name
+        criterion = task.get("criterion", CROSS_ENTROPY)  # older checkpoints do not have it
         return cls(model, classes, transform, device, dtype, criterion)
 
     def classify(
@@ -182,11 +185,11 @@ class ImageClassifier:
         """Return the probabilities of classes for each picture, the likeliest class first.
 
         Args:
-            images: files, or pictures of Pillow.
-            top_k: only so many classes; all by default.
-            batch_size: pictures to read and classify at once.
-            damaged: takes the error of each picture that cannot be read, whose result is then
-                empty. Without, the first one is raised.
+            images: files, or images of Pillow.
+            top_k: number of classes to return; all by default.
+            batch_size: pictures to classify at once.
+            damaged: called with the error of each picture that cannot be read, whose result is
+                empty. By default the first error is raised.
 
         Raises:
             DataError: a file is missing or no image, or an image has pixels of 32 bits.
@@ -194,6 +197,7 @@ class ImageClassifier:
         """
         remaining, results = iter(images), []
         while chunk := list(itertools.islice(remaining, batch_size)):
+            # Read a batch; damaged pictures have no view and an empty result.
             views: list[np.ndarray | None] = [self._view(image, damaged) for image in chunk]
             found = iter(self._likeliest([view for view in views if view is not None], top_k))
             results += [{} if view is None else next(found) for view in views]
@@ -204,9 +208,11 @@ class ImageClassifier:
         image: "Image | str | os.PathLike[str]",
         damaged: Callable[[DataError], object] | None,
     ) -> np.ndarray | None:
-        """Return the pixels of a picture; None if it cannot be read and ``damaged`` takes that."""
+        """Return the pixels of a picture; None if ``damaged`` was called with its error."""
         try:
-            return self.transform.evaluation(_opened(image))
+            if isinstance(image, str | os.PathLike):
+                return self.transform.evaluation(read_image(image))
+            return self.transform.evaluation(to_rgb(image, "image"))
         except DataError as error:
             if damaged is None:
                 raise
@@ -217,6 +223,7 @@ class ImageClassifier:
         """Return the probabilities of the likeliest classes of each view."""
         if not views:
             return []
+        # Probabilities [B, C], of which the best are kept.
         logits = self.outputs(torch.from_numpy(np.stack(views))).logits
         shares = logits.softmax(1) if self.criterion == CROSS_ENTROPY else logits.sigmoid()
         best = shares.topk(min(top_k or len(self.classes), len(self.classes)))
@@ -227,18 +234,6 @@ class ImageClassifier:
 
     @torch.inference_mode()
     def outputs(self, images: Tensor, blocks: Collection[int] = ()) -> VisionOutput:
-        """Return what the model makes of images [B, 3, Y, X], normalised.
-
-        Args:
-            images: the images.
-            blocks: indices of the blocks whose features are returned too.
-
-        Raises:
-            ConfigError: the device cannot compute in this format of numbers.
-        """
+        """Return the model's output for normalised images [B, 3, Y, X], as its ``forward``."""
         with torch.autocast(self.device.type, self.dtype, enabled=self.dtype is not None):
             return self.model(images.to(self.device, non_blocking=True), blocks)
-
-
-def _opened(image: "Image | str | os.PathLike[str]") -> "Image":
-    return read_image(image) if isinstance(image, str | os.PathLike) else to_rgb(image, "image")

@@ -1,4 +1,4 @@
-"""Maps of several resolutions from the blocks of a vision transformer, as detectors want them."""
+"""Feature maps of several resolutions from the blocks of a vision transformer, for detectors."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -12,28 +12,27 @@ from relu_nmt.vision.base import NORM_EPS, VisionModel, exempt_from_decay
 from relu_nmt.vision.config import shown_sides
 
 STRIDES = (4, 8, 16, 32)
-"""Pixels of the image a side of a place of each map."""
+"""Distance of neighbouring positions of each map, in pixels of the image."""
 DEPTHS = ((1, 3), (1, 2), (2, 3), (1, 1))
-"""After which share of the blocks each map is taken; of 12 blocks after 4, 6, 8 and 12."""
+"""Share of the blocks before each map, as a fraction; of 12 blocks 4, 6, 8 and 12."""
 
 
 class FeaturePyramid(nn.Module):
-    """The blocks of a vision transformer and what brings their patches to strides 4, 8, 16, 32.
+    """The blocks of a vision transformer, with layers that give maps of strides 4, 8, 16 and 32.
 
-    Swin and CvT have a map for each stage, which is normalised; a ViT or XCiT, whose blocks all
-    have the stride of a patch, those after a third, a half, two thirds and all of its blocks,
-    which transposed convolutions make finer and a maximum coarser. What classifies is removed
-    from the model.
+    Swin and CvT give the normalised map of each stage. In ViT and XCiT all blocks have the stride
+    of a patch. Their maps come after a third, a half, two thirds and all of the blocks; transposed
+    convolutions make them finer and max pooling makes them coarser. The classifier is removed.
 
     Args:
-        model: of whose ``encode`` the maps are; it is changed.
+        model: gives the maps by its ``encode``; the pyramid removes its classifier.
 
     Attributes:
         channels: of each map.
         strides: of each map, in pixels.
 
     Raises:
-        ConfigError: patches whose strides cannot be brought to these.
+        ConfigError: the size of a patch is none of the strides.
 
     Reference: El-Nouby et al. 2021, "XCiT", section 4.3; Liu et al. 2021, "Swin Transformer",
     section 4.2, with the norms of its public code; the layers that change strides are those of
@@ -51,23 +50,26 @@ class FeaturePyramid(nn.Module):
 
     def __init__(self, model: VisionModel) -> None:
         super().__init__()
+        # Remove the classifier.
         config = model.config
         for name in model.classifier:
-            # Not an attribute of None: some parts are there only with some settings.
             delattr(model, name)
         self.model = model
+        # Choose the block, width, stride and last layers of each map.
         if config.family in ("vit", "xcit"):
             side = config.patch_size[0]
             if len(set(config.patch_size)) > 1 or side not in STRIDES:
                 raise ConfigError(
-                    f"--patch-size {shown_sides(config.patch_size)}: a pyramid wants "
-                    "squares of 4, 8, 16 or 32 pixels"
+                    f"--patch-size {shown_sides(config.patch_size)}: a feature "
+                    "pyramid needs square patches of 4, 8, 16 or 32 pixels"
                 )
+            # Blocks of one stride: the layers change it.
             self.blocks = [max(1, config.layers * n // m) - 1 for n, m in DEPTHS]
             self.channels = [config.embed_dim] * len(STRIDES)
             self.strides = list(STRIDES)
             levels = [changed_stride(config.embed_dim, side, stride) for stride in STRIDES]
         else:
+            # Stages: the last block of each, with a norm.
             ends = [sum(config.stages.stage_layers[: i + 1]) for i in range(len(config.stage_dims))]
             self.blocks = [end - 1 for end in ends]
             self.channels = list(config.stage_dims)
@@ -78,9 +80,9 @@ class FeaturePyramid(nn.Module):
         exempt_from_decay(self)
 
     def forward(self, images: Tensor) -> "OrderedDict[str, Tensor]":
-        """Return the maps [B, C, Y / stride, X / stride] by their numbers, the finest first.
+        """Return the maps [B, C, Y / stride, X / stride] by number, the finest first.
 
-        Sides that are no multiple of a stride are rounded up where patches are whole.
+        Sides that are no multiple of a patch are rounded up.
 
         Args:
             images: [B, 3, Y, X], normalised.
@@ -103,19 +105,21 @@ class ChannelNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [B, C, height, width] to the same shape."""
+        # The norm acts on the last axis: [B, height, width, C].
         return self.norm(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
 
 
 def changed_stride(dim: int, old: int, new: int) -> nn.Module:
-    """Return what brings a map of one stride to another one.
+    """Return the layers that change the stride of a map.
 
     Args:
         dim: channels.
-        old: stride in pixels.
-        new: the other one; both are powers of 2.
+        old: stride of the input in pixels, a power of 2.
+        new: stride of the output, likewise.
     """
     if new >= old:
         return nn.MaxPool2d(new // old) if new > old else nn.Identity()
+    # Each transposed convolution halves the stride.
     layers: list[nn.Module] = [nn.ConvTranspose2d(dim, dim, 2, 2)]
     while old // 2 > new:
         layers += [nn.BatchNorm2d(dim), nn.GELU(), nn.ConvTranspose2d(dim, dim, 2, 2)]

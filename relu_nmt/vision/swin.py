@@ -1,18 +1,28 @@
-"""Swin: attention inside windows of patches, which are shifted in every second block."""
+"""Swin: attention inside windows of patches, which are shifted in every second block.
 
+In the order of the paper: windows, attention inside windows, block, patch merging, model. CvT uses
+the same blocks in stages, with another attention.
+"""
+
+import itertools
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from relu_nmt.attention.base import Attention, build_attention
 from relu_nmt.attention.bias import ScoreBias
 from relu_nmt.attention.dropout import Dropout
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.modules.multihead import MultiheadAttention
-from relu_nmt.modules.transformer_layer import run_layer
+from relu_nmt.attention.spec import AttentionSpec
+from relu_nmt.modules import norms
+from relu_nmt.modules.feed_forward import build_feed_forward
+from relu_nmt.modules.multihead import MultiheadAttention, SelfAttention
+from relu_nmt.modules.transformer_layer import Residual, run_layer
 from relu_nmt.vision import vision_models
 from relu_nmt.vision.base import (
     EncodedImages,
@@ -21,27 +31,31 @@ from relu_nmt.vision.base import (
     VisionOutput,
     exempt_from_decay,
     grid_of,
+    growing,
     initialize,
     map_of,
-    resized,
+    pre_norm,
+    resize_positions,
 )
-from relu_nmt.vision.blocks import PatchEmbedding, growing
 from relu_nmt.vision.config import VisionTransformerConfig
-from relu_nmt.vision.stages import build_stages, stage_attention, stage_norm
+from relu_nmt.vision.vision_transformer import PatchEmbedding
+
+STAGE_NORM_EPS = 1e-5
 
 
 class Windows:
-    """The windows of a map: rows of tokens in which any attention works as it is.
+    """The windows of a map: rows of tokens that any attention can read.
 
-    Shifted windows begin half a window above and left of the map. Where windows stick out of it,
-    they hold padding, a key that nobody sees; so they are the regions that the paper's masks leave
-    after its cyclic shift. A map no larger than a window is one window, and is not shifted.
+    Shifted windows begin half a window above and left of the map. Windows that reach beyond the
+    map hold padding, which is masked as a key. So the windows are the regions that remain of the
+    paper's cyclic shift after its masks. A map no larger than a window is one window and is not
+    shifted.
 
     Args:
-        grid: of the map.
+        grid: the patches of the map.
         size: patches a side of a window, w.
-        shifted: whether the windows are shifted by half of their sides, rounded down.
-        x: [B, N, D], the states; tells batch size and device.
+        shifted: shift the windows by half of their sides, rounded down.
+        x: [B, N, D], the states; gives batch size and device.
 
     Example:
         >>> windows = Windows(Grid(1, 3), 2, True, torch.zeros(1, 3, 1))
@@ -61,6 +75,7 @@ class Windows:
             side // 2 if shifted and length > side else 0
             for length, side in zip(grid, self.sides, strict=True)
         ]
+        # Padding on each axis before and after the map, so that both hold whole windows.
         self.before = [-shift % side for shift, side in zip(shifts, self.sides, strict=True)]
         self.after = [
             -(length + before) % side
@@ -70,22 +85,26 @@ class Windows:
     def take(self, x: Tensor) -> Tensor:
         """Return the windows [B W, N', C] of a map [B, N, C], with zeros for padding."""
         (top, left), (bottom, right) = self.before, self.after
+        # Pad the map: [B, padded height, padded width, C].
         x = F.pad(x.unflatten(1, self.grid), (0, 0, left, right, top, bottom))
+        # Cut it: [B, rows of windows, window height, columns of windows, window width, C].
         x = x.unflatten(2, (-1, self.sides[1])).unflatten(1, (-1, self.sides[0]))
-        return x.transpose(2, 3).flatten(3, 4).flatten(0, 2)
+        return x.transpose(2, 3).flatten(3, 4).flatten(0, 2)  # [B W, N', C]
 
     def put(self, rows: Tensor) -> Tensor:
         """Return the map [B, N, C] of windows [B W, N', C]."""
         top, left = self.before
         height, width = self.grid
         across = (left + width + self.after[1]) // self.sides[1]
+        # [B, rows of windows, window height, columns of windows, window width, C]
         x = rows.unflatten(1, self.sides).unflatten(0, (self.batch, -1, across)).transpose(2, 3)
-        x = x.flatten(3, 4).flatten(1, 2)  # [B, rows of all windows, columns of all windows, C]
-        return x[:, top : top + height, left : left + width].flatten(1, 2)
+        x = x.flatten(3, 4).flatten(1, 2)  # [B, padded height, padded width, C]
+        return x[:, top : top + height, left : left + width].flatten(1, 2)  # without padding
 
     @cached_property
     def visibility(self) -> Visibility:
-        """Which tokens of a window each of its tokens sees: those of the map."""
+        """The visible keys of each window: its tokens without the padding."""
+        # The mask [B W, N'] is True at tokens of the map; without padding none is needed.
         height, width = self.sides
         length = height * width
         mask = None
@@ -107,51 +126,122 @@ class Windows:
         Args:
             table: [H, (2 w - 1)^2], for each difference of rows and columns, query minus key.
         """
+        # Codes of the tokens: the difference of two codes is the index of their offset.
         height, width = (torch.arange(side, device=self.device) for side in self.sides)
-        codes = (height[:, None] * (2 * self.size - 1) + width).flatten()[None]
+        codes = (height[:, None] * (2 * self.size - 1) + width).flatten()[None]  # [1, N']
         return ScoreBias(table, codes, codes, zero=2 * self.size * (self.size - 1))
 
 
-class WindowAttention(MultiheadAttention):
-    """Self-attention inside windows, whose scores get a learned bias for each relative position.
-
-    A mechanism without scores has no bias: then only the windows and the merging of patches tell
-    where a patch is.
+def stage_attention(config: VisionTransformerConfig, stage: int, layer: int) -> Attention:
+    """Return the mechanism of a block.
 
     Args:
         config: the model's settings.
         stage: number of the stage, from 0.
         layer: number of the block in the model, from 0.
+    """
+    spec, heads = AttentionSpec.parse(config.attention), config.stages.stage_heads[stage]
+    head_dim, dropout = config.stage_head_dim, config.attention_dropout
+    return build_attention(spec, "encoder", layer, heads, head_dim, dropout, "--attention")
+
+
+class WindowAttention(SelfAttention):
+    """Self-attention inside windows; scores get a learned bias for each relative position.
+
+    A mechanism without scores has no bias: then only the windows and the merging of patches
+    depend on the position of a patch.
 
     Reference: Liu et al. 2021, "Swin Transformer", Eq. 4.
     """
 
     def __init__(self, config: VisionTransformerConfig, stage: int, layer: int) -> None:
-        attention = stage_attention(config, stage, layer)
-        super().__init__(config.stage_dims[stage], attention)
-        self.parts = 2 if attention.shares_queries_and_keys else 3
-        [self.qkv] = self.draw_projections(self.parts)
+        super().__init__(config.stage_dims[stage], stage_attention(config, stage, layer))
         self.position_bias = None
-        if attention.capabilities.scores:
+        if self.attention.capabilities.scores:
             differences = (2 * config.stages.window_size - 1) ** 2
             self.position_bias = nn.Parameter(torch.empty(differences, self.num_heads))
             initialize(self.position_bias)
 
-    def forward(self, x: Tensor, windows: Windows) -> Tensor:
+    def forward(self, x: Tensor, windows: Windows) -> Tensor:  # type: ignore[override]
         """Map [B, N, D] to [B, N, D]."""
-        parts = [self.split(part) for part in windows.take(self.qkv(x)).chunk(self.parts, dim=-1)]
-        q, k = self.attention.map_queries(parts[0]), self.attention.map_keys(parts[-2])
+        q, k, v = self.heads(windows.take(self.qkv(x)))  # [B W, H, N', d]
         bias = None if self.position_bias is None else windows.bias(self.position_bias.T)
-        values = self.attend(q, k, parts[-1], windows.visibility, bias)
+        values = self.attend(q, k, v, windows.visibility, bias)  # [B W, N', D]
         return self.finish(windows.put(values), x)
 
 
-class PatchMerging(nn.Module):
-    """A linear map of each 2 x 2 patches side by side; a map of odd sides gets zeros.
+class StageBlock(nn.Module):
+    """Attention and feed-forward network, each in a pre-norm residual branch.
 
     Args:
         config: the model's settings.
-        stage: number of the stage before, from 0.
+        attention: attention with its projections; called with (x, place).
+        drop_path: probability that an image skips a branch.
+
+    Reference: Liu et al. 2021, "Swin Transformer", Eq. 3.
+    """
+
+    def __init__(
+        self, config: VisionTransformerConfig, attention: MultiheadAttention, drop_path: float
+    ) -> None:
+        super().__init__()
+        dim = attention.embed_dim
+        placement = pre_norm(config, dim, drop_path, STAGE_NORM_EPS)
+        self.attention = attention
+        self.attention_residual = Residual(placement)
+        self.feed_forward = build_feed_forward(
+            config.feed_forward, dim, placement.ffn_dim, config.activation_dropout
+        )
+        self.feed_forward_residual = Residual(placement)
+        # Only direct children of the attention: a mechanism draws its own weights.
+        made = (*attention.children(), *self.feed_forward.modules())
+        initialize(*(module.weight for module in made if isinstance(module, nn.Linear)))
+
+    def forward(self, x: Tensor, place: Any) -> Tensor:
+        """Map [B, N, D] to [B, N, D].
+
+        Args:
+            x: the states.
+            place: the arrangement of the tokens, as the attention reads it: windows in Swin, the
+                grid in CvT.
+        """
+        residual = self.attention_residual
+        x = residual.add(x, self.attention(residual.before(x), place))
+        residual = self.feed_forward_residual
+        return residual.add(x, self.feed_forward(residual.before(x)))
+
+
+def build_stages(
+    config: VisionTransformerConfig,
+    attention: Callable[[VisionTransformerConfig, int, int], MultiheadAttention],
+    drop_paths: Sequence[float],
+) -> Sequence[Sequence[StageBlock]]:
+    """Return the blocks of each stage, as a module.
+
+    Args:
+        config: the model's settings.
+        attention: makes the attention of a block from (config, stage, number of the block).
+        drop_paths: probability that an image skips a branch, for each block.
+    """
+    stages, layers = nn.ModuleList(), itertools.count()
+    for stage, count in enumerate(config.stages.stage_layers):
+        blocks = [
+            StageBlock(config, attention(config, stage, layer), drop_paths[layer])
+            for layer in itertools.islice(layers, count)
+        ]
+        stages.append(nn.ModuleList(blocks))
+    return cast(Sequence[Sequence[StageBlock]], stages)
+
+
+def stage_norm(config: VisionTransformerConfig, dim: int) -> nn.Module:
+    """Return a new normalisation of vectors of this width."""
+    return norms.get(config.norm)(dim, STAGE_NORM_EPS)
+
+
+class PatchMerging(nn.Module):
+    """A linear map of each 2 x 2 neighbouring patches; odd sides are padded with zeros.
+
+    It follows the stage with index ``stage``.
 
     Reference: Liu et al. 2021, "Swin Transformer", section 3.1.
     """
@@ -164,30 +254,23 @@ class PatchMerging(nn.Module):
         initialize(self.reduction.weight)
 
     def forward(self, x: Tensor, grid: Grid) -> tuple[Tensor, Grid]:
-        """Map [B, N, D] to [B, about N / 4, D'], and return the grid of these, too."""
+        """Map [B, N, D] to [B, about N / 4, D'], and return the new grid."""
         height, width = grid
-        x = F.pad(x.unflatten(1, grid), (0, 0, 0, width % 2, 0, height % 2))
+        x = F.pad(x.unflatten(1, grid), (0, 0, 0, width % 2, 0, height % 2))  # [B, Y, X, D]
         x = x.unflatten(2, (-1, 2)).unflatten(1, (-1, 2))  # [B, Y/2, 2, X/2, 2, D]
-        # The order of the public weights: column by column.
+        # Join four patches, column by column as in the public weights: [B, Y/2, X/2, 4 D].
         x = x.permute(0, 1, 3, 4, 2, 5).flatten(3)
         grid = Grid(x.size(1), x.size(2))
-        return self.reduction(self.norm(x.flatten(1, 2))), grid
+        return self.reduction(self.norm(x.flatten(1, 2))), grid  # [B, Y/2 X/2, D']
 
 
 @vision_models.register("swin")
 class SwinTransformer(VisionModel):
-    """Stages of blocks with attention inside windows; between them patches are merged.
+    """Stages of blocks with attention inside windows; between stages, patches are merged.
 
     Images of any size are padded to whole patches with zeros, the mean colour; padding inside
-    windows is no key. n of a query is the number of patches in its window or, where windows are
-    shifted, in its part of it.
-
-    Args:
-        config: shape and attention.
-        num_classes: C.
-
-    Raises:
-        ConfigError: the attention cannot work with these settings.
+    windows is no key. n of a query is the number of patches in its window, or in its region of a
+    shifted window.
 
     Example:
         >>> config = VisionTransformerConfig.of(
@@ -204,14 +287,17 @@ class SwinTransformer(VisionModel):
     def __init__(self, config: VisionTransformerConfig, num_classes: int) -> None:
         super().__init__(config)
         dims = config.stage_dims
+        # Embed the patches.
         self.num_tokens = grid_of(config.image_sides, config.patch_sides).num_patches
         self.patches = PatchEmbedding(config.patch_sides, dims[0])
         self.patches_norm = stage_norm(config, dims[0])
         self.dropout = Dropout(config.dropout)
+        # Transform the tokens, and merge them after each stage but the last.
         self.mergings = nn.ModuleList(PatchMerging(config, i) for i in range(len(dims) - 1))
         count = sum(config.stages.stage_layers)
         rates = [growing(config.drop_path, layer, count) for layer in range(count)]
         self.stages = build_stages(config, WindowAttention, rates)
+        # Classify the mean of the tokens.
         self.norm = stage_norm(config, dims[-1])
         self.head = nn.Linear(dims[-1], num_classes)
         initialize(self.head.weight)
@@ -222,17 +308,19 @@ class SwinTransformer(VisionModel):
     def forward(self, images: Tensor, blocks: Collection[int] = ()) -> VisionOutput:
         """See :meth:`VisionModel.forward`."""
         encoded = self.encode(images, blocks)
-        features = self.norm(encoded.tokens).mean(1)
+        features = self.norm(encoded.tokens).mean(1)  # [B, D]
         return VisionOutput(self.head(features).float(), features, encoded.intermediate)
 
     def encode(self, images: Tensor, blocks: Collection[int] = ()) -> EncodedImages:
         """See :meth:`VisionModel.encode`."""
         config, intermediate, layer = self.config, {}, 0
-        x, grid = self.patches(images)
+        x, grid = self.patches(images)  # [B, N, D]
         x = self.dropout(self.patches_norm(x))
         for number, stage in enumerate(self.stages):
+            # Between stages: a quarter of the tokens, [B, N / 4, 2 D].
             if number:
                 x, grid = self.mergings[number - 1](x, grid)
+            # Alternate between regular and shifted windows.
             windows = [
                 Windows(grid, config.stages.window_size, shifted, x) for shifted in (False, True)
             ]
@@ -248,17 +336,17 @@ def fit_position_biases(weights: dict[str, Tensor], own: Mapping[str, Tensor]) -
     """Interpolate, in place, position biases that were learned in windows of another size.
 
     Args:
-        weights: by name, some of them biases [(2 M - 1)^2, H] of windows of M x M patches.
-        own: those of the model that is to have them.
+        weights: by name; position biases [(2 M - 1)^2, H] are of windows of M x M patches.
+        own: the weights of the model that is to load them.
 
     Returns:
-        what was changed, in words.
+        notes for the log.
     """
     notes: dict[str, None] = {}
     for name, tensor in weights.items():
         if name.endswith(".position_bias") and name in own and len(tensor) != len(own[name]):
             old, new = (math.isqrt(len(table)) for table in (tensor, own[name]))
-            weights[name] = resized(tensor, Grid(old, old), Grid(new, new))
+            weights[name] = resize_positions(tensor, Grid(old, old), Grid(new, new))
             size = old // 2 + 1
             notes[f"its position biases of windows of {size} patches are interpolated"] = None
     return list(notes)

@@ -1,4 +1,4 @@
-"""Public weights as timm stores them, read into models of this package (``--init``)."""
+"""Public weights in timm's format, loaded into models of this package (``--init``)."""
 
 import math
 import os
@@ -14,33 +14,57 @@ from torch import Tensor
 
 from relu_nmt.errors import CheckpointError
 from relu_nmt.training.checkpoint import load_weights
-from relu_nmt.vision.base import Grid, VisionModel, resized
+from relu_nmt.vision.base import Grid, VisionModel, resize_positions
+from relu_nmt.vision.image_files import first_line
 from relu_nmt.vision.swin import fit_position_biases
 from relu_nmt.vision.vision_transformer import VisionTransformer
 
-_LAYER = "blocks.#.layer"
-_IN_STAGES = {
+
+def _below(theirs: str, ours: str, names: Mapping[str, str]) -> dict[str, str]:
+    """Return the names of parts of a block with its own names in front."""
+    return {f"{theirs}.{their}": f"{ours}.{our}" for their, our in names.items()}
+
+
+_BLOCK = {
     "norm1": "attention_residual.norm",
     "attn.proj": "attention.out_proj",
     "norm2": "feed_forward_residual.norm",
     "mlp.fc1": "feed_forward.inner",
     "mlp.fc2": "feed_forward.outer",
 }
+_JOINT_BLOCK = {**_BLOCK, "attn.qkv": "attention.qkv"}
+_XCIT_BLOCK = {
+    **_JOINT_BLOCK,
+    "gamma1": "attention_residual.gain",
+    "gamma2": "feed_forward_residual.gain",
+}
+_LAYER = {
+    "norm1": "self_attention_residual.norm",
+    "attn.qkv": "self_attention.qkv",
+    "attn.proj": "self_attention.out_proj",
+    "ls1.gamma": "self_attention_residual.gain",
+    "norm2": "feed_forward_residual.norm",
+    "mlp.fc1": "feed_forward.inner",
+    "mlp.fc2": "feed_forward.outer",
+    "ls2.gamma": "feed_forward_residual.gain",
+}
+_CVT_PROJECTIONS = {
+    theirs.format(part): ours.format(part)
+    for part in "qkv"
+    for theirs, ours in (
+        ("proj_{}", "{}"),
+        ("conv_proj_{}.conv", "{}_convolution.0"),
+        ("conv_proj_{}.bn", "{}_convolution.1"),
+    )
+}
+_CLASSIFIER = {"norm": "norm", "head": "head"}
 NAMES = {
     "vit": {
         "cls_token": "class_token",
         "pos_embed": "positions",
         "patch_embed.proj": "patches.projection",
-        "blocks.#.norm1": f"{_LAYER}.self_attention_residual.norm",
-        "blocks.#.attn.qkv": f"{_LAYER}.self_attention.qkv",
-        "blocks.#.attn.proj": f"{_LAYER}.self_attention.out_proj",
-        "blocks.#.ls1.gamma": f"{_LAYER}.self_attention_residual.gain",
-        "blocks.#.norm2": f"{_LAYER}.feed_forward_residual.norm",
-        "blocks.#.mlp.fc1": f"{_LAYER}.feed_forward.inner",
-        "blocks.#.mlp.fc2": f"{_LAYER}.feed_forward.outer",
-        "blocks.#.ls2.gamma": f"{_LAYER}.feed_forward_residual.gain",
-        "norm": "norm",
-        "head": "head",
+        **_below("blocks.#", "blocks.#.layer", _LAYER),
+        **_CLASSIFIER,
     },
     "xcit": {
         "cls_token": "class_token",
@@ -48,64 +72,38 @@ NAMES = {
         "pos_embeder.token_projection": "positions",  # in the files of XCiT's authors
         **{f"patch_embed.proj.{2 * i}.0": f"stem.layers.{3 * i}" for i in range(4)},
         **{f"patch_embed.proj.{2 * i}.1": f"stem.layers.{3 * i + 1}" for i in range(4)},
-        "blocks.#.norm1": "blocks.#.attention_residual.norm",
+        **_below("blocks.#", "blocks.#", _XCIT_BLOCK),
         "blocks.#.attn.temperature": "blocks.#.attention.attention.temperature",
-        "blocks.#.attn.qkv": "blocks.#.attention.qkv",
-        "blocks.#.attn.proj": "blocks.#.attention.out_proj",
-        "blocks.#.gamma1": "blocks.#.attention_residual.gain",
         "blocks.#.norm3": "blocks.#.local_residual.norm",
         "blocks.#.local_mp.conv1": "blocks.#.local.first",
         "blocks.#.local_mp.bn": "blocks.#.local.norm",
         "blocks.#.local_mp.conv2": "blocks.#.local.second",
         "blocks.#.gamma3": "blocks.#.local_residual.gain",
-        "blocks.#.norm2": "blocks.#.feed_forward_residual.norm",
-        "blocks.#.mlp.fc1": "blocks.#.feed_forward.inner",
-        "blocks.#.mlp.fc2": "blocks.#.feed_forward.outer",
-        "blocks.#.gamma2": "blocks.#.feed_forward_residual.gain",
-        "cls_attn_blocks.#.norm1": "class_blocks.#.attention_residual.norm",
-        "cls_attn_blocks.#.attn.qkv": "class_blocks.#.attention.qkv",
-        "cls_attn_blocks.#.attn.proj": "class_blocks.#.attention.out_proj",
-        "cls_attn_blocks.#.gamma1": "class_blocks.#.attention_residual.gain",
-        "cls_attn_blocks.#.norm2": "class_blocks.#.feed_forward_residual.norm",
-        "cls_attn_blocks.#.mlp.fc1": "class_blocks.#.feed_forward.inner",
-        "cls_attn_blocks.#.mlp.fc2": "class_blocks.#.feed_forward.outer",
-        "cls_attn_blocks.#.gamma2": "class_blocks.#.feed_forward_residual.gain",
-        "norm": "norm",
-        "head": "head",
+        **_below("cls_attn_blocks.#", "class_blocks.#", _XCIT_BLOCK),
+        **_CLASSIFIER,
+    },
+    "swin": {
+        "patch_embed.proj": "patches.projection",
+        "patch_embed.norm": "patches_norm",
+        "layers.#.downsample.norm": "mergings.#.norm",
+        "layers.#.downsample.reduction": "mergings.#.reduction",
+        **_below("layers.#.blocks.#", "stages.#.#", _JOINT_BLOCK),
+        "layers.#.blocks.#.attn.relative_position_bias_table": "stages.#.#.attention.position_bias",
+        **_CLASSIFIER,
+        "head.fc": "head",
+    },
+    "cvt": {  # the names of its authors
+        "stage#.patch_embed.proj": "embeddings.#.convolution",
+        "stage#.patch_embed.norm": "embeddings.#.norm",
+        "stage#.cls_token": "class_token",
+        **_below("stage#.blocks.#", "stages.#.#", _BLOCK),
+        **_below("stage#.blocks.#.attn", "stages.#.#.attention", _CVT_PROJECTIONS),
+        **_CLASSIFIER,
     },
 }
-NAMES["swin"] = {
-    "patch_embed.proj": "patches.projection",
-    "patch_embed.norm": "patches_norm",
-    "layers.#.downsample.norm": "mergings.#.norm",
-    "layers.#.downsample.reduction": "mergings.#.reduction",
-    "layers.#.blocks.#.attn.relative_position_bias_table": "stages.#.#.attention.position_bias",
-    **{f"layers.#.blocks.#.{theirs}": f"stages.#.#.{ours}" for theirs, ours in _IN_STAGES.items()},
-    "layers.#.blocks.#.attn.qkv": "stages.#.#.attention.qkv",
-    "norm": "norm",
-    "head": "head",
-    "head.fc": "head",
-}
-NAMES["cvt"] = {  # those of its authors
-    "stage#.patch_embed.proj": "embeddings.#.convolution",
-    "stage#.patch_embed.norm": "embeddings.#.norm",
-    "stage#.cls_token": "class_token",
-    **{f"stage#.blocks.#.{theirs}": f"stages.#.#.{ours}" for theirs, ours in _IN_STAGES.items()},
-    **{
-        f"stage#.blocks.#.attn.{theirs.format(part)}": f"stages.#.#.attention.{ours.format(part)}"
-        for part in "qkv"
-        for theirs, ours in (
-            ("proj_{}", "{}"),
-            ("conv_proj_{}.conv", "{}_convolution.0"),
-            ("conv_proj_{}.bn", "{}_convolution.1"),
-        )
-    },
-    "norm": "norm",
-    "head": "head",
-}
-"""timm's names and ours, by family: of modules, or of parameters themselves. Each # is a number."""
+"""timm's names of modules or parameters and ours, by family. Each # stands for a number."""
 _BUFFERS = (".relative_position_index", ".attn_mask")
-"""What older files of Swin hold beside the weights."""
+"""Ends of names in older files of Swin that are not weights."""
 
 
 def load_timm_weights(model: VisionModel, path: str | os.PathLike[str]) -> list[str]:
@@ -115,15 +113,16 @@ def load_timm_weights(model: VisionModel, path: str | os.PathLike[str]) -> list[
 
     Args:
         model: of the same shape, with the attention of the public model.
-        path: file that timm or the authors made: ``.safetensors``, or one of ``torch.save``, of
-            which nothing but tensors is read.
+        path: a file of timm or the authors: ``.safetensors``, or one of ``torch.save``, from which
+            only tensors are read.
 
     Returns:
-        what was changed or left out, in words.
+        notes on the changes for the log.
 
     Raises:
         CheckpointError: the file is missing, damaged or of another model.
     """
+    # Read the file, and rename its tensors.
     family = model.config.family
     if family not in NAMES:
         raise CheckpointError(f"--init {path}: works for {', '.join(NAMES)}, not for {family}")
@@ -137,14 +136,16 @@ def load_timm_weights(model: VisionModel, path: str | os.PathLike[str]) -> list[
             f"{path}: holds no weights of timm's {family}; a checkpoint of relu_nmt is what "
             "--finetune-from-model takes"
         )
+    # Fit positions, position biases and shapes to those of the model.
     if isinstance(model, VisionTransformer) and "positions" in found:
         found["positions"], changed = _positions_for(model, found["positions"][0])
         notes += changed
     notes += fit_position_biases(found, own)
     for name, tensor in found.items():
-        # Convolutions that are linear maps here, and axes of length 1.
+        # Some convolutions are linear maps here, and some axes have length 1.
         if name in own and tensor.dim() > own[name].dim() and tensor.numel() == own[name].numel():
             found[name] = tensor.reshape(own[name].shape)
+    # Keep the new head for other classes.
     theirs, ours = (len(weights.get("head.bias", ())) for weights in (found, own))
     if theirs != ours:
         notes.append(f"its head of {theirs:,} classes is left out; that of {ours:,} starts anew")
@@ -157,7 +158,7 @@ def _read(path: Path) -> dict[str, Tensor]:
     """Return the tensors of a file by name.
 
     Raises:
-        CheckpointError: it is missing or damaged, or holds something else.
+        CheckpointError: the file is missing or damaged, or holds something else.
     """
     try:
         if path.suffix == ".safetensors":
@@ -166,9 +167,10 @@ def _read(path: Path) -> dict[str, Tensor]:
     except FileNotFoundError:
         raise CheckpointError(f"--init {path}: no such file") from None
     except (OSError, SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError) as error:
-        [reason, *_] = str(error).splitlines() or [type(error).__name__]
-        raise CheckpointError(f"--init {path}: cannot be read as weights ({reason})") from error
-    for key in ("model", "state_dict"):  # how some authors wrap them
+        raise CheckpointError(
+            f"--init {path}: cannot be read as weights ({first_line(error)})"
+        ) from error
+    for key in ("model", "state_dict"):  # some authors wrap the weights
         if isinstance(found, dict) and isinstance(found.get(key), dict):
             found = found[key]
     if not isinstance(found, dict) or not all(isinstance(t, Tensor) for t in found.values()):
@@ -177,7 +179,7 @@ def _read(path: Path) -> dict[str, Tensor]:
 
 
 def _joined(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors with separate queries, keys and values as one matrix."""
+    """Return the tensors with separate q, k and v joined to one matrix."""
     found = dict(tensors)
     for name in tensors:
         if ".attn.q." in name:
@@ -187,9 +189,9 @@ def _joined(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _merged_last(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights of a Swin with the merging of patches at the end of a stage.
+    """Return the weights of a Swin with patch merging at the end of a stage.
 
-    It is there in the files of its authors; newer ones of timm have it at the next stage's start.
+    The files of its authors have it there; newer files of timm at the start of the next stage.
     """
     found = {name: t for name, t in tensors.items() if not name.endswith(_BUFFERS)}
     if any(name.startswith("layers.0.downsample.") for name in found):
@@ -202,8 +204,9 @@ def _merged_last(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _renamed(name: str, names: Mapping[str, str]) -> str:
-    """Return our name of a tensor; one that is not in the table stays."""
+    """Return our name of a tensor; a name without an entry in the table stays."""
     for theirs, ours in names.items():
+        # Each # matches a number, and a leaf such as .weight may follow.
         pattern = re.escape(theirs).replace(r"\#", r"(\d+)") + r"(\.[a-z_]+)?"
         if match := re.fullmatch(pattern, name):
             *numbers, leaf = match.groups()
@@ -214,13 +217,13 @@ def _renamed(name: str, names: Mapping[str, str]) -> str:
 
 
 def _positions_for(model: VisionTransformer, positions: Tensor) -> tuple[Tensor, list[str]]:
-    """Return positions [N', D] of a square grid as those of the model's own, [N, D], and notes."""
+    """Return positions [N', D] of a square grid, interpolated to the model's [N, D], and notes."""
+    # The grid of the public model is a square, and class tokens come first.
     others = model.num_tokens - model.grid.num_patches
     side = math.isqrt(max(0, len(positions) - others))
     grid = Grid(side, side)
     if grid.num_patches + others != len(positions) or grid == model.grid:
         return positions, []
-    own, patches = positions[:others], positions[others:]
     old, new = (f"{height} x {width}" for height, width in (grid, model.grid))
     note = f"its positions of {old} patches are interpolated to {new}"
-    return torch.cat([own, resized(patches, grid, model.grid)]), [note]
+    return resize_positions(positions, grid, model.grid), [note]

@@ -18,6 +18,7 @@ from relu_nmt.modules.transformer_layer import Residual, run_layer
 from relu_nmt.vision import vision_models
 from relu_nmt.vision.base import (
     NORM_EPS,
+    BatchNorm,
     EncodedImages,
     Grid,
     VisionModel,
@@ -26,8 +27,9 @@ from relu_nmt.vision.base import (
     grid_of,
     initialize,
     map_of,
+    mechanism,
+    pre_norm,
 )
-from relu_nmt.vision.blocks import BatchNorm, mechanism, pre_norm
 from relu_nmt.vision.config import VisionTransformerConfig
 
 WAVES = 32
@@ -39,14 +41,9 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {"gelu": nn.GELU, "relu": nn.ReLU}
 class XCiT(VisionModel):
     """Patches through blocks of attention, local patch interaction and feed-forward network.
 
-    Then a class token collects what the patches hold, in blocks of class attention.
+    Then blocks of class attention, in which a class token reads the patches.
 
-    Args:
-        config: shape and attention, ``xca`` in the paper.
-        num_classes: C.
-
-    Raises:
-        ConfigError: the attention or the patches cannot work with these settings.
+    The attention is ``xca`` in the paper.
 
     Example:
         >>> config = VisionTransformerConfig.of(
@@ -56,16 +53,20 @@ class XCiT(VisionModel):
         (2, 10)
 
     Reference: El-Nouby et al. 2021, "XCiT: Cross-Covariance Image Transformers", sections 3.3 and
-    4; block order, and what class attention does to the patches, as in the public code.
+    4; block order and the effect of class attention on the patches as in the public code.
     """
+
+    classifier = ("class_token", "class_blocks", "norm", "head")
 
     def __init__(self, config: VisionTransformerConfig, num_classes: int) -> None:
         super().__init__(config)
         dim = config.embed_dim
+        # Embed the patches, with positions.
         self.num_tokens = grid_of(config.image_sides, config.patch_sides).num_patches
         self.stem = ConvolutionalStem(config)
         self.positions = nn.Linear(2 * WAVES, dim)
         self.dropout = Dropout(config.dropout)
+        # Transform the patches, then the class token.
         self.blocks = nn.ModuleList(XCiTBlock(config, i) for i in range(config.layers))
         self.class_token = nn.Parameter(torch.empty(1, 1, dim))
         self.class_blocks = nn.ModuleList(
@@ -77,18 +78,17 @@ class XCiT(VisionModel):
         nn.init.zeros_(self.head.bias)
         exempt_from_decay(self, self.class_token)
 
-    classifier = ("class_token", "class_blocks", "norm", "head")
-
     def forward(self, images: Tensor, blocks: Collection[int] = ()) -> VisionOutput:
         """See :meth:`VisionModel.forward`."""
         encoded, class_tokens = self.encode(images, blocks), {}
+        # Put the class token in front, and let it attend to the patches.
         x = encoded.tokens
-        x = torch.cat([self.class_token.expand(x.size(0), -1, -1), x], dim=1)
+        x = torch.cat([self.class_token.expand(x.size(0), -1, -1), x], dim=1)  # [B, 1 + N, D]
         for index, block in enumerate(self.class_blocks, len(self.blocks)):
             x = block(x, encoded.grid)
             if index in blocks:
                 class_tokens[index] = x[:, 0]
-        features = self.norm(x[:, 0])
+        features = self.norm(x[:, 0])  # [B, D]
         logits = self.head(features).float()
         return VisionOutput(logits, features, encoded.intermediate, class_tokens)
 
@@ -96,7 +96,7 @@ class XCiT(VisionModel):
         """See :meth:`VisionModel.encode`."""
         picture = self.stem(images)  # [B, D, height, width]
         grid = Grid(picture.size(2), picture.size(3))
-        x = picture.flatten(2).transpose(1, 2)
+        x = picture.flatten(2).transpose(1, 2)  # [B, N, D]
         waves = fourier_positions(grid, x.device).to(self.positions.weight.dtype)
         x = self.dropout(x + self.positions(waves))
         visibility = Visibility(x.size(1), x.size(1), device=x.device, grid=grid)
@@ -109,13 +109,10 @@ class XCiT(VisionModel):
 
 
 class ConvolutionalStem(nn.Module):
-    """Patches by convolutions that halve the sides of the picture, 3 x 3 with BatchNorm each.
-
-    Args:
-        config: the model's settings; patches have sides that are powers of 2.
+    """Patches by 3 x 3 convolutions with BatchNorm, each of which halves the sides.
 
     Raises:
-        ConfigError: patches of other sides, or a width that cannot be halved as often.
+        ConfigError: the sides of a patch or the width cannot be halved as often as needed.
 
     Reference: El-Nouby et al. 2021, appendix A; Graham et al. 2021, "LeViT", section 4.2.
     """
@@ -134,6 +131,7 @@ class ConvolutionalStem(nn.Module):
                 f"--embed-dim {config.embed_dim} with patches of {max(config.patch_sides)} pixels: "
                 f"--family xcit halves sides and width {steps} times, at least once"
             )
+        # Double the width with each halving, up to D in the last; the shorter side stops earlier.
         layers: list[nn.Module] = []
         width = 3
         for step in range(1, steps + 1):
@@ -145,7 +143,7 @@ class ConvolutionalStem(nn.Module):
                 ACTIVATIONS[config.xcit.conv_activation](),
             ]
             width = wider
-        self.layers = nn.Sequential(*layers[:-1])
+        self.layers = nn.Sequential(*layers[:-1])  # no activation at the end
 
     def forward(self, images: Tensor) -> Tensor:
         """Map [B, 3, Y, X] to [B, D, height, width]."""
@@ -153,33 +151,30 @@ class ConvolutionalStem(nn.Module):
 
 
 def fourier_positions(grid: Grid, device: torch.device) -> Tensor:
-    """Return sines and cosines of where patches are, [N, 64]: 32 for the row, 32 for the column.
+    """Return sines and cosines of positions [N, 64]: 32 of the row, 32 of the column.
 
-    Places run from 2 pi / size to 2 pi on each axis, so grids of any size are covered alike.
+    Positions run from 2 pi / size to 2 pi on each axis, so they cover grids of any size alike.
 
     Args:
         grid: of the N patches, row by row.
-        device: where it is made.
+        device: of the result.
     """
     rates = 10000.0 ** (-torch.arange(0, WAVES, 2, device=device) / WAVES)  # [16]
     waves = []
     for size in grid:
-        places = torch.arange(1, size + 1, device=device) * (2 * math.pi / (size + 1e-6))
-        angles = places[:, None] * rates
+        positions = torch.arange(1, size + 1, device=device) * (2 * math.pi / (size + 1e-6))
+        angles = positions[:, None] * rates  # [size, 16]
         waves.append(torch.stack([angles.sin(), angles.cos()], 2).flatten(1))  # [size, 32]
+    # Repeat the waves of rows along columns and those of columns along rows: [height, width, 32].
     rows = waves[0][:, None].expand(-1, grid.width, -1)
     columns = waves[1][None].expand(grid.height, -1, -1)
-    return torch.cat([rows, columns], 2).flatten(0, 1)
+    return torch.cat([rows, columns], 2).flatten(0, 1)  # [N, 64]
 
 
 class LocalPatchInteraction(nn.Module):
     """Two depth-wise 3 x 3 convolutions over the grid, with an activation and BatchNorm between.
 
-    Args:
-        embed_dim: D.
-        activation: its name.
-
-    Reference: El-Nouby et al. 2021, section 3.3; the activation is before the BatchNorm, as in the
+    Reference: El-Nouby et al. 2021, section 3.3; the activation precedes the BatchNorm, as in the
     public code.
     """
 
@@ -192,12 +187,13 @@ class LocalPatchInteraction(nn.Module):
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
         """Map patches [B, N, D] of the grid to [B, N, D]."""
-        picture = map_of(x, grid)
+        picture = map_of(x, grid)  # [B, D, height, width]
         picture = self.second(self.norm(self.activation(self.first(picture))))
-        return picture.flatten(2).transpose(1, 2)
+        return picture.flatten(2).transpose(1, 2)  # [B, N, D]
 
 
 def _feed_forward(config: VisionTransformerConfig) -> nn.Module:
+    """Return a new feed-forward network with ViT's initial weights."""
     network = build_feed_forward(
         config.feed_forward, config.embed_dim, config.ffn_dim, config.activation_dropout
     )
@@ -209,10 +205,6 @@ class XCiTBlock(nn.Module):
     """Attention, local patch interaction and feed-forward network in pre-norm residual branches.
 
     All blocks have the same rate of stochastic depth.
-
-    Args:
-        config: the model's settings.
-        index: number of the block, from 0.
     """
 
     def __init__(self, config: VisionTransformerConfig, index: int) -> None:
@@ -240,10 +232,10 @@ class XCiTBlock(nn.Module):
 
 
 class ClassAttention(SelfAttention):
-    """What the first token, that of the class, attends to among all.
+    """Attention of the first token, the class token, to all tokens.
 
-    A mechanism that normalises queries over the tokens (SimA) gets the queries of all tokens, of
-    which the first one's output is kept.
+    A mechanism that normalises queries over the tokens (SimA) gets the queries of all tokens; then
+    only the first output is kept.
 
     Reference: Touvron et al. 2021, "Going deeper with image transformers", section 3; for SimA its
     public code.
@@ -251,10 +243,11 @@ class ClassAttention(SelfAttention):
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:  # type: ignore[override]
         """Map tokens [B, N, D] to the output of the first, [B, 1, D]."""
-        each = self.qkv(x).chunk(self.parts, dim=-1)
+        each = self.qkv(x).chunk(self.parts, dim=-1)  # [B, N, D] each
         queries = each[0]
         if self.attention.capabilities.cross:
             queries = queries[:, :1]
+        # Split into heads: [B, H, 1 or N, d] and twice [B, H, N, d].
         q, k, v = self.split(queries), self.split(each[-2]), self.split(each[-1])
         q, k = self.attention.map_queries(q), self.attention.map_keys(k)
         visibility = Visibility(q.size(2), k.size(2), device=x.device, grid=grid)
@@ -263,18 +256,15 @@ class ClassAttention(SelfAttention):
 
 
 class ClassBlock(nn.Module):
-    """Class attention and a feed-forward network for the class token; patches only pass through.
+    """Class attention and a feed-forward network for the class token.
 
-    What passes is as in the public code: the patches get their own normed states added, are normed
-    again (not in the nano models), and doubled.
-
-    Args:
-        config: the model's settings.
-        layer: number of the block, counted on from those of the patches.
+    Patches are changed as in the public code: their normed states are added to them, then they are
+    normed again (not in the nano models) and doubled. ``layer`` counts on from the other blocks.
     """
 
     def __init__(self, config: VisionTransformerConfig, layer: int) -> None:
         super().__init__()
+        # The attention has heads as wide as those of the other blocks, but may be another.
         placement = pre_norm(config, config.embed_dim, drop_path=0.0)
         spec = AttentionSpec.parse(config.xcit.class_attention)
         head_dim = config.embed_dim // config.heads
@@ -291,9 +281,11 @@ class ClassBlock(nn.Module):
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
         """Map class token and patches [B, 1 + N, D] to [B, 1 + N, D]."""
+        # The class token gets its attention output, the patches get their own normed states.
         residual = self.attention_residual
         normed = residual.before(x)
         x = residual.add(x, torch.cat([self.attention(normed, grid), normed[:, 1:]], dim=1))
+        # The class token passes the feed-forward network; patches are normed and doubled.
         residual = self.feed_forward_residual
         first, patches = residual.before(x[:, :1]), x[:, 1:]
         if self.norms_patches:

@@ -24,7 +24,7 @@ VARIANTS = [
     "xca:kernel=polynomial,count=channels",
     "xca:kernel=polynomial,scale=fixed,unit_norm=false",
 ]
-"""Options that change what a mechanism can do; tested beside the defaults of everything."""
+"""Options that change the abilities of a mechanism; all tests run them beside the defaults."""
 
 FORMS = [
     "cosformer:horizon=70",
@@ -75,7 +75,7 @@ def random_qkv(batch, queries, keys, *, heads=2, dim=4, seed=0, dtype=torch.floa
 
 
 def can(name: str, capability: str) -> bool:
-    """Return what the class declares; options may change ``make_attention(name).capabilities``."""
+    """Return a capability of the class; options may change that of an instance."""
     return getattr(attentions.get(AttentionSpec.parse(name).name).capabilities, capability)
 
 
@@ -87,7 +87,7 @@ def fitted_slope(lengths, values) -> float:
 
 
 def everything(name: str) -> Need:
-    """Return all that one may ask of a mechanism."""
+    """Return a need of all results that a mechanism has."""
     return Need(statistics=True, telemetry=True, weights=can(name, "weights"))
 
 

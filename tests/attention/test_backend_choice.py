@@ -1,4 +1,4 @@
-"""Which back end is chosen, and what is said when one cannot serve."""
+"""The choice of a back end, and errors of back ends that cannot run."""
 
 import importlib.util
 from typing import ClassVar
@@ -42,7 +42,7 @@ def test_auto_takes_the_reference_for_sentences_and_blocks_for_documents():
 
 
 @pytest.mark.parametrize("name", ["auto", "blockwise"])
-def test_whoever_asks_for_weights_gets_them(name):
+def test_weights_are_returned_by_every_back_end_name(name):
     problem = problem_of(600, weights=True)
     assert chosen(name, problem)(problem).weights.shape == (1, 1, 600, 600)
 
@@ -73,7 +73,7 @@ def test_triton_without_a_gpu_is_a_clear_error(monkeypatch):
         chosen("triton", problem_of(3))
 
 
-def test_a_back_end_that_the_mechanism_lacks_is_refused_with_those_it_has():
+def test_an_unknown_back_end_is_an_error_that_lists_the_known_ones():
     for name, known in (
         ("softmax", "auto, native, fused, blockwise, reference"),
         ("sparsemax", "auto, blockwise, reference"),
@@ -87,7 +87,7 @@ def test_a_back_end_that_the_mechanism_lacks_is_refused_with_those_it_has():
         attend(*random_qkv(1, 3, 3), Visibility(3, 3))
 
 
-def test_a_mechanism_from_outside_brings_its_own_back_end():
+def test_a_user_mechanism_can_have_its_own_back_end():
     used = []
 
     def solve(problem):

@@ -10,7 +10,7 @@ import torch
 
 from relu_nmt.attention import naive
 from relu_nmt.attention.base import Need
-from relu_nmt.attention.kernels import blocks, blockwise, reference, rows
+from relu_nmt.attention.kernels import blockwise, reference, tuned
 from relu_nmt.attention.kernels.reference import PointwiseProblem
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.pointwise_maps import pointwise_maps, power_map
@@ -81,8 +81,8 @@ def test_agrees_with_the_reference_for_every_map_and_form(map):
 @pytest.mark.parametrize(("queries", "keys"), LENGTHS)
 @pytest.mark.parametrize("causal", [False, True])
 def test_agrees_with_the_reference_at_odd_lengths(queries, keys, causal, monkeypatch):
-    monkeypatch.setattr(blocks, "CPU_BLOCK_BYTES", 1 << 10)
-    monkeypatch.setattr(blocks, "CPU_LEAST_ROWS", 32)
+    monkeypatch.setattr(tuned, "CPU_BLOCK_BYTES", 1 << 10)
+    monkeypatch.setattr(tuned, "CPU_LEAST_ROWS", 32)
     padded = [keys, max(0, keys - 40)]
     for name, lengths, bias in itertools.product(["relu", "softplus"], [None, padded], [0, 1]):
         map, qkv = pointwise_maps.get(name), leaves(2, queries, keys)
@@ -108,8 +108,8 @@ def test_a_map_from_outside_the_package(monkeypatch):
 
 @pytest.mark.parametrize("name", ["softmax", "entmax15"])
 def test_blocks_of_whole_rows_have_second_derivatives(name, monkeypatch):
-    monkeypatch.setattr(rows, "BLOCK_WEIGHTS", 8)
-    monkeypatch.setattr(rows, "LEAST_ROWS", 2)
+    monkeypatch.setattr(tuned, "ROWS_BLOCK_WEIGHTS", 8)
+    monkeypatch.setattr(tuned, "ROWS_LEAST_ROWS", 2)
     attend = make_attention(name)
     attend.backend = "blockwise"
     inputs = [x.requires_grad_() for x in random_qkv(1, 5, 5)]

@@ -83,7 +83,7 @@ def test_scores_plus_bias_give_the_weights(name, causal):
                 torch.testing.assert_close(mine, expected, rtol=1e-8, atol=1e-10)
 
 
-def test_steps_and_trees_have_the_bias_of_the_whole(name):
+def test_the_bias_of_steps_and_trees_equals_that_of_the_full_pass(name):
     if not (can(name, "causal") and can(name, "scores")):
         return
     attend = make_attention(name, "decoder")
@@ -116,7 +116,7 @@ def test_steps_and_trees_have_the_bias_of_the_whole(name):
         torch.testing.assert_close(together[:, :, i], alone.values[:, :, 0], rtol=1e-10, atol=1e-12)
 
 
-def test_queries_and_keys_are_normalised_where_asked(name):
+def test_qk_norm_normalises_queries_and_keys(name):
     if "qk_norm" in name:
         return
     spec = f"{name}{',' if ':' in name else ':'}qk_norm=true"

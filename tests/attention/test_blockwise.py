@@ -1,4 +1,4 @@
-"""What only the blockwise back end has: skipped blocks, kept scores, dropout made twice, memory."""
+"""Features of the blockwise back end alone: skipped blocks, kept scores, repeated dropout."""
 
 import dataclasses
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from relu_nmt.attention.base import Need
-from relu_nmt.attention.kernels import blocks, blockwise, reference
+from relu_nmt.attention.kernels import blocks, blockwise, reference, tuned
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.pointwise_maps import pointwise_maps
 from relu_nmt.errors import ConfigError
@@ -19,11 +19,11 @@ RELU = pointwise_maps.get("relu")
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Blocks of 4 queries of one head, tiles of 2 keys, nothing kept."""
-    monkeypatch.setattr(blocks, "CPU_BLOCK_BYTES", 1)
-    monkeypatch.setattr(blocks, "CPU_LEAST_ROWS", 4)
-    monkeypatch.setattr(blocks, "SKIP_TILE", 2)
-    monkeypatch.setattr(blocks, "PROBED_ROWS", 1)
-    monkeypatch.setattr(blockwise, "KEPT_BYTES", 0)
+    monkeypatch.setattr(tuned, "CPU_BLOCK_BYTES", 1)
+    monkeypatch.setattr(tuned, "CPU_LEAST_ROWS", 4)
+    monkeypatch.setattr(tuned, "SKIP_TILE", 2)
+    monkeypatch.setattr(tuned, "PROBED_ROWS", 1)
+    monkeypatch.setattr(tuned, "KEPT_BYTES", 0)
 
 
 @pytest.mark.parametrize("name", ["relu", "relu2", "softplus", "gelu"])
@@ -43,7 +43,7 @@ def test_gradcheck_with_statistics_and_a_learnt_bias(name, causal, dropout, smal
         logs = answer.sums.weighted_logs
         return answer.values, answer.sums.total, *(() if logs is None else (logs,))
 
-    # By random projections of the Jacobian; every entry is compared in test_backends.py.
+    # Check random projections of the Jacobian; test_backends.py compares every entry.
     assert torch.autograd.gradcheck(outputs, (*qkv, bias.table), fast_mode=True)
 
 
@@ -70,7 +70,7 @@ def test_short_samples_are_computed_together(causal, bias, monkeypatch):
     asked = {"causal": causal, "lengths": [9, 3, 5, 7, 4], "bias": bias}
     problem = make_problem(RELU, (q, k, v), **asked)
     # Twice what two samples have of weights.
-    monkeypatch.setattr(blocks, "CPU_BLOCK_BYTES", 2 * 2 * 2 * 9 * 9 * q.element_size())
+    monkeypatch.setattr(tuned, "CPU_BLOCK_BYTES", 2 * 2 * 2 * 9 * 9 * q.element_size())
     parts = blocks.parts(problem.visibility, q, k)
     assert [part.num_keys for part in parts] == [9, 7, 4]
     compare(problem)
@@ -106,11 +106,11 @@ def test_zero_blocks_are_skipped_and_change_nothing(name, causal, small_blocks, 
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("name", ["relu", "gelu"])
-def test_as_many_scores_are_kept_as_there_is_room_for(name, causal, small_blocks, monkeypatch):
+def test_scores_are_kept_up_to_the_limit_in_bytes(name, causal, small_blocks, monkeypatch):
     problem = make_problem(pointwise_maps.get(name), leaves(2, 12, 12, heads=2), causal=causal)
     whole = 4 * 12 * 8  # of 4 queries and all keys, in float64
     shares = {False: [1, 1, 1], True: [1 / 3, 2 / 3, 1]}[causal]  # of the keys, by block
-    monkeypatch.setattr(blockwise, "KEPT_BYTES", int(sum(shares) * whole) + whole // 2)
+    monkeypatch.setattr(tuned, "KEPT_BYTES", int(sum(shares) * whole) + whole // 2)
     made = blockwise.pointwise(problem).values.grad_fn.blocks
     fourth = {False: 0, True: whole // 3}[causal]  # of the second head; it fits if it is short
     kept = [0 if block.kept is None else block.kept.untyped_storage().nbytes() for block in made]
@@ -118,7 +118,7 @@ def test_as_many_scores_are_kept_as_there_is_room_for(name, causal, small_blocks
     compare(problem)
 
 
-def test_a_dropped_weight_is_dropped_in_both_directions_and_seeds_repeat(small_blocks):
+def test_dropout_is_the_same_in_both_directions_and_repeats_with_the_seed(small_blocks):
     qkv = leaves(2, 9, 9)
     problem = make_problem(RELU, qkv, causal=True, dropout=0.5, need=STATISTICS)
     torch.manual_seed(1)
@@ -152,9 +152,9 @@ def test_dropout_keeps_the_mean():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("causal", [False, True])
 def test_half_precision_is_as_close_as_the_reference(dtype, causal, monkeypatch):
-    monkeypatch.setattr(blocks, "CPU_BLOCK_BYTES", 1)
-    monkeypatch.setattr(blocks, "CPU_LEAST_ROWS", 32)
-    monkeypatch.setattr(blockwise, "KEPT_BYTES", 0)
+    monkeypatch.setattr(tuned, "CPU_BLOCK_BYTES", 1)
+    monkeypatch.setattr(tuned, "CPU_LEAST_ROWS", 32)
+    monkeypatch.setattr(tuned, "KEPT_BYTES", 0)
     exact = leaves(2, 100, 100, dim=16, seed=1)
     rough = [x.detach().to(dtype).requires_grad_() for x in exact]
     # The exact inputs are the rounded ones, so that only the computation differs.
@@ -179,7 +179,7 @@ def test_autocast_computes_in_its_dtype_and_keeps_that_of_the_values():
 
 @pytest.mark.parametrize("square", [False, True])
 def test_second_derivatives_are_refused(square):
-    # Of a loss that is linear in the outputs they would be wrong without an error.
+    # For a loss that is linear in the outputs they would be wrong without an error.
     q, k, v = leaves(1, 3, 3)
     values = blockwise.pointwise(make_problem(RELU, (q, k, v), need=Need())).values
     loss = values.square().sum() if square else values.sum()

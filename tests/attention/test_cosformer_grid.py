@@ -30,7 +30,7 @@ def masked(others):
 
 @some_with_class_token
 @pytest.mark.parametrize("need", [Need(), ALL], ids=["values", "all"])
-def test_it_is_the_formula_whatever_hidden_tokens_hold(others, need):
+def test_hidden_tokens_do_not_change_the_result_of_the_formula(others, need):
     visibility = masked(others)
     q, k, v = random_qkv(3, visibility.num_keys, visibility.num_keys)
     hidden = ~visibility.key_mask[:, None, :, None]
@@ -43,7 +43,7 @@ def test_it_is_the_formula_whatever_hidden_tokens_hold(others, need):
     assert_is_formula(attend, q, k, v, visibility, need)
 
 
-def test_a_token_that_sees_nothing_gets_zero():
+def test_a_token_without_visible_keys_gets_0():
     visibility = masked(1)
     q, k, v = random_qkv(3, visibility.num_keys, visibility.num_keys)
     for need in (Need(), ALL):
@@ -68,7 +68,7 @@ def test_first_and_second_derivatives(others, need):
 
 
 @some_with_class_token
-def test_statistics_are_those_of_the_weights(others):
+def test_statistics_equal_those_of_the_weights(others):
     count = others + ROWS * COLUMNS
     visibility = Visibility(count, count, grid=GRID)
     q, k, v = random_qkv(2, count, count, seed=4)
@@ -102,7 +102,7 @@ def test_half_precision_is_close_at_2001_tokens(dtype, need):
     assert (values.double() - expected).norm() < 0.01 * expected.norm()
 
 
-def test_a_vision_transformer_tells_the_grid_of_its_patches():
+def test_a_vision_transformer_passes_the_grid_of_its_patches():
     torch.manual_seed(0)
     config = VisionTransformerConfig(attention=NAME, image_size=8, patch_size=4, layers=1)
     model = VisionTransformer(config, 2)
@@ -114,7 +114,7 @@ def test_a_vision_transformer_tells_the_grid_of_its_patches():
     assert seen == [(2, 2)]
 
 
-def test_it_needs_patches():
+def test_grid_without_patches_is_an_error():
     attend = make_attention(NAME)
     with pytest.raises(ConfigError, match="grid=true is for the patches of images"):
         attend(*random_qkv(1, 4, 4), Visibility(4, 4))

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from relu_nmt.attention.base import Need
-from relu_nmt.attention.kernel_features import CHUNK, masked_sums
+from relu_nmt.attention.kernel_features import masked_sums
+from relu_nmt.attention.kernels.tuned import FEATURE_CHUNK as CHUNK
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.performer import exponent_parts, random_directions
 from relu_nmt.errors import ConfigError
@@ -17,7 +18,7 @@ WEIGHTS = Need(weights=True)
 
 
 @pytest.mark.parametrize("mask", HOLED)
-def test_cosformer_skips_padding_wherever_it_stands(mask):
+def test_cosformer_skips_padding_at_any_position(mask):
     attend = make_attention("cosformer")
     q, k, v = (x.abs() for x in random_qkv(1, 12, 12))
     real = torch.tensor([[c == "1" for c in mask]])
@@ -46,7 +47,7 @@ def test_cosformer_of_padding_is_finite_in_float16_through_several_layers():
 @pytest.mark.parametrize(
     ("option", "error"), [("reweight=false", "without reweight"), ("grid=true", "with grid")]
 )
-def test_a_horizon_of_cosformer_that_does_nothing_is_refused(option, error):
+def test_a_horizon_of_cosformer_without_effect_is_an_error(option, error):
     with pytest.raises(ConfigError, match=f"horizon=7 does nothing {error}"):
         make_attention(f"cosformer:{option},horizon=7", "decoder")
 
@@ -118,7 +119,7 @@ def test_performer_redraws_in_training_and_a_resume_is_exact():
     before = run(whole, 3)
     assert before[0].equal(before[1]) and not before[1].equal(before[2])
     assert list(whole.state_dict()) == ["seed_and_passes"]
-    run(other, 1)  # so that what it drew must be forgotten
+    run(other, 1)  # so that loading must discard its draw
     other.load_state_dict(whole.state_dict())
     for ours, theirs in zip(run(whole, 3), run(other, 3), strict=True):
         assert ours.equal(theirs)

@@ -36,7 +36,7 @@ def test_each_sample_places_its_own_landmarks(name, length):
 
 @pytest.mark.parametrize("kernel", ["softmax", "polynomial"])
 @pytest.mark.parametrize("mask", HOLED)
-def test_landmarks_of_nystromformer_skip_padding_wherever_it_stands(kernel, mask):
+def test_landmarks_of_nystromformer_skip_padding_at_any_position(kernel, mask):
     attend = make_attention(f"nystromformer:landmarks=3,kernel={kernel}")
     q, k, v = random_qkv(1, 12, 12)
     real = torch.tensor([[c == "1" for c in mask]])

@@ -9,7 +9,7 @@ from relu_nmt.attention.masks import TreeVisibility, Visibility
 @pytest.mark.parametrize(("queries", "keys"), [(1, 1), (1, 6), (5, 5), (3, 7), (7, 3)])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("padded", [False, True])
-def test_counts_are_those_of_the_mask_without_making_one(queries, keys, causal, padded):
+def test_counts_equal_those_of_the_mask_and_make_none(queries, keys, causal, padded):
     key_mask = None
     if padded:
         key_mask = torch.rand(4, keys, generator=torch.Generator().manual_seed(keys)) < 0.6
@@ -21,7 +21,7 @@ def test_counts_are_those_of_the_mask_without_making_one(queries, keys, causal, 
     assert torch.equal(counts, expected)
 
 
-def test_a_tree_counts_and_places_the_tokens_of_its_hypotheses():
+def test_counts_and_positions_of_a_tree():
     # Hypotheses of the slots 0 1 4 and 0 2 5; slot 3 belongs to none.
     ancestry = torch.tensor([[[1, 1, 0, 0, 1, 0], [1, 0, 1, 0, 0, 1]]], dtype=torch.bool)
     tree = TreeVisibility(ancestry, length=3)
@@ -33,7 +33,7 @@ def test_a_tree_counts_and_places_the_tokens_of_its_hypotheses():
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_what_is_added_to_scores_hides_keys_but_in_rows_that_see_none(dtype):
+def test_the_score_mask_hides_keys_except_in_rows_without_any(dtype):
     key_mask = torch.tensor([[1, 1, 0], [0, 0, 0]]).bool()
     visibility = Visibility(2, 3, key_mask=key_mask, causal=True)
     mask = visibility.score_mask(dtype)
@@ -43,7 +43,7 @@ def test_what_is_added_to_scores_hides_keys_but_in_rows_that_see_none(dtype):
     assert Visibility(2, 3).score_mask(dtype) is None
 
 
-def test_positions_are_those_of_all_sequences_and_causal_queries_are_the_last():
+def test_all_sequences_have_the_same_positions_and_causal_queries_are_the_last():
     mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]]).bool()
     padded = Visibility(4, 4, key_mask=mask, query_mask=mask)
     assert padded.key_positions().tolist() == [[0, 1, 2, 3]]
@@ -64,7 +64,9 @@ def test_places_count_visible_keys_only():
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(("queries", "keys"), [(7, 7), (4, 9), (7, 3)])
-def test_blocks_of_queries_see_what_they_see_in_the_whole(queries, keys, causal, padded):
+def test_a_block_of_queries_sees_the_same_keys_as_in_the_full_visibility(
+    queries, keys, causal, padded
+):
     key_mask = torch.rand(2, keys, generator=torch.Generator().manual_seed(1)) < 0.6
     whole = Visibility(queries, keys, key_mask=key_mask if padded else None, causal=causal)
     everything = torch.ones(2, 1, queries, keys, dtype=torch.bool)

@@ -8,7 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from relu_nmt.attention.base import Need, build_attention
-from relu_nmt.attention.kernels import blocks, blockwise, rows
+from relu_nmt.attention.kernels import tuned
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.spec import AttentionSpec
 from tests.attention.helpers import can, make_bias, num_queries, random_qkv, with_length
@@ -41,10 +41,10 @@ class PeakMemory(TorchDispatchMode):
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
     """Blocks of at most 16 queries, and none of a short sequence kept."""
-    monkeypatch.setattr(rows, "BLOCK_WEIGHTS", 1 << 12)
-    monkeypatch.setattr(blocks, "CPU_BLOCK_BYTES", 1 << 12)
-    monkeypatch.setattr(blocks, "CPU_LEAST_ROWS", 16)
-    monkeypatch.setattr(blockwise, "KEPT_BYTES", 0)
+    monkeypatch.setattr(tuned, "ROWS_BLOCK_WEIGHTS", 1 << 12)
+    monkeypatch.setattr(tuned, "CPU_BLOCK_BYTES", 1 << 12)
+    monkeypatch.setattr(tuned, "CPU_LEAST_ROWS", 16)
+    monkeypatch.setattr(tuned, "KEPT_BYTES", 0)
 
 
 def measured(name, length, need, slot="encoder", biased=False, backend="auto"):
@@ -69,13 +69,13 @@ def measured(name, length, need, slot="encoder", biased=False, backend="auto"):
 
 
 def assert_linear(short, long):
-    """Twice as many tokens double what is linear and quadruple a matrix."""
+    """Check for linear memory: twice as many tokens would quadruple a matrix."""
     assert long.largest < LENGTHS[1] ** 2 * 4
     assert long.peak < 2.5 * short.peak
 
 
 @pytest.mark.parametrize("need", [TELEMETRY, REGULARISER], ids=["telemetry", "regulariser"])
-def test_statistics_make_and_keep_no_matrix_of_weights(name, need):
+def test_statistics_need_no_matrix_of_weights(name, need):
     if not can(name, "weights"):
         return
     for slot in ("encoder", "decoder") if can(name, "causal") else ("encoder",):
@@ -83,13 +83,13 @@ def test_statistics_make_and_keep_no_matrix_of_weights(name, need):
         assert_linear(short, long)
 
 
-def test_a_bias_makes_and_keeps_no_matrix(name):
+def test_a_bias_needs_no_matrix(name):
     if can(name, "scores"):
         short, long = (measured(name, n, TELEMETRY, "decoder", True) for n in LENGTHS)
         assert_linear(short, long)
 
 
-def test_the_measure_finds_a_matrix():
+def test_the_memory_measurement_detects_a_matrix():
     with pytest.raises(AssertionError):
         assert_linear(*(measured("softmax", n, TELEMETRY, backend="reference") for n in LENGTHS))
     with PeakMemory() as memory:
@@ -103,8 +103,8 @@ def test_the_measure_finds_a_matrix():
 @pytest.mark.parametrize("name", ["softmax", "sparsemax", "entmax:alpha=1.3"])
 @pytest.mark.parametrize("causal", [False, True])
 def test_blocks_of_rows_agree_with_the_reference(name, causal, monkeypatch):
-    monkeypatch.setattr(rows, "BLOCK_WEIGHTS", 1)
-    monkeypatch.setattr(rows, "LEAST_ROWS", 3)
+    monkeypatch.setattr(tuned, "ROWS_BLOCK_WEIGHTS", 1)
+    monkeypatch.setattr(tuned, "ROWS_LEAST_ROWS", 3)
     mask = torch.arange(10) < torch.tensor([4, 10, 0])[:, None]
     attend = build_attention(AttentionSpec.parse(name), "encoder", 0, 2, 4, 0.0).double()
     for visibility in (
@@ -126,9 +126,9 @@ def test_blocks_of_rows_agree_with_the_reference(name, causal, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["softmax", "entmax15", "linear", "sima"])
-def test_dropout_is_the_same_when_a_block_is_made_again(name, monkeypatch):
-    monkeypatch.setattr(rows, "BLOCK_WEIGHTS", 1)
-    monkeypatch.setattr(rows, "LEAST_ROWS", 3)
+def test_dropout_is_the_same_when_a_block_is_computed_again(name, monkeypatch):
+    monkeypatch.setattr(tuned, "ROWS_BLOCK_WEIGHTS", 1)
+    monkeypatch.setattr(tuned, "ROWS_LEAST_ROWS", 3)
     attend = build_attention(AttentionSpec.parse(name), "encoder", 0, 1, 4, 0.5).double()
     q, k, v = random_qkv(1, num_queries(name, 7, 7), 7, heads=1)
     v.requires_grad_()

@@ -17,7 +17,7 @@ from tests.attention.helpers import fitted_slope, make_attention, random_qkv
 ALL = Need(statistics=True, telemetry=True, weights=True)
 
 
-def test_default_is_the_cube_with_fixed_scale():
+def test_the_default_is_power_3_with_a_fixed_scale():
     q, k, v = random_qkv(1, 3, 5)
     outputs = [
         make_attention(spec)(q, k, v, Visibility(3, 5)).values

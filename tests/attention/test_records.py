@@ -20,7 +20,7 @@ def run(model):
     return [attention(*random_qkv(1, 4, 4), visibility) for attention in model], visibility
 
 
-def test_every_call_is_recorded_in_order_with_what_is_needed():
+def test_every_call_is_recorded_in_order_with_the_needed_results():
     model = two_layers()
     with record_attention(model, Need(telemetry=True)) as records:
         outputs, visibility = run(model)
@@ -34,7 +34,7 @@ def test_every_call_is_recorded_in_order_with_what_is_needed():
     assert len(records) == 2 and all(o.rows is None for o in outputs)
 
 
-def test_nested_recorders_both_get_what_they_need_and_one_mechanism_can_be_watched_alone():
+def test_nested_recorders_and_a_recorder_of_one_mechanism():
     model = two_layers()
     with (
         record_attention(model, Need(statistics=True)) as outer,
@@ -63,7 +63,7 @@ def test_nothing_needed_records_nothing():
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_sizes_of_queries_keys_and_outputs_are_of_real_rows_and_visible_keys(causal):
+def test_vector_sizes_count_real_rows_and_visible_keys_only(causal):
     attend = make_attention("reluformer", "decoder" if causal else "encoder")
     mask = torch.arange(5) < torch.tensor([[3], [5]])
     visibility = Visibility(5, 5, key_mask=mask, query_mask=mask, causal=causal)

@@ -1,4 +1,4 @@
-"""What every registered attention must do; registering one is enough to be tested here."""
+"""Requirements of every registered attention; a registered name is tested here without more."""
 
 import math
 
@@ -7,7 +7,7 @@ import torch
 
 from relu_nmt.attention import attentions
 from relu_nmt.attention.base import Need, build_attention
-from relu_nmt.attention.kernels import blocks, rows
+from relu_nmt.attention.kernels import tuned
 from relu_nmt.attention.masks import TreeVisibility, Visibility
 from relu_nmt.attention.spec import AttentionSpec
 from relu_nmt.errors import ConfigError
@@ -34,13 +34,11 @@ def prefix_mask(lengths, width):
 
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("spec", [*attentions.names(), *VARIANTS, *FORMS])
-def test_every_back_end_gives_values_weights_and_gradients_of_the_formula(
-    spec, length, monkeypatch
-):
-    monkeypatch.setattr(blocks, "CPU_BLOCK_BYTES", 1 << 10)
-    monkeypatch.setattr(blocks, "CPU_LEAST_ROWS", 32)
-    monkeypatch.setattr(rows, "BLOCK_WEIGHTS", 64)
-    monkeypatch.setattr(rows, "LEAST_ROWS", 8)
+def test_every_back_end_agrees_with_the_formula(spec, length, monkeypatch):
+    monkeypatch.setattr(tuned, "CPU_BLOCK_BYTES", 1 << 10)
+    monkeypatch.setattr(tuned, "CPU_LEAST_ROWS", 32)
+    monkeypatch.setattr(tuned, "ROWS_BLOCK_WEIGHTS", 64)
+    monkeypatch.setattr(tuned, "ROWS_LEAST_ROWS", 8)
     for causal in (False, True)[: 1 + can(spec, "causal")]:
         attend = make_attention(spec, "decoder" if causal else "encoder")
         for parameter in attend.parameters():
@@ -58,7 +56,7 @@ def test_every_back_end_gives_values_weights_and_gradients_of_the_formula(
 
 
 @pytest.mark.parametrize("asked", [False, True])
-def test_padding_does_not_matter_even_if_it_is_garbage(name, asked):
+def test_garbage_in_padding_changes_nothing(name, asked):
     need = everything(name) if asked else Need()
     attend = make_attention(name)
     q, k, v = random_qkv(2, 5, 5)
@@ -73,7 +71,7 @@ def test_padding_does_not_matter_even_if_it_is_garbage(name, asked):
 
 
 @pytest.mark.parametrize("asked", [False, True])
-def test_later_keys_are_hidden_and_steps_equal_the_whole(name, asked):
+def test_later_keys_are_hidden_and_steps_equal_the_full_pass(name, asked):
     need = everything(name) if asked else Need()
     if not can(name, "causal"):
         with pytest.raises(ConfigError, match="causal"):
@@ -138,7 +136,7 @@ def test_permuting_keys_with_values_changes_nothing(name):
 
 
 @pytest.mark.parametrize("asked", [False, True])
-def test_a_row_that_sees_nothing_gives_zero_and_no_gradient(name, asked):
+def test_a_row_without_visible_keys_has_output_0_and_no_gradient(name, asked):
     need = everything(name) if asked else Need()
     attend = make_attention(name)
     queries = num_queries(name, 3, 4)

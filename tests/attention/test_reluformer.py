@@ -15,7 +15,7 @@ ALL = Need(statistics=True, telemetry=True, weights=True)
 def outputs_of_normal_scores(name, n, causal, batch=12_500, dim=8):
     """Return outputs [batch, 2, Nq, dim] of independent standard normal scores and values.
 
-    Queries are d^0.5 along one axis, so that the scores q k / d^0.5 are what the keys have there.
+    Queries are d^0.5 along one axis, so that the scores q k / d^0.5 are the keys' entries there.
     """
     attend = make_attention(name, "decoder" if causal else "encoder", dim=dim).float()
     num_queries = n if causal else 1
@@ -53,7 +53,7 @@ def test_the_outputs_of_theorem_4_1_are_not_gaussian(n, kurtosis):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("backend", ["reference", "blockwise"])
-def test_centered_rows_that_see_one_key_are_null_whatever_the_rounding(backend, dtype):
+def test_centered_rows_with_one_visible_key_are_null_in_every_dtype(backend, dtype):
     attend = make_attention("reluformer:centered=true", "decoder", dim=64).to(dtype)
     attend.backend = backend
     q, k, v = random_qkv(16, 8, 8, dim=64, dtype=dtype)
@@ -70,7 +70,7 @@ def test_centered_rows_that_see_one_key_are_null_whatever_the_rounding(backend, 
         assert output.rows.total[:, :, null_rows:].all()
 
 
-def test_centered_scores_do_not_change_with_what_all_keys_share():
+def test_a_shift_of_all_keys_does_not_change_centered_scores():
     attend = make_attention("reluformer:centered=true", "cross")
     q, k, v = random_qkv(2, 3, 7, seed=4)
     shared = 10 * torch.randn(2, 2, 1, 4, generator=torch.Generator().manual_seed(5))
@@ -92,7 +92,7 @@ def test_a_bias_is_added_to_centered_scores(causal):
     torch.testing.assert_close(output.values, expected.values)
 
 
-def test_scale_laws_variance_is_constant_and_row_sum_grows_with_the_root():
+def test_the_variance_is_constant_and_the_row_sum_grows_with_the_root_of_the_length():
     lengths = [16, 64, 256, 1024]
     attend = make_attention("reluformer", dim=16)
     variances, sums = [], []

@@ -23,7 +23,7 @@ def scores(*shape, spread=1.0, seed=0):
 
 @pytest.mark.parametrize("spread", [0.1, 1.0, 10.0])
 @pytest.mark.parametrize("alpha", ALPHAS)
-def test_maps_are_their_definition(alpha, spread):
+def test_maps_equal_their_definition(alpha, spread):
     z = scores(4, 30, spread=spread).requires_grad_()
     maps = [entmax(z, alpha), naive.entmax(z, alpha)]
     if alpha == 2:
@@ -69,7 +69,7 @@ def test_bisection_agrees_with_sorting_and_alpha_near_1_is_softmax():
 
 
 @pytest.mark.parametrize("alpha", ALPHAS)
-def test_a_constant_changes_nothing_and_hidden_scores_get_nothing(alpha):
+def test_a_constant_changes_no_weight_and_hidden_scores_get_0(alpha):
     z = scores(5, 9)
     p = entmax(z, alpha)
     torch.testing.assert_close(entmax(z + 100, alpha), p, rtol=1e-9, atol=1e-11)
@@ -122,7 +122,7 @@ def test_softmax_matrix_and_jacobian_norms():
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 @pytest.mark.parametrize("alpha", ALPHAS)
-def test_scores_that_are_not_finite_pass_on_as_nan(alpha, bad):
+def test_infinite_scores_give_nan(alpha, bad):
     z = scores(3, 5)
     z[1, 2] = bad
     z.requires_grad_()
@@ -157,5 +157,5 @@ def test_autocast_does_not_round_scores(spec):
     torch.testing.assert_close(found.weights.double(), expected.weights, atol=1e-4, rtol=0)
 
 
-def test_the_option_all_attentions_share_takes_no_place_before_their_own():
+def test_the_shared_option_qk_norm_is_keyword_only():
     assert EntmaxConfig(1.3) == EntmaxConfig(alpha=1.3, qk_norm=False)

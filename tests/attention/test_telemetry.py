@@ -78,7 +78,7 @@ def test_buckets_are_powers_of_two(index, name):
     assert bucket_name(index) == name
 
 
-def test_sums_of_batches_add_up_whatever_their_lengths():
+def test_sums_of_batches_of_different_lengths_add_up():
     first, second = causal_record([5, 2], 5), causal_record([17], 17, seed=1)
     together = attention_sums([first])[0]
     together.add(attention_sums([second])[0])
@@ -101,7 +101,7 @@ def test_sums_of_batches_add_up_whatever_their_lengths():
     assert together.buckets[0, 2] == pytest.approx(expected, rel=1e-5)
 
 
-def test_several_modules_share_one_transfer_and_keep_apart():
+def test_several_modules_are_summed_separately():
     encoder = make_attention("softmax", "encoder", HEADS)
     visibility = Visibility(4, 4)
     output = encoder(*random_qkv(2, 4, 4), visibility, need=ALL)

@@ -50,7 +50,7 @@ def test_kernels_on_the_device():
     run_cases(*(["-n", "auto"] if find_spec("xdist") else []))
 
 
-def test_tensors_on_the_cpu_are_left_to_other_back_ends():
+def test_triton_does_not_support_tensors_on_the_cpu():
     q = torch.ones(1, 1, 2, 4)
     visibility = Visibility(2, 2)
     problem = PointwiseProblem(
@@ -80,7 +80,7 @@ def test_there_are_block_sizes_for_every_problem(kernel, width, dtype, long):
 
 
 @needs_triton
-def test_the_first_block_size_that_the_device_has_memory_for_is_taken():
+def test_the_first_block_size_that_fits_into_the_memory_is_used():
     from triton.runtime.errors import OutOfResources
 
     ran = []

@@ -157,7 +157,7 @@ def test_lengths(length, causal):
 
 
 @pytest.mark.parametrize(("queries", "keys"), [(1, 65), (15, 70), (65, 33), (70, 15)])
-def test_other_numbers_of_keys(queries, keys):
+def test_more_or_fewer_keys_than_queries(queries, keys):
     assert_agrees(made(queries, keys, need=TELEMETRY))
 
 
@@ -188,7 +188,7 @@ def test_head_widths(dim, value_dim):
 
 
 @pytest.mark.parametrize("lengths", [(0, 40), (40, 0), (7, 39)])
-def test_samples_that_see_nothing(lengths):
+def test_samples_without_visible_keys(lengths):
     mask = torch.arange(40, device=DEVICE) < torch.tensor(lengths, device=DEVICE)[:, None]
     problem = made(33, 40, map=pointwise_maps.get("softplus"), key_mask=mask, need=TELEMETRY)
     assert_agrees(problem)
@@ -209,7 +209,7 @@ def test_hidden_keys_may_hold_garbage():
         assert not dirty[f"gradient of {name}"][hidden.expand_as(k)].any()
 
 
-def test_only_the_sums_are_differentiated():
+def test_gradients_of_the_sums_alone():
     problem = made(33, 33, causal=True, need=SUMS)
     grads = []
     for solve, dtype in ((backend.pointwise, torch.float32), (reference.pointwise, torch.float64)):
@@ -220,7 +220,7 @@ def test_only_the_sums_are_differentiated():
         torch.testing.assert_close(ours.double(), exact, rtol=1e-4, atol=1e-4)
 
 
-def test_all_layouts_of_memory():
+def test_inputs_of_every_memory_layout():
     problem = made(20, 20, batch=2, heads=3)
     q, k, v = (x.contiguous() for x in (problem.q, problem.k, problem.v))
     strange = q.transpose(2, 3).contiguous().transpose(2, 3)
@@ -232,7 +232,7 @@ def test_all_layouts_of_memory():
     assert torch.equal(backend.pointwise(one).values, backend.pointwise(two).values)
 
 
-def test_zero_blocks_are_the_same_skipped_or_not(monkeypatch):
+def test_skipping_zero_blocks_changes_nothing(monkeypatch):
     problem = made(70, 70, causal=True, need=TELEMETRY)
     q, k = problem.q.abs(), problem.k.abs()
     k[:, :, :40] *= -1  # the first key blocks have no positive score
@@ -247,7 +247,7 @@ def test_zero_blocks_are_the_same_skipped_or_not(monkeypatch):
 
 
 @pytest.mark.parametrize("need", [Need(), SUMS])
-def test_one_backward_pass_equals_two(monkeypatch, need):
+def test_the_fused_backward_pass_equals_two_passes(monkeypatch, need):
     problem = made(70, 70, causal=True, key_mask=some_hidden(70), need=need)
     blocks = Blocks(32, 32, 4, 1)
     monkeypatch.setattr(backend, "_blocks", lambda *_: (blocks, 0.0))
@@ -327,7 +327,7 @@ def test_a_second_derivative_is_an_error():
         torch.autograd.grad(values.sum(), q, create_graph=True)
 
 
-def test_what_is_not_supported():
+def test_unsupported_problems():
     problem = made(5, 5)
     assert not backend.supports(dataclasses.replace(problem, need=Need(weights=True)))
     assert not backend.supports(made(5, 5, dtype=torch.float64))

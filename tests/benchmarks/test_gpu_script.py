@@ -1,4 +1,4 @@
-"""benchmarks/gpu.sh without a GPU: what it calls, what it writes, and how it ends."""
+"""benchmarks/gpu.sh without a GPU: its commands, its page, and its exit code."""
 
 import json
 import os
@@ -28,12 +28,12 @@ print("this was measured")
 sys.exit(os.environ["BROKEN"] in sys.argv)
 """
 PARTS = (
-    "GPU tests",
     "Attention",
     "Attention, causal",
     "Attention with the regulariser",
     "Models by length",
     "Training and decoding",
+    "GPU tests",
 )
 
 
@@ -51,7 +51,7 @@ def call(folder, devices, broken="none", **settings):
     return done, [json.loads(line) for line in lines]
 
 
-def test_without_a_gpu_it_says_so(tmp_path):
+def test_without_a_gpu_the_script_says_so(tmp_path):
     done, calls = call(tmp_path, devices=0)
     assert done.returncode == 2
     assert done.stderr.splitlines() == [
@@ -61,18 +61,18 @@ def test_without_a_gpu_it_says_so(tmp_path):
 
 
 @pytest.mark.parametrize(("devices", "dry_run"), [(1, ""), (2, ""), (0, "1")])
-def test_every_part_is_called_with_flags_that_exist(tmp_path, monkeypatch, devices, dry_run):
+def test_every_part_runs_with_flags_that_exist(tmp_path, monkeypatch, devices, dry_run):
     done, calls = call(tmp_path, devices, DRY_RUN=dry_run, TEXT="/text")
     assert done.returncode == 0, done.stderr
     page = (tmp_path / "out/gpu.md").read_text()
     assert [line[3:] for line in page.splitlines() if line.startswith("## ")] == list(PARTS)
     assert page.count("this was measured") == len(PARTS) == len(calls)
     assert ("dry run" in page) == bool(dry_run)
-    assert calls[0][:4] == ["-m", "pytest", "-m", "gpu"]
+    assert calls[-1][:4] == ["-m", "pytest", "-m", "gpu"]
     parsed = []
     names = ("measuring", "programs", "peers", "corpus", "report", "attention", "lengths", "run")
     with example_modules("../benchmarks", *names) as modules:
-        for path, *flags in calls[1:]:
+        for path, *flags in calls[:-1]:
             monkeypatch.setattr(sys, "argv", [path, *flags])
             parsed.append(getattr(modules, Path(path).stem).parse_arguments())
     plain, causal, regularizer, lengths, run = parsed
@@ -88,7 +88,7 @@ def test_every_part_is_called_with_flags_that_exist(tmp_path, monkeypatch, devic
         assert (lengths.dtype, lengths.steps) == ("bf16", ["plain", "compiled", "graph"])
 
 
-def test_a_part_that_fails_is_on_the_page_and_the_others_run(tmp_path):
+def test_a_failed_part_is_on_the_page_and_the_others_run(tmp_path):
     done, calls = call(tmp_path, devices=1, broken="--regularizer")
     assert done.returncode == 1
     assert len(calls) == len(PARTS)

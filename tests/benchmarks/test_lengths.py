@@ -1,4 +1,4 @@
-"""Time and memory by length: which cases there are, what they compute, and what is written."""
+"""benchmarks/lengths.py: the cases, their computation, and the written files."""
 
 import csv
 import sys
@@ -39,7 +39,7 @@ def test_every_back_end_that_runs_here_with_and_without_checkpointing(lengths, m
     assert len(labels) == 8 and "softmax, auto, aligned, checkpointing, graph" in labels
 
 
-def test_positions_tell_the_lines_apart(lengths, monkeypatch):
+def test_lines_are_labelled_by_positions(lengths, monkeypatch):
     flags = "--what training --attentions softmax --backends auto --positions sinusoidal rotary"
     arguments = arguments_of(lengths, monkeypatch, *flags.split())
     by_label = {case.label: case for case in lengths.cases(arguments)}
@@ -53,7 +53,7 @@ def test_positions_tell_the_lines_apart(lengths, monkeypatch):
 
 @pytest.mark.parametrize("kind", ["full", "aligned"])
 @pytest.mark.parametrize("attention", ["softmax", "reluformer:gamma=2"])
-def test_a_step_is_done_on_as_many_tokens_as_told(lengths, monkeypatch, kind, attention):
+def test_a_step_runs_on_the_given_number_of_tokens(lengths, monkeypatch, kind, attention):
     arguments = arguments_of(lengths, monkeypatch, "--global-layers", "1")
     for what, tokens in (("training", 96), ("decoding", 32)):
         case = lengths.Case(what, 32, attention, "reference", False, kind, "plain", "sinusoidal")
@@ -80,7 +80,7 @@ def test_a_compiled_step_has_the_gradients_of_the_plain_one(lengths, monkeypatch
         torch.testing.assert_close(plain, compiled)
 
 
-def test_no_figures_where_memory_ran_out(lengths, tmp_path, monkeypatch):
+def test_a_case_that_runs_out_of_memory_has_no_figures(lengths, tmp_path, monkeypatch):
     fine = lengths.Case("training", 32, "softmax", "fused", False, "full", "plain", "sinusoidal")
     large = lengths.Case(
         "training", 64, "softmax", "reference", False, "full", "plain", "sinusoidal"
@@ -103,7 +103,7 @@ def test_no_figures_where_memory_ran_out(lengths, tmp_path, monkeypatch):
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_measurements_in_the_file_are_not_made_again(lengths, tmp_path, monkeypatch, capsys):
+def test_measurements_in_the_file_are_not_repeated(lengths, tmp_path, monkeypatch, capsys):
     file = tmp_path / "x.csv"
     flags = ["--what", "decoding", "--backends", "reference", "--lengths", "32", "64"]
     made = []
@@ -121,11 +121,11 @@ def test_measurements_in_the_file_are_not_made_again(lengths, tmp_path, monkeypa
     with pytest.raises(KeyboardInterrupt):
         lengths.table(arguments)
     found = lengths.table(arguments)
-    assert len(made) == 4 + 3 + 1  # the one that was stopped is made again
+    assert len(made) == 4 + 3 + 1  # the stopped one is measured again
     [lost] = [figures for figures in found.values() if figures.problem]
     assert lost.problem == "out of memory"
     assert lengths.table(arguments) == found and len(made) == 8
-    # Other cases go to the same file, and are in the plot with those that are there.
+    # Other cases join the file and its plot.
     more = arguments_of(lengths, monkeypatch, "--what", "training", "--csv", str(file))
     both = lengths.table(more)
     assert len(both) > len(found) and all(both[case] == found[case] for case in found)
@@ -150,7 +150,7 @@ def test_a_figure_comes_from_a_process_of_its_own(lengths, monkeypatch):
 
 
 @pytest.mark.parametrize("what", ["training", "decoding"])
-def test_memory_is_that_of_the_whole_batch_even_of_short_documents(lengths, monkeypatch, what):
+def test_memory_counts_the_whole_batch_even_for_short_documents(lengths, monkeypatch, what):
     flags = ["--shape", "1,64,2", "--tokens", "16384", "--most-memory", "1000"]
     arguments = arguments_of(lengths, monkeypatch, *flags)
     case = lengths.Case(what, 64, "softmax", "reference", False, "full", "plain", "sinusoidal")

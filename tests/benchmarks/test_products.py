@@ -29,7 +29,7 @@ def test_a_table_of_ratios(products, monkeypatch, capsys):
         assert all(float(number) > 0 for number in numbers)
 
 
-def test_machines_without_kernels_are_told_of(products, monkeypatch, capsys):
+def test_a_machine_without_kernels_is_reported(products, monkeypatch, capsys):
     monkeypatch.setattr(native, "has_kernel", lambda name: False)
     monkeypatch.setattr("sys.argv", ["products.py"])
     with pytest.raises(SystemExit, match="2"):

@@ -1,4 +1,4 @@
-"""The benchmark beside peers: what it reads of their output, its tables, and faults of a peer."""
+"""The benchmark beside peers: their output, the tables, and a failing peer."""
 
 import argparse
 import json
@@ -77,7 +77,7 @@ def test_translations_in_the_order_of_the_input(modules, tmp_path):
     assert program(modules, "joeynmt", tmp_path).translated(task, run) == (4.5, ["yes", "no"])
 
 
-def test_a_command_tells_when_it_printed_what_and_how_it_failed(modules):
+def test_a_run_has_the_times_of_its_lines_and_its_error(modules):
     python = [sys.executable, "-c"]
     run = modules.measuring.run
     done = run([*python, "print('a', flush=True); x = bytearray(30 << 20); import time;"
@@ -126,7 +126,9 @@ def test_medians_and_ratios_of_rows_that_take_turns(modules):
     assert "--text m30k --rounds 3" in page and "someone" not in page
 
 
-def test_a_peer_that_does_not_install_is_told_and_left_out(modules, tmp_path, monkeypatch, capsys):
+def test_a_peer_that_does_not_install_is_reported_and_left_out(
+    modules, tmp_path, monkeypatch, capsys
+):
     class Absent(modules.peers.JoeyNMT):
         packages = ("--no-index no-such-package",)
 
@@ -170,7 +172,7 @@ def test_text_is_split_into_subwords_and_documents_have_their_length(modules, tm
     for length in arguments.lengths:
         lines = (text / f"{modules.corpus.document_split(length)}.de").read_text().splitlines()
         assert [len(line.split()) for line in lines] == [length] * 3
-    # The same again changes nothing; other numbers make it anew.
+    # The same arguments change nothing; others make the text again.
     stamp = (text / "train.de").stat().st_mtime_ns
     modules.corpus.prepare(arguments, tmp_path, text)
     assert (text / "train.de").stat().st_mtime_ns == stamp
@@ -182,7 +184,7 @@ def test_text_is_split_into_subwords_and_documents_have_their_length(modules, tm
         modules.corpus.prepare(arguments, tmp_path, text)
 
 
-def test_models_that_train_elsewhere_have_the_shape_and_the_vocabulary(modules, tmp_path):
+def test_models_of_the_peers_have_the_shape_and_the_vocabulary(modules, tmp_path):
     for split in ("train", "valid"):
         for language in ("de", "en"):
             (tmp_path / f"{split}.{language}").write_text("b a b\n" * 20)

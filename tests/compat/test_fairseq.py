@@ -176,10 +176,10 @@ def test_what_aligns_is_kept(tmp_path):
     [
         (changed(activation_fn="tanh"), "trained with --activation-fn tanh; known are relu"),
         (changed(adaptive_softmax_cutoff="9,20"), "trained with --adaptive-softmax-cutoff"),
-        (changed(encoder_layers=3), "another model than a transformer here: it lacks"),
+        (changed(encoder_layers=3), "relu_nmt's transformer has other weights: the file lacks"),
         (changed(encoder_ffn_embed_dim=32), "does not fit its settings: size mismatch for "),
         (misshapen, "damaged weights"),
-        (dropped, "it lacks encoder.layers.0.feed_forward.inner.weight"),
+        (dropped, "the file lacks encoder.layers.0.feed_forward.inner.weight"),
         (lambda found: found.pop("model"), "no model in it"),
         (lambda found: found.pop("cfg"), "the settings of no transformer"),
     ],

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from relu_nmt.translation.search.config import GenerationConfig
-from relu_nmt.translator import Translator
+from relu_nmt.translator import TranslationRequest, Translator
 from tests.commands import run_here
 
 FILES = Path(__file__).parent / "marian_files"
@@ -107,12 +107,13 @@ def test_a_model_of_several_languages_becomes_one_for_each(folder, tmp_path, tra
         found = Translator.from_checkpoint(path, "cpu")
         code = translator.task.source_dictionary.index(piece)
         lines = [case["line"] for case in CASES[:3]]
-        plain = translator.sources.sentences(lines)
+        request = TranslationRequest.of_lines(lines)
+        plain = translator.sources.sentences(request)
         named = [replace(own, ids=np.append(code, own.ids)) for own in plain]
-        for own, expected in zip(found.sources.sentences(lines), named, strict=True):
+        for own, expected in zip(found.sources.sentences(request), named, strict=True):
             assert own.ids.tolist() == expected.ids.tolist()
         config = GenerationConfig(beam=4, max_len_b=28)
-        expected = [own[0].hypothesis for own in translator.translate_sentences(named, config)]
+        expected = [own[0].hypothesis for own in translator.searcher(config)(named)]
         texts = found.translate(lines, config)
         for own, text in zip(expected, texts, strict=True):
             tokens = found.task.target_dictionary.symbols_of(own.tokens[:-1])
@@ -209,7 +210,7 @@ REFUSED = {
     "many positions": (changed("config.json", max_position_embeddings=10**12), "more than 65,536"),
     "no heads": (changed("config.json", encoder_attention_heads=None), "config.json: "),
     "another width": (changed("config.json", d_model=32), "does not fit its settings"),
-    "more layers": (changed("config.json", decoder_layers=2), "it lacks"),
+    "more layers": (changed("config.json", decoder_layers=2), "the file lacks"),
     "more symbols": (changed("vocab.json", more=27), "28 symbols, which vocab.json has"),
     "an id twice": (changed("vocab.json", more=3), "vocab.json: damaged"),
     "ids of text": (changed("vocab.json", more="27"), "vocab.json: damaged"),

@@ -8,9 +8,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from relu_nmt.errors import CheckpointError
-from relu_nmt.vision.architectures import architectures
-from relu_nmt.vision.base import Grid, build_vision_model, resized
-from relu_nmt.vision.config import VisionTransformerConfig
+from relu_nmt.vision.base import Grid, build_vision_model, resize_positions
+from relu_nmt.vision.config import VisionTransformerConfig, architectures
 from relu_nmt.vision.timm_weights import NAMES, load_timm_weights
 from tests.compat.timm_files import make_files
 from tests.compat.timm_files.make_files import FILES, MODELS
@@ -89,7 +88,7 @@ def test_positions_are_interpolated_to_another_grid_of_as_many_patches():
     notes = load_timm_weights(model, FILES / "vit.safetensors")
     assert notes == ["its positions of 2 x 2 patches are interpolated to 1 x 4"]
     stored = load_file(FILES / "vit.safetensors")["pos_embed"][0]
-    expected = torch.cat([stored[:1], resized(stored[1:], Grid(2, 2), Grid(1, 4))])
+    expected = torch.cat([stored[:1], resize_positions(stored[1:], Grid(2, 2), Grid(1, 4))])
     torch.testing.assert_close(model.positions, expected.float())
 
 

@@ -26,7 +26,7 @@ def is_text(name):
 
 
 @pytest.mark.parametrize("mode", ["w", "w:gz", "w:bz2", "w:xz"])
-def test_wanted_files_of_a_tar(mode, tmp_path):
+def test_only_wanted_files_of_a_tar_are_extracted(mode, tmp_path):
     files = {"./a/one.txt": b"1", "a/b/two.txt": b"2", "a/three.bin": b"3"}
     archive = make_tar(tmp_path / "x.tar", files, mode)
     found = extract(archive, tmp_path / "out", is_text)
@@ -35,7 +35,7 @@ def test_wanted_files_of_a_tar(mode, tmp_path):
     assert not list(tmp_path.rglob("*.tmp"))
 
 
-def test_zip_and_gzip(tmp_path):
+def test_zip_and_gzip_archives_are_extracted(tmp_path):
     with zipfile.ZipFile(tmp_path / "x.zip", "w") as packed:
         packed.writestr("folder/one.txt", "1")
     assert extract(tmp_path / "x.zip", tmp_path / "out", is_text)[0].read_text() == "1"
@@ -43,7 +43,7 @@ def test_zip_and_gzip(tmp_path):
     assert extract(tmp_path / "two.txt.gz", tmp_path / "out", is_text)[0].read_text() == "2"
 
 
-def test_a_file_that_an_archive_holds_twice_counts_once(tmp_path):
+def test_a_file_that_occurs_twice_in_an_archive_counts_once(tmp_path):
     with tarfile.open(tmp_path / "a.tar", "w") as tar:
         for name in ("a.txt", "./a.txt"):
             entry = tarfile.TarInfo(name)
@@ -52,14 +52,14 @@ def test_a_file_that_an_archive_holds_twice_counts_once(tmp_path):
     assert extract(tmp_path / "a.tar", tmp_path / "out", bool) == [tmp_path / "out/a.txt"]
 
 
-def test_files_that_are_there_are_left_as_they_are(tmp_path):
+def test_existing_files_are_not_overwritten(tmp_path):
     archive = make_tar(tmp_path / "x.tgz", {"a.txt": b"new"})
     (tmp_path / "a.txt").write_text("old")
     assert extract(archive, tmp_path, is_text)[0].read_text() == "old"
 
 
 @pytest.mark.parametrize("name", ["../evil.txt", "/tmp/evil.txt", "a/../../evil.txt", "a\\b.txt"])
-def test_names_that_lead_out_are_refused(name, tmp_path):
+def test_names_outside_the_folder_are_refused(name, tmp_path):
     archive = make_tar(tmp_path / "x.tgz", {name: b"x"})
     with pytest.raises(PrepError, match="leads out of its folder"):
         extract(archive, tmp_path / "out", is_text)
@@ -71,14 +71,14 @@ def test_links_are_not_followed(tmp_path):
     assert [path.name for path in extract(archive, tmp_path / "out", is_text)] == ["a.txt"]
 
 
-def test_an_archive_without_the_wanted_files(tmp_path):
+def test_an_archive_without_the_wanted_files_is_an_error(tmp_path):
     archive = make_tar(tmp_path / "x.tgz", {"a.bin": b"x"})
     with pytest.raises(PrepError, match="holds none of the files"):
         extract(archive, tmp_path / "out", is_text)
 
 
 @pytest.mark.parametrize("keep", [0, 10, 200, 900])
-def test_a_damaged_archive(keep, tmp_path):
+def test_a_damaged_archive_is_an_error(keep, tmp_path):
     import random
 
     text = random.Random(1).randbytes(3000)

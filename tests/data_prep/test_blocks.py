@@ -15,19 +15,19 @@ def align(source, target):
     return align_blocks(page(source), page(target), counts), counts
 
 
-def test_the_same_structure_is_aligned_block_by_block():
+def test_pages_of_the_same_structure_are_aligned_block_by_block():
     pairs, counts = align("h1:A p:b li:c code: p:d", "h1:X p:y li:z code: p:w")
     assert pairs == [("A", "X"), ("b", "y"), ("c", "z"), ("d", "w")]
     assert not counts
 
 
-def test_a_section_that_differs_is_left_out_alone():
+def test_only_the_section_that_differs_is_left_out():
     pairs, counts = align("h1:A p:b h2:C p:d p:e h2:F p:g", "h1:X p:y h2:Z p:w h2:U p:v")
     assert pairs == [("A", "X"), ("b", "y"), ("C", "Z"), ("F", "U"), ("g", "v")]
     assert counts == {"blocks where the structure differs": 2}
 
 
-def test_blocks_that_are_the_same_on_both_sides_divide_a_section():
+def test_equal_blocks_on_both_sides_divide_a_section():
     source = "h1:A tag:-a p:b tag:-c p:d p:e tag:-f p:g"
     target = "h1:X tag:-a p:y tag:-c p:z tag:-n p:new tag:-f p:v"
     pairs, counts = align(source, target)
@@ -35,12 +35,12 @@ def test_blocks_that_are_the_same_on_both_sides_divide_a_section():
     assert counts == {"blocks where the structure differs": 2}
 
 
-def test_the_same_blocks_in_another_order_do_not_cross():
+def test_equal_blocks_in_another_order_are_not_aligned_crosswise():
     pairs, _ = align("h1:A tag:-a p:b tag:-c p:d p:e", "h1:X tag:-c p:z tag:-a p:y")
     assert pairs == [("A", "X")]
 
 
-def test_other_headings_leave_what_lies_between_anchors():
+def test_different_headings_leave_the_blocks_between_equal_ones():
     pairs, _ = align("h1:A p:b h2:C p:d h3:E", "h1:X p:y p:z")
     assert pairs == []
 
@@ -57,11 +57,11 @@ def test_other_headings_leave_what_lies_between_anchors():
         ("Debian 12 kommt", "Debian 12 comes", ("Debian 12 kommt", "Debian 12 comes")),
     ],
 )
-def test_numbers_of_titles(source, target, expected):
+def test_numbers_are_removed_from_titles(source, target, expected):
     assert without_numbers(source, target) == expected
 
 
-def test_what_is_read_of_a_html_page():
+def test_html_pages_become_blocks():
     found = read_html(
         "<html><head><title>No</title></head><body>"
         '<div class="navheader"><p>No</p></div>'
@@ -85,7 +85,7 @@ def test_what_is_read_of_a_html_page():
     ]
 
 
-def test_what_is_read_of_a_mallard_page():
+def test_mallard_pages_become_blocks():
     found = read_mallard(
         '<page id="x"><info><link type="guide" xref="y"/><desc>About.</desc>'
         "<credit><name>No</name></credit></info><title>Title</title>"
@@ -104,6 +104,6 @@ def test_what_is_read_of_a_mallard_page():
     assert [block.kind for block in found].count("code") == 3
 
 
-def test_numbers_of_titles_in_other_scripts():
+def test_numbers_in_other_scripts_are_removed_from_titles():
     assert without_numbers("अध्याय ६. रखरखाव", "Chapter 6. Maintenance") == ("रखरखाव", "Maintenance")
     assert without_numbers("अध्याय ६. रखरखाव", "Chapter 7. X") == ("अध्याय ६. रखरखाव", "Chapter 7. X")

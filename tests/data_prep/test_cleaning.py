@@ -18,11 +18,11 @@ from prep_tools.command import PrepError
         (1, 2, "ratio"),
     ],
 )
-def test_lengths_and_ratios(source, target, reason):
+def test_pairs_are_dropped_by_length_and_ratio(source, target, reason):
     assert cleaning.LengthFilter(175).reason_to_drop(source, target) == reason
 
 
-def test_segments_of_a_test_set(tmp_path):
+def test_segments_of_a_test_set_are_read(tmp_path):
     path = tmp_path / "test.xml"
     path.write_text(
         '<doc>\n<seg id="1"> It’s one. </seg>\n<title>no</title>\n<seg id="2"></seg>\n'
@@ -32,7 +32,7 @@ def test_segments_of_a_test_set(tmp_path):
     assert cleaning.segments(path) == ["It's one.", "", "A &amp; B"]
 
 
-def test_pairs_of_unequal_files(tmp_path):
+def test_files_of_different_lengths_are_an_error(tmp_path):
     (tmp_path / "a").write_text("1\n2\n")
     (tmp_path / "b").write_text("1\n")
     with pytest.raises(PrepError, match="b: ends before line 2"):
@@ -46,7 +46,7 @@ def test_only_line_feeds_end_lines(tmp_path):
     assert pairs == [("one\u2028still\x85one", "1\x0c"), ("two\rtwo", "2")]
 
 
-def test_normalisation():
+def test_punctuation_and_spaces_are_normalised():
     assert cleaning.normalize("„Ja“ ,  sagte\u200b er …", "de") == '"Ja" , sagte er ...'
     assert cleaning.remove_non_printing("a\x07b\u200bc\ue000é") == "a b c é"
 

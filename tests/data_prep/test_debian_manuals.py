@@ -74,7 +74,7 @@ def test_links_between_pages_are_left_out(tmp_path):
     assert len(page_pairs(manual, [tmp_path], "xx")) == 2
 
 
-def test_a_language_without_pages(tmp_path):
+def test_a_language_without_pages_is_an_error(tmp_path):
     write_pages(tmp_path, BY_NAME["debian-edu"], "xx", 1)
     with pytest.raises(PrepError, match="no page exists both in 'yy' and in English"):
         page_pairs(BY_NAME["debian-edu"], [tmp_path], "yy")
@@ -148,7 +148,7 @@ def test_from_packages_to_files(tmp_path, scratch, capsys):
     assert "--source-lang xx --target-lang en --joined-dictionary" in printed
 
 
-def test_a_source_that_was_asked_for_must_exist(tmp_path, scratch, capsys):
+def test_a_requested_source_must_exist(tmp_path, scratch, capsys):
     flags = ["--lang", "xx", "--scratch", str(scratch), "--source", "gimp-help"]
     assert run(tmp_path / "out", *flags) == 2
     assert "Unable to locate package" in capsys.readouterr().err
@@ -158,7 +158,7 @@ def test_a_source_that_was_asked_for_must_exist(tmp_path, scratch, capsys):
     assert list(report["sources"]) == ["man"]
 
 
-def test_too_few_documents(tmp_path, scratch, capsys):
+def test_too_few_documents_are_an_error(tmp_path, scratch, capsys):
     write_pages(tmp_path / "edu", BY_NAME["debian-edu"], "xx", 2)
     build_package("debian-edu-doc-xx", tmp_path / "edu", scratch)
     (tmp_path / "empty").mkdir()

@@ -42,7 +42,7 @@ def log(tmp_path, monkeypatch):
     return path
 
 
-def test_a_package_that_the_lists_know(log, tmp_path):
+def test_a_known_package_is_downloaded(log, tmp_path):
     found = download_packages(["a"], tmp_path / "scratch")
     assert found == {"a": tmp_path / "scratch/a_1_all.deb"}
     assert download_packages(["a"], tmp_path / "scratch") == found
@@ -55,7 +55,7 @@ def test_fresh_lists_are_fetched_once(log, tmp_path):
     assert log.read_text().split().count("update") == 1
 
 
-def test_a_package_that_does_not_exist(log, tmp_path):
+def test_a_package_that_does_not_exist_is_an_error(log, tmp_path):
     with pytest.raises(NoPackages, match="Unable to locate package x"):
         download_packages(["a", "x"], tmp_path / "scratch")
 

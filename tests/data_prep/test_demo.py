@@ -82,7 +82,7 @@ def arguments(demo, runs, *flags):
     return demo.parse_arguments(["--runs", str(runs), *flags])
 
 
-def test_without_the_fetched_corpus_the_embedded_one_is_used(demo, tmp_path, monkeypatch, capsys):
+def test_the_embedded_corpus_replaces_a_missing_download(demo, tmp_path, monkeypatch, capsys):
     titles = fake_steps(demo, monkeypatch, failing="LibreOffice")
     run = demo.corpus_run(arguments(demo, tmp_path))
     assert run.folder == tmp_path / "grammar"
@@ -98,7 +98,7 @@ def test_a_second_start_keeps_to_the_embedded_corpus(demo, tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("flags", [("--corpus", "libreoffice"), ("--lang", "fr")])
-def test_what_only_the_fetched_corpus_has_does_not_fall_back(demo, flags, tmp_path, monkeypatch):
+def test_options_of_the_downloaded_corpus_do_not_fall_back(demo, flags, tmp_path, monkeypatch):
     fake_steps(demo, monkeypatch, failing="LibreOffice")
     with pytest.raises(demo.DemoError):
         demo.corpus_run(arguments(demo, tmp_path, *flags))
@@ -118,7 +118,7 @@ def test_corpora_do_not_share_a_folder(demo, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("flags", [("--src", "a.de"), ("--src", "no.de", "--tgt", "no.en")])
-def test_a_missing_text(demo, flags, tmp_path):
+def test_a_missing_text_is_an_error(demo, flags, tmp_path):
     with pytest.raises(demo.DemoError, match=r"--tgt FILE|No such file"):
         demo.corpus_run(arguments(demo, tmp_path, *flags))
 

@@ -70,7 +70,7 @@ def test_near_copies_on_either_side_leave_the_held_out_sets():
         ("tag", ["<d>", "a", "b", "<d>", "c"]),
     ],
 )
-def test_separators(separator, expected):
+def test_separators_stand_between_documents(separator, expected):
     documents = [
         docs.Document("1", (("a", "A"), ("b", "B"))),
         docs.Document("2", (("c", "C"),)),
@@ -78,7 +78,7 @@ def test_separators(separator, expected):
     assert docs.document_lines(documents, 0, separator) == expected
 
 
-def test_both_sides_are_written_with_as_many_lines(tmp_path):
+def test_both_sides_are_written_with_the_same_number_of_lines(tmp_path):
     corpus = docs.divide(made_documents(60), 3, 0.7)
     docs.write_corpus(corpus, tmp_path, ("de", "en"), "blank")
     for split in ("train", "valid", "test"):
@@ -90,7 +90,7 @@ def test_both_sides_are_written_with_as_many_lines(tmp_path):
 
 
 @pytest.mark.parametrize("debug", [False, True])
-def test_a_folder_that_cannot_be_made_is_an_error_of_a_line(tmp_path, capsys, debug):
+def test_a_folder_that_cannot_be_made_is_a_one_line_error(tmp_path, capsys, debug):
     (tmp_path / "file").touch()
     parser = argparse.ArgumentParser(prog="script.py")
 

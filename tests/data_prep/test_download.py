@@ -70,7 +70,7 @@ def test_a_connection_that_ends_early_is_continued(server, tmp_path):
     assert server.requests == [None, "bytes=1000-", "bytes=4000-"]
 
 
-def test_a_later_run_goes_on_where_one_gave_up(server, tmp_path, monkeypatch):
+def test_a_later_run_continues_an_incomplete_download(server, tmp_path, monkeypatch):
     monkeypatch.setattr(download, "ATTEMPTS", 1)
     server.cuts = [1000]
     with pytest.raises(PrepError, match=r"1,000 bytes are kept"):
@@ -88,12 +88,12 @@ def test_parts_of_two_versions_are_never_joined(server, tmp_path, monkeypatch):
     assert download.fetch([server.url], tmp_path / "data.tgz").read_bytes() == CONTENT[::-1]
 
 
-def test_a_server_without_ranges_sends_all_again(server, tmp_path):
+def test_a_server_without_ranges_sends_the_whole_file_again(server, tmp_path):
     server.cuts, server.ranges = [1000], False
     assert download.fetch([server.url], tmp_path / "data.tgz").read_bytes() == CONTENT
 
 
-def test_a_part_longer_than_the_file_is_thrown_away(server, tmp_path, monkeypatch):
+def test_a_part_longer_than_the_file_is_discarded(server, tmp_path, monkeypatch):
     monkeypatch.setattr(download, "ATTEMPTS", 1)
     server.cuts = [1000]
     with pytest.raises(PrepError):
@@ -108,13 +108,13 @@ def test_the_second_address_is_used_when_the_first_has_nothing(server, tmp_path)
     assert download.fetch(urls, tmp_path / "data.tgz").read_bytes() == CONTENT
 
 
-def test_no_address_works(server, tmp_path):
+def test_an_error_names_all_addresses_that_fail(server, tmp_path):
     url = server.url.replace("data.tgz", "missing")
     with pytest.raises(PrepError, match=r"404.*--archive"):
         download.fetch([url], tmp_path / "data.tgz")
 
 
-def test_checksums(server, tmp_path):
+def test_a_wrong_checksum_is_an_error(server, tmp_path):
     right = hashlib.sha256(CONTENT).hexdigest()
     download.fetch([server.url], tmp_path / "data.tgz", right.upper())
     (tmp_path / "data.tgz").write_bytes(b"damaged")

@@ -64,7 +64,7 @@ def lines(folder, name):
     return (folder / "out" / name).read_text("utf-8").splitlines()
 
 
-def test_the_published_split(tmp_path, capsys):
+def test_the_published_split_is_copied(tmp_path, capsys):
     train = [made_document(0, 8), made_document(100, 3)]
     train[0][2] = ("", "nur Deutsch")
     write_split(tmp_path / "train", train)
@@ -88,7 +88,7 @@ def test_the_published_split(tmp_path, capsys):
         ("<d>\na\n", "<d>\na\nb\n", "ends before line 3"),
     ],
 )
-def test_files_that_are_not_the_split(english, german, message, tmp_path, capsys):
+def test_files_in_another_format_are_refused(english, german, message, tmp_path, capsys):
     (tmp_path / "train.en").write_text(english)
     (tmp_path / "train.de").write_text(german)
     assert run(tmp_path, *prefixes(tmp_path, "train")) == 2
@@ -128,7 +128,7 @@ def rebuild(folder, documents, valid, *flags):
     return run(folder, *prefixes(folder, "valid", "test"), "--archive", archive, *flags)
 
 
-def test_rebuilding_leaves_out_what_is_held_out(tmp_path, capsys):
+def test_rebuilding_leaves_out_held_out_text(tmp_path, capsys):
     held_out = made_document(500, 8)
     documents = [made_document(0, 8), held_out, made_document(600, 8), made_document(700, 5)]
     # The held-out text is tokenised a little, as the published one is.
@@ -150,7 +150,7 @@ def test_rebuilding_leaves_out_what_is_held_out(tmp_path, capsys):
     assert "rebuilt" in report["source"]
 
 
-def test_held_out_text_goes_whatever_its_alignment(tmp_path):
+def test_held_out_text_is_removed_in_any_alignment(tmp_path):
     held_out = made_document(500, 8)
     documents = [made_document(0, 8), held_out]
     joined = [
@@ -161,7 +161,7 @@ def test_held_out_text_goes_whatever_its_alignment(tmp_path):
     assert lines(tmp_path, "train.en") == in_release(documents[:1])
 
 
-def test_a_formula_stays_though_it_is_held_out(tmp_path):
+def test_formulas_of_held_out_documents_stay(tmp_path):
     held_out = made_document(500, 8)
     formulas = held_out[2:4]
     documents = [[*made_document(600, 4), *formulas, *made_document(700, 4)], held_out]
@@ -170,7 +170,7 @@ def test_a_formula_stays_though_it_is_held_out(tmp_path):
 
 
 @pytest.mark.parametrize(("unit", "documents"), [("turns", 3), ("chapters", 1), ("sittings", 1)])
-def test_units(unit, documents, tmp_path):
+def test_a_unit_of_the_release_becomes_a_document(unit, documents, tmp_path):
     texts = [made_document(first, 6) for first in (0, 100, 200)]
     for side, language in enumerate(LANGUAGES):
         (tmp_path / f"x.{language}").write_text(
@@ -207,7 +207,7 @@ def long_release(folder):
 
 
 @pytest.mark.parametrize(("unit", "train", "held_out"), [("chapters", 36, 2), ("sittings", 18, 1)])
-def test_the_long_variant(unit, train, held_out, tmp_path, capsys):
+def test_the_long_variant_joins_consecutive_turns(unit, train, held_out, tmp_path, capsys):
     assert run(tmp_path, *long_release(tmp_path), "--documents", unit) == 0
     counts = {s: lines(tmp_path, f"{s}.en").count("<d>") for s in ("train", "valid", "test")}
     assert counts == {"train": train, "valid": held_out, "test": held_out}
@@ -241,12 +241,12 @@ def test_long_documents_need_the_source_release(tmp_path, capsys):
     assert "leave --trainpref out" in capsys.readouterr().err
 
 
-def test_only_one_held_out_set(tmp_path, capsys):
+def test_both_held_out_sets_are_needed(tmp_path, capsys):
     assert run(tmp_path, "--validpref", "x") == 2
     assert "both --validpref and --testpref" in capsys.readouterr().err
 
 
-def test_turns_of_a_sitting(tmp_path):
+def test_turns_of_a_sitting_are_read(tmp_path):
     path = tmp_path / "ep.txt"
     path.write_text(
         '<CHAPTER ID="001">\nA title\n\n<SPEAKER ID=1 NAME="A">\nOne.\nTwo.\n<P>\nThree.\n'
@@ -288,7 +288,7 @@ def test_a_sentence_that_was_divided_is_joined():
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_groups_give_both_sides_back(seed):
+def test_groups_contain_all_sentences_of_both_sides(seed):
     lots = random.Random(seed)
     sides = [["x" * lots.randint(1, 80) for _ in range(lots.randint(0, 9))] for _ in range(2)]
     groups = align(*sides)

@@ -18,7 +18,7 @@ def run(*arguments):
     return run_script(grammar_corpus.make_parser(), grammar_corpus.make_corpus, [*arguments])
 
 
-def test_documents_are_the_same_whatever_the_order_of_sets_and_dicts():
+def test_documents_do_not_depend_on_the_order_of_sets_and_dicts():
     program = (
         "from bilingual_grammar.documents import write_document\n"
         "print([write_document(3, n) for n in range(20)])"
@@ -105,7 +105,7 @@ def test_a_german_pronoun_of_a_contrast_means_a_person_as_often_as_a_thing():
 INFORMAL = re.compile(r"\b(du|dir|dich|dein\w*)\b|^(Gib|Zeig|Leih|Schick|Bring) ", re.IGNORECASE)
 
 
-def test_the_listener_is_addressed_as_the_greeting_tells():
+def test_the_greeting_decides_the_form_of_address():
     seen = set()
     for document in DOCUMENTS:
         greeting = document.pairs[0][0]
@@ -119,7 +119,7 @@ def test_the_listener_is_addressed_as_the_greeting_tells():
     assert seen == {True, False}
 
 
-def test_files(tmp_path, capsys):
+def test_all_files_are_written(tmp_path, capsys):
     assert run("--out", str(tmp_path), "--documents", "80", "--held-out", "3") == 0
     counts = {
         split: [
@@ -147,6 +147,6 @@ def test_held_out_lines_are_not_in_the_training_text(tmp_path):
 
 
 @pytest.mark.parametrize("number", ["0", "19"])
-def test_too_few_documents(number, tmp_path, capsys):
+def test_too_few_documents_are_an_error(number, tmp_path, capsys):
     assert run("--out", str(tmp_path), "--documents", number) == 2
     assert "at least 20" in capsys.readouterr().err

@@ -343,12 +343,12 @@ CASES = [
 
 
 @pytest.mark.parametrize(("sentence", "in_german", "in_english"), CASES)
-def test_sentences(sentence, in_german, in_english):
+def test_sentences_are_right_in_both_languages(sentence, in_german, in_english):
     assert german.sentence(sentence) == in_german
     assert english.sentence(sentence) == in_english
 
 
-def test_numerals():
+def test_numerals_are_written_in_both_languages():
     assert [inflection.german_number(n) for n in (1, 12, 17, 20, 21, 66, 99)] == [
         "eins",
         "zwölf",

@@ -13,7 +13,7 @@ def sentences(name, number, words=12):
 
 
 def letters(number):
-    """A number in letters: digits are not what tells words apart."""
+    """Return a number in letters, since digits do not distinguish words."""
     return "".join(chr(97 + int(digit)) for digit in str(number))
 
 
@@ -62,7 +62,7 @@ def test_formulas_all_over_a_long_document_are_not_a_copy():
     assert [len(d.pairs) for d in kept] == [len(texts)]
 
 
-def test_a_long_document_is_cut_where_held_out_text_was():
+def test_a_long_document_is_cut_at_held_out_text():
     texts = [*sentences("a", 7), *sentences("h", 9), *sentences("b", 3), *sentences("i", 8)]
     texts += sentences("c", 6)
     train = document("t", texts)
@@ -78,7 +78,7 @@ def test_a_long_document_is_cut_where_held_out_text_was():
     }
 
 
-def test_text_held_out_on_both_sides_of_a_border():
+def test_held_out_text_may_span_two_pairs():
     held_out = document("h", sentences("h", 20))
     first, second = held_out.pairs[:8], held_out.pairs[8:]
     train = [Document("t", first), Document("u", second)]
@@ -86,7 +86,7 @@ def test_text_held_out_on_both_sides_of_a_border():
     assert kept == [] and counts["held-out documents found"] == 1
 
 
-def test_a_small_part_of_a_held_out_document_in_a_long_one():
+def test_a_small_part_of_a_held_out_document_is_found_in_a_long_one():
     texts = sentences("h", 60)
     train = document("t", [*sentences("a", 30), *texts[20:26], *sentences("b", 30)])
     kept, _ = cut(train, [document("h", texts)])
@@ -100,7 +100,7 @@ def test_short_documents_are_compared_as_a_whole():
     assert not held_out.find(document("t", ["Thank you.", "Good bye.", *sentences("a", 3)]))
 
 
-def test_documents_in_a_script_without_spaces():
+def test_documents_in_a_script_without_spaces_are_compared():
     held_out = ["他昨天在图书馆借了三本关于历史的书。", "然后他坐火车回家，路上看完了第一本。"]
     other = ["我们下星期要去北京参加会议，", "会后还想去看看长城和故宫博物院。"]
 
@@ -113,13 +113,13 @@ def test_documents_in_a_script_without_spaces():
     assert counts["held-out documents found"] == 1
 
 
-def test_documents_without_words():
+def test_documents_without_words_stay():
     empty = document("t", ["...", "--"])
     assert not HeldOutText([empty]).find(empty)
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_nothing_else_is_lost(seed):
+def test_all_other_pairs_stay(seed):
     lots = random.Random(seed)
     parts = [(lots.choice("th"), lots.randint(1, 12)) for _ in range(6)]
     texts, held_out, fresh = [], [], []

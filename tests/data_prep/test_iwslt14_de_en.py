@@ -48,7 +48,7 @@ def lines(tmp_path, name):
     return (tmp_path / "out" / name).read_text("utf-8").splitlines()
 
 
-def test_the_recipe(tmp_path, capsys):
+def test_the_recipe_gives_the_known_files(tmp_path, capsys):
     sentences = pairs(100)
     sentences[10] = ("", "an empty side")
     sentences[20] = (" ".join(["wort"] * 176), " ".join(["word"] * 176))
@@ -72,7 +72,7 @@ def test_the_recipe(tmp_path, capsys):
     assert "--tokenizer moses --lowercase --subword subword-nmt --subword-size 10000" in command
 
 
-def test_variants(tmp_path, capsys):
+def test_variants_of_the_recipe_differ_as_described(tmp_path, capsys):
     sentences = pairs(60)
     sentences[3] = tuple(" ".join([word] * 51) for word in ("wort", "word"))
     make_archive(tmp_path / "de-en.tgz", sentences)
@@ -83,13 +83,13 @@ def test_variants(tmp_path, capsys):
     assert "expected 5,585" in printed and "160,239" not in printed
 
 
-def test_strict_sizes(tmp_path, capsys):
+def test_strict_sizes_refuse_another_archive(tmp_path, capsys):
     make_archive(tmp_path / "de-en.tgz", pairs(60))
     assert run(tmp_path, "--strict") == 2
     assert "expected 160,239" in capsys.readouterr().err
 
 
-def test_sides_that_do_not_match(tmp_path, capsys):
+def test_sides_of_different_lengths_are_an_error(tmp_path, capsys):
     files = {
         "de-en/train.tags.de-en.de": training_text("de", ["a", "b"]),
         "de-en/train.tags.de-en.en": training_text("en", ["a"]),
@@ -99,7 +99,7 @@ def test_sides_that_do_not_match(tmp_path, capsys):
     assert "4 German but 3 English" in capsys.readouterr().err
 
 
-def test_checksums_of_local_archives(tmp_path, capsys):
+def test_checksums_of_local_archives_are_compared(tmp_path, capsys):
     archive = make_archive(tmp_path / "de-en.tgz", pairs(60))
     digest = hashlib.sha256(archive.read_bytes()).hexdigest()
     assert run(tmp_path, "--sha256", f"de-en.tgz={digest}") == 0
@@ -123,13 +123,13 @@ def test_a_fetched_archive_is_kept_and_checked(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("flags", [("--archive", "other.tgz"), ("--url", "http://x.org/y.tgz")])
-def test_archives_that_are_not_needed(flags, tmp_path, capsys):
+def test_unneeded_archives_are_refused(flags, tmp_path, capsys):
     assert run(tmp_path, *flags, archive=None) == 2
     assert "is none of the archives needed: de-en.tgz" in capsys.readouterr().err
 
 
 @pytest.mark.slow
-def test_to_the_data_folder(tmp_path):
+def test_the_data_folder_is_made(tmp_path):
     make_archive(tmp_path / "de-en.tgz", pairs(200))
     flags = ["--out", str(tmp_path / "out"), "--workers", "1", "--bpe", "50"]
     flags += ["--archive", str(tmp_path / "de-en.tgz")]

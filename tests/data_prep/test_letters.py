@@ -14,17 +14,17 @@ from prep_tools.letters import letters, plain_digits, width, words
         ("كِتَابٌ جديـــد", ["كتاب", "جديد"]),
     ],
 )
-def test_words(text, expected):
+def test_words_of_all_scripts_are_found(text, expected):
     import unicodedata
 
     assert [unicodedata.normalize("NFC", word) for word in words(text)] == expected
 
 
-def test_no_letters_at_all():
+def test_a_text_without_letters_has_no_words():
     assert letters("… — !?") == "" and words("… — !?") == []
 
 
-def test_digits_of_all_scripts():
+def test_digits_of_all_scripts_become_ascii():
     assert plain_digits("१२ ٣٤ ５６ ៧៨ ၉ a²") == "12 34 56 78 9 a²"
 
 

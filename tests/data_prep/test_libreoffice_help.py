@@ -52,7 +52,7 @@ def test_only_the_pages_own_text_is_read():
     ]
 
 
-def test_of_variants_the_one_for_all_systems_is_read():
+def test_only_the_variant_for_all_systems_is_read():
     block = (
         '<div class="switch"><div id="WINa" class="WIN"><p id="par_id1">Windows</p></div></div>'
         '<div class="switch"><div id="CALCa" class="CALC"><p id="par_id2">Sheet</p></div>'

@@ -1,4 +1,4 @@
-"""What the corpus scripts write has the lines that the toolkit reads, and no others."""
+"""The toolkit reads the same lines that the corpus scripts write."""
 
 import json
 from pathlib import Path
@@ -27,7 +27,7 @@ PAIRS = st.lists(st.tuples(TEXT, TEXT))
 
 
 @given(PAIRS)
-def test_documents_that_are_written_are_read_back(pairs):
+def test_written_documents_are_read_back(pairs):
     with TemporaryDirectory() as folder:
         document = docs.Document("x", tuple(pairs))
         paths = docs.write_documents([document], Path(folder) / "train", LANGUAGES, "none")
@@ -36,7 +36,7 @@ def test_documents_that_are_written_are_read_back(pairs):
 
 
 @given(PAIRS)
-def test_pairs_that_are_written_one_by_one_are_read_back(pairs):
+def test_pairs_written_one_by_one_are_read_back(pairs):
     with TemporaryDirectory() as folder:
         paths = [Path(folder) / language for language in LANGUAGES]
         assert wmt14_en_de.write_pairs(paths, pairs) == len(pairs)
@@ -60,7 +60,7 @@ def made_pairs(mark):
 
 
 def written_pairs(folder):
-    """Return all pairs of a corpus, and the number that its report tells."""
+    """Return all pairs of a corpus, and their number in its report."""
     report = json.loads((folder / "corpus.json").read_text("utf-8"))
     pairs = [
         list(pair)
@@ -72,7 +72,7 @@ def written_pairs(folder):
 
 
 @pytest.mark.parametrize("mark", WITHIN_LINES)
-def test_own_text_with_a_mark_within_lines(tmp_path, mark):
+def test_own_text_may_contain_other_line_marks(tmp_path, mark):
     pairs = made_pairs(mark)
     for side, (language, end) in enumerate(zip(LANGUAGES, ("\n", "\r\n"), strict=True)):
         text = "".join(pair[side] + end for pair in pairs)
@@ -84,7 +84,7 @@ def test_own_text_with_a_mark_within_lines(tmp_path, mark):
 
 
 @pytest.mark.parametrize("mark", WITHIN_LINES)
-def test_a_table_with_a_mark_within_cells(tmp_path, mark):
+def test_cells_of_a_table_may_contain_other_line_marks(tmp_path, mark):
     pairs = made_pairs(mark)
     rows = (f"d{n // 10}\t{n}\t{source}\t{target}\r\n" for n, (source, target) in enumerate(pairs))
     (tmp_path / "a.tsv").write_bytes("".join(rows).encode())
@@ -94,7 +94,7 @@ def test_a_table_with_a_mark_within_cells(tmp_path, mark):
     assert written_pairs(tmp_path / "out") == (sorted(pairs), 300)
 
 
-def test_a_missing_text_is_one_line(tmp_path, capsys):
+def test_a_missing_text_is_a_one_line_error(tmp_path, capsys):
     flags = ["--src", str(tmp_path / "a.de"), "--tgt", str(tmp_path / "a.en"), "--out", "x"]
     assert run_script(own_text.make_parser(), own_text.make_corpus, flags) == 2
     error = capsys.readouterr().err

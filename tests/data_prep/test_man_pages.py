@@ -47,7 +47,7 @@ End.
 """
 
 
-def test_what_is_read_of_a_page():
+def test_a_page_becomes_blocks():
     assert [(block.kind, block.text) for block in read_man(PAGE)] == [
         ("h1", "NAME"),
         ("p", "ls - list"),
@@ -81,15 +81,15 @@ def test_what_is_read_of_a_page():
         ('text \\" comment', "text "),
     ],
 )
-def test_escape_sequences(text, expected):
+def test_escape_sequences_become_characters(text, expected):
     assert plain(text) == expected
 
 
-def test_arguments():
+def test_arguments_of_macros_are_divided():
     assert arguments_of(' "a b" c\\ d "say ""x""" \\-e') == ["a b", "c d", 'say "x"', "-e"]
 
 
-def test_what_is_no_page_of_its_own():
+def test_links_and_mdoc_pages_have_no_blocks():
     assert is_alias(".so man1/ls.1\n")
     assert read_man(".so man1/ls.1\n") == []
     assert read_man(".Dd today\n.Dt LS 1\n.Sh NAME\nls\n") == []
@@ -102,5 +102,5 @@ def test_the_section_on_the_translators_is_cut():
     assert without_translators(original, original) == (original, original)
 
 
-def test_a_page_that_ends_inside_of_code():
+def test_a_page_may_end_inside_of_code():
     assert [block.kind for block in read_man("Text\n.nf\nx\n")] == ["p", "code"]

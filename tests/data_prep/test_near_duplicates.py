@@ -94,7 +94,7 @@ def test_near_copies_are_found_and_other_lines_are_kept(language):
         ("schön", "schon"),
     ],
 )
-def test_marks_tell_words_apart(one, other):
+def test_marks_distinguish_words(one, other):
     assert one not in SeenLines([other], threshold=0.7)
 
 
@@ -130,7 +130,7 @@ def test_word_for_word_means_equal_letters():
 
 @pytest.mark.parametrize("alphabet", ["abcd", "天地人山", "กขคง", "कखिी"])
 @pytest.mark.parametrize("threshold", [0.3, 0.5, 0.55, 0.7, 0.9])
-def test_the_search_finds_what_comparing_all_lines_finds(threshold, alphabet):
+def test_the_search_equals_a_comparison_of_all_lines(threshold, alphabet):
     lots = random.Random(4)
 
     def line() -> str:
@@ -155,7 +155,7 @@ def test_the_search_finds_what_comparing_all_lines_finds(threshold, alphabet):
     assert len(set(found)) == 2 or threshold == 0.3
 
 
-def test_time_grows_with_the_text_and_not_with_its_square():
+def test_the_time_grows_linearly_with_the_text():
     lots = random.Random(1)
     words = ["".join(lots.choice("etaoinsr") for _ in range(5)) for _ in range(300)]
 

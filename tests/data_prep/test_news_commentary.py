@@ -71,7 +71,7 @@ def test_pairs_with_one_side_are_dropped_and_counted(tmp_path):
     assert written + sum(report["copies removed"].values()) == 60 * 12 - 1
 
 
-def test_the_older_archives(tmp_path):
+def test_older_archives_are_read(tmp_path):
     files = {}
     for side, language in enumerate(("fr", "en")):
         texts = ["\n".join(pair[side] for pair in document) for document in articles(40)]
@@ -90,7 +90,7 @@ def test_a_file_without_boundaries_is_refused(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("line", ["only one side", "a\tb\tc"])
-def test_a_line_that_is_no_pair(line, tmp_path):
+def test_a_line_that_is_no_pair_is_an_error(line, tmp_path):
     (tmp_path / "x.tsv").write_text(f"a\tb\n{line}\n", "utf-8")
     with pytest.raises(PrepError, match=r"line 2: \d columns, expected two"):
         list(news_commentary.read_table(tmp_path / "x.tsv", "de"))
@@ -107,7 +107,7 @@ def test_another_archive_and_another_checksum_are_refused(tmp_path, capsys):
     assert "English is always the target" in capsys.readouterr().err
 
 
-def test_the_addresses_of_all_versions():
+def test_all_versions_have_addresses():
     for version in news_commentary.VERSIONS:
         source = news_commentary.source_of(version, "fr")
         assert all(url.endswith("/" + source.name) for url in source.urls)
@@ -115,7 +115,7 @@ def test_the_addresses_of_all_versions():
     assert news_commentary.source_of(16, "cs").name == "news-commentary-v16.cs-en.tsv.gz"
 
 
-def test_empty_lines_in_a_row_make_no_empty_article():
+def test_several_empty_lines_make_no_empty_article():
     pairs = [("", ""), ("a", "b"), ("", ""), ("", ""), ("c", "d")]
     found = news_commentary.read_articles(pairs, "x", Counter())
     assert [document.pairs for document in found] == [(("a", "b"),), (("c", "d"),)]

@@ -67,13 +67,13 @@ def test_a_pair_with_an_empty_side_is_left_out_and_counted(tmp_path, capsys):
         ([*made_pairs(300), ("<d>", "x")], "line 301: only one side"),
     ],
 )
-def test_text_that_cannot_be_divided(lines, message, tmp_path, capsys):
+def test_text_that_cannot_be_divided_is_an_error(lines, message, tmp_path, capsys):
     write_text(tmp_path, lines)
     assert run(tmp_path) == 2
     assert message in capsys.readouterr().err
 
 
-def test_unequal_files(tmp_path, capsys):
+def test_files_of_different_lengths_are_an_error(tmp_path, capsys):
     write_text(tmp_path, made_pairs(300))
     with (tmp_path / "text.en").open("a") as file:
         file.write("one more\n")
@@ -81,14 +81,14 @@ def test_unequal_files(tmp_path, capsys):
     assert "has 300 lines" in capsys.readouterr().err
 
 
-def test_a_file_that_is_not_text(tmp_path, capsys):
+def test_a_file_that_is_not_text_is_an_error(tmp_path, capsys):
     write_text(tmp_path, made_pairs(300))
     (tmp_path / "text.en").write_bytes(b"ab\xff\xfe\n")
     assert run(tmp_path) == 2
     assert "text.en:1: not UTF-8 (byte 0xff)" in capsys.readouterr().err
 
 
-def test_names_of_the_languages(tmp_path, capsys):
+def test_languages_come_from_flags_or_file_endings(tmp_path, capsys):
     write_text(tmp_path, made_pairs(300), ("txt", "txt"))
     write_text(tmp_path, made_pairs(300), ("a", "b"))
     assert run(tmp_path, endings=("txt", "txt")) == 2
@@ -119,7 +119,7 @@ def run_input(folder, *paths):
     return run_script(own_text.make_parser(), own_text.make_corpus, flags)
 
 
-def test_memories_and_tables(tmp_path):
+def test_memories_and_tables_are_read(tmp_path):
     pairs = made_pairs(600)
     (tmp_path / "a.tmx").write_text(memory(in_documents(pairs[:300], 10)), "utf-8")
     rows = [f"d{n // 10}\t{n % 10}\t{s}\t{t}\n" for n, (s, t) in enumerate(pairs[300:500])]
@@ -158,7 +158,7 @@ def test_a_memory_without_documents_is_divided_into_blocks(tmp_path, capsys):
         ("a.txt", "a", "a.txt: expected a file .tmx or .tsv"),
     ],
 )
-def test_memories_that_cannot_be_read(tmp_path, capsys, name, text, message):
+def test_unreadable_memories_are_errors(tmp_path, capsys, name, text, message):
     (tmp_path / name).write_text(text, "utf-8")
     assert run_input(tmp_path, tmp_path / name) == 2
     [line] = capsys.readouterr().err.splitlines()
@@ -169,7 +169,7 @@ def test_memories_that_cannot_be_read(tmp_path, capsys, name, text, message):
 @pytest.mark.parametrize(
     "flags", [[], ["--src", "a.de"], ["--src", "a", "--tgt", "b", "--input", "c"]]
 )
-def test_what_to_read_must_be_clear(tmp_path, capsys, flags):
+def test_contradictory_inputs_are_refused(tmp_path, capsys, flags):
     flags = [*flags, "--out", str(tmp_path / "out")]
     assert run_script(own_text.make_parser(), own_text.make_corpus, flags) == 2
     assert "give --src and --tgt, or --input" in capsys.readouterr().err

@@ -42,6 +42,6 @@ from prep_tools.pair_checks import reason_to_drop
         ),
     ],
 )
-def test_reasons(translation, english, reason):
+def test_bad_pairs_are_dropped_with_a_reason(translation, english, reason):
     found = reason_to_drop(translation, english)
     assert found is None if reason is None else found is not None and found.startswith(reason)

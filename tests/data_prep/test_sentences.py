@@ -27,11 +27,11 @@ from prep_tools.sentences import split_pair, split_sentences
         ("Սա տուն է։ Նա եկավ։", ["Սա տուն է։", "Նա եկավ։"]),
     ],
 )
-def test_sentence_boundaries(text, expected):
+def test_sentence_boundaries_are_found(text, expected):
     assert split_sentences(text) == expected
 
 
-def test_a_pair_is_split_only_where_both_sides_split_alike():
+def test_a_pair_is_split_only_into_equal_numbers_of_sentences():
     assert split_pair("Ab cd. Ef.", "Gh ij. Kl.") == [("Ab cd.", "Gh ij."), ("Ef.", "Kl.")]
     assert split_pair("Eins zwei. Drei vier.", "One two, three four.") == [
         ("Eins zwei. Drei vier.", "One two, three four.")

@@ -89,7 +89,7 @@ def test_documents_of_three_tables_that_share_names_are_all_kept(tmp_path):
     assert sorted(lines) == sorted(made)
 
 
-def test_a_name_in_several_places_is_told(tmp_path, capsys):
+def test_a_name_in_several_places_is_reported(tmp_path, capsys):
     rows = table(50, "a").splitlines(keepends=True)
     again = [row.replace("\tx", "\tz").replace("\tq", "\tv") for row in rows[:10]]
     (tmp_path / "a.tsv").write_text("\ufeff" + "".join([*rows, *again]), "utf-8")
@@ -101,9 +101,9 @@ def test_a_name_in_several_places_is_told(tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("lines", "message"),
-    [("a\tb\tc\n", "a.tsv, line 1: 3 columns, expected 4"), ("", "nothing is left for train")],
+    [("a\tb\tc\n", "a.tsv:1: 3 columns, expected 4 or more"), ("", "nothing is left for train")],
 )
-def test_a_bad_table_is_named(lines, message, tmp_path, capsys):
+def test_an_error_names_the_bad_table(lines, message, tmp_path, capsys):
     (tmp_path / "a.tsv").write_text(lines, "utf-8")
     assert run(tmp_path, "--train", tmp_path / "a.tsv") == 2
     assert message in capsys.readouterr().err

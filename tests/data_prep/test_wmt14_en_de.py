@@ -48,7 +48,7 @@ def lines(folder, name):
     return (folder / "out" / name).read_text("utf-8").splitlines()
 
 
-def test_the_recipe(tmp_path, capsys):
+def test_the_recipe_gives_the_known_files(tmp_path, capsys):
     extra = [
         ("", "leer"),
         ("one", "eins zwei drei vier"),
@@ -98,7 +98,7 @@ def test_lengths_are_counted_in_bpe_tokens(tmp_path):
         assert count(line) == len(bpe.process_line(line).split())
 
 
-def test_a_second_run_goes_on_with_the_finished_steps(tmp_path, capsys):
+def test_a_second_run_uses_the_finished_steps(tmp_path, capsys):
     make_archives(tmp_path)
     assert run(tmp_path) == 0
     first = lines(tmp_path, "train.de")
@@ -110,7 +110,7 @@ def test_a_second_run_goes_on_with_the_finished_steps(tmp_path, capsys):
     assert lines(tmp_path, "train.de") == first
 
 
-def test_other_settings_do_not_mix_with_what_is_there(tmp_path, capsys):
+def test_other_settings_do_not_mix_with_existing_files(tmp_path, capsys):
     make_archives(tmp_path)
     assert run(tmp_path) == 0
     capsys.readouterr()
@@ -119,21 +119,21 @@ def test_other_settings_do_not_mix_with_what_is_there(tmp_path, capsys):
     assert "learning 10 merges" in printed and "'length': " in printed
 
 
-def test_a_missing_file_in_an_archive(tmp_path, capsys):
+def test_a_missing_file_in_an_archive_is_an_error(tmp_path, capsys):
     make_archives(tmp_path)
     make_tar(tmp_path / "dev.tgz", {"dev/newstest2013.en": "x\n"})
     assert run(tmp_path) == 2
     assert "dev.tgz: holds no newstest2013.de" in capsys.readouterr().err
 
 
-def test_the_other_news_commentary(tmp_path, capsys):
+def test_another_version_of_news_commentary_is_read(tmp_path, capsys):
     make_archives(tmp_path)
     assert run(tmp_path, "--news-commentary", "12") == 2
     assert "'training-parallel-nc-v9.tgz' is none of the archives" in capsys.readouterr().err
 
 
 @pytest.mark.slow
-def test_to_the_data_folder(tmp_path):
+def test_the_data_folder_is_made(tmp_path):
     make_archives(tmp_path)
     arguments = ["--out", str(tmp_path / "out"), "--workers", "1", "--bpe", "20"]
     for archive in tmp_path.glob("*.tgz"):

@@ -1,6 +1,8 @@
 """Each kind of part is added by one file from outside the package, named with --user-module."""
 
+import math
 import os
+import re
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -12,6 +14,7 @@ from relu_nmt.attention.pointwise_maps import pointwise_maps
 from relu_nmt.modules import feed_forwards, norms, position_schemes
 from relu_nmt.tokenization.base import subword_models
 from relu_nmt.training import OPTIMIZERS, SCHEDULES
+from relu_nmt.translation.search import scorers
 from relu_nmt.vision import vision_blocks
 from tests.commands import run_here
 
@@ -58,6 +61,7 @@ REGISTRIES = (
     pointwise_maps,
     vision_blocks,
     subword_models,
+    scorers,
     OPTIMIZERS,
     SCHEDULES,
 )
@@ -121,6 +125,21 @@ def train_and_translate(command, data, folder, part, flags, needed):
 )
 def test_a_part_of_ones_own_is_trained_and_translates(command, tmp_path, part, flags, needed):
     train_and_translate(command, FILES / "data-joined", tmp_path, part, flags, needed)
+
+
+def test_a_scorer_of_ones_own_ranks_translations(command):
+    generate = [FILES / "data-joined", "--path", FILES / "checkpoints/softmax.safetensors"]
+    generate += [*GENERATE.split(), "--nbest", 2, "--scorer", "reward:reward=0.25"]
+    output = command("generate", *generate, "--user-module", PARTS / "scorer.py")
+    for number in re.findall(r"^H-(\d+)\t", output, re.MULTILINE):
+        found = re.findall(rf"^([HP])-{number}\t(.*)$", output, re.MULTILINE)
+        scores = [float(line.split("\t")[0]) for kind, line in found if kind == "H"]
+        by_token = [list(map(float, line.split())) for kind, line in found if kind == "P"]
+        # Printed scores are in base 2.
+        expected = [sum(own) + 0.25 / math.log(2) * len(own) for own in by_token]
+        assert scores == pytest.approx(expected, abs=2e-3)
+        assert scores == sorted(scores, reverse=True)
+    assert "unknown scorer 'reward'" in command("generate", *generate, code=2)
 
 
 @needs_triton

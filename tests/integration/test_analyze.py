@@ -9,21 +9,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from torch import nn
 
 from relu_nmt.applications.analysis.memories import MemoryStatistics
 from relu_nmt.applications.analysis.report import distinct_names
-from relu_nmt.applications.analysis.weights import PERCENTS, STATISTICS
-from relu_nmt.config import to_dict
+from relu_nmt.applications.analysis.weights import PERCENTS
+from relu_nmt.attention.statistics import ANALYSED
 from relu_nmt.modules import feed_forwards
-from relu_nmt.recipes import analyze, preprocess
-from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint
-from relu_nmt.translation.config import TransformerConfig
-from relu_nmt.translation.loading import build_model
+from relu_nmt.recipes import analyze
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator import Translator
 from tests.commands import run_here
+from tests.tiny import preprocessed, save_tiny_model
 
 SHAPE = {
     f"{side}_{name}": value
@@ -38,11 +35,7 @@ NUM_DOCUMENTS, NUM_SENTENCES = 6, 3
 
 
 def save(path, task, **settings):
-    torch.manual_seed(1)
-    config = TransformerConfig(**SHAPE, **settings)
-    metadata = {"model_config": to_dict(config), "task": task.to_state(), "args": {}}
-    path.parent.mkdir(exist_ok=True)
-    save_checkpoint(path, Checkpoint(build_model(config, task).state_dict(), metadata))
+    save_tiny_model(path, task, shape={"layers": 2}, **settings)
 
 
 @pytest.fixture(scope="module")
@@ -68,12 +61,8 @@ def folder(tmp_path_factory, own_network):
                 for _ in range(documents)
             ]
             (folder / f"{split}.{side}").write_text("\n\n".join(texts) + "\n", "utf-8")
-    shared = {
-        **{"source_lang": "de", "target_lang": "en", "joined_dictionary": True},
-        **{"trainpref": str(folder / "train"), "testpref": str(folder / "test")},
-        **{"document_separator": "blank", "destdir": str(folder / "data-bin")},
-    }
-    preprocess.run(preprocess.Settings.of(**shared), progress=False)
+    options = {"joined_dictionary": True, "document_separator": "blank"}
+    preprocessed(folder, "data-bin", ("train", "test"), **options)
     task = TranslationTask.from_data_folder(folder / "data-bin")
     save(folder / "relu/checkpoint_best.safetensors", task, attention="reluformer")
     save(folder / "softmax/checkpoint_best.safetensors", task, attention="softmax")
@@ -120,7 +109,7 @@ def analyzed(folder):
     return output, done
 
 
-def test_the_page_and_its_files(analyzed):
+def test_the_page_and_its_csv_files_are_written(analyzed):
     output, done = analyzed
     names = ["attention", "top_sums", "branches", "feed_forward", "training"]
     files = [output, *(output.with_name(f"report_{name}.csv") for name in names)]
@@ -143,11 +132,11 @@ def test_the_page_and_its_files(analyzed):
     assert page.count('<td class="text">self-attention</td>') == 4  # of two layers a side
 
 
-def test_the_columns_of_the_files(analyzed):
+def test_the_csv_files_have_their_columns(analyzed):
     output, _ = analyzed
     attention = table(output.with_name("report_attention.csv"))
     place = ["checkpoint", "slot", "sees", "layer", "head"]
-    assert list(attention[0]) == [*place, "rows", *STATISTICS]
+    assert list(attention[0]) == [*place, "rows", *ANALYSED]
     # Two models, three slots: two layers of two heads and their mean, and the mean of the layers.
     assert len(attention) == 2 * 3 * (2 * 3 + 1)
     assert {row["sees"] for row in attention} == {"all"}
@@ -165,7 +154,7 @@ def test_the_columns_of_the_files(analyzed):
     assert list(loss.values()) == ["relu", "train", "loss", "1", "8.0"]
 
 
-def test_the_numbers_are_those_of_the_maps(analyzed, folder):
+def test_the_numbers_agree_with_the_attention_maps(analyzed, folder):
     """Entropies of the references, from the weights that the translator shows."""
     output, _ = analyzed
     attention = table(output.with_name("report_attention.csv"))
@@ -185,7 +174,7 @@ def test_the_numbers_are_those_of_the_maps(analyzed, folder):
     assert int(row["rows"]) == len(values)
 
 
-def test_the_feed_forward_networks_are_those_of_the_memory_statistics(analyzed, folder):
+def test_the_memory_numbers_agree_with_the_memory_statistics(analyzed, folder):
     output, _ = analyzed
     rows = table(output.with_name("report_feed_forward.csv"))
     [path] = checkpoints(folder, "softmax")
@@ -202,7 +191,7 @@ def test_the_feed_forward_networks_are_those_of_the_memory_statistics(analyzed, 
         assert float(own[name]["top_sum_10"]) == pytest.approx(part["top_sums"]["10"])
 
 
-def test_documents_with_and_without_separators_side_by_side(folder, tmp_path):
+def test_models_with_and_without_separators_are_compared(folder, tmp_path):
     output = tmp_path / "documents.html"
     flags = ["--max-doc-tokens", "64", "--sample", "4", "--names", "one,two", "--examples", "1"]
     command(folder, output, *flags, names=("aligned", "softmax"))
@@ -221,7 +210,7 @@ def test_documents_with_and_without_separators_side_by_side(folder, tmp_path):
     assert "outside the own sentence" in "\n".join(images_of(page))
 
 
-def test_what_has_no_weights_or_memories_is_said_in_a_line(folder, tmp_path):
+def test_the_page_reports_models_without_weights_or_memories(folder, tmp_path):
     output = tmp_path / "few.html"
     command(folder, output, names=("few", "own"))
     page = output.read_text("utf-8")
@@ -235,7 +224,7 @@ def test_what_has_no_weights_or_memories_is_said_in_a_line(folder, tmp_path):
     assert slots == {("few", "decoder"), *(("own", s) for s in ("encoder", "decoder", "cross"))}
 
 
-def test_logs_alone(folder, tmp_path):
+def test_logs_are_drawn_without_models(folder, tmp_path):
     output = tmp_path / "curves.html"
     results = folder / "relu/results.json"
     run_here("analyze", "--log", results, "--output", output)
@@ -249,14 +238,14 @@ def test_logs_alone(folder, tmp_path):
     "flags",
     ["--gen-subset valid", "--max-doc-tokens 64", "--sample 0", "--examples 0", "--places cross.0"],
 )
-def test_what_is_of_models_is_not_for_logs_alone(folder, tmp_path, flags):
+def test_options_of_models_are_errors_without_models(folder, tmp_path, flags):
     words = ["--log", folder / "relu/results.json", "--output", tmp_path / "curves.html"]
     done = run_here("analyze", *words, *flags.split(), check=False)
     assert (done.returncode, list(tmp_path.iterdir())) == (2, [])
     assert f"{flags} does nothing without --path" in done.stderr
 
 
-def test_as_a_recipe_it_prints_nothing_and_returns_its_numbers(folder, tmp_path, capsys):
+def test_the_recipe_prints_nothing_and_returns_its_numbers(folder, tmp_path, capsys):
     path = checkpoints(folder, "relu")
     settings = analyze.Settings.of(
         data=str(folder / "data-bin"), path=path, output=str(tmp_path / "r.html"), sample=3
@@ -301,14 +290,14 @@ def test_mistakes_are_one_line(folder, tmp_path, names, flags, message):
         (["--path", "none.safetensors"], "none.safetensors"),
     ],
 )
-def test_what_is_no_translation_model(folder, tmp_path, words, message):
+def test_a_checkpoint_without_translation_model_is_an_error(folder, tmp_path, words, message):
     output = ["--output", tmp_path / "r.html"]
     done = run_here("analyze", folder / "data-bin", *words, *output, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert message in done.stderr
 
 
-def test_missing_data(folder, tmp_path):
+def test_missing_data_is_an_error(folder, tmp_path):
     flags = ["--path", *checkpoints(folder, "relu"), "--output", tmp_path / "r.html"]
     done = run_here("analyze", *flags, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
@@ -322,7 +311,7 @@ def test_two_checkpoints_as_an_ensemble_are_refused(folder, tmp_path):
     assert done.returncode == 2 and "of one model only" in done.stderr
 
 
-def test_names_are_what_tells_paths_apart():
+def test_default_names_are_the_parts_in_which_paths_differ():
     assert distinct_names(["a/x/best.pt", "a/y/best.pt"]) == ["x", "y"]
     assert distinct_names(["a/x/best.pt", "a/x/last.pt"]) == ["best", "last"]
     assert distinct_names(["a/x/best.pt", "b/y/last.pt"]) == ["x", "y"]

@@ -10,8 +10,9 @@ from relu_nmt.applications.sweep.plan import SweepPlan
 from relu_nmt.applications.sweep.settings import SweepSettings
 from relu_nmt.cli import generate, score, train
 from relu_nmt.recipes import preprocess
+from relu_nmt.recipes.preprocess_settings import PreprocessSettings
 from relu_nmt.recipes.scoring_settings import ScoreSettings
-from relu_nmt.tokenization.preprocess_config import PreprocessConfig
+from tests.tiny import preprocessed
 
 DIGITS = "零一二三四五六七八九"
 TRAIN = "--arch reluformer_tiny --cpu --warmup-updates 20 --lr 3e-3 --max-tokens 400 --dropout 0 "
@@ -28,10 +29,9 @@ def folder(tmp_path_factory):
         for lang, between, words in (("en", " ", "0123456789"), ("zh", "", DIGITS)):
             text = "".join(f"{between.join(words[i] for i in line)}\n" for line in lines)
             (folder / f"{split}.{lang}").write_text(text)
-    prefixes = {f"{split}pref": str(folder / split) for split in ("train", "valid", "test")}
     subword = {"subword": "sentencepiece", "subword_size": 30}
-    destination = {"source_lang": "en", "target_lang": "zh", "destdir": str(folder / "data")}
-    preprocess.run(PreprocessConfig(**prefixes, **subword, **destination), progress=False)
+    languages = {"source_lang": "en", "target_lang": "zh"}
+    preprocessed(folder, "data", ("train", "valid", "test"), **subword, **languages)
     flags = f"{TRAIN} --max-epoch 8 --save-dir {folder / 'model'}"
     assert train.main([str(folder / "data"), *flags.split()]) == 0
     return folder
@@ -105,7 +105,7 @@ def test_a_text_that_came_in_pieces_is_scored_as_the_language_is(folder, tmp_pat
             pieces = [" ".join("\u2581" + line.replace(" ", "\u2581")) for line in lines]
             (tmp_path / f"{split}.{lang}").write_text("".join(f"{line}\n" for line in pieces))
     preprocess.run(
-        PreprocessConfig(
+        PreprocessSettings(
             source_lang="en",
             target_lang="zh",
             trainpref=str(tmp_path / "train"),

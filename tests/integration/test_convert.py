@@ -1,4 +1,4 @@
-"""relu-nmt-convert: other programs compute what the model computes here."""
+"""relu-nmt-convert: other programs compute the same as the model."""
 
 import errno
 import json
@@ -11,16 +11,17 @@ import torch
 
 from relu_nmt.attention import attentions
 from relu_nmt.attention.spec import AttentionSpec
-from relu_nmt.data.batches import collate
+from relu_nmt.data.translation_batches import collate
 from relu_nmt.errors import CheckpointError
 from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.loading import LoadedModel, build_model, load_model
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.translations import SourceSentence
-from relu_nmt.translator import Translator
+from relu_nmt.translator import TranslationRequest, Translator
 from relu_nmt.vision.loading import ImageClassifier
 from tests.commands import run_here
+from tests.tiny import tiny_model
 
 CHECKPOINTS = Path(__file__).parents[1] / "compat" / "files" / "checkpoints"
 LINES = ["drei , acht und zwölf .", "elf .", "fünf und xyz , Sieben !"]
@@ -32,14 +33,18 @@ def converted(name, output, *flags, check=True):
     return run_here("convert", path, "--output", output, *flags, check=check)
 
 
+def encoded(translator, lines):
+    return translator.sources.encode(TranslationRequest.of_lines(lines)).sentences
+
+
 def scored(translator):
     """Return the sources, and each target's tokens with </s> and their log-probabilities."""
     task = translator.task
     sources = [
         SourceSentence(s.ids, s.tokens, task.encode_target(target))
-        for s, target in zip(translator.sources.sentences(LINES), TARGETS, strict=True)
+        for s, target in zip(encoded(translator, LINES), TARGETS, strict=True)
     ]
-    found = translator.translate_sentences(sources, GenerationConfig(score_reference=True))
+    found = translator.searcher(GenerationConfig(score_reference=True))(sources)
     return sources, [own[0].hypothesis.positional_scores for own in found]
 
 
@@ -66,7 +71,7 @@ def test_ctranslate2_computes_the_same(name, tmp_path):
         other.score_batch([s.tokens for s in sources], targets), scores, strict=True
     ):
         np.testing.assert_allclose(found.log_probs, own, atol=1e-5)
-    best = translator.translate_sentences(sources, GenerationConfig(beam=1, max_len_b=20))
+    best = translator.searcher(GenerationConfig(beam=1, max_len_b=20))(sources)
     for found, own in zip(
         other.translate_batch([s.tokens for s in sources], beam_size=1, max_decoding_length=20),
         best,
@@ -84,9 +89,9 @@ def test_ctranslate2_aligns_the_same(chosen, tmp_path):
     (tmp_path / "out").mkdir()
     save_ctranslate2(load_model(path, chosen), tmp_path / "out")
     translator = Translator.from_checkpoint(path, "cpu", model_overrides=chosen)
-    sources = translator.sources.sentences(LINES)
+    sources = encoded(translator, LINES)
     search = GenerationConfig(beam=1, max_len_b=20, print_alignment="hard")
-    best = translator.translate_sentences(sources, search)
+    best = translator.searcher(search)(sources)
     other = ctranslate2.Translator(str(tmp_path / "out"), compute_type="float32")
     found = other.translate_batch(
         [s.tokens for s in sources], beam_size=1, max_decoding_length=20, return_attention=True
@@ -99,14 +104,14 @@ def test_ctranslate2_aligns_the_same(chosen, tmp_path):
 @pytest.mark.parametrize(
     ("name", "what"), [("reluformer", "attention reluformer"), ("soft", "attention soft")]
 )
-def test_what_ctranslate2_lacks_is_told(name, what, tmp_path):
+def test_the_error_names_the_part_that_ctranslate2_lacks(name, what, tmp_path):
     pytest.importorskip("ctranslate2")
     done = converted(name, tmp_path / "out", "--to", "ctranslate2", check=False)
     assert (done.returncode, list(tmp_path.iterdir())) == (2, [])
     assert f"CTranslate2 has no {what}" in done.stderr
 
 
-def test_what_is_there_is_not_written_over(tmp_path):
+def test_an_existing_output_is_not_overwritten(tmp_path):
     done = converted("softmax", tmp_path, "--to", "onnx", check=False)
     assert done.returncode == 2 and "is there already" in done.stderr
     done = converted("softmax", tmp_path / "model.pt", check=False)
@@ -134,7 +139,7 @@ MODELS = ["reluformer", "softmax", "learned", "pointwise", "rela", "polynomial"]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
-def test_graphs_of_onnx_compute_the_same(name, tmp_path):
+def test_onnx_graphs_compute_the_same(name, tmp_path):
     pytest.importorskip("onnxscript")
     converted(name, tmp_path / "out", "--to", "onnx")
     translator = Translator.from_checkpoint(CHECKPOINTS / f"{name}.safetensors", "cpu")
@@ -159,22 +164,16 @@ SLOTS = [
 
 
 def small_model(**settings):
-    """Return a model of one layer, and the task that it is for."""
-    torch.manual_seed(0)
+    """Return a model of one layer, and its task."""
     task = Translator.from_checkpoint(CHECKPOINTS / "softmax.safetensors", "cpu").task
-    shape = {"embed_dim": 16, "ffn_embed_dim": 24, "layers": 1, "attention_heads": 2}
-    config = TransformerConfig(
-        **settings,
-        **{f"{side}_{name}": n for side in ("encoder", "decoder") for name, n in shape.items()},
-    )
-    return build_model(config, task).eval(), task
+    return tiny_model(task, 0, {"ffn_embed_dim": 24}, **settings).eval(), task
 
 
 def compare_at_all_lengths(model, task, folder):
     from relu_nmt.applications.conversion.onnx import save_onnx
 
     save_onnx(LoadedModel(model, task), folder)
-    # Where the model itself may go other ways, longer than a chunk and of one token.
+    # Choose lengths with special cases in the model: longer than a chunk, and one token.
     for lengths in [((6, 3), (5, 2)), ((1,), (1,)), ((150, 90), (130, 70)), ((2,), (90,))]:
         sources = [
             SourceSentence(np.array([*ids, 2]), [], np.array([*reference, 2]))
@@ -184,7 +183,7 @@ def compare_at_all_lengths(model, task, folder):
             )
         ]
         translator = Translator([model], task, "cpu")
-        found = translator.translate_sentences(sources, GenerationConfig(score_reference=True))
+        found = translator.searcher(GenerationConfig(score_reference=True))(sources)
         expected = [own.hypothesis.positional_scores for [own] in found]
         for found, own in zip(onnx_scores(folder, sources), expected, strict=True):
             np.testing.assert_allclose(found, own, atol=1e-4)
@@ -213,7 +212,7 @@ def test_every_attention_is_compared():
     assert compared >= {name for name in attentions.names() if attentions.is_built_in(name)}
 
 
-def test_an_attention_of_ones_own_is_not_compared(tmp_path, monkeypatch):
+def test_an_attention_of_ones_own_is_refused(tmp_path, monkeypatch):
     pytest.importorskip("onnxscript")
     from relu_nmt.applications.conversion.onnx import save_onnx
 
@@ -238,7 +237,7 @@ def test_an_image_classifier_is_one_graph(tmp_path):
     assert (tuple(told["classes"]), told["size"]) == (classifier.classes, [8, 8])
 
 
-def test_what_no_graph_can_be_is_told(tmp_path):
+def test_a_model_that_no_graph_can_express_is_refused(tmp_path):
     pytest.importorskip("onnxscript")
     task = Translator.from_checkpoint(CHECKPOINTS / "documents.safetensors", "cpu").task
     config = TransformerConfig(
@@ -254,7 +253,7 @@ def test_what_no_graph_can_be_is_told(tmp_path):
 @pytest.mark.parametrize(
     ("form", "package"), [("onnx", "onnxscript"), ("ctranslate2", "ctranslate2")]
 )
-def test_a_full_disk_is_told(form, package, tmp_path, monkeypatch):
+def test_a_full_disk_is_an_error(form, package, tmp_path, monkeypatch):
     module = pytest.importorskip(package)
 
     def full(*_, **__):

@@ -1,12 +1,12 @@
 """Several data folders in one training: weights, tags, and sentences beside documents."""
 
-import json
 import re
 
 import pytest
 
 from relu_nmt.data.dictionary import Dictionary
 from tests.commands import run_here
+from tests.tiny import json_lines
 
 REAL = {"de": ["eins zwei", "drei", "", "vier fünf", "sechs"]}
 REAL["en"] = ["one two", "three", "", "four five", "six"]
@@ -39,7 +39,7 @@ def train(folders, save_dir, *flags, check=True):
     words = f"{real} --extra-data {back} --arch transformer_tiny --cpu --max-tokens 200 --no-save"
     logged = "--log-format json --log-interval 1"
     done = run_here("train", *words.split(), *logged.split(), *flags, check=check)
-    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    lines = json_lines(done.stdout)
     return done, [one["bsz"] for one in lines if "wpb" in one and "update" in one], lines
 
 

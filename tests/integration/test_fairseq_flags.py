@@ -1,6 +1,5 @@
 """What a fairseq user types: accepted where it has a meaning, else refused with what there is."""
 
-import json
 import random
 import shutil
 
@@ -8,9 +7,10 @@ import pytest
 
 from relu_nmt.cli.fairseq_flags import NEAREST
 from relu_nmt.config.fields import all_options
-from relu_nmt.recipes import preprocess
-from relu_nmt.tokenization.preprocess_config import PreprocessConfig
+from relu_nmt.recipes.preprocess_settings import PreprocessSettings
+from tests import tiny
 from tests.commands import run_here
+from tests.tiny import digits, json_lines, preprocessed, write_documents
 
 NAMES = ("train", "train1", "valid", "test")
 
@@ -21,33 +21,20 @@ def data(tmp_path_factory):
     folder = tmp_path_factory.mktemp("fairseq-flags")
     rng = random.Random(0)
     for split in NAMES:
-        lines = [" ".join(rng.choices("0123456789", k=rng.randint(2, 7))) for _ in range(10)]
-        text = "".join(
-            f"{one}\n{two}\n\n" for one, two in zip(lines[::2], lines[1::2], strict=True)
-        )
-        for language in ("de", "en"):
-            (folder / f"{split}.{language}").write_text(text)
-    config = PreprocessConfig(
-        source_lang="de",
-        target_lang="en",
-        trainpref=str(folder / "train"),
-        validpref=str(folder / "valid"),
-        testpref=f"{folder / 'test'},{folder / 'train1'}",
-        destdir=str(folder / "bin"),
-        joined_dictionary=True,
-        document_separator="blank",
-    )
-    preprocess.run(config, progress=False)
-    for path in (folder / "bin").glob("test1.*"):
+        documents = [[digits(rng, 2, 7) for _ in range(2)] for _ in range(5)]
+        write_documents(folder, split, documents)
+    tests = f"{folder / 'test'},{folder / 'train1'}"
+    options = {"joined_dictionary": True, "document_separator": "blank"}
+    data = preprocessed(folder, testpref=tests, **options)
+    for path in data.glob("test1.*"):
         if path.suffix != ".raw":
             shutil.copy(path, path.with_name(path.name.replace("test1", "train1")))
-    return folder / "bin"
+    return data
 
 
 def train(data, folder, *flags, check=True):
-    common = "--arch transformer_tiny --cpu --batch-size 4 --log-format json --log-interval 1"
-    words = [*common.split(), "--no-epoch-checkpoints", "--save-dir", folder, *flags]
-    return run_here("train", data, *words, check=check)
+    own = ("--batch-size", "4", "--no-epoch-checkpoints")
+    return tiny.train(data, folder, *own, *flags, check=check)
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +88,7 @@ def test_shards_are_the_whole_in_order(data, model, flags, tmp_path):
 
 def test_train1_belongs_to_train(data, tmp_path):
     done = train(data, tmp_path, "--max-epoch", "1")
-    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    lines = json_lines(done.stdout)
     assert sum(one["bsz"] for one in lines if "wpb" in one and "update" in one) == 20
     assert any("train1.de-en.de: 10 sentence pairs" in one.get("message", "") for one in lines)
     train(data, tmp_path / "documents", "--max-epoch", "1", "--max-doc-tokens", "12")
@@ -230,7 +217,7 @@ def test_what_is_refused_is_no_flag_of_ours():
     from relu_nmt.recipes import scoring_settings, split_settings, training_settings
     from relu_nmt.recipes.translation_settings import TranslateLinesSettings
 
-    classes = [training_settings.TranslationTrainingSettings, PreprocessConfig]
+    classes = [training_settings.TranslationTrainingSettings, PreprocessSettings]
     classes += [split_settings.TranslateSplitSettings, scoring_settings.ScoreSettings]
     classes += [TranslateLinesSettings]
     own = set()

@@ -14,26 +14,17 @@ import pytest
 import torch
 
 from relu_nmt.applications.analysis.memories import memory_statistics
-from relu_nmt.config import to_dict
-from relu_nmt.evaluation.bleu import MetricConfig
-from relu_nmt.recipes import preprocess, translate_documents, translate_lines, translate_split
-from relu_nmt.tokenization.preprocess_config import PreprocessConfig
-from relu_nmt.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from relu_nmt.translation.config import TransformerConfig
-from relu_nmt.translation.loading import build_model
+from relu_nmt.evaluation.metrics import MetricConfig
+from relu_nmt.recipes import translate_documents, translate_lines, translate_split
+from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator import Translator
 from tests.commands import run_here as run
+from tests.tiny import lines_of, preprocessed, save_tiny_model, write_lines
 
 NUM_TEST = 12
 BLANK = 4  # number of the empty test sentence
 SHORT = ["--max-len-b", "8", "--cpu"]
-
-
-def lines_of(output, kind):
-    """Return the fields of the lines ``S-``, ``H-``... as (number, fields)."""
-    rows = [line.split("\t") for line in output.split("\n") if line.startswith(f"{kind}-")]
-    return [(int(first.removeprefix(f"{kind}-")), rest) for first, *rest in rows]
 
 
 def write_corpus(folder):
@@ -48,19 +39,12 @@ def write_corpus(folder):
                 source = []
             sources.append(" ".join(source))
             targets.append(" ".join(english.get(word, word) for word in source))
-        (folder / f"{split}.de").write_text("\n".join(sources) + "\n", encoding="utf-8")
-        (folder / f"{split}.en").write_text("\n".join(targets) + "\n", encoding="utf-8")
+        write_lines(folder, split, sources, targets)
 
 
 def save_model(path, task, seed, **settings):
-    torch.manual_seed(seed)
-    shape = {"layers": 1, "embed_dim": 16, "ffn_embed_dim": 16, "attention_heads": 2}
-    shape = {f"{side}_{k}": v for side in ("encoder", "decoder") for k, v in shape.items()}
-    config = TransformerConfig(attention="reluformer", **shape, **settings)
-    model = build_model(config, task)
-    metadata = {"model_config": to_dict(config), "task": task.to_state(), "args": {"lr": seed}}
-    metadata["training_state"] = {"epoch": seed}
-    save_checkpoint(path, Checkpoint(model.state_dict(), metadata))
+    metadata = {"args": {"lr": seed}, "training_state": {"epoch": seed}}
+    save_tiny_model(path, task, seed, metadata=metadata, attention="reluformer", **settings)
 
 
 @pytest.fixture(scope="module")
@@ -68,19 +52,12 @@ def folder(tmp_path_factory):
     """A corpus, a data folder made from raw text, one without manifest, and checkpoints."""
     folder = tmp_path_factory.mktemp("generate")
     write_corpus(folder)
-    shared = {
-        "source_lang": "de",
-        "target_lang": "en",
-        "trainpref": str(folder / "train"),
-        "validpref": str(folder / "valid"),
-        "testpref": str(folder / "test"),
-        "joined_dictionary": True,
-    }
+    splits = ("train", "valid", "test")
     raw = {"tokenizer": "moses", "lowercase": True, "subword": "subword-nmt", "subword_size": 20}
-    preprocess.run(PreprocessConfig(**shared, **raw, destdir=str(folder / "raw-bin")))
-    preprocess.run(PreprocessConfig(**shared, destdir=str(folder / "plain-bin")))
+    preprocessed(folder, "raw-bin", splits, joined_dictionary=True, **raw)
+    preprocessed(folder, "plain-bin", splits, joined_dictionary=True)
     for kept in [*(folder / "plain-bin").glob("*.raw"), folder / "plain-bin/manifest.json"]:
-        kept.unlink()  # what is left is what fairseq-preprocess makes
+        kept.unlink()  # the remaining files are those of fairseq-preprocess
     task = TranslationTask.from_data_folder(folder / "raw-bin")
     for seed in (1, 2, 3):
         save_model(folder / f"checkpoint{seed}.safetensors", task, seed)
@@ -98,7 +75,7 @@ def generated(folder):
     return run("generate", folder / "raw-bin", "--path", model, *SHORT).stdout
 
 
-def test_lines_come_in_input_order_with_all_kinds(generated, folder):
+def test_all_kinds_of_lines_are_printed_in_input_order(generated, folder):
     for kind in "STHDP":
         assert [number for number, _ in lines_of(generated, kind)] == list(range(NUM_TEST))
     first_kinds = [line[0] for line in generated.split("\n")[:10]]
@@ -172,7 +149,7 @@ def test_processes_translate_as_one_does(folder):
         assert lines_of(one, kind) == lines_of(three, kind)
 
 
-def test_damaged_references_are_told_before_anything_is_translated(folder, tmp_path):
+def test_damaged_references_are_an_error_before_the_search(folder, tmp_path):
     data = shutil.copytree(folder / "raw-bin", tmp_path / "data")
     path = data / "test.de-en.en.raw"
     path.write_bytes(b"\xff" + path.read_bytes()[1:])
@@ -183,7 +160,7 @@ def test_damaged_references_are_told_before_anything_is_translated(folder, tmp_p
     assert "T-" in run(*words[:-3], "--cpu", "--score-reference").stdout
 
 
-def test_remove_bpe_nbest_alignment_and_results_path(folder, tmp_path):
+def test_remove_bpe_nbest_alignment_and_results_path_work_together(folder, tmp_path):
     model = folder / "checkpoint1.safetensors"
     flags = ["--remove-bpe", "--nbest", 2, "--print-alignment", "--results-path", tmp_path / "out"]
     done = run("generate", folder / "raw-bin", "--path", model, *SHORT, *flags)
@@ -237,14 +214,14 @@ def test_statistics_of_memories_are_those_of_the_references(folder, tmp_path, se
         assert found == pytest.approx(expected["overall"][name], rel=1e-4), name
 
 
-def test_ensembles_and_quiet(folder):
+def test_an_ensemble_translates_and_quiet_prints_the_score_only(folder):
     paths = f"{folder / 'checkpoint1.safetensors'}:{folder / 'checkpoint2.safetensors'}"
     quiet = run("generate", folder / "raw-bin", "--path", paths, *SHORT, "--quiet").stdout
     assert not lines_of(quiet, "H")
     assert "BLEU" in quiet
 
 
-def test_a_folder_of_fairseqs_is_scored_on_its_tokens(folder):
+def test_a_data_folder_of_fairseq_is_scored_on_its_tokens(folder):
     done = run("generate", folder / "plain-bin", "--path", folder / "plain.safetensors", *SHORT)
     assert "tok:none" in done.stdout
     assert "NOTE: the folder keeps no raw references" in done.stdout
@@ -355,7 +332,7 @@ def test_interactive_gives_json(folder):
     assert json.loads(refused.stdout.splitlines()[0])["translations"][0]["score"] is None
 
 
-def test_interactive_begins_and_avoids_as_files_tell(folder):
+def test_interactive_reads_prefixes_and_banned_terms_from_files(folder):
     model = ["--path", folder / "checkpoint1.safetensors", *SHORT]
     lines = ["Das Haus", "", "ein Hund ist rot"]
     plain = run("interactive", *model, stdin="\n".join(lines)).stdout.split("\n")
@@ -405,7 +382,7 @@ def test_interactive_forces_the_terms_behind_the_tabs(folder, flags):
     assert "line 3: the term 'house' cannot be forced: the line is blank" in done.stderr
 
 
-def test_interactive_draws_where_attention_looked(folder, tmp_path):
+def test_interactive_draws_pictures_of_the_attention(folder, tmp_path):
     model = ["--path", folder / "checkpoint1.safetensors", *SHORT]
     flags = ["--attention-pictures", tmp_path / "maps"]
     done = run("interactive", *model, *flags, stdin="Das Haus\n\nein Hund")
@@ -421,7 +398,7 @@ def test_interactive_draws_where_attention_looked(folder, tmp_path):
     assert (tmp_path / "maps/0.svg").read_text("utf-8") == picture
 
 
-def test_interactive_tells_which_outputs_were_cut(folder):
+def test_interactive_reports_translations_that_reached_the_limit(folder):
     lines = ["Das Haus", "", "ein Hund ist rot", "Brot"]
     model = ["--path", folder / "checkpoint1.safetensors", "--cpu"]
     translator = Translator.from_checkpoint(folder / "checkpoint1.safetensors", device="cpu")
@@ -445,7 +422,7 @@ def test_interactive_tells_which_outputs_were_cut(folder):
             assert cut == [1, 3, 4]
 
 
-def test_recipes_give_what_the_commands_print(folder, capfd):
+def test_recipes_return_the_translations_that_the_commands_print(folder, capfd):
     flags = ["--path", folder / "checkpoint1.safetensors", *SHORT]
     printed = run("generate", folder / "raw-bin", *flags).stdout
     given = {"path": folder / "checkpoint1.safetensors", "cpu": True, "max_len_b": 8}
@@ -472,7 +449,7 @@ def test_recipes_give_what_the_commands_print(folder, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_interactive_answers_each_line_at_once(folder):
+def test_interactive_answers_each_line_as_it_arrives(folder):
     arguments = ["--path", str(folder / "checkpoint1.safetensors"), *SHORT]
     with subprocess.Popen(
         [sys.executable, "-m", "relu_nmt.cli.interactive", *arguments],
@@ -502,7 +479,7 @@ def test_interactive_names_the_damaged_line(folder):
     assert "nothing.de" in done.stderr
 
 
-def test_average(folder, tmp_path):
+def test_averaged_checkpoints_have_the_mean_of_the_weights(folder, tmp_path):
     output = tmp_path / "average.safetensors"
     run(
         "average",
@@ -535,7 +512,7 @@ def test_average(folder, tmp_path):
         (["checkpoint1.safetensors", "--checkpoint-upper-bound", "3"], "needs --num-epoch"),
     ],
 )
-def test_what_cannot_be_averaged(folder, tmp_path, arguments, message):
+def test_checkpoints_that_do_not_fit_cannot_be_averaged(folder, tmp_path, arguments, message):
     inputs = [folder if a == "FOLDER" else folder / a if "." in a else a for a in arguments]
     done = run("average", "--inputs", *inputs, "--output", tmp_path / "a.safetensors", check=False)
     assert done.returncode == 2
@@ -543,7 +520,7 @@ def test_what_cannot_be_averaged(folder, tmp_path, arguments, message):
     assert not list(tmp_path.iterdir())
 
 
-def test_score(tmp_path):
+def test_the_score_command_prints_the_score(tmp_path):
     (tmp_path / "ref").write_text("a b c d\nA house is here .\n", encoding="utf-8")
     (tmp_path / "sys").write_text("a b c d\na house is here .\n", encoding="utf-8")
     output = run("score", "--sys", tmp_path / "sys", "--ref", tmp_path / "ref").stdout
@@ -559,7 +536,7 @@ def test_score(tmp_path):
     assert by_line[2].startswith("signature: ")
 
 
-def test_score_names_files_that_do_not_match(tmp_path):
+def test_the_score_command_names_files_that_do_not_match(tmp_path):
     (tmp_path / "ref").write_text("a\nb\n", encoding="utf-8")
     (tmp_path / "sys").write_text("a\n", encoding="utf-8")
     done = run("score", "--sys", tmp_path / "sys", "--ref", tmp_path / "ref", check=False)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from relu_nmt.recipes import preprocess
-from relu_nmt.tokenization.preprocess_config import PreprocessConfig
+from tests import tiny
 from tests.commands import run_here
+from tests.tiny import digits, preprocessed, write_lines
 
 FILES = Path(__file__).parents[1] / "compat/files/checkpoints"
 
@@ -18,19 +18,8 @@ def data(tmp_path_factory):
     folder = tmp_path_factory.mktemp("going-on")
     rng = random.Random(0)
     for split in ("train", "valid"):
-        lines = [" ".join(rng.choices("0123456789", k=5)) for _ in range(20)]
-        for language in ("de", "en"):
-            (folder / f"{split}.{language}").write_text("".join(f"{line}\n" for line in lines))
-    prefixes = {f"{split}pref": str(folder / split) for split in ("train", "valid")}
-    config = PreprocessConfig(
-        source_lang="de",
-        target_lang="en",
-        destdir=str(folder / "bin"),
-        joined_dictionary=True,
-        **prefixes,
-    )
-    preprocess.run(config, progress=False)
-    return folder / "bin"
+        write_lines(folder, split, [digits(rng, 5, 5) for _ in range(20)])
+    return preprocessed(folder, joined_dictionary=True)
 
 
 @pytest.fixture(scope="module")
@@ -41,9 +30,8 @@ def begun(data, tmp_path_factory):
 
 
 def train(data, folder, *flags, check=True):
-    common = "--arch transformer_tiny --cpu --batch-size 10 --log-format json --disable-validation"
-    words = [*common.split(), "--no-epoch-checkpoints", "--save-dir", folder, *flags]
-    return run_here("train", data, *words, check=check)
+    own = "--batch-size 10 --log-interval 100 --disable-validation --no-epoch-checkpoints"
+    return tiny.train(data, folder, *own.split(), *flags, check=check)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Training on word alignments: the chosen heads learn them, and --print-alignment prints them."""
 
-import json
 import random
 import shutil
 
@@ -10,7 +9,9 @@ import torch
 from relu_nmt.recipes.training_settings import TranslationTrainingSettings as Settings
 from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.translation.task import TranslationTask
+from tests import tiny
 from tests.commands import run_here
+from tests.tiny import json_lines
 
 GUIDED = "--criterion label_smoothed_cross_entropy_with_alignment --load-alignments"
 LEARNT = f"{GUIDED} --alignment-lambda 0.5 --alignment-layer 0 --alignment-heads 1"
@@ -43,11 +44,9 @@ def preprocess(folder, dest, *flags):
 
 
 def train(data, save_dir, flags, check=True):
-    common = "--arch transformer_tiny --cpu --max-tokens 300 --lr 4e-3 --warmup-updates 20"
-    logged = "--log-format json --log-interval 1 --no-epoch-checkpoints --save-dir"
-    words = [*common.split(), *logged.split(), save_dir, *flags.split()]
-    done = run_here("train", data, *words, check=check)
-    return done, [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    own = "--max-tokens 300 --lr 4e-3 --warmup-updates 20 --no-epoch-checkpoints"
+    done = tiny.train(data, save_dir, *own.split(), *flags.split(), check=check)
+    return done, json_lines(done.stdout)
 
 
 def values(lines, name):

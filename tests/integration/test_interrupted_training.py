@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from relu_nmt.io.safe_write import acquire_lock
-from relu_nmt.recipes import preprocess
-from relu_nmt.tokenization.preprocess_config import PreprocessConfig
 from relu_nmt.training.checkpoint import read_metadata
 from tests.commands import run_here
+from tests.tiny import digits, preprocessed, write_lines
 
 ROOT = Path(__file__).parents[2]
 FLAGS = "--arch transformer_tiny --cpu --max-tokens 100 --log-interval 1 --no-epoch-checkpoints"
@@ -26,15 +25,8 @@ def data(tmp_path_factory):
     folder = tmp_path_factory.mktemp("interrupted")
     rng = random.Random(0)
     for split, count in (("train", 60), ("valid", 8)):
-        lines = [" ".join(rng.choices("0123456789", k=rng.randint(1, 9))) for _ in range(count)]
-        for language in ("de", "en"):
-            (folder / f"{split}.{language}").write_text("".join(f"{line}\n" for line in lines))
-    prefixes = {f"{split}pref": str(folder / split) for split in ("train", "valid")}
-    config = PreprocessConfig(
-        source_lang="de", target_lang="en", destdir=str(folder / "bin"), **prefixes
-    )
-    preprocess.run(config, progress=False)
-    return folder / "bin"
+        write_lines(folder, split, [digits(rng) for _ in range(count)])
+    return preprocessed(folder)
 
 
 def start(data, save_dir, *flags, command=(), **streams):

@@ -11,12 +11,10 @@ import pytest
 
 from relu_nmt.data.indexed_dataset import IndexedDataset
 from relu_nmt.errors import DataError
-from relu_nmt.recipes import preprocess
-from relu_nmt.tokenization.preprocess_config import PreprocessConfig
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator import Translator
 from tests.commands import run_here
-from tests.integration.test_generate import save_model
+from tests.tiny import preprocessed, save_tiny_model
 
 NUM_LINES = 300
 # White space for Python's str.split, and ends of lines for its str.splitlines.
@@ -49,15 +47,7 @@ def write_sides(folder, split, mark, end="\n"):
 
 def prepared(folder, **settings):
     """Preprocess, and return the tokens of both sides of the training pairs."""
-    config = PreprocessConfig(
-        source_lang="de",
-        target_lang="en",
-        trainpref=str(folder / "train"),
-        destdir=str(folder / "bin"),
-        workers=1,
-        **settings,
-    )
-    preprocess.run(config, progress=False)
+    preprocessed(folder, splits=("train",), workers=1, **settings)
     task = TranslationTask.from_data_folder(folder / "bin")
     dictionaries = (task.source_dictionary, task.target_dictionary)
     sides = []
@@ -113,7 +103,7 @@ def sacrebleu(*words):
 
 
 @pytest.mark.parametrize("mark", WITHIN_LINES)
-def test_bleu_is_that_of_sacrebleu(tmp_path, mark):
+def test_bleu_equals_that_of_sacrebleu(tmp_path, mark):
     reference = numbered_lines("en", 1)
     write(tmp_path / "ref", with_mark(reference, 200, mark))
     write(tmp_path / "sys", with_mark(reference, 10, mark), "\r\n")
@@ -138,7 +128,7 @@ def model(tmp_path_factory):
     write(folder / "test.en", ["Haus \x85 Hund", "rot .", "ein \r Brot"])
     prepared(folder, testpref=str(folder / "test"), joined_dictionary=True)
     task = TranslationTask.from_data_folder(folder / "bin")
-    save_model(folder / "model.safetensors", task, 1)
+    save_tiny_model(folder / "model.safetensors", task, attention="reluformer")
     return folder
 
 
@@ -178,7 +168,7 @@ def test_files_beside_the_input_have_the_same_lines(model, tmp_path):
     assert found.count("\n") == 2
 
 
-def test_results_of_a_split_have_as_many_lines_as_the_split(model, tmp_path):
+def test_results_and_split_have_the_same_number_of_lines(model, tmp_path):
     words = (model / "bin", "--results-path", tmp_path, "--gen-subset", "test")
     translated(model, "generate", *words)
     lines = (tmp_path / "generate-test.txt").read_bytes().decode().split("\n")

@@ -2,14 +2,8 @@
 
 import pytest
 
-from relu_nmt.config import to_dict
-from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.tokenization.pipeline import TextPipeline
-from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint
-from relu_nmt.translation.config import TransformerConfig
-from relu_nmt.translation.loading import build_model
-from relu_nmt.translation.task import TranslationTask
 from tests.commands import run_here
+from tests.tiny import save_tiny_model, tiny_task
 
 MOST = 9
 LONG = " ".join("1" * MOST)  # with its end one too many
@@ -20,16 +14,11 @@ SHORT = ("--max-len-b", "4", "--cpu")
 @pytest.fixture(scope="module", params=[False, True], ids=["plain", "separated"])
 def model(tmp_path_factory, request):
     """An untrained model that reads at most MOST tokens."""
-    words = Dictionary(list("12345"))
-    task = TranslationTask(TextPipeline("de"), TextPipeline("en"), words, words)
+    task = tiny_task("12345")
     task = task.with_sentence_separator() if request.param else task
-    shape = {"layers": 1, "embed_dim": 16, "ffn_embed_dim": 16, "attention_heads": 2}
-    shape = {f"{side}_{k}": v for side in ("encoder", "decoder") for k, v in shape.items()}
     most = MOST + request.param
-    config = TransformerConfig(encoder_positions="learned", max_source_positions=most, **shape)
     path = tmp_path_factory.mktemp("long") / "model.safetensors"
-    metadata = {"model_config": to_dict(config), "task": task.to_state(), "args": {}}
-    save_checkpoint(path, Checkpoint(build_model(config, task).state_dict(), metadata))
+    save_tiny_model(path, task, encoder_positions="learned", max_source_positions=most)
     return path, most
 
 

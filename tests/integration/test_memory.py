@@ -8,13 +8,11 @@ import pytest
 import torch
 
 from relu_nmt.config.shared import BatchLimits
-from relu_nmt.data.batches import TranslationBatches
 from relu_nmt.data.indexed_dataset import IndexedDataset
 from relu_nmt.data.split import Split
-from relu_nmt.recipes import preprocess
-from relu_nmt.tokenization.preprocess_config import PreprocessConfig
+from relu_nmt.data.translation_batches import TranslationBatches
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
-from tests.commands import run_here
+from tests.tiny import digits, preprocessed, train, write_lines
 
 
 @pytest.fixture(scope="module")
@@ -23,21 +21,10 @@ def data(tmp_path_factory):
     folder = tmp_path_factory.mktemp("memory")
     rng = random.Random(0)
     for split, count in (("train", 60), ("valid", 12)):
-        lines = [" ".join(rng.choices("0123456789", k=rng.randint(1, 9))) for _ in range(count)]
+        lines = [digits(rng) for _ in range(count)]
         lines[7] = " ".join("1" * 24)
-        for language in ("de", "en"):
-            (folder / f"{split}.{language}").write_text("".join(f"{line}\n" for line in lines))
-    prefixes = {f"{split}pref": str(folder / split) for split in ("train", "valid")}
-    config = PreprocessConfig(
-        source_lang="de", target_lang="en", destdir=str(folder / "bin"), **prefixes
-    )
-    preprocess.run(config, progress=False)
-    return folder / "bin"
-
-
-def train(data, folder, *flags, check=True):
-    common = "--arch transformer_tiny --cpu --log-format json --log-interval 1 --save-dir"
-    return run_here("train", data, *common.split(), folder, *flags, check=check)
+        write_lines(folder, split, lines)
+    return preprocessed(folder)
 
 
 def messages(done):

@@ -1,6 +1,6 @@
-"""The blocks of pages that are no walk, as the tutorial is: each in a folder of its own.
+"""Run the code blocks of all pages but the tutorial, each in a folder of its own.
 
-What a block reads and does not make, the folder has: small files under the names of the pages.
+The folder holds small files under the names in the pages, for blocks that read files.
 """
 
 import fnmatch
@@ -131,7 +131,7 @@ def given(tmp_path_factory):
 
 
 def give(names, given):
-    """Put what has these names into the folder, unless it is there."""
+    """Put the files with these names into the folder, unless they are there."""
     for name in names:
         if name in given and not Path(name).exists():
             Path(name).parent.mkdir(exist_ok=True)
@@ -193,7 +193,7 @@ def grouped(page):
 
 
 def left_out(line):
-    """Return what in NOT_RUN a line is."""
+    """Return the patterns of NOT_RUN that match a line."""
     return [pattern for pattern in NOT_RUN if fnmatch.fnmatchcase(line, pattern)]
 
 
@@ -215,6 +215,6 @@ def test_a_block_runs(page, number, given, tmp_path, monkeypatch):
             run_python(block.text, given)
 
 
-def test_what_is_not_run_is_there():
+def test_every_block_listed_as_not_run_is_in_the_pages():
     lines = itertools.chain(*(text.splitlines() for text in PAGES.values()))
     assert {pattern for line in lines for pattern in left_out(line.strip())} == NOT_RUN.keys()

@@ -12,13 +12,12 @@ from collections import Counter
 import pytest
 
 from relu_nmt.cli.preprocess import main
-from relu_nmt.data import alignments as alignments_module
 from relu_nmt.data import binarize as binarize_module
-from relu_nmt.data.alignments import AlignmentDataset
+from relu_nmt.data.indexed_dataset import AlignmentDataset
 from relu_nmt.io import text_lines
 from relu_nmt.io.cluster import Cluster
 from relu_nmt.recipes import preprocess as recipe
-from relu_nmt.tokenization import text_steps
+from relu_nmt.recipes import preprocess_text
 from relu_nmt.translation.task import TranslationTask
 
 GERMAN = ["null", "eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun"]
@@ -84,7 +83,7 @@ def sentences_of(prefix):
     ]
 
 
-def test_prepared_text(corpus, capsys):
+def test_prepared_text_gives_the_files_of_fairseq(corpus, capsys):
     assert run(corpus) == 0
     output = capsys.readouterr()
     assert "[de] Dictionary: 16 types" in output.out
@@ -115,10 +114,12 @@ def test_text_comes_back_and_old_folders_keep_their_words(corpus, capsys):
         (corpus / f"train.{language}").write_text(lines, "utf-8")
     flags = ["--tokenizer", "moses", "--lowercase", "--subword", "subword-nmt"]
     assert run(corpus, *flags, splits=["train"]) == 0
-    told = capsys.readouterr().out
+    printed = capsys.readouterr().out
     for language in ("de", "en"):
-        assert f"[{language}] 11 of 11 sampled lines (100.0%) come back from their tokens" in told
-    assert "sentencepiece" not in told
+        assert (
+            f"[{language}] 11 of 11 sampled lines (100.0%) come back from their tokens" in printed
+        )
+    assert "sentencepiece" not in printed
     path = corpus / "data/manifest.json"
     text = TranslationTask.from_data_folder(corpus / "data").target_text
     assert text.decode(text.encode(line)) == line.lower()
@@ -142,7 +143,7 @@ def test_workers_do_not_change_the_result(corpus):
 
 @pytest.mark.parametrize("subword", ["subword-nmt", "sentencepiece"])
 @pytest.mark.parametrize("joined", [True, False])
-def test_raw_text_and_back(corpus, subword, joined):
+def test_raw_text_is_encoded_and_decoded(corpus, subword, joined):
     flags = ["--subword", subword, "--subword-size", "45", "--tokenizer", "moses"]
     flags += ["--joined-dictionary"] if joined else []
     assert run(corpus, *flags) == 0
@@ -172,7 +173,7 @@ def test_given_model_gives_the_same_data(corpus):
     assert contents(corpus / "again") == contents(corpus / "data")
 
 
-def test_given_dictionaries(corpus):
+def test_given_dictionaries_are_used(corpus):
     assert run(corpus) == 0
     dictionaries = ["--srcdict", str(corpus / "data/dict.de.txt")]
     dictionaries += ["--tgtdict", str(corpus / "data/dict.en.txt")]
@@ -186,7 +187,7 @@ def test_given_dictionaries(corpus):
     )
 
 
-def test_several_validation_sets(corpus):
+def test_several_validation_sets_are_numbered(corpus):
     several = f"{corpus}/valid,{corpus}/more"
     assert run(corpus, "--validpref", several, splits=("train",)) == 0
     task = TranslationTask.from_data_folder(corpus / "data")
@@ -194,7 +195,7 @@ def test_several_validation_sets(corpus):
     assert len(task.load_split("valid1")) == len(task.load_split("valid1").raw_target) == 10
 
 
-def test_source_only(corpus):
+def test_source_only_data_has_no_target_files(corpus):
     arguments = ["-s", "de", "--only-source", "--trainpref", str(corpus / "train")]
     assert main([*arguments, "--destdir", str(corpus / "data")]) == 0
     names = sorted(path.name for path in (corpus / "data").iterdir())
@@ -206,7 +207,7 @@ def test_source_only(corpus):
     ]
 
 
-def test_dictionaries_only_and_then_the_rest(corpus):
+def test_a_run_after_dict_only_makes_the_rest(corpus):
     assert run(corpus, "--dict-only") == 0
     assert sorted(p.name for p in (corpus / "data").iterdir()) == ["dict.de.txt", "dict.en.txt"]
     data = corpus / "data"
@@ -217,7 +218,7 @@ def test_dictionaries_only_and_then_the_rest(corpus):
 
 
 @pytest.mark.parametrize("separator", ["blank", "tag"])
-def test_document_boundaries(corpus, separator):
+def test_document_boundaries_are_stored(corpus, separator):
     for split in ("train", "valid"):
         for language in ("de", "en"):
             path = corpus / f"{split}.{language}"
@@ -255,15 +256,15 @@ def write_alignments(corpus, split, separator="none"):
 
 
 @pytest.mark.parametrize("workers", ["1", "3"])
-def test_alignments_are_fairseqs_files(corpus, workers, capsys):
+def test_alignments_equal_those_of_fairseq(corpus, workers, capsys):
     (corpus / "train.de").write_text("a b c\n\nd e\n")
     (corpus / "train.en").write_text("C B A\n\nD E\n")
     (corpus / "train.align").write_text("0-2 1-1  2-0\n\n1-0\n")
     flags = ["--align-suffix", "align", "--workers", workers]
     assert run(corpus, *flags, splits=("train", "valid")) == 0
-    told = capsys.readouterr().out
-    assert f"[alignments] {corpus}/train.align: 3 sents, 4 pairs\n" in told
-    assert f"[alignments] {corpus}/valid.align: no such file, so that valid has none\n" in told
+    printed = capsys.readouterr().out
+    assert f"[alignments] {corpus}/train.align: 3 sents, 4 pairs\n" in printed
+    assert f"[alignments] {corpus}/valid.align: no such file, so that valid has none\n" in printed
     data = corpus / "data"
     assert (data / "train.align.de-en.bin").read_bytes() == struct.pack(
         "<8I", *(0, 2, 1, 1, 2, 0), *(1, 0)
@@ -284,7 +285,7 @@ def test_alignments_are_fairseqs_files(corpus, workers, capsys):
 
 
 @pytest.mark.parametrize("separator", ["none", "blank", "tag"])
-def test_alignments_lie_beside_the_lines_of_the_source(corpus, separator):
+def test_alignments_follow_the_lines_of_the_source(corpus, separator):
     if separator == "tag":
         for path in corpus.glob("*.*"):
             path.write_text("<d>\n" + path.read_text("utf-8").replace("\n\n", "\n<d>\n"))
@@ -301,14 +302,14 @@ def test_alignments_lie_beside_the_lines_of_the_source(corpus, separator):
         assert (swapped[0] == found[0][:, ::-1]).all()
 
 
-def test_interrupted_alignments_go_on(corpus, monkeypatch):
+def test_interrupted_alignments_are_continued(corpus, monkeypatch):
     for split in ("train", "valid"):
         write_alignments(corpus, split)
     flags = ["--align-suffix", "align", "--workers", "1"]
     assert run(corpus, *flags, dest="whole") == 0
     with monkeypatch.context() as patch:
-        parse = fail_after(4, alignments_module._parse_chunk)
-        patch.setattr(alignments_module, "_parse_chunk", parse)
+        parse = fail_after(4, binarize_module._parse_chunk)
+        patch.setattr(binarize_module, "_parse_chunk", parse)
         assert run(corpus, *flags) == 130
     assert not list((corpus / "data").glob("*.tmp"))
     assert run(corpus, *flags) == 0
@@ -316,7 +317,7 @@ def test_interrupted_alignments_go_on(corpus, monkeypatch):
 
 
 @pytest.mark.parametrize("at", ["learn", "convert", "dictionary", "binarize"])
-def test_interrupted_run_goes_on(corpus, monkeypatch, capsys, at):
+def test_an_interrupted_run_is_continued(corpus, monkeypatch, capsys, at):
     flags = ["--joined-dictionary", "--subword", "subword-nmt", "--subword-size", "20"]
     flags += ["--tokenizer", "moses", "--workers", "1"]
     assert run(corpus, *flags, dest="whole") == 0
@@ -326,10 +327,10 @@ def test_interrupted_run_goes_on(corpus, monkeypatch, capsys, at):
 
     with monkeypatch.context() as patch:
         if at == "learn":
-            patch.setattr(text_steps.TextSteps, "_learn_one", interrupted)
+            patch.setattr(preprocess_text.TextSteps, "_learn_one", interrupted)
         elif at == "convert":
-            patch.setattr(text_steps, "document_sizes", interrupted)
-            patch.setattr(text_steps, "check_parallel", interrupted)
+            patch.setattr(preprocess_text, "document_sizes", interrupted)
+            patch.setattr(preprocess_text, "check_parallel", interrupted)
         elif at == "dictionary":
             patch.setattr(recipe, "count_words", interrupted)
         else:
@@ -351,7 +352,7 @@ def test_interrupted_run_goes_on(corpus, monkeypatch, capsys, at):
 
 
 def fail_after(calls, function):
-    """A function that works so many times and is interrupted then."""
+    """Return a function that is interrupted after some calls."""
     left = [calls]
 
     def wrapper(task):
@@ -363,7 +364,7 @@ def fail_after(calls, function):
     return wrapper
 
 
-def test_complete_folder_is_left_alone(corpus, capsys):
+def test_a_complete_folder_is_not_changed(corpus, capsys):
     assert run(corpus) == 0
     before = {p.name: p.stat().st_mtime_ns for p in (corpus / "data").iterdir()}
     capsys.readouterr()
@@ -372,7 +373,7 @@ def test_complete_folder_is_left_alone(corpus, capsys):
     assert {p.name: p.stat().st_mtime_ns for p in (corpus / "data").iterdir()} == before
 
 
-def test_damaged_folder_is_made_anew(corpus):
+def test_a_damaged_folder_is_made_again(corpus):
     assert run(corpus) == 0
     whole = contents(corpus / "data")
     (corpus / "data/train.de-en.de.bin").write_bytes(b"")
@@ -393,7 +394,7 @@ def test_other_settings_need_overwrite(corpus, capsys, whole):
     assert contents(corpus / "data") == contents(corpus / "direct")
 
 
-def test_the_manifest_of_something_else_is_not_replaced(corpus, capsys):
+def test_another_kind_of_manifest_is_not_replaced(corpus, capsys):
     (corpus / "data").mkdir()
     other = corpus / "data/manifest.json"
     other.write_text('{"name": "a web page"}')
@@ -404,7 +405,7 @@ def test_the_manifest_of_something_else_is_not_replaced(corpus, capsys):
     assert run(corpus, "--overwrite") == 0
 
 
-def test_overwrite_spares_the_given_files(corpus):
+def test_overwrite_keeps_the_given_files(corpus):
     assert run(corpus) == 0
     given = ["--srcdict", str(corpus / "data/dict.de.txt"), "--overwrite"]
     assert run(corpus, *given, "--thresholdtgt", "2", splits=("train",)) == 0
@@ -414,7 +415,7 @@ def test_overwrite_spares_the_given_files(corpus):
     ]
 
 
-def test_folder_of_fairseq_is_not_replaced(corpus, capsys):
+def test_a_folder_of_fairseq_is_not_replaced(corpus, capsys):
     (corpus / "data").mkdir()
     (corpus / "data/dict.de.txt").write_text("word 1\n")
     assert run(corpus) == 2
@@ -456,7 +457,7 @@ def test_compressed_text_gives_the_same_files(corpus, flags, workers, capsys):
     assert packed["splits"]["train"]["sides"]["de"]["input"].endswith("train.de.gz")
 
 
-def test_a_compressed_text_that_is_cut_short(corpus, capsys):
+def test_a_truncated_compressed_text_is_an_error(corpus, capsys):
     path = corpus / "train.de"
     (corpus / "train.de.gz").write_bytes(gzip.compress(path.read_bytes())[:-9])
     path.unlink()
@@ -491,7 +492,7 @@ class Letters(SubwordModel):
 '''
 
 
-def test_a_subword_model_of_ones_own(corpus, capsys):
+def test_a_subword_model_of_the_user_is_learnt(corpus, capsys):
     module = corpus / "letters.py"
     module.write_text(LETTERS)
     flags = ["--subword", "letters", "--subword-size", "3", "--user-module", str(module)]
@@ -512,7 +513,7 @@ def test_a_subword_model_of_ones_own(corpus, capsys):
     assert (corpus / "given" / "letters.txt").exists()
 
 
-def test_an_unknown_subword_model(corpus, capsys):
+def test_an_unknown_subword_model_is_an_error(corpus, capsys):
     assert run(corpus, "--subword", "sentencepeace") == 2
     error = capsys.readouterr().err
     assert "sentencepiece" in error
@@ -554,7 +555,7 @@ def test_shards_share_the_dictionary_and_subwords_of_the_first(corpus, monkeypat
         ("a,b", "--cluster-parameters timeout_min=3", "does nothing without --cluster"),
     ],
 )
-def test_mistakes_with_shards(tmp_path, capsys, text, flags, message):
+def test_mistakes_with_shards_are_refused(tmp_path, capsys, text, flags, message):
     words = ["-s", "de", "-t", "en", "--trainpref", text, "--destdir", str(tmp_path)]
     assert main([*words, *flags.split()]) == 2
     assert message in capsys.readouterr().err
@@ -588,7 +589,7 @@ def test_training_text_is_split_at_random(corpus, subword):
     assert texts[0] == texts[1] == texts[2]  # in other pieces
 
 
-def test_one_text_given_several_times_is_split_in_other_pieces_each_time(corpus):
+def test_each_shard_of_one_text_has_its_own_random_split(corpus):
     text = ",".join([str(corpus / "train")] * 3)
     words = ["-s", "de", "-t", "en", "--trainpref", text, "--destdir", str(corpus / "samples")]
     flags = ["--joined-dictionary", "--subword", "subword-nmt", "--subword-size", "60"]
@@ -611,7 +612,7 @@ def test_one_text_given_several_times_is_split_in_other_pieces_each_time(corpus)
     assert usual[0][name] == usual[1][name] != found[0][name]
 
 
-def test_blank_lines_that_become_sentences_are_told_before_anything_is_made(tmp_path, capsys):
+def test_blank_lines_that_become_sentences_are_reported_first(tmp_path, capsys):
     for language, text in (("de", "eins\n\nzwei\n \ndrei\n"), ("en", "one\n\ntwo\n\nthree\n")):
         (tmp_path / f"train.{language}").write_text(text)
         (tmp_path / f"valid.{language}").write_text("eins\n")

@@ -31,7 +31,7 @@ def error_of(corpus, capsys, *flags):
     return lines[-1].removeprefix("relu-nmt-preprocess: error: ")
 
 
-def test_not_parallel(corpus, capsys):
+def test_sides_that_are_not_parallel_are_an_error(corpus, capsys):
     with open(corpus / "valid.en", "a") as file:
         file.write("one more\n")
     error = error_of(corpus, capsys)
@@ -41,29 +41,29 @@ def test_not_parallel(corpus, capsys):
     )
 
 
-def test_missing_file(corpus, capsys):
+def test_a_missing_file_is_an_error(corpus, capsys):
     (corpus / "train.en").unlink()
     error = error_of(corpus, capsys)
     assert error.startswith(f"{corpus}/train.en: no such file; its name is that of --trainpref")
 
 
 @pytest.mark.parametrize("name", ["train.de", "valid.en"])
-def test_empty_file(corpus, capsys, name):
+def test_an_empty_file_is_an_error(corpus, capsys, name):
     (corpus / name).write_text("")
     assert error_of(corpus, capsys) == f"{corpus}/{name}: the file is empty"
 
 
-def test_only_blank_lines(corpus, capsys):
+def test_text_of_blank_lines_is_an_error(corpus, capsys):
     (corpus / "train.de").write_text("\n" * 10)
     assert error_of(corpus, capsys) == f"{corpus}/train.de: no words in the text"
 
 
-def test_threshold_leaves_nothing(corpus, capsys):
+def test_a_threshold_that_leaves_no_words_is_an_error(corpus, capsys):
     error = error_of(corpus, capsys, "--thresholdtgt", "100")
     assert "train.en: --thresholdtgt 100 and --nwordstgt -1 leave no word of the text" in error
 
 
-def test_not_utf8(corpus, capsys):
+def test_text_that_is_not_utf8_is_an_error(corpus, capsys):
     with open(corpus / "train.de", "ab") as file:
         file.write(b"caf\xe9\n")
     error = error_of(corpus, capsys)
@@ -71,7 +71,7 @@ def test_not_utf8(corpus, capsys):
 
 
 @pytest.mark.parametrize(
-    ("number", "line", "told"),
+    ("number", "line", "message"),
     [
         (3, "0-0 1_1", ":3: '1_1' is no pair of positions; a line is like 0-0 1-2 2-1"),
         (1, "0-0 -1-1", ":1: '-1-1' is no pair of positions"),
@@ -82,16 +82,16 @@ def test_not_utf8(corpus, capsys):
         (10, "0-0\n0-0", " has 11; both sides must be parallel, line by line"),
     ],
 )
-def test_wrong_alignment(corpus, capsys, number, line, told):
+def test_a_wrong_alignment_is_an_error(corpus, capsys, number, line, message):
     lines = ["0-0 1-1"] * 10
     lines[number - 1] = line
     (corpus / "train.align").write_text("\n".join(lines), encoding="utf-8")
     error = error_of(corpus, capsys, "--align-suffix", "align")
-    assert f"{corpus}/train.align{told}" in error
+    assert f"{corpus}/train.align{message}" in error
     assert not list((corpus / "data").glob("*.align.*"))
 
 
-def test_alignment_between_documents(corpus, capsys):
+def test_an_alignment_between_documents_is_an_error(corpus, capsys):
     for name in ("train.de", "train.en"):
         (corpus / name).write_text("ein Satz\n\nnoch einer\n")
     (corpus / "train.align").write_text("0-0\n1-1\n\n")
@@ -100,21 +100,21 @@ def test_alignment_between_documents(corpus, capsys):
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "message"),
     [
         ("", "train.align: no such file; it is to hold the word alignments (--align-suffix align)"),
-        ("--tokenizer moses", "which --tokenizer moses would divide otherwise; split the text"),
-        ("--subword subword-nmt", "which --subword subword-nmt would divide otherwise"),
+        ("--tokenizer moses", "which --tokenizer moses would change; split the text"),
+        ("--subword subword-nmt", "which --subword subword-nmt would change"),
         ("--dict-only", "--align-suffix align does nothing with --dict-only"),
         ("--only-source", "--align-suffix align does nothing with --only-source"),
         ("--align-suffix de", "--align-suffix 'de': expected another ending than those of the"),
     ],
 )
-def test_alignments_that_cannot_be(corpus, capsys, flags, told):
-    assert told in error_of(corpus, capsys, "--align-suffix", "align", *flags.split())
+def test_impossible_alignments_are_errors(corpus, capsys, flags, message):
+    assert message in error_of(corpus, capsys, "--align-suffix", "align", *flags.split())
 
 
-def test_documents_differ(corpus, capsys):
+def test_sides_with_different_documents_are_an_error(corpus, capsys):
     for language, cut in (("de", 4), ("en", 6)):
         path = corpus / f"train.{language}"
         lines = path.read_text().splitlines()
@@ -125,14 +125,14 @@ def test_documents_differ(corpus, capsys):
     )
 
 
-def test_documents_agree_but_a_sentence_is_missing(corpus, capsys):
+def test_a_missing_sentence_is_an_error_if_documents_agree(corpus, capsys):
     (corpus / "train.de").write_text("a\nb\n\nc\nd\n")
     (corpus / "train.en").write_text("a\nb\n\nc\n")
     error = error_of(corpus, capsys, "--document-separator", "blank")
     assert f"{corpus}/train.de: 4 sentences, but {corpus}/train.en has 3" in error
 
 
-def test_text_without_the_tags_it_is_said_to_have(corpus, capsys):
+def test_text_without_the_expected_tags_is_an_error(corpus, capsys):
     error = error_of(corpus, capsys, "--document-separator", "tag")
     assert error == (
         f"{corpus}/train.de: no line <d> in it, but --document-separator tag expects one before "
@@ -140,7 +140,7 @@ def test_text_without_the_tags_it_is_said_to_have(corpus, capsys):
     )
 
 
-def test_only_separators(corpus, capsys):
+def test_text_of_separators_is_an_error(corpus, capsys):
     for language in ("de", "en"):
         path = corpus / f"train.{language}"
         path.write_text("<d>\n" + path.read_text())
@@ -150,7 +150,7 @@ def test_only_separators(corpus, capsys):
 
 
 @pytest.mark.parametrize("subword", ["subword-nmt", "sentencepiece"])
-def test_foreign_subword_model(corpus, capsys, subword):
+def test_a_foreign_subword_model_is_an_error(corpus, capsys, subword):
     flags = ["--subword", subword, "--subword-model"]
     (corpus / "text").write_text("drei Worte hier\n")
     error = error_of(corpus, capsys, *flags, str(corpus / "text"))
@@ -165,30 +165,30 @@ def test_foreign_subword_model(corpus, capsys, subword):
     )
 
 
-def test_text_too_small_for_subwords(corpus, capsys):
+def test_text_too_small_for_subwords_is_an_error(corpus, capsys):
     flags = ["--subword", "sentencepiece", "--subword-size", "3"]
     assert "--subword-size 3: SentencePiece refuses it" in error_of(corpus, capsys, *flags)
 
 
-def test_damaged_dictionary(corpus, capsys):
+def test_a_damaged_dictionary_is_an_error(corpus, capsys):
     (corpus / "dict").write_text("ein 3\nSatz\n")
     error = error_of(corpus, capsys, "--srcdict", str(corpus / "dict"))
     assert error.startswith(f"{corpus}/dict:2: expected '<symbol> <count>', found 'Satz'")
 
 
-def test_missing_flags(corpus, capsys):
+def test_missing_flags_are_an_error(corpus, capsys):
     assert main(["--trainpref", "x"]) == 2
     assert "--source-lang is missing" in capsys.readouterr().err
 
 
-def test_destination_is_a_file(corpus, capsys):
+def test_a_file_as_destination_is_an_error(corpus, capsys):
     (corpus / "data").write_text("x")
     arguments = ["-s", "de", "-t", "en", "--trainpref", str(corpus / "train")]
     assert main([*arguments, "--destdir", str(corpus / "data")]) == 2
     assert f"{corpus}/data: cannot write: File exists" in capsys.readouterr().err
 
 
-def test_another_process_is_writing_there(corpus, capsys):
+def test_a_folder_that_another_process_writes_to_is_an_error(corpus, capsys):
     (corpus / "data").mkdir()
     with folder_locked(corpus / "data") as is_free:
         assert is_free
@@ -196,7 +196,7 @@ def test_another_process_is_writing_there(corpus, capsys):
     assert list((corpus / "data").iterdir()) == []
 
 
-def test_a_reader_that_has_left_is_no_fault_of_the_folder(corpus, monkeypatch):
+def test_a_closed_standard_output_is_no_fault_of_the_folder(corpus, monkeypatch):
     def leave(*_, file=None, **__):
         if file is None:  # standard output
             raise BrokenPipeError(32, "Broken pipe")
@@ -220,7 +220,7 @@ def test_help_needs_no_heavy_packages():
     assert "--document-separator" in result.stdout
 
 
-def test_interrupt_from_the_keyboard(corpus):
+def test_an_interrupt_from_the_keyboard_ends_the_command(corpus):
     """Ctrl-C in the middle of the work: one line, exit code 130, no manifest, no temporary file."""
     for language in ("de", "en"):
         path = corpus / f"train.{language}"
@@ -233,7 +233,7 @@ def test_interrupt_from_the_keyboard(corpus):
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        # What a shell starts in the background ignores Ctrl-C, and so would all that it starts.
+        # Programs that a shell starts in the background ignore Ctrl-C, and so do their children.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     deadline = time.monotonic() + 30

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from relu_nmt.cli.preprocess import main
-from relu_nmt.tokenization import pair_files
+from relu_nmt.data import pair_files
 from relu_nmt.translation.task import TranslationTask
 from tests.integration.test_preprocess import contents, sentences_of, write_corpus
 
@@ -57,10 +57,10 @@ def run(corpus, ending, dest, *flags):
     "flags",
     [[], ["--workers", "2", *TEXT_STEPS], ["--joined-dictionary", *TEXT_STEPS]],
 )
-def test_sentences(corpus, ending, flags, capsys):
+def test_sentences_of_a_pair_file_equal_those_of_two_files(corpus, ending, flags, capsys):
     assert run(corpus, ending, "data", *flags) == 0
-    told = capsys.readouterr().out
-    assert ("1 pairs left out, as a side is missing or empty" in told) == (ending == ".tmx")
+    printed = capsys.readouterr().out
+    assert ("1 pairs left out, as a side is missing or empty" in printed) == (ending == ".tmx")
     assert run(corpus, "", "plain", *flags) == 0
     assert contents(corpus / "data") == contents(corpus / "plain")
     assert run(corpus, ending, "data", *flags) == 0
@@ -69,7 +69,7 @@ def test_sentences(corpus, ending, flags, capsys):
 
 @pytest.mark.parametrize("ending", [".tmx", ".tsv"])
 @pytest.mark.parametrize("separator", ["blank", "tag"])
-def test_documents(corpus, ending, separator):
+def test_documents_of_a_pair_file_equal_those_of_two_files(corpus, ending, separator):
     flags = [*TEXT_STEPS, "--document-separator"]
     assert run(corpus, ending, "data", *flags, separator) == 0
     assert run(corpus, "-documents", "plain", *flags, "blank") == 0
@@ -80,7 +80,7 @@ def test_documents(corpus, ending, separator):
     assert manifest["splits"]["train"]["sides"]["de"]["input"] == f"{corpus}/train{ending}"
 
 
-def test_the_source_alone(corpus):
+def test_the_source_side_alone_can_be_read(corpus):
     flags = ["-s", "de", "--only-source", "--trainpref"]
     assert main([*flags, f"{corpus}/train.tmx", "--destdir", f"{corpus}/data"]) == 0
     assert main([*flags, f"{corpus}/train", "--destdir", f"{corpus}/plain"]) == 0
@@ -105,7 +105,7 @@ def test_plain_files_beside_it_come_first(corpus):
         (None, "train.tmx: no such file"),
     ],
 )
-def test_memories_that_cannot_be_read(corpus, capsys, content, message):
+def test_unreadable_memories_are_errors(corpus, capsys, content, message):
     (corpus / "train.tmx").unlink()
     if content is not None:
         (corpus / "train.tmx").write_bytes(content)

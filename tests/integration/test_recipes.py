@@ -11,6 +11,7 @@ from relu_nmt.recipes import average, preprocess, score, train_images, train_tra
 from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.vision.loading import ImageClassifier
 from tests.markdown import code_blocks
+from tests.tiny import write_lines
 from tests.unit.vision.made_images import make_squares
 
 PAGE = Path(__file__).parents[2] / "docs/guide/training.md"
@@ -35,8 +36,7 @@ def folder(tmp_path_factory):
             " ".join(str(rng.randint(0, 99)) for _ in range(rng.randint(1, 9)))
             for _ in range(count)
         ]
-        for language in ("de", "en"):
-            (folder / f"text/{split}.{language}").write_text("".join(f"{x}\n" for x in lines))
+        write_lines(folder / "text", split, lines)
     return folder
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from relu_nmt.training.checkpoint import load_checkpoint, save_checkpoint
 from tests.commands import run_here
+from tests.tiny import write_lines
 
 LINES = ["ein Haus", "das Haus ist rot", "ein Hund , ein Haus", "rot ist das Haus"] * 3
 OTHER_STEPS = {
@@ -24,8 +25,8 @@ QUICK = "--arch transformer_tiny --cpu --max-tokens 60 --max-update 1 --disable-
 def folder(tmp_path_factory):
     """Return a folder with data folders of one dictionary, and a model of the plain one."""
     folder = tmp_path_factory.mktemp("same-text")
-    for name in ("train.de", "train.en", "test.de", "test.en"):
-        (folder / name).write_text("".join(f"{line}\n" for line in LINES))
+    for split in ("train", "test"):
+        write_lines(folder, split, LINES)
     (folder / "codes").write_text("#version: 0.2\nH a\n")
     preprocess(folder, "plain", "--padding-factor", 16)
     words = ["--srcdict", folder / "plain/dict.de.txt"]

@@ -7,20 +7,14 @@ import json
 import lzma
 import sys
 import types
+from pathlib import Path
 
 import pytest
 import sacrebleu
-import torch
 
 from relu_nmt.cli.score import main
-from relu_nmt.config import to_dict
-from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.evaluation.bleu import MetricConfig
-from relu_nmt.tokenization.pipeline import TextPipeline
-from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint
-from relu_nmt.translation.config import TransformerConfig
-from relu_nmt.translation.loading import build_model
-from relu_nmt.translation.task import TranslationTask
+from relu_nmt.evaluation.metrics import MetricConfig
+from tests.tiny import save_tiny_model, tiny_task
 
 REFERENCES = [["A dog barks .", "It is big ."], ["We go home .", "Yes , we do .", "Now ."]]
 SENTENCES = [["A dog barks .", "it is big ."], ["We go home now .", "Yes we do .", "Now ."]]
@@ -74,7 +68,7 @@ def test_compounds_of_tokenised_text_are_split(files, capsys):
 
 
 @pytest.mark.parametrize("system", ["sys", "groups", "sep"])
-def test_documents_score_the_same_however_their_boundaries_are_given(files, capsys, system):
+def test_document_scores_do_not_depend_on_the_form_of_boundaries(files, capsys, system):
     joined = [[" ".join(lines) for lines in side] for side in (SENTENCES, REFERENCES)]
     expected = MetricConfig().score(joined[0], [joined[1]])
     separator = ["--sentence-separator"] if system == "sep" else []
@@ -95,7 +89,7 @@ def test_documents_score_the_same_however_their_boundaries_are_given(files, caps
         assert len(shown) == 2
 
 
-def test_another_system_buckets_and_json(files, capsys):
+def test_baseline_and_buckets_are_written_as_json(files, capsys):
     arguments = ["--sys", "groups.blank", "--ref", "ref.blank", "--document-separator", "blank"]
     arguments += ["--metrics", "bleu,chrf", "--length-buckets", "8,64", "--baseline", "worse.blank"]
     arguments += ["--paired-bs-n", "50"]
@@ -121,7 +115,7 @@ def test_another_system_buckets_and_json(files, capsys):
 
 
 @pytest.mark.parametrize("system", ["sys", "sep"])
-def test_sentences_by_position(files, capsys, system):
+def test_sentences_are_scored_by_position(files, capsys, system):
     arguments = ["--sys", f"{system}.blank", "--ref", "ref.blank", "--document-separator", "blank"]
     arguments += ["--sentence-separator"] if system == "sep" else []
     arguments += ["--metrics", "bleu,chrf", "--position-buckets"]
@@ -151,7 +145,7 @@ def test_sentences_by_position(files, capsys, system):
     assert found[4]["score"] is None
 
 
-def test_there_is_nothing_by_position_without_aligned_documents(files, capsys):
+def test_without_aligned_documents_no_position_has_a_score(files, capsys):
     arguments = ["--sys", "groups.blank", "--ref", "ref.blank", "--document-separator", "blank"]
     shown = lines_of(capsys, *arguments, "--position-buckets")
     assert shown[1:] == ["s-BLEU: none, no document has as many lines as its reference"]
@@ -195,7 +189,7 @@ def test_lines_are_resampled_without_documents(files, capsys, monkeypatch):
         ("--contrastive none.jsonl --path a", "none.jsonl: cannot read"),
     ],
 )
-def test_mistakes_are_one_line(files, capsys, arguments, message):
+def test_mistakes_are_one_line_errors(files, capsys, arguments, message):
     assert message in error_of(capsys, *arguments.split())
 
 
@@ -223,14 +217,8 @@ def write_contrasts(path):
 
 
 def test_contrasts(tmp_path, capsys):
-    words = Dictionary(WORDS)
-    task = TranslationTask(TextPipeline("en"), TextPipeline("de"), words, words)
-    torch.manual_seed(0)
-    config = TransformerConfig(attention="reluformer", encoder_layers=1, decoder_layers=1)
-    model = build_model(config, task)
-    metadata = {"model_config": to_dict(config), "task": task.to_state()}
     path = str(tmp_path / "model.safetensors")
-    save_checkpoint(path, Checkpoint(model.state_dict(), metadata))
+    save_tiny_model(Path(path), tiny_task(WORDS, ("en", "de")), attention="reluformer")
     write_contrasts(tmp_path / "c.jsonl")
     arguments = ["--contrastive", str(tmp_path / "c.jsonl"), "--path", path, "--cpu"]
     note, *shown = lines_of(capsys, *arguments)
@@ -256,7 +244,7 @@ def test_contrasts(tmp_path, capsys):
     assert "sentences in de, but the model translates from en" in error_of(capsys, *arguments)
 
 
-def test_results_that_cannot_be_written(files, capsys):
+def test_results_that_cannot_be_written_are_an_error(files, capsys):
     texts = ["--sys", "sys.plain", "--ref", "ref.plain"]
     error = error_of(capsys, *texts, "--results", "ref.plain/results.json")
     assert "--results ref.plain/results.json: cannot write it: File exists" in error
@@ -269,7 +257,7 @@ def test_compressed_texts_have_the_same_scores(files, capsys):
     assert lines_of(capsys, "--sys", "sys.gz", "--ref", "ref.xz") == plain
 
 
-def test_comet_is_asked_if_it_is_installed(files, monkeypatch, capsys):
+def test_comet_is_computed_if_it_is_installed(files, monkeypatch, capsys):
     """A stand-in takes the place of the library, whose models are gigabytes."""
     seen = {}
 
@@ -303,7 +291,7 @@ def test_comet_is_asked_if_it_is_installed(files, monkeypatch, capsys):
         ("--metrics comet --src worse.plain --baseline worse.plain", "--baseline: not with"),
     ],
 )
-def test_what_comet_lacks_is_told(files, flags, message, monkeypatch, capsys):
+def test_missing_requirements_of_comet_are_reported(files, flags, message, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "comet", None)
     assert main(["--sys", "sys.plain", "--ref", "ref.plain", *flags.split()]) == 2
     assert message in capsys.readouterr().err

@@ -137,7 +137,7 @@ def test_a_person_translates_a_document_and_sees_the_attention(server, tmp_path)
         assert [target for _, target in pairs] == server.ask("translate", {"lines": sources})[1][
             "lines"
         ]
-        # A word shows what attends to it, by layer and head; another kind of attention, a head.
+        # Pointing at a word shows its attention by layer and head; then choose a slot and a head.
         x, y = browser.run(f"(at => [at.x + 4, at.y + 4])(({word}).getBoundingClientRect())")
         browser.point(x, y)
         browser.until("!document.getElementById('found').hidden")
@@ -170,7 +170,7 @@ def test_a_person_translates_a_document_and_sees_the_attention(server, tmp_path)
 
 
 @pytest.mark.slow
-def test_under_load_everyone_is_answered(checkpoint):
+def test_every_client_is_answered_under_load(checkpoint):
     lines = [["ein Haus ist klein ."] * 4, ["das Haus ist gross ."] * 20, ["klein"]]
     with Server(checkpoint, "--max-waiting", "6") as server, ThreadPoolExecutor(24) as pool:
         alone = [server.ask("translate", {"lines": own})[1]["lines"] for own in lines]
@@ -197,7 +197,7 @@ def test_under_load_everyone_is_answered(checkpoint):
 
 
 @pytest.mark.slow
-def test_a_client_that_leaves_frees_its_place(server):
+def test_a_client_that_disconnects_frees_its_place(server):
     with server.connect() as connection:
         connection.sendall(raw_request("/translate", {"lines": ["ein Haus ist klein ."] * 250}))
         while not server.ask("health")[1]["waiting"]:
@@ -209,7 +209,7 @@ def test_a_client_that_leaves_frees_its_place(server):
 
 
 @pytest.mark.parametrize("begun", [b"", b"GET /health HT", b"GET /health HTTP/1.1\r\nHost: "])
-def test_a_head_that_does_not_come_ends_the_connection(checkpoint, begun):
+def test_a_head_that_does_not_arrive_ends_the_connection(checkpoint, begun):
     with Server(checkpoint, "--request-seconds", "1") as server:
         for before in (b"", b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"):
             with server.connect(timeout=20) as connection:
@@ -220,7 +220,7 @@ def test_a_head_that_does_not_come_ends_the_connection(checkpoint, begun):
 
 
 @pytest.mark.slow
-def test_clients_that_do_not_read_their_answer_keep_nobody_out(checkpoint):
+def test_clients_that_do_not_read_do_not_block_others(checkpoint):
     asked = raw_request("/attention", {"lines": ["ein " * 400], "translation": ["the " * 400]})
     limits = ("--max-waiting", "4", "--request-seconds", "3")
     with Server(checkpoint, *limits) as server, ExitStack() as connections:
@@ -241,14 +241,14 @@ def test_clients_that_do_not_read_their_answer_keep_nobody_out(checkpoint):
 
 
 def read_to_the_end(connection):
-    """Return what comes until the server ends the connection, politely or not."""
+    """Return all bytes until the server ends the connection, also after a reset."""
     parts = []
     with suppress(ConnectionError):
         parts.extend(iter(lambda: connection.recv(2**16), b""))
     return b"".join(parts)
 
 
-def test_connections_that_send_nothing_keep_nobody_out(checkpoint):
+def test_silent_connections_do_not_block_others(checkpoint):
     with Server(checkpoint, "--max-waiting", "4") as server, ExitStack() as connections:
         silent = [connections.enter_context(server.connect()) for _ in range(300)]
         assert server.ask("health")[0] == 200
@@ -259,7 +259,7 @@ def test_connections_that_send_nothing_keep_nobody_out(checkpoint):
 
 
 @pytest.mark.slow
-def test_a_signal_lets_it_finish_what_it_has_begun(checkpoint):
+def test_after_a_signal_the_server_finishes_its_requests(checkpoint):
     with Server(checkpoint) as server:
         body = {"lines": ["ein Haus ist klein ."] * 100}
         found = []
@@ -274,7 +274,7 @@ def test_a_signal_lets_it_finish_what_it_has_begun(checkpoint):
         assert "Traceback" not in server.process.stderr.read()
 
 
-def test_what_cannot_be_served_is_one_line(checkpoint, tmp_path):
+def test_errors_at_the_start_are_one_line(checkpoint, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         done = run_here("serve", checkpoint, "--port", port, check=False)

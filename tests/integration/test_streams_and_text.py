@@ -13,7 +13,7 @@ from relu_nmt.errors import DataError
 from relu_nmt.io.progress_bar import progress_bar
 from relu_nmt.io.text_lines import read_lines
 from relu_nmt.recipes import preprocess
-from relu_nmt.tokenization.preprocess_config import PreprocessConfig
+from relu_nmt.recipes.preprocess_settings import PreprocessSettings
 from tests.commands import run_here
 
 ROOT = Path(__file__).parents[2]
@@ -102,7 +102,7 @@ def test_closed_standard_input_is_one_line(command, words, monkeypatch, capsys):
 def prepare(folder, german, english):
     (folder / "train.de").write_bytes(german)
     (folder / "train.en").write_bytes(english)
-    config = PreprocessConfig(
+    config = PreprocessSettings(
         source_lang="de",
         target_lang="en",
         trainpref=str(folder / "train"),

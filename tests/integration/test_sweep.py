@@ -17,9 +17,8 @@ from relu_nmt.applications.sweep.plan import SweepPlan
 from relu_nmt.applications.sweep.runner import StepRunner
 from relu_nmt.applications.sweep.steps import StepState
 from relu_nmt.cli import score, sweep
-from relu_nmt.recipes import preprocess
 from relu_nmt.recipes.sweep import SweepResult
-from relu_nmt.tokenization.preprocess_config import PreprocessConfig
+from tests.tiny import digit_documents, preprocessed, write_documents
 
 TRAIN = "--arch transformer_tiny --cpu --max-tokens 64 --warmup-updates 4 --sentence-separator"
 GENERATE = "--beam 2 --max-len-b 8 --max-len-a 0.5 --cpu"
@@ -34,27 +33,9 @@ def data(tmp_path_factory):
 def make_data(folder, between, **options):
     rng = random.Random(0)
     for split, count in (("train", 20), ("valid", 3), ("test", 4)):
-        documents = [
-            [" ".join(rng.choices("0123456789", k=rng.randint(1, 9))) for _ in range(1 + i % 6)]
-            for i in range(count)
-        ]
-        text = between.join("\n".join(document) for document in documents)
-        for language in ("de", "en"):
-            (folder / f"{split}.{language}").write_text(text + "\n")
-    preprocess.run(
-        PreprocessConfig(
-            source_lang="de",
-            target_lang="en",
-            trainpref=str(folder / "train"),
-            validpref=str(folder / "valid"),
-            testpref=str(folder / "test"),
-            destdir=str(folder / "data"),
-            joined_dictionary=True,
-            **options,
-        ),
-        progress=False,
-    )
-    return folder / "data"
+        write_documents(folder, split, digit_documents(rng, count), between)
+    splits = ("train", "valid", "test")
+    return preprocessed(folder, "data", splits, joined_dictionary=True, **options)
 
 
 def words(data, folder, flags, train=""):
@@ -102,7 +83,7 @@ def test_two_cells_from_training_to_report(data, tmp_path, capsys):
             assert float(row[f"accuracy_{name}[order]"]) == one["score"]
             assert row["chance[order]"] == str(one["chance"]) == "50.0"
         assert f"<td>{found[0]['score']:.1f}<small>alone {found[2]['score']:.1f}</small>" in page
-    # The text that was scored, scored again: the same d-BLEU by the command of its own.
+    # Scoring the text again gives the same d-BLEU.
     references = tmp_path / "reference.en"
     raw = iter((data / "test.de-en.en.raw").read_text().split("\n"))
     counts = map(int, (data / "test.de-en.documents").read_text().split())
@@ -115,7 +96,7 @@ def test_two_cells_from_training_to_report(data, tmp_path, capsys):
     assert score.main(command) == 0
     again = json.loads(capsys.readouterr().out)[0]
     assert again["score"] == pytest.approx(float(cells[-1]["d_bleu"]))
-    # The same again runs nothing; another budget is refused before anything is run.
+    # The same command runs nothing; another budget is refused before the first step.
     assert sweep.main(words(data, tmp_path, f"{flags} 4u", "--log-interval 1")) == 0
     assert "begins" not in capsys.readouterr().out
     assert sweep.main(words(data, tmp_path, f"{flags} 5u", "--log-interval 1")) == 2
@@ -126,7 +107,7 @@ def test_two_cells_from_training_to_report(data, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_a_mixture_that_is_stopped_goes_on_and_a_divergence_is_a_result(data, tmp_path, capsys):
+def test_a_stopped_mixture_continues_and_a_divergence_is_a_result(data, tmp_path, capsys):
     flags = "--attentions softmax --doc-mixture 1,16 --lengths 1,16 --budget 100u"
     train = "--log-interval 1 --disable-validation"
     command = [sys.executable, "-m", "relu_nmt.cli.sweep"]
@@ -141,7 +122,7 @@ def test_a_mixture_that_is_stopped_goes_on_and_a_divergence_is_a_result(data, tm
     assert process.returncode == 128 + signal.SIGTERM
     assert "stopped after" in printed
     assert (log.parent / "checkpoints/checkpoint_last.safetensors").exists()
-    # A learning rate with which nothing is finite, from the first update on.
+    # With this learning rate the loss is not finite from the first update on.
     bad = words(data, tmp_path / "bad", "--attentions softmax --lengths 16 --budget 9u",
                 "--lr-scheduler fixed --lr 1e38")  # fmt: skip
     assert sweep.main(bad) == 0
@@ -180,11 +161,11 @@ def test_two_processes_train_a_model_and_memories_are_measured(data, tmp_path):
 
 @pytest.mark.slow
 def test_documents_start_from_a_sweep_of_sentences(data, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("relu_nmt.recipes.sweep.probe", environment._look)  # PyTorch is here
+    monkeypatch.setattr("relu_nmt.recipes.sweep.probe", environment._inspect)  # PyTorch is here
     sentences, documents = tmp_path / "sentences", tmp_path / "documents"
     flags = "--attentions softmax --budget 4u --lengths"
     assert sweep.main(words(data, sentences, f"{flags} 1", "--lr-scheduler fixed --lr 0.01")) == 0
-    # With a rate of 0 it stays what it started from, and translates sentences as that one does.
+    # With a rate of 0 the model does not change, and translates like the first one.
     start = f"{flags} 1,16 --doc-mixture 1,16 --start-from {sentences}"
     assert sweep.main(words(data, documents, start, "--lr-scheduler fixed --lr 0")) == 0
     first = sentences / "models/softmax-L1-seed1"
@@ -233,7 +214,7 @@ def test_documents_start_from_a_sweep_of_sentences(data, tmp_path, capsys, monke
         (
             "--budget 4m --checkpoint average:2",
             "--save-interval-updates 2",
-            "--checkpoint average:2: how many checkpoints a --budget in time gives is not known",
+            "--checkpoint average:2: a --budget in time gives an unknown number of checkpoints",
         ),
         (
             "--budget 4u --generate-flags=--memory-stats=m.json",
@@ -265,7 +246,7 @@ def test_mistakes_are_found_before_anything_runs(data, tmp_path, capsys, flags, 
 
 
 @pytest.mark.parametrize("name", ["report.html", "results.csv", "card.json"])
-def test_a_report_of_something_else_is_not_written_over(data, tmp_path, capsys, name):
+def test_a_foreign_report_is_not_overwritten(data, tmp_path, capsys, name):
     (tmp_path / name).write_text("mine")
     flags = "--lengths 32 --attentions softmax --budget 4u"
     assert sweep.main(words(data, tmp_path, flags)) == 2
@@ -295,7 +276,7 @@ def test_results_of_another_task_are_not_mixed(data, tmp_path, capsys, monkeypat
         data.rename(other)
         moved.rename(data)
     assert (folder / "sweep.json").read_text() == before
-    # One of an earlier version does not tell of the task.
+    # A description of an earlier version lacks the task.
     values = json.loads(before)
     assert values.pop("task")["source language"] == "de"
     (folder / "sweep.json").write_text(json.dumps(values))

@@ -16,9 +16,10 @@ import torch
 
 from relu_nmt.cli import train
 from relu_nmt.recipes import preprocess
-from relu_nmt.tokenization.preprocess_config import PreprocessConfig
+from relu_nmt.recipes.preprocess_settings import PreprocessSettings
 from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.translator import Translator
+from tests.tiny import digits, json_lines, preprocessed, tensors, values, write_lines
 
 ROOT = Path(__file__).parents[2]
 QUICK = "--arch reluformer_tiny --cpu --warmup-updates 20 --log-format json --log-interval 1"
@@ -40,21 +41,10 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("train")
     rng = random.Random(0)
     for split, count in (("train", 60), ("valid", 8)):
-        lines = [" ".join(rng.choices("0123456789", k=rng.randint(1, 9))) for _ in range(count)]
-        (folder / f"{split}.de").write_text("".join(f"{line}\n" for line in lines))
-        (folder / f"{split}.en").write_text("".join(f"{line} .\n" for line in lines))
+        lines = [digits(rng) for _ in range(count)]
+        write_lines(folder, split, lines, [f"{line} ." for line in lines])
     for name, joined in (("joined", True), ("apart", False)):
-        preprocess.run(
-            PreprocessConfig(
-                source_lang="de",
-                target_lang="en",
-                trainpref=str(folder / "train"),
-                validpref=str(folder / "valid"),
-                destdir=str(folder / name),
-                joined_dictionary=joined,
-            ),
-            progress=False,
-        )
+        preprocessed(folder, name, joined_dictionary=joined)
     for kept in [*(folder / "apart").glob("*.raw"), folder / "apart/manifest.json"]:
         kept.unlink()  # what is left is what fairseq-preprocess makes
     return folder
@@ -65,7 +55,7 @@ def run(data, flags, capsys=None):
     flags = flags.split() if isinstance(flags, str) else flags
     code = train.main([str(data), *flags])
     out = capsys.readouterr().out if capsys else ""
-    return code, [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+    return code, json_lines(out)
 
 
 def start(data, flags, processes=1):
@@ -81,15 +71,6 @@ def start(data, flags, processes=1):
         cwd=ROOT,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
-
-
-def weights(folder, name="checkpoint_last"):
-    checkpoint = load_checkpoint(folder / f"{name}.safetensors", with_training_state=True)
-    return {**checkpoint.model_tensors, **checkpoint.training_tensors}
-
-
-def values(lines, name):
-    return [line[name] for line in lines if name in line]
 
 
 def test_the_command_that_fairseq_users_know(folder, tmp_path, capsys):
@@ -135,7 +116,7 @@ def test_stopping_and_going_on_changes_no_bit(folder, tmp_path, flags):
     run(folder / "joined", f"{flags}/whole --max-update 13")
     for last in (3, 7, 13):
         run(folder / "joined", f"{flags}/parts --max-update {last}")
-    whole, parts = weights(tmp_path / "whole"), weights(tmp_path / "parts")
+    whole, parts = tensors(tmp_path / "whole"), tensors(tmp_path / "parts")
     assert whole.keys() == parts.keys()
     for name in whole:
         assert torch.equal(whole[name], parts[name]), name
@@ -156,7 +137,7 @@ def test_every_memory_learns_and_is_stored(folder, tmp_path, capsys, name):
     assert load_checkpoint(path).metadata["model_config"]["feed_forward"] == name
     model = Translator.from_checkpoint(path, "cpu").ensemble.models[0]
     loaded = {key: tensor for key, tensor in model.state_dict().items() if "feed_forward" in key}
-    stored = weights(tmp_path)
+    stored = tensors(tmp_path)
     assert loaded and all(torch.equal(tensor, stored[key]) for key, tensor in loaded.items())
     assert ("encoder.layers.0.feed_forward.norm.weight" in loaded) == ("-ln" in name)
     assert ("encoder.layers.0.feed_forward.inner.bias" in loaded) == ("softmax" not in name)
@@ -168,7 +149,7 @@ def test_the_seed_decides(folder, tmp_path):
             f"{QUICK} --max-tokens 100 --max-update 3 --seed {seed} --save-dir {tmp_path}/{name}"
         )
         run(folder / "joined", flags)
-    a, b, c = (weights(tmp_path / name) for name in "abc")
+    a, b, c = (tensors(tmp_path / name) for name in "abc")
     assert all(torch.equal(a[name], b[name]) for name in a)
     name = max(a, key=lambda key: a[key].numel())
     assert not torch.equal(a[name], c[name])
@@ -184,13 +165,13 @@ def test_two_processes_give_the_losses_of_one(folder, tmp_path, capsys, further)
     flags += f" --best-checkpoint-metric bleu --save-dir {tmp_path}"
     _, one = run(folder / "joined", f"{flags}/one --update-freq 2", capsys)
     out, error = start(folder / "joined", f"{flags}/two", processes=2).communicate(timeout=120)
-    two = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+    two = json_lines(out)
     assert len(values(one, "update")) >= 6, error
     for name in ("loss", "nll_loss", "attention_norm", "gnorm", "wpb", "bsz", "valid_loss", "lr"):
         assert values(one, name) == pytest.approx(values(two, name), rel=2e-3), name
     assert values(one, "valid_bleu") == pytest.approx(values(two, "valid_bleu"), abs=1)
     # What two processes stored is what one stores, and one goes on from it.
-    alone, together = weights(tmp_path / "one"), weights(tmp_path / "two")
+    alone, together = tensors(tmp_path / "one"), tensors(tmp_path / "two")
     assert alone.keys() == together.keys()
     for name in alone:
         torch.testing.assert_close(alone[name], together[name], rtol=1e-2, atol=1e-4)
@@ -204,7 +185,7 @@ def shard(folder):
     for language in ("de", "en"):
         (folder / f"more.{language}").write_text("".join(f"{line}\n" for line in lines))
     words = str(folder / "joined/dict.de.txt")
-    settings = PreprocessConfig(
+    settings = PreprocessSettings(
         source_lang="de",
         target_lang="en",
         trainpref=str(folder / "more"),
@@ -228,7 +209,7 @@ def test_each_epoch_trains_on_one_of_several_folders(folder, shard, tmp_path, ca
     # It is resumed in the second folder.
     for last in (updates[0] + 1, sum(updates)):
         run(data, f"{flags}/parts --max-epoch 3 --max-update {last}")
-    whole, parts = weights(tmp_path / "whole"), weights(tmp_path / "parts")
+    whole, parts = tensors(tmp_path / "whole"), tensors(tmp_path / "parts")
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
     assert run(f"{folder / 'joined'}:{folder / 'apart'}", f"{flags}/other")[0] == 2
     error = capsys.readouterr().err
@@ -344,7 +325,7 @@ def test_a_checkpoint_with_another_dictionary_is_refused(folder, tmp_path, capsy
         for language in ("de", "en"):
             text = "a b c\n" if language == "de" else "1 2\n"
             (tmp_path / f"{split}.{language}").write_text(text)
-    config = PreprocessConfig(
+    config = PreprocessSettings(
         source_lang="de",
         target_lang="en",
         trainpref=str(tmp_path / "train"),

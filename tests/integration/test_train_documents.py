@@ -8,13 +8,12 @@ import pytest
 import torch
 
 from relu_nmt.cli import generate, train, translate_document
-from relu_nmt.recipes import preprocess
-from relu_nmt.tokenization.preprocess_config import PreprocessConfig
 from relu_nmt.training.checkpoint import load_checkpoint, load_weights
 from relu_nmt.translation.loading import build_model, load_model, start_weights
 from relu_nmt.translation.search.generator import Generator
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator import Translator
+from tests.tiny import digit_documents, json_lines, preprocessed, tensors, write_documents
 
 QUICK = "--arch reluformer_tiny --cpu --warmup-updates 20 --log-format json --log-interval 1"
 
@@ -23,31 +22,16 @@ QUICK = "--arch reluformer_tiny --cpu --warmup-updates 20 --log-format json --lo
 def folder(tmp_path_factory):
     """Documents of one to six lines of digits, one line of 40; data with and without boundaries."""
     folder = tmp_path_factory.mktemp("documents")
+    (folder / "flat-text").mkdir()
     rng = random.Random(0)
     for split, count in (("train", 20), ("valid", 4)):
-        documents = [
-            [" ".join(rng.choices("0123456789", k=rng.randint(1, 9))) for _ in range(1 + i % 6)]
-            for i in range(count)
-        ]
+        documents = digit_documents(rng, count)
         documents[2][1] = " ".join("1234567890" * 4)
-        for language in ("de", "en"):
-            text = "\n\n".join("\n".join(document) for document in documents)
-            (folder / f"{split}.{language}").write_text(text + "\n")
-            flat = text.replace("\n\n", "\n")
-            (folder / f"{split}-flat.{language}").write_text(flat + "\n")
-    for name, ending, separator in (("data", "", "blank"), ("flat", "-flat", "none")):
-        preprocess.run(
-            PreprocessConfig(
-                source_lang="de",
-                target_lang="en",
-                trainpref=str(folder / f"train{ending}"),
-                validpref=str(folder / f"valid{ending}"),
-                destdir=str(folder / name),
-                document_separator=separator,
-                joined_dictionary=True,
-            ),
-            progress=False,
-        )
+        write_documents(folder, split, documents)
+        write_documents(folder / "flat-text", split, documents, between="\n")
+    separated = {"document_separator": "blank", "joined_dictionary": True}
+    preprocessed(folder, "data", **separated)
+    preprocessed(folder / "flat-text", "../flat", joined_dictionary=True)
     return folder
 
 
@@ -55,13 +39,8 @@ def run(data, flags, capsys):
     """Run the command; return its exit code, its JSON lines and its messages."""
     code = train.main([str(data), *QUICK.split(), *flags.split()])
     out = capsys.readouterr().out
-    lines = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+    lines = json_lines(out)
     return code, lines, [line["message"] for line in lines if "message" in line]
-
-
-def weights(folder):
-    checkpoint = load_checkpoint(folder / "checkpoint_last.safetensors", with_training_state=True)
-    return {**checkpoint.model_tensors, **checkpoint.training_tensors}
 
 
 def test_lengths_are_printed_and_stored(folder, tmp_path, capsys):
@@ -75,7 +54,7 @@ def test_lengths_are_printed_and_stored(folder, tmp_path, capsys):
     stored = json.loads((tmp_path / "document_lengths.json").read_text())
     (lengths,) = stored["splits"]["train"]
     assert lengths["documents"] == 20
-    assert lengths["sentences"] == (folder / "train-flat.de").read_text().count("\n")
+    assert lengths["sentences"] == (folder / "flat-text/train.de").read_text().count("\n")
     assert lengths["over_long_sentences"] == 1
     assert lengths["longest_tokens"] <= 32
     assert sum(lengths["groups_by_tokens"].values()) == lengths["groups"]
@@ -92,7 +71,7 @@ def test_stopping_and_going_on_changes_no_bit(folder, tmp_path, capsys, mixture)
         epochs |= {line["epoch"] for line in lines if "update" in line}
         assert not any("carried over" in message for message in messages)
     assert len(epochs) > 1
-    whole, parts = weights(tmp_path / "whole"), weights(tmp_path / "parts")
+    whole, parts = tensors(tmp_path / "whole"), tensors(tmp_path / "parts")
     assert whole.keys() == parts.keys()
     for name in whole:
         assert torch.equal(whole[name], parts[name]), name

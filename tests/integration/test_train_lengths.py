@@ -1,13 +1,11 @@
 """Sentences longer than a model can take are found before the first update."""
 
-import json
 import re
 
 import pytest
 
-from relu_nmt.recipes import preprocess
-from relu_nmt.tokenization.preprocess_config import PreprocessConfig
-from tests.commands import run_here
+from tests import tiny
+from tests.tiny import json_lines, preprocessed, write_lines
 
 LONG = {"source": 17, "target": 23}
 
@@ -20,20 +18,13 @@ def data(tmp_path_factory):
         sides = [["1 2 3"] * 40, ["1 2 3"] * 40]
         sides[0][30] = " ".join("1" * (LONG["source"] - 1))
         sides[1][35] = " ".join("2" * (LONG["target"] - 1))
-        for language, lines in zip(("de", "en"), sides, strict=True):
-            (folder / f"{split}.{language}").write_text("".join(f"{line}\n" for line in lines))
-    prefixes = {f"{split}pref": str(folder / split) for split in ("train", "valid")}
-    config = PreprocessConfig(
-        source_lang="de", target_lang="en", destdir=str(folder / "bin"), **prefixes
-    )
-    preprocess.run(config, progress=False)
-    return folder / "bin"
+        write_lines(folder, split, *sides)
+    return preprocessed(folder)
 
 
 def train(data, folder, *flags, check=True):
-    common = "--arch transformer_tiny --cpu --max-tokens 60 --max-epoch 1 --log-format json"
-    words = [str(data), *common.split(), "--log-interval", "1", "--save-dir", folder, *flags]
-    return run_here("train", *words, check=check)
+    own = "--max-tokens 60 --max-epoch 1"
+    return tiny.train(data, folder, *own.split(), *flags, check=check)
 
 
 LEARNED = ("--positions", "learned")
@@ -64,7 +55,7 @@ def test_they_are_left_out_on_request(data, tmp_path):
     limits += ("--max-target-positions", LONG["target"] - 1)
     skip = "--skip-invalid-size-inputs-valid-test"
     done = train(data, tmp_path, *LEARNED, *limits, skip, "--eval-bleu")
-    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    lines = json_lines(done.stdout)
     left_out = [one["message"] for one in lines if "left out" in one.get("message", "")]
     assert len(left_out) == 2 and all(text.startswith("2 of them") for text in left_out)
     assert sum(one.get("bsz", 0) for one in lines if "wpb" in one) == 38

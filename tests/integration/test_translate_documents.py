@@ -8,28 +8,25 @@ import io
 import json
 import random
 import sys
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import sacrebleu
-import torch
 
 from relu_nmt.cli import generate, interactive, score, translate_document
 from relu_nmt.config import to_dict
-from relu_nmt.data.groups import DocumentConfig
+from relu_nmt.data.documents import DocumentConfig
 from relu_nmt.errors import MissingExtraError
 from relu_nmt.evaluation.significance import SegmentStatistics
-from relu_nmt.recipes import preprocess, translate_documents
-from relu_nmt.tokenization.preprocess_config import PreprocessConfig
-from relu_nmt.tokenization.sentences import sentence_splitter
-from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint
-from relu_nmt.translation.config import TransformerConfig
-from relu_nmt.translation.loading import build_model
+from relu_nmt.recipes import translate_documents
+from relu_nmt.tokenization.base import sentence_splitter
 from relu_nmt.translation.search.hypotheses import Hypothesis
 from relu_nmt.translation.search.translations import Translation
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator import Translator
+from tests.tiny import digit_documents, lines_of, preprocessed, save_tiny_model, write_documents
 
 NUM_DOCUMENTS = 5
 AS_JSON = ["--tokenize", "none", "--format", "json"]
@@ -38,15 +35,10 @@ SHORT = ["--beam", "2", "--max-len-a", "0.5", "--max-len-b", "4", "--cpu", "--no
 
 def save_model(path, task, **settings):
     """Save an untrained model, as if trained with these settings of documents."""
-    torch.manual_seed(1)
-    shape = {"layers": 1, "embed_dim": 16, "ffn_embed_dim": 16, "attention_heads": 2}
-    shape = {f"{side}_{k}": v for side in ("encoder", "decoder") for k, v in shape.items()}
     learned = {name: settings.pop(name) for name in list(settings) if "position" in name}
     learned |= {"encoder_positions": "learned" if learned else None}
-    config = TransformerConfig(attention="reluformer", **shape, **learned)
-    metadata = {"model_config": to_dict(config), "task": task.to_state()}
-    metadata["args"] = {"documents": to_dict(DocumentConfig(**settings))}
-    save_checkpoint(path, Checkpoint(build_model(config, task).state_dict(), metadata))
+    metadata = {"args": {"documents": to_dict(DocumentConfig(**settings))}}
+    save_tiny_model(path, task, metadata=metadata, attention="reluformer", **learned)
 
 
 @pytest.fixture(scope="module")
@@ -54,29 +46,15 @@ def folder(tmp_path_factory):
     """Documents of one to five lines of digits, one line of 40; models with and without <sep>."""
     folder = tmp_path_factory.mktemp("documents")
     rng = random.Random(0)
-    documents = [
-        [" ".join(rng.choices("0123456789", k=rng.randint(1, 9))) for _ in range(1 + i)]
-        for i in range(NUM_DOCUMENTS)
-    ]
+    (folder / "flat-text").mkdir()
+    documents = digit_documents(rng, NUM_DOCUMENTS)
     documents[2][1] = " ".join("1234567890" * 4)
-    text = "\n\n".join("\n".join(document) for document in documents) + "\n"
     for split in ("train", "test"):
-        for language in ("de", "en"):
-            (folder / f"{split}.{language}").write_text(text)
-            (folder / f"flat-{split}.{language}").write_text(text.replace("\n\n", "\n"))
-    for name, beginning, separator in (("data", "", "blank"), ("flat", "flat-", "none")):
-        preprocess.run(
-            PreprocessConfig(
-                source_lang="de",
-                target_lang="en",
-                trainpref=str(folder / f"{beginning}train"),
-                testpref=str(folder / f"{beginning}test"),
-                destdir=str(folder / name),
-                document_separator=separator,
-                joined_dictionary=True,
-            ),
-            progress=False,
-        )
+        write_documents(folder, split, documents)
+        write_documents(folder / "flat-text", split, documents, between="\n")
+    splits, separated = ("train", "test"), {"document_separator": "blank"}
+    preprocessed(folder, "data", splits, joined_dictionary=True, **separated)
+    preprocessed(folder / "flat-text", "../flat", splits, joined_dictionary=True)
     task = TranslationTask.from_data_folder(folder / "data")
     separated = task.with_sentence_separator()
     mixture = {"doc_mixture": (1, 24, 12), "sentence_separator": True}
@@ -91,7 +69,7 @@ def folder(tmp_path_factory):
 def copying(monkeypatch):
     """Replace the search by a copy of the source in which 3 becomes 4."""
 
-    def copy(self, sources, config, first_id=0, on_progress=None):
+    def copy(self, sources):
         dictionary = self.task.target_dictionary
         wrong = {dictionary.index("3"): dictionary.index("4")}
         found = []
@@ -102,7 +80,7 @@ def copying(monkeypatch):
             found.append([Translation(self.task.target_text.decode(tokens), tokens, hypothesis)])
         return found
 
-    monkeypatch.setattr(Translator, "translate_sentences", copy)
+    monkeypatch.setattr(Translator, "searcher", lambda self, *_: partial(copy, self))
 
 
 def run(command, *arguments, expect=0):
@@ -117,20 +95,15 @@ def generate_documents(folder, capsys, model, limit, *flags):
     return capsys.readouterr().out, json.loads(results.read_text())
 
 
-def lines_of(output, kind):
-    rows = [line.split("\t") for line in output.split("\n") if line.startswith(f"{kind}-")]
-    return [(int(first.removeprefix(f"{kind}-")), rest) for first, *rest in rows]
+def test_the_speed_does_not_include_the_first_sentence(folder, capsys, copying, monkeypatch):
+    sizes, clock, searcher = [], [0.0], Translator.searcher
 
-
-def test_the_speed_in_the_results_is_without_what_comes_once(folder, capsys, copying, monkeypatch):
-    sizes, clock, translate = [], [0.0], Translator.translate_sentences
-
-    def slow_at_first(self, sources, *others):
+    def slow_at_first(self, sources):
         clock[0] += 1 if sizes else 100
         sizes.append(len(sources))
-        return translate(self, sources, *others)
+        return searcher(self)(sources)
 
-    monkeypatch.setattr(Translator, "translate_sentences", slow_at_first)
+    monkeypatch.setattr(Translator, "searcher", lambda self, *_: partial(slow_at_first, self))
     told = SimpleNamespace(perf_counter=lambda: clock[0])
     monkeypatch.setattr("relu_nmt.recipes.translate_split.time", told)
     _, results = generate_documents(folder, capsys, "sep", 12)
@@ -143,9 +116,7 @@ def test_the_speed_in_the_results_is_without_what_comes_once(folder, capsys, cop
 
 @pytest.mark.parametrize("limit", [1, 12, 24, 1000])
 @pytest.mark.parametrize("model", ["sep", "joined"])
-def test_d_bleu_of_the_same_translations_is_the_same_whatever_the_groups(
-    folder, capsys, copying, model, limit
-):
+def test_d_bleu_does_not_depend_on_the_groups(folder, capsys, copying, model, limit):
     flags = ["--output", folder / f"{model}.out", "--output-separator", "blank"]
     output, results = generate_documents(folder, capsys, model, limit, *flags)
     _, sentences = generate_documents(folder, capsys, model, 1)
@@ -179,7 +150,7 @@ def test_lines_are_printed_for_each_group(folder, capsys):
     for kind in "STHDP":
         assert [number for number, _ in lines_of(output, kind)] == list(range(results["groups"]))
     task = TranslationTask.from_data_folder(folder / "data").with_sentence_separator()
-    raw = (folder / "flat-test.de").read_text().splitlines()
+    raw = (folder / "flat-text/test.de").read_text().splitlines()
     tokens = [token for _, [source] in lines_of(output, "S") for token in source.split()]
     assert tokens == [token for line in raw for token in task.source_text.encode(line)]
     for (_, [source]), (_, [target]) in zip(
@@ -207,7 +178,7 @@ def test_sentences_are_scored_by_position(folder, capsys, copying, overlap):
     flags += ["--window-overlap", overlap] if overlap else []
     output, results = generate_documents(folder, capsys, "sep", 24, *flags)
     lines = [line for line in path.read_text().splitlines() if line != "<d>"]
-    references = (folder / "flat-test.en").read_text().splitlines()
+    references = (folder / "flat-text/test.en").read_text().splitlines()
     in_document = [place + 1 for i in range(NUM_DOCUMENTS) for place in range(i + 1)]
     in_group = []
     for (_, [source]), (_, [target]) in zip(
@@ -287,7 +258,7 @@ def test_sentences_of_a_model_without_separators_cannot_be_counted(folder, capsy
     assert "--free-sentence-count: the model was trained without" in capsys.readouterr().err
 
 
-def test_the_longest_output_and_no_s_bleu_are_told(folder, capsys, monkeypatch):
+def test_the_longest_output_and_a_missing_s_bleu_are_reported(folder, capsys, monkeypatch):
     monkeypatch.setattr(
         "relu_nmt.evaluation.document_scores.SentenceAlignment.score", lambda *_: None
     )
@@ -297,7 +268,7 @@ def test_the_longest_output_and_no_s_bleu_are_told(folder, capsys, monkeypatch):
     assert "beam=2: s-BLEU: none, no document has as many sentences as its reference" in output
 
 
-def test_empty_translations_are_told(folder, capsys):
+def test_empty_translations_are_reported(folder, capsys):
     flags = [1, "--min-len", 0, "--max-len-a", 0, "--max-len-b", 0]
     _, err = translate(folder, capsys, "1 2\n3\n\n4\n", "--max-doc-tokens", *flags)
     assert "NOTE: 3 of 3 (100.00%) lines have an empty translation" in err
@@ -317,11 +288,11 @@ def test_an_overlap_shows_context_in_the_source_only(folder, capsys, copying):
     for (_, [_, tokens]), target in zip(lines_of(output, "H"), targets, strict=True):
         assert tokens == target.replace("3", "4")
     tokens = [token for target in targets for token in target.split()]
-    raw = (folder / "flat-test.en").read_text().split()
+    raw = (folder / "flat-text/test.en").read_text().split()
     assert [token for token in tokens if token != "<sep>"] == raw
 
 
-def test_other_ways_to_count_and_to_print(folder, capsys):
+def test_source_only_counting_length_notes_and_results_files_work(folder, capsys):
     _, results = generate_documents(folder, capsys, "sep", 24, "--count-source-only")
     assert results["count_source_only"] is True
     output, _ = generate_documents(folder, capsys, "sep", 30)
@@ -342,7 +313,7 @@ def test_other_ways_to_count_and_to_print(folder, capsys):
         ("sentences", "flat", "", "BLEU =", None),
     ],
 )
-def test_one_rule_says_how_much_is_translated_at_once(
+def test_all_commands_choose_the_length_of_groups_by_one_rule(
     folder, capsys, copying, model, data, flags, score, note
 ):
     path = ["--path", folder / f"{model}.safetensors", "--cpu", *flags.split()]
@@ -358,7 +329,7 @@ def test_one_rule_says_how_much_is_translated_at_once(
     assert note in capsys.readouterr().err
 
 
-def test_what_documents_have_is_there_by_default(folder, capsys, copying):
+def test_document_options_work_without_max_doc_tokens(folder, capsys, copying):
     path = ["--path", folder / "sep.safetensors", "--cpu", *SHORT]
     written = ["--output", folder / "default", "--results", folder / "default.json"]
     run(generate, folder / "data", *path, *written)
@@ -368,7 +339,7 @@ def test_what_documents_have_is_there_by_default(folder, capsys, copying):
     assert (folder / "default").read_text() == documents
 
 
-def test_lines_that_are_not_joined_are_told(folder, capsys, copying):
+def test_a_note_says_that_interactive_does_not_join_lines(folder, capsys, copying):
     (folder / "two").write_text("1\n2\n")
     path = ["--input", folder / "two", "--cpu", "--path"]
     run(interactive, *path, folder / "sep.safetensors")
@@ -422,7 +393,7 @@ def test_lines_stand_beside_their_own_translations(folder, capsys, copying, flag
             assert out == "".join(f"{line.strip()}\n" for line in lines)
 
 
-def test_mismatches_are_told_and_repaired(folder, capsys):
+def test_mismatches_are_repaired_and_reported(folder, capsys):
     text = "1 2\n3\n4 5 6\n7\n\n8\n"
     out, err = translate(folder, capsys, text, "--free-sentence-count")
     assert out.count("\n") == 6
@@ -431,7 +402,7 @@ def test_mismatches_are_told_and_repaired(folder, capsys):
 
 
 @pytest.mark.filterwarnings("ignore:.*reached the longest output")
-def test_the_python_way_is_the_same(folder, capsys):
+def test_python_gives_the_same_documents_as_the_command(folder, capsys):
     text = "1 2\n3\n4 5 6\n7\n\n8\n"
     for flags, settings in (
         ([], {}),
@@ -449,7 +420,7 @@ def test_the_python_way_is_the_same(folder, capsys):
         assert "\n\n".join("\n".join(lines) for lines in found) + "\n" == out
 
 
-def test_python_is_told_what_the_command_tells(folder, capsys, recwarn):
+def test_python_gets_the_counts_that_the_command_reports(folder, capsys, recwarn):
     documents = [["1 2", "3", "4 5 6", "7"], ["8"]]
     text = "\n\n".join("\n".join(lines) for lines in documents)
     for flags, search in (([], {}), (["--max-len-b", 60], {"max_len_b": 60})):
@@ -474,7 +445,7 @@ def test_python_is_told_what_the_command_tells(folder, capsys, recwarn):
             assert "0.5 * source + 4 tokens" in messages[0]
 
 
-def test_python_is_told_that_a_mismatch_cannot_be_told(folder, copying):
+def test_the_mismatch_rate_is_none_without_separators(folder, copying):
     translator = Translator.from_checkpoint(folder / "joined.safetensors", "cpu")
     found = translator.translate_documents([["1 2", "3"], ["4"], []])
     assert found == [["1 2 4"], ["4"], []]
@@ -603,7 +574,7 @@ def test_each_line_has_its_prefix_and_the_terms_behind_its_tabs(folder, capsys, 
         ("1\t2\n", ["--constraints", "--path", "{folder}/joined.safetensors"], "trained without"),
     ],
 )
-def test_what_cannot_be_forced_is_one_line_and_exit_2(folder, capsys, text, flags, message):
+def test_wrong_prefixes_and_terms_are_one_line_and_exit_2(folder, capsys, text, flags, message):
     (folder / "three").write_text("1\n1\n1\n")
     (folder / "input.txt").write_text(text)
     flags = [flag.format(folder=folder) for flag in flags]
@@ -631,7 +602,7 @@ def test_paragraphs_are_cut_into_sentences_and_joined_again(
     assert "6 lines of 2 documents" in err
 
 
-def test_sentences_end_where_the_language_ends_them():
+def test_paragraphs_are_split_by_the_rules_of_their_language():
     pytest.importorskip("sentencex")
     split = sentence_splitter("de")
     expected = ["Das ist z. B. ein Haus.", "Wo ist Dr. Müller?", "Er kam am 3. Mai."]
@@ -639,7 +610,7 @@ def test_sentences_end_where_the_language_ends_them():
     assert split("  ") == []
 
 
-def test_the_package_that_splits_is_named_if_it_is_missing(monkeypatch):
+def test_a_missing_sentence_splitter_is_an_error_with_its_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "sentencex", None)
     with pytest.raises(MissingExtraError, match=r"pip install .relu-nmt\[sentences\]"):
         sentence_splitter("de")
@@ -652,7 +623,7 @@ def test_sentences_of_a_chinese_paragraph_are_joined_without_spaces():
     assert translate_documents._joined(["Ja.", "Gut.", ""], paragraphs, "de") == ["Ja. Gut.", ""]
 
 
-def test_tabs_that_mean_nothing_are_told_before_the_translations(folder, capsys, copying):
+def test_a_note_on_tabs_comes_before_the_translations(folder, capsys, copying):
     (folder / "tabs").write_text("1 2\n3\t4\n5\t6\n")
     path = ["--path", folder / "sentences.safetensors", "--cpu"]
     for command, words in ((interactive, ["--input"]), (translate_document, [])):

@@ -49,7 +49,7 @@ def weights(folder):
     return load_checkpoint(folder / "checkpoint_last.safetensors").model_tensors
 
 
-def test_classify_prints_the_results_of_the_others(trained, images, tmp_path):
+def test_classify_prints_results_of_undamaged_pictures(trained, images, tmp_path):
     photos = sorted((images / "train").glob("*/*.png"))
     whole = run_here("vision_classify", trained / "checkpoint_last.safetensors", *photos)
     cut(photos[33])
@@ -75,7 +75,7 @@ def test_classify_prints_the_results_of_the_others(trained, images, tmp_path):
 
 
 @pytest.mark.parametrize("zipped", [False, True])
-def test_evaluate_stops_or_goes_on_by_choice(trained, images, tmp_path, zipped):
+def test_evaluation_can_skip_damaged_images(trained, images, tmp_path, zipped):
     model, data = trained / "checkpoint_last.safetensors", images / "val"
     for name in ("blue/0000", "red/0003"):
         (data / f"{name}.png").unlink()
@@ -99,7 +99,7 @@ def test_evaluate_stops_or_goes_on_by_choice(trained, images, tmp_path, zipped):
 
 
 @pytest.mark.parametrize("method", ["knn", "ridge --shots=3", "linear --epochs=1"])
-def test_probes_go_on_by_choice(trained, images, method):
+def test_probes_can_skip_damaged_images(trained, images, method):
     cut(images / "train/red/0003.png")
     cut(images / "val/blue/0000.png")
     words = [trained / "checkpoint_last.safetensors", "--train", images / "train"]
@@ -109,7 +109,7 @@ def test_probes_go_on_by_choice(trained, images, method):
     assert "blue/0000.png: cannot be read" in done.stderr
 
 
-def test_ridge_regression_learns_from_the_images_that_are_whole(trained, images):
+def test_ridge_regression_learns_from_undamaged_images(trained, images):
     words = ["--method=ridge", "--shots=15", "--seeds=0", "--eval-crop-ratio=1"]
     sets = ["--train", images / "train", "--test", images / "val"]
     (images / "train/red/0003.png").unlink()
@@ -134,7 +134,7 @@ def test_damaged_images_are_found_before_the_first_update(images, tmp_path):
 
 
 @pytest.mark.parametrize("check", ["", "--no-preflight"])
-def test_they_are_left_out_of_training_by_choice(images, tmp_path, check):
+def test_training_can_skip_damaged_images(images, tmp_path, check):
     shutil.copytree(images, tmp_path / "repaired")
     for number in (3, 4):  # the next one that is whole takes their places
         cut(images / f"train/red/000{number}.png")
@@ -157,7 +157,7 @@ def test_they_are_left_out_of_training_by_choice(images, tmp_path, check):
 
 @pytest.mark.parametrize("place", ["train/red/0003.png", "val/red/0003.png"])
 @pytest.mark.parametrize("zipped", [False, True])
-def test_one_that_is_met_later_loses_no_progress(
+def test_a_damaged_image_during_training_loses_no_progress(
     images, trained, tmp_path, place, zipped, monkeypatch
 ):
     monkeypatch.setattr(train_images, "check_images", lambda *_: [])
@@ -178,7 +178,7 @@ def test_one_that_is_met_later_loses_no_progress(
 
 
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
-def test_too_large_odd_and_many_images_are_one_line_each(trained, tmp_path):
+def test_unusual_images_are_read_and_a_bomb_is_one_line(trained, tmp_path):
     rng = np.random.default_rng(0)
     picture = Image.fromarray(rng.integers(0, 255, (20, 30, 3), dtype=np.uint8))
     picture.convert("CMYK").save(tmp_path / "cmyk.jpg")

@@ -12,8 +12,8 @@ from PIL import Image
 from relu_nmt import ImageClassifier
 from relu_nmt.errors import CheckpointError, DataError
 from relu_nmt.vision.batches import ImageTransform
-from relu_nmt.vision.config import PreprocessingConfig
 from relu_nmt.vision.images import open_images
+from relu_nmt.vision.training_config import PreprocessingConfig
 from tests.commands import run_here
 from tests.unit.vision.made_images import make_squares, zip_folder
 
@@ -52,7 +52,7 @@ def evaluate(trained, *flags, check=True):
     return run_here("vision_evaluate", checkpoint(trained), "--cpu", *flags, check=check)
 
 
-def test_each_set_but_train_is_evaluated(trained, tmp_path):
+def test_all_sets_except_train_are_evaluated(trained, tmp_path):
     zip_folder(trained / "images/train", tmp_path / "t.zip")
     file = tmp_path / "accuracy.json"
     flags = ["--batch-size=7", "--num-workers=2", f"--results={file}"]
@@ -70,7 +70,7 @@ def test_each_set_but_train_is_evaluated(trained, tmp_path):
     assert found["absent"] == []
 
 
-def test_other_sizes_and_formats_of_numbers(trained):
+def test_evaluation_at_other_sizes_and_dtypes(trained):
     done = evaluate(trained, "--data", trained / "images", "--image-size=12,16,24", "--bf16")
     sizes = [line.split(" at ")[1].split("x")[0] for line in done.stdout.splitlines()]
     assert sizes == ["12", "12", "16", "16", "24", "24"]
@@ -112,7 +112,7 @@ def test_top_5_counts_the_five_best(trained, tmp_path):
     assert found["top1"] < found["top5"] < 100
 
 
-def test_the_choice_can_be_restricted_to_a_list_of_classes(trained, tmp_path):
+def test_evaluation_can_be_restricted_to_a_list_of_classes(trained, tmp_path):
     two = tmp_path / "two"
     for name in ("blue", "red"):
         shutil.copytree(trained / "images/test" / name, two / name)
@@ -164,7 +164,7 @@ def test_classify_prints_the_likeliest_classes(trained):
         assert sum(each["classes"].values()) == pytest.approx(1, abs=1e-5)
 
 
-def test_data_and_checkpoint_are_words_or_flags_in_every_command(trained):
+def test_data_and_checkpoint_are_arguments_or_flags_in_every_command(trained):
     photo, data, model = trained / "images/test/red/0001.png", trained / "images/val", "--path"
     for command, images in (("vision_classify", photo), ("vision_evaluate", data)):
         file = checkpoint(trained)
@@ -200,7 +200,7 @@ def test_mistakes_are_one_line(trained, words, message):
     assert message in done.stderr
 
 
-def test_from_python_with_pictures_and_files_of_any_kind(trained, tmp_path):
+def test_classifying_pictures_and_files_from_python(trained, tmp_path):
     classifier = ImageClassifier.from_checkpoint(
         checkpoint(trained), dtype=torch.bfloat16, attention_backend="reference"
     )
@@ -216,8 +216,8 @@ def test_from_python_with_pictures_and_files_of_any_kind(trained, tmp_path):
         ImageClassifier.from_checkpoint(tmp_path / "nowhere.safetensors")
 
 
-def test_another_size_keeps_as_much_of_a_picture():
-    """Not what the default for that size would be."""
+def test_another_size_keeps_the_same_share_of_a_picture():
+    """The share differs from the default of the new size."""
     transform = ImageTransform(PreprocessingConfig(), 64).with_size(128)
     image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (128, 128, 3), np.uint8))
     whole = ImageTransform(PreprocessingConfig(eval_crop_ratio=1.0), 128)

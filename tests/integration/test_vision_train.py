@@ -22,10 +22,10 @@ from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.training.config import RunConfig, TrainerConfig
 from relu_nmt.training.schedules import CosineSchedule
 from relu_nmt.translation.loading import load_model
-from relu_nmt.vision.config import VisionScheduleConfig
-from relu_nmt.vision.data_config import RECIPES
 from relu_nmt.vision.images import open_images
 from relu_nmt.vision.loading import ImageClassifier
+from relu_nmt.vision.training_config import RECIPES, VisionScheduleConfig
+from tests.tiny import json_lines, tensors, values
 from tests.unit.vision.made_images import make_squares, write_table, zip_folder
 
 ROOT = Path(__file__).parents[2]
@@ -48,16 +48,7 @@ def run(data, flags, capsys=None):
     """Run the command here; return its exit code and its JSON lines."""
     code = vision_train.main([str(data), *flags.split()])
     out = capsys.readouterr().out if capsys else ""
-    return code, [json.loads(line) for line in out.splitlines() if line.startswith("{")]
-
-
-def weights(folder):
-    checkpoint = load_checkpoint(folder / "checkpoint_last.safetensors", with_training_state=True)
-    return {**checkpoint.model_tensors, **checkpoint.training_tensors}
-
-
-def values(lines, name):
-    return [line[name] for line in lines if name in line]
+    return code, json_lines(out)
 
 
 def assert_same(one, other):
@@ -67,7 +58,9 @@ def assert_same(one, other):
 
 
 @pytest.mark.parametrize("attention", ["softmax", "reluformer:gamma=2"])
-def test_it_learns_colours_and_the_checkpoint_classifies(squares, tmp_path, capsys, attention):
+def test_training_learns_colours_that_the_checkpoint_classifies(
+    squares, tmp_path, capsys, attention
+):
     flags = f"{TINY} --max-epoch 6 --attention {attention} --no-epoch-checkpoints"
     best = "--best-checkpoint-metric accuracy --maximize-best-checkpoint-metric"
     code, lines = run(squares, f"{flags} {best} --save-dir {tmp_path}", capsys)
@@ -94,27 +87,27 @@ def test_it_learns_colours_and_the_checkpoint_classifies(squares, tmp_path, caps
         "--image-size 98x13 --batch-size 8 --rand-augment 1",  # crops are resized
     ],
 )
-def test_stopping_and_going_on_changes_no_bit(squares, tmp_path, flags):
+def test_resuming_changes_no_bit(squares, tmp_path, flags):
     flags = f"{TINY} --attention reluformer --attention-norm-weight 0.1 {flags}"
     flags += f" --no-epoch-checkpoints --lr-period-updates 20 --save-dir {tmp_path}"
     run(squares, f"{flags}/whole --max-update 11")
     for last in (2, 7, 11):
         run(squares, f"{flags}/parts --max-update {last}")
-    assert_same(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
+    assert_same(tensors(tmp_path / "whole"), tensors(tmp_path / "parts"))
 
 
 XCIT = "--arch xcit_nano_12_p4 --embed-dim 16 --class-attention sima --checkpoint-activations"
 
 
 @pytest.mark.parametrize("attention", ["xca", "sima --store-ema --ema-decay 0.9"])
-def test_an_xcit_goes_on_where_it_stopped_statistics_included(squares, tmp_path, attention):
+def test_an_xcit_resumes_with_its_batchnorm_statistics(squares, tmp_path, attention):
     flags = f"{TINY} {XCIT} --attention {attention} --drop-path 0.1 --no-epoch-checkpoints --bf16"
     flags += f" --lr-period-updates 20 --save-dir {tmp_path}"
     run(squares, f"{flags}/whole --max-update 7")
     for last in (3, 7):
         run(squares, f"{flags}/parts --max-update {last}")
-    assert_same(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
-    assert weights(tmp_path / "whole")["blocks.0.local.norm.running_var"].std() > 0
+    assert_same(tensors(tmp_path / "whole"), tensors(tmp_path / "parts"))
+    assert tensors(tmp_path / "whole")["blocks.0.local.norm.running_var"].std() > 0
     classifier = ImageClassifier.from_checkpoint(tmp_path / "whole/checkpoint_last.safetensors")
     images = open_images(squares)["val"]
     [found] = classifier.classify([images.read(0)])
@@ -134,20 +127,20 @@ CVT = "--arch cvt_13_12 --stage-layers 1,1 --stage-heads 1,2"
         f"{CVT} --checkpoint-activations",
     ],
 )
-def test_swin_and_cvt_go_on_where_they_stopped(squares, tmp_path, shape):
+def test_swin_and_cvt_resume_bit_for_bit(squares, tmp_path, shape):
     flags = f"--cpu {shape} --embed-dim 8 --drop-path .1 --batch-size 20 --lr 5e-3 --bf16 "
     flags += "--warmup-updates 4 --log-format json --log-interval 1 --lr-period-updates 20 "
     flags += f"--no-epoch-checkpoints --save-dir {tmp_path}"
     run(squares, f"{flags}/whole --max-update 7")
     for last in (3, 7):
         run(squares, f"{flags}/parts --max-update {last}")
-    assert_same(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
+    assert_same(tensors(tmp_path / "whole"), tensors(tmp_path / "parts"))
     classifier = ImageClassifier.from_checkpoint(tmp_path / "whole/checkpoint_last.safetensors")
     [found] = classifier.classify([open_images(squares)["val"].read(0)])
     assert sum(found.values()) == pytest.approx(1)
 
 
-def test_training_starts_from_public_weights_and_goes_on_without_them(squares, tmp_path, capsys):
+def test_training_starts_from_public_weights_and_resumes_without_them(squares, tmp_path, capsys):
     public = ROOT / "tests/compat/timm_files/xcit.safetensors"
     flags = "--cpu --arch xcit_nano_12 --embed-dim 8 --heads 2 --layers 1 --image-size 32 "
     flags += "--class-layers-norm-patches --log-format json --log-interval 1 --lr 1e-30 "
@@ -156,7 +149,7 @@ def test_training_starts_from_public_weights_and_goes_on_without_them(squares, t
     assert code == 0
     told = [text for text in values(lines, "message") if "start from the weights" in text]
     assert told == [f"start from the weights of {public}"]
-    stored = weights(tmp_path / "run")
+    stored = tensors(tmp_path / "run")
     theirs = load_file(public)
     assert torch.equal(stored["blocks.0.attention.qkv.weight"], theirs["blocks.0.attn.qkv.weight"])
     assert torch.equal(stored["head.weight"], theirs["head.weight"])
@@ -169,7 +162,7 @@ def test_training_starts_from_public_weights_and_goes_on_without_them(squares, t
 
 
 @pytest.mark.parametrize("flag", ["--mixup", "--cutmix"])
-def test_one_image_cannot_be_mixed(squares, tmp_path, capsys, flag):
+def test_mixing_needs_batches_of_two_or_more(squares, tmp_path, capsys, flag):
     flags = f"{TINY} --batch-size 1 {flag} 1 --save-dir {tmp_path}"
     assert vision_train.main([str(squares), *flags.split()]) == 2
     expected = f"{flag} 1 does nothing with --batch-size 1, where there is no other image"
@@ -181,12 +174,12 @@ def test_a_zip_of_the_folder_and_another_back_end_train_the_same_model(squares, 
     flags = f"{TINY} --max-epoch 1 --attention reluformer --no-epoch-checkpoints"
     run(squares, f"{flags} --attention-backend reference --save-dir {tmp_path}/a")
     run(tmp_path / "squares.zip", f"{flags} --attention-backend reference --save-dir {tmp_path}/b")
-    assert_same(weights(tmp_path / "a"), weights(tmp_path / "b"))
+    assert_same(tensors(tmp_path / "a"), tensors(tmp_path / "b"))
     stored = load_checkpoint(tmp_path / "a/checkpoint_last.safetensors").metadata
     assert "attention_backend" not in json.dumps(stored)
 
 
-def test_validation_sets_held_out_and_named(squares, tmp_path, capsys):
+def test_validation_sets_can_be_held_out_or_named(squares, tmp_path, capsys):
     zip_folder(squares / "val", tmp_path / "test.zip")
     flags = f"{TINY} --max-update 1 --no-save --valid-fraction 0.25"
     _, lines = run(squares / "train", f"{flags} --valid-data {tmp_path}/test.zip", capsys)
@@ -196,13 +189,13 @@ def test_validation_sets_held_out_and_named(squares, tmp_path, capsys):
     assert "valid: 30 images of 3 classes" in messages
     assert "test: 30 images of 3 classes" in messages
     assert values(lines, "valid_accuracy") and values(lines, "test_accuracy")
-    # Where train and val lie in one folder, its val is what --valid-data means.
+    # If --valid-data has train and val, the val is used.
     flags = f"{TINY} --max-update 1 --no-save --valid-data {squares}"
     _, lines = run(squares / "train", flags, capsys)
     assert "val: 30 images of 3 classes" in "\n".join(values(lines, "message"))
 
 
-def test_classes_that_are_missing_are_told(squares, tmp_path, capsys):
+def test_missing_classes_are_reported(squares, tmp_path, capsys):
     shutil.copytree(squares, tmp_path / "some")
     shutil.rmtree(tmp_path / "some/val/red")
     (tmp_path / "some/train/violet").mkdir()
@@ -299,7 +292,7 @@ def test_a_training_that_ends_in_the_warm_up_is_allowed():
     assert rates.learning_rate(7, 1) == pytest.approx(7 / 9 * 1e-3)
 
 
-def test_a_recipe_is_printed_without_what_flags_set_otherwise(squares, capsys):
+def test_a_recipe_is_printed_without_overridden_settings(squares, capsys):
     flags = f"{TINY} --recipe swin --max-update 2 --no-save --mixup 0 --batch-size 16"
     flags = flags.replace("--lr 5e-3 --warmup-updates 4", "--update-freq 2")
     code, lines = run(squares, flags, capsys)
@@ -321,7 +314,7 @@ def test_a_recipe_is_printed_without_what_flags_set_otherwise(squares, capsys):
 
 
 @pytest.mark.parametrize("batch_size", [2, 1024])  # 1,024 are those of the papers
-def test_small_batches_have_the_learning_rates_of_large_ones_in_small(batch_size):
+def test_learning_rates_scale_with_the_batch_size(batch_size):
     settings = ImageTrainingSettings.of(data="d", recipe="deit")
     config = config_for_data(settings.trainer, batch_size, 9, 1, lambda line: None)
     schedule, share = config.schedule, batch_size / 1024
@@ -346,7 +339,7 @@ def test_every_recipe_trains(squares, recipe, capsys):
     assert np.isfinite(values(lines, "loss")).all()
 
 
-def test_sigmoid_losses_learn_and_their_probabilities_stand_alone(squares, tmp_path, capsys):
+def test_sigmoid_losses_learn_independent_probabilities(squares, tmp_path, capsys):
     flags = f"{TINY} --criterion sigmoid_cross_entropy --max-epoch 6 --no-epoch-checkpoints"
     code, lines = run(squares, f"{flags} --mixup 0.2 --save-dir {tmp_path}", capsys)
     assert code == 0
@@ -369,12 +362,12 @@ def test_a_numpy_archive_trains_the_same_model(squares, tmp_path):
     flags = f"{TINY} --max-epoch 1 --no-epoch-checkpoints --save-dir {tmp_path}"
     run(tmp_path / "squares.npz", f"{flags}/a")
     run(squares, f"{flags}/b")
-    assert_same(weights(tmp_path / "a"), weights(tmp_path / "b"))
+    assert_same(tensors(tmp_path / "a"), tensors(tmp_path / "b"))
 
 
 @pytest.mark.parametrize("in_struct", [True, False])
 def test_parquet_files_train_the_same_model(squares, tmp_path, in_struct):
-    """As data sets of Hugging Face are stored: two files of the training images."""
+    """The files have the format of Hugging Face, with training images in two files."""
     names = ["blue", "green", "red"]
     for part, number, count in (("train", 0, 2), ("train", 1, 2), ("val", 0, 1)):
         paths = sorted((squares / part).rglob("*.png"))
@@ -388,7 +381,7 @@ def test_parquet_files_train_the_same_model(squares, tmp_path, in_struct):
     flags = f"{TINY} --max-epoch 1 --no-epoch-checkpoints --save-dir {tmp_path}"
     run(tmp_path / "table", f"{flags}/a")
     run(squares, f"{flags}/b")
-    assert_same(weights(tmp_path / "a"), weights(tmp_path / "b"))
+    assert_same(tensors(tmp_path / "a"), tensors(tmp_path / "b"))
 
 
 def test_help_is_quick():
@@ -406,7 +399,7 @@ def test_help_is_quick():
     assert not re.search(r"\| +torch$", done.stderr, re.MULTILINE)
 
 
-def test_images_that_are_enlarged_are_told_before_the_training(squares, tmp_path, capsys):
+def test_enlarged_images_are_reported_before_the_training(squares, tmp_path, capsys):
     for size, told in ((24, True), (20, False)):
         flags = f"{TINY} --image-size {size} --max-update 1 --save-dir {tmp_path / str(size)}"
         _, lines = run(squares, flags, capsys)

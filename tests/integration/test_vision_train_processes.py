@@ -60,7 +60,7 @@ def train(process, words, folder):
 
 
 def trained(squares, folder, flags, processes):
-    """Return what the training stores, its results, and the folder of what each process has."""
+    """Train; return the weights of the last checkpoint, and the results."""
     words = [str(squares), *f"{QUICK} {flags}".split()]
     folder.mkdir()
     errors = folder.with_suffix(".errors")
@@ -76,25 +76,25 @@ def statistics(name):
 
 
 @pytest.mark.parametrize("family", SHAPES)
-def test_two_processes_have_the_same_weights_and_those_of_one(squares, tmp_path, family):
+def test_two_processes_have_the_same_weights_as_one(squares, tmp_path, family):
     one, alone = trained(squares, tmp_path / "one", f"{SHAPES[family]} --update-freq 2", 1)
     two, together = trained(squares, tmp_path / "two", SHAPES[family], 2)
     first, second = (load_file(tmp_path / f"two/rank-{rank}.safetensors") for rank in (0, 1))
     assert all(torch.equal(tensor, second[name]) for name, tensor in first.items())
     for name, tensor in one.items():
-        # BatchNorm takes in batches one after the other here, and together there.
+        # One process updates the statistics of BatchNorm one batch after the other, two at once.
         if not statistics(name):
             torch.testing.assert_close(two[name], tensor, rtol=1e-3, atol=1e-5)
     losses = [[entry["loss"] for entry in result["epochs"]] for result in (alone, together)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-3)
-    if not any(map(statistics, one)):  # with which others validate
+    if not any(map(statistics, one)):  # otherwise validation differs
         losses = [result["valid"]["val"][-1]["loss"] for result in (alone, together)]
         assert losses[0] == pytest.approx(losses[1], rel=1e-3)
 
 
 @pytest.mark.parametrize("family", ["vit", "cvt"])
 def test_sharding_changes_no_weight(squares, tmp_path, family):
-    """Weight decay spares what it spares in whole models: norms, biases and tokens."""
+    """Weight decay spares norms, biases and tokens in shards, too."""
     whole, _ = trained(squares, tmp_path / "whole", SHAPES[family], 2)
     flags = f"{SHAPES[family]} --ddp-backend fully_sharded"
     sharded, _ = trained(squares, tmp_path / "sharded", flags, 2)
@@ -104,7 +104,7 @@ def test_sharding_changes_no_weight(squares, tmp_path, family):
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_damaged_data_in_any_process_lose_no_progress(squares, tmp_path, rank):
+def test_damaged_data_in_one_process_lose_no_progress(squares, tmp_path, rank):
     load = ImageBatches.load
 
     def failing(batches, index):

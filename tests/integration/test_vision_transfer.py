@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import torch
 
+from relu_nmt.recipes.probe_images import choose_shots, neighbour_scores, ridge_scores
 from relu_nmt.training.checkpoint import load_checkpoint
-from relu_nmt.vision.base import Grid, resized
+from relu_nmt.vision.base import Grid, resize_positions
 from relu_nmt.vision.images import open_images
 from relu_nmt.vision.loading import ImageClassifier
-from relu_nmt.vision.probes import choose_shots, neighbour_scores, ridge_scores
 from tests.commands import ROOT, run_here
 from tests.unit.vision.made_images import make_squares, zip_folder
 
@@ -99,7 +99,7 @@ def test_ridge_regression_from_a_few_images(trained, tmp_path):
     assert "have fewer" not in done.stdout
 
 
-def test_classes_of_fewer_images_than_shots_are_told_of(trained):
+def test_classes_with_fewer_images_than_shots_are_reported(trained):
     done = probe(trained, "ridge", "--shots=1000", "--seeds=0")
     expected = "3 of 3 classes have fewer than --shots 1000 images; all of theirs are taken"
     assert done.stdout.startswith(f"{trained / 'images'}: {expected}\n")
@@ -115,7 +115,7 @@ def test_a_linear_classifier_learns_on_random_views(trained):
     assert "linear: 24 images of 3 classes" in other
 
 
-def test_several_data_sets_are_judged_by_themselves_and_have_a_mean(trained, tmp_path):
+def test_several_data_sets_are_probed_separately_and_averaged(trained, tmp_path):
     for name in ("train", "test"):  # another set, of two of the classes
         for number, kind in enumerate(sorted((trained / "images" / name).iterdir())[:2]):
             shutil.copytree(kind, tmp_path / name / str(number))
@@ -156,7 +156,7 @@ def test_mistakes_are_one_line(trained, method, flags, message):
     assert message in done.stderr
 
 
-def test_of_several_sets_one_must_be_named(trained, tmp_path):
+def test_a_path_with_several_test_sets_is_an_error(trained, tmp_path):
     shutil.copytree(trained / "images", tmp_path / "images")
     shutil.copytree(tmp_path / "images/test", tmp_path / "images/val")
     done = probe(trained, "knn", "--test", tmp_path / "images", check=False)
@@ -191,7 +191,7 @@ def stored(folder):
     return load_checkpoint(checkpoint(folder)).model_tensors
 
 
-def test_a_training_starts_from_a_model_of_other_classes(trained, tmp_path):
+def test_training_starts_from_a_model_of_other_classes(trained, tmp_path):
     shutil.copytree(trained / "images/train", tmp_path / "four")
     (tmp_path / "four/red").rename(tmp_path / "four/crimson")
     shutil.copytree(tmp_path / "four/crimson", tmp_path / "four/scarlet")
@@ -211,7 +211,7 @@ def test_a_training_starts_from_a_model_of_other_classes(trained, tmp_path):
     assert "trained with other classes" in refused.stderr
 
 
-def test_the_same_classes_keep_their_head_and_another_size_its_positions(trained, tmp_path):
+def test_the_same_classes_keep_the_head_and_another_size_interpolates_positions(trained, tmp_path):
     flags = ["--max-update=1", "--lr=1e-9", "--image-size=24x18"]
     done = finetune(trained, trained / "images/train", tmp_path / "run", *flags)
     assert "--image-size 24x18 (was 12)" in done.stdout
@@ -220,5 +220,5 @@ def test_the_same_classes_keep_their_head_and_another_size_its_positions(trained
     before, after = stored(trained), stored(tmp_path / "run")
     torch.testing.assert_close(after["head.weight"], before["head.weight"], rtol=0, atol=1e-7)
     old = before["positions"]
-    expected = torch.cat([old[:1], resized(old[1:], Grid(3, 3), Grid(6, 5))])
+    expected = torch.cat([old[:1], resize_positions(old[1:], Grid(3, 3), Grid(6, 5))])
     torch.testing.assert_close(after["positions"], expected, rtol=0, atol=1e-7)

@@ -6,17 +6,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from docs import draw_layers
+from docs import draw_figures, draw_layers
 from relu_nmt.attention import attentions
 from relu_nmt.attention.base import build_attention
-from relu_nmt.attention.kernels import CPU_LEAST_LENGTH, GPU_LEAST_PAIRS
-from relu_nmt.attention.softmax import CPU_HALF_FUSED_LENGTH
+from relu_nmt.attention.kernels import tuned
 from relu_nmt.attention.spec import AttentionSpec
 from relu_nmt.config import from_flat
-from relu_nmt.vision.architectures import architectures
 from relu_nmt.vision.base import build_vision_model
-from relu_nmt.vision.config import VisionTransformerConfig
-from relu_nmt.vision.data_config import RECIPES
+from relu_nmt.vision.config import VisionTransformerConfig, architectures
+from relu_nmt.vision.training_config import RECIPES
 from tests.chromium import PROGRAM, Chromium
 from tests.markdown import code_blocks
 
@@ -149,9 +147,9 @@ def test_the_options_and_defaults_are_those_of_the_settings():
 
 
 def test_the_limits_of_auto_are_those_of_the_code():
-    assert f"fewer than {CPU_LEAST_LENGTH} queries or keys on a CPU" in GUIDE
-    assert f"or {GPU_LEAST_PAIRS:,} pairs of both on a GPU" in GUIDE
-    assert f"fewer than {CPU_HALF_FUSED_LENGTH} keys" in GUIDE
+    assert f"fewer than {tuned.CPU_LEAST_LENGTH} queries or keys on a CPU" in GUIDE
+    assert f"or {tuned.GPU_LEAST_PAIRS:,} pairs of both on a GPU" in GUIDE
+    assert f"fewer than {tuned.CPU_HALF_FUSED_LENGTH} keys" in GUIDE
 
 
 def test_the_code_of_the_guide_runs(monkeypatch, capsys):
@@ -169,6 +167,20 @@ def test_the_picture_of_the_layers_is_drawn_from_their_rules():
     again = "run python docs/draw_layers.py"
     assert draw_layers.PICTURE.read_text("utf-8") == draw_layers.picture(), again
     assert all(f">{part}<" in draw_layers.picture() for part in ("attention", "training", "cli"))
+
+
+def test_the_figures_are_drawn_from_the_tables():
+    found = draw_figures.bleu_by_length()
+    assert found["sinusoidal+rotary+t5"]["softmax"][-1] == 42.47
+    assert [len(values) for lines in found.values() for values in lines.values()] == [5] * 6
+    speed = draw_figures.speeds()["decoding documents of 1,024 tokens"]
+    assert speed["relu_nmt, softmax"] == 471 and speed["ctranslate2"] == 115
+    for name, labels in (
+        ("bleu_by_length", [f"--positions {positions}" for positions in found]),
+        ("speed_beside_peers", speed),
+    ):
+        drawn = (draw_figures.LAB / f"{name}.svg").read_text("utf-8")
+        assert all(f">{label}<" in drawn for label in labels), "run python docs/draw_figures.py"
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ class LogDistance(DistanceBias):
 BLOCK = """
 from torch import nn
 from relu_nmt.vision import vision_blocks, vision_models
-from relu_nmt.vision.blocks import TransformerBlock
+from relu_nmt.vision.vision_transformer import TransformerBlock
 
 @vision_blocks.register("mine")
 class LocalBlock(nn.Module):
@@ -117,7 +117,7 @@ def settings_of(config_class, flags):
         (POSITIONS, "--decoder-positions"),
     ],
 )
-def test_a_part_of_ones_own_in_translation(text, flag, user_file):
+def test_a_user_module_in_translation(text, flag, user_file):
     small = ("embed-dim", "16"), ("ffn-embed-dim", "16"), ("layers", "1"), ("attention-heads", "2")
     shape = [word for s in ("encoder", "decoder") for k, v in small for word in (f"--{s}-{k}", v)]
     config = settings_of(TransformerConfig, [flag, "mine", *shape, *user_file(text)])
@@ -142,7 +142,7 @@ def test_fairseqs_spellings_of_positions_and_activation():
 @pytest.mark.parametrize(
     ("text", "flag"), [(FEED_FORWARD, "--feed-forward"), (NORM, "--norm"), (BLOCK, "--block")]
 )
-def test_a_part_of_ones_own_in_vision(text, flag, user_file):
+def test_a_user_module_in_vision(text, flag, user_file):
     shape = [
         "--image-size",
         "8",
@@ -161,7 +161,7 @@ def test_a_part_of_ones_own_in_vision(text, flag, user_file):
     assert all(p.grad is not None for p in model.parameters())
 
 
-def test_a_family_of_ones_own_may_read_any_setting(user_file):
+def test_a_user_family_may_read_any_setting(user_file):
     flags = ["--family", "mine", "--embed-dim", "8", "--layers", "2", "--pooling", "mean"]
     config = settings_of(VisionTransformerConfig, [*flags, *user_file(FAMILY)])
     model = build_vision_model(config, 3)

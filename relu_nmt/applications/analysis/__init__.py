@@ -1,1 +1,1 @@
-"""What trained models attend to, and keep in the memories of their feed-forward networks."""
+"""Analysis of trained models: attention weights, feed-forward memories, branches of the layers."""

@@ -1,4 +1,4 @@
-"""Statistics of attention over many sentences, by slot, layer and head."""
+"""Statistics of the training log over many sentences, by slot, layer and head."""
 
 import math
 from collections.abc import Sequence
@@ -9,35 +9,25 @@ import numpy as np
 from relu_nmt.attention.base import Need
 from relu_nmt.attention.records import ModuleSums, attention_sums, bucket_name, record_attention
 from relu_nmt.attention.spec import SLOTS
+from relu_nmt.attention.statistics import LOGGED, SYMBOLS, definitions
 from relu_nmt.errors import ConfigError
 from relu_nmt.translation.attention_maps import attention_of, input_batches, single_model
 from relu_nmt.translation.search.ensemble import Ensemble
 
 DEFINITIONS = {
-    "weights": "before dropout, rows of real queries only; targets are read in one pass",
-    "sum": "sum of the weights of a row",
-    "entropy": "nats, of the weights of a row divided by their sum; 0 in a null row",
-    "exp_entropy": "exp of the mean entropy: effective number of keys",
-    "zero_fraction": "share of the visible keys whose weight is exactly zero",
-    "null_fraction": "share of the rows whose weights sum to 1e-6 or less",
-    "largest": "largest absolute weight of a row",
-    "query_norm": "length of the query of a row, before the division by sqrt(d)",
-    "key_norm": "mean length of the visible keys of a row",
-    "output_square": "mean square of the output of a row, over its d channels",
-    "mean_log_n": "mean over rows of log n, n the number of visible keys: the largest entropy",
+    "weights": f"before dropout, real query rows only; targets are read in one pass; {SYMBOLS}",
+    **definitions((*LOGGED, "exp_entropy", "mean_log_n")),
     "slots": "means over rows and heads, then over the slot's modules",
     "overall": "means over rows and heads, then over all modules",
 }
 
 
 class AttentionStatistics:
-    """Accumulates the statistics of a model's attentions over pairs of sentences.
+    """Sums of the statistics of a model's attentions over pairs of sentences.
 
-    The definition is the same for every mechanism and every model: mean over real query rows and
-    heads of a module, then over modules, entropy in nats.
+    Means are over real query rows and heads of a module, then over modules, for every mechanism.
 
-    Args:
-        ensemble: a single model; its number format is used.
+    ``ensemble`` holds a single model; its dtype is used.
 
     Raises:
         ConfigError: several models, or no attention of the model has weights.
@@ -56,12 +46,8 @@ class AttentionStatistics:
             raise ConfigError(f"no attention of the model has weights to measure ({names})")
 
     def add(self, sources: Sequence[np.ndarray], targets: Sequence[np.ndarray]) -> None:
-        """Take in sentences with their translations.
-
-        Args:
-            sources: token numbers, ending in the end symbol.
-            targets: token numbers, ending in the end symbol.
-        """
+        """Add sentences and their translations: token ids, each with its end symbol."""
+        # Run batches of bounded size with telemetry, and add up their sums by module.
         heads = max(attention_of(self._model, slot, 0).num_heads for slot in SLOTS)
         batches = input_batches(sources, targets, self._ensemble, lambda n: heads * n * n)
         for _, *inputs in batches:
@@ -80,12 +66,13 @@ class AttentionStatistics:
         self._num_sentences += len(sources)
 
     def report(self) -> dict[str, Any]:
-        """Return everything as plain values that JSON can hold.
+        """Return everything as plain values for JSON.
 
         ``modules`` has a part for each module: means over all its rows and heads, of each head,
-        and in the causal slot by number of visible keys. A statistic that signed weights do not
-        have is absent; slots whose mechanism has no weights are named in ``without_weights``.
+        and in the causal slot by number of visible keys. Signed weights lack some statistics;
+        ``without_weights`` lists the slots whose mechanism has no weights.
         """
+        # Means of each module, of each slot and of all modules.
         modules = {f"{slot}.{layer}": _of_module(s) for (slot, layer), s in self._sums.items()}
         means = {name: module["mean"] for name, module in modules.items()}
         of_slot = {
@@ -133,7 +120,7 @@ def _mean_of(parts: Sequence[dict[str, float]]) -> dict[str, float]:
 
 
 def _with_exp(means: dict[str, float]) -> dict[str, float]:
-    """Return the means with the exp of the entropy, if there is one, right behind it."""
+    """Return the means with ``exp_entropy`` directly after the entropy, if it is known."""
     result = {}
     for name, value in means.items():
         if name == "exp_entropy":

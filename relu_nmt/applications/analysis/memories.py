@@ -1,4 +1,4 @@
-"""Feed-forward networks as memories of keys and values: statistics over many sentences."""
+"""Statistics of the branches of layers, and of feed-forward networks as memories of keys."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -7,44 +7,128 @@ from typing import Any
 
 import numpy as np
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from relu_nmt.applications.analysis.branches import VARIANCE_RATIO, BranchVariances
-from relu_nmt.attention.base import NULL_SUM
+from relu_nmt.attention.statistics import NULL_SUM, definitions
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.feed_forward import FeedForward
-from relu_nmt.modules.transformer_layer import TransformerLayer
+from relu_nmt.modules.transformer_layer import Residual, TransformerLayer
 from relu_nmt.translation.attention_maps import input_batches, single_model
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.search.ensemble import Ensemble
 from relu_nmt.translation.step_decoder import PlainDecoder
 
+BRANCHES = ("self_attention", "cross_attention", "feed_forward")
+"""The parts of a layer that add to its states, in their order."""
 PERCENTS = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
 MOST_WEIGHTS = 2**22
-"""Weights of memories that are sorted at a time: 32 MB in float64."""
+"""Weights of memories to sort at a time: 32 MB in float64."""
 DEFINITIONS = {
-    "weights": "of the memory, what the activation gives: one for each of `size` keys; no dropout, "
-    "real tokens only, targets are read in one pass",
-    "variance_ratio": VARIANCE_RATIO,
-    "anisotropy": "mean cosine between two values (rows of V), zero rows skipped",
-    "null_fraction": "share of the tokens whose weights sum to 1e-6 or less",
-    "top_sums": "p: sum of the largest ceil(p size / 100) weights of a token divided by the sum of "
-    "all; mean over tokens without null rows",
+    "weights": "outputs of the activation, one for each of the n = `size` keys of the memory; no "
+    "dropout, real tokens only, targets are read in one pass",
+    **definitions(("variance_ratio", "anisotropy", "null_fraction", "top_sums")),
     "sides": "means over the layers of a side",
     "overall": "means over all layers",
 }
 
 
+class BranchStatistics:
+    """Sums for the ``variance_ratio`` of each branch of a model's layers over pairs of sentences.
+
+    A branch with a ratio near 0 has no effect, even if its attention weights look sharp.
+
+    ``ensemble`` holds a single model; its dtype is used.
+
+    Raises:
+        ConfigError: several models.
+    """
+
+    def __init__(self, ensemble: Ensemble) -> None:
+        self._ensemble = ensemble
+        self._model = single_model(ensemble)
+        self._variances = {
+            (side, index, branch): BranchVariances(layer, branch)
+            for side, stack in (("encoder", self._model.encoder), ("decoder", self._model.decoder))
+            for index, layer in enumerate(stack.layers)
+            for branch in BRANCHES
+            if getattr(layer, branch) is not None
+        }
+
+    def add(self, sources: Sequence[np.ndarray], targets: Sequence[np.ndarray]) -> None:
+        """Add sentences and their translations: token ids, each with its end symbol."""
+        pad_index = self._model.decoder.pad_index
+        batches = input_batches(sources, targets, self._ensemble, lambda n: n * n)
+        for _, src_tokens, prev_output_tokens in batches:
+            real = {"encoder": src_tokens != pad_index, "decoder": prev_output_tokens != pad_index}
+            with self._ensemble.evaluating(), ExitStack() as hooks:
+                for (side, _, _), variances in self._variances.items():
+                    hooks.enter_context(variances.watching(real[side]))
+                self._model(src_tokens, prev_output_tokens)
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return ``side``, ``layer``, ``branch`` and ``variance_ratio`` of branches."""
+        return [
+            {"side": side, "layer": layer, "branch": branch, "variance_ratio": variances.ratio}
+            for (side, layer, branch), variances in self._variances.items()
+        ]
+
+
+class BranchVariances:
+    """Variances of the input of a branch (one of BRANCHES), and of the states that it adds."""
+
+    def __init__(self, layer: TransformerLayer, branch: str) -> None:
+        self._module: nn.Module = getattr(layer, branch)
+        self._residual: Residual = getattr(layer, f"{branch}_residual")
+        self._input, self._output = np.zeros(3), np.zeros(3)
+
+    @contextmanager
+    def watching(self, real: Tensor) -> Iterator[None]:
+        """Add the states of passes inside the block; real [B, N] bool, True = no padding."""
+
+        def enter(module: nn.Module, args: tuple[Any, ...]) -> None:
+            self._input += _moments(args[0][real])
+
+        def leave(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
+            self._output += _moments(output[real])
+
+        # In pre-norm layers x is the input of the norm.
+        start = self._residual.norm if self._residual.normalize_before else self._module
+        handles = [
+            start.register_forward_pre_hook(enter),
+            self._module.register_forward_hook(leave),
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    @property
+    def ratio(self) -> float | None:
+        """The ``variance_ratio``; None if Var(x) is 0."""
+        before = _variance(self._input)
+        return _variance(self._output) / before if before else None
+
+
+def _moments(x: Tensor) -> np.ndarray:
+    """Return number, sum and sum of squares of the values of x."""
+    exact = x.double()
+    return np.array([exact.numel(), float(exact.sum()), float(exact.square().sum())])
+
+
+def _variance(moments: np.ndarray) -> float:
+    """Return the mean square of the deviations from the mean."""
+    count = max(1.0, moments[0])
+    return max(0.0, float(moments[2] / count - (moments[1] / count) ** 2))
+
+
 class MemoryStatistics:
-    """Accumulates statistics of the memories of a model over pairs of sentences.
+    """Sums of the statistics of a model's memories over pairs of sentences.
 
-    Only sums are kept, so that its memory does not grow with the number of sentences. Weights
-    that may be negative (GELU, gates) are no shares of a sum: such networks have neither
-    ``null_fraction`` nor ``top_sums``.
+    Networks whose weights may be negative (GELU, gates) have neither ``null_fraction`` nor
+    ``top_sums``.
 
-    Args:
-        ensemble: a single model; its number format is used.
-        percents: p of the sums of the largest p percent of a token's weights.
+    ``ensemble`` holds a single model; its dtype is used. ``percents`` are the p of ``top_sums``.
 
     Raises:
         ConfigError: several models, feed-forward networks of another kind than
@@ -65,18 +149,13 @@ class MemoryStatistics:
         }
 
     def add(self, sources: Sequence[np.ndarray], targets: Sequence[np.ndarray]) -> None:
-        """Take in sentences with their translations.
-
-        Args:
-            sources: token numbers, ending in the end symbol.
-            targets: token numbers, ending in the end symbol.
-        """
+        """Add sentences and their translations: token ids, each with its end symbol."""
         size = max(sums.size for layers in self._sums.values() for sums in layers)
         for _, *inputs in input_batches(sources, targets, self._ensemble, lambda n: size * n):
             self.add_batch(*inputs)
 
     def add_batch(self, src_tokens: Tensor, prev_output_tokens: Tensor) -> None:
-        """Take in src_tokens [B, S] and prev_output_tokens [B, T], int64, right-padded."""
+        """Add src_tokens [B, S] and prev_output_tokens [B, T], int64, right-padded."""
         tokens = {"encoder": src_tokens, "decoder": prev_output_tokens}
         pad_index = self._model.decoder.pad_index
         with self._ensemble.evaluating(), ExitStack() as hooks:
@@ -87,9 +166,9 @@ class MemoryStatistics:
         self._num_sentences += len(src_tokens)
 
     def report(self) -> dict[str, Any]:
-        """Return everything as plain values that JSON can hold; ``modules`` has each layer.
+        """Return everything as plain values for JSON; ``modules`` has each layer.
 
-        A mean of nothing, and a ratio to a variance of 0, is None.
+        A mean of no values, and a ratio to a variance of 0, is None.
         """
         found = {
             side: [sums.report() for sums in layers] if self._num_sentences else []
@@ -114,9 +193,9 @@ def memory_statistics(
     """Return the statistics of the memories of a model; see :class:`MemoryStatistics`.
 
     Args:
-        model: on the device of the batches.
+        model: a model on the device of the batches.
         batches: sources [B, S], and targets shifted right [B, T], int64, right-padded.
-        percents: p of the sums of the largest p percent of a token's weights.
+        percents: p of ``top_sums``.
 
     Raises:
         ConfigError: feed-forward networks of another kind, or impossible percents.
@@ -137,9 +216,9 @@ def memory_statistics(
 
 
 def anisotropy(values: Tensor) -> float | None:
-    """Return the mean cosine between two different rows of V [F, D]; None if there are none.
+    """Return the mean cosine between two different non-zero rows of V [F, D]; None without a pair.
 
-    It is between -1 / (F - 1) and 1, and near 0 for random rows. Rows of zeros are skipped.
+    It is between -1 / (F - 1) and 1, and near 0 for random rows.
 
     Reference: ReLUFormer, Eq. 4.
 
@@ -157,12 +236,7 @@ def anisotropy(values: Tensor) -> float | None:
 
 
 class _LayerSums:
-    """The sums over tokens of one feed-forward network.
-
-    Args:
-        layer: it is in.
-        percents: see :class:`MemoryStatistics`.
-    """
+    """The sums over tokens of the feed-forward network of a layer."""
 
     def __init__(self, layer: TransformerLayer, percents: Sequence[float]) -> None:
         network = layer.feed_forward
@@ -180,7 +254,7 @@ class _LayerSums:
 
     @contextmanager
     def watching(self, real: Tensor) -> Iterator[None]:
-        """Add up what a pass inside the block does; real [B, N] bool, True = no padding."""
+        """Add the weights of passes inside the block; real [B, N] bool, True = no padding."""
         inner = self._network.outer
         handle = inner.register_forward_pre_hook(lambda _, args: self._rank(args[0][real]))
         try:
@@ -191,11 +265,13 @@ class _LayerSums:
 
     def _rank(self, weights: Tensor) -> None:
         """Add the sums of the largest of the weights [R, F]."""
+        # Stop at the first negative weight: signed weights have no shares.
         self._num_tokens += len(weights)
         for part in weights.split(max(1, MOST_WEIGHTS // self.size)):
             self._is_signed = self._is_signed or bool((part < 0).any())
             if self._is_signed:
                 return
+            # Sum up the largest weights, without tokens of null rows.
             ranked = part.sort(-1, descending=True).values.double().cumsum(-1)
             ranked = ranked[ranked[:, -1] > NULL_SUM]
             self._num_summed += len(ranked)
@@ -203,7 +279,7 @@ class _LayerSums:
             self._top_sums += shares.sum(0).cpu().numpy()
 
     def report(self) -> dict[str, Any]:
-        """Return the statistics as values of JSON."""
+        """Return the statistics as plain values for JSON."""
         part: dict[str, Any] = {
             "tokens": self._num_tokens,
             "size": self.size,
@@ -223,7 +299,7 @@ class _LayerSums:
 
 
 def _mean_of(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the means over layers of what all of them have."""
+    """Return the means over layers of the statistics that all layers have."""
     means: dict[str, Any] = {}
     for name in ("variance_ratio", "anisotropy", "null_fraction"):
         if parts and all(name in part for part in parts):

@@ -1,10 +1,11 @@
-"""The plots of an analysis, each for the ``src`` of an image."""
+"""Plots of an analysis; each function returns text for the ``src`` of an image."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from relu_nmt.attention.spec import SLOTS
+from relu_nmt.attention.statistics import STATISTICS
 from relu_nmt.io.page import common_legend, draw_image, line_style, plain_axes
 from relu_nmt.training.course import TELEMETRY, TRAIN, Course
 from relu_nmt.translation.attention_maps import SLOT_NAMES
@@ -13,10 +14,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PANEL = 3.5, 2.9
-"""Of a plot, in inches."""
+"""Width and height of a plot, in inches."""
 FIGURE_4_END = 1.5
 LEVEL = 1e-6
-"""Shares of a line that differ by less."""
+"""A line whose shares differ by less is level."""
 
 
 @dataclass(frozen=True)
@@ -24,9 +25,9 @@ class Series:
     """A line of the plots.
 
     Args:
-        name: in the legend.
-        index: of its checkpoint.
-        kind: which line of the checkpoint; None if each checkpoint has one.
+        name: name in the legend.
+        index: index of its checkpoint.
+        kind: index among the lines of the checkpoint; None if each checkpoint has one.
         records: see :meth:`relu_nmt.applications.analysis.weights.WeightStatistics.records`.
     """
 
@@ -37,21 +38,22 @@ class Series:
 
     @property
     def style(self) -> dict[str, Any]:
-        """How it is drawn."""
+        """Colour, marker and dashes of the line."""
         return line_style(self.index, self.kind)
 
 
 def by_layer(series: Sequence[Series], statistic: str, title: str, scale: float = 1.0) -> str:
-    """Return a statistic against the layer, a panel for each slot: means, and a dot a head.
+    """Return a plot of a statistic by layer, a panel for each slot: means, and a dot for each head.
 
-    The image is empty if no slot has it in two layers.
+    The text is empty if no slot has the statistic in two layers.
 
     Args:
-        series: what is drawn.
-        statistic: its name.
-        title: of the vertical axis.
-        scale: by which values are multiplied.
+        series: the lines.
+        statistic: name of the statistic.
+        title: title of the vertical axis.
+        scale: factor of the values.
     """
+    # Find the slots and layers that have the statistic.
     places = {
         (record["slot"], record["layer"])
         for one in series
@@ -66,6 +68,7 @@ def by_layer(series: Sequence[Series], statistic: str, title: str, scale: float 
         panels = figure.subplots(1, len(slots), squeeze=False, sharey=True)[0]
         for axes, slot in zip(panels, slots, strict=True):
             layers: set[int] = set()
+            # Each line has a dot for each head, a little beside the layer, and the mean.
             for index, one in enumerate(series):
                 known = [r for r in one.records if r["slot"] == slot and statistic in r]
                 of_layers = [r for r in known if r["layer"] != "mean"]
@@ -87,6 +90,7 @@ def by_layer(series: Sequence[Series], statistic: str, title: str, scale: float 
                     label=one.name,
                     **one.style,
                 )
+            # Label every layer.
             plain_axes(axes, SLOT_NAMES[slot])
             axes.set_xticks(sorted(layers))
             axes.set_xlabel("layer")
@@ -98,9 +102,9 @@ def by_layer(series: Sequence[Series], statistic: str, title: str, scale: float 
 
 
 def by_rank(series: Sequence[Series]) -> str:
-    """Return the sums of the largest shares and the share at each rank, for p up to 1.5 %.
+    """Return a plot of ``top_sum`` and ``share_at_rank`` for p up to 1.5 %.
 
-    The image is empty if all lines are level: rows are so short that this is always one key.
+    The text is empty if all lines are level: rows are so short that this is always one key.
 
     Reference: ReLUFormer, Figure 4.
     """
@@ -114,6 +118,7 @@ def by_rank(series: Sequence[Series]) -> str:
         return ""
 
     def draw(figure: "Figure") -> None:
+        # Sums above, shares below; a column for each slot.
         panels = figure.subplots(2, len(SLOTS), sharex=True, sharey="row")
         for column, slot in enumerate(SLOTS):
             for row, statistic in enumerate(("top_sum", "share_at_rank")):
@@ -138,10 +143,10 @@ def by_rank(series: Sequence[Series]) -> str:
 
 
 def of_memories(reports: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the sums of the largest weights of the feed-forward memories, by side.
+    """Return a plot of ``top_sums`` of the feed-forward memories, by side.
 
     Args:
-        reports: of :meth:`MemoryStatistics.report`, by the name of the line.
+        reports: results of :meth:`MemoryStatistics.report`, by the name of the line.
     """
 
     def draw(figure: "Figure") -> None:
@@ -164,16 +169,17 @@ def of_memories(reports: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def of_courses(courses: Sequence[Course], panels: Mapping[tuple[str, str], str]) -> str:
-    """Return curves against the number of updates.
+    """Return a plot of curves against the number of updates.
 
     Args:
-        courses: a line each, in every panel that it has values for.
-        panels: title of each by split and metric.
+        courses: trainings, a line each in every panel for which it has values.
+        panels: title of each panel by split and metric.
     """
     columns = min(3, len(panels))
     rows = -(-len(panels) // columns)
 
     def draw(figure: "Figure") -> None:
+        # Fill the grid of panels, and hide the rest.
         every = figure.subplots(rows, columns, squeeze=False, sharex=True).flat
         for axes in list(every)[len(panels) :]:
             axes.set_visible(False)
@@ -195,14 +201,16 @@ def of_courses(courses: Sequence[Course], panels: Mapping[tuple[str, str], str])
 
 
 def course_panels(courses: Sequence[Course]) -> list[dict[tuple[str, str], str]]:
-    """Return which metrics are drawn, of losses and scores and of the telemetry.
+    """Return the panels of losses and scores, and those of the telemetry, without empty ones.
 
-    A metric that no training has twice gives no curve.
+    A metric needs two values in a training to make a curve.
     """
+    # Find the metrics with two values in a training, and the unit of the losses.
     curves = [curve for course in courses for curve in course.curves.items()]
     known = list(dict.fromkeys(key for key, points in curves if len(points) > 1))
-    # Translation models have a loss without smoothing besides; others count no tokens.
+    # Only translation models have a loss without smoothing; others count examples, not tokens.
     bits = "bits per token" if (TRAIN, "nll_loss") in dict(curves) else "bits per example"
+    # Order: training loss, losses on the other splits, regulariser, scores, gradient.
     splits = list(dict.fromkeys(s for s, _ in known if s not in (TRAIN, TELEMETRY)))
     losses = {
         (TRAIN, "loss"): f"training loss, {bits}",
@@ -219,13 +227,8 @@ def course_panels(courses: Sequence[Course]) -> list[dict[tuple[str, str], str]]
         (TRAIN, "gnorm"): "norm of the gradient",
     }
     telemetry = {
-        (TELEMETRY, f"{slot} {statistic}"): f"{title}, {slot}"
-        for statistic, title in (
-            ("entropy", "entropy, nats"),
-            ("sum", "row sum"),
-            ("zero_fraction", "share of zeros"),
-            ("null_fraction", "share of null rows"),
-        )
+        (TELEMETRY, f"{slot} {name}"): f"{STATISTICS[name].label}, {slot}"
+        for name in ("entropy", "sum", "zero_fraction", "null_fraction")
         for slot in SLOTS
     }
     found = [{key: each[key] for key in each if key in known} for each in (losses, telemetry)]

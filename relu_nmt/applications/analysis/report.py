@@ -1,4 +1,4 @@
-"""What an analysis found, as a page that needs nothing but itself, and as CSV files beside it."""
+"""Results of an analysis as one self-contained page, and as CSV files."""
 
 import itertools
 import re
@@ -9,16 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from relu_nmt.applications.analysis import plots
-from relu_nmt.applications.analysis.branches import VARIANCE_RATIO
-from relu_nmt.applications.analysis.memories import DEFINITIONS as MEMORY_DEFINITIONS
-from relu_nmt.applications.analysis.weights import (
-    ALL_KEYS,
-    DEFINITIONS,
-    NUM_FREQUENT,
-    OWN_SENTENCE,
-    STATISTICS,
-)
+from relu_nmt.applications.analysis.weights import ALL_KEYS, DEFINITIONS, OWN_SENTENCE
 from relu_nmt.attention.spec import SLOTS
+from relu_nmt.attention.statistics import ANALYSED, NUM_FREQUENT, STATISTICS
 from relu_nmt.io.page import csv_text, render_page
 from relu_nmt.training.course import Course
 from relu_nmt.translation.attention_maps import SLOT_NAMES
@@ -28,22 +21,22 @@ PLACE = ("checkpoint", "slot", "sees", "layer", "head")
 MEMORY_STATISTICS = ("tokens", "size", "variance_ratio", "anisotropy", "null_fraction")
 SEEN = {ALL_KEYS: "document", OWN_SENTENCE: "own sentence"}
 USUAL_NAMES = re.compile(r"checkpoint(s|[_\d].*)|average|best|last|results|train")
-"""Of folders and files of a training."""
+"""Names of folders and files that every training has."""
 SHOWN_PERCENTS = (0.5, 1.0, 1.5, 5.0, 10.0, 50.0)
 
 
 @dataclass(frozen=True)
 class AnalyzedModel:
-    """One checkpoint and what was found.
+    """Results for one checkpoint.
 
     Args:
-        name: of the checkpoint, on the page.
-        path: of its file.
-        attention: name by slot.
+        name: name of the checkpoint on the page.
+        path: path of its file.
+        attention: name of the mechanism by slot.
         feed_forward: name of the feed-forward networks.
         without_weights: slots whose attention has no weights.
         records: see :meth:`relu_nmt.applications.analysis.weights.WeightStatistics.records`.
-        branches: see :meth:`relu_nmt.applications.analysis.branches.BranchStatistics.records`.
+        branches: see :meth:`relu_nmt.applications.analysis.memories.BranchStatistics.records`.
         memories: see :meth:`relu_nmt.applications.analysis.memories.MemoryStatistics.report`;
             None without memories.
     """
@@ -59,7 +52,7 @@ class AnalyzedModel:
 
     @property
     def remarks(self) -> list[str]:
-        """What the page cannot tell of it."""
+        """Notes on statistics that this checkpoint lacks."""
         found = [
             f"{SLOT_NAMES[slot]} ({self.attention[slot]}) has no matrix of weights; it is left out"
             for slot in self.without_weights
@@ -71,14 +64,7 @@ class AnalyzedModel:
 
 @dataclass(frozen=True)
 class Example:
-    """The maps of one sentence or group.
-
-    Args:
-        number: in the split.
-        source: its tokens.
-        target: its tokens.
-        figures: caption and image of each figure.
-    """
+    """The attention maps of one sentence or group; figures are pairs of caption and image."""
 
     number: int
     source: str
@@ -88,14 +74,7 @@ class Example:
 
 @dataclass(frozen=True)
 class AnalysisReport:
-    """All that is on a page.
-
-    Args:
-        models: the checkpoints, in the order of the page.
-        examples: maps of some sentences.
-        courses: of trainings.
-        facts: what it was computed of: names and values.
-    """
+    """All contents of a page; ``facts`` are names and values of the inputs."""
 
     models: Sequence[AnalyzedModel] = ()
     examples: Sequence[Example] = ()
@@ -104,7 +83,8 @@ class AnalysisReport:
 
     @property
     def series(self) -> list[plots.Series]:
-        """The lines of the plots: a checkpoint, or each of the two things that its queries see."""
+        """The lines of the plots: one a checkpoint, or one for each kind of visible keys."""
+        # With attention inside sentences, a checkpoint has two kinds of lines.
         found = []
         several = any(r["sees"] == OWN_SENTENCE for model in self.models for r in model.records)
         for index, model in enumerate(self.models):
@@ -117,7 +97,7 @@ class AnalysisReport:
         return found
 
     def slot_means(self) -> list[tuple[str, list[tuple[str, Mapping[str, Any]]]]]:
-        """Return by slot the name of each line with its means over layers and heads."""
+        """Return the name of each line with its means over layers and heads, by slot."""
         found = []
         for slot in SLOTS:
             rows = [
@@ -131,15 +111,15 @@ class AnalysisReport:
         return found
 
     def has(self, statistic: str) -> bool:
-        """Say whether there is a value of a statistic."""
+        """Return True if a record has the statistic."""
         return any(statistic in record for model in self.models for record in model.records)
 
     def by_layer(self, statistic: str, title: str, scale: float = 1.0) -> str:
-        """Return its plot, see :func:`relu_nmt.applications.analysis.plots.by_layer`."""
+        """Return the result of :func:`relu_nmt.applications.analysis.plots.by_layer`."""
         return plots.by_layer(self.series, statistic, title, scale)
 
     def branches(self) -> dict[tuple[str, int, str], dict[str, float | None]]:
-        """Return the ratio of each checkpoint by side, layer and branch."""
+        """Return the ratio of each checkpoint, by side, layer and branch."""
         found: dict[tuple[str, int, str], dict[str, float | None]] = {}
         for model in self.models:
             for record in model.branches:
@@ -153,19 +133,21 @@ class AnalysisReport:
         return {one.name: one.memories for one in self.models if one.memories is not None}
 
     def csv_files(self) -> dict[str, str]:
-        """Return the text of each file by what its name ends in."""
+        """Return the text of each file by the last part of its name."""
+        # Branches and attention of each checkpoint, a row for each head and mean.
         attention, ranks, memories, branches = [], [], [], []
         for model in self.models:
             branches += [{"checkpoint": model.name, **record} for record in model.branches]
             for record in model.records:
                 place = {"checkpoint": model.name} | {name: record[name] for name in PLACE[1:]}
-                values = {name: record[name] for name in STATISTICS if name in record}
+                values = {name: record[name] for name in ANALYSED if name in record}
                 attention.append({**place, "rows": record["rows"], **values})
                 for percent in record["top_sum"]:
                     rank = {name: record[name][percent] for name in ("top_sum", "share_at_rank")}
                     ranks.append(
                         {**place, "percent": percent, **rank, "beyond": 1 - rank["top_sum"]}
                     )
+        # Memories, a row for each layer.
         for name, report in self.memories.items():
             for module, part in report["modules"].items():
                 side, layer = module.split(".")
@@ -173,10 +155,11 @@ class AnalysisReport:
                 top = {f"top_sum_{p}": share for p, share in part.get("top_sums", {}).items()}
                 own = {key: part.get(key) for key in MEMORY_STATISTICS}
                 memories.append({**where, **own, **top})
+        # Columns and rows of each file; empty ones are left out.
         sums = dict.fromkeys(key for row in memories for key in row if key.startswith("top_sum_"))
         courses = [row for course in self.courses for row in course.rows()]
         every = {
-            "attention": ([*PLACE, "rows", *STATISTICS], attention),
+            "attention": ([*PLACE, "rows", *ANALYSED], attention),
             "top_sums": ([*PLACE, "percent", "top_sum", "share_at_rank", "beyond"], ranks),
             "branches": (["checkpoint", "side", "layer", "branch", "variance_ratio"], branches),
             "feed_forward": (["checkpoint", "side", "layer", *MEMORY_STATISTICS, *sums], memories),
@@ -197,15 +180,13 @@ class AnalysisReport:
             "PERCENTS": SHOWN_PERCENTS,
             "NUM_FREQUENT": NUM_FREQUENT,
             "DEFINITIONS": DEFINITIONS,
-            "MEMORY_DEFINITIONS": MEMORY_DEFINITIONS,
-            "VARIANCE_RATIO": VARIANCE_RATIO,
             "csv_names": csv_names,
         }
         return render_page("relu_nmt.applications.analysis", TEMPLATE, values)
 
 
 def distinct_names(paths: Sequence[str]) -> list[str]:
-    """Return what tells paths apart, in short: a folder if that suffices, or the file.
+    """Return short distinct names for paths: of their folders if these differ, or of the files.
 
     Example:
         >>> distinct_names(["runs/relu/best.safetensors", "runs/softmax/last.safetensors"])
@@ -213,6 +194,7 @@ def distinct_names(paths: Sequence[str]) -> list[str]:
         >>> distinct_names(["runs/relu/checkpoints/checkpoint_best.safetensors"])
         ['relu']
     """
+    # Drop the file, or usual names at the end, if the rest still differs.
     parts = [(*Path(path).absolute().parts[:-1], Path(path).stem) for path in paths]
     number = len(set(parts))
     folders = [own[:-1] for own in parts]
@@ -220,6 +202,7 @@ def distinct_names(paths: Sequence[str]) -> list[str]:
         if number > 1 and len(set(shorter)) == number:
             parts = shorter
             break
+    # Take as few parts from the end as make the names distinct.
     if number < 2:
         names = [_without_usual_names(own)[-1] for own in parts]
     else:
@@ -227,13 +210,13 @@ def distinct_names(paths: Sequence[str]) -> list[str]:
             parts = [own[:-1] for own in parts]
         length = next(n for n in itertools.count(1) if len({own[-n:] for own in parts}) == number)
         names = ["/".join(own[-length:]) for own in parts]
-    # One file may be named twice.
+    # Number a path that comes again.
     again = [names[:i].count(name) for i, name in enumerate(names)]
     return [f"{name} {n + 1}" if n else name for name, n in zip(names, again, strict=True)]
 
 
 def _without_usual_names(parts: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the parts of a path without those at its end that every training has."""
+    """Return the parts of a path without ``USUAL_NAMES`` at its end."""
     while len(parts) > 2 and USUAL_NAMES.fullmatch(parts[-1]):
         parts = parts[:-1]
     return parts

@@ -1,7 +1,7 @@
 """Statistics of attention weights by slot, layer and head, over many sentences.
 
-They need the matrix of weights, which is made for one mechanism of one batch at a time. Training
-logs others, which need no matrix: :mod:`relu_nmt.applications.analysis.attention`.
+They need the matrix of weights, which is computed for one mechanism of one batch at a time. The
+statistics of :mod:`relu_nmt.applications.analysis.attention` need no matrix.
 """
 
 import html
@@ -17,73 +17,54 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relu_nmt.attention.base import NULL_SUM, Attention, Need
+from relu_nmt.attention.base import Attention, Need
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.records import AttentionRecord, record_attention
 from relu_nmt.attention.spec import SLOTS
-from relu_nmt.data.batches import pad_rows
+from relu_nmt.attention.statistics import (
+    ANALYSED,
+    NULL_SUM,
+    NUM_FREQUENT,
+    SYMBOLS,
+    definitions,
+)
 from relu_nmt.data.dictionary import EOS, SENTENCE_SEPARATOR, SPECIAL_SYMBOLS, Dictionary
+from relu_nmt.data.translation_batches import pad_rows
 from relu_nmt.translation.attention_maps import input_batches, single_model
 from relu_nmt.translation.search.ensemble import Ensemble
 
 PERCENTS = (*(step / 10 for step in range(1, 16)), 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 """Figure 4 of the paper ends at 1.5."""
 MOST_WEIGHTS = 2**21
-"""Weights that are looked at together: 16 MB in float64, of which there are about ten copies."""
+"""Weights to process together: 16 MB in float64, in about ten copies."""
 COPIES = 8
-"""How many matrices of weights there are at a time where a mechanism makes them."""
-NUM_FREQUENT = 50
+"""Copies of a matrix of weights in memory while a mechanism computes it."""
 SUBWORD_MARKS = ("@@", "\u2581")
 KINDS = ("punctuation", "frequent", "ends")
 ALL_KEYS, OWN_SENTENCE = "all", "sentence"
 DEFINITIONS = {
     "sees": "all: every key that padding and causality leave; sentence: those of its own sentence "
     "(--document-attention aligned, whose upper layers have both)",
-    "rows": "real query rows; targets are read in one pass, weights are those before dropout",
-    "sum": "S, the sum of the weights s of a row",
-    "abs_log_sum": "|ln S|, of rows with weight",
-    "zero_fraction": "share of the visible keys whose weight is exactly zero",
-    "null_fraction": "share of the rows whose absolute weights sum to 1e-6 or less; all others are "
-    "rows with weight",
-    "largest_share": "the largest share of a row with weight; a share is s / S, or |s| / sum of "
-    "|s| where weights may be negative, which then have no entropy",
-    "entropy": "H in nats, of the shares of a row; 0 in a null row",
-    "entropy_with_weight": "H in nats, mean over rows with weight",
-    "entropy_bits": "H in base 2; 0 in a null row",
-    "relative_entropy": "H / ln n, of rows with weight and n > 1 visible keys",
-    "raw_entropy": "- sum of s ln s, of the weights as they are",
-    "exp_entropy": "exp of the mean H: effective number of keys",
-    "mean_exp_entropy": "mean of exp(H), of rows with weight",
-    "nonzero_keys": "number of keys whose weight is not zero",
-    "mean_log_n": "ln n, the largest H",
-    "mean_of_heads_entropy": "H in nats, of the mean of the weights over the heads",
-    "distance": "distance in tokens from query to key, mean by share; in cross-attention from the "
-    "diagonal, i Nk / Nq; of rows with weight",
-    "punctuation": "share on keys that are punctuation; of rows with weight",
-    "frequent": f"share on the {NUM_FREQUENT} most frequent words of the dictionary that are no "
-    "punctuation, most of them function words; of rows with weight",
-    "ends": "share on </s> and <sep>; of rows with weight",
-    "outside": "share on keys of other sentences than the query's own; of rows with weight",
-    "top_sum": "share of the largest ceil(p n / 100) weights of a row with weight",
-    "share_at_rank": "the smallest of these shares",
+    "rows": "real query rows; targets are read in one pass, weights are those before dropout; "
+    + SYMBOLS,
+    **definitions((*ANALYSED, "top_sum", "share_at_rank")),
 }
-STATISTICS = tuple(DEFINITIONS)[2:-2]
 Place = tuple[str, str, int]
-"""Slot, what is seen, and layer."""
+"""Slot, visible keys (``ALL_KEYS`` or ``OWN_SENTENCE``), and layer."""
 Numbers = tuple[np.ndarray, np.ndarray]
-"""The number of the sentence of each token, of source and target."""
+"""Sentence numbers of the tokens of source and target."""
 Table = tuple[Tensor, Tensor]
-"""Values of rows [B, H or 1, q], and which of them count."""
+"""Values of rows [B, H or 1, q], and a mask of the rows that count."""
 
 
 class WeightStatistics:
-    """Accumulates statistics of a model's attention weights over pairs of sentences or of groups.
+    """Sums of the statistics of a model's attention weights over pairs of sentences or of groups.
 
-    Only sums are kept. Attentions that have no matrix of weights are left out.
+    Attentions without a matrix of weights are left out.
 
     Args:
-        ensemble: a single model; its number format is used.
-        dictionaries: of source and target, which tell punctuation and frequent words.
+        ensemble: a single model, evaluated in its dtype.
+        dictionaries: dictionaries of source and target, for punctuation and frequent words.
 
     Attributes:
         without_weights: slots whose attention has no weights.
@@ -123,18 +104,19 @@ class WeightStatistics:
         numbers: Sequence[Numbers] | None = None,
         advance: Callable[[int], object] = lambda count: None,
     ) -> None:
-        """Take in sentences, or groups of them, with their translations.
+        """Add sentences, or groups of sentences, with their translations.
 
         Args:
             sources: token ids, ending in the end symbol.
             targets: token ids, ending in the end symbol.
-            numbers: of the sentences of their tokens; None: each is a sentence, and nothing is
-                outside of it.
-            advance: called with the number of those that have been taken in.
+            numbers: sentence numbers of the tokens of groups; None for single sentences.
+            advance: called with the number of sources added since the last call.
         """
+        # Split into batches whose matrices of weights fit into memory.
         heads = max((one.num_heads for one in self._able), default=1)
         batches = input_batches(sources, targets, self._ensemble, lambda n: COPIES * heads * n * n)
         for batch, *inputs in batches:
+            # Kinds and sentence numbers of the tokens of each slot's queries and keys.
             kinds = [own[tokens] for own, tokens in zip(self._kinds, inputs, strict=True)]
             sentences: Sequence[Tensor | None] = [None, None]
             if numbers is not None:
@@ -143,6 +125,7 @@ class WeightStatistics:
             source, target = zip(sentences, kinds, strict=True)
             slots = {"encoder": (source, source), "decoder": (target, target)}
             slots["cross"] = (target, source)
+            # Measure each mechanism during one pass of the model.
             with self._ensemble.evaluating(), ExitStack() as stack:
                 for one in self._able:
                     take = partial(self._take, one, *slots[one.slot])
@@ -157,17 +140,18 @@ class WeightStatistics:
         keys: tuple[Tensor | None, Tensor],
         record: AttentionRecord,
     ) -> None:
-        """Take in the weights of one mechanism.
+        """Add the weights of one mechanism.
 
         Args:
             attention: the mechanism.
-            queries: of the tokens that ask, their sentences [B, Nq] and kinds [B, Nq, 3].
-            keys: of those that are asked, likewise.
-            record: what it did.
+            queries: sentence numbers [B, Nq] and kinds [B, Nq, 3] of the query tokens.
+            keys: likewise of the key tokens.
+            record: the record of the mechanism.
         """
         weights, visibility, view = record.weights, record.visibility, record.visibility.rows
         assert weights is not None, f"{attention.name} has weights, but returned none"
         (asking, _), (asked, kinds) = queries, keys
+        # Attention inside sentences has rows of single sentences: take the tokens of these rows.
         if view is not None:
             kinds = view.paired(view.keys.take(kinds))
         if view is not None and asking is not None and asked is not None:
@@ -179,6 +163,7 @@ class WeightStatistics:
         counts = visibility.positive_counts[:, 0].expand(batch, num_queries)
         real = visibility.real_rows(batch)[:, 0] > 0
         expected = _expected_keys(visibility, counts, real, record.slot == "cross")
+        # Add the statistics of a block of queries at a time.
         size = max(1, MOST_WEIGHTS // max(1, batch * heads * num_keys))
         for start in range(0, num_queries, size):
             rows = slice(start, start + size)
@@ -197,10 +182,11 @@ class WeightStatistics:
     def records(self) -> list[dict[str, Any]]:
         """Return means as flat records: of each head, of layers over heads, of slots over layers.
 
-        ``head``, and ``layer``, are then ``mean``. What signed weights do not have, and means of
-        no rows, are absent. ``top_sum`` and ``share_at_rank`` are by percent.
+        Records of means have the ``head``, and ``layer``, ``mean``. A statistic without a value, as
+        for signed weights, is absent. ``top_sum`` and ``share_at_rank`` are by percent.
         """
         found: list[dict[str, Any]] = []
+        # Heads, then their means by layer, then the means of the layers by slot.
         places = sorted(self._sums, key=lambda place: (SLOTS.index(place[0]), *place[1:]))
         for (slot, sees), of_slot in itertools.groupby(places, lambda place: place[:2]):
             layers: list[dict[str, Any]] = []
@@ -219,11 +205,7 @@ class WeightStatistics:
 
 
 class _Sums:
-    """Sums over rows, by statistic and head.
-
-    Attributes:
-        rows: number of query rows.
-    """
+    """Sums over query rows, by statistic and head; ``rows`` is their number."""
 
     def __init__(self) -> None:
         self.rows = 0
@@ -231,16 +213,16 @@ class _Sums:
         self._counts: dict[str, np.ndarray] = {}
 
     def add(self, tables: dict[str, Table]) -> None:
-        """Add the rows of tables that count."""
+        """Add the counted rows of tables."""
         for name, (table, counted) in tables.items():
             counted = counted.expand_as(table)
-            # Not by multiplication with 0: padded rows may hold anything.
+            # Padded rows may hold NaN, which a product with 0 would keep.
             total = table.masked_fill(~counted, 0.0).sum((0, 2)).cpu().numpy()
             self._totals[name] = self._totals.get(name, 0.0) + total
             self._counts[name] = self._counts.get(name, 0) + counted.sum((0, 2)).cpu().numpy()
 
     def means(self) -> list[dict[str, Any]]:
-        """Return the means of each head; what is of all heads together stands with the first."""
+        """Return the means of each head; statistics of all heads together are with the first."""
         heads: list[dict[str, Any]] = [{} for _ in self._totals["sum"]]
         for name, totals in self._totals.items():
             for head, total, count in zip(heads, totals, self._counts[name], strict=False):
@@ -250,15 +232,16 @@ class _Sums:
 
 
 class _Rows:
-    """Rows of weights, and tables of what they are like.
+    """Rows of weights, and tables of their statistics.
 
     Args:
         weights: [B, H, q, Nk].
-        counts: [B, q], visible keys, at least 1.
+        counts: [B, q], numbers of visible keys, at least 1.
         real: [B, q] bool, False = padding.
     """
 
     def __init__(self, weights: Tensor, counts: Tensor, real: Tensor) -> None:
+        # Shares of the absolute weights; null rows have none.
         self._weights, self._counts = weights.double(), counts[:, None].double()
         sizes = self._weights.abs()
         total = sizes.sum(-1)
@@ -267,7 +250,7 @@ class _Rows:
         self._shares = sizes / total.clamp_min(NULL_SUM)[..., None]
 
     def sums(self) -> dict[str, Table]:
-        """Return what there is of any weights."""
+        """Return the statistics of all weights, signed or not."""
         total, nonzero = self._weights.sum(-1), (self._weights != 0).sum(-1).double()
         every = torch.ones_like(total)
         return {
@@ -281,7 +264,8 @@ class _Rows:
         }
 
     def entropies(self) -> dict[str, Table]:
-        """Return the entropies; of non-negative weights."""
+        """Return the entropies of non-negative weights."""
+        # Entropies of the heads, and of the mean of their weights.
         own = torch.where(self._full, _entropy(self._shares), 0.0)
         averaged = self._weights.mean(1, keepdim=True)
         total = averaged.sum(-1, keepdim=True)
@@ -297,12 +281,12 @@ class _Rows:
         }
 
     def places(self, distances: Tensor, others: Tensor | None, kinds: Tensor) -> dict[str, Table]:
-        """Return where the weight lies.
+        """Return mean distances, and shares on kinds of keys.
 
         Args:
             distances: [B or 1, q, Nk] from query to key.
             others: [B, q, Nk] bool, True = the key is in another sentence.
-            kinds: [B, Nk, 3].
+            kinds: [B, Nk, 3], kinds of the keys.
         """
         tables = {"distance": (self._shares * distances[:, None]).sum(-1)}
         tables |= zip(KINDS, (self._shares @ kinds[:, None]).unbind(-1), strict=True)
@@ -311,13 +295,13 @@ class _Rows:
         return {name: (table, self._full) for name, table in tables.items()}
 
     def ranks(self) -> dict[str, Table]:
-        """Return the top sums and the shares at their ranks."""
-        # On a CPU NumPy sorts ten times as fast as PyTorch.
+        """Return ``top_sum`` and ``share_at_rank`` for each percent."""
+        # On a CPU NumPy sorts faster than PyTorch.
         ranked = torch.from_numpy(np.sort(self._shares.cpu().numpy())).flip(-1)
         counts, counted = self._counts.cpu(), self._full.cpu()
         sums, tables = ranked.cumsum(-1), {}
         for percent in PERCENTS:
-            # Floats must not lift 3 % of 100 above 3.
+            # Round down a little first: 3 % of 100 must not become 4.
             rank = (percent * counts / 100 - 1e-9).ceil().long()
             place = rank[..., None].expand(*ranked.shape[:3], 1) - 1
             for name, values in (("top_sum", sums), ("share_at_rank", ranked)):
@@ -326,7 +310,7 @@ class _Rows:
 
 
 def kinds_of(dictionary: Dictionary) -> Tensor:
-    """Return for each symbol whether it is of each of the ``KINDS``, float64 [V, 3]."""
+    """Return 1 where a symbol is of one of the ``KINDS``, else 0, float64 [V, 3]."""
     kinds = torch.zeros(len(dictionary), len(KINDS), dtype=torch.float64)
     left = NUM_FREQUENT
     for index in range(len(dictionary)):
@@ -342,7 +326,7 @@ def kinds_of(dictionary: Dictionary) -> Tensor:
 
 
 def is_punctuation(symbol: str) -> bool:
-    """Say whether a symbol is punctuation only; marks of subwords, and escapes of Moses, are not.
+    """Return True for a symbol of punctuation alone, apart from subword marks and Moses' escapes.
 
     Example:
         >>> [is_punctuation(symbol) for symbol in (",", "&quot;", "\u2581...", "a.", "</s>")]
@@ -355,7 +339,7 @@ def is_punctuation(symbol: str) -> bool:
 
 
 def _expected_keys(visibility: Visibility, counts: Tensor, real: Tensor, cross: bool) -> Tensor:
-    """Return [B, Nq]: the position of each query among the keys, in cross-attention by length."""
+    """Return the position of each query among the keys, scaled in cross-attention, [B, Nq]."""
     places = visibility.query_positions().double()
     return places * counts / real.sum(1, keepdim=True).clamp_min(1) if cross else places
 
@@ -365,7 +349,8 @@ def _entropy(shares: Tensor) -> Tensor:
 
 
 def _gathered(means: dict[str, Any]) -> dict[str, Any]:
-    """Return means in the order of their definitions, those of ranks by percent, with H's kin."""
+    """Return means in the order of ``ANALYSED``, ranks by percent, and values derived from H."""
+    # Ranks become dictionaries by percent; exp(H) and bits follow from the mean H.
     ranks: dict[str, dict[float, float]] = {"top_sum": {}, "share_at_rank": {}}
     for name, values in ranks.items():
         for percent in PERCENTS:
@@ -374,14 +359,15 @@ def _gathered(means: dict[str, Any]) -> dict[str, Any]:
     if "entropy" in means:
         means["exp_entropy"] = math.exp(means["entropy"])
         means["entropy_bits"] = means["entropy"] / math.log(2)
-    return {name: means[name] for name in STATISTICS if name in means} | ranks
+    return {name: means[name] for name in ANALYSED if name in means} | ranks
 
 
 def _mean_of(parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Return the means over heads or layers, of those that have a statistic."""
+    """Return the means of each statistic over the heads or layers that have it."""
+    # Collect the values of each statistic, then average them.
     values: dict[str, list[float]] = {}
     for part in parts:
-        for name in STATISTICS:
+        for name in ANALYSED:
             if name in part:
                 values.setdefault(name, []).append(part[name])
         for name in ("top_sum", "share_at_rank"):

@@ -1,1 +1,1 @@
-"""Models of other toolkits, read and written."""
+"""Read and write models of other toolkits."""

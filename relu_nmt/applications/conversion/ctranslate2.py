@@ -1,4 +1,4 @@
-"""Transformers with softmax attention as CTranslate2 reads them."""
+"""Write transformers with softmax attention in the format of CTranslate2."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,24 +23,21 @@ except ImportError as missing:
     ) from missing
 
 POSITIONS = 4096
-"""Rows of a table of waves, which has no end here: the longest sentence and translation there."""
+"""Rows of a table of sinusoidal positions: the longest sentence and translation in CTranslate2."""
 EMBEDDED = ("sinusoidal", "sinusoidal-fairseq", "learned")
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu-tanh": "GELUTanh", "silu": "SWISH"}
-"""CTranslate2's, by ``--feed-forward``."""
+"""Names in CTranslate2, by ``--feed-forward``."""
 
 
 def save_ctranslate2(loaded: LoadedModel, folder: Path) -> None:
-    """Write a model in the format of CTranslate2: ``model.bin``, ``config.json``, vocabularies.
-
-    Args:
-        loaded: the model; ``task`` gives its dictionaries.
-        folder: where to; it must be there.
+    """Write ``model.bin``, ``config.json`` and the vocabularies to an existing folder.
 
     Raises:
-        CheckpointError: CTranslate2 has no such model.
+        CheckpointError: CTranslate2 does not support the model.
     """
     model, task, config = loaded.model, loaded.task, loaded.model.config
     _check(model)
+    # Describe the shape of the model.
     encoder = transformer_spec.TransformerEncoderSpec(
         len(model.encoder.layers), **_shape(model, "encoder")
     )
@@ -51,10 +48,12 @@ def save_ctranslate2(loaded: LoadedModel, folder: Path) -> None:
         **_shape(model, "decoder"),
     )
     spec = transformer_spec.TransformerSpec(encoder, decoder)
+    # Copy the weights.
     with torch.no_grad():
         _fill_stack(encoder, model.encoder, encoder.embeddings[0])
         _fill_stack(decoder, model.decoder, decoder.embeddings)
         _fill(decoder.projection, model.output_projection)
+    # Add the vocabularies, and write the files.
     spec.register_source_vocabulary(_symbols(task.source_dictionary))
     spec.register_target_vocabulary(_symbols(task.target_dictionary))
     spec.config.decoder_start_token = model.config.decoder_start_symbol
@@ -65,12 +64,9 @@ def save_ctranslate2(loaded: LoadedModel, folder: Path) -> None:
 
 
 def _check(model: EncoderDecoder) -> None:
-    """See that CTranslate2 has such a model.
-
-    Raises:
-        CheckpointError: it has not; the message tells what it lacks.
-    """
+    """Check that CTranslate2 supports the model."""
     config = model.config
+    # Compare each part of the model with the parts of CTranslate2.
     for slot in ("encoder", "decoder", "cross"):
         spec = AttentionSpec.parse(config.attention_of(slot))
         if spec.name != "softmax" or spec.options:
@@ -86,8 +82,8 @@ def _check(model: EncoderDecoder) -> None:
         raise _lacking(f"--document-attention {config.document_attention}")
 
 
-def _lacking(what: str) -> CheckpointError:
-    return CheckpointError(f"CTranslate2 has no {what}; --to onnx takes more models")
+def _lacking(part: str) -> CheckpointError:
+    return CheckpointError(f"CTranslate2 has no {part}; --to onnx takes more models")
 
 
 def _shape(model: EncoderDecoder, side: str) -> dict[str, Any]:
@@ -101,23 +97,25 @@ def _shape(model: EncoderDecoder, side: str) -> dict[str, Any]:
 
 
 def _symbols(dictionary: Dictionary) -> list[str]:
-    """Return the symbols under CTranslate2's name of padding."""
+    """Return the symbols, with CTranslate2's name of the padding symbol."""
     symbols = [dictionary[index] for index in range(len(dictionary))]
     symbols[dictionary.pad_index] = "<blank>"
     return symbols
 
 
 def _fill_stack(spec: Any, stack: TransformerStack, embeddings: Any) -> None:
+    # Copy the embeddings and the norms of the whole stack.
     embedding = stack.embedding
     embeddings.weight = embedding.tokens.weight.numpy()
     spec.scale_embeddings = embedding.scale
     table = embedding.positions.embed(embedding.positions.max_positions or POSITIONS)
-    assert table is not None, "positions that are embedded"
+    assert table is not None, "every scheme in EMBEDDED has a table"
     spec.position_encodings.encodings = table.contiguous().numpy()
     if isinstance(embedding.norm, nn.LayerNorm):
         _fill(spec.layernorm_embedding, embedding.norm)
     if isinstance(stack.final_norm, nn.LayerNorm):
         _fill(spec.layer_norm, stack.final_norm)
+    # Copy the layers.
     for own, layer in zip(spec.layer, stack.layers, strict=True):
         _fill_attention(own.self_attention, layer.self_attention)
         _fill(own.self_attention.layer_norm, layer.self_attention_residual.norm)
@@ -138,7 +136,7 @@ def _fill_attention(spec: Any, attention: SelfAttention | CrossAttention) -> Non
 
 
 def _fill(spec: Any, module: Any) -> None:
-    """Copy a linear map or a LayerNorm."""
+    """Copy the weights of a linear map or a LayerNorm."""
     if isinstance(spec, common_spec.LayerNormSpec):
         spec.gamma, spec.beta = module.weight.numpy(), module.bias.numpy()
         return

@@ -1,9 +1,9 @@
-"""Transformers that fairseq trained, under our names.
+"""Read transformers trained by fairseq: settings and weights under relu_nmt's names.
 
-A checkpoint of fairseq is a pickle. It is read by PyTorch's unpickler for weights alone, which
-makes tensors, plain containers and, here, ``argparse.Namespace``; whatever else of fairseq,
-OmegaConf or NumPy lies in it (meters, scores) is replaced by an empty object, and anything foreign
-refused. So nothing that a file names is imported or called.
+A checkpoint of fairseq is a pickle. PyTorch's unpickler for weights reads it, and creates only
+tensors, plain containers and ``argparse.Namespace``. An empty object replaces every other object of
+fairseq, OmegaConf or NumPy (meters, scores). Foreign objects are an error. So reading a file never
+imports or calls a function that the file names.
 """
 
 import argparse
@@ -23,9 +23,9 @@ from relu_nmt.translation.config import TransformerConfig
 
 IGNORED_MODULES = ("fairseq", "numpy", "omegaconf")
 OLD_METERS = tuple(f"fairseq.meters.{kind}Meter" for kind in ("Average", "Time", "Stopwatch"))
-"""In files of PyTorch before 1.6, whose contents cannot be listed without reading them."""
+"""Classes in files of PyTorch before 1.6, whose contents cannot be listed before reading."""
 FIRST = 2
-"""fairseq's positions begin behind the padding index, 1."""
+"""First row of fairseq's position table: positions begin behind the padding index, 1."""
 SAME_SETTINGS = (
     *(
         f"{side}_{name}"
@@ -46,12 +46,12 @@ FEED_FORWARDS = {
     "gelu_accurate": "gelu-tanh",
     "swish": "silu",
 }
-"""Ours, by fairseq's ``--activation-fn``."""
+"""Feed-forward networks by fairseq's ``--activation-fn``."""
 REFUSED_SETTINGS = (
     *("adaptive_softmax_cutoff", "adaptive_input", "cross_self_attention", "no_cross_attention"),
     *("encoder_layers_to_keep", "decoder_layers_to_keep", "no_decoder_final_norm", "base_layers"),
 )
-"""Those that make another model if they are set."""
+"""Settings that change the model in a way that relu_nmt does not support."""
 PARTS = {
     "self_attn_layer_norm": "self_attention_residual.norm",
     "encoder_attn_layer_norm": "cross_attention_residual.norm",
@@ -71,7 +71,7 @@ _UNUSED = re.compile(r".*\.(version|embed_positions\.(_float_tensor|weights))")
 
 
 class _Ignored:
-    """Stands for an object that is not looked at."""
+    """An empty object in place of an unused one."""
 
     def __init__(self, *parts: object) -> None:
         pass
@@ -81,38 +81,37 @@ class _Ignored:
 
 
 def read_fairseq(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return the settings of model and task by name, and the weights, of a checkpoint.
-
-    Args:
-        path: a file that fairseq wrote, of any version.
+    """Return settings by name, and weights by name, from a checkpoint of any fairseq version.
 
     Raises:
-        CheckpointError: it is missing or damaged, no checkpoint of fairseq, or names what no
-            checkpoint of fairseq needs.
+        CheckpointError: the file is missing or damaged, is no checkpoint of fairseq, or has
+            foreign objects.
     """
     allowed: list[Any] = [argparse.Namespace, *((_Ignored, name) for name in OLD_METERS)]
+    # Open the file first, for an error of its own.
     try:
         with open(path, "rb"):
             pass
     except OSError as error:
         raise CheckpointError(f"{path}: cannot read it: {error.strerror}") from error
     try:
+        # Allow the objects of known packages, as empty ones.
         if zipfile.is_zipfile(path):
             for name in torch.serialization.get_unsafe_globals_in_checkpoint(path):
                 if name.partition(".")[0] in IGNORED_MODULES:
                     allowed.append((_Ignored, name))
         with torch.serialization.safe_globals(allowed), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # PyTorch's, of pickles of other protocols
+            warnings.simplefilter("ignore")  # PyTorch warns of other pickle protocols
             found = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # of damaged files the unpickler raises whatever comes
-        text = str(error)
-        refused = re.search(r"GLOBAL ([\w.]+)", text)
+    except Exception as error:  # the unpickler raises any exception for damaged files
+        refused = re.search(r"GLOBAL ([\w.]+)", str(error))
         reason = (
             f"it names {refused[1]}, which no model needs" if refused else "damaged or no pickle"
         )
         raise CheckpointError(
             f"{path}: not read ({reason}); expected a checkpoint of fairseq"
-        ) from (error)
+        ) from error
+    # Check that the content is a dictionary of tensors.
     tensors = found.get("model") if isinstance(found, dict) else None
     if not isinstance(tensors, dict) or not all(
         isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in tensors.items()
@@ -122,7 +121,7 @@ def read_fairseq(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str
 
 
 def _settings(found: Mapping[str, Any], path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the settings: ``args`` until fairseq 0.9, later ``cfg`` with parts."""
+    """Return the settings, stored as ``args`` until fairseq 0.9, later as ``cfg`` with parts."""
     parts = [found.get("args")]
     if isinstance(config := found.get("cfg"), dict):
         parts += [config.get("task"), config.get("model")]
@@ -138,15 +137,12 @@ def _settings(found: Mapping[str, Any], path: str | os.PathLike[str]) -> dict[st
 def transformer_config(
     theirs: Mapping[str, Any], path: str | os.PathLike[str]
 ) -> TransformerConfig:
-    """Return our settings of a transformer.
-
-    Args:
-        theirs: fairseq's.
-        path: where they are from, for messages.
+    """Return relu_nmt's settings from fairseq's; messages name the path of the checkpoint.
 
     Raises:
-        CheckpointError: there is no such model here.
+        CheckpointError: relu_nmt has no such model.
     """
+    # Refuse settings that relu_nmt does not support.
     for name in REFUSED_SETTINGS:
         if theirs.get(name):
             flag = f"--{name.replace('_', '-')}"
@@ -155,15 +151,17 @@ def transformer_config(
     if function not in FEED_FORWARDS:
         known = ", ".join(FEED_FORWARDS)
         raise CheckpointError(f"{path}: trained with --activation-fn {function}; known are {known}")
+    # Copy the settings of the same name, and translate the others.
     ours = {name: theirs[name] for name in SAME_SETTINGS if theirs.get(name) is not None}
     ours["feed_forward"] = FEED_FORWARDS[function]
-    for side, which in (("encoder", "source"), ("decoder", "target")):
+    # Choose the positions of both sides; a table of learned ones limits the length.
+    for side, text in (("encoder", "source"), ("decoder", "target")):
         learned = theirs.get(f"{side}_learned_pos")
         ours[f"{side}_positions"] = "learned" if learned else "sinusoidal-fairseq"
         if theirs.get("no_token_positional_embeddings"):
             ours[f"{side}_positions"] = "none"
         elif learned:
-            ours[f"max_{which}_positions"] = theirs.get(f"max_{which}_positions")
+            ours[f"max_{text}_positions"] = theirs.get(f"max_{text}_positions")
     if "relu_dropout" in theirs and "activation_dropout" not in theirs:
         ours["activation_dropout"] = theirs["relu_dropout"]
     try:
@@ -175,15 +173,12 @@ def transformer_config(
 def transformer_tensors(
     theirs: Mapping[str, Tensor], config: TransformerConfig
 ) -> dict[str, Tensor]:
-    """Return the weights under our names, in float32; a name that is not known stays.
-
-    Args:
-        theirs: fairseq's, of any version.
-        config: our settings of the model.
-    """
+    """Return fairseq's weights under relu_nmt's names, in float32; unknown names stay."""
+    # Bring the weights of all versions into the form of the last one.
     tensors = {n: t.float() for n, t in theirs.items() if not _UNUSED.fullmatch(n)}
     tensors = {_NUMBERED_NORM.sub(_named_norm, name): t for name, t in tensors.items()}
     tensors = joined_projections(_separate_projections(tensors))
+    # Rename embeddings, norms and layers; drop the rows of positions before the first.
     ours = {}
     for name, tensor in tensors.items():
         if name.endswith(".embed_positions.weight"):
@@ -192,6 +187,7 @@ def transformer_tensors(
         name = re.sub(r"^(\w+)\.layernorm_embedding\.", r"\1.embedding.norm.", name)
         name = re.sub(r"^(\w+)\.layer_norm\.", r"\1.final_norm.", name)
         ours[our_name(name)] = tensor
+    # Find the output projection; it may be the table of the embeddings.
     output = ours.pop("decoder.embed_out", None)  # until fairseq 0.8
     output = ours.pop("decoder.output_projection.weight", output)
     if config.share_all_embeddings or config.share_decoder_input_output_embed:
@@ -202,18 +198,18 @@ def transformer_tensors(
 
 
 def our_name(name: str) -> str:
-    """Return our name of a weight of a layer, as ``encoder.layers.0.fc1.bias``; others stay."""
+    """Return the name of a layer's weight such as ``encoder.layers.0.fc1.bias``; others stay."""
     return _LAYER.sub(lambda m: f"{m[1]}.{PARTS.get(m[2], m[2])}.{m[3]}", name)
 
 
 def _named_norm(match: re.Match[str]) -> str:
-    """Return the name of a norm that had a number, until fairseq 0.6."""
+    """Return the name of a norm, which was a number until fairseq 0.6."""
     layer, number = match.groups()
     return f"{layer}.{_NORMS[layer.partition('.')[0]][int(number)]}."
 
 
 def _separate_projections(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors with queries, keys and values apart, which were one until fairseq 0.8."""
+    """Return the tensors with queries, keys and values split, as one was stored until 0.8."""
     found = {}
     for name, tensor in tensors.items():
         start, packed, kind = name.rpartition("in_proj_")
@@ -226,15 +222,12 @@ def _separate_projections(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def joined_projections(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors with queries, keys and values joined as they are here.
-
-    Args:
-        tensors: with ``self_attn.q_proj.weight``, ``encoder_attn.k_proj.bias`` and so on.
-    """
+    """Join the projections ``self_attn.q_proj.weight`` and so on of queries, keys and values."""
     found = dict(tensors)
     for name in tensors:
         if "_attn.q_proj." not in name:
             continue
+        # Join all three for self-attention, keys and values for cross-attention.
         parts = [name.replace(".q_proj.", f".{part}_proj.") for part in "qkv"]
         if not all(part in found for part in parts):
             continue

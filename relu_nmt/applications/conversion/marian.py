@@ -1,8 +1,8 @@
-"""Marian's transformers as Hugging Face's transformers keep them (OPUS-MT), under our names.
+"""Read Marian's transformers in the format of Hugging Face (OPUS-MT), under relu_nmt's names.
 
-They are post-norm transformers with one table for all embeddings, a bias for each output symbol and
-the padding symbol where the decoder begins, which is ``<s>`` here. Their waves of positions have
-other lengths than fairseq's and end with the table, so that they are taken for learned positions.
+They are post-norm transformers with one table for all embeddings, and a bias for each output
+symbol. The decoder starts from the padding symbol, which becomes ``<s>``. The sinusoidal positions
+have other wavelengths than fairseq's and a longest position, so they become learned positions.
 
 Reference: transformers 4.57, ``MarianMTModel`` and ``MarianTokenizer``.
 """
@@ -36,26 +36,24 @@ FEED_FORWARDS = {
     "swish": "silu",
     "silu": "silu",
 }
-"""Ours, by the name of the activation function there."""
+"""Feed-forward networks by the name of Marian's activation function."""
 NEVER = -100.0
-"""Log-probability, all but a constant, of our padding symbol, which is none of theirs."""
+"""Bias of the padding symbol, which Marian's vocabulary lacks, so that it is never predicted."""
 MOST_POSITIONS = 2**16
-"""More would be damage; models have 512 or 1024."""
+"""Most positions of an undamaged model; models have 512 or 1024."""
 LANGUAGE_CODE = re.compile(r">>(.+)<<")
 
 
 @dataclass(frozen=True)
 class MarianModel:
-    """A model as it lies in a folder.
+    """The files of a model's folder.
 
     Args:
-        folder: the folder.
-        settings: ``config.json``.
-        symbols: ``vocab.json``, in the order of the ids.
-        languages: of source and target.
-        tensors: the weights.
-        target_code: the symbol that each source begins with, to be translated into that language;
-            None for a model of one.
+        settings: content of ``config.json``.
+        symbols: symbols of ``vocab.json``, in the order of their ids.
+        languages: languages of source and target.
+        target_code: first symbol of each source, which selects the target language; None for a
+            model with one target language.
     """
 
     folder: Path
@@ -67,16 +65,14 @@ class MarianModel:
 
     @classmethod
     def read(cls, folder: str | os.PathLike[str], target_lang: str | None = None) -> "MarianModel":
-        """Read a folder that ``save_pretrained`` wrote, or one of the Hugging Face hub.
+        """Read a folder of ``save_pretrained`` or of the Hugging Face hub.
 
-        Args:
-            folder: the folder.
-            target_lang: the language to translate into, of a model of several: ``fra`` if its
-                vocabulary has ``>>fra<<``. None for a model of one.
+        A model with several target languages needs ``target_lang``: ``fra`` if the vocabulary has
+        ``>>fra<<``.
 
         Raises:
-            CheckpointError: a file is missing or damaged, or this is another model.
-            ConfigError: the model has no such language, or several and none is given.
+            CheckpointError: a file is missing or damaged, or the model is none of Marian.
+            ConfigError: the model lacks the language, or has several and none is given.
         """
         folder = Path(folder)
         settings = _read_json(folder / "config.json")
@@ -85,6 +81,7 @@ class MarianModel:
                 f"{folder / 'config.json'}: its model_type is {settings.get('model_type')!r}; "
                 "expected 'marian'"
             )
+        # Read the symbols; their ids must be complete.
         path = folder / "vocab.json"
         ids = _read_json(path)
         if any(type(i) is not int for i in ids.values()) or (
@@ -94,6 +91,7 @@ class MarianModel:
         ordered = sorted(ids, key=lambda symbol: ids[symbol])
         if missing := {PAD, EOS, UNK} - set(ordered):
             raise CheckpointError(f"{path}: lacks {', '.join(sorted(missing))}")
+        # Read the languages and the weights.
         code = _language_code(path, ordered, target_lang)
         path = folder / "tokenizer_config.json"
         names = _read_json(path) if path.exists() else {}
@@ -102,27 +100,27 @@ class MarianModel:
         return cls(folder, settings, ordered, (source, target_lang or target), tensors, code)
 
     def dictionary(self) -> Dictionary:
-        """Return its symbols under ids of ours."""
-        return Dictionary([self._unlike_ours(i) for i in self._order()[len(SPECIAL_SYMBOLS) :]])
+        """Return the symbols in the order of relu_nmt's ids.
+
+        A symbol with the name of a special one gets a prefix, and means nothing.
+        """
+        symbols = [self.symbols[i] for i in self._order()[len(SPECIAL_SYMBOLS) :]]
+        return Dictionary([f"{FILLER}{s}" if s in SPECIAL_SYMBOLS else s for s in symbols])
 
     def _order(self) -> list[int]:
-        """Return the id there of each id here; the second one, of padding, has none: -1."""
+        """Return Marian's id of each id of relu_nmt; -1 for the padding symbol, the second."""
         special = {name: self.symbols.index(name) for name in (PAD, EOS, UNK)}
         others = [i for i in range(len(self.symbols)) if i not in special.values()]
         return [special[PAD], -1, special[EOS], special[UNK], *others]
 
-    def _unlike_ours(self, number: int) -> str:
-        """Return a symbol that is none of our special ones; it stands for nothing then."""
-        symbol = self.symbols[number]
-        return f"{FILLER}{symbol}" if symbol in SPECIAL_SYMBOLS else symbol
-
     def config(self) -> TransformerConfig:
-        """Return our settings of the model.
+        """Return relu_nmt's settings of the model.
 
         Raises:
-            CheckpointError: there is no such model here.
+            CheckpointError: relu_nmt has no such model.
         """
         path, theirs = self.folder / "config.json", self.settings
+        # Refuse models of another structure.
         for name, wanted in (
             ("tie_word_embeddings", True),
             ("share_encoder_decoder_embeddings", True),
@@ -136,8 +134,9 @@ class MarianModel:
         if function not in FEED_FORWARDS:
             known = ", ".join(FEED_FORWARDS)
             raise CheckpointError(f"{path}: activation_function {function!r}; known are {known}")
+        # Translate the names of the settings.
         ours = {name: theirs[name] for name in (*DROPOUTS, *LAYERDROPS) if name in theirs}
-        for side, which in (("encoder", "source"), ("decoder", "target")):
+        for side, text in (("encoder", "source"), ("decoder", "target")):
             shape = {
                 "embed_dim": "d_model",
                 "ffn_embed_dim": f"{side}_ffn_dim",
@@ -148,7 +147,9 @@ class MarianModel:
                 if name not in theirs:
                     raise CheckpointError(f"{path}: lacks {name}")
                 ours[f"{side}_{own}"] = theirs[name]
-            ours[f"max_{which}_positions"] = theirs.get("max_position_embeddings")
+            # The table of positions limits the length.
+            ours[f"max_{text}_positions"] = theirs.get("max_position_embeddings")
+        # Add the settings that all Marian models share.
         ours |= {
             "feed_forward": FEED_FORWARDS[function],
             "positions": "learned",
@@ -166,13 +167,14 @@ class MarianModel:
         return found
 
     def our_tensors(self) -> dict[str, Tensor]:
-        """Return the weights under our names, in float32; a name that is not known stays.
+        """Return the weights under relu_nmt's names, in float32; unknown names stay.
 
         Raises:
-            CheckpointError: weights are missing, damaged, or not as many as symbols.
+            CheckpointError: weights are missing, damaged, or do not fit the number of symbols.
         """
         theirs = {name.removeprefix("model."): t.float() for name, t in self.tensors.items()}
         bias, table = theirs.pop("final_logits_bias", None), theirs.pop("shared.weight", None)
+        # Check the table [V, D] of embeddings and the bias [1, V] of the output.
         number = len(self.symbols)
         fits = bias is not None and bias.shape == (1, number)
         if not fits or table is None or table.dim() != 2 or len(table) != number:
@@ -181,12 +183,14 @@ class MarianModel:
                 "has; the files are damaged or of different models"
             )
         assert bias is not None, "it fits"
+        # Rename the weights of the layers.
         try:
             named = joined_projections(theirs)
-        except (RuntimeError, IndexError) as error:  # of tensors of a wrong shape
+        except (RuntimeError, IndexError) as error:  # from tensors of a wrong shape
             raise CheckpointError(f"{self.folder}: damaged weights ({error})") from error
         known = ("embed_tokens.weight", "embed_positions.weight", "lm_head.weight")
         ours = {our_name(name): t for name, t in named.items() if not name.endswith(known)}
+        # Put table and bias in the order of relu_nmt's ids, with zeros for the padding symbol.
         order = torch.tensor(self._order())
         table = table[order].masked_fill((order < 0)[:, None], 0.0)
         waves = _waves(self.config().max_positions_of("encoder"), table.size(1))
@@ -199,16 +203,17 @@ class MarianModel:
 
 
 def _language_code(path: Path, symbols: list[str], target_lang: str | None) -> str | None:
-    """Return the symbol that asks for a target language; None in a model of one.
+    """Return the symbol that selects the target language; None for a model with one.
 
     Reference: transformers 4.57, ``MarianTokenizer.remove_language_code``.
     """
+    # Symbols such as >>fra<< name the languages.
     found = [match[1] for match in map(LANGUAGE_CODE.fullmatch, symbols) if match is not None]
     if not found:
         if target_lang is not None:
             raise ConfigError(
-                f"--target-lang {target_lang}: {path} names no languages, so that the model has "
-                "one; leave the flag out"
+                f"--target-lang {target_lang}: {path} names no languages, so the model has a "
+                "single one; leave the flag out"
             )
         return None
     if target_lang not in found:
@@ -232,7 +237,8 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _read_weights(folder: Path) -> dict[str, Tensor]:
-    """Return the weights; of a pickle, by PyTorch's reader of weights, which calls nothing."""
+    """Return the weights; PyTorch's safe reader of weights reads a pickle."""
+    # Prefer safetensors to a pickle.
     paths = [folder / name for name in WEIGHTS if (folder / name).exists()]
     if not paths:
         raise CheckpointError(f"{folder}: neither {' nor '.join(WEIGHTS)} in it")
@@ -240,7 +246,7 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
         if paths[0].name == WEIGHTS[0]:
             return load(paths[0].read_bytes())
         found = torch.load(paths[0], map_location="cpu", weights_only=True)
-    except Exception as error:  # of damaged files the readers raise whatever comes
+    except Exception as error:  # the readers raise any exception for damaged files
         raise CheckpointError(f"{paths[0]}: damaged, or more than weights in it") from error
     if not isinstance(found, dict) or not all(isinstance(t, Tensor) for t in found.values()):
         raise CheckpointError(f"{paths[0]}: no weights in it")
@@ -248,7 +254,7 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
 
 
 def _waves(num_positions: int, embed_dim: int) -> Tensor:
-    """Return Marian's waves [N, D]: sines, then cosines, of 10000^(-2i/D) radians a position.
+    """Return Marian's positions [N, D]: sines, then cosines, of 10000^(-2i/D) radians each.
 
     Reference: Vaswani et al. 2017, section 3.5; the rates of fairseq's end at 1/10000.
     """

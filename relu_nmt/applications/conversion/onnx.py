@@ -1,15 +1,14 @@
-"""Any model as graphs of ONNX, which many runtimes compute.
+"""Write models as ONNX graphs for many runtimes.
 
-An encoder-decoder is two graphs: ``encoder.onnx`` is run once a sentence, ``decoder.onnx`` once a
-token, over all tokens so far, since keys and values of earlier ones are not kept from step to step.
-An image classifier is one.
+An encoder-decoder is two graphs: ``encoder.onnx`` runs once per sentence, and ``decoder.onnx`` once
+per token over all tokens so far, without a cache. An image classifier is one graph.
 """
 
 import dataclasses
 import json
 import logging
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,85 +25,85 @@ from relu_nmt.translation.loading import LoadedModel
 from relu_nmt.vision.loading import ImageClassifier
 
 try:
-    import onnxscript  # noqa: F401  # with which PyTorch writes the graphs
+    import onnxscript  # noqa: F401  # PyTorch writes the graphs with it
 except ImportError as missing:
     raise MissingExtraError('ONNX is not installed: pip install "relu-nmt[onnx]"') from missing
 
 LONGEST = 4096
-"""Tokens of the longest source and target where positions are waves, whose table is stored."""
+"""Longest source and target in tokens for sinusoidal positions, as the graph stores their table."""
 
 
-class _Half(nn.Module):
-    def __init__(self, model: EncoderDecoder) -> None:
+class _Graph(nn.Module):
+    """A module for the exporter, whose forward pass is a function of the model and its inputs."""
+
+    def __init__(self, model: nn.Module, compute: Callable[..., Tensor]) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.compute = model, compute
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return self.compute(self.model, *inputs)
 
 
-class _Encoder(_Half):
-    def forward(self, src_tokens: Tensor) -> Tensor:
-        """Return the states [B, S, D] of src_tokens [B, S] int64, right-padded."""
-        return self.model.encode(src_tokens).states
+def _encode(model: EncoderDecoder, src_tokens: Tensor) -> Tensor:
+    """Return the states [B, S, D] of src_tokens [B, S] int64, right-padded."""
+    return model.encode(src_tokens).states
 
 
-class _Decoder(_Half):
-    def forward(self, prev_output_tokens: Tensor, states: Tensor, src_tokens: Tensor) -> Tensor:
-        """Return the logits [B, T, V] behind each of prev_output_tokens [B, T] int64."""
-        encoder_out = EncoderOutput(states, src_tokens != self.model.encoder.pad_index)
-        return self.model.logits(self.model.decoder(prev_output_tokens, encoder_out))
+def _decode(
+    model: EncoderDecoder, prev_output_tokens: Tensor, states: Tensor, src_tokens: Tensor
+) -> Tensor:
+    """Return the logits [B, T, V] behind each of prev_output_tokens [B, T] int64."""
+    encoder_out = EncoderOutput(states, src_tokens != model.encoder.pad_index)
+    return model.logits(model.decoder(prev_output_tokens, encoder_out))
 
 
-class _Images(nn.Module):
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Return the logits [B, C] of images [B, 3, size, size], normalised."""
-        return self.model(images).logits
+def _classify(model: nn.Module, images: Tensor) -> Tensor:
+    """Return the logits [B, C] of normalised images [B, 3, Y, X]."""
+    return model(images).logits
 
 
 def save_onnx(loaded: LoadedModel, folder: Path) -> None:
-    """Write a translation model: two graphs, and ``config.json`` with symbols and limits.
-
-    Args:
-        loaded: the model; ``task`` gives its dictionaries.
-        folder: where to; it must be there.
+    """Write two graphs, and ``config.json`` with symbols and limits, to an existing folder.
 
     Raises:
-        CheckpointError: the model has parts that PyTorch cannot put into a graph.
+        CheckpointError: PyTorch cannot express a part of the model in a graph.
     """
+    # Refuse models that no graph, or no test, covers.
     model, task = loaded.model, loaded.task
     if model.config.document_attention != "full":
         raise CheckpointError(
-            f"--document-attention {model.config.document_attention}: what a token sees depends on "
-            "where sentences end, which no graph of fixed steps tells; ONNX is for full attention"
+            f"--document-attention {model.config.document_attention}: the visible keys depend on "
+            "the ends of sentences, which a graph does not see; ONNX needs full attention"
         )
     for slot in ("encoder", "decoder", "cross"):
         name = AttentionSpec.parse(model.config.attention_of(slot)).name
         if not attentions.is_built_in(name):
             raise CheckpointError(
-                f"attention {name} ({slot}): one of your own, whose graph no test compares with "
-                "it; ONNX is for those of relu_nmt"
+                f"attention {name} ({slot}): one of your own, whose graph no test checks; ONNX "
+                "needs an attention of relu_nmt"
             )
+    # Take examples of three sequences, whose batch and lengths are the free axes of the graphs.
     longest = {
         "source": _prepare(model, "encoder", model.most_source_tokens),
         "target": _prepare(model, "decoder", model.most_target_tokens),
     }
+    # Name the free axes.
     batch = torch.export.Dim("batch", max=1 << 16)
     source, target = (torch.export.Dim(k, min=1, max=n) for k, n in longest.items())
     src_tokens = torch.tensor([[4, 3, 3, 3, 2], [3, 3, 2, 1, 1], [3, 3, 3, 2, 1]])
     prev_output_tokens = torch.tensor([[2, 3, 3, 3], [2, 3, 3, 1], [2, 3, 1, 1]])
     states = torch.randn(3, 5, model.config.encoder_embed_dim)
+    # Export both graphs.
     sources = {0: batch, 1: source}
     _export(
-        _Encoder(model),
+        _Graph(model, _encode),
         {"src_tokens": src_tokens},
         [sources],
         "encoder_states",
         folder / "encoder.onnx",
     )
     _export(
-        _Decoder(model),
+        _Graph(model, _decode),
         {
             "prev_output_tokens": prev_output_tokens,
             "encoder_states": states,
@@ -114,6 +113,7 @@ def save_onnx(loaded: LoadedModel, folder: Path) -> None:
         "logits",
         folder / "decoder.onnx",
     )
+    # Write everything else that a runtime needs.
     content = {
         "source_lang": task.source_lang,
         "target_lang": task.target_lang,
@@ -126,22 +126,24 @@ def save_onnx(loaded: LoadedModel, folder: Path) -> None:
 
 
 def save_image_onnx(classifier: ImageClassifier, folder: Path) -> None:
-    """Write an image classifier: ``model.onnx``, and ``config.json`` (classes, height, width).
-
-    Args:
-        classifier: the model.
-        folder: where to; it must be there.
+    """Write ``model.onnx``, and ``config.json`` with classes and sizes, to an existing folder.
 
     Raises:
-        CheckpointError: the model has parts that PyTorch cannot put into a graph.
+        CheckpointError: PyTorch cannot express a part of the model in a graph.
     """
+    # Export with a free batch size and a fixed image size.
     _to_reference(classifier.model)
     height, width = classifier.transform.sides
     images = torch.randn(2, 3, height, width)
     batch = torch.export.Dim("batch", max=1 << 16)
     _export(
-        _Images(classifier.model), {"images": images}, [{0: batch}], "logits", folder / "model.onnx"
+        _Graph(classifier.model, _classify),
+        {"images": images},
+        [{0: batch}],
+        "logits",
+        folder / "model.onnx",
     )
+    # Write the preprocessing of the images.
     preprocessing = dataclasses.asdict(classifier.transform.config)
     sides = [height, width]
     _write_json(
@@ -150,16 +152,16 @@ def save_image_onnx(classifier: ImageClassifier, folder: Path) -> None:
 
 
 def _prepare(model: EncoderDecoder, side: str, most: int | None) -> int:
-    """Make a side fit for a graph; return the most tokens that it takes."""
+    """Prepare a side of the model for its graph; return its longest sequence in tokens."""
     _to_reference(model)
     positions = getattr(model, side).embedding.positions
     longest = min(LONGEST, most or LONGEST)
-    positions.embed(longest)  # a table that grew within the graph would stay as it is
+    positions.embed(longest)  # fill the table now, as it cannot grow within a graph
     return longest
 
 
 def _to_reference(model: nn.Module) -> None:
-    """Compute attention by its formula, without kernels and choices that depend on sizes."""
+    """Let attention compute its formula, without kernels or choices that depend on sizes."""
     for module in model.modules():
         if isinstance(module, Attention) and module.backends:
             module.backend = list(module.backends)[-1]
@@ -175,39 +177,36 @@ def _export(
     """Write the graph of a model.
 
     Args:
-        model: what to compute.
-        inputs: its arguments, by the names that they get.
-        shapes: their axes that are not fixed.
-        output: the name of what it returns.
-        path: the file.
-
-    Raises:
-        CheckpointError: PyTorch cannot put it into a graph.
-        OSError: the file cannot be written.
+        model: the model.
+        inputs: example arguments by their names in the graph.
+        shapes: free axes of each argument.
+        output: name of the result in the graph.
+        path: the file to write.
     """
+    # Silence the notes of the exporter.
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
-            model.eval()(*inputs.values())  # draws a performer's features, as no graph could
+            model.eval()(*inputs.values())  # draw a performer's features; a graph cannot
             program = torch.onnx.export(
                 model,
                 tuple(inputs.values()),
                 dynamo=True,
-                dynamic_shapes=tuple(shapes),
+                dynamic_shapes=(tuple(shapes),),  # one argument, *inputs
                 input_names=list(inputs),
                 output_names=[output],
                 verbose=False,
             )
-            assert program is not None, "with dynamo there is one"
+            assert program is not None, "dynamo=True returns a program"
             program.save(path)
     except OSError:
         raise
-    except Exception as error:  # of the model's code, whatever it is
+    except Exception as error:  # the exporter raises any exception for unsupported code
         reason = next((line for line in str(error).splitlines() if "Error" in line), str(error))
-        raise CheckpointError(f"cannot be made a graph of ONNX: {reason.strip()[:200]}") from error
+        raise CheckpointError(f"cannot become an ONNX graph: {reason.strip()[:200]}") from error
     finally:
         logger.setLevel(level)
 

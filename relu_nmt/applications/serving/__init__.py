@@ -1,1 +1,1 @@
-"""A model behind HTTP: JSON for programs and a page for people."""
+"""HTTP server for a model: JSON for programs and a page for people."""

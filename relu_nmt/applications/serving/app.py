@@ -1,4 +1,4 @@
-"""The web application: routes, limits on what waits and how long, and errors as JSON."""
+"""The web application: routes, limits on waiting requests, and errors as JSON."""
 
 import asyncio
 import base64
@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib.resources import files
 from typing import Any
 
@@ -31,32 +32,40 @@ from relu_nmt.applications.serving.limits import (
     Receive,
     Send,
 )
-from relu_nmt.applications.serving.service import (
-    BATCH_TOKENS,
-    Constraints,
-    TooLarge,
-    TranslationService,
-)
+from relu_nmt.applications.serving.service import BATCH_TOKENS, TooLarge, TranslationService
 from relu_nmt.errors import OutOfMemoryError, ReluNmtError
-from relu_nmt.translation.search.config import DocumentGenerationConfig, WindowConfig
-from relu_nmt.translator import Translator
+from relu_nmt.translation.search.config import GenerationConfig, WindowConfig
+from relu_nmt.translator import TranslationRequest, Translator
 
 PAGE = files("relu_nmt.applications.serving") / "templates" / "translate.html"
 PATHS = ("/", "/translate", "/attention", "/model", "/health", "/metrics", "/openapi.json")
-RETRY_SECONDS = "1"
+RETRY = {"Retry-After": "1"}
 WRITTEN_BYTES = 65_536
-"""Part of an answer that is handed to the connection at once."""
+"""Longest part of an answer to hand to the connection at once."""
 MOST_UNREAD_BYTES = 2**25
-"""All answers that clients have not read yet."""
+"""Most bytes of all answers that clients have not read yet."""
 REASONS = {
     403: "A page of another origin asks.",
     413: "Too many bytes, tokens or weights.",
     415: "The Content-Type is not application/json.",
-    422: "Not what the description says, or nothing that this model can do.",
-    429: "As many requests wait as the server holds; Retry-After tells when to come back.",
+    422: "The request does not fit the description, or the model cannot do it.",
+    429: "The queue is full; Retry-After says when to come back.",
     503: "The server is stopping, or its memory does not suffice for this text.",
     504: "No answer within the time limit.",
 }
+NO_MEMORY = "not enough memory for this text; send fewer lines at a time"
+ERRORS: dict[type[Exception], tuple[int, str | None, bool]] = {
+    TooLarge: (413, None, False),
+    ReluNmtError: (422, None, False),
+    RequestGone: (504, "the request was given up", False),
+    Busy: (429, "too many requests for large answers; come back later, or ask for a line", True),
+    Closed: (503, "the server is stopping", True),
+    OutOfMemoryError: (503, NO_MEMORY, False),
+    MemoryError: (503, NO_MEMORY, False),
+    torch.OutOfMemoryError: (503, NO_MEMORY, False),
+    Exception: (500, "an error of the server; see its log", False),
+}
+"""Status, text (None: that of the error) and whether to come back later, for each error."""
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     status: {"model": schema.Problem, "description": text} for status, text in REASONS.items()
 }
@@ -64,15 +73,15 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class ServerLimits:
-    """How much the server takes on.
+    """Limits of the server's load.
 
     Args:
         max_bytes: longest body of a request.
         max_tokens: most source tokens of a request.
         max_waiting: most requests that are not answered yet.
-        seconds: most time for one.
-        batch_wait: seconds that a batch which is not full waits for more.
-        allowed_hosts: names by which the server may be called, without port; none: by any.
+        seconds: most time for one request.
+        batch_wait: seconds that a batch waits for more requests if it is not full.
+        allowed_hosts: host names that clients may use, without port; empty: any name.
     """
 
     max_bytes: int = 131_072
@@ -84,14 +93,15 @@ class ServerLimits:
 
 
 class _UnreadAnswers:
-    """The answers that clients have not read yet; the oldest give way when there are too many."""
+    """Answers that clients have not read yet; the oldest are cancelled if there are too many."""
 
     def __init__(self) -> None:
         self._sizes: dict[asyncio.Future[None], int] = {}
 
     async def add(self, sending: asyncio.Future[None], size: int) -> None:
-        """Wait until an answer of so many bytes is sent, or has given way."""
+        """Wait until an answer of ``size`` bytes is sent or cancelled."""
         self._sizes[sending] = size
+        # Cancel the oldest answers until the rest fits.
         for oldest in list(self._sizes)[:-1]:
             if sum(self._sizes.values()) <= MOST_UNREAD_BYTES:
                 break
@@ -105,11 +115,11 @@ class _UnreadAnswers:
 
 
 class _Answer(Response):
-    """JSON that is handed to the connection in parts, each when the client has read the last.
+    """JSON that is sent in parts, each when the client has read the previous one.
 
     Args:
         body: the JSON.
-        unread: where it counts until the client has read it.
+        unread: counts the answer until the client has read it.
     """
 
     def __init__(self, body: bytes, unread: _UnreadAnswers) -> None:
@@ -117,11 +127,12 @@ class _Answer(Response):
         self._unread = unread
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Send it."""
+        """Send the answer."""
         sending = asyncio.ensure_future(self._send(send))
         await self._unread.add(sending, len(self.body))
 
     async def _send(self, send: Send) -> None:
+        # Each send waits until the connection accepts the part.
         head = {"status": self.status_code, "headers": self.raw_headers}
         await send({"type": "http.response.start", **head})
         for first in range(0, len(self.body), WRITTEN_BYTES):
@@ -131,7 +142,7 @@ class _Answer(Response):
 
 
 class _Desk:
-    """Takes requests, hands each to a thread, and gives up those that take too long."""
+    """Gives each request a thread, refuses requests if too many wait, and ends slow ones."""
 
     def __init__(self, batcher: Batcher, limits: ServerLimits, metrics: Metrics) -> None:
         self._batcher = batcher
@@ -146,18 +157,23 @@ class _Desk:
         return self._batcher.works
 
     async def answer(self, request: Request, work: Callable[[Ticket], bytes]) -> Response:
-        """Return the JSON that ``work`` returns; it is called in a thread, with the ticket."""
+        """Call ``work`` with a ticket in a thread, and return its JSON.
+
+        Raises:
+            HTTPException: 503 the server stops, 429 too many requests wait, 504 no time is left.
+        """
         if not self.is_open:
-            raise HTTPException(503, "the server is stopping", {"Retry-After": RETRY_SECONDS})
+            raise HTTPException(503, "the server is stopping", RETRY)
         if self.num_waiting >= self._limits.max_waiting:
             text = f"{self.num_waiting} requests are waiting; come back later"
-            raise HTTPException(429, text, {"Retry-After": RETRY_SECONDS})
+            raise HTTPException(429, text, RETRY)
+        # Start the work, and watch the connection: its next message says that the client left.
         ticket = Ticket()
         self._count(1)
         done = asyncio.get_running_loop().run_in_executor(self._pool, work, ticket)
         done.add_done_callback(lambda _: self._count(-1))
-        # The body has been read: what comes next is that the client leaves.
         left = asyncio.ensure_future(request.receive())
+        # Wait for the first event: the answer, the client's departure, or the time limit.
         waits: set[asyncio.Future[Any]] = {done, left}
         try:
             await asyncio.wait(
@@ -168,7 +184,7 @@ class _Desk:
         finally:
             ticket.give_up()
             left.cancel()
-        done.add_done_callback(lambda own: own.exception())  # it is told already
+        done.add_done_callback(lambda own: own.exception())  # ignore a later error
         raise HTTPException(504, f"not done within {self._limits.seconds:g} seconds")
 
     def _count(self, change: int) -> None:
@@ -186,36 +202,38 @@ def _json(values: Any) -> bytes:
 
 def make_app(
     translator: Translator,
-    config: DocumentGenerationConfig | None = None,
+    config: GenerationConfig | None = None,
     windows: WindowConfig | None = None,
     limits: ServerLimits | None = None,
 ) -> FastAPI:
     """Return an ASGI application that translates.
 
     Args:
-        translator: has the model, which no one else may use at the same time.
+        translator: the model; nothing else may use it at the same time.
         config: settings of the search.
-        windows: how documents are divided by default; as the model was trained.
-        limits: how much it takes on.
+        windows: default windows of documents; if None, as long as in training.
+        limits: limits of the load.
 
     Raises:
         ReluNmtError: the settings do not fit the model.
     """
-    config, limits = config or DocumentGenerationConfig(), limits or ServerLimits()
+    config = (config or GenerationConfig()).resolved(documents=True)
+    limits = limits or ServerLimits()
     windows = windows or WindowConfig(translator.max_doc_tokens, repair=True)
+    # Start the model's thread, and the queue before it.
     metrics = Metrics()
     batcher = Batcher(
-        lambda sources: translator.translate_sentences(sources, config),
+        translator.searcher(config),
         config.max_tokens or BATCH_TOKENS,
         limits.batch_wait,
         metrics.count_batch,
     )
     desk = _Desk(batcher, limits, metrics)
-    # Large answers leave an eighth of the places to other requests.
+    # Large answers leave an eighth of the queue to other requests.
     max_large = max(1, limits.max_waiting - max(1, limits.max_waiting // 8))
     service = TranslationService(translator, config, windows, limits.max_tokens, max_large, batcher)
-    try:  # settings that do not fit are told now, and not to the first who asks
-        service.translate(["."], None, Ticket())
+    try:  # report settings that do not fit now, and not in the first answer
+        service.translate(TranslationRequest.of_lines(["."]), None, Ticket())
     except BaseException:
         desk.close()
         raise
@@ -227,12 +245,13 @@ def make_app(
 
     app = FastAPI(
         title="relu_nmt",
-        description="Translation of documents, and what the model attends to.",
+        description="Translation of documents, and the model's attention weights.",
         version=relu_nmt.__version__,
-        docs_url=None,  # their pages would load scripts from elsewhere
+        docs_url=None,  # FastAPI's pages would load scripts from other servers
         redoc_url=None,
         lifespan=lifespan,
     )
+    # The middleware that is added last sees a request first.
     _add_routes(app, desk, service, limits, metrics)
     _add_errors(app)
     app.add_middleware(CheckHeaders, names=limits.allowed_hosts)
@@ -260,27 +279,22 @@ def _add_routes(
 
     @app.get("/model")
     async def describe_model() -> schema.ModelDescription:
-        """What the model translates, and what it attends with."""
+        """Describe the model's languages, attention and limits."""
         return description
 
     @app.post("/translate", response_model=schema.TranslationAnswer, responses=PROBLEMS)
     async def translate(asked: schema.TranslationRequest, request: Request) -> Response:
         """Translate a document, a translation for each of its lines."""
+        text = TranslationRequest.of_lines(
+            asked.lines, asked.prefixes, asked.forced, asked.ordered, asked.banned
+        )
         return await desk.answer(
-            request,
-            lambda ticket: _json(
-                service.translate(
-                    asked.lines,
-                    asked.max_doc_tokens,
-                    ticket,
-                    Constraints(asked.prefixes, asked.forced, asked.ordered, asked.banned),
-                )
-            ),
+            request, lambda ticket: _json(service.translate(text, asked.max_doc_tokens, ticket))
         )
 
     @app.post("/attention", response_model=schema.AttentionAnswer, responses=PROBLEMS)
     async def show_attention(asked: schema.AttentionRequest, request: Request) -> Response:
-        """Tell what each token attends to, in every layer and head of a slot."""
+        """Return the attention weights of each token, in every layer and head of a slot."""
         return await desk.answer(
             request,
             lambda ticket: service.attention(
@@ -290,22 +304,23 @@ def _add_routes(
 
     @app.get("/health", response_model=schema.Health, responses={503: {"model": schema.Health}})
     async def tell_health() -> JSONResponse:
-        """Tell whether the server takes requests."""
+        """Report whether the server accepts requests."""
         status = "ok" if desk.is_open else "stopping"
         values = {"status": status, "waiting": desk.num_waiting}
         return JSONResponse(values, 200 if desk.is_open else 503)
 
     @app.get("/metrics", response_class=PlainTextResponse)
     async def tell_metrics() -> Response:
-        """Counts and times, as Prometheus reads them."""
+        """Return counts and times in Prometheus' format."""
         return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
 
 def _page() -> tuple[str, dict[str, str]]:
-    """Return the page, and headers that let it run its own script and call this server only."""
+    """Return the page, and headers that allow only its own script and calls of this server."""
     text = PAGE.read_text("utf-8")
     rules = ["default-src 'none'", "connect-src 'self'", "img-src data:", "base-uri 'none'"]
     rules += ["form-action 'none'", "frame-ancestors 'none'"]
+    # Allow the inline script and style by their hashes.
     for kind in ("script", "style"):
         [inner] = re.findall(f"<{kind}>(.*?)</{kind}>", text, re.DOTALL)
         digest = base64.b64encode(hashlib.sha256(inner.encode()).digest()).decode()
@@ -318,54 +333,31 @@ def _page() -> tuple[str, dict[str, str]]:
 
 
 def _add_errors(app: FastAPI) -> None:
-    """Let every error be one line of JSON."""
-
-    def problem(status: int, text: str, headers: Any = None) -> JSONResponse:
-        return JSONResponse({"error": text}, status, headers)
+    """Make every error an answer with one line of JSON."""
 
     @app.exception_handler(RequestValidationError)
     async def wrong_request(_: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
         if first["type"] == "json_invalid":
-            return problem(422, f"the body is no JSON: {first['ctx']['error']}")
+            return _problem(422, f"the body is no JSON: {first['ctx']['error']}")
         place = ".".join(str(part) for part in first["loc"] if part != "body")
-        if not place:
-            return problem(422, "expected an object")
-        return problem(422, f"{place}: {first['msg']}")
+        return _problem(422, f"{place}: {first['msg']}" if place else "expected an object")
 
     @app.exception_handler(StarletteHTTPException)
     async def refused(_: Request, error: StarletteHTTPException) -> JSONResponse:
-        # FastAPI's word for JSON that cannot be read at all.
+        # FastAPI answers 400 if it cannot read the JSON at all.
         status = 422 if error.status_code == 400 else error.status_code
-        return problem(status, str(error.detail), error.headers)
+        return _problem(status, str(error.detail), error.headers)
 
-    @app.exception_handler(TooLarge)
-    async def too_large(_: Request, error: TooLarge) -> JSONResponse:
-        return problem(413, str(error))
+    async def known(
+        status: int, text: str | None, retry: bool, _: Request, error: Exception
+    ) -> JSONResponse:
+        return _problem(status, text or str(error), RETRY if retry else None)
 
-    @app.exception_handler(ReluNmtError)
-    async def cannot(_: Request, error: ReluNmtError) -> JSONResponse:
-        return problem(422, str(error))
+    # Starlette chooses the handler of the nearest base class.
+    for kind, answer in ERRORS.items():
+        app.add_exception_handler(kind, partial(known, *answer))
 
-    @app.exception_handler(RequestGone)
-    async def gone(_: Request, __: RequestGone) -> JSONResponse:
-        return problem(504, "given up")
 
-    @app.exception_handler(Busy)
-    async def busy(_: Request, __: Busy) -> JSONResponse:
-        text = "many large answers are asked for; come back later, or ask for a line"
-        return problem(429, text, {"Retry-After": RETRY_SECONDS})
-
-    @app.exception_handler(Closed)
-    async def closed(_: Request, __: Closed) -> JSONResponse:
-        return problem(503, "the server is stopping", {"Retry-After": RETRY_SECONDS})
-
-    @app.exception_handler(OutOfMemoryError)
-    @app.exception_handler(MemoryError)
-    @app.exception_handler(torch.OutOfMemoryError)
-    async def no_memory(_: Request, __: Exception) -> JSONResponse:
-        return problem(503, "not enough memory for this text; send fewer lines at a time")
-
-    @app.exception_handler(Exception)
-    async def unexpected(_: Request, __: Exception) -> JSONResponse:
-        return problem(500, "an error of the server; its log tells more")
+def _problem(status: int, text: str, headers: Any = None) -> JSONResponse:
+    return JSONResponse({"error": text}, status, headers)

@@ -1,4 +1,4 @@
-"""Searches of many requests in common batches, in one thread that has the model to itself."""
+"""Common batches for the searches of many requests, in one thread that owns the model."""
 
 import threading
 import time
@@ -15,7 +15,7 @@ Search = Callable[[Sequence[SourceSentence]], list[list[Translation]]]
 
 
 class RequestGone(Exception):
-    """Nobody waits for the answer any more: the time is over, or the client has left."""
+    """The request was given up: its time is over, or the client has disconnected."""
 
 
 class Closed(Exception):
@@ -27,7 +27,7 @@ class Busy(Exception):
 
 
 class Ticket:
-    """One request; it can be given up from another thread, and then asks the model no more."""
+    """One request, which another thread can give up; it then uses the model no more."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -35,16 +35,16 @@ class Ticket:
         self.gone = False
 
     def give_up(self) -> None:
-        """Wake whoever waits with this ticket; what is asked from now on is refused."""
+        """End the wait of the request's thread, and refuse its later calls."""
         with self._lock:
             self.gone = True
             _fail(self._waiting, RequestGone())
 
     def check(self) -> None:
-        """See that somebody waits for the answer.
+        """Check that the request was not given up.
 
         Raises:
-            RequestGone: nobody does.
+            RequestGone: it was.
         """
         if self.gone:
             raise RequestGone
@@ -53,7 +53,7 @@ class Ticket:
         """Return the result.
 
         Raises:
-            RequestGone: the request is given up, now or before.
+            RequestGone: the request was given up, now or before.
         """
         with self._lock:
             self._waiting = future
@@ -63,10 +63,10 @@ class Ticket:
 
 
 class Turns:
-    """Lets one request at a time go on, in the order in which they come.
+    """Lets one request at a time run, in order of arrival.
 
     Args:
-        most: requests that have or await their turn; a further one is refused.
+        most: most requests that run or wait for their turn.
 
     Example:
         >>> turns = Turns(most=1)
@@ -83,12 +83,13 @@ class Turns:
 
     @contextmanager
     def turn(self, ticket: Ticket) -> Iterator[None]:
-        """Wait until it is the request's turn, and end the turn with the block.
+        """Wait for the request's turn, which ends with the block.
 
         Raises:
-            Busy: too many requests await theirs.
-            RequestGone: the request is given up.
+            Busy: too many requests wait.
+            RequestGone: the request was given up.
         """
+        # Join the queue, in which requests that were given up do not count.
         future: Future[None] = Future()
         with self._lock:
             waiting = [own for own in self._queue if not own.done()]
@@ -96,6 +97,7 @@ class Turns:
                 raise Busy
             self._queue = deque([*waiting, future])
         self._call_next()
+        # The turn is taken when another thread, or this one, sets the future.
         ticket.wait(future)
         try:
             yield
@@ -110,7 +112,7 @@ class Turns:
 
 
 class _Order:
-    """What one call asked for: sentences to translate, or a function to call."""
+    """Sentences to translate for one call, or a function to call."""
 
     def __init__(
         self, ticket: Ticket, sources: Sequence[SourceSentence], call: Callable[[], Any] | None
@@ -133,16 +135,16 @@ class _Order:
 
 
 class Batcher:
-    """Joins what many requests ask of one model into batches.
+    """Joins the sentences of many requests into batches for one model.
 
-    In every batch the requests take turns, a sentence each, so that a long document does not
-    keep a single sentence waiting until all of it is translated. If a batch fails, it is repeated
-    request by request: nobody's translation fails because of another one's.
+    The requests take turns in every batch, a sentence each. So a single sentence need not wait for
+    the end of a long document. If a batch fails, the batcher repeats it request by request, so
+    that no request fails because of another.
 
     Args:
-        search: translates sentences; called in the batcher's thread alone.
+        search: translates sentences; only the batcher's thread calls it.
         max_tokens: most source tokens of a batch; a longer sentence is a batch of its own.
-        wait: seconds that a batch which is not full waits for more.
+        wait: seconds that a batch waits for more sentences if it is not full.
         on_batch: called with the number of sentences, their source tokens and the seconds of each
             batch.
 
@@ -177,29 +179,29 @@ class Batcher:
 
     @property
     def works(self) -> bool:
-        """Return whether it takes requests and its thread is alive."""
+        """Return whether the batcher accepts requests and its thread is alive."""
         return not self._closed and self._thread.is_alive()
 
     def search(self, sources: Sequence[SourceSentence], ticket: Ticket) -> list[list[Translation]]:
-        """Return the translations of the sentences; waits for them.
+        """Wait for the translations of the sentences, and return them.
 
         Raises:
-            RequestGone: the ticket was given up.
+            RequestGone: the request was given up.
             Closed: the batcher is closed.
         """
         return self._wait_for(_Order(ticket, sources, None)) if sources else []
 
     def run(self, call: Callable[[], ResultT], ticket: Ticket) -> ResultT:
-        """Return what a function returns that needs the model; waits for its turn.
+        """Call a function that needs the model in the model's thread, and return its result.
 
         Raises:
-            RequestGone: the ticket was given up.
+            RequestGone: the request was given up.
             Closed: the batcher is closed.
         """
         return self._wait_for(_Order(ticket, (), call))
 
     def close(self) -> None:
-        """Finish the batch that runs, and refuse everything else."""
+        """Finish the current batch, and refuse all other sentences."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -217,17 +219,18 @@ class Batcher:
         try:
             while batch := self._next_batch():
                 self._serve(batch)
-        finally:  # nobody waits for ever, whatever happened
+        finally:  # end all waits, also after an error
             with self._changed:
                 self._closed = True
                 for order in self._orders:
                     _fail(order.future, Closed())
 
     def _next_batch(self) -> list[tuple[_Order, int]]:
-        """Return the sentences of the next batch by order and index; none when closed."""
+        """Wait for the next batch, pairs of order and sentence index; empty when closed."""
         batch: list[tuple[_Order, int]] = []
         with self._changed:
             while not batch:
+                # Wait for the first order, and then a little for more.
                 self._changed.wait_for(lambda: self._orders or self._closed)
                 self._changed.wait_for(self._is_full, self._wait)
                 if self._closed:
@@ -244,6 +247,7 @@ class Batcher:
         return self._closed
 
     def _taken(self) -> list[tuple[_Order, int]]:
+        """Take a batch from the queue: a sentence of each order in turn, or a single function."""
         batch: list[tuple[_Order, int]] = []
         tokens = 0
         while self._orders:
@@ -252,10 +256,12 @@ class Batcher:
                 self._orders.popleft()
                 continue
             if order.call is not None:
+                # A function runs alone: before it, finish the sentences of this batch.
                 if not batch:
                     self._orders.popleft()
                     batch.append((order, 0))
                 break
+            # Take the order's next sentence if it fits, and put the order behind the others.
             tokens += len(order.sources[order.num_taken].ids)
             if batch and tokens > self._max_tokens:
                 break
@@ -267,6 +273,7 @@ class Batcher:
         return batch
 
     def _serve(self, batch: list[tuple[_Order, int]]) -> None:
+        """Run a batch and answer its orders; after an error, run each order by itself."""
         [first, *others] = dict.fromkeys(order for order, _ in batch)
         try:
             if first.call is not None:
@@ -277,19 +284,21 @@ class Batcher:
             found = self._search(sources)
             seconds = time.perf_counter() - start
         except Exception as error:
+            # The error belongs to one order only: find it by running each alone.
             if not others:
                 _fail(first.future, error)
                 return
             for order in (first, *others):
                 self._serve([own for own in batch if own[0] is order])
             return
+        # Give each order its translations; an order is answered when it has all of them.
         self._on_batch(len(sources), sum(len(source.ids) for source in sources), seconds)
         for (order, index), translations in zip(batch, found, strict=True):
             order.take_in(index, translations)
 
 
 def _finish(future: "Future[Any]", result: Any) -> bool:
-    """Set the result, unless another thread has given the request up; tell whether it is set."""
+    """Set the result unless the request was given up; return whether it was set."""
     with suppress(InvalidStateError):
         future.set_result(result)
         return True

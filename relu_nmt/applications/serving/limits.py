@@ -1,4 +1,4 @@
-"""Checks of requests before the application reads them, and counts of all answers."""
+"""Guards before the application: limits of connections and requests, and counts of answers."""
 
 import asyncio
 import json
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -20,12 +21,12 @@ SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 _HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^:\[\]]+))(?::\d+)?")
 """An IPv6 address in brackets or any other name, and the port."""
 PORTS = {"http": ":80", "https": ":443"}
-"""Those that go without saying."""
+"""Default ports, which an origin may leave out."""
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
 class Metrics:
-    """What the server counts; Prometheus reads it as text."""
+    """Counters and timers of the server, for Prometheus."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -46,7 +47,7 @@ class Metrics:
         self.source_tokens = Counter("source_tokens", "Source tokens translated.", **shared)
 
     def count_batch(self, sentences: int, tokens: int, seconds: float) -> None:
-        """Take in a batch."""
+        """Count a batch."""
         self.batch_sentences.observe(sentences)
         self.batch_seconds.observe(seconds)
         self.source_tokens.inc(tokens)
@@ -54,12 +55,12 @@ class Metrics:
 
 @dataclass(frozen=True)
 class CountAnswers:
-    """Counts answers and their time.
+    """Counts answers and measures their time.
 
     Args:
-        app: what answers.
-        metrics: where to count.
-        paths: those that are told apart; all others are one.
+        app: the application that answers.
+        metrics: receives the counts.
+        paths: paths to count separately; all other paths count as one.
     """
 
     app: App
@@ -74,6 +75,7 @@ class CountAnswers:
         path = scope["path"] if scope["path"] in self.paths else "other"
         start, status = time.perf_counter(), 500
 
+        # Read the status from the messages of the application.
         async def sending(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
@@ -92,9 +94,9 @@ class CheckHeaders:
     """Refuses requests that a page of another origin could make a browser send.
 
     Args:
-        app: what answers the others.
-        names: hosts by which the server may be called, without port; an IPv6 address without
-            brackets. Without names it may be called by any.
+        app: the application that answers all other requests.
+        names: allowed host names, without port; an IPv6 address without brackets. Without names
+            every host is allowed.
     """
 
     app: App
@@ -109,11 +111,13 @@ class CheckHeaders:
 
     def _problem(self, scope: Message) -> tuple[int, str] | None:
         """Return status and message for a request that is refused."""
+        # Header names and values in lower case; a header may occur several times.
         headers: dict[str, list[str]] = defaultdict(list)
         for name, value in scope["headers"]:
             headers[name.decode("latin-1").lower()].append(value.decode("latin-1").lower())
+        # Check the host, the origin and the type of the body, in this order.
         if self.names and not self._is_name(headers["host"]):
-            text = "the Host header is not a name of this server; --allowed-hosts says what is"
+            text = "the Host header is not a name of this server; --allowed-hosts lists its names"
             return 400, text
         if headers["origin"] and not _is_own_page(headers):
             return 403, (
@@ -133,11 +137,12 @@ class CheckHeaders:
 def _is_own_page(headers: Mapping[str, list[str]]) -> bool:
     """Return whether a browser sends a request for a page of this server.
 
-    Pages can set neither of the headers that are read here. A proxy may have changed the host;
-    then the browser's own word counts, or the name that the proxy passes on.
+    Pages cannot set the headers that are read here. If a proxy changed the host, the browser's
+    ``Sec-Fetch-Site`` decides, or the name that the proxy passes on.
     """
     if headers["sec-fetch-site"] == ["same-origin"]:
         return True
+    # Compare the origin's host and port with the names by which the client called the server.
     scheme, _, place = headers["origin"][-1].partition("://")
     if scheme not in PORTS or len(headers["origin"]) > 1:
         return False
@@ -148,12 +153,12 @@ def _is_own_page(headers: Mapping[str, list[str]]) -> bool:
 
 @dataclass(frozen=True)
 class LimitBody:
-    """Refuses bodies that are too large or too slow, before anything else reads them.
+    """Refuses bodies that are too large or too slow, before the application reads them.
 
     Args:
-        app: what answers the others.
+        app: the application that answers all other requests.
         max_bytes: longest body.
-        seconds: most time until all of it has come.
+        seconds: most time until the whole body has arrived.
     """
 
     app: App
@@ -172,6 +177,7 @@ class LimitBody:
             return
         except ConnectionAbortedError:
             return
+        # Pass the body on as a single message, and then the client's further messages.
         if body is None:
             text = f"more than {self.max_bytes:,} bytes; send less text at a time"
             await answer(send, 413, text)
@@ -183,7 +189,7 @@ class LimitBody:
         """Return the body; None if it is too long.
 
         Raises:
-            ConnectionAbortedError: the client has left.
+            ConnectionAbortedError: the client has disconnected.
         """
         parts, size = [], 0
         while True:
@@ -213,3 +219,88 @@ async def answer(send: Send, status: int, text: str) -> None:
     ]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
+
+
+class ImpatientProtocol(H11Protocol):
+    """uvicorn's protocol with time limits for sending a request and for reading an answer.
+
+    Without limits, a few clients that send or read almost nothing could occupy all connections. A
+    new connection is always accepted: if there are too many, the server closes the one that has
+    been silent for the longest time.
+
+    Attributes:
+        seconds: most time for the head of a request, from the opening of a connection or the
+            first byte of a further request; and again for a client to read an answer.
+        most_connections: number of open connections above which the server closes silent ones.
+    """
+
+    seconds = 60.0
+    most_connections = 320
+    _silent_since = 0.0
+
+    @property
+    def is_silent(self) -> bool:
+        """Return whether the server waits for the client: for a request, or for its reading."""
+        return not self._has_request or self.cycle.more_body or "answer" in self._timers
+
+    @property
+    def _has_request(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def connection_made(self, transport: Any) -> None:
+        """Start the timer of the first request, and close a silent connection if needed."""
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        super().connection_made(transport)
+        transport.set_write_buffer_limits(0)  # call pause_writing for every unread answer
+        self._silent_since = self.loop.time()
+        # Close the connection that has been silent for the longest time.
+        if len(self.connections) > self.most_connections:
+            others = [own for own in self.connections if own is not self]
+            silent = [o for o in others if isinstance(o, ImpatientProtocol) and o.is_silent]
+            if silent:
+                min(silent, key=lambda own: own._silent_since).transport.abort()
+        self._watch_head()
+
+    def data_received(self, data: bytes) -> None:
+        """Receive bytes."""
+        super().data_received(data)
+        self._watch_head()
+
+    def pause_writing(self) -> None:
+        """Start the timer of the client's reading."""
+        super().pause_writing()
+        self._start("answer", self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """Go on with the answer; stop its timer if no answer is being sent."""
+        super().resume_writing()
+        if not (self._has_request and self.cycle.response_started):
+            self._stop("answer")
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request; stop the timer of an answer that is read."""
+        self._silent_since = self.loop.time()
+        if not self.flow.write_paused:
+            self._stop("answer")
+        super().on_response_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop all timers."""
+        self._stop("head")
+        self._stop("answer")
+        super().connection_lost(exc)
+
+    def _watch_head(self) -> None:
+        """Start the timer of the next head, or stop it while a request is in progress."""
+        if self._has_request:
+            self._stop("head")
+        else:
+            self._start("head", self.transport.close)
+
+    def _start(self, name: str, end: Callable[[], object]) -> None:
+        if name not in self._timers:
+            self._timers[name] = self.loop.call_later(self.seconds, end)
+
+    def _stop(self, name: str) -> None:
+        if timer := self._timers.pop(name, None):
+            timer.cancel()

@@ -1,15 +1,15 @@
-"""The JSON of requests and answers, from which FastAPI makes the OpenAPI description."""
+"""The JSON of requests and answers; FastAPI derives the OpenAPI description from it."""
 
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 LINE_CHARACTERS = 4000
-"""Of a longer line without spaces, subword-nmt would take seconds."""
+"""Longest line: for a longer one without spaces subword-nmt would take seconds."""
 MOST_LINES = 2000
 TERM_CHARACTERS = 200
 MOST_FORCED = 16
-"""Terms of a line."""
+"""Most forced terms of a line."""
 MOST_BANNED = 200
 
 
@@ -27,43 +27,43 @@ LineTerms = Annotated[list[Term], Field(max_length=MOST_FORCED)]
 
 
 class Strict(BaseModel):
-    """What is asked: known names only, and nothing converted."""
+    """A request: unknown fields are errors, and no value is converted."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
 class TranslationRequest(Strict):
-    """A document."""
+    """A document to translate."""
 
     lines: Lines = Field(description="Its sentences in order; a blank one gives an empty one.")
     max_doc_tokens: MaxDocTokens | None = Field(
         None,
-        description="Translate consecutive lines together, up to so many source tokens; 1: each "
+        description="Translate consecutive lines together, up to this many source tokens; 1: each "
         "on its own. By default as the model was trained.",
     )
     prefixes: Lines | None = Field(
         None,
-        description="What the translation of each line begins with, in whole words; an empty one "
-        "for nothing. As many as lines.",
+        description="Beginning of the translation of each line, in whole words; an empty text for "
+        "none. As many as lines.",
     )
     forced: Annotated[list[LineTerms], Field(max_length=MOST_LINES)] | None = Field(
         None,
-        description="Terms that the translation of each line must have, at places that do not "
+        description="Terms that the translation of each line must contain, at places that do not "
         "overlap; an empty list for none. As many lists as lines.",
     )
     ordered: bool = Field(True, description="The forced terms of a line come in this order.")
     banned: list[Term] = Field(
         [],
         max_length=MOST_BANNED,
-        description="Terms that no translation may have, but in what is forced.",
+        description="Terms that no translation may contain outside forced text.",
     )
 
 
 class Group(BaseModel):
     """Lines that were translated at once."""
 
-    first: int = Field(description="Number of the first, from 0.")
-    count: int = Field(description="How many lines.")
+    first: int = Field(description="Number of the first line, from 0.")
+    count: int = Field(description="Number of lines.")
     lines: list[str] = Field(
         description="Their translations: one each, or a single one for all of them if the model "
         "does not tell sentences apart."
@@ -93,7 +93,7 @@ class AttentionRequest(Strict):
 
 
 class Token(BaseModel):
-    """A token and where it stands."""
+    """A token and its place in the text."""
 
     text: str
     line: int | None = Field(description="Number of its line, from 0; null for the end symbol.")
@@ -104,8 +104,10 @@ class Token(BaseModel):
 class AttentionAnswer(BaseModel):
     """The weights of every layer and head, as the mechanism defines them."""
 
-    queries: list[Token] = Field(description="Of the rows; those of the decoder are predicted.")
-    keys: list[Token] = Field(description="Of the columns.")
+    queries: list[Token] = Field(
+        description="Tokens of the rows; in the decoder, the predicted tokens."
+    )
+    keys: list[Token] = Field(description="Tokens of the columns.")
     weights: list[list[list[list[float]]]] = Field(description="[layer][head][query][key]")
 
 
@@ -132,12 +134,12 @@ class Limits(BaseModel):
 
 
 class ModelDescription(BaseModel):
-    """What is to be known of the model and the server."""
+    """Description of the model and the server's limits."""
 
     source_lang: str
     target_lang: str
     parameters: int
-    max_doc_tokens: int = Field(description="Tokens translated at once if nothing is asked for.")
+    max_doc_tokens: int = Field(description="Default of tokens to translate at once.")
     keeps_sentences: bool = Field(description="Each line has its own translation in any group.")
     beam: int
     attention: dict[str, SlotDescription]
@@ -145,13 +147,13 @@ class ModelDescription(BaseModel):
 
 
 class Health(BaseModel):
-    """Whether the server takes requests."""
+    """State of the server."""
 
     status: Literal["ok", "stopping"]
     waiting: int = Field(description="Requests that are not answered yet.")
 
 
 class Problem(BaseModel):
-    """Why there is no answer."""
+    """Error message of a request without answer."""
 
     error: str

@@ -1,88 +1,51 @@
-"""What the server does with the text of a request: limits, documents, attention."""
+"""Answers to requests: translations of documents, and their attention weights."""
 
 import json
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from relu_nmt.applications.serving.batcher import Batcher, Ticket, Turns
 from relu_nmt.applications.serving.shown_attention import DECIMALS, Side, weights_json
 from relu_nmt.attention.spec import SLOTS
-from relu_nmt.data.groups import SINGLE_SENTENCES
-from relu_nmt.data.split import join_sentences
+from relu_nmt.data.documents import SINGLE_SENTENCES
+from relu_nmt.data.groups import join_sentences
 from relu_nmt.errors import ConfigError, ReluNmtError
 from relu_nmt.translation.attention_maps import MOST_WEIGHTS, attention_of, slot_weights
-from relu_nmt.translation.search.config import DocumentGenerationConfig, WindowConfig
-from relu_nmt.translation.search.document_search import (
-    DocumentSearch,
-    SourceDocuments,
-    TranslatedDocuments,
-)
+from relu_nmt.translation.search.config import GenerationConfig, WindowConfig
+from relu_nmt.translation.search.document_search import TranslatedDocuments
 from relu_nmt.translation.search.translations import SourceSentence, Translation
-from relu_nmt.translator import Translator
+from relu_nmt.translator import TranslationRequest, Translator
 
 MOST_NUMBERS = 2**21
-"""Weights in one answer: some 15 MB of JSON."""
+"""Most weights in one answer, which are some 15 MB of JSON."""
 LARGE_NUMBERS = 2**17
-"""Weights of an answer above which such answers are made one at a time."""
+"""Make answers with more weights than this one at a time."""
 BATCH_TOKENS = 2048
-"""Source tokens of a batch where ``--max-tokens`` does not say it: a second or two on a CPU."""
+"""Source tokens of a batch without ``--max-tokens``, for a second or two on a CPU."""
 
 
 class TooLarge(ReluNmtError):
     """A request asks for more than the server allows."""
 
 
-@dataclass(frozen=True)
-class Constraints:
-    """What translations must and must not have; see :meth:`Translator.translate`.
-
-    Args:
-        prefixes: what the translation of each line begins with; None for nothing.
-        forced: terms of each line; None for none.
-        ordered: whether they come in this order.
-        banned: terms that no translation may have.
-    """
-
-    prefixes: Sequence[str] | None = None
-    forced: Sequence[Sequence[str]] | None = None
-    ordered: bool = True
-    banned: Sequence[str] = ()
-
-    def check(self, num_lines: int) -> None:
-        """See that there is something for each line.
-
-        Raises:
-            ConfigError: there is not.
-        """
-        for name, given in (("prefixes", self.prefixes), ("forced", self.forced)):
-            if given is not None and len(given) != num_lines:
-                raise ConfigError(f"{name}: {len(given)}, but {num_lines} lines; give one for each")
-
-
-NO_CONSTRAINTS = Constraints()
-
-
 class TranslationService:
-    """Answers requests with one translator; its methods may be called from many threads.
+    """Answers requests with one translator; many threads may call its methods.
 
     Args:
-        translator: has the model.
+        translator: the model.
         config: settings of the search, the same for all requests.
-        windows: how documents are divided where a request does not say it.
-        max_tokens: most source tokens of a request.
-        max_large: most requests for large answers at a time, of which one is made.
-        batcher: runs what needs the model.
+        windows: how to divide documents, unless a request says so.
+        max_tokens: most tokens of a request, forced ones included.
+        max_large: most requests that make a large answer or wait to do so.
+        batcher: runs the model, in a thread of its own.
     """
 
     def __init__(
         self,
         translator: Translator,
-        config: DocumentGenerationConfig,
+        config: GenerationConfig,
         windows: WindowConfig,
         max_tokens: int,
         max_large: int,
@@ -94,10 +57,11 @@ class TranslationService:
         self._max_tokens = max_tokens
         self._batcher = batcher
         self._large_answers = Turns(max_large)
-        self._text_lock = threading.Lock()  # tokenisers are not made for several threads
+        # Tokenizers keep state while they split a text; joining tokens keeps none.
+        self._text_lock = threading.Lock()
 
     def describe(self) -> dict[str, Any]:
-        """Return what is to be known of the model, as JSON values."""
+        """Return the description of the model as JSON values."""
         translator = self._translator
         models = translator.models
         slots = {}
@@ -121,52 +85,48 @@ class TranslationService:
         }
 
     def translate(
-        self,
-        lines: Sequence[str],
-        max_doc_tokens: int | None,
-        ticket: Ticket,
-        constraints: Constraints = NO_CONSTRAINTS,
+        self, request: TranslationRequest, max_doc_tokens: int | None, ticket: Ticket
     ) -> dict[str, Any]:
         """Return the translation of a document, as JSON values.
 
         Args:
-            lines: of the document.
-            max_doc_tokens: tokens to translate at once; as the server's flags say by default.
+            request: one document.
+            max_doc_tokens: tokens to translate at once; by default as the server's flags say.
             ticket: the request's.
-            constraints: what the translations must and must not have.
 
         Raises:
             TooLarge: too many tokens.
-            ConfigError: a line, or a sentence count, that the model cannot do, or terms that the
-                search cannot force.
-            DataError: a term that it cannot write, or something forced in a blank line.
+            ConfigError: the model cannot read a line or write so many sentences, or the search
+                cannot force terms.
+            DataError: the model cannot write a term, or a blank line has a prefix or terms.
         """
-        sources = self._encode_constrained(lines, constraints, ticket)
-        sizes = np.array([len(source.ids) for source in sources], dtype=np.int64)
-        counts, task = np.array([len(lines)]), self._translator.task
-        documents = SourceDocuments(sources, counts, sizes, task.separators)
+        # Encode the document.
+        translator, windows = self._translator, self._windows
+        [lines] = map(list, request.documents)
+        sentences = self._read(translator.sources.sentences(request), len(lines), ticket)
+        documents = translator.sources.documents(sentences, [len(lines)])
+        # Divide it as the request says; single lines have no context.
+        if max_doc_tokens is not None:
+            overlap = 0 if max_doc_tokens == SINGLE_SENTENCES else windows.window_overlap
+            windows = WindowConfig(max_doc_tokens, overlap, repair=True)
 
-        def search(asked: Sequence[SourceSentence]) -> list[list[Translation]]:
-            for source in asked:
-                self._check_line(source, "lines to translate at once have")
+        def search(sources: Sequence[SourceSentence]) -> list[list[Translation]]:
+            for source in sources:
+                self._check_length(source, "lines to translate at once have")
                 if source.forced.num_tokens and self._config.not_for_terms:
                     raise ConfigError(
                         f"this server runs with {self._config.not_for_terms}, which can force "
                         "neither terms nor a prefix behind the first line of several; leave them "
                         "out"
                     )
-            return self._batcher.search(asked, ticket)
+            return self._batcher.search(sources, ticket)
 
-        windows, positions = self._windows, self._translator.ensemble.max_positions
-        if max_doc_tokens is not None:
-            overlap = 0 if max_doc_tokens == SINGLE_SENTENCES else windows.window_overlap
-            windows = WindowConfig(max_doc_tokens, overlap, repair=True)
-        planned = DocumentSearch(documents, windows, self._config, positions, self._decode)
-        found = planned.run(search)
+        # Search its windows in batches with those of other requests.
+        found = translator.answer(documents, self._config, windows, search=search)
         return {
             "lines": list(found[0]),
             "groups": _groups(found),
-            "source_tokens": int(sizes.sum()),
+            "source_tokens": int(documents.sizes.sum()),
             "target_tokens": sum(len(line.tokens) for line in found.lines[0]),
         }
 
@@ -178,28 +138,28 @@ class TranslationService:
         line: int | None,
         ticket: Ticket,
     ) -> bytes:
-        """Return the weights of a slot for lines that are translated at once, and a translation.
+        """Return the weights of a slot for a group of lines and any translation, as JSON.
 
         Args:
-            lines: of one group.
-            translation: any translation, line by line or as one line.
+            lines: the lines of the group.
+            translation: line by line, or as one line.
             slot: ``encoder``, ``decoder`` or ``cross``.
             line: give the rows of the tokens of this line only.
             ticket: the request's.
 
-        Returns:
-            JSON.
-
         Raises:
             TooLarge: too many tokens or weights.
-            ConfigError: nothing to show in this slot, or no such line.
+            ConfigError: the slot has no weights, or there is no such line.
         """
-        sources = self._encode(lines, ticket, self._translator.sources.sentence)
-        targets = self._encode(translation, ticket, self._encoded_target, is_source=False)
+        # Encode both sides, and check their lengths.
+        request = TranslationRequest.of_lines(lines)
+        sources = self._read(self._translator.sources.sentences(request), len(lines), ticket)
+        written = map(self._encoded_target, translation)
+        targets = self._read(written, len(translation), ticket, is_source=False)
         source = SourceSentence(join_sentences([own.ids for own in sources]))
         target = SourceSentence(join_sentences([own.ids for own in targets]))
         ensemble = self._translator.ensemble
-        self._check_line(source, "lines to read at once have")
+        self._check_length(source, "lines to read at once have")
         if ensemble.max_positions is not None and len(target.ids) > ensemble.max_positions:
             raise ConfigError(
                 f"the translation has {len(target.ids):,} tokens, but the model writes "
@@ -209,13 +169,15 @@ class TranslationService:
             "source": Side(lines, sources, self._translator.task.source_text),
             "target": Side(translation, targets, self._translator.task.target_text),
         }
-        of_queries = by_side["source" if slot == "encoder" else "target"]
-        of_keys = by_side["target" if slot == "decoder" else "source"]
-        rows = of_queries.rows(line)
-        size = self._checked_size(slot, of_queries, len(rows), of_keys)
-        queries, keys = of_queries.tokens(ticket), of_keys.tokens(ticket)
+        # Locate the tokens of queries and keys in the text.
+        query_side = by_side["source" if slot == "encoder" else "target"]
+        key_side = by_side["target" if slot == "decoder" else "source"]
+        rows = query_side.rows(line)
+        size = self._checked_size(slot, query_side, len(rows), key_side)
+        queries, keys = query_side.tokens(ticket), key_side.tokens(ticket)
         if slot == "decoder":
-            keys = [keys[-1], *keys[:-1]]  # what each token is predicted from
+            keys = [keys[-1], *keys[:-1]]  # the decoder reads the end symbol first
+        # Compute the weights, [layers, heads, rows, keys], and write the JSON in parts.
         with self._large_answers.turn(ticket) if size > LARGE_NUMBERS else nullcontext():
             weights = self._batcher.run(
                 lambda: slot_weights(ensemble, slot, source.ids, target.ids)[:, :, rows], ticket
@@ -229,16 +191,17 @@ class TranslationService:
                 [f'{begin}, "weights": '.encode(), *weights_json(weights, ticket), b"}"]
             )
 
-    def _checked_size(self, slot: str, of_queries: Side, num_rows: int, of_keys: Side) -> int:
-        """Return how many weights an answer has.
+    def _checked_size(self, slot: str, query_side: Side, num_rows: int, key_side: Side) -> int:
+        """Return the number of weights in an answer.
 
         Raises:
             TooLarge: too many.
         """
+        # The model computes all queries; the answer may have the rows of one line only.
         model = self._translator.models[0]
         layers = (model.encoder if slot == "encoder" else model.decoder).layers
         num_heads = len(layers) * attention_of(model, slot, 0).num_heads
-        num_queries, num_keys = of_queries.num_tokens, of_keys.num_tokens
+        num_queries, num_keys = query_side.num_tokens, key_side.num_tokens
         if num_heads * num_queries * num_keys > MOST_WEIGHTS:
             raise TooLarge(
                 f"{num_queries:,} and {num_keys:,} tokens are too many to show the attention of "
@@ -252,43 +215,32 @@ class TranslationService:
             )
         return size
 
-    def _encode_constrained(
-        self, lines: Sequence[str], constraints: Constraints, ticket: Ticket
-    ) -> list[SourceSentence]:
-        """Return lines to translate, with what their translations must and must not have."""
-        constraints.check(len(lines))
-        sources = self._translator.sources
-        with self._text_lock:
-            banned = sources.banned_ids(constraints.banned)
-        prefixes, forced = iter(constraints.prefixes or ()), iter(constraints.forced or ())
-        return self._encode(
-            lines,
-            ticket,
-            lambda line: sources.sentence(
-                line, next(prefixes, ""), banned, next(forced, ()), constraints.ordered
-            ),
-        )
-
-    def _encode(
+    def _read(
         self,
-        lines: Sequence[str],
+        sentences: Iterator[SourceSentence],
+        num_lines: int,
         ticket: Ticket,
-        encode: Callable[[str], SourceSentence],
         is_source: bool = True,
     ) -> list[SourceSentence]:
-        """Return lines as the model reads them, while they are not too many."""
+        """Return sentences that are encoded one by one, and stop when they are too many.
+
+        Raises:
+            RequestGone: the request was given up.
+            TooLarge: too many tokens.
+            ConfigError: the model cannot read so long a line.
+        """
         found, tokens = [], 0
-        for number, line in enumerate(lines, 1):
+        for number in range(1, num_lines + 1):
             ticket.check()
             with self._text_lock:
-                found.append(encode(line))
+                found.append(next(sentences))
             if is_source:
-                self._check_line(found[-1], f"line {number} has")
-            # What is forced makes the search longer.
+                self._check_length(found[-1], f"line {number} has")
+            # Count forced tokens, as they make the search longer.
             tokens += len(found[-1].ids) + len(found[-1].prefix) + found[-1].forced.num_tokens
             if tokens > self._max_tokens:
                 raise TooLarge(
-                    f"more than {self._max_tokens:,} tokens, at line {number} of {len(lines):,}; "
+                    f"more than {self._max_tokens:,} tokens, at line {number} of {num_lines:,}; "
                     "send fewer lines at a time"
                 )
         return found
@@ -297,23 +249,21 @@ class TranslationService:
         task = self._translator.task
         tokens = task.target_text.encode(line)
         ids = task.target_dictionary.encode(tokens)
-        if task.separators is not None:  # what looks like a separator in the text is none
+        if task.separators is not None:  # a separator in the raw text is an unknown word
             words = ids[:-2]
             words[words == task.separators[1]] = task.target_dictionary.unk_index
         return SourceSentence(ids, tokens)
 
-    def _check_line(self, source: SourceSentence, what: str) -> None:
+    def _check_length(self, source: SourceSentence, subject: str) -> None:
         limit = self._translator.max_source_positions
         if limit is not None and len(source.ids) > limit:
-            raise ConfigError(f"{what} {len(source.ids):,} tokens, but the model reads {limit:,}")
-
-    def _decode(self, tokens: Sequence[str]) -> str:
-        with self._text_lock:
-            return self._translator.task.target_text.decode(tokens)
+            raise ConfigError(
+                f"{subject} {len(source.ids):,} tokens, but the model reads {limit:,}"
+            )
 
 
 def _groups(found: TranslatedDocuments) -> list[dict[str, Any]]:
-    """Return which lines were translated at once, and what became of them."""
+    """Return the groups of lines that were translated at once, as JSON values."""
     return [
         {
             "first": own.window.first,

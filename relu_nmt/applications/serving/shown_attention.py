@@ -1,27 +1,38 @@
-"""The tokens and weights of an attention as a request is answered with them."""
+"""Attention as JSON: the tokens with their places in the text, and the weights."""
 
 import json
+import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from relu_nmt.applications.serving.batcher import Ticket
-from relu_nmt.applications.serving.spans import Span, token_spans
 from relu_nmt.errors import ConfigError
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.translation.search.translations import SourceSentence
 
 DECIMALS = 4
+WINDOW = 16
+"""Most letters of text and tokens together to skip at once where they differ."""
+
+
+class Span(NamedTuple):
+    """Characters ``begin`` to ``end - 1`` of a text; empty if ``begin == end``."""
+
+    begin: int
+    end: int
 
 
 @dataclass(frozen=True)
 class ShownToken:
-    """A token and where it stands.
+    """A token and its place in the text.
 
     Args:
-        text: as the model reads it.
+        text: the token itself.
         line: number of its line, from 0; None for the end symbol.
         span: its characters in this line.
     """
@@ -31,7 +42,7 @@ class ShownToken:
     span: Span
 
     def as_values(self) -> dict[str, Any]:
-        """Return it as JSON values."""
+        """Return the token as JSON values."""
         begin, end = self.span
         return {"text": self.text, "line": self.line, "begin": begin, "end": end}
 
@@ -42,8 +53,8 @@ class Side:
 
     Args:
         lines: raw text.
-        sentences: the same as the model reads it.
-        text: how one is made of the other.
+        sentences: the lines as tokens.
+        text: the pipeline that tokenized them.
     """
 
     lines: Sequence[str]
@@ -52,7 +63,7 @@ class Side:
 
     @property
     def num_tokens(self) -> int:
-        """All tokens, the end symbol included."""
+        """Number of tokens, the end symbol included."""
         return sum(len(own.tokens) for own in self.sentences) + 1
 
     def rows(self, line: int | None) -> list[int]:
@@ -67,11 +78,11 @@ class Side:
         begin = sum(counts[:line])
         rows = list(range(begin, begin + sum(counts[line : line + 1])))
         if not rows:
-            raise ConfigError(f"line {line}: no token stands there; lines count from 0")
+            raise ConfigError(f"line {line}: the line has no token; lines count from 0")
         return rows
 
     def tokens(self, ticket: Ticket) -> list[ShownToken]:
-        """Return the tokens and where they stand, the end symbol last.
+        """Return the tokens and their places, the end symbol last.
 
         Raises:
             RequestGone: the request is given up.
@@ -85,7 +96,7 @@ class Side:
 
 
 def weights_json(weights: np.ndarray, ticket: Ticket) -> Iterator[bytes]:
-    """Yield the weights as JSON, row by row, so that other threads have their turn.
+    """Yield the weights as JSON, row by row, to let other threads run in between.
 
     Raises:
         RequestGone: the request is given up.
@@ -100,3 +111,136 @@ def weights_json(weights: np.ndarray, ticket: Ticket) -> Iterator[bytes]:
         yield b", " if index else b"["
         yield from weights_json(part, ticket)
     yield b"]"
+
+
+def token_spans(text: str, tokens: Sequence[str], pipeline: TextPipeline) -> list[Span]:
+    """Return the place of each token in the text, in time linear in the length of both.
+
+    Text and tokens are read once, side by side. Spaces, case, compatibility forms, invisible
+    characters, marks of subwords and escapes make no difference. A token that is not found gets
+    the text between its neighbours. A symbol of the model gets an empty span.
+
+    Args:
+        text: a line.
+        tokens: its tokens, from the pipeline.
+        pipeline: the text steps.
+
+    Example:
+        >>> text, moses = "Don't  go.", TextPipeline("en", "moses", lowercase=True)
+        >>> spans = token_spans(text, moses.encode(text), moses)
+        >>> [text[begin:end] for begin, end in spans]
+        ['Don', "'t", 'go', '.']
+    """
+    # List the letters of the text with their places, and those of the tokens with their tokens.
+    pieces = pipeline.letters(tokens)
+    places = [
+        (letter, place)
+        for place, written in enumerate(pipeline.written(text))
+        for character in written
+        for letter in folded(character)
+    ]
+    owners = [
+        (letter, index)
+        for index, piece in enumerate(pieces)
+        for character in piece or ""
+        for letter in folded(character)
+    ]
+    # Match the letters, and give each token the places of its letters.
+    found: dict[int, Span] = {}
+    for i, j in _same("".join(p[0] for p in places), "".join(o[0] for o in owners)):
+        place, index = places[i][1], owners[j][1]
+        found[index] = Span(found[index].begin if index in found else place, place + 1)
+    _widen(text, pieces, found)
+    return _all_spans(text, pieces, found)
+
+
+@lru_cache(maxsize=2**16)
+def folded(character: str) -> str:
+    """Return a character without case and compatibility form; "" if it is invisible."""
+    plain = unicodedata.normalize("NFKD", character).casefold()
+    letters = unicodedata.normalize("NFKD", plain)
+    return "".join(c for c in letters if unicodedata.category(c) not in ("Cc", "Cf", "Zs"))
+
+
+def _same(written: str, read: str) -> Iterator[tuple[int, int]]:
+    """Yield the indices of equal letters; where the texts differ, skip the fewest letters."""
+    i = j = 0
+    while i < len(written) and j < len(read):
+        if written[i] == read[j]:
+            yield i, j
+            i, j = i + 1, j + 1
+        else:
+            i, j = next(_meetings(written, read, i, j), (i + 1, j + 1))
+
+
+def _meetings(written: str, read: str, i: int, j: int) -> Iterator[tuple[int, int]]:
+    """Yield the next indices with three equal letters, nearest first; then those with one."""
+    for run in (3, 1):
+        for skipped in range(1, WINDOW + 1):
+            for there in range(j, j + skipped + 1):
+                here = i + skipped - (there - j)
+                letters = written[here : here + run]
+                if len(letters) == run and letters == read[there : there + run]:
+                    yield here, there
+
+
+def _widen(text: str, pieces: Sequence[str | None], found: dict[int, Span]) -> None:
+    """Extend tokens by adjacent characters of no other token, such as invisible letters."""
+    missing = [0]  # running count of tokens that were not found
+    for index, piece in enumerate(pieces):
+        missing.append(missing[-1] + (bool(piece) and index not in found))
+    # Look at the text between each two found tokens, unless a missing token may own it.
+    for before, behind in pairwise([None, *found, None]):
+        first = 0 if before is None else before + 1
+        if missing[len(pieces) if behind is None else behind] > missing[first]:
+            continue
+        begin = 0 if before is None else found[before].end
+        end = len(text) if behind is None else found[behind].begin
+        # Words that touch a token become part of it.
+        gap = text[begin:end]
+        words = gap.split()
+        if before is not None and words and gap.startswith(words[0]):
+            found[before] = found[before]._replace(end=begin + len(words.pop(0)))
+        if behind is not None and words and gap.endswith(words[-1]):
+            found[behind] = found[behind]._replace(begin=end - len(words[-1]))
+
+
+def _all_spans(text: str, pieces: Sequence[str | None], found: dict[int, Span]) -> list[Span]:
+    """Return a span for each token; one that was not found gets the text between its neighbours.
+
+    A token without letters gets an empty span. A further byte of a character gets the span of the
+    character's first byte.
+    """
+    # Find the begin of the next found token behind each token.
+    behind = [len(text)]
+    for index in reversed(range(len(pieces))):
+        behind.append(found[index].begin if index in found else behind[-1])
+    behind.reverse()
+    # Go through the tokens, and remember the end of the last found one.
+    spans: list[Span] = []
+    between: dict[int, Span] = {}
+    last = 0
+    for index, piece in enumerate(pieces):
+        begin = min(last, behind[index + 1])
+        if index in found:
+            spans.append(found[index])
+            last = found[index].end
+        elif piece is None and spans:
+            spans.append(spans[-1])
+        elif not piece:
+            begin = max(begin, spans[-1].begin) if spans else begin
+            spans.append(Span(begin, begin))
+        else:
+            if begin not in between:
+                between[begin] = _stripped(text, begin, behind[index + 1])
+            spans.append(between[begin])
+    return spans
+
+
+def _stripped(text: str, begin: int, end: int) -> Span:
+    """Return the span of a part of the text without the spaces around it."""
+    inner = text[begin:end].lstrip()
+    if not inner:
+        return Span(begin, begin)
+    begin = end - len(inner)
+    return Span(begin, begin + len(inner.rstrip()))

@@ -1,1 +1,1 @@
-"""Trains and evaluates models over document lengths, attentions and seeds, and reports on them."""
+"""Train and evaluate models over document lengths, attentions and seeds, and report on them."""

@@ -1,4 +1,4 @@
-"""Runs the steps of a sweep as jobs of a cluster: each is a sweep of one step where it runs."""
+"""Run the steps of a sweep as jobs of a cluster: each job runs a sweep of one step."""
 
 import time
 from collections.abc import Sequence
@@ -22,28 +22,23 @@ JOBS_FOLDER = "jobs"
 
 @dataclass
 class StepWork:
-    """What a job does: run one step, with its lock, its log and its state, as a local sweep does.
-
-    Args:
-        step: what is run.
-        config: how.
-    """
+    """The work of a job: run one step with its lock, log and state, like a local sweep."""
 
     step: Step
     config: JobsConfig
     runner: StepRunner | None = field(default=None, init=False)
 
     def __call__(self) -> int | None:
-        """Run the step; return the number of the signal that stopped it, if one did."""
+        """Run the step; return the number of the signal that stopped it, if any."""
         gpus = probe([], [])["gpus"]
         self.runner = StepRunner([self.step], self.config, describe_environment(gpus))
         self.runner.run(lambda: None)
         return self.runner.signal
 
     def checkpoint(self) -> "DelayedSubmission":
-        """Let the training save a checkpoint; return what goes on from it in another job.
+        """Let the training save a checkpoint; return the work that continues in another job.
 
-        submitit calls it where the cluster is about to take the machine away.
+        submitit calls this before the cluster takes the machine away.
         """
         from submitit.helpers import DelayedSubmission
 
@@ -54,40 +49,33 @@ class StepWork:
 
 @dataclass
 class RunningJob:
-    """A job under way.
-
-    Args:
-        step: what it runs.
-        job: submitit's.
-        begun: monotonic time in seconds.
-        is_told: whether it was asked to end.
-    """
+    """A running job of a step; ``begun`` is its monotonic time in seconds."""
 
     step: Step
     job: "Job[int | None]"
     begun: float = field(default_factory=time.monotonic)
-    is_told: bool = False
+    is_ending: bool = False
 
     @property
     def seconds(self) -> float:
-        """How long ago it was submitted."""
+        """Time since the submission."""
         return time.monotonic() - self.begun
 
     def end(self) -> None:
-        """Cancel it; its training saves a checkpoint."""
-        if not self.is_told:
-            self.is_told = True
+        """Cancel the job; its training saves a checkpoint."""
+        if not self.is_ending:
+            self.is_ending = True
             self.job.cancel()
 
 
 class ClusterRunner(StepRunner):
-    """Runs steps as jobs, on whichever machines the cluster has.
+    """A runner of steps as jobs of a cluster.
 
-    What is done when, and what the results are, is as in its base; locks, logs and states are the
-    jobs' own, so that sweeps of both kinds may share a folder.
+    The order of the steps and their results are those of the base class. The jobs themselves hold
+    the locks and write logs and states, so that sweeps of both kinds may share a folder.
 
     Raises:
-        ConfigError: there is no such cluster here, or it does not know a parameter.
+        ConfigError: this machine has no such cluster, or the cluster does not know a parameter.
     """
 
     def __init__(
@@ -102,13 +90,13 @@ class ClusterRunner(StepRunner):
         super().__init__(steps, config, environment, training_seconds, progress)
         assert config.cluster is not None
         self._cluster = Cluster(config.cluster, config.asked_for, folder)
-        # The folder of a step may hold what others need: the sweep deletes it, not the job.
+        # The sweep deletes checkpoints, not the job: other steps may need them.
         self._job_config = replace(
             config, jobs=1, cluster=None, cluster_parameters=None, delete_checkpoints=False
         )
 
     def _start(self, step: Step) -> None:
-        if self._look(step):
+        if self._is_done(step):
             self.say(f"{step}: done by another sweep")
             self._delete_checkpoints(step)
             return
@@ -122,10 +110,11 @@ class ClusterRunner(StepRunner):
                 running.end()
             if running.job.done():
                 self._running.remove(running)
-                self._take_in(running)
+                self._finish_job(running)
 
-    def _take_in(self, running: RunningJob) -> None:
-        """Take in how a job has ended; what it did stands in the state that it wrote."""
+    def _finish_job(self, running: RunningJob) -> None:
+        """Note the end of a job from the state that it wrote."""
+        # Fetch the result; a job that the cluster ended has none.
         step, note, stopped = running.step, "", None
         try:
             stopped = result_of(running.job)
@@ -135,7 +124,7 @@ class ClusterRunner(StepRunner):
         if state is not None and state.status != STARTED:
             self._conclude(step, state)
         elif self.signal is not None or stopped is not None:
-            # A step that a signal stopped where it ran is open, and is submitted again.
+            # A step stopped by a signal stays open, and is submitted again.
             self.say(f"{step}: stopped")
         else:
             note = note or f"job {running.job.job_id} ended without a result"
@@ -152,18 +141,12 @@ def make_runner(
     training_seconds: float | None = None,
     progress: bool = True,
 ) -> StepRunner:
-    """Return what runs the steps, here or on a cluster.
+    """Return the runner of the steps, for this machine or for a cluster.
 
-    Args:
-        steps: all of them; a training comes before the evaluations of its model.
-        config: how many at once, and where.
-        environment: of the report, stored with every step that runs here.
-        folder: of the sweep.
-        training_seconds: the budget of a training, if it is one of time.
-        progress: print a line per event.
+    The arguments are those of :class:`StepRunner`, and the folder of the sweep.
 
     Raises:
-        ConfigError: a step was run with another command, or there is no such cluster.
+        ConfigError: a step was run with another command, or the cluster is missing.
         DataError: a state file is damaged.
     """
     if config.cluster is None:

@@ -1,4 +1,4 @@
-"""Machine, versions, and what only PyTorch knows, which is looked at in a process of its own."""
+"""Machine and versions, and facts that need PyTorch, found in a process of its own."""
 
 import json
 import platform
@@ -18,18 +18,17 @@ PACKAGES = ("torch", "numpy", "sacrebleu", "sentencepiece", "subword-nmt", "matp
 
 
 def probe(attentions: Sequence[str], user_modules: Sequence[str]) -> dict[str, Any]:
-    """Return what only PyTorch knows, without importing it here: the sweep stays small.
+    """Return facts about GPUs and attentions without importing PyTorch here.
 
-    Args:
-        attentions: names, with or without options.
-        user_modules: files that register attentions.
+    So the process of the sweep stays small.
 
     Returns:
-        ``gpus``: their names; ``without_weights``: the attentions that have none to measure.
+        ``gpus``: names of the GPUs; ``without_weights``: attentions without weights to measure.
 
     Raises:
-        ConfigError: PyTorch or an attention cannot be imported, or has no such options.
+        ConfigError: PyTorch or an attention cannot be imported, or lacks an option.
     """
+    # Run this module, which reads and prints JSON.
     done = subprocess.run(
         [sys.executable, "-m", "relu_nmt.applications.sweep.environment"],
         input=json.dumps([list(attentions), list(user_modules)]),
@@ -43,15 +42,18 @@ def probe(attentions: Sequence[str], user_modules: Sequence[str]) -> dict[str, A
     return json.loads(done.stdout)
 
 
-def _look(attentions: Sequence[str], user_modules: Sequence[str]) -> dict[str, Any]:
+def _inspect(attentions: Sequence[str], user_modules: Sequence[str]) -> dict[str, Any]:
+    """Return the result of :func:`probe`; runs in the process that imports PyTorch."""
     import torch
 
     from relu_nmt.attention import attentions as registry
     from relu_nmt.attention.spec import AttentionSpec
     from relu_nmt.config import from_flat
 
+    # Register the user's attentions.
     for path in user_modules:
         import_user_module(path)
+    # Check the options of each attention, and note those without weights.
     without_weights = []
     for name in attentions:
         spec = AttentionSpec.parse(name)
@@ -67,11 +69,7 @@ def _look(attentions: Sequence[str], user_modules: Sequence[str]) -> dict[str, A
 
 
 def describe_environment(gpus: Sequence[str] = ()) -> dict[str, Any]:
-    """Return versions and machine as JSON values.
-
-    Args:
-        gpus: names of the GPUs.
-    """
+    """Return versions and machine as JSON values."""
     return {
         "relu_nmt": relu_nmt.__version__,
         "revision": _revision(),
@@ -92,7 +90,7 @@ def _version(package: str) -> str:
 
 
 def _revision() -> str:
-    """Return the commit that runs, with ``+`` if files were changed; empty outside a repository."""
+    """Return the running commit, with ``+`` if files changed; empty outside a repository."""
     git = ["git", "-C", str(Path(relu_nmt.__file__).parent)]
     try:
         commit, changes = (
@@ -116,7 +114,7 @@ def _cpu_name() -> str:
 if __name__ == "__main__":
     wanted, modules = json.load(sys.stdin)
     try:
-        print(json.dumps(_look(wanted, modules)))
+        print(json.dumps(_inspect(wanted, modules)))
     except ReluNmtError as error:
         sys.exit(str(error))
     except ImportError as error:

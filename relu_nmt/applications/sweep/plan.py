@@ -1,21 +1,17 @@
-"""What a sweep is about, and its steps: which models, evaluated where, with which commands.
+"""The plan of a sweep: its models, the commands of all their steps, and its stored description.
 
-A sweep with a model for each length and one with models that learn several lengths at once differ
-in the trainings only; everything behind them works on steps. Several sweeps may work on one folder,
-at once or one after the other, with other attentions, lengths or seeds; the report is about all of
-them.
+A model per length and a model that learns several lengths differ in the training only. Several
+sweeps may share a folder, at once or one after the other, with other attentions, lengths or seeds.
+The report covers all of them.
 """
 
 import dataclasses
 import json
 import shlex
-import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from relu_nmt.applications.sweep.published import Published
 from relu_nmt.applications.sweep.settings import SweepSettings
 from relu_nmt.applications.sweep.steps import (
     CONTRASTS,
@@ -25,26 +21,34 @@ from relu_nmt.applications.sweep.steps import (
     StepState,
     SweepModel,
     differences,
+    launched,
+    tool,
 )
 from relu_nmt.attention.spec import ATTENTION_PRESETS, AttentionSpec
 from relu_nmt.config import from_dict
+from relu_nmt.config.yaml_text import parse_yaml
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io.safe_write import write_text
 
 SWEEP_FILE, MODELS = "sweep.json", "models"
 OUTPUT_SEPARATOR = "tag"
-TOOLS, TORCHRUN = "relu_nmt.cli.", "torch.distributed.run"
-# A typed flag comes later on the command line and wins.
+# A flag that the user types comes later on the command line and wins.
 TRAIN_DEFAULTS = ("--log-interval", "50")
+PUBLISHED_FIELDS = {"title": str, "source": str, "columns": dict, "rows": dict}
+PUBLISHED_FORM = (
+    "expected title and source (texts), columns ('COLUMN of results.csv' or 'COLUMN@LENGTH': its "
+    "title) and rows (name of an attention or variant: a list of numbers, texts or null, one for "
+    "each column)"
+)
+
+Value = float | str | None
 
 
 @dataclass(frozen=True)
 class SweepPlan:
     """All steps of a sweep.
 
-    Args:
-        settings: what is varied, and what stays.
-        without_weights: attentions of which there are no statistics.
+    ``without_weights`` names the attentions without weights to measure.
 
     Example:
         >>> varied = {"lengths": (128, 512), "attentions": ("softmax",), "seeds": (1, 2)}
@@ -60,7 +64,7 @@ class SweepPlan:
 
     @property
     def shared_flags(self) -> tuple[str, ...]:
-        """What all models of a report have in common, as words of a command."""
+        """The flags that all models of a report must share, as words of a command."""
         config = self.settings.sweep
         start = () if config.start_from is None else ("--start-from", str(Path(config.start_from)))
         return (
@@ -74,23 +78,23 @@ class SweepPlan:
 
     @property
     def _tokenizer_flags(self) -> tuple[str, ...]:
-        """The flag of the commands that compute BLEU; none if the language chooses."""
+        """The tokeniser flag of the commands that compute BLEU; empty for the language's own."""
         name = self.settings.sweep.sacrebleu_tokenizer
         return () if name is None else ("--sacrebleu-tokenizer", name)
 
     def models(self) -> list[SweepModel]:
-        """Return the models: all of a seed before those of the next one."""
+        """Return the models, all models of a seed before those of the next seed."""
         config = self.settings.sweep
-        learnt = [config.doc_mixture] if config.doc_mixture else [(n,) for n in config.lengths]
+        trained = [config.doc_mixture] if config.doc_mixture else [(n,) for n in config.lengths]
         return [
             SweepModel(attention, seed, lengths, bool(config.doc_mixture))
             for seed in config.seeds
-            for lengths in learnt
+            for lengths in trained
             for attention in config.systems
         ]
 
     def evaluated_lengths(self, model: SweepModel) -> tuple[int, ...]:
-        """Return the document lengths that a model is evaluated at, in tokens."""
+        """Return the document lengths of a model's evaluations, in tokens."""
         return self.settings.sweep.lengths if model.is_mixture else model.lengths
 
     def steps(self) -> list[Step]:
@@ -98,7 +102,7 @@ class SweepPlan:
         return [step for model in self.models() for step in self.steps_of(model)]
 
     def steps_of(self, model: SweepModel) -> list[Step]:
-        """Return the steps of a model."""
+        """Return the training of a model and its evaluations."""
         folder = model_folder(self.settings.sweep.save_dir, model)
         steps = [Step(model, None, folder, self._train_commands(model, folder))]
         for length in self.evaluated_lengths(model):
@@ -110,11 +114,13 @@ class SweepPlan:
 
     def _train_commands(self, model: SweepModel, folder: Path) -> tuple[Command, ...]:
         config, checkpoints = self.settings.sweep, str(folder / "checkpoints")
+        # Start from the sentence model of the same attention and seed.
         start = []
         if config.start_from is not None:
             sentences = SweepModel(model.attention, model.seed, (1,))
             start = ["--finetune-from-model"]
             start += [self._checkpoint(model_folder(config.start_from, sentences))]
+        # Put the sweep's own flags last: they win over the flags that the user typed.
         train = tool(
             "train",
             self.settings.data,
@@ -131,6 +137,7 @@ class SweepPlan:
             *("--seed", str(model.seed), "--save-dir", checkpoints),
         )
         train = launched(train, self.settings.running.training_processes)
+        # Average the last checkpoints by a second command.
         if config.averaged is None:
             return (train,)
         average = tool(
@@ -151,7 +158,7 @@ class SweepPlan:
             *("--max-doc-tokens", str(step.length), "--quiet", "--no-progress-bar"),
             *self._tokenizer_flags,
             *config.generate_flags,
-            # With <d> lines an empty document is still a document.
+            # Mark documents by <d> lines: an empty document is still a document.
             *("--output", str(step.path(".txt")), "--output-separator", OUTPUT_SEPARATOR),
             *("--results", str(step.path(".results.json"))),
             *(["--attention-stats", str(step.path(".attention.json"))] if measured else []),
@@ -168,7 +175,7 @@ class SweepPlan:
         )
 
     def _checkpoint(self, folder: Path) -> str:
-        """Return the checkpoint of a model to evaluate."""
+        """Return the evaluated checkpoint of a model."""
         config = self.settings.sweep
         name = "average" if config.averaged else f"checkpoint_{config.checkpoint}"
         return str(folder / "checkpoints" / f"{name}.safetensors")
@@ -182,37 +189,8 @@ def model_folder(save_dir: str | Path, model: SweepModel) -> Path:
     return Path(save_dir) / MODELS / model.name
 
 
-def tool(name: str, *arguments: str) -> Command:
-    """Return the command that runs one of the toolkit's own, in this Python."""
-    return (sys.executable, "-m", f"{TOOLS}{name}", *arguments)
-
-
-def launched(command: Command, processes: int) -> Command:
-    """Return the command that runs another in so many processes together, by torchrun."""
-    if processes == 1:
-        return command
-    launcher = ("-m", TORCHRUN, "--standalone", "--nproc-per-node", str(processes))
-    return (command[0], *launcher, *command[1:])
-
-
-def shown_command(command: Sequence[str]) -> list[str]:
-    """Return a command as a user types it: ``relu-nmt-train ...``."""
-    if list(command[1:3]) == ["-m", TORCHRUN]:
-        return ["torchrun", *command[3:]]
-    if len(command) > 2 and command[1] == "-m" and command[2].startswith(TOOLS):
-        name = command[2].removeprefix(TOOLS).replace("_", "-")
-        return [f"relu-nmt-{name}", *command[3:]]
-    return list(command)
-
-
-def arguments_of(command: Sequence[str]) -> list[str]:
-    """Return the words behind the name of one of the toolkit's commands."""
-    own = next(place for place, word in enumerate(command) if word.startswith(TOOLS))
-    return list(command[own + 1 :])
-
-
 def attention_flags(attention: str) -> tuple[str, ...]:
-    """Return the flags for an attention, whatever ``--arch`` says: its preset, and its options.
+    """Return the flags for an attention: its preset and its options, independent of ``--arch``.
 
     Example:
         >>> attention_flags("reluformer")
@@ -226,16 +204,90 @@ def attention_flags(attention: str) -> tuple[str, ...]:
     return ("--attention-preset", preset, *typed)
 
 
+# ------------------------------------------------------------------- published figures
+
+
 @dataclass(frozen=True)
-class SweepDescription:
-    """What a folder's sweep is about.
+class Published:
+    """A table of a paper, shown beside the measured figures.
 
     Args:
-        settings: of the last run.
-        environment: machine and versions of the last run.
-        attentions: and variants of all runs, in the order of the report; the first is the
-            baseline.
-        published: figures to show beside the measured ones, if there are any.
+        source: paper, table, data and training.
+        columns: titles by column of results.csv: ``d_bleu``, or ``d_bleu@512`` for a value of one
+            document length.
+        rows: a value for each column, by attention or variant; the report prints texts unchanged.
+
+    Example:
+        >>> rows = {"softmax": [34.22], "reluformer": [None]}
+        >>> table = Published("Table 1", "a paper", {"d_bleu": "BLEU"}, rows)
+        >>> table.value("softmax", "d_bleu")
+        34.22
+    """
+
+    title: str
+    source: str
+    columns: dict[str, str]
+    rows: dict[str, list[Value]]
+
+    @classmethod
+    def of(cls, values: Any) -> "Published | None":
+        """Return the table from parsed JSON or YAML; None from None.
+
+        Raises:
+            ValueError: the values have another form.
+        """
+        if values is None:
+            return None
+        # Check the types of the fields, the form of the columns, and the rows.
+        if not isinstance(values, dict) or values.keys() != PUBLISHED_FIELDS.keys():
+            raise ValueError(PUBLISHED_FORM)
+        for name, kind in PUBLISHED_FIELDS.items():
+            if not isinstance(values[name], kind) or not values[name]:
+                raise ValueError(f"{name}: {PUBLISHED_FORM}")
+        for column in values["columns"]:
+            _, at, length = str(column).partition("@")
+            if at and not length.isdigit():
+                raise ValueError(f"columns: {column}: {PUBLISHED_FORM}")
+        for name, row in values["rows"].items():
+            fits = isinstance(row, list) and len(row) == len(values["columns"])
+            if not fits or not all(v is None or isinstance(v, int | float | str) for v in row):
+                raise ValueError(f"rows: {name}: {PUBLISHED_FORM}")
+        return cls(**values)
+
+    def value(self, name: str, column: str) -> Value:
+        """Return a published value; None if the table lacks it."""
+        row = self.rows.get(name)
+        return None if row is None else row[list(self.columns).index(column)]
+
+
+def read_published(path: str) -> Published:
+    """Return the table in a YAML file.
+
+    Raises:
+        DataError: the file cannot be read, or has another form.
+    """
+    try:
+        found = Published.of(parse_yaml(Path(path).read_text("utf-8")) or {})
+    except OSError as error:
+        raise DataError(f"--published {path}: cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise DataError(f"--published {path}: {error}") from error
+    assert found is not None
+    return found
+
+
+# ------------------------------------------------------------------- the folder's description
+
+
+@dataclass(frozen=True)
+class SweepDescription:
+    """The description of a sweep in its folder, ``sweep.json``.
+
+    Settings and environment are those of the last run.
+
+    Args:
+        attentions: attentions and variants of all runs, in the order of the report; the first one
+            is the baseline.
         task: languages, dictionaries and text of the data, in words; empty in folders of earlier
             versions.
     """
@@ -248,7 +300,7 @@ class SweepDescription:
 
 
 def read_description(folder: Path) -> SweepDescription | None:
-    """Return what the folder's sweep is about; None if there is none.
+    """Return the description of a folder's sweep; None if the folder has no sweep.
 
     Raises:
         DataError: the file is damaged.
@@ -257,6 +309,7 @@ def read_description(folder: Path) -> SweepDescription | None:
     try:
         found = json.loads(path.read_text("utf-8"))
         values = found["settings"]
+        # Two fields are no options of SweepSettings.
         typed: dict[str, Any] = {
             name: tuple(values.pop(name)) for name in ("user_modules", "command")
         }
@@ -272,19 +325,17 @@ def read_description(folder: Path) -> SweepDescription | None:
 
 
 def write_description(folder: Path, description: SweepDescription) -> SweepDescription:
-    """Write what the sweep is about.
+    """Write the description, joined with that of earlier sweeps in the folder; return it.
 
-    Attentions of earlier sweeps in the folder stay known, and the first of all the baseline; so do
-    published figures, until there are others.
-
-    Returns:
-        What was written.
+    Earlier attentions stay listed, and the first one stays the baseline. Earlier published figures
+    stay unless the new description has others.
 
     Raises:
         ConfigError: the folder's results are of other data, another split or other settings, so
-            that their mean would mean nothing.
-        DataError: it cannot be written.
+            that a mean over them would be wrong.
+        DataError: the file cannot be written.
     """
+    # Join with the earlier description.
     earlier = read_description(folder)
     known = () if earlier is None else earlier.attentions
     if earlier is not None:
@@ -292,6 +343,7 @@ def write_description(folder: Path, description: SweepDescription) -> SweepDescr
     attentions = tuple(dict.fromkeys([*known, *description.settings.sweep.systems]))
     published = description.published or (earlier.published if earlier else None)
     description = dataclasses.replace(description, attentions=attentions, published=published)
+    # Write the file.
     try:
         folder.mkdir(parents=True, exist_ok=True)
         text = json.dumps(dataclasses.asdict(description), indent=1, ensure_ascii=False)
@@ -302,7 +354,7 @@ def write_description(folder: Path, description: SweepDescription) -> SweepDescr
 
 
 def _check_same_setting(folder: Path, old: SweepSettings, new: SweepSettings) -> None:
-    """See that one report is of one setting."""
+    """Check that all models of a report share data, split, checkpoint and flags."""
     for flag, was, now in (
         ("data", old.data, new.data),
         ("gen-subset", old.sweep.gen_subset, new.sweep.gen_subset),
@@ -313,6 +365,7 @@ def _check_same_setting(folder: Path, old: SweepSettings, new: SweepSettings) ->
                 f"--save-dir {folder}: its results have {flag} {was}, not {now}; choose another "
                 "--save-dir"
             )
+    # Other flags are fine only as long as the folder has no results.
     flags = [SweepPlan(settings).shared_flags for settings in (old, new)]
     if flags[0] != flags[1] and has_results(folder):
         was, now = differences(*flags)
@@ -323,7 +376,7 @@ def _check_same_setting(folder: Path, old: SweepSettings, new: SweepSettings) ->
 
 
 def has_results(folder: Path) -> bool:
-    """Return whether a sweep's folder has models; a mistake that left none may be mended."""
+    """Return whether a folder has models; without any, the user may correct the settings."""
     return any(state.status != FAILED for state, _ in _trainings_in(folder))
 
 
@@ -338,21 +391,20 @@ def models_in(
 ) -> dict[SweepModel, tuple[int, ...]]:
     """Return all models of a sweep's folder, with the lengths of their evaluations.
 
-    Args:
-        folder: of the sweep.
-        settings: of the last run: its models belong to the folder even if they are not there yet;
-            others are evaluated at the lengths at which that has begun, or that they learnt.
+    The models of ``settings``, those of the last run, count even if they are not begun. Other
+    models count with the lengths of their training and of the evaluations that began.
 
     Raises:
         DataError: a file is damaged.
     """
+    # Start with the planned models, and add those in the folder.
     found = {}
     if settings is not None:
         plan = SweepPlan(settings)
         found = {model: plan.evaluated_lengths(model) for model in plan.models()}
     for state, own_folder in _trainings_in(folder):
         model = state.model
-        # Those of evaluate-128.results.json are none.
+        # Read the lengths from evaluate-128.json; skip evaluate-128.results.json.
         names = (path.stem.removeprefix("evaluate-") for path in own_folder.glob("evaluate-*.json"))
         begun = {int(name) for name in names if name.isdigit()}
         known = found.get(model, () if model.is_mixture else model.lengths)

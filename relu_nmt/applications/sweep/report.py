@@ -1,4 +1,4 @@
-"""results.csv and card.json with the numbers, and report.html, which needs nothing but itself."""
+"""The files of a sweep's report: results.csv, card.json, and a self-contained report.html."""
 
 import dataclasses
 import json
@@ -8,11 +8,17 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from relu_nmt.applications.sweep.averages import Average
+from relu_nmt.applications.sweep.figures import (
+    course_figure,
+    length_figure,
+    length_name,
+    memory_figures,
+)
 from relu_nmt.applications.sweep.plan import SweepDescription, read_description
-from relu_nmt.applications.sweep.report_data import BAD, WORDS, ReportData, length_name, read_report
+from relu_nmt.applications.sweep.report_data import BAD, WORDS, Average, ReportData, read_report
 from relu_nmt.applications.sweep.results import ALL_SLOTS, SCORES, SLOTS
 from relu_nmt.applications.sweep.steps import DONE
+from relu_nmt.attention.statistics import STATISTICS
 from relu_nmt.errors import DataError
 from relu_nmt.evaluation.significance import DEFAULT_SAMPLES, DEFAULT_SEED
 from relu_nmt.io.page import LEAST_SEEDS, csv_text, render_page
@@ -34,7 +40,7 @@ LAST_COLUMNS = (
 
 
 def trouble(average: Average) -> str:
-    """Return in words what became of the seeds without a result; empty if all have one."""
+    """Return in words the status of the seeds without a result; empty if all have one."""
     counts, total = Counter(cell.status for cell in average.cells), len(average.cells)
     bad = {word: counts[status] for status, word in WORDS.items() if status != DONE}
     parts = [word if n == total else f"{n} of {total} {word}" for word, n in bad.items() if n]
@@ -42,7 +48,7 @@ def trouble(average: Average) -> str:
 
 
 def write_report(folder: Path, description: SweepDescription) -> ReportData:
-    """Write report.html, results.csv and card.json; return what is in them.
+    """Write report.html, results.csv and card.json; return their data.
 
     Raises:
         DataError: a file of the folder is damaged, or cannot be written.
@@ -58,7 +64,8 @@ def write_report(folder: Path, description: SweepDescription) -> ReportData:
 
 
 def report_csv(data: ReportData) -> str:
-    """Return the records, numbers in full precision: rows ``cell`` and rows ``mean``."""
+    """Return the records with numbers in full precision: rows ``cell`` and rows ``mean``."""
+    # Put the known columns first and last, all others between.
     rows = [{"row": "cell", **cell.record} for cell in data.cells]
     rows += [{"row": "mean", **average.record} for average in data.averages]
     known = {*FIRST_COLUMNS, *LAST_COLUMNS}
@@ -67,7 +74,7 @@ def report_csv(data: ReportData) -> str:
 
 
 def card(data: ReportData) -> dict[str, Any]:
-    """Return what was measured and how, and what is published, as values of JSON."""
+    """Return settings, environment, measured means and published figures as JSON values."""
     description = data.description
     return {
         "settings": dataclasses.asdict(description.settings),
@@ -81,7 +88,8 @@ def card(data: ReportData) -> dict[str, Any]:
 
 
 def page(data: ReportData) -> str:
-    """Return the page."""
+    """Return the HTML page."""
+    # Give the template its data, functions and constants.
     values = {
         "data": data,
         "settings": data.description.settings,
@@ -90,10 +98,14 @@ def page(data: ReportData) -> str:
         "now": time.strftime("%d %B %Y, %H:%M"),
         "trouble": trouble,
         "length_name": length_name,
+        "length_figure": length_figure,
+        "course_figure": course_figure,
+        "memory_figures": memory_figures,
         "WORDS": WORDS,
         "BAD": BAD,
         "SLOTS": SLOTS,
         "ALL_SLOTS": ALL_SLOTS,
+        "STATISTICS": STATISTICS,
         "LEAST_SEEDS": LEAST_SEEDS,
         "SAMPLES": DEFAULT_SAMPLES,
         "SEED": DEFAULT_SEED,
@@ -104,7 +116,7 @@ def page(data: ReportData) -> str:
 
 
 def _start_in_words(folder: str | None) -> str:
-    """Return which models those of the sweep start from, and how long these were trained."""
+    """Return the models from which the sweep starts, and their training budget, in words."""
     if folder is None:
         return ""
     earlier = read_description(Path(folder))

@@ -1,25 +1,31 @@
-"""What a report shows: the results of a sweep as tables of systems and lengths, and their plots."""
+"""The results of a sweep for its report: means over seeds, gains, and tables."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from relu_nmt.applications.sweep.averages import Average, average_cells, compare
-from relu_nmt.applications.sweep.figures import Line, Panel, image
-from relu_nmt.applications.sweep.plan import SweepDescription, models_in
-from relu_nmt.applications.sweep.published import Value
+import numpy as np
+
+from relu_nmt.applications.sweep.plan import SweepDescription, Value, models_in
 from relu_nmt.applications.sweep.results import (
     CONTRAST_COLUMNS,
     NOT_CONVERGED,
     PENDING,
+    SCORES,
     Cell,
     Record,
     System,
     read_cells,
 )
 from relu_nmt.applications.sweep.steps import DIVERGED, DONE, FAILED, STARTED
-from relu_nmt.io.page import LEAST_SEEDS, arms
+from relu_nmt.evaluation.significance import (
+    mean_interval,
+    p_value,
+    resampled_scores,
+    resampling_interval,
+)
+from relu_nmt.io.page import LEAST_SEEDS
 
 WORDS = {
     DONE: "done",
@@ -30,34 +36,137 @@ WORDS = {
     PENDING: "not begun",
 }
 BAD = (NOT_CONVERGED, DIVERGED, FAILED)
-COURSE_TITLES = {
-    "train_loss": ("training loss, bits per token", False),
-    "gradient_norm": ("gradient norm", True),
-    "output_square": ("mean square of attention outputs", True),
-    "query_norm": ("mean length of queries", False),
-    "key_norm": ("mean length of keys", False),
-    "output_growth": ("exponent e of outputs, decoder: n^e", False),
-}
-"""Of the plots of the course of training, and whether their vertical axis is logarithmic."""
-SIGNIFICANT, MOST_BLEU = 0.05, 100.0
+SIGNIFICANT = 0.05
 MOST_NAMED = 3
-"""Models that ended alike and are named."""
-MEMORY_TITLES = {
-    "d_bleu": "d-BLEU",
-    "memory_variance_ratio": "variance ratio",
-    "memory_anisotropy": "anisotropy",
-}
+"""Number of models named in the report among those with the same error."""
+SPEEDS = {f"{kind}_relative_speed": f"{kind}_tokens_per_second" for kind in ("train", "decode")}
+"""Columns of speeds by those of the quotients with the baseline's speed."""
+# Numbers whose mean over seeds has no meaning.
+NO_MEAN = ("seed", "mixture", "length")
+SHARED = ("attention", "trained_on", "mixture", "length")
+TEXTS = (*(f"{score}_signature" for score in SCORES), "feed_forward")
+
+
+@dataclass
+class Average:
+    """A system at a document length in tokens, with a cell for each seed.
+
+    Args:
+        record: means by column, intervals, gain; see :func:`average_cells`.
+        resampled: d-BLEU of each resample of the documents, by converged seed.
+        gains: gain in d-BLEU over the baseline, for each seed that converged with both.
+    """
+
+    system: System
+    length: int
+    cells: list[Cell]
+    record: Record = field(default_factory=dict)
+    resampled: dict[int, np.ndarray] = field(default_factory=dict)
+    gains: list[float] = field(default_factory=list)
+
+    def values(self, column: str) -> list[float]:
+        """Return the values of the seeds that converged."""
+        records = (cell.record for cell in self.cells if cell.status == DONE)
+        return [record[column] for record in records if column in record]
+
+
+def average_cells(cells: Sequence[Cell], baseline: str) -> list[Average]:
+    """Return an average for each system and length, in the order of the cells and their seeds.
+
+    A mean is over the seeds whose training converged; the record counts the others. It has the
+    columns of the cells and
+
+    * ``d_bleu_seed_interval``, ``d_bleu_document_interval``: half widths of 95% intervals;
+    * ``gain``, ``gain_seed_interval``, ``gain_document_interval``, ``p_value``: gain in d-BLEU
+      over the baseline, for the seeds that converged with both, ``gain_seeds``;
+    * ``train_relative_speed``, ``decode_relative_speed``: tokens per second over those of the
+      baseline;
+    * ``seeds``, and the numbers of seeds by status.
+    """
+    groups: dict[tuple[System, int], list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault((cell.system, cell.length), []).append(cell)
+    averages = {key: _average(*key, own) for key, own in groups.items()}
+    # Compare each average with the baseline at the same length.
+    for (system, length), average in averages.items():
+        other = averages.get((System(baseline, system.mixture), length))
+        if other is None:
+            continue
+        for column, speed in SPEEDS.items():
+            if average.record.get(speed) and other.record.get(speed):
+                average.record[column] = average.record[speed] / other.record[speed]
+        if other is not average:
+            gain, average.gains = compare(average, other)
+            average.record |= gain
+    return list(averages.values())
+
+
+def _average(system: System, length: int, cells: list[Cell]) -> Average:
+    converged = [cell for cell in cells if cell.status == DONE]
+    average = Average(system, length, cells)
+    record = average.record
+    # Count the seeds by status.
+    record |= {name: cells[0].record[name] for name in SHARED}
+    record["seeds"] = ",".join(str(cell.model.seed) for cell in converged)
+    for status in (DONE, NOT_CONVERGED, DIVERGED, FAILED, PENDING, STARTED):
+        number = sum(cell.status == status for cell in cells)
+        if number:
+            record[f"seeds_{status.replace(' ', '_')}"] = number
+    if not converged:
+        return average
+    # Average the numbers that all converged seeds have.
+    for name, value in converged[0].record.items():
+        values = [cell.record.get(name) for cell in converged]
+        numbers = [v for v in values if isinstance(v, int | float)]
+        if name in TEXTS and len(set(values)) == 1:
+            record[name] = value
+        elif name not in NO_MEAN and len(numbers) == len(values):
+            record[name] = sum(numbers) / len(numbers)
+    interval = mean_interval([cell.record["d_bleu"] for cell in converged])
+    if interval is not None:
+        record["d_bleu_seed_interval"] = interval
+    # Resample the documents of all seeds together, if they evaluated the same ones.
+    found = [cell.statistics for cell in converged if cell.statistics is not None]
+    if len(found) == len(converged) and len({len(one.counts) for one in found}) == 1:
+        scores = resampled_scores(found)
+        seeds = (cell.model.seed for cell in converged)
+        average.resampled = dict(zip(seeds, scores, strict=True))
+        record["d_bleu_document_interval"] = resampling_interval(scores.mean(0))
+    return average
+
+
+def compare(average: Average, other: Average) -> tuple[Record, list[float]]:
+    """Return the columns of a gain in d-BLEU, over the seeds of both averages, and its values.
+
+    Both results are empty without a common seed.
+    """
+    # Compare on common seeds only.
+    seeds = sorted(average.resampled.keys() & other.resampled.keys())
+    if not seeds:
+        return {}, []
+    # Average the resampled scores over the seeds, and the gains of single seeds.
+    sides = (average, other)
+    own, base = (np.mean([side.resampled[seed] for seed in seeds], axis=0) for side in sides)
+    scores = [
+        {cell.model.seed: cell.record["d_bleu"] for cell in side.cells if cell.status == DONE}
+        for side in sides
+    ]
+    # Intervals: over seeds, and over resamples of the documents.
+    gains = [scores[0][seed] - scores[1][seed] for seed in seeds]
+    gain = sum(gains) / len(gains)
+    record: Record = {"gain": gain}
+    interval = mean_interval(gains)
+    if interval is not None:
+        record["gain_seed_interval"] = interval
+    record["gain_document_interval"] = resampling_interval(own - base)
+    record["p_value"] = p_value(own, base, gain)
+    record["gain_seeds"] = ",".join(map(str, seeds))
+    return record, gains
 
 
 @dataclass(frozen=True)
 class ReportData:
-    """The results of a sweep, which its page lays out as tables of systems and lengths.
-
-    Args:
-        description: what the sweep is about.
-        cells: one for each model and length.
-        averages: one for each system and length, in the order of the report.
-    """
+    """The results of a sweep, laid out as tables of systems and lengths."""
 
     description: SweepDescription
     cells: Sequence[Cell]
@@ -65,12 +174,12 @@ class ReportData:
 
     @property
     def systems(self) -> list[System]:
-        """The rows."""
+        """The rows of the tables."""
         return list(dict.fromkeys(average.system for average in self.averages))
 
     @property
     def lengths(self) -> list[int]:
-        """The columns, in tokens."""
+        """The columns of the tables, in tokens."""
         return sorted({average.length for average in self.averages})
 
     @property
@@ -91,19 +200,20 @@ class ReportData:
         return f"{system.attention}, mixture {','.join(map(str, system.mixture))}"
 
     def has(self, *columns: str) -> bool:
-        """Say whether any of the averages has a value in one of the columns."""
+        """Return whether an average has a value in one of the columns."""
         return any(column in a.record for a in self.averages for column in columns)
 
     def distinct(self, column: str) -> str:
-        """Return the different texts of a column of the models, of which there should be one."""
+        """Return the different texts in a column of the models; usually there is only one."""
         found = (cell.record.get(column) for cell in self.cells)
         return "; ".join(dict.fromkeys(str(value) for value in found if value))
 
     def best_at(self, length: int) -> Average | None:
-        """Return the average with the highest d-BLEU, if it is better than any other.
+        """Return the average with the highest d-BLEU, if it is better than all others.
 
-        Better is a gain on at least LEAST_SEEDS seeds, significant over documents and over seeds.
+        Better means a gain on at least LEAST_SEEDS seeds, significant over documents and seeds.
         """
+        # Compare the highest score with all others.
         found = [a for a in self.averages if a.length == length and "d_bleu" in a.record]
         best = max(found, key=lambda a: a.record["d_bleu"], default=None)
         others = [other for other in found if other is not best]
@@ -116,18 +226,20 @@ class ReportData:
         return best if others else None
 
     def statuses(self) -> dict[str, int]:
-        """Return how many evaluations there are by status."""
+        """Return the number of evaluations by status, in words."""
         counts = Counter(cell.status for cell in self.cells)
         return {word: counts[status] for status, word in WORDS.items() if counts[status]}
 
     def went_wrong(self) -> list[tuple[str, Cell]]:
-        """Return the models, or models at a length, that came to grief: together if in one way."""
+        """Return the names of models, or models at a length, by error, with an example each."""
+        # Name a training once, an evaluation with its length.
         found: dict[str, Cell] = {}
         for cell in self.cells:
             if cell.status in BAD:
                 trained = not cell.record["note"] or "evaluate_command" in cell.record
                 name = f"{cell.model} at {cell.length}" if trained else str(cell.model)
                 found.setdefault(name, cell)
+        # Join the names of models with the same error.
         alike: dict[tuple[str, str], list[str]] = {}
         for name, cell in found.items():
             alike.setdefault((cell.status, cell.record["note"]), []).append(name)
@@ -150,11 +262,7 @@ class ReportData:
         return {name: list(commands) for name, commands in found.items()}
 
     def buckets(self, counted: str) -> dict[str, float]:
-        """Return buckets with how many segments they hold, that of the lowest values first.
-
-        Args:
-            counted: the beginning of the columns that tell it: ``documents[``.
-        """
+        """Return the number of segments by bucket, from columns such as ``documents[1-19]``."""
         found = {
             column[len(counted) : -1]: value
             for average in self.averages
@@ -164,7 +272,7 @@ class ReportData:
         return dict(sorted(found.items(), key=lambda one: _lowest(one[0])))
 
     def contrasts(self) -> dict[System, dict[str, Record]]:
-        """Return what is known of contrasts, by system and category of the contrasts."""
+        """Return the columns of contrasts by system and category of the contrasts."""
         found: dict[System, dict[str, Record]] = {}
         for average in self.averages:
             for column, value in average.record.items():
@@ -174,9 +282,10 @@ class ReportData:
         return found
 
     def realised_lengths(self) -> Iterator[tuple[int, str, str, Record]]:
-        """Yield limit, split, prefix of the columns and record that has them."""
-        learnt = {length for cell in self.cells for length in cell.model.lengths}
-        for length in sorted({*self.lengths, *learnt}):
+        """Yield the length limit, the split, the prefix of its columns, and their record."""
+        # Take the first record with the lengths of a split.
+        trained = {length for cell in self.cells for length in cell.model.lengths}
+        for length in sorted({*self.lengths, *trained}):
             everywhere = [cell.record for cell in self.cells]
             here = [cell.record for cell in self.cells if cell.length == length]
             for prefix, split, records in (
@@ -188,118 +297,31 @@ class ReportData:
                 if found is not None:
                     yield length, split, prefix, found
 
-    def figure(self, *columns: tuple[str, str, float], from_zero: bool = True) -> str:
-        """Return plots of means over document lengths, side by side, for the ``src`` of an image.
-
-        Args:
-            columns: column, title with the unit, and what its values are divided by.
-            from_zero: whether the vertical axes begin at 0.
-        """
-        panels = [
-            Panel(
-                title,
-                "document length, tokens",
-                self._lines_over_lengths(column, scale),
-                [length_name(n) for n in self.lengths],
-                from_zero=from_zero,
-            )
-            for column, title, scale in columns
-        ]
-        return image(panels)
-
-    def _lines_over_lengths(self, column: str, scale: float) -> list[Line]:
-        """Return a line for each system that has values in the column."""
-        lines = []
-        for number, system in enumerate(self.systems):
-            means = {
-                float(place): average
-                for place, average in enumerate(self.row(system))
-                if average is not None and column in average.record
-            }
-            if not means:
-                continue
-            points = {place: own.record[column] / scale for place, own in means.items()}
-            errors = [_error(own, column) for own in means.values()]
-            line = Line(
-                self.label(system), number, points, errors if any(map(any, errors)) else None
-            )
-            for place, own in means.items():
-                if 1 < len(values := own.values(column)) < LEAST_SEEDS:
-                    line.dots += [(place, value / scale) for value in values]
-            lines.append(line)
-        return lines
-
-    def course_figure(self) -> str:
-        """Return plots of the first seed's trainings over updates, for the ``src`` of an image."""
-        panels = []
-        courses = {cell.system: cell.course for cell in reversed(self.cells)}
-        for name, (title, log_y) in COURSE_TITLES.items():
-            lines = [
-                Line(self.label(system), number, dict(sorted(courses[system][name].items())))
-                for number, system in enumerate(self.systems)
-                if courses.get(system, {}).get(name)
-            ]
-            panels.append(Panel(title, "updates", lines, log_y=log_y))
-        return image(panels)
-
     def memories(self) -> dict[str, list[Record]]:
-        """Return the records that have statistics of memories, by network, smallest first."""
+        """Return the records with statistics of memories, by network, smallest first."""
         found: dict[str, list[Record]] = {}
         for average in sorted(self.averages, key=lambda one: one.record.get("memory_size", 0)):
             if "memory_size" in average.record and average.length == self.lengths[0]:
                 found.setdefault(average.record["feed_forward"], []).append(average.record)
         return found
 
-    def memory_figures(self) -> list[str]:
-        """Return plots of the memories, for the ``src`` of images: over sizes, and of the sums."""
-        memories = self.memories()
-        figures = []
-        if max((len(records) for records in memories.values()), default=0) > 1:
-            panels = []
-            for column, title in MEMORY_TITLES.items():
-                lines = []
-                for number, (name, records) in enumerate(memories.items()):
-                    points = {one["memory_size"]: one[column] for one in records if column in one}
-                    if points:
-                        lines.append(Line(name, number, points))
-                panels.append(Panel(title, "size of the memory, keys", lines, log_x=True))
-            figures.append(image(panels))
-        sizes = sorted({one["memory_size"] for records in memories.values() for one in records})
-        panels = []
-        for name, records in memories.items():
-            lines = []
-            for record in records:
-                sums = {
-                    float(percent): value
-                    for percent in self.percents()
-                    if (value := record.get(f"memory_top_sum[{percent}]")) is not None
-                }
-                if sums:
-                    size = record["memory_size"]
-                    lines.append(Line(f"size {size:g}", sizes.index(size), sums))
-            title = f"{name}: share of the sum"
-            panels.append(Panel(title, "largest p %", lines, log_x=True, from_zero=True))
-        return [source for source in (*figures, image(panels)) if source]
-
-    def percents(self) -> list[str]:
-        """Return the p of the sums of the largest p percent of the weights of memories."""
-        return list(self.buckets("memory_top_sum["))
-
     def published_rows(self) -> list[tuple[str, list[tuple[Average | None, str, Value]]]]:
         """Return the systems of the published table and of this sweep.
 
         Returns:
-            names, and for each column the average that has the measured value, where there is
-            one, the column's name, and the published value.
+            name of each system, and for each column the average with the measured value or None,
+            the column's name, and the published value.
         """
         table = self.description.published
         if table is None:
             return []
+        # Compare an attention by its first system.
         first: dict[str, System] = {}
         for system in self.systems:
             first.setdefault(system.attention, system)
         rows = []
         for name in dict.fromkeys([*table.rows, *first]):
+            # Find the average for each column, at the column's length if it has one.
             row = []
             for column in table.columns:
                 title, _, length = column.partition("@")
@@ -312,34 +334,13 @@ class ReportData:
         return rows
 
 
-def _error(average: Average, column: str) -> tuple[float, float]:
-    """Return how far an interval reaches down and up; only d-BLEU has one.
-
-    It is over seeds, over documents of one seed, and none of seeds too few for one.
-    """
-    seeds, record = len(average.values(column)), average.record
-    interval = record.get(f"{column}_{'document' if seeds == 1 else 'seed'}_interval")
-    if interval is None or 1 < seeds < LEAST_SEEDS:
-        return 0.0, 0.0
-    return arms(record[column], interval, MOST_BLEU)
-
-
 def _lowest(bucket: str) -> float:
-    """Return the lowest value of a bucket; of the last one, ``>19``, 19.5."""
+    """Return the lowest value of a bucket; 19.5 for the last one, ``>19``."""
     return float(f"{bucket[1:]}.5" if bucket[0] == ">" else bucket.split("-")[0])
 
 
-def length_name(length: int) -> str:
-    """Return the title of a column."""
-    return "sentences" if length == 1 else f"{length:,}"
-
-
 def read_report(folder: Path, description: SweepDescription) -> ReportData:
-    """Return the results that a sweep's folder holds now.
-
-    Args:
-        folder: of the sweep.
-        description: what it is about.
+    """Return the present results in a sweep's folder.
 
     Raises:
         DataError: a file of the folder is damaged.

@@ -1,19 +1,18 @@
-"""All numbers of a sweep as records, the only source of reports.
+"""The results of a sweep, read from its folder: one record for each model and document length.
 
-There is one for each model and length, and one for their means over seeds, with confidence
-intervals and gains against the first attention.
+The report shows nothing else. The course of each training is read from its log.
 """
 
 import itertools
 import json
 import shlex
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from relu_nmt.applications.sweep.course import Course, read_course, summary
-from relu_nmt.applications.sweep.plan import model_folder, shown_command
+from relu_nmt.applications.sweep.plan import model_folder
 from relu_nmt.applications.sweep.steps import (
     CONTRASTS,
     DONE,
@@ -22,18 +21,21 @@ from relu_nmt.applications.sweep.steps import (
     Step,
     StepState,
     SweepModel,
+    shown_command,
 )
 from relu_nmt.data.groups import LENGTHS_FILE
 from relu_nmt.errors import DataError, ReluNmtError
-from relu_nmt.evaluation.buckets import DEFAULT_EDGES, length_buckets
+from relu_nmt.evaluation.document_scores import DEFAULT_EDGES, length_buckets
 from relu_nmt.evaluation.significance import SegmentStatistics
-from relu_nmt.training.results import TrainingResult
+from relu_nmt.training import course as training_course
+from relu_nmt.training.course import GROWTH, TELEMETRY, TRAIN
+from relu_nmt.training.results import FILE_NAME, TrainingResult
 
 PENDING, NOT_CONVERGED = "pending", "not converged"
 LOWEST_CONVERGED_BLEU = 1.0
-"""A model below it at every length counts as one that does not converge."""
+"""d-BLEU; a model with less at every length counts as not converged."""
 SCORES = ("d_bleu", "s_bleu", "group_bleu", "chrf")
-# Columns, and what ``--results`` calls them.
+# Names in the file of --results, by column.
 RESULTS = {name: name for name in ("mismatch_rate", "groups", "sentences", "tokens", "at_limit")}
 RESULTS |= {
     f"decode_{name}": name
@@ -41,7 +43,7 @@ RESULTS |= {
 }
 SLOTS = ("encoder", "decoder", "cross")
 ALL_SLOTS = "attention"
-"""Before the names of columns that are means over all attention modules."""
+"""Prefix of the columns with means over all attention modules."""
 STATISTICS = {
     "entropy": "entropy",
     "exp_entropy": "exp_entropy",
@@ -51,19 +53,24 @@ STATISTICS = {
     "row_sum": "sum",
     **{name: name for name in ("query_norm", "key_norm", "output_square")},
 }
+"""Columns, and their names in :mod:`relu_nmt.attention.statistics`."""
 CONTRAST_COLUMNS = ("accuracy_context", "accuracy_alone", "chance", "contrasts")
 MEMORY_STATISTICS = ("variance_ratio", "anisotropy", "null_fraction")
 LENGTH_FIELDS = (
     *("groups", "sentences", "over_long_sentences", "mean_tokens", "longest_tokens"),
     "mean_sentences",
 )
+VECTORS = ("query_norm", "key_norm", "output_square")
+
 Record = dict[str, Any]
+Course = dict[str, dict[int, float]]
+"""Finite values of a training by name and number of updates."""
 
 
 class System(NamedTuple):
-    """What has a row in the tables: an attention, and how the models learn lengths.
+    """An attention with the lengths of its training: a row of the tables.
 
-    ``mixture`` holds the lengths of the ``--doc-mixture``; none for a model per length.
+    ``mixture`` holds the lengths of the ``--doc-mixture``; it is empty for a model per length.
     """
 
     attention: str
@@ -72,14 +79,12 @@ class System(NamedTuple):
 
 @dataclass
 class Cell:
-    """A model at a document length.
+    """A model at a document length in tokens.
 
     Args:
-        model: the model.
-        length: of the evaluation, in tokens.
-        record: its numbers and texts by column, without those that are unknown.
-        course: of the training, see :func:`relu_nmt.applications.sweep.course.read_course`.
-        statistics: of the documents, for d-BLEU; None if not evaluated.
+        record: known numbers and texts by column.
+        course: course of the training, see :func:`read_course`.
+        statistics: BLEU statistics of the documents; None before the evaluation.
     """
 
     model: SweepModel
@@ -90,24 +95,20 @@ class Cell:
 
     @property
     def status(self) -> str:
-        """done, pending, started, failed, diverged, or not converged."""
+        """A status of the step, or PENDING or NOT_CONVERGED."""
         return self.record["status"]
 
     @property
     def system(self) -> System:
-        """What it belongs to, with other lengths and seeds."""
+        """The system, shared with other lengths and seeds."""
         return System(self.model.attention, self.model.lengths if self.model.is_mixture else ())
 
 
 def read_cells(folder: Path, models: Mapping[SweepModel, Sequence[int]]) -> list[Cell]:
-    """Return a cell for each model and length of its evaluation, done or not.
-
-    Args:
-        folder: of the sweep, with what its steps have left.
-        models: with their lengths in tokens.
-    """
+    """Return a cell for each model and length of its evaluation, done or not."""
     cells = []
     for model, lengths in models.items():
+        # Collect the columns that all evaluations of the model share.
         home = model_folder(folder, model)
         train = Step(model, None, home)
         state, course = train.state, read_course(train)
@@ -118,12 +119,12 @@ def read_cells(folder: Path, models: Mapping[SweepModel, Sequence[int]]) -> list
             "seed": model.seed,
             **_training_record(train, state),
             **_contrast_record(Step(model, CONTRASTS, home)),
-            **summary(course),
+            **_summary(course),
         }
         own = [_evaluated(Step(model, length, home), length, state, shared) for length in lengths]
         for cell in own:
             cell.course = course
-        # A model that translates at one length has learnt, however weak it is at another.
+        # Mark models that fail at every length; a model weak at a single one has converged.
         scored = [cell for cell in own if cell.status == DONE]
         if scored and all(cell.record["d_bleu"] < LOWEST_CONVERGED_BLEU for cell in scored):
             for cell in scored:
@@ -137,6 +138,7 @@ def _evaluated(step: Step, length: int, train: StepState | None, shared: Record)
     """Return the cell of an evaluation."""
     state = step.state
     cell = Cell(step.model, length, {**shared, "length": length})
+    # An unfinished training passes its status on to the evaluation.
     status, note = PENDING, ""
     if train is not None and train.status != DONE:
         status, note = train.status, train.note
@@ -154,6 +156,7 @@ def _evaluated(step: Step, length: int, train: StepState | None, shared: Record)
 
 
 def _add_scores(cell: Cell, step: Step) -> None:
+    # Copy scores and speeds from the results of relu-nmt-generate.
     record = cell.record
     results = json.loads(step.path(".results.json").read_text("utf-8"))
     if not results["d_bleu"]:
@@ -168,14 +171,15 @@ def _add_scores(cell: Cell, step: Step) -> None:
     _add_lengths(record, "test", results.get("lengths"))
     _add_weights(record, step.path(".attention.json"))
     _add_memories(record, step.path(".memory.json"))
+    # Score the documents again in buckets.
     found = cell.statistics = SegmentStatistics.from_json(results["document_statistics"])
     record["documents"] = len(found.counts)
-    # By the length of the reference document, the second of BLEU's counts.
+    # Sort the documents by the length of the reference, the second of BLEU's counts.
     buckets = length_buckets(found.counts[:, 1].tolist(), DEFAULT_EDGES)
     for bucket, members in buckets.items():
         record[f"d_bleu[{bucket}]"] = found.score(members)
         record[f"documents[{bucket}]"] = len(members)
-    # Of results made before there were positions, nothing.
+    # Results of earlier versions lack the positions.
     for title, positions in (results.get("s_bleu_by_position") or {}).items():
         for bucket, values in positions.items():
             record[f"sentences[{title} {bucket}]"] = values["sentences"]
@@ -184,14 +188,14 @@ def _add_scores(cell: Cell, step: Step) -> None:
 
 
 def _add_weights(record: Record, path: Path) -> None:
-    """Add the statistics of the attentions; there are none of mechanisms without weights."""
+    """Add the statistics of the attentions; mechanisms without weights have no file."""
     if not path.exists():
         return
     found = json.loads(path.read_text("utf-8"))
-    places = {**found["slots"], ALL_SLOTS: found.get("overall", {})}
-    for (place, values), (column, name) in itertools.product(places.items(), STATISTICS.items()):
+    slots = {**found["slots"], ALL_SLOTS: found.get("overall", {})}
+    for (slot, values), (column, name) in itertools.product(slots.items(), STATISTICS.items()):
         if name in values:
-            record[f"{place}_{column}"] = values[name]
+            record[f"{slot}_{column}"] = values[name]
 
 
 def _add_memories(record: Record, path: Path) -> None:
@@ -200,6 +204,7 @@ def _add_memories(record: Record, path: Path) -> None:
         return
     found = json.loads(path.read_text("utf-8"))
     record["feed_forward"] = found["feed_forward"]
+    # The size counts only if all modules share it.
     sizes = {module["size"] for module in found["modules"].values()}
     if len(sizes) == 1:
         record["memory_size"] = sizes.pop()
@@ -211,9 +216,10 @@ def _add_memories(record: Record, path: Path) -> None:
 
 
 def _training_record(step: Step, state: StepState | None) -> Record:
-    """Return what is known of a training; little of one that has hardly begun."""
+    """Return the known columns of a training; empty before it begins."""
     if state is None:
         return {}
+    # Describe the machine and the versions.
     machine = state.environment
     gpus, visible = machine.get("gpus"), machine.get("CUDA_VISIBLE_DEVICES") or "first"
     versions = " ".join(str(machine.get(name, "")) for name in ("relu_nmt", "revision"))
@@ -229,22 +235,22 @@ def _training_record(step: Step, state: StepState | None) -> Record:
         "python": machine.get("python"),
     }
     record = {name: value for name, value in record.items() if value is not None}
-    try:
+    # Add the lengths of the training documents, if the file is whole.
+    with suppress(OSError, ValueError, KeyError, TypeError):
         lengths = json.loads((step.checkpoints / LENGTHS_FILE).read_text("utf-8"))
         for part in lengths["splits"].get("train", []):
             prefix = f"train[{part['max_doc_tokens']}]" if step.model.is_mixture else "train"
             _add_lengths(record, prefix, part)
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
     return record
 
 
 def _contrast_record(step: Step) -> Record:
-    """Return accuracies in percent by category, given the sentences before and without them."""
+    """Return accuracies in percent by category, with the sentences before and without them."""
     state, record = step.state, Record()
     if state is None or state.status != DONE:
         return record
     for one in json.loads(step.path(".results.json").read_text("utf-8")):
+        # Name the columns by category: with context or alone, chance, and number of contrasts.
         if one.get("name") == "accuracy":
             with_context, alone, chance, counted = (
                 f"{column}[{one['category']}]" for column in CONTRAST_COLUMNS
@@ -259,6 +265,7 @@ def _results_of(checkpoints: Path) -> Record:
         results = TrainingResult.load(checkpoints)
     except DataError:
         return {}
+    # Take the values of the last log interval and the last validation.
     intervals = results.train or results.epochs
     validations = next(iter(results.valid.values()), [])
     return {
@@ -278,7 +285,7 @@ def _shown(state: StepState) -> str:
 
 
 def _add_lengths(record: Record, prefix: str, lengths: Mapping[str, Any] | None) -> None:
-    """Add the realised lengths of a split, as ``describe_lengths`` gives them."""
+    """Add the realised lengths of a split, in the form of ``describe_lengths``."""
     if not lengths:
         return
     for name in LENGTH_FIELDS:
@@ -286,3 +293,58 @@ def _add_lengths(record: Record, prefix: str, lengths: Mapping[str, Any] | None)
             record[f"{prefix}_{name}"] = lengths[name]
     for quantile, value in lengths.get("quantiles_tokens", {}).items():
         record[f"{prefix}_{quantile}_quantile_tokens"] = value
+
+
+# ------------------------------------------------------------------- the course of a training
+
+
+def read_course(step: Step) -> Course:
+    """Return the course of a training, read from its log and its results.
+
+    Telemetry is there if the training logged it: ``--log-format json`` behind the ``--``.
+
+    Returns:
+        ``train_loss`` in bits and ``gradient_norm``, means of each log interval; from telemetry,
+        means over the slots: ``query_norm`` and ``key_norm``, the lengths of queries and keys,
+        and ``output_square``, the mean square of outputs; and ``output_growth``
+        (:data:`relu_nmt.training.course.GROWTH`) of the decoder's self-attention.
+    """
+    # Read the log first: the results replace its values, but have no telemetry.
+    curves: dict[tuple[str, str], dict[int, float]] = {}
+    for path in (step.path(".log"), step.checkpoints / FILE_NAME):
+        with suppress(DataError):
+            curves |= training_course.read_course(path, step.model.name, may_be_empty=True).curves
+    found = {
+        "train_loss": curves.get((TRAIN, "loss")),
+        "gradient_norm": curves.get((TRAIN, "gnorm")),
+        GROWTH: curves.get((TELEMETRY, f"decoder {GROWTH}")),
+    }
+    # Average the telemetry over the slots.
+    for name in VECTORS:
+        of_slots = [curves[key] for key in curves if key[0] == TELEMETRY and f" {name}" in key[1]]
+        found[name] = _mean(of_slots)
+    return {name: values for name, values in found.items() if values}
+
+
+def _summary(course: Course) -> dict[str, float]:
+    """Return the columns of a course.
+
+    Returns:
+        ``largest_gradient_norm``, and the first and last values of telemetry:
+        ``first_query_norm``, ``last_query_norm``...
+    """
+    found = {}
+    if course.get("gradient_norm"):
+        found["largest_gradient_norm"] = max(course["gradient_norm"].values())
+    for name in (*VECTORS, GROWTH):
+        if course.get(name):
+            values = course[name]
+            found[f"first_{name}"], found[f"last_{name}"] = values[min(values)], values[max(values)]
+    return found
+
+
+def _mean(curves: list[dict[int, float]]) -> dict[int, float]:
+    """Return the mean of curves at each update."""
+    updates = sorted({number for curve in curves for number in curve})
+    known = {number: [c[number] for c in curves if number in c] for number in updates}
+    return {number: sum(values) / len(values) for number, values in known.items()}

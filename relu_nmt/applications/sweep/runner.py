@@ -1,4 +1,4 @@
-"""Runs the steps of a sweep: several at once, each once, whatever happens to some of them."""
+"""Run the steps of a sweep: several at once, each of them once, even if some steps fail."""
 
 import os
 import shlex
@@ -12,7 +12,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, BinaryIO
 
-from relu_nmt.applications.sweep.plan import shown_command
 from relu_nmt.applications.sweep.settings import JobsConfig
 from relu_nmt.applications.sweep.steps import (
     DIVERGED,
@@ -24,6 +23,7 @@ from relu_nmt.applications.sweep.steps import (
     Step,
     StepState,
     check_same_commands,
+    shown_command,
 )
 from relu_nmt.errors import DataError, ReluNmtError
 from relu_nmt.io.process import handle_stop_signals
@@ -37,55 +37,50 @@ LEFT_OUT = "left out"
 
 @dataclass
 class RunningStep:
-    """A step under way.
+    """A running step.
 
     Args:
-        step: what is run.
-        place: which of the places for processes it has.
-        lock: descriptor that holds the step's lock, until the step ends.
-        log: open file that all its commands write to.
-        state: as stored when it began.
-        process: of the command that runs.
-        command: number of that command.
+        index: index of the process among those at once, see :meth:`JobsConfig.environment`.
+        lock: descriptor that holds the step's lock until the step ends.
+        log: open file to which all its commands write.
+        state: the state stored at the beginning.
+        process: process of the present command.
+        command: index of the present command.
         begun: monotonic time in seconds.
-        is_told: whether it was asked to end.
+        is_ending: whether it was asked to end.
     """
 
     step: Step
-    place: int
+    index: int
     lock: int
     log: BinaryIO
     state: StepState
     process: subprocess.Popen[bytes]
     command: int = 0
     begun: float = field(default_factory=time.monotonic)
-    is_told: bool = False
+    is_ending: bool = False
 
     @property
     def seconds(self) -> float:
-        """How long it has run."""
+        """Time since the beginning."""
         return time.monotonic() - self.begun
 
     def end(self) -> None:
-        """Tell it to save its state and end."""
-        if not self.is_told:
-            self.is_told = True
-            # Not by Popen, which takes the exit code of a command that has just ended.
+        """Ask the step to save its state and end."""
+        if not self.is_ending:
+            self.is_ending = True
+            # Popen.terminate would reap a command that has just ended, and lose its exit code.
             os.kill(self.process.pid, signal.SIGTERM)
 
 
 class StepRunner:
-    """Runs steps as processes of this machine; a subclass may run them elsewhere.
+    """A runner of steps as processes of this machine; a subclass may run them elsewhere.
 
-    Args:
-        steps: all of them; a training comes before the evaluations of its model.
-        config: how many at once, and where.
-        environment: of the report, stored with every step.
-        training_seconds: the budget of a training, if it is one of time.
-        progress: print a line per event.
+    A training stands before the evaluations of its model. Every step stores ``environment``, the
+    machine and the versions. ``training_seconds`` is the budget of a training, if it is a time.
 
     Attributes:
-        signal: number of the signal that stopped it, if one did.
+        signal: number of the signal that stopped the run, if any.
 
     Raises:
         ConfigError: a step was run with another command.
@@ -105,15 +100,17 @@ class StepRunner:
         self._progress = progress
         self._environment = environment
         self._ended: dict[Step, str] = {}
-        # Of the trainings (True) and the evaluations (False) that are done.
+        # Seconds of the finished trainings (True) and evaluations (False).
         self._seconds: dict[bool, list[float]] = {True: [], False: []}
         self._training_seconds = training_seconds
-        self._running: list[Any] = []  # RunningStep, or what a subclass runs
+        # Steps that run now, and times before which locked steps are not tried again.
+        self._running: list[Any] = []  # RunningStep, or a subclass's own class
         self._not_before: dict[Step, float] = {}
         self.signal: int | None = None
         self._kill = False
+        # Note the steps that earlier runs have finished.
         for step in self._steps:
-            self._look(step, first=True)
+            self._is_done(step, first=True)
 
     @property
     def failed(self) -> int:
@@ -121,36 +118,34 @@ class StepRunner:
         return sum(status == FAILED for status in self._ended.values())
 
     def run(self, after_step: Callable[[], object]) -> None:
-        """Run everything that is not done.
-
-        Args:
-            after_step: called when the results have changed.
-        """
+        """Run all steps that are not done; call ``after_step`` when the results have changed."""
         self._after_step = after_step
+        # Catch signals, so that trainings can save a checkpoint.
         before = handle_stop_signals(self._note_signal)
         try:
             left, done = len(self._open_steps()), sum(s in FINAL for s in self._ended.values())
             self.say(f"{left} steps to do, {done} done before, {self._config.jobs} at once")
-            told_waiting = False
+            has_reported_waiting = False
+            # Poll until all steps have ended, or a signal stops the run.
             while self._running or (self._open_steps() and self.signal is None):
                 self._reap()
                 if self.signal is None:
                     self._start_what_fits()
                 waiting = [step for step in self._open_steps() if step in self._not_before]
-                if waiting and not self._running and not told_waiting:
-                    told_waiting = True
+                if waiting and not self._running and not has_reported_waiting:
+                    has_reported_waiting = True
                     self.say(f"{waiting[0]}: another sweep is at it; waiting (Ctrl-C stops)")
                 time.sleep(POLL_SECONDS)
         finally:
-            for running in self._running:  # an error of the sweep's own has ended it
+            for running in self._running:  # after an error of the sweep itself
                 running.end()
             for number, handler in before.items():
                 signal.signal(number, handler)
 
     def end(self) -> None:
-        """Let what runs save its state, and wait until it has; the state of its steps stays open.
+        """Ask the running steps to save their state, and wait for them; they stay unfinished.
 
-        For the handler of a signal, in the middle of :meth:`run`, after which the program ends.
+        For a signal handler in the middle of :meth:`run`, after which the program ends.
         """
         for running in self._running:
             running.end()
@@ -158,8 +153,8 @@ class StepRunner:
 
     # ------------------------------------------------------------------- which step is next
 
-    def _look(self, step: Step, first: bool = False) -> bool:
-        """Read whether a step is done, here or by another sweep; return that."""
+    def _is_done(self, step: Step, first: bool = False) -> bool:
+        """Return whether this or another sweep has finished the step, and note its end."""
         state = step.state
         check_same_commands(step, state)
         if state is None or state.status not in FINAL:
@@ -169,6 +164,7 @@ class StepRunner:
 
     def _end(self, step: Step, status: str, seconds: float | None) -> None:
         self._ended[step] = status
+        # Without its training, a model has no evaluations.
         if status == DONE and seconds is not None:
             self._seconds[step.is_training].append(seconds)
         if step.is_training and status != DONE:
@@ -181,7 +177,8 @@ class StepRunner:
         return [step for step in self._steps if step not in self._ended and step not in running]
 
     def _ready_steps(self) -> list[Step]:
-        """Return the steps that may begin now, evaluations first: they give results."""
+        """Return the steps that may begin now; evaluations come first, as they give results."""
+        # Evaluations wait for the training of their model, locked steps for their time.
         trainings = [step for step in self._steps if step.is_training]
         untrained = {step.model for step in trainings if self._ended.get(step) != DONE}
         now = time.monotonic()
@@ -197,17 +194,17 @@ class StepRunner:
         for step in self._ready_steps():
             if len(self._running) >= self._config.jobs:
                 return
-            if step not in self._ended:  # its training may just have turned out to diverge
+            if step not in self._ended:  # its training may just have diverged
                 self._start(step)
 
     # ------------------------------------------------------------------- running one step
 
     def _start(self, step: Step) -> None:
-        """Start a step, unless another sweep runs it, or has."""
+        """Start a step, unless another sweep runs it or has finished it."""
         lock = acquire_lock(step.path(".lock"))
         if lock is None:
             self._not_before[step] = time.monotonic() + RETRY_LOCK_SECONDS
-        elif self._look(step):
+        elif self._is_done(step):
             os.close(lock)
             self.say(f"{step}: done by another sweep")
             self._delete_checkpoints(step)
@@ -215,31 +212,33 @@ class StepRunner:
             self._start_locked(step, lock)
 
     def _start_locked(self, step: Step, lock: int) -> None:
-        place = min(set(range(self._config.jobs)) - {running.place for running in self._running})
-        variables, earlier = self._config.environment(place), step.state
+        # Take the lowest index that no running step has.
+        index = min(set(range(self._config.jobs)) - {running.index for running in self._running})
+        variables, earlier = self._config.environment(index), step.state
+        # Store that the step has begun; a training that continues keeps its peak memory.
         shown = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
         environment = {**self._environment, **{n: variables[n] for n in shown if n in variables}}
-        goes_on = step.is_training and earlier is not None and earlier.commands == step.commands
+        continues = step.is_training and earlier is not None and earlier.commands == step.commands
         state = StepState(
             STARTED,
             step.commands,
             step.model,
             started=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-            peak_memory=earlier.peak_memory if earlier is not None and goes_on else 0,
+            peak_memory=earlier.peak_memory if earlier is not None and continues else 0,
             environment=environment,
         )
         state.write(step)
         try:
-            # A training that goes on keeps what it told before.
+            # A training that continues appends to its log.
             log = open(step.path(".log"), "ab" if step.is_training else "wb")  # noqa: SIM115
         except OSError as error:
             raise DataError(f"{step.path('.log')}: cannot be written: {error.strerror}") from error
-        process = self._spawn(step.commands[0], place, lock, log)
-        self._running.append(RunningStep(step, place, lock, log, state, process))
+        process = self._spawn(step.commands[0], index, lock, log)
+        self._running.append(RunningStep(step, index, lock, log, state, process))
         self.say(f"{step}: begins")
 
     def _spawn(
-        self, command: Command, place: int, lock: int, log: BinaryIO
+        self, command: Command, index: int, lock: int, log: BinaryIO
     ) -> subprocess.Popen[bytes]:
         log.write(f"$ {shlex.join(shown_command(command))}\n".encode())
         log.flush()
@@ -248,17 +247,18 @@ class StepRunner:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env=self._config.environment(place),
-            # Ctrl-C reaches the sweep alone, which passes it on once.
+            env=self._config.environment(index),
+            # Ctrl-C reaches the sweep alone, and the sweep passes it on once.
             start_new_session=True,
-            # The command holds the lock, too: it may outlive a sweep that is killed.
+            # The command holds the lock too: it may outlive a sweep that is killed.
             pass_fds=[lock],
         )
 
     def _reap(self) -> None:
-        """Take in the commands that have ended."""
+        """Process the commands that have ended."""
         for running in list(self._running):
             process = running.process
+            # Ask for the exit code and the peak memory.
             pid, status, usage = os.wait4(process.pid, os.WNOHANG)
             if pid == 0:
                 self._pass_signal_on(running)
@@ -266,11 +266,12 @@ class StepRunner:
             process.returncode = os.waitstatus_to_exitcode(status)
             memory = max(running.state.peak_memory, usage.ru_maxrss * MAXRSS_UNIT)
             running.state = replace(running.state, peak_memory=memory)
+            # Start the next command of the step, or finish the step.
             running.command += 1
             more = running.command < len(running.step.commands)
             if process.returncode == 0 and more and self.signal is None:
                 command = running.step.commands[running.command]
-                running.process = self._spawn(command, running.place, running.lock, running.log)
+                running.process = self._spawn(command, running.index, running.lock, running.log)
             else:
                 self._finish(running, process.returncode, complete=not more)
 
@@ -280,6 +281,7 @@ class StepRunner:
         self._running.remove(running)
         seconds = running.seconds
         status, note = DONE, ""
+        # A stopped step stays open; a failed one gets the reason.
         if exit_code != 0 or not complete:
             if self.signal is not None:
                 running.state.write(step)
@@ -287,9 +289,10 @@ class StepRunner:
                 self.say(f"{step}: stopped after {in_words(seconds)}")
                 return
             status, note = FAILED, last_line(log)
-            with suppress(DataError):  # it crashed before there were any results
+            with suppress(DataError):  # a crash before the first results
                 if step.is_training and TrainingResult.load(step.checkpoints).diverged:
                     status = DIVERGED
+        # Store the end before another sweep can take the lock.
         state = replace(
             running.state, status=status, note=note, seconds=seconds, exit_code=exit_code
         )
@@ -298,18 +301,18 @@ class StepRunner:
         self._conclude(step, state)
 
     def _conclude(self, step: Step, state: StepState) -> None:
-        """Take in how a step has ended."""
+        """Note the end of a step, report it, and update the report."""
         self._end(step, state.status, state.seconds)
         code = f"{state.status} (exit code {state.exit_code}): {state.note}"
         self.say(f"{step}: {code if state.note else state.status} after {in_words(state.seconds)}")
         self._delete_checkpoints(step)
         try:
             self._after_step()
-        except ReluNmtError as error:  # what still runs is worth more; the last report tells it
+        except ReluNmtError as error:  # the other steps continue; the last report raises it again
             self.say(f"no report: {error}")
 
     def _delete_checkpoints(self, step: Step) -> None:
-        """Delete the checkpoints that a model does not need when everything with it is done."""
+        """Delete the unused checkpoints of a model when all its steps are done."""
         own = [other for other in self._steps if other.model == step.model]
         is_done = all(self._ended.get(other) in FINAL for other in own)
         if self._config.delete_checkpoints and is_done:
@@ -318,10 +321,10 @@ class StepRunner:
                 if path not in kept:
                     path.unlink(missing_ok=True)
 
-    # ------------------------------------------------------------------- words and signals
+    # ------------------------------------------------------------------- signals and messages
 
     def _note_signal(self, number: int, frame: FrameType | None) -> None:
-        """Remember the signal: here a command may just be starting or ending."""
+        """Store the signal for the main loop: here a command may be starting or ending."""
         self._kill = self.signal is not None
         self.signal = number
 
@@ -336,6 +339,7 @@ class StepRunner:
         """Print an event, with the time left."""
         if not self._progress:
             return
+        # Estimate the time left; before the first training the budget counts.
         left = [step for step in self._steps if step not in self._ended]
         known = dict(self._seconds)
         if not known[True] and self._training_seconds is not None:
@@ -347,7 +351,7 @@ class StepRunner:
 
 
 def last_line(path: Path) -> str:
-    """Return the last line of a log that is not empty: what a command says that fails."""
+    """Return the last line of a log that is not empty: the error of a failed command."""
     try:
         lines = path.read_text("utf-8", errors="replace").split("\n")
     except OSError:
@@ -361,17 +365,18 @@ def time_left(
     spent: Mapping[Step, float],
     jobs: int,
 ) -> str:
-    """Return in words how long a sweep will still take.
+    """Return the estimated remaining time of a sweep in words.
 
     Args:
         left: the steps that are not done.
-        known: seconds of other trainings (True) and evaluations (False); those of a kind of which
-            nothing is known are not counted.
-        spent: seconds that the steps under way have run.
-        jobs: how many run at once.
+        known: seconds of other trainings (True) and evaluations (False); a kind without any does
+            not count.
+        spent: seconds since the beginning of each running step.
+        jobs: number of steps at once.
     """
     if not left:
         return "nothing left"
+    # Subtract the time already spent from the mean of each kind of step.
     means = {kind: sum(seconds) / len(seconds) for kind, seconds in known.items() if seconds}
     counted = [step for step in left if step.is_training in means]
     total = sum(max(0.0, means[step.is_training] - spent.get(step, 0.0)) for step in counted)
@@ -382,7 +387,7 @@ def time_left(
 
 
 def in_words(seconds: float) -> str:
-    """Return a duration for people.
+    """Return a duration in words.
 
     Example:
         >>> in_words(42), in_words(600), in_words(9000)

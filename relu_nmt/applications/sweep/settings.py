@@ -1,4 +1,4 @@
-"""What a sweep varies, how long it trains, and how its commands are run."""
+"""Settings of a sweep: the compared models, the length of a training, and the processes."""
 
 import os
 import re
@@ -12,9 +12,9 @@ from relu_nmt.config import checked_by, flag_of, group, like, option, settings
 from relu_nmt.config.files import READ, Files
 from relu_nmt.config.shared import ClusterOptions, CommonOptions
 from relu_nmt.data.data_folder import DATA_FILES
-from relu_nmt.data.groups import DocumentConfig
+from relu_nmt.data.documents import DocumentConfig
 from relu_nmt.errors import ConfigError
-from relu_nmt.evaluation.bleu import TokenizerOptions
+from relu_nmt.evaluation.metrics import TokenizerOptions
 from relu_nmt.io.process import available_cores
 
 REPORTS = r"report\.html|results\.csv|card\.json|sweep\.json|\.lock|models/.*"
@@ -25,11 +25,7 @@ BUDGET_EXAMPLES = "4000u (or 4000) for updates, 90s, 15m or 2h for time"
 
 @dataclass(frozen=True)
 class TrainingBudget:
-    """How long each model is trained.
-
-    Args:
-        updates: number of updates; None if the time counts.
-        seconds: time of training.
+    """The length of each training: a number of updates, or else a time in seconds.
 
     Example:
         >>> TrainingBudget.parse("15m").flags
@@ -44,8 +40,9 @@ class TrainingBudget:
         """Read ``4000u``, ``4000``, ``90s``, ``15m`` or ``2h``.
 
         Raises:
-            ValueError: none of these, or 0.
+            ValueError: the text has another form, or is 0.
         """
+        # Split into number and unit; updates are the default.
         match = re.fullmatch(r"(\d+(?:\.\d+)?)([usmh]?)", text.strip().lower())
         if match is None or float(match[1]) == 0:
             raise ValueError(f"'{text}': expected {BUDGET_EXAMPLES}")
@@ -58,7 +55,7 @@ class TrainingBudget:
 
     @property
     def flags(self) -> tuple[str, str]:
-        """The flag of relu-nmt-train with its value."""
+        """The flag of relu-nmt-train and its value."""
         if self.updates is not None:
             return ("--max-update", str(self.updates))
         return ("--stop-time-hours", f"{self.seconds / SECONDS['h']:.6g}")
@@ -73,15 +70,16 @@ class TrainingBudget:
 
 
 def parse_attentions(text: str) -> tuple[str, ...]:
-    """Return the attentions, or presets, of ``softmax,reluformer:gamma=2,learnable=true``.
+    """Return the attentions or presets in ``softmax,reluformer:gamma=2,learnable=true``.
 
-    A comma also stands between the options of an attention: a part with ``=`` and without a colon
-    belongs to the one before it.
+    Commas also separate the options of an attention: a part with ``=`` and without a colon belongs
+    to the part before it.
 
     Raises:
-        ConfigError: no such attention.
-        ValueError: an attention twice.
+        ConfigError: an attention is unknown.
+        ValueError: an attention stands twice.
     """
+    # Join the parts of an attention with several options.
     names: list[str] = []
     for part in text.split(","):
         if names and "=" in part and ":" not in part:
@@ -98,7 +96,7 @@ def parse_attentions(text: str) -> tuple[str, ...]:
 
 @settings
 class SweepConfig:
-    """What is trained and evaluated."""
+    """The models of a sweep and their evaluation."""
 
     gen_subset: str = like(CommonOptions, "gen_subset")
     lengths: tuple[int, ...] = option(
@@ -109,26 +107,26 @@ class SweepConfig:
     )
     attentions: tuple[str, ...] = option(
         (),
-        "attentions, the first (of the first sweep of a --save-dir) is what the others are "
-        "compared with. The bare name of an --attention-preset, such as reluformer, takes all "
-        "that it sets; NAME:option=value sets options (default: "
-        f"{','.join(DEFAULT_ATTENTIONS)}; none if there are --variants)",
+        "attentions; the first one, of the first sweep of a --save-dir, is the baseline. The bare "
+        "name of an --attention-preset, such as reluformer, takes all its settings; "
+        f"NAME:option=value sets options (default: {','.join(DEFAULT_ATTENTIONS)}; none with "
+        "--variants)",
         metavar="NAME,NAME,...",
         parse=parse_attentions,
     )
     variants: tuple[str, ...] = option(
         (),
-        "models that differ in more than the attention, compared after those of --attentions: a "
-        "text 'NAME: flags of relu-nmt-train' for each, which go before those behind --",
+        "models that differ in more than the attention, listed after those of --attentions: for "
+        "each a text 'NAME: flags of relu-nmt-train', which come before the flags behind --",
         metavar="'NAME: FLAGS'",
         several=True,
     )
     seeds: tuple[int, ...] = option(
-        (1, 2, 3), "a model for each of these seeds", metavar="N,N,...", least=0
+        (1, 2, 3), "seeds: a model for each", metavar="N,N,...", least=0
     )
     budget: str | None = option(
         None,
-        f"how long EACH model is trained: {BUDGET_EXAMPLES}",
+        f"length of EACH training: {BUDGET_EXAMPLES}",
         metavar="N[u|s|m|h]",
         parse=checked_by(TrainingBudget.parse),
     )
@@ -137,69 +135,70 @@ class SweepConfig:
         "doc_mixture",
         (),
         "train one model per attention and seed on this mixture of lengths, as 1,128,512, and "
-        "evaluate it at every one of --lengths; by default a model for each length",
+        "evaluate it at all --lengths (default: a model for each length)",
     )
     start_from: str | None = option(
         None,
-        "--save-dir of a sweep with --lengths 1: each model starts from the weights of its "
-        "sentence model with the same attention and seed; by default from random weights",
+        "--save-dir of a sweep with --lengths 1: each model starts from the weights of the "
+        "sentence model with the same attention and seed (default: from random weights)",
         metavar="DIR",
         files=READ,
     )
     checkpoint: str = option(
         "best",
-        "checkpoint to evaluate: best, last, or average:N, the mean of the last N that "
-        "--save-interval-updates wrote",
+        "checkpoint to evaluate: best, last, or average:N, the mean of the last N checkpoints of "
+        "--save-interval-updates",
         metavar="WHICH",
     )
     memory_stats: bool = option(
         False,
-        "also measure the feed-forward networks as memories, and plot them against their size",
+        "also measure the feed-forward networks as memories, and plot scores over their size",
     )
     published: str | None = option(
         None,
-        "YAML file of published figures, which the report shows beside those measured; "
-        "examples/paper_study has some",
+        "YAML file of published figures to show beside the measured ones; examples/paper_study "
+        "has some",
         files=READ,
     )
     train_flags: tuple[str, ...] = option(
         (),
-        "flags for relu-nmt-train in one text, or behind --",
+        "flags of relu-nmt-train in one text, or behind --",
         metavar="'FLAGS'",
         parse=shlex.split,
     )
     generate_flags: tuple[str, ...] = option(
         (),
-        "flags for relu-nmt-generate in one text, as --generate-flags='--beam 4 --bf16'",
+        "flags of relu-nmt-generate in one text, as --generate-flags='--beam 4 --bf16'",
         metavar="'FLAGS'",
         parse=shlex.split,
     )
     sacrebleu_tokenizer: str | None = like(TokenizerOptions, "sacrebleu_tokenizer", None)
     contrastive: str | None = option(
         None,
-        "contrasts such as test.contrasts.jsonl of data_prep/grammar_corpus.py: also report how "
-        "often each model prefers the right translation, given the sentences before, and without "
-        "them",
+        "contrasts such as test.contrasts.jsonl of data_prep/grammar_corpus.py: also report the "
+        "share that each model ranks correctly, with the sentences before and without them",
         files=READ,
     )
     save_dir: str = option(
         "sweep",
-        "folder of the models, logs and the report; the same again goes on",
+        "folder of models, logs and report; the same folder continues a sweep",
         metavar="DIR",
         files=Files(written=True, names=REPORTS),
     )
 
     def check(self) -> None:
-        """See that nothing is there twice, and that there is such a checkpoint.
+        """Check that no value stands twice, and the form of variants and checkpoint.
 
         Raises:
-            ConfigError: otherwise.
+            ConfigError: a value stands twice or has a wrong form.
         """
+        # Lists need different values.
         for name in ("lengths", "attentions", "seeds"):
             values = getattr(self, name)
             if (name != "attentions" and not values) or len(set(values)) < len(values):
                 shown = ",".join(map(str, values))
                 raise ConfigError(f"{flag_of(name)} {shown}: expected different ones, at least one")
+        # Variants need names that differ from those of the attentions.
         for text in self.variants:
             if not re.fullmatch(r"[\w.+-]+:\s.*\S", text, re.DOTALL):
                 raise ConfigError(f"--variants '{text}': expected 'NAME: flags of relu-nmt-train'")
@@ -219,7 +218,7 @@ class SweepConfig:
 
     @property
     def systems(self) -> tuple[str, ...]:
-        """What is compared: the attentions, then the variants."""
+        """Names of the compared models: the attentions, then the variants."""
         variants = tuple(self.variant_flags)
         return (*self.attentions, *variants) or DEFAULT_ATTENTIONS
 
@@ -228,7 +227,7 @@ class SweepConfig:
         """The budget.
 
         Raises:
-            ConfigError: there is none.
+            ConfigError: ``--budget`` is missing.
         """
         if self.budget is None:
             raise ConfigError("--budget: say how long each model is trained, as 4000u or 15m")
@@ -236,48 +235,48 @@ class SweepConfig:
 
     @property
     def averaged(self) -> int | None:
-        """How many checkpoints to average, if any."""
+        """Number of checkpoints to average, if any."""
         match = re.fullmatch(r"average:(\d+)", self.checkpoint)
         return int(match[1]) if match and int(match[1]) > 1 else None
 
 
 @settings
 class JobsConfig(ClusterOptions):
-    """How the commands are run; none of it changes their results, but for the speed."""
+    """The processes of a sweep; these settings change the speed and no result."""
 
     jobs: int = option(
         1,
-        "processes at once, each with its GPU or its share of the CPU; or jobs of a --cluster at "
-        "once, each with what --cluster-parameters ask for",
+        "processes at once, each with its GPU or its share of the CPU; with --cluster: jobs at "
+        "once, each with the resources in --cluster-parameters",
         metavar="N",
         least=1,
     )
     gpus: tuple[str, ...] = option(
         (),
-        "GPUs to deal out to the processes in turn, as --gpus 0,1,2,3 --jobs 4",
+        "GPUs, assigned to the processes in turn, as --gpus 0,1,2,3 --jobs 4",
         needs=("cluster", None),
         metavar="N,N,...",
     )
     training_processes: int = option(
         1,
         "processes that train a model together, by torchrun; each has a GPU of --gpus, as "
-        "--gpus 0,1,2,3 --jobs 2 --training-processes 2. A batch is --max-tokens for each of them",
+        "--gpus 0,1,2,3 --jobs 2 --training-processes 2. Each has batches of --max-tokens",
         metavar="N",
         least=1,
     )
     delete_checkpoints: bool = option(
         False,
-        "when a model has been evaluated at every length, delete its checkpoints but the evaluated "
-        "one",
+        "delete all checkpoints of a model but the evaluated one, after its last evaluation",
     )
-    report_only: bool = option(False, "run nothing, write the report of what is there")
+    report_only: bool = option(False, "run nothing, write the report of the present results")
 
     def check(self) -> None:
-        """See that no GPU would be idle.
+        """Check that every GPU has a number and a process.
 
         Raises:
-            ConfigError: one would, or one has no number.
+            ConfigError: a GPU has none.
         """
+        # The processes of a training share the GPUs evenly, and none is left.
         shown = ",".join(self.gpus)
         if not all(self.gpus):
             raise ConfigError(f"--gpus {shown}: expected numbers of GPUs such as 0,1")
@@ -293,28 +292,29 @@ class JobsConfig(ClusterOptions):
                 f"from {self.jobs} to {len(self.gpus) // together}"
             )
 
-    def environment(self, place: int) -> dict[str, str]:
-        """Return the environment of a training or an evaluation.
+    def environment(self, index: int) -> dict[str, str]:
+        """Return the environment variables of a training or an evaluation.
 
         Args:
-            place: from 0; of two processes at once, no two have the same.
+            index: index of the process among those at once, from 0.
         """
+        # Share the cores between all processes, and deal out the GPUs in turn.
         found = dict(os.environ)
         together = self.training_processes
         found.setdefault("OMP_NUM_THREADS", str(max(1, available_cores() // self.jobs // together)))
         if self.gpus:
-            first = place * together % len(self.gpus)
+            first = index * together % len(self.gpus)
             found["CUDA_VISIBLE_DEVICES"] = ",".join(self.gpus[first : first + together])
         return found
 
 
 @settings
 class SweepSettings:
-    """A whole sweep.
+    """All settings of a sweep.
 
     Args:
         user_modules: files that register attentions.
-        command: what the user typed, for the report.
+        command: the words that the user typed, for the report.
 
     Example:
         >>> found = SweepSettings.of(data="data-bin/", budget="15m", lengths=(128, 512))
@@ -322,7 +322,7 @@ class SweepSettings:
         ('data-bin', (128, 512), '15 minutes')
     """
 
-    # data-bin and data-bin/ are the same: commands are compared with those of earlier runs.
+    # Parse data-bin/ as data-bin: commands are compared with those of earlier runs.
     data: str = option(
         "",
         "data folder with document boundaries",
@@ -337,10 +337,10 @@ class SweepSettings:
     command: tuple[str, ...] = ()
 
     def check(self) -> None:
-        """See that there is something to train on, and a budget.
+        """Check that data and budget are there.
 
         Raises:
-            ConfigError: otherwise.
+            ConfigError: one of them is missing.
         """
         if self.running.report_only:
             return

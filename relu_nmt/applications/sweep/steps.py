@@ -1,8 +1,12 @@
-"""A step of a sweep, a training or an evaluation: its files, its lock, and how it ended."""
+"""The steps of a sweep: their commands, files and states.
+
+A step trains a model or evaluates it. It runs one or more commands, one after the other.
+"""
 
 import json
 import re
 import shlex
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -13,23 +17,84 @@ from relu_nmt.io.safe_write import write_text
 
 STARTED, DONE, FAILED, DIVERGED = "started", "done", "failed", "diverged"
 FINAL = (DONE, DIVERGED)
-"""What is not run again; a failed step is."""
+"""States of steps that do not run again; a failed step does."""
 
 CONTRASTS = 0
-"""In place of a document length: the step that scores contrasts."""
+"""The ``length`` of the step that scores contrasts."""
 
 Command = tuple[str, ...]
+TOOLS, TORCHRUN = "relu_nmt.cli.", "torch.distributed.run"
+
+
+# ------------------------------------------------------------------- commands
+
+
+def tool(name: str, *arguments: str) -> Command:
+    """Return the command that runs a command of this package in this Python."""
+    return (sys.executable, "-m", f"{TOOLS}{name}", *arguments)
+
+
+def launched(command: Command, processes: int) -> Command:
+    """Return the command that runs another one in several processes, by torchrun."""
+    if processes == 1:
+        return command
+    launcher = ("-m", TORCHRUN, "--standalone", "--nproc-per-node", str(processes))
+    return (command[0], *launcher, *command[1:])
+
+
+def shown_command(command: Sequence[str]) -> list[str]:
+    """Return a command as a user types it: ``relu-nmt-train ...``."""
+    if list(command[1:3]) == ["-m", TORCHRUN]:
+        return ["torchrun", *command[3:]]
+    if len(command) > 2 and command[1] == "-m" and command[2].startswith(TOOLS):
+        name = command[2].removeprefix(TOOLS).replace("_", "-")
+        return [f"relu-nmt-{name}", *command[3:]]
+    return list(command)
+
+
+def arguments_of(command: Sequence[str]) -> list[str]:
+    """Return the words after the name of one of this package's commands."""
+    name = next(index for index, word in enumerate(command) if word.startswith(TOOLS))
+    return list(command[name + 1 :])
+
+
+def differences(old: Sequence[str], new: Sequence[str]) -> tuple[str, str]:
+    """Return the words of each command between their common beginning and end.
+
+    Example:
+        >>> differences(["--lr", "1", "--seed", "2"], ["--lr", "3", "--seed", "2"])
+        ('--lr 1', '--lr 3')
+    """
+    # Cut off the common beginning and the common end.
+    same = _num_alike(old, new)
+    rest_old, rest_new = list(old[same:]), list(new[same:])
+    last = _num_alike(rest_old[::-1], rest_new[::-1])
+    found = []
+    for words, rest in ((old, rest_old), (new, rest_new)):
+        between = rest[: len(rest) - last]
+        if same and between and not between[0].startswith("--"):
+            between.insert(0, words[same - 1])  # the flag of this value
+        found.append(shlex.join(between) or "nothing")
+    return found[0], found[1]
+
+
+def _num_alike(old: Sequence[str], new: Sequence[str]) -> int:
+    pairs = enumerate(zip(old, new, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(old), len(new)))
+
+
+# ------------------------------------------------------------------- models and steps
 
 
 @dataclass(frozen=True)
 class SweepModel:
-    """A model.
+    """A model of a sweep.
 
     Args:
-        attention: as ``--attention`` takes it, or the name of what else tells models apart.
-        seed: of weights, dropout and order of the data.
-        lengths: document lengths that it learns, in tokens; none for a model of images.
-        is_mixture: whether they are a ``--doc-mixture``.
+        attention: value of ``--attention``, or another name that tells the models apart.
+        seed: seed of weights, dropout and order of the data.
+        lengths: document lengths of its training, in tokens; empty for a model of images.
+        is_mixture: whether ``lengths`` are a ``--doc-mixture``.
     """
 
     attention: str
@@ -46,25 +111,24 @@ class SweepModel:
 
     @property
     def trained_on(self) -> str:
-        """The lengths, as ``--doc-mixture`` takes them."""
+        """The lengths as a value of ``--doc-mixture``."""
         return ",".join(map(str, self.lengths))
 
     def __str__(self) -> str:
-        what = "mixture" if self.is_mixture else "length"
-        learnt = f" {what} {self.trained_on}" if self.lengths else ""
-        return f"{self.attention}{learnt} seed {self.seed}"
+        kind = "mixture" if self.is_mixture else "length"
+        lengths = f" {kind} {self.trained_on}" if self.lengths else ""
+        return f"{self.attention}{lengths} seed {self.seed}"
 
 
 @dataclass(frozen=True)
 class Step:
-    """One or more commands that are run together: a training, or an evaluation of its model.
+    """A training, or an evaluation of its model.
 
     Args:
-        model: the model.
-        length: document length of the evaluation, in tokens; None for a training, 0 for the
-            contrasts, which have documents of their own.
-        folder: of the model, for all its steps.
-        commands: program and arguments of each, run one after the other.
+        length: document length of the evaluation, in tokens; None for a training, CONTRASTS for
+            the contrasts, which have documents of their own.
+        folder: folder of the model, shared by all its steps.
+        commands: program and arguments of each command.
     """
 
     model: SweepModel
@@ -74,7 +138,7 @@ class Step:
 
     @property
     def is_training(self) -> bool:
-        """Return whether it trains the model."""
+        """True for the training of the model, False for an evaluation."""
         return self.length is None
 
     def path(self, ending: str) -> Path:
@@ -84,7 +148,7 @@ class Step:
 
     @property
     def state(self) -> "StepState | None":
-        """How it ended, see :meth:`StepState.read`."""
+        """The stored state, see :meth:`StepState.read`."""
         return StepState.read(self.path(".json"))
 
     @property
@@ -93,7 +157,7 @@ class Step:
         return self.folder / "checkpoints"
 
     def checkpoint_of(self, flag: str) -> Path | None:
-        """Return the path behind a flag such as ``--path`` or ``--finetune-from-model``, if any."""
+        """Return the value of ``--path`` or ``--finetune-from-model`` in the first command."""
         words = self.commands[0]
         return Path(words[words.index(flag) + 1]) if flag in words else None
 
@@ -105,20 +169,22 @@ class Step:
         return f"evaluate {self.model} at {self.length}"
 
 
+# ------------------------------------------------------------------- states
+
+
 @dataclass(frozen=True)
 class StepState:
-    """How a step ended, or that it has begun: a JSON file beside its results.
+    """The state of a step that has begun, stored as a JSON file beside its results.
 
     Args:
-        status: started, done, failed (a crash, a mistake) or diverged (not finite).
-        commands: program and arguments of each.
-        model: the model.
-        note: the last line of the log, if it did not succeed.
-        started: when, ISO 8601.
-        seconds: how long the last run took, wall time.
-        peak_memory: most resident memory of a process, in bytes.
-        exit_code: of the last command; -N for signal N.
-        environment: machine and versions that it ran with.
+        status: STARTED, DONE, FAILED (a crash or a mistake) or DIVERGED (the loss is not finite).
+        commands: program and arguments of each command.
+        note: the last line of the log, if the step did not succeed.
+        started: time of the beginning, ISO 8601.
+        seconds: wall time of the last run.
+        peak_memory: largest resident memory of a process, in bytes.
+        exit_code: exit code of the last command; -N for signal N.
+        environment: machine and versions of the run.
     """
 
     status: str
@@ -133,13 +199,14 @@ class StepState:
 
     @classmethod
     def read(cls, path: Path) -> "StepState | None":
-        """Return what a file holds, None if there is none: the step was never begun.
+        """Return the state in a file; None without a file, as the step was never begun.
 
         Raises:
             DataError: the file is damaged or cannot be read.
         """
         try:
             values = json.loads(path.read_text("utf-8"))
+            # Turn JSON's lists into tuples.
             values["commands"] = tuple(map(tuple, values["commands"]))
             model = values["model"]
             values["model"] = SweepModel(**{**model, "lengths": tuple(model["lengths"])})
@@ -153,7 +220,7 @@ class StepState:
             raise DataError(f"{path}: {reason}") from error
 
     def write(self, step: Step) -> None:
-        """Store it as the state of a step.
+        """Store the state beside the results of its step.
 
         Raises:
             DataError: the folder cannot be written.
@@ -167,17 +234,17 @@ class StepState:
 
 
 def check_same_commands(step: Step, state: StepState | None) -> None:
-    """See that what has been run is what is to be run.
+    """Check that an earlier run of a step had the same commands.
 
-    A failed step may change: the mistake is mended. Not so a training that left a checkpoint, which
-    would go on with other settings than it began with.
+    The user may correct the commands of a failed step. A training that left a checkpoint must stay
+    as it is, because it would continue with other settings than it began with.
 
     Raises:
         ConfigError: the commands differ.
     """
     if state is None:
         return
-    # Without the path of Python: it may differ between machines.
+    # Compare without the path of Python: it may differ between machines.
     old, new = (
         [word for command in commands for word in command[1:]]
         for commands in (state.commands, step.commands)
@@ -188,34 +255,10 @@ def check_same_commands(step: Step, state: StepState | None) -> None:
     if state.status == FAILED and not has_checkpoint:
         return
     was, now = differences(old, new)
-    # A training goes on from its checkpoints; an evaluation needs them.
+    # A training continues from its checkpoints, so all go; an evaluation needs them.
     mark = step.folder if step.is_training else step.path(".json")
     raise ConfigError(
         f"{step.path('.json')}: '{step}' was {state.status} with another command: it has "
         f"'{was}' where there is '{now}' now. Type the old flags, choose another --save-dir, or "
-        f"delete {mark} to run it anew"
+        f"delete {mark} to run it again"
     )
-
-
-def differences(old: Sequence[str], new: Sequence[str]) -> tuple[str, str]:
-    """Return the words between what two commands begin and end with alike, of each of them.
-
-    Example:
-        >>> differences(["--lr", "1", "--seed", "2"], ["--lr", "3", "--seed", "2"])
-        ('--lr 1', '--lr 3')
-    """
-    same = _num_alike(old, new)
-    rest_old, rest_new = list(old[same:]), list(new[same:])
-    last = _num_alike(rest_old[::-1], rest_new[::-1])
-    found = []
-    for words, rest in ((old, rest_old), (new, rest_new)):
-        between = rest[: len(rest) - last]
-        if same and between and not between[0].startswith("--"):
-            between.insert(0, words[same - 1])  # the flag whose value it is
-        found.append(shlex.join(between) or "nothing")
-    return found[0], found[1]
-
-
-def _num_alike(old: Sequence[str], new: Sequence[str]) -> int:
-    pairs = enumerate(zip(old, new, strict=False))
-    return next((i for i, (a, b) in pairs if a != b), min(len(old), len(new)))

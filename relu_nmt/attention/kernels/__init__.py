@@ -1,8 +1,8 @@
-"""The ways to compute attention: each mechanism declares its own, and one chooser serves all.
+"""Back ends of attention: each mechanism declares its own, and one function chooses.
 
 A back end is a run-time choice (``--attention-backend``), never part of a checkpoint.
-``reference``, ``blockwise`` and ``triton`` compute pointwise attention, ``rows`` what has weights
-of whole rows.
+``reference``, ``blockwise`` and ``triton`` compute pointwise attention, ``rows`` mechanisms whose
+weights need whole rows of scores. ``tuned`` holds the measured constants.
 """
 
 import importlib.util
@@ -14,31 +14,27 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from relu_nmt.attention.kernels import tuned
 from relu_nmt.errors import ConfigError, MissingExtraError
 
 if TYPE_CHECKING:
     from relu_nmt.attention.base import Attention
-
-CPU_LEAST_LENGTH = 40
-"""Queries, and keys, from which on blocks are faster on a CPU."""
-GPU_LEAST_PAIRS = 128 * 128
-"""Pairs of a query and a key of one head from which on they are on a GPU."""
 
 
 @dataclass(frozen=True)
 class Backend:
     """One way to compute a mechanism.
 
-    A mechanism's ``backends`` are a mapping of names to these, the fastest first. The last is the
+    A mechanism's ``backends`` map names to these, the fastest first. The last one is the
     reference, which solves every problem.
 
     Args:
         solve: takes a problem of the mechanism and returns its answer.
-        supports: whether it can solve a problem; else the next one gets it.
-        preferred: whether ``auto`` takes it for a problem, if it supports that.
-        require: raises a ConfigError if it cannot run on a device, or (``None``) on none, though it
-            was asked for by name.
-        centers: whether it subtracts the means of centered scores itself.
+        supports: returns True if it can solve a problem; otherwise the next back end gets it.
+        preferred: returns True if ``auto`` may take it for a problem.
+        require: raises a ConfigError if it cannot run on a device (``None``: on any), although the
+            user named it.
+        centers: True if it subtracts the means of centered scores itself.
     """
 
     solve: Callable[[Any], Any]
@@ -54,14 +50,10 @@ def add_backend(mechanism: "type[Attention]", name: str, backend: Backend) -> No
 
 
 def choose_backend(attention: "Attention", problem: Any) -> Backend:
-    """Return the back end for a problem: the one that is asked for, or the fastest for ``auto``.
+    """Return the back end for a problem: the one that the user named, or the fastest for ``auto``.
 
-    A problem that the back end of this name cannot solve (weights asked of any but the reference,
-    say) is left to the next one of the mechanism.
-
-    Args:
-        attention: has the back ends and the name of the wanted one.
-        problem: what they take; its ``q`` tells the device.
+    If it cannot solve the problem (only the reference returns weights, for example), the next one
+    of the mechanism gets it.
 
     Raises:
         ConfigError: the mechanism has no such back end, or it cannot run here.
@@ -74,7 +66,7 @@ def choose_backend(attention: "Attention", problem: Any) -> Backend:
         backends[name].require(problem.q.device)
     for each, backend in backends.items():
         reached = reached or each == name
-        # Whether one can solve it takes longer to tell than whether it is wanted.
+        # Ask ``supports`` last: it takes longer.
         if reached and (name != "auto" or backend.preferred(problem)) and backend.supports(problem):
             break
     return backend
@@ -91,10 +83,10 @@ def check_backend(attention: "Attention", name: str) -> None:
 
 
 def set_attention_backend(model: nn.Module, name: str) -> None:
-    """Let every attention in ``model`` be computed by the back end called ``name``.
+    """Let the back end called ``name`` compute every attention in ``model``.
 
     Raises:
-        ConfigError: one of them has no such back end.
+        ConfigError: an attention has no such back end.
         MissingExtraError: it is not installed.
     """
     from relu_nmt.attention.base import Attention
@@ -108,15 +100,15 @@ def set_attention_backend(model: nn.Module, name: str) -> None:
 
 
 def many_pairs(problem: Any) -> bool:
-    """Return whether a matrix of weights is so large that blocks are faster."""
+    """Return True if the matrix of weights is so large that blocks are faster."""
     num_queries, num_keys = problem.q.size(2), problem.k.size(2)
     if problem.q.is_cpu:
-        return min(num_queries, num_keys) >= CPU_LEAST_LENGTH
-    return num_queries * num_keys >= GPU_LEAST_PAIRS
+        return min(num_queries, num_keys) >= tuned.CPU_LEAST_LENGTH
+    return num_queries * num_keys >= tuned.GPU_LEAST_PAIRS
 
 
 def prefers_triton(problem: Any) -> bool:
-    """Return whether Triton's kernels are the fastest for a problem."""
+    """Return True if Triton's kernels are the fastest for a problem."""
     return problem.q.is_cuda and many_pairs(problem)
 
 

@@ -1,8 +1,8 @@
 """Pointwise attention by blocks of queries: memory linear in the length, in both directions.
 
-The matrix of weights exists for one block of queries at a time and is computed again in the
-backward pass. Nothing couples the keys of a row but sums, so there is no running maximum and no
-rescaling as in softmax's flash attention.
+The matrix of weights exists for one block of queries at a time; the backward pass computes it
+again. Only sums couple the keys of a row, so that no running maximum or rescaling is needed, unlike
+in flash attention for softmax.
 """
 
 from dataclasses import replace
@@ -12,14 +12,8 @@ import torch
 from torch import Tensor
 
 from relu_nmt.attention.dropout import dropout_factors
-from relu_nmt.attention.kernels.blocks import (
-    Block,
-    Part,
-    Workspace,
-    blocks,
-    live_keys,
-    parts,
-)
+from relu_nmt.attention.kernels import tuned
+from relu_nmt.attention.kernels.blocks import Block, Part, Workspace, blocks, live_keys, parts
 from relu_nmt.attention.kernels.reference import (
     PointwiseProblem,
     PointwiseResult,
@@ -28,14 +22,11 @@ from relu_nmt.attention.kernels.reference import (
     refuse_second_derivatives,
 )
 
-KEPT_BYTES = 1 << 24
-"""Scores up to this size are kept for the backward pass on a CPU, which makes the others again: a
-seventh of all products."""
 NO_INPUT = torch.empty(0)
 
 
 def pointwise(problem: PointwiseProblem) -> PointwiseResult:
-    """Return the outputs of pointwise attention and the row sums, if asked for.
+    """Return the outputs of pointwise attention and the row sums, if wanted.
 
     Reference: the products of FlashAttention (Dao et al. 2022, algorithms 1 and 4) without its
     softmax; ReLUFormer Eq. 5 for the weights and Eq. 7 for the sums.
@@ -53,15 +44,15 @@ def pointwise(problem: PointwiseProblem) -> PointwiseResult:
 
 
 def supports(problem: PointwiseProblem) -> bool:
-    """Return whether it can solve a problem: it has no weights to return and knows no trees.
+    """Return True if no weights are wanted and no tree of hypotheses limits the visible keys.
 
-    The queries of trees of hypotheses are few, so that blocks would gain nothing.
+    Such trees have few queries, so that blocks would gain nothing.
     """
     return not problem.need.weights and problem.visibility.ancestry is None
 
 
 class _Blockwise(torch.autograd.Function):
-    """q, k, v and table of the bias -> values, total, weighted_logs, nonzero, largest."""
+    """From q, k, v and the table of the bias to values, total, logs, nonzero and largest."""
 
     @staticmethod
     def forward(
@@ -73,6 +64,7 @@ class _Blockwise(torch.autograd.Function):
         plan: PointwiseProblem,
         seed: int,
     ) -> tuple[Tensor | None, ...]:
+        # Make the results: outputs, and the row sums that are wanted.
         exact = torch.promote_types(q.dtype, torch.float32)
         values = _heads_inside(v, q.size(2))
         rows, telemetry = plan.need.rows, plan.need.telemetry
@@ -82,10 +74,11 @@ class _Blockwise(torch.autograd.Function):
         ctx.save_for_backward(q, k, v)
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*(x for x in sums[2:] if x is not None))
+        # Fill them block by block. ``room`` counts the bytes of scores that may still be kept.
         q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
         row_scale = _row_scale(plan, q)
         keeps = q.device.type == "cpu" and any(ctx.needs_input_grad)
-        room = KEPT_BYTES if keeps else 0
+        room = tuned.KEPT_BYTES if keeps else 0
         workspace = Workspace()
         with torch.autocast(q.device.type, enabled=False):
             for part in ctx.parts:
@@ -111,6 +104,7 @@ class _Blockwise(torch.autograd.Function):
         grad_table = None
         if ctx.needs_input_grad[3]:
             grad_table = torch.zeros_like(plan.bias.table)
+        # Go through the blocks in the order of the forward pass.
         done = iter(ctx.blocks)
         workspace = Workspace()
         with torch.autocast(q.device.type, enabled=False):
@@ -129,9 +123,9 @@ class _Blockwise(torch.autograd.Function):
 
 
 def _heads_inside(like: Tensor, length: int) -> Tensor:
-    """Return zeros [B, H, length, width] that lie as [B, length, H, width].
+    """Return zeros [B, H, length, width] in the layout [B, length, H, width].
 
-    So the heads are joined afterwards without a copy.
+    Joining the heads then needs no copy.
     """
     batch, heads, _, width = like.shape
     return like.new_zeros(batch, length, heads, width).transpose(1, 2)
@@ -159,8 +153,8 @@ class _Step:
         self.plan, self.part, self.workspace, self.room = plan, part, workspace, room
         self.q, self.k, self.v, self.row_scale = q, k, v, row_scale
         self.exact = torch.promote_types(q.dtype, torch.float32)
-        # Unscaled sums over many keys would overflow in float16; else the scale is cheaper on
-        # the outputs.
+        # In float16 unscaled sums over many keys would overflow; otherwise scaling the outputs is
+        # cheaper.
         self.scale_first = v.dtype == torch.float16
         self.bias = plan.bias
         if plan.bias is not None and part.sample is not None:
@@ -168,22 +162,24 @@ class _Step:
         self.skips = plan.map.rectifies and q.device.type == "cpu"
 
     def forward(self, block: Block, values: Tensor, sums: list[Tensor | None]) -> None:
-        """Write the rows of ``block`` in outputs and sums, which are 0; find its live keys."""
+        """Write the rows of ``block`` into outputs and sums, which are 0; find its live keys."""
         if block.num_keys == 0:
             return
+        # Keep the scores while there is room; otherwise leave out keys whose weights are zero.
         z = self._scores(block)
         if z.nbytes <= self.room:
             block.kept = z
             self.room -= z.nbytes
             self.workspace.give_away("z")
         else:
-            self.room = 0  # else a smaller block would keep the memory of a larger one
+            self.room = 0  # a smaller block would keep the memory of a larger one
             if self.skips:
                 block.live = live_keys(z)
             if block.live is not None:
                 z = z.index_select(-1, block.live)
             if z.size(-1) == 0:
                 return
+        # Add up the rows' sums, drop weights, and multiply by the values.
         w = self._weights(z, block)
         for target, value in zip(sums, self._sums(w, sums), strict=True):
             if target is not None and value is not None:
@@ -194,11 +190,11 @@ class _Step:
         row_scale = self.row_scale[..., block.rows, :]
         if self.scale_first:
             w = w * row_scale
-        product = self.workspace.product("out", w.to(self.v.dtype), self._picked(self.v, block))
+        product = self.workspace.product("out", w.to(self.v.dtype), self._seen(self.v, block))
         values[..., block.rows, :] = product if self.scale_first else product.mul_(row_scale)
 
     def begin_backward(self, grad: Tensor, grad_sums: list[Tensor | None]) -> None:
-        """Take the gradients of outputs [..., Nq, dv] and of total and logs [..., Nq, 1]."""
+        """Set the gradients of outputs [..., Nq, dv] and of total and logs [..., Nq, 1]."""
         self.grad = grad if self.scale_first else (grad * self.row_scale).to(grad.dtype)
         self.grad = self.grad.contiguous()
         self.grad_total, self.grad_logs = grad_sums
@@ -206,23 +202,22 @@ class _Step:
         self.grad_values: Tensor | None = None
 
     def backward(self, block: Block, grad_queries: Tensor, grad_table: Tensor | None) -> None:
-        """Write the rows of ``block`` in the queries' gradient; add to the others.
+        """Write the rows of ``block`` into the gradient of the queries; add to the others.
 
-        Args:
-            block: the queries.
-            grad_queries: [..., Nq, d].
-            grad_table: [H, R], of the table of the bias, if it is to be had.
+        grad_queries is [..., Nq, d]; grad_table [H, R] belongs to the bias.
         """
         if block.num_keys == 0 or (block.live is not None and len(block.live) == 0):
             return
         rows, dtype = block.rows, self.v.dtype
-        k, v = self._picked(self.k, block), self._picked(self.v, block)
+        # Compute scores and weights again, with the same dropout.
+        k, v = self._seen(self.k, block), self._seen(self.v, block)
         z = self._scores(block) if block.kept is None else block.kept
         w = self._weights(z, block)
         factors = self._dropout_factors(w, block)
         dropped = w if factors is None else w * factors
         if self.scale_first:
             dropped = dropped * self.row_scale[..., rows, :]
+        # Values get weights^T grad, weights get grad v^T.
         grad = self.grad[..., rows, :]
         dropped = dropped.to(dtype)
         self.grad_values = self._added("dv", self.grad_values, dropped, grad, block)
@@ -231,11 +226,12 @@ class _Step:
             dw = dw.float() * self.row_scale[..., rows, :]
         if factors is not None:
             dw.mul_(factors)
-        # What this adds where w is 0 is finite, and the derivative of the map removes it.
+        # Add the gradients of the row sums; where w is 0 the derivative of the map removes them.
         if self.grad_total is not None:
             dw.add_(self.grad_total[..., rows, :])
         if self.grad_logs is not None:
             dw.add_(self._logs(w).add_(1.0).mul_(self.grad_logs[..., rows, :]))
+        # Through the map, to the bias, the queries and the keys.
         dz = self._times_derivative(dw, z, block)
         if grad_table is not None and self.bias is not None:
             bias = self.bias.block(rows, block.keys)
@@ -247,7 +243,7 @@ class _Step:
 
     def _scores(self, block: Block) -> Tensor:
         """Return z of the block's live keys; rectified and 0 where hidden, if the map rectifies."""
-        k = self._picked(self.k, block)
+        k = self._seen(self.k, block)
         z = self.workspace.product("z", self.q[..., block.rows, :], k.transpose(-1, -2))
         if self.bias is not None:
             bias = self.bias.block(block.rows, block.keys).values()
@@ -311,7 +307,7 @@ class _Step:
         generator = torch.Generator(w.device).manual_seed(block.seed)
         return dropout_factors(w, self.plan.dropout, generator)
 
-    def _picked(self, keys: Tensor, block: Block) -> Tensor:
+    def _seen(self, keys: Tensor, block: Block) -> Tensor:
         """Return the rows [..., n, d] of keys or values that the block's queries see."""
         if block.live is not None:
             return keys.index_select(-2, block.live)
@@ -322,19 +318,17 @@ class _Step:
     ) -> Tensor:
         """Return ``total``, [..., num_keys, d], with weights^T x added at the block's keys.
 
-        Args:
-            name: of the memory for the product.
-            total: the sum of the blocks before; ``None`` before the first.
-            weights: [..., rows, n].
-            x: [..., rows, d].
-            block: the block.
+        ``total`` is ``None`` before the first block; ``name`` is that of the product's memory;
+        weights are [..., rows, n], x is [..., rows, d].
         """
+        # A block of all keys starts the sum; the only block needs no copy.
         weights = weights.transpose(-1, -2)
         is_whole = block.live is None and block.num_keys == self.part.num_keys
         if total is None and is_whole:
             product = self.workspace.product(name, weights, x)
             is_last = block.rows.stop == self.q.size(-2)
             return product if is_last else product.to(self.exact, copy=True)
+        # Otherwise add to the rows of the block's keys.
         if total is None:
             shape = (*x.shape[:-2], self.part.num_keys, x.size(-1))
             total = x.new_zeros(shape, dtype=self.exact)

@@ -7,25 +7,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from relu_nmt.attention.base import NULL_SUM, AttentionProblem, Need, RowStatistics
+from relu_nmt.attention.base import AttentionProblem, Need, RowStatistics
 from relu_nmt.attention.bias import biased
 from relu_nmt.attention.dropout import dropout
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.pointwise_maps import PointwiseMap
 from relu_nmt.attention.regulariser import entropy
+from relu_nmt.attention.statistics import NULL_SUM
 from relu_nmt.errors import ConfigError
 
 
 @dataclass
 class RowSums:
-    """What one pass over the weights w of each row gives; sums, so that blocks of keys add up.
+    """Sums over the weights w of each row, [B, H, Nq] float32; sums of blocks of keys add up.
 
     Args:
-        total: sum_j w_j, [B, H, Nq] float32, differentiable.
+        total: sum_j w_j, differentiable.
         weighted_logs: sum_j w_j log w_j with 0 log 0 = 0, differentiable; ``None`` where weights
             may be negative.
-        nonzero: number of weights other than 0; with telemetry.
-        largest: max_j |w_j|; with telemetry.
+        nonzero: number of weights other than 0; only with telemetry.
+        largest: max_j |w_j|; only with telemetry.
     """
 
     total: Tensor
@@ -35,7 +36,7 @@ class RowSums:
 
     @staticmethod
     def joined(parts: "Sequence[RowSums]") -> "RowSums":
-        """Return the sums of all rows of parts that hold some rows each."""
+        """Return the sums of all rows, from parts that hold some of the rows."""
 
         def all_rows(name: str) -> Any:
             found = [getattr(part, name) for part in parts]
@@ -47,12 +48,12 @@ class RowSums:
 def row_sums(weights: Tensor, need: Need, non_negative: bool = True) -> RowSums:
     """Return the sums over the last dimension of weights [B, H, Nq, Nk], 0 where masked."""
     weights = weights.to(torch.promote_types(weights.dtype, torch.float32))
-    if not need.statistics:  # nobody differentiates them, so nothing is to be kept for that
+    if not need.statistics:  # without gradients autograd keeps no matrix
         weights = weights.detach()
     sums = RowSums(weights.sum(-1))
     if non_negative:
-        # The clamp is inside the logarithm: at an exact zero w log w has value 0 and a finite
-        # gradient, which the mechanism's own zero derivative then removes. log(0) would give NaN.
+        # Clamp inside the logarithm, as 0 log(0) is NaN. At an exact zero the gradient is then
+        # finite, and the mechanism's own zero derivative removes it.
         tiny = torch.finfo(weights.dtype).tiny
         sums.weighted_logs = (weights * weights.clamp_min(tiny).log()).sum(-1)
     if need.telemetry:
@@ -65,14 +66,9 @@ def row_sums(weights: Tensor, need: Need, non_negative: bool = True) -> RowSums:
 def row_statistics(
     sums: RowSums, visibility: Visibility, row_scale: Tensor | float = 1.0
 ) -> RowStatistics:
-    """Return the statistics of each row of the weights times ``row_scale``.
+    """Return the statistics of rows with these sums times ``row_scale`` [B or 1, H or 1, Nq or 1].
 
-    The entropy does not change when a row is scaled, so the scale enters the sum only.
-
-    Args:
-        sums: of the weights before scaling.
-        visibility: which keys each query may see.
-        row_scale: [B or 1, H or 1, Nq or 1], factor of each row.
+    Scaling a row does not change its entropy.
     """
     total = sums.total * row_scale
     statistics = RowStatistics(total, None)
@@ -91,14 +87,14 @@ class PointwiseProblem(AttentionProblem):
     """out_i = c_i sum_j h(z_ij) m_ij v_j and the row sums of h(z_ij) m_ij, z_ij = q_i k_j + b_ij.
 
     The queries are already scaled by d^(-1/2), m is the visibility and b the bias. The c_i are
-    constants of the rows; what is learnt about the scale is multiplied afterwards.
+    constants; a learnt factor is multiplied afterwards.
 
     Args:
         map: h.
         row_scale: c, [B or 1, 1, Nq or 1] float32, no gradient.
-        centered: z loses its row's mean over the visible keys, before the bias. Only a back end
-            that ``centers`` has to do so: for the others q and k are changed beforehand.
-        weigh: returns c(n) h(z) of z and n, for callers that ask for the weights.
+        centered: subtract from z the mean of its row over the visible keys, before the bias. Only
+            back ends that ``centers`` see True: for all others q and k are centered beforehand.
+        weigh: returns c(n) h(z) of z and n, for the weights themselves.
     """
 
     map: PointwiseMap
@@ -109,12 +105,12 @@ class PointwiseProblem(AttentionProblem):
 
 @dataclass(slots=True)
 class PointwiseResult:
-    """The answer.
+    """The answer to a :class:`PointwiseProblem`.
 
     Args:
         values: out, [B, H, Nq, dv], in the dtype of v.
-        sums: of the rows of h(z) m, without the scale c, if asked for.
-        weights: [B, H, Nq, Nk], c_i h(z_ij) m_ij in float32, if asked for.
+        sums: sums of the rows of h(z) m, without the scale c, if wanted.
+        weights: [B, H, Nq, Nk], c_i h(z_ij) m_ij in float32, if wanted.
     """
 
     values: Tensor
@@ -123,41 +119,69 @@ class PointwiseResult:
 
 
 def pointwise(problem: PointwiseProblem) -> PointwiseResult:
-    """Return the outputs of pointwise attention and what else is asked for."""
+    """Return the outputs of pointwise attention, and the sums and weights that are wanted."""
     q, k, v, need = problem.q, problem.k, problem.v, problem.need
+    # Weights h(z) m. Mask after the map, as softplus(0) and sigmoid(0) are not 0.
     scores = biased(q @ k.transpose(-1, -2), problem.bias)  # [B, H, Nq, Nk]
     weights = problem.map.value(scores)
     if problem.visibility.hidden is not None:
-        # After the map: softplus(0) and sigmoid(0) are not 0.
         weights = weights.masked_fill(problem.visibility.hidden, 0.0)
     sums = row_sums(weights, need, problem.map.non_negative) if need.rows else None
+    # Outputs c sum_j h(z) m v.
     scale = problem.row_scale[..., None]
     if v.dtype == torch.float16:
         # Unscaled sums over many keys would overflow.
         values = dropout((weights * scale).to(v.dtype), problem.dropout) @ v
     else:
-        # The scale is one factor a row, so it is cheaper on the output than on the weights.
+        # One factor a row is cheaper on the output than on the weights.
         values = (dropout(weights, problem.dropout).to(v.dtype) @ v * scale).to(v.dtype)
+    # The weights themselves, by the formula of the mechanism.
     scaled = None
     if need.weights:
-        assert problem.weigh is not None, "the attention gives it"
+        assert problem.weigh is not None, "the mechanism sets it"
         scaled = problem.weigh(scores, problem.visibility.positive_counts[..., None].to(scale))
         if problem.visibility.hidden is not None:
             scaled = scaled.masked_fill(problem.visibility.hidden, 0.0)
     return PointwiseResult(values, sums, scaled)
 
 
-def refuse_second_derivatives(backend: str) -> None:
-    """Raise an error in a backward pass whose own gradients are wanted (``create_graph``).
-
-    ``once_differentiable`` would leave a second derivative out silently where the loss is linear
-    in the outputs.
+def centered(q: Tensor, k: Tensor, visibility: Visibility) -> tuple[Tensor, Tensor]:
+    """Return queries and keys whose products are q_i (k_j - c_i), c_i the mean of i's visible keys.
 
     Args:
-        backend: name of the back end that has none.
+        q: [B, H, Nq, d].
+        k: [B, H, Nk, d].
+        visibility: which keys each query may see.
 
-    Raises:
-        ConfigError: gradients are being recorded.
+    Returns:
+        q and k of the same shapes; or with d + 1 channels, where queries see different keys.
+    """
+    # Sum the visible keys of each query, [B, H, Nq or 1, d].
+    exact = k.to(torch.promote_types(k.dtype, torch.float32))
+    if visibility.key_mask is not None:
+        exact = exact.masked_fill(~visibility.key_mask[:, None, :, None], 0.0)
+    if visibility.ancestry is not None:
+        sums = visibility.ancestry[:, None].to(exact.dtype) @ exact
+    elif visibility.hides_later:
+        sums = exact.cumsum(2)[:, :, visibility.num_keys - visibility.num_queries :]
+    else:
+        sums = exact.sum(2, keepdim=True)
+    means = (sums / visibility.positive_counts[..., None]).to(k.dtype)
+    # If all queries see the same keys, shift the keys.
+    if means.size(2) == 1:
+        return q, k - means
+    # Otherwise subtract q_i c_i by one more channel. A row that sees one key gets score 0, which
+    # the rounded difference of two products would miss.
+    q = q.masked_fill((visibility.counts == 1)[..., None], 0.0)
+    shifts = (q * means).sum(-1, keepdim=True)
+    return torch.cat([q, shifts], -1), torch.cat([k, -torch.ones_like(k[..., :1])], -1)
+
+
+def refuse_second_derivatives(backend: str) -> None:
+    """Raise a ConfigError in a backward pass with ``create_graph``.
+
+    ``once_differentiable`` would drop a second derivative silently where the loss is linear in the
+    outputs.
     """
     if torch.is_grad_enabled():
         raise ConfigError(

@@ -1,26 +1,25 @@
-"""Attention whose weights are made for whole rows: all at once, or for some queries at a time.
+"""Attention by whole rows of weights: for all queries at once, or for a block of queries.
 
-It serves mechanisms whose weights of one query depend on all its keys, such as softmax; what is
-here knows of them only that they turn queries and keys into rows of weights.
+It serves mechanisms whose weights of one query depend on all its keys, such as softmax. All it
+needs is ``Attention.weights``, which turns queries and keys into rows of weights. For softmax
+PyTorch has a fused kernel.
 """
 
 from dataclasses import replace
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from relu_nmt.attention.base import AttentionOutput, AttentionProblem
 from relu_nmt.attention.dropout import dropout
+from relu_nmt.attention.kernels import tuned
 from relu_nmt.attention.kernels.reference import RowSums, row_statistics, row_sums
-
-BLOCK_WEIGHTS = 1 << 22
-"""Weights of a block, of all samples and heads together; up to so many are made at once."""
-LEAST_ROWS = 16
 
 
 def reference(problem: AttentionProblem) -> AttentionOutput:
-    """Compute it by the definition, with the whole matrix of weights."""
+    """Solve a problem by the definition, with the whole matrix of weights."""
     need, visibility = problem.need, problem.visibility
     positive = problem.attention.capabilities.non_negative
     weights = problem.attention.weights(problem)
@@ -32,14 +31,15 @@ def reference(problem: AttentionProblem) -> AttentionOutput:
 
 
 def blockwise(problem: AttentionProblem) -> AttentionOutput:
-    """Compute it by blocks of queries: memory linear in the length, in both directions.
+    """Solve a problem by blocks of queries: memory linear in the length, in both directions.
 
-    The backward pass makes the weights of a block again. It can be differentiated, too.
+    The backward pass computes the weights of a block again, and has second derivatives.
     """
     visibility, bias, need = problem.visibility, problem.bias, problem.need
     positive = problem.attention.capabilities.non_negative
     num_queries = problem.q.size(2)
-    size = max(LEAST_ROWS, BLOCK_WEIGHTS * num_queries // max(1, _num_weights(problem)))
+    rows_of_block = tuned.ROWS_BLOCK_WEIGHTS * num_queries // max(1, _num_weights(problem))
+    size = max(tuned.ROWS_LEAST_ROWS, rows_of_block)
 
     def block(q: Tensor, k: Tensor, v: Tensor, rows: slice) -> tuple[Tensor, RowSums | None]:
         some_bias = None if bias is None else bias.block(rows, slice(k.size(2)))
@@ -50,6 +50,7 @@ def blockwise(problem: AttentionProblem) -> AttentionOutput:
         values = dropout(weights, problem.dropout).to(v.dtype) @ v
         return values, row_sums(weights, need, positive) if need.rows else None
 
+    # Solve block by block. With gradients, keep only the inputs of each.
     parts = []
     for start in range(0, num_queries, size):
         rows = slice(start, min(start + size, num_queries))
@@ -65,21 +66,49 @@ def blockwise(problem: AttentionProblem) -> AttentionOutput:
 
 
 def solve(problem: AttentionProblem) -> AttentionOutput:
-    """Compute it by blocks if its matrix is large and nobody wants it."""
+    """Solve a problem by blocks if its matrix is large and not wanted, otherwise at once."""
     solver = blockwise if supports_blocks(problem) and is_large(problem) else reference
     return solver(problem)
 
 
 def supports_blocks(problem: AttentionProblem) -> bool:
-    """Return whether blocks can solve it: they have no matrix of weights to return."""
+    """Return True if the matrix of weights is not wanted, which blocks do not have."""
     return not problem.need.weights
 
 
 def is_large(problem: AttentionProblem) -> bool:
-    """Return whether its matrix of weights is more than a block."""
-    return _num_weights(problem) > BLOCK_WEIGHTS
+    """Return True if the matrix of weights is larger than a block."""
+    return _num_weights(problem) > tuned.ROWS_BLOCK_WEIGHTS
 
 
 def _num_weights(problem: AttentionProblem) -> int:
-    """B H Nq Nk."""
+    """Return B H Nq Nk."""
     return problem.q[..., 0].numel() * problem.k.size(2)
+
+
+def fused(problem: AttentionProblem) -> AttentionOutput:
+    """Return the outputs of softmax attention by PyTorch's fused kernel."""
+    q, k, visibility = problem.q, problem.k, problem.visibility
+    only_causal = visibility.hides_later and visibility.key_mask is None and q.size(2) == k.size(2)
+    values = F.scaled_dot_product_attention(
+        q,
+        k,
+        problem.v,
+        attn_mask=None if only_causal else visibility.score_mask(q.dtype),
+        dropout_p=problem.dropout,
+        is_causal=only_causal,
+    )
+    if visibility.empty_rows is not None:
+        values = values.masked_fill(visibility.empty_rows, 0.0)
+    return AttentionOutput(values)
+
+
+def supports_fused(problem: AttentionProblem) -> bool:
+    """Return True if only outputs are wanted, without a bias, which would be a whole matrix."""
+    return problem.bias is None and not (problem.need.rows or problem.need.weights)
+
+
+def prefers_fused(problem: AttentionProblem) -> bool:
+    """Return True if the fused kernel is faster than two products."""
+    is_half_on_cpu = problem.q.is_cpu and problem.q.dtype.itemsize == 2
+    return not is_half_on_cpu or problem.k.size(2) >= tuned.CPU_HALF_FUSED_LENGTH

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from relu_nmt.attention.base import Need
 from relu_nmt.attention.bias import ScoreBias
+from relu_nmt.attention.kernels import tuned
 from relu_nmt.attention.kernels.reference import (
     PointwiseProblem,
     PointwiseResult,
@@ -22,13 +23,7 @@ from relu_nmt.attention.kernels.reference import (
     in_one_dtype,
     refuse_second_derivatives,
 )
-from relu_nmt.attention.kernels.triton_blocks import (
-    INTERPRETED,
-    LONG,
-    Blocks,
-    candidates,
-    choose,
-)
+from relu_nmt.attention.kernels.triton_blocks import INTERPRETED, Blocks, candidates, choose
 from relu_nmt.attention.pointwise_maps import PointwiseMap
 
 MAX_WIDTH = 256
@@ -40,7 +35,7 @@ _DROPOUT_LEVELS = 1 << 24  # as DROPOUT_BITS of the kernels
 
 
 def supports(problem: PointwiseProblem) -> bool:
-    """Whether the kernels can solve the problem here; the weights themselves they never have."""
+    """Return True if the kernels can solve the problem here; they never return the weights."""
     q, k, v = problem.q, problem.k, problem.v
     tree = problem.visibility.ancestry
     if problem.need.weights or problem.map.kernels is None or tree is not None:
@@ -53,7 +48,7 @@ def supports(problem: PointwiseProblem) -> bool:
             return False
     elif not _interpreted():
         return False
-    # Last, since looking for a package takes as long as a step of a small model's decoding.
+    # Look for the package last: it takes as long as a decoding step of a small model.
     if "triton" not in sys.modules and importlib.util.find_spec("triton") is None:
         return False
     return (
@@ -64,11 +59,12 @@ def supports(problem: PointwiseProblem) -> bool:
 
 
 def pointwise(problem: PointwiseProblem) -> PointwiseResult:
-    """Return the outputs of pointwise attention and the sums over its rows, if asked for.
+    """Return the outputs of pointwise attention and the sums over its rows, if wanted.
 
-    See :func:`relu_nmt.attention.kernels.reference.pointwise`; weights are not to be had.
+    See :func:`relu_nmt.attention.kernels.reference.pointwise`; it has no weights to return.
     """
     visibility, need = problem.visibility, problem.need
+    # Collect the inputs of both directions in the dtypes of the kernels.
     mask = visibility.key_mask
     threshold = round(problem.dropout * _DROPOUT_LEVELS)
     task = _Task(
@@ -78,7 +74,7 @@ def pointwise(problem: PointwiseProblem) -> PointwiseResult:
         None if mask is None else mask.contiguous().view(torch.uint8),
         visibility.key_bounds,
         problem.row_scale.detach().float(),
-        # From the CPU's generator, since reading one from the GPU would wait for it.
+        # Draw the seed on the CPU: reading one from the GPU would wait for it.
         int(torch.randint(1 << 31, ())) if threshold else 0,
         threshold,
         need,
@@ -90,18 +86,18 @@ def pointwise(problem: PointwiseProblem) -> PointwiseResult:
 
 @dataclass(frozen=True)
 class _Task:
-    """What both directions know besides q, k, v and their gradients.
+    """The inputs of both directions besides q, k, v and their gradients.
 
     Args:
         map: h.
-        bias: of the scores, its table [H, R] float32 and its codes int32.
-        causal: whether later keys are hidden.
+        bias: bias of the scores, with a table [H, R] float32 and codes int32.
+        causal: hide later keys.
         key_mask: [B, Nk] uint8, 1 = visible.
         key_bounds: [B, 2] int32, see :attr:`Visibility.key_bounds`.
         scale: [B or 1, 1, Nq or 1] float32.
-        seed: of the dropout mask, the same in both directions.
-        threshold: a weight is dropped if its random number of 24 bits is below; 0 without dropout.
-        need: whether sums and telemetry of the rows are asked for.
+        seed: seed of the dropout mask, the same in both directions.
+        threshold: drop a weight if its random number of 24 bits is below; 0 without dropout.
+        need: the sums and telemetry of the rows that are wanted.
     """
 
     map: PointwiseMap
@@ -123,10 +119,11 @@ class _Task:
         """Return all arguments of a kernel but the constants that it is compiled for.
 
         Args:
-            inputs: q, k, v and perhaps the gradient of the output.
+            inputs: q, k, v, and in the backward pass the gradient of the output.
             others: its other tensors, in its order.
-            outputs: those of them that have strides.
+            outputs: the tensors of ``others`` that have strides.
         """
+        # Codes and table of the bias, with a stride of 0 for codes that all samples share.
         bias, scale, mask = self.bias, self.scale, self.key_mask
         tensors: tuple[Tensor | None, ...] = (None, None, None)
         numbers: tuple[int, ...] = (0, 0, 0, 0)
@@ -135,6 +132,7 @@ class _Task:
             tensors = (bias.table, *codes)
             batches = (x.size(1) if x.size(0) > 1 else 0 for x in codes)
             numbers = (bias.zero, bias.table.size(1), *batches)
+        # Tensors, their strides, then numbers, in the order of the kernels.
         return (
             *(*inputs, scale, mask, self.key_bounds, *tensors, *others),
             *(stride for x in (*inputs, *outputs) for stride in x.stride()[:3]),
@@ -149,8 +147,8 @@ class _Task:
         )
 
     def constants(self, q: Tensor, v: Tensor) -> dict[str, Any]:
-        """Return what all kernels are compiled for."""
-        assert self.map.kernels is not None, "supports() leaves such maps to others"
+        """Return the constants for which all kernels are compiled."""
+        assert self.map.kernels is not None, "supports() refuses such maps"
         value, slope = self.map.kernels()
         return {
             "VALUE": value,
@@ -188,7 +186,7 @@ class _PointwiseAttention(torch.autograd.Function):
     ) -> tuple[Tensor | None, ...]:
         refuse_second_derivatives("triton")
         q, k, v = ctx.saved_tensors
-        if do is None:  # only the sums have been used
+        if do is None:  # the loss depends on the sums only
             do = v.new_zeros(()).expand(*q.shape[:3], v.size(3))
         sums = [None if g is None else g.float().contiguous() for g in (grad_total, grad_logs)]
         kernels = _Backward((q, k, v, _rows_in_one_piece(do)), sums, ctx.task)
@@ -196,9 +194,10 @@ class _PointwiseAttention(torch.autograd.Function):
 
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, task: _Task) -> tuple[Tensor | None, ...]:
-    """Return the output and the total, weighted logs, non-zeros and largest weights of the rows."""
+    """Return the output, and total, weighted logs, non-zeros and largest weight of the rows."""
     from relu_nmt.attention.kernels.triton_kernels import forward_kernel
 
+    # Make room for the outputs and for the sums that are wanted.
     out = _empty_like_tokens(v, q.size(2))
     rows, telemetry = task.need.rows, task.need.telemetry
     logs = rows and task.map.non_negative
@@ -212,7 +211,7 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, task: _Task) -> tuple[Tensor | Non
         "SUMS": rows,
         "LOGS": logs,
         "TELEMETRY": telemetry,
-        # Unscaled weights may exceed float16, which the sum of their products does not need.
+        # Unscaled weights may overflow float16.
         "SCALE_FIRST": v.dtype == torch.float16,
     }
 
@@ -235,13 +234,14 @@ class _Backward:
         """Return the gradients of q, k, v and the table of the bias.
 
         Two passes, by rows for q and by columns for k and v, compute scores and weight gradients
-        twice. One pass computes them once and adds up the gradient of q atomically, in an order
-        that varies; it is taken where it is measured to be faster and need not repeat to the bit.
-        The pass by rows alone has the gradient of a bias.
+        twice. One fused pass computes them once and adds up the gradient of q atomically, in an
+        order that varies. It is used where it is measured to be faster, unless PyTorch must be
+        deterministic. Only the pass by rows has the gradient of a bias.
         """
         q, k, v, _ = self.inputs
         dq, dk, dv = (_empty_like_tokens(x, x.size(2)) for x in (q, k, v))
 
+        # Each pass as a function of its block sizes, to be measured.
         def by_rows(blocks: Blocks) -> Tensor | None:
             return self.by_rows(blocks, dq, bias_grad)
 
@@ -253,6 +253,7 @@ class _Backward:
             self.by_columns(blocks, dk, dv, sum_dq)
             return sum_dq
 
+        # Compare their times, if the device may add in any order.
         row_blocks, row_time = _blocks("rows", by_rows, q, k, v, self.task)
         column_blocks, column_time = _blocks("columns", by_columns, q, k, v, self.task)
         if _any_order() and row_time > 0 and not bias_grad:
@@ -264,12 +265,12 @@ class _Backward:
         return dq, dk, dv, grad_table
 
     def by_rows(self, blocks: Blocks, dq: Tensor, bias_grad: bool) -> Tensor | None:
-        """Write the gradient of q; return that of the table of the bias [H, R], if asked for."""
+        """Write the gradient of q; return that of the bias's table [H, R], if wanted."""
         from relu_nmt.attention.kernels.triton_kernels import rows_kernel
 
         q, bias, grad_table = self.inputs[0], self.task.bias, None
         if bias_grad and bias is not None:
-            # One of each sample, so that fewer threads wait for the same entry.
+            # One table a sample, so that fewer threads wait for the same entry.
             grad_table = bias.table.new_zeros(q.size(0), *bias.table.shape)
         arguments = self.task.arguments(self.inputs, (*self.grad_sums, dq, grad_table), (dq,))
         constants = {**self._constants(varying=False), "BIAS_GRAD": bias_grad}
@@ -286,7 +287,7 @@ class _Backward:
         _run(columns_kernel, dk.size(2), blocks.columns, arguments, constants, blocks, dk)
 
     def _constants(self, varying: bool) -> dict[str, Any]:
-        """Return what a kernel is compiled for; ``varying``: the scale does within its block."""
+        """Return the constants of a kernel; ``varying``: the scale varies within its block."""
         q, _, v, _ = self.inputs
         has_total, has_logs = (grad is not None for grad in self.grad_sums)
         return {
@@ -298,7 +299,7 @@ class _Backward:
 
 
 def _prepared(bias: ScoreBias | None) -> ScoreBias | None:
-    """Return the bias with everything in the dtype and layout of the kernels."""
+    """Return the bias in the dtypes and layout of the kernels."""
     if bias is None:
         return None
     queries, keys = (x.to(torch.int32).contiguous() for x in (bias.query_codes, bias.key_codes))
@@ -308,12 +309,13 @@ def _prepared(bias: ScoreBias | None) -> ScoreBias | None:
 def _blocks(
     kernel: str, launch: Any, q: Tensor, k: Tensor, v: Tensor, task: _Task
 ) -> tuple[Blocks, float]:
-    """Return the block sizes for a kernel and the milliseconds it takes, 0 if not measured."""
+    """Return the block sizes for a kernel and its milliseconds, 0 if not measured."""
     if _interpreted():
         return Blocks(**{**vars(INTERPRETED), "skip": task.map.rectifies}), 0.0
     width = max(_padded(q.size(3)), _padded(v.size(3)))
     rectifies = task.map.rectifies
-    long = min(q.size(2), k.size(2)) >= LONG and not torch.cuda.is_current_stream_capturing()
+    long = min(q.size(2), k.size(2)) >= tuned.TRITON_LONG
+    long = long and not torch.cuda.is_current_stream_capturing()
     key = (kernel, q.device, q.dtype, width, task.causal, rectifies, long, task.bias is None)
     return choose(key, candidates(kernel, width, q.dtype, long, rectifies), launch, long)
 
@@ -354,5 +356,5 @@ def _rows_in_one_piece(x: Tensor) -> Tensor:
 
 
 def _empty_like_tokens(x: Tensor, length: int) -> Tensor:
-    """Return an empty [B, H, length, d] whose heads lie side by side, so that joining is free."""
+    """Return an empty [B, H, length, d] with heads side by side, so that joining needs no copy."""
     return x.new_empty(x.size(0), length, x.size(1), x.size(3)).transpose(1, 2)

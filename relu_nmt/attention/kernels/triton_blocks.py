@@ -1,25 +1,23 @@
-"""Block sizes of the Triton kernels: sensible first choices, and measured ones for long inputs."""
+"""Block sizes of the Triton kernels: fixed for short inputs, measured at run time for long ones."""
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 import torch
 
-LONG = 1024
-"""From this many queries and keys on it pays to measure which block sizes are fastest."""
 _WARM_RUNS, _TIMED_RUNS = 2, 5
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """How one kernel is launched.
+    """Sizes with which one kernel is launched.
 
     Args:
         rows: queries in a block.
         columns: keys in a block.
         warps: warps that work on a block.
         stages: blocks of the streamed side in flight at a time.
-        skip: leave out the remaining products of a block whose scores are all <= 0. Looking for
+        skip: leave out the remaining products of a block whose scores are all <= 0. The search for
             such blocks costs time in every block, so it pays only once many are zero.
     """
 
@@ -35,9 +33,9 @@ _SMALLEST = (Blocks(32, 32, 4, 1), Blocks(16, 16, 4, 1))
 _SHORT = (Blocks(64, 64, 4, 2), *_SMALLEST)
 _WIDE = (Blocks(64, 64, 8, 2), Blocks(64, 32, 4, 2), *_SMALLEST)
 _FLOAT32 = (Blocks(64, 32, 4, 2), *_SMALLEST)
-# Rows, columns, warps, stages and skip, by kernel and padded head width; the first that fits is the
-# choice where nothing is measured. "fused" has at least 64 rows, so that the gradient of the
-# queries, too, is made by the fast products.
+# Rows, columns, warps, stages and skip, by kernel and padded head width. Without a measurement the
+# first that fits is used. "fused" has at least 64 rows, so that the products for the gradient of
+# the queries are fast, too.
 # fmt: off
 _LONG = {
     ("forward", 64): ((128, 128, 8, 3), (128, 128, 4, 3), (128, 64, 4, 4), (64, 128, 4, 3),
@@ -67,9 +65,9 @@ def candidates(
         kernel: ``forward``, ``rows``, ``columns``, or ``fused``, which is ``columns`` with the
             gradient of the queries.
         width: the larger of the padded widths of keys and values.
-        dtype: of the inputs.
-        long: whether the input is long enough to measure.
-        rectifies: whether whole blocks of weights may be exactly zero.
+        dtype: dtype of the inputs.
+        long: True if the input is long enough to measure.
+        rectifies: True if whole blocks of weights may be exactly zero.
     """
     if dtype == torch.float32:
         return _FLOAT32 if width <= 128 else _SMALLEST
@@ -87,12 +85,15 @@ _chosen: dict[Hashable, tuple[Blocks, float]] = {}
 def choose(
     key: Hashable, tried: tuple[Blocks, ...], launch: Callable[[Blocks], None], measure: bool
 ) -> tuple[Blocks, float]:
-    """Return the best of the block sizes and its time in milliseconds, 0 if not measured.
+    """Return the fastest block sizes and their time in milliseconds, 0 if not measured.
 
-    What is chosen for a key is kept for the life of the process. ``launch`` is run several times,
-    so it must not matter what it writes. Without ``measure`` the first that the device has the
-    memory for is taken.
+    Args:
+        key: the choice for a key is kept for the life of the process.
+        tried: block sizes to try, see :func:`candidates`.
+        launch: runs the kernel; called several times, with outputs that do not matter.
+        measure: False takes the first sizes that fit into the memory of the device.
     """
+    # Try the sizes until one runs; with ``measure`` all but the smallest.
     if key not in _chosen:
         times: dict[Blocks, float] = {}
         for blocks in tried:
@@ -118,6 +119,7 @@ def _time(launch: Callable[[Blocks], None], blocks: Blocks, measure: bool) -> fl
         return None
     if not measure:
         return 0.0
+    # Warm up, then measure by events of the device.
     for _ in range(_WARM_RUNS):
         launch(blocks)
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))

@@ -1,18 +1,16 @@
 """Triton kernels of pointwise attention: forward, gradients by rows and by columns.
 
-Nothing couples the keys of a row but sums, so there is no running maximum and nothing is rescaled:
-one query block (or, for the gradients of keys and values, one key block) stays on the chip and the
-other side streams past it. Blocks that need no mask run in a loop of their own.
+Only sums couple the keys of a row, so that no running maximum or rescaling is needed. One query
+block (or, for the gradients of keys and values, one key block) stays on the chip and the other side
+streams past it. Blocks that need no mask run in a loop of their own.
 
-Names: ``Z`` scores, ``W`` weights h(Z), ``rows`` queries, ``columns`` keys, ``c`` the row scale,
-``shift`` = Nk - Nq, so that query i sees keys 0 .. shift + i. Sums are float32 throughout and
-float32 inputs are multiplied without TF32.
+Names: ``z`` scores, ``w`` weights h(z), ``rows`` queries, ``columns`` keys, ``c`` the row scale.
+Sums are float32 throughout.
 
-Reference: the fused algorithm of the specification of ReLU-type weights; the division into row
-and column passes is that of Dao 2023, "FlashAttention-2".
+Reference: the division into row and column passes is that of Dao 2023, "FlashAttention-2".
 """
 
-# Arguments are pointers and numbers whose types Triton infers; triton.py tells their shapes.
+# Arguments are pointers and numbers whose types Triton infers; triton.py gives their shapes.
 # ruff: noqa: ANN001, ANN201, ANN202
 
 import triton
@@ -31,7 +29,7 @@ from relu_nmt.attention.kernels.triton_parts import (
     tile,
 )
 
-# A change of these numbers must not compile a kernel anew.
+# A change of these numbers must not compile a kernel again.
 _CHANGING = ["seed", "threshold", "num_queries", "num_keys", "zero", "bias_stride"]
 
 
@@ -45,13 +43,15 @@ def _forward_step(
     SKIP: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr, PADDED: tl.constexpr,
     VALUE_PADDED: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
+    # Load a block of keys and values.
     columns = start + tl.arange(0, COLUMNS)
     seen = columns < num_keys
     if MASKED:
         seen = seen_keys(key_mask, columns, num_keys, HAS_MASK)
     k_tile = tile(k, start, k_stride, seen, COLUMNS, WIDTH, PADDED, MASKED)
     v_tile = tile(v, start, v_stride, seen, COLUMNS, VALUE_WIDTH, VALUE_PADDED, MASKED)
-    z = matmul(q, tl.trans(k_tile))
+    # Compute their scores, 0 where hidden.
+    z = matmul(q, tl.trans(k_tile))  # [ROWS, COLUMNS]
     visible = seen[None, :]
     if MASKED and CAUSAL:
         visible = visible & (columns[None, :] <= rows[:, None] + (num_keys - num_queries))
@@ -61,10 +61,12 @@ def _forward_step(
         z += score_bias(bias, query_codes[:, None], codes[None, :], present)
     if MASKED:
         z = tl.where(visible, z, 0.0)
+    # Skip a block whose weights are all zero.
     needed = True
     if SKIP:
         needed = tl.max(tl.max(z, 1), 0) > 0
     if needed:
+        # Apply the map, and add to the sums of the rows.
         w = VALUE(z, POWER)
         if MASKED:
             w = tl.where(visible, w, 0.0)  # softplus(0) and sigmoid(0) are not 0
@@ -75,6 +77,7 @@ def _forward_step(
         if TELEMETRY:
             nonzero += tl.sum((w != 0).to(tl.float32), 1)
             largest = tl.maximum(largest, tl.max(tl.abs(w), 1))
+        # Drop weights, and add their product with the values to the outputs.
         if DROPOUT:
             w = dropped(
                 w, rows[:, None], columns[None, :], head, seed, threshold, keep_scale
@@ -98,9 +101,10 @@ def forward_kernel(
     VALUE_PADDED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """One block of queries: its outputs and the sums over its rows."""
+    # Find the head and block of this program. The last rows start first: with a causal mask they
+    # take longest.
     blocks = tl.cdiv(num_queries, ROWS)
     head = tl.program_id(0) // blocks
-    # With a causal mask the last rows take longest: they start first.
     first = (blocks - 1 - tl.program_id(0) % blocks) * ROWS
     sample = tl.cast(head // heads, tl.int64)
     inner = tl.cast(head % heads, tl.int64)
@@ -109,6 +113,7 @@ def forward_kernel(
     q_tile = tile(
         q + sample * q_batch + inner * q_head, first, q_stride, real, ROWS, WIDTH, PADDED, True
     )  # fmt: skip
+    # Move the pointers to the keys and values of this head.
     k += sample * k_batch + inner * k_head
     v += sample * v_batch + inner * v_head
     key_mask_row = key_mask
@@ -123,6 +128,7 @@ def forward_kernel(
         bias += inner * bias_stride + zero
         query_code = tl.load(query_codes + sample * query_code_batch + rows, mask=real, other=0)
         key_codes += sample * key_code_batch
+    # Stream the keys past the queries.
     acc = tl.zeros([ROWS, VALUE_PADDED], tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     logs = tl.zeros([ROWS], tl.float32)
@@ -142,6 +148,7 @@ def forward_kernel(
             )  # fmt: skip
     if not SCALE_FIRST:
         acc = acc * c[:, None]
+    # Store outputs and sums.
     out += sample * out_batch + inner * out_head
     store_tile(out, acc, first, out_stride, num_queries, ROWS, VALUE_WIDTH, VALUE_PADDED)
     row_offsets = tl.cast(head, tl.int64) * num_queries + rows
@@ -164,13 +171,15 @@ def _rows_step(
     SCALE_FIRST: tl.constexpr, SKIP: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr,
     PADDED: tl.constexpr, VALUE_PADDED: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
+    # Load a block of keys and values.
     columns = start + tl.arange(0, COLUMNS)
     seen = columns < num_keys
     if MASKED:
         seen = seen_keys(key_mask, columns, num_keys, HAS_MASK)
     k_tile = tile(k, start, k_stride, seen, COLUMNS, WIDTH, PADDED, MASKED)
     v_tile = tile(v, start, v_stride, seen, COLUMNS, VALUE_WIDTH, VALUE_PADDED, MASKED)
-    z = matmul(q, tl.trans(k_tile))
+    # Compute their scores, 0 where hidden.
+    z = matmul(q, tl.trans(k_tile))  # [ROWS, COLUMNS]
     visible = seen[None, :]
     if MASKED and CAUSAL:
         visible = visible & (columns[None, :] <= rows[:, None] + (num_keys - num_queries))
@@ -180,11 +189,13 @@ def _rows_step(
         z += score_bias(bias, query_codes[:, None], codes[None, :], present)
     if MASKED:
         z = tl.where(visible, z, 0.0)
+    # Skip a block whose weights are all zero.
     needed = True
     if SKIP:
         needed = tl.max(tl.max(z, 1), 0) > 0
     if needed:
-        dw = matmul(do, tl.trans(v_tile))
+        # Compute the gradient of the weights, then that of the scores.
+        dw = matmul(do, tl.trans(v_tile))  # [ROWS, COLUMNS]
         if DROPOUT:
             dw = dropped(
                 dw, rows[:, None], columns[None, :], head, seed, threshold, keep_scale
@@ -195,6 +206,7 @@ def _rows_step(
         )  # fmt: skip
         if MASKED:
             dz = tl.where(visible, dz, 0.0)
+        # Add to the gradients of the bias and of the queries.
         if BIAS_GRAD:
             gradient = dz
             if not SCALE_FIRST:
@@ -218,6 +230,7 @@ def rows_kernel(
     PADDED: tl.constexpr, VALUE_PADDED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """One block of queries: their gradient."""
+    # Find the head and block of this program, and load its queries.
     blocks = tl.cdiv(num_queries, ROWS)
     head = tl.program_id(0) // blocks
     first = (blocks - 1 - tl.program_id(0) % blocks) * ROWS
@@ -232,6 +245,7 @@ def rows_kernel(
         do + sample * do_batch + inner * do_head, first, do_stride, real, ROWS, VALUE_WIDTH,
         VALUE_PADDED, True,
     )  # fmt: skip
+    # Move the pointers to the keys and values of this head.
     k += sample * k_batch + inner * k_head
     v += sample * v_batch + inner * v_head
     key_mask_row = key_mask
@@ -284,6 +298,7 @@ def _columns_step(
     FUSED: tl.constexpr, WIDTH: tl.constexpr, VALUE_WIDTH: tl.constexpr, PADDED: tl.constexpr,
     VALUE_PADDED: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
+    # Load a block of queries with the gradients of their outputs and sums.
     rows = start + tl.arange(0, ROWS)
     real = rows < num_queries
     q_tile = tile(q, start, q_stride, real, ROWS, WIDTH, PADDED, MASKED)
@@ -297,6 +312,7 @@ def _columns_step(
         gt = tl.load(grad_total + rows, mask=real, other=0.0)
     if LOGS_GRAD:
         gl = tl.load(grad_logs + rows, mask=real, other=0.0)
+    # Compute the scores, 0 where hidden.
     z = matmul(k, tl.trans(q_tile))  # [COLUMNS, ROWS]
     visible = real[None, :]
     if MASKED and CAUSAL:
@@ -307,12 +323,14 @@ def _columns_step(
         z += score_bias(bias, codes[None, :], key_code[:, None], present)
     if MASKED:
         z = tl.where(visible, z, 0.0)
+    # Skip a block whose weights are all zero.
     needed = True
     if SKIP:
         needed = tl.max(tl.max(z, 1), 0) > 0
     if needed:
+        # Compute the weights, their gradient, and that of the scores.
         w = VALUE(z, POWER)
-        dw = matmul(v, tl.trans(do_tile))
+        dw = matmul(v, tl.trans(do_tile))  # [COLUMNS, ROWS]
         if DROPOUT:
             w = dropped(w, rows[None, :], columns[:, None], head, seed, threshold, keep_scale)
             dw = dropped(dw, rows[None, :], columns[:, None], head, seed, threshold, keep_scale)
@@ -325,6 +343,7 @@ def _columns_step(
         if MASKED:
             w = tl.where(visible, w, 0.0)
             dz = tl.where(visible, dz, 0.0)
+        # Add to the gradients of values and keys; if FUSED also to that of the queries.
         dv = matmul(w.to(do_tile.dtype), do_tile, dv)
         dz_tile = dz.to(q_tile.dtype)
         dk = matmul(dz_tile, q_tile, dk)
@@ -354,9 +373,10 @@ def columns_kernel(
 ):  # fmt: skip
     """One block of keys: the gradients of keys and values; if FUSED, their share of the queries'.
 
-    Hidden keys and values are read as 0 and what they are given is not stored, so that the
-    stream of queries needs no mask for them.
+    Hidden keys and values are read as 0 and their gradients are not stored, so that the stream of
+    queries needs no mask for them.
     """
+    # Find the head and block of this program, and load its keys and values.
     blocks = tl.cdiv(num_keys, COLUMNS)
     head = tl.program_id(0) // blocks
     first = tl.program_id(0) % blocks * COLUMNS
@@ -393,6 +413,7 @@ def columns_kernel(
     low, diagonal, high, plain, tail = row_range(
         key_bounds, sample, first, num_queries, num_keys, ROWS, COLUMNS, CAUSAL, HAS_MASK
     )
+    # Stream the queries past the keys.
     dk_tile = tl.zeros([COLUMNS, PADDED], tl.float32)
     dv_tile = tl.zeros([COLUMNS, VALUE_PADDED], tl.float32)
     for MASKED in tl.static_range(2):
@@ -411,6 +432,7 @@ def columns_kernel(
     if not SCALE_FIRST:
         dk_tile = dk_tile * c
         dv_tile = dv_tile * c
+    # Store the gradients, 0 for hidden keys.
     dk += sample * dk_batch + inner * dk_head
     dv += sample * dv_batch + inner * dv_head
     dk_tile = tl.where(seen[:, None], dk_tile, 0.0)

@@ -1,4 +1,4 @@
-"""What the Triton kernels of pointwise attention are made of: tiles, biases, masks, dropout, maps.
+"""Parts of the Triton kernels of pointwise attention: tiles, biases, masks, dropout, maps.
 
 For each map ``name`` of :mod:`relu_nmt.attention.pointwise_maps` there are ``name(z, POWER)``,
 h(z), and ``name_slope(x, z, POWER)``, x h'(z).
@@ -18,7 +18,7 @@ TINY = tl.constexpr(1.1754943508222875e-38)
 """The smallest normal float32."""
 INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 DROPOUT_BITS = 24
-"""A weight is dropped if a random number of so many bits is below a threshold."""
+"""Bits of the random numbers; a weight is dropped if its number is below a threshold."""
 
 
 @triton.jit
@@ -64,7 +64,7 @@ def store_tile(
 
 @triton.jit
 def dropped(w, rows, columns, head, seed, threshold, keep_scale):
-    """Drop entries of w; whether one is dropped depends on its head, row and column alone."""
+    """Drop entries of w by a random number that depends on head, row and column alone."""
     none = tl.zeros_like(rows + columns)
     bits, _, _, _ = tl.philox(seed, none + rows, none + columns, none + head, none, 7)
     return tl.where((bits >> 8).to(tl.int32) >= threshold, w * keep_scale, 0.0)
@@ -78,7 +78,7 @@ def score_bias(bias, query_codes, key_codes, visible):
 
 @triton.jit
 def seen_keys(key_mask, columns, num_keys, HAS_MASK: tl.constexpr):
-    """Which keys exist and are not hidden, whatever the query."""
+    """Return a mask of the keys that exist and are not padding."""
     seen = columns < num_keys
     if HAS_MASK:
         seen = seen & (tl.load(key_mask + columns, mask=seen, other=0) != 0)
@@ -90,13 +90,13 @@ def key_range(
     key_bounds, sample, first_row, num_queries, num_keys, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr,
 ):  # fmt: skip
-    """Return where the blocks of keys end that need no mask, and where those that need one end."""
+    """Return the ends of the keys in blocks without a mask, and of those in blocks with one."""
     plain, end = num_keys, num_keys
-    if HAS_MASK:
+    if HAS_MASK:  # keys before the first hidden one need no mask
         plain = tl.load(key_bounds + 2 * sample)
         end = tl.load(key_bounds + 2 * sample + 1)
         plain = tl.minimum(plain, end)
-    if CAUSAL:
+    if CAUSAL:  # nor do keys that the first row of the block sees
         seen_by_first = first_row + num_keys - num_queries + 1
         plain = tl.minimum(plain, seen_by_first)
         end = tl.minimum(end, seen_by_first + ROWS - 1)
@@ -125,23 +125,24 @@ def row_range(
     key_bounds, sample, first_column, num_queries, num_keys, ROWS: tl.constexpr,
     COLUMNS: tl.constexpr, CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr,
 ):  # fmt: skip
-    """Return the first row block, those on the diagonal, the first plain one, those and the tail.
+    """Return ``low, diagonal, high, plain, tail``: first blocks and numbers of blocks of rows.
 
-    Blocks on the diagonal need a mask, as does the tail, the block that the last query does not
-    fill, if it is not on the diagonal.
+    From ``low`` on, ``diagonal`` blocks need a mask; from ``high`` on, ``plain`` blocks need none.
+    ``tail`` is 1 if the last block is not full and not on the diagonal: it needs a mask, too.
     """
+    # Blocks of rows, and how many of them are full.
     blocks = tl.cdiv(num_queries, ROWS)
     full = num_queries // ROWS
     low = num_queries * 0
     high = low
-    if CAUSAL:
+    if CAUSAL:  # rows before ``low`` see none of the columns, rows from ``high`` on see all
         shift = num_keys - num_queries
         low = tl.maximum(first_column - shift, 0) // ROWS
         high = tl.minimum(tl.cdiv(tl.maximum(first_column + COLUMNS - 1 - shift, 0), ROWS), blocks)
     diagonal = high - low
     plain = tl.maximum(full - high, 0)
     tail = tl.minimum(blocks - full, tl.maximum(blocks - high, 0))
-    if HAS_MASK:
+    if HAS_MASK:  # no row sees columns behind the last visible key
         alive = tl.where(first_column < tl.load(key_bounds + 2 * sample + 1), 1, 0)
         diagonal, plain, tail = diagonal * alive, plain * alive, tail * alive
     return low, diagonal, high, plain, tail
@@ -203,7 +204,7 @@ def sigmoid_slope(x, z, POWER: tl.constexpr):
 @triton.jit
 def softplus(z, POWER: tl.constexpr):
     e = tl.exp(-tl.abs(z))
-    # log(1 + e) for small e, where 1 + e loses what e is
+    # log(1 + e) for small e, where 1 + e would round
     series = e * (1.0 - e * (0.5 - e * (0.3333333333333333 - e * 0.25)))
     return tl.maximum(z, 0.0) + tl.where(e < 0.01, series, tl.log(1.0 + e))
 

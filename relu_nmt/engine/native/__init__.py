@@ -1,100 +1,175 @@
-"""Kernels in C++ for what decoding on CPUs does at every step, if installing could compile them.
+"""Kernels in C++ for the small computations of decoding on CPUs.
 
-Each computes what other code computes with PyTorch, in one call instead of many; where there is no
-compiler, or no inference, that other code is used. They take one thread.
+Each kernel computes in one call and one thread the result of many calls of PyTorch. Where no
+compiler was available at installation, or gradients are needed, PyTorch computes the result.
 """
 
 import ctypes
-from collections.abc import Callable, Sequence
+import re
+from array import array
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
-VERSION = 9
-"""Of what the kernels take, as ``kernels_version`` of kernels.cpp: both change together, so that a
-library from before is not used."""
-MOST_THREADS = 2
-"""Up to which one thread of theirs is as fast: they take a quarter to 0.85 of the time."""
+from relu_nmt.engine import tuned
+
 DTYPES = {torch.float32: "float", torch.bfloat16: "bfloat16"}
-"""What they compute with, and how their names tell."""
+"""Compute dtypes, and their names at the end of kernel names."""
 FORMS = {"AVX512": ("avx512", "avx2", "any"), "AVX2": ("avx2", "any")}
-"""By what PyTorch calls a processor, the forms of kernels that it can run, the best first."""
+"""Forms of kernels that a processor can run, best first, by PyTorch's name of its capability."""
 INSTRUCTIONS = {
     "linear_bfloat16": "_is_avx512_bf16_supported",
     "linear_int8": "_is_vnni_supported",
     "layers_step_bfloat16": "_is_avx512_bf16_supported",
     "layers_step_int8": "_is_vnni_supported",
 }
-"""What the form ``avx512`` of a kernel needs besides: what ``torch.cpu`` has to say yes to."""
+"""Functions of ``torch.cpu`` that must return True for the form ``avx512`` of a kernel."""
+
+
+def _entries(table: str) -> list[tuple[str, list[str]]]:
+    """Return the kind and the words of each entry of a table of arguments."""
+    found = re.findall(r"^ *([A-Z]+)(?:\((.*?)\))?", table, re.MULTILINE)
+    return [(kind, re.split(r", *", words)) for kind, words in found]
+
+
+class Struct:
+    """A struct of arguments.inc: its fields by kind, each kind in the order of the table.
+
+    Args:
+        fields: the entries between STRUCT and END: pointers, then nested structs, then sizes.
+    """
+
+    def __init__(self, name: str, fields: Sequence[tuple[str, list[str]]]) -> None:
+        kinds = [kind for kind, _ in fields]
+        assert kinds == sorted(kinds, key=("POINTER", "NESTED", "SIZE").index), name
+        self.name = name
+        self.pointers = [words[1] for kind, words in fields if kind == "POINTER"]
+        self.nested = {words[1]: words[0] for kind, words in fields if kind == "NESTED"}
+        self.sizes = [words[0] for kind, words in fields if kind == "SIZE"]
+        self.num_fields = len(fields)
+
+    def words(self, values: Mapping[str, Any]) -> list[int]:
+        """Return the values of all fields as words of 8 bytes, in the order of the table."""
+        # Look up every field by name, so the order of ``values`` does not matter.
+        try:
+            tensors = [values[name] for name in self.pointers]
+            words = [0 if x is None else x.data_ptr() for x in tensors]
+            for name, struct in self.nested.items():
+                words += STRUCTS[struct].words(values[name])
+            words += [values[name] for name in self.sizes]
+        except KeyError as error:
+            raise TypeError(f"{self.name} of arguments.inc: no value for {error}") from None
+        if len(values) != self.num_fields:
+            unknown = sorted({*values} - {*self.pointers, *self.nested, *self.sizes})
+            raise TypeError(f"{self.name} of arguments.inc: unknown fields {unknown}")
+        return words
+
+
+def _structs() -> dict[str, Struct]:
+    """Return the structs of the table by name."""
+    kinds = [kind for kind, _ in _TABLE]
+    begins = [i for i, kind in enumerate(kinds) if kind == "STRUCT"]
+    structs = {}
+    for begin in begins:
+        [name] = _TABLE[begin][1]
+        structs[name] = Struct(name, _TABLE[begin + 1 : kinds.index("END", begin)])
+    return structs
+
+
+_TABLE = _entries(Path(__file__).with_name("arguments.inc").read_text("utf-8"))
+STRUCTS = _structs()
+CONSTANTS = {words[0]: int(words[1]) for kind, words in _TABLE if kind == "CONSTANT"}
+
+
+class Arguments:
+    """The arguments of a kernel: structs of arguments.inc, filled by the names of their fields.
+
+    Attributes:
+        words: the filled structs, one after the other.
+        values: the given values; the kernel needs their tensors until it returns.
+
+    Example:
+        >>> logits = torch.zeros(1, 2)
+        >>> Arguments().add("LogSoftmax", logits=logits, rows=1, symbols=2).words[1:]
+        [1, 2]
+    """
+
+    def __init__(self) -> None:
+        self.words: list[int] = []
+        self.values: list[Mapping[str, Any]] = []
+
+    def add(self, struct: str, /, **values: Any) -> "Arguments":
+        """Append a struct, and return the arguments.
+
+        Args:
+            struct: its name.
+            values: all its fields: tensors or None for pointers, integers or flags for sizes, and
+                mappings for nested structs.
+
+        Raises:
+            TypeError: a field is missing or unknown.
+        """
+        self.words += STRUCTS[struct].words(values)
+        self.values.append(values)
+        return self
 
 
 @cache
 def library() -> ctypes.CDLL | None:
-    """Return the compiled kernels; None if there are none that fit."""
+    """Return the compiled kernels; None if they are missing or come from another table."""
     path = Path(__file__).with_name(f"kernels{EXTENSION_SUFFIXES[0]}")
     try:
         loaded = ctypes.CDLL(str(path))
-        version = loaded.kernels_version()
+        loaded.kernels_arguments.restype = ctypes.c_char_p
+        table = loaded.kernels_arguments().decode()
     except (OSError, AttributeError):
         return None
-    return loaded if version == VERSION else None
+    return loaded if _entries(table) == _TABLE else None
 
 
 def is_wanted() -> bool:
-    """Return whether there are kernels, and not so many threads that PyTorch is faster by these."""
-    return torch.get_num_threads() <= MOST_THREADS and library() is not None
+    """Return whether kernels are there, and faster than PyTorch with its number of threads."""
+    return torch.get_num_threads() <= tuned.MAX_THREADS and library() is not None
 
 
 def has_kernel(name: str) -> bool:
-    """Return whether a kernel, which not every processor has, is there."""
+    """Return whether this processor has a kernel."""
     return library() is not None and _find(name) is not None
 
 
-def call(
-    name: str, tensors: Sequence[Tensor | None], sizes: Sequence[int], factor: float = 1.0
-) -> None:
+def call(name: str, arguments: Arguments, number: float = 1.0) -> None:
     """Call a kernel.
 
     Args:
-        name: without the processor.
-        tensors: what it reads and writes, in the order of its pointers; None for a null pointer.
-        sizes: the members of its shape.
-        factor: a number that it computes with, if it does.
+        name: without the form.
+        arguments: structs in the order that the kernel reads.
+        number: the factor or epsilon of the kernel, if it takes one.
     """
-    pointers = [None if x is None else x.data_ptr() for x in tensors]
     kernel = _find(name)
-    assert kernel is not None, "whoever calls has looked"
-    kernel(
-        _array(ctypes.c_void_p, len(pointers))(*pointers),
-        _array(ctypes.c_int64, len(sizes))(*sizes),
-        factor,
-    )
+    assert kernel is not None, f"look with has_kernel before calling {name}"
+    words = array("q", arguments.words)  # 8 bytes each
+    kernel(words.buffer_info()[0], number)
 
 
 def forms() -> tuple[str, ...]:
-    """Return the forms of kernels that this processor can run, the best first."""
+    """Return the forms of kernels that this processor can run, best first."""
     return FORMS.get(torch.backends.cpu.get_cpu_capability(), ("any",))
 
 
 @cache
 def _find(name: str) -> Callable[..., None] | None:
-    """Return the best form of a kernel for this processor; None if it has none."""
+    """Return the best form of a kernel for this processor; None if it has no form."""
     loaded = library()
-    assert loaded is not None, "whoever calls has looked"
+    assert loaded is not None, f"look with has_kernel before calling {name}"
     for form in forms():
         needed = INSTRUCTIONS.get(name) if form == "avx512" else None
         function = getattr(loaded, f"{name}_{form}", None)
         if function is not None and (needed is None or getattr(torch.cpu, needed, bool)()):
-            function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_double]
+            function.argtypes = [ctypes.c_void_p, ctypes.c_double]
             function.restype = None
             return function
     return None
-
-
-@cache
-def _array(kind: Any, length: int) -> Any:
-    return kind * length

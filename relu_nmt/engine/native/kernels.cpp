@@ -1,7 +1,7 @@
-// Small computations of decoding on CPUs that take longer as many calls of PyTorch; one thread.
+// Small computations of decoding on CPUs, which take longer as many calls of PyTorch. Each uses one thread.
 //
-// Every kernel takes pointers to tensors, its sizes, and a number. The .inc files, where they are, are
-// compiled once for each kind of x86 processor, and the names of kernels end with it; elsewhere once.
+// A kernel takes a struct of arguments.inc and a number. The other .inc files are compiled once for each kind of
+// x86 processor, and the names of kernels end with that kind; elsewhere only the kind "any" exists.
 
 #include <cmath>
 #include <cstdint>
@@ -10,80 +10,71 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-// A tensor by its pointer. An empty one has no memory: null, to which C++ allows no offset and no copy of 0 bytes.
+// Return the address of a tensor as a pointer to its elements. An empty tensor has address null, but C++ defines
+// neither null plus an offset nor a copy of 0 bytes from null.
 template <typename T = char> INLINE T *tensor(void *p)
 {
     alignas(64) static char nothing[64];
     return (T *)(p ? p : nothing);
 }
 
+template <typename T = char> INLINE const T *tensor(const void *p) { return tensor<T>((void *)p); }
+
 struct bfloat16 {
-    uint16_t bits; // the upper half of those of a float
+    uint16_t bits; // the upper half of a float's bits
 };
 
 struct half {
-    uint16_t bits; // of IEEE 754's 16
+    uint16_t bits; // IEEE 754 binary16
 };
 
-// Strides are in numbers, not bytes; the last dimension of everything has stride 1.
-struct AttentionShape {
-    int64_t rows, heads, queries, keys, width, value_width; // rows: queries of all samples
-    int64_t q_batch, q_head, q_row;
-    int64_t k_batch, k_head, k_row;
-    int64_t v_batch, v_head, v_row;
-    int64_t visible_batch, visible_query;
-    int64_t bias_batch, bias_head, bias_query;
-    int64_t scale_batch, scale_query;
-    int64_t map, centered;
-};
+// Define the structs of the arguments.
+static_assert(sizeof(void *) == sizeof(int64_t), "Python fills every field with 8 bytes");
+#define CONSTANT(name, value) constexpr int64_t name = value;
+#define STRUCT(name) struct name {
+#define POINTER(type, name) type *name;
+#define SIZE(name) int64_t name;
+#define NESTED(type, name) type name;
+#define END };
+#include "arguments.inc"
+#undef CONSTANT
+#undef STRUCT
+#undef POINTER
+#undef SIZE
+#undef NESTED
+#undef END
 
-// Strides are in bytes in the next two.
-struct PutShape {
-    int64_t rows, heads, queries, bytes; // of a row
-    int64_t from_row, from_head;
-    int64_t to_batch, to_head, to_row;
-};
-
-struct TakeShape {
-    int64_t trees, heads, entries, room, bytes; // of a row
-    int64_t from_tree, from_head, from_entry;
-};
-
-struct SelectShape {
-    int64_t rows, sentences, beams, symbols, count;
-};
-
-struct LinearShape {
-    int64_t rows, inputs, outputs, groups; // groups: 4 bytes of a row of weights each, the last one padded
-    int64_t rectified;
-};
-
-// Of a search, its part in a step of the layers.
-struct StepShape {
-    int64_t rows;
-    AttentionShape own, memory;
-};
-
-struct LayersShape {
-    int64_t rows, width, inner; // of states, and of the feed-forward network inside
-    int64_t groups, inner_groups; // of weights that read states, and of those that read what is inside
-    int64_t normed_before, centered; // norms before sublayers, or behind sums; LayerNorm, or RMSNorm
-    int64_t layers, searches;
-};
-
-extern "C" int kernels_version() { return 9; }
+// Return the table as text, one line for each entry, so that Python can compare it with its own.
+#define CONSTANT(name, value) "CONSTANT(" #name ", " #value ")\n"
+#define STRUCT(name) "STRUCT(" #name ")\n"
+#define POINTER(type, name) "POINTER(" #type ", " #name ")\n"
+#define SIZE(name) "SIZE(" #name ")\n"
+#define NESTED(type, name) "NESTED(" #type ", " #name ")\n"
+#define END "END\n"
+extern "C" const char *kernels_arguments()
+{
+    return
+#include "arguments.inc"
+        ;
+}
+#undef CONSTANT
+#undef STRUCT
+#undef POINTER
+#undef SIZE
+#undef NESTED
+#undef END
 
 #ifdef __x86_64__
 
 #if !defined(__GNUC__) || defined(__clang__)
-#error "what follows is written for GCC; without it PyTorch computes what these kernels would"
+#error "the kernels need GCC; without them PyTorch computes the same"
 #endif
 
 #pragma GCC push_options
 #pragma GCC target("arch=x86-64-v4,prefer-vector-width=512")
 #define NAMED(name) name##_avx512
 #define LANES 16
-#define AVX // and that it is there: GCC does not say so itself inside of a pragma
+#define AVX // GCC does not define its own macros inside of a pragma
 #define AVX512
 namespace avx512 {
 #include "vectors.inc"

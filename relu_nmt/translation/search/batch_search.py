@@ -1,4 +1,4 @@
-"""The search of one batch: what settings, sentences, prefixes, terms and shortlists make of it."""
+"""The search of one batch, set up from settings, sentences, prefixes, terms and shortlist."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,19 +12,21 @@ from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.errors import ConfigError, OutOfMemoryError, is_out_of_memory
 from relu_nmt.translation.search.beam_search import BeamSearch
 from relu_nmt.translation.search.config import GenerationConfig
-from relu_nmt.translation.search.constraints import (
+from relu_nmt.translation.search.constraints import TokenConstraints
+from relu_nmt.translation.search.ensemble import Ensemble
+from relu_nmt.translation.search.forced_terms import ForcedTerms, Term, TermTracker
+from relu_nmt.translation.search.hypotheses import Hypothesis
+from relu_nmt.translation.search.output_limits import (
     SentenceLengths,
     SentencesLeft,
-    TokenConstraints,
     length_limits,
 )
-from relu_nmt.translation.search.ensemble import Ensemble
-from relu_nmt.translation.search.forced_terms import ForcedTerms, Term, TermSelector, TermTracker
-from relu_nmt.translation.search.hypotheses import Hypothesis
+from relu_nmt.translation.search.scoring import Scorer, words_of
 from relu_nmt.translation.search.selectors import (
     BeamSelector,
     SamplingSelector,
     Selector,
+    TermSelector,
     draw_uniforms,
 )
 from relu_nmt.translation.search.shortlist import Shortlist
@@ -32,16 +34,18 @@ from relu_nmt.translation.search.shortlist import Shortlist
 
 @dataclass(frozen=True)
 class SourceBatch:
-    """The sentences that one search translates, and what is known of their translations.
+    """Sentences that one search translates, with everything forced and banned.
 
     Args:
         src_tokens: [B, S] int64, right-padded, each ending in the end symbol.
-        prefix_tokens: forced first tokens [B, P] int64, right-padded; None for none.
-        ids: what each sentence's random numbers depend on, int64 [B].
-        context_sizes: how many of the forced tokens are the translation of what comes before,
-            int64 [B].
-        forced: terms that each translation must have, [B]; none for none at all.
-        banned: token ids of the terms that each may not have, [B]; none for none at all.
+        prefix_tokens: forced first tokens [B, P] int64, right-padded; None for none. They are part
+            of the hypothesis and its score, as in fairseq.
+        ids: seeds of the sentences' random numbers (``--sampling``), int64 [B].
+        context_sizes: forced tokens that translate the context, int64 [B]. They are neither scored
+            nor returned, and count only for the longest output.
+        forced: terms that each translation must have, [B]; empty for none. The longest output grows
+            if they need it.
+        banned: token ids of the terms that each may not have, [B]; empty for none.
     """
 
     src_tokens: Tensor
@@ -57,9 +61,7 @@ class RunningSearch:
     """A search that has begun.
 
     Args:
-        search: what goes on.
-        batch: what it translates.
-        limits: the most tokens before the end symbol, int64 [B].
+        limits: most tokens before the end symbol, int64 [B].
         shortlist: ids of the only symbols that may be written; None for all.
     """
 
@@ -70,56 +72,59 @@ class RunningSearch:
 
 
 class BatchSearches:
-    """Begins the searches of batches, and tells what they have found.
+    """Begins the searches of batches and reads their results.
 
     Args:
-        ensemble: the models.
-        config: settings of the search.
         symbols: the target dictionary.
         separators: the symbol that ends each sentence of a source, and of a target, or None; a
             translation then has as many as its source, unless ``config.free_sentence_count``.
-        shortlist: restricts the symbols of the translations; None for all. Where prefixes or terms
-            are forced, or terms banned, all are allowed.
+        shortlist: restricts the symbols of the translations; None for all. It is ignored if
+            prefixes or terms are forced, or terms banned.
     """
 
     def __init__(
         self,
         ensemble: Ensemble,
         config: GenerationConfig,
+        scorer: Scorer,
         symbols: Dictionary,
         separators: tuple[int, int] | None,
         shortlist: Shortlist | None,
     ) -> None:
         self._ensemble = ensemble
         self._config = config
+        self._scorer = scorer
         self._symbols = symbols
         self._shortlist = shortlist
         self._counted = None if config.free_sentence_count else separators
         self._source_separator = -1 if separators is None else separators[0]
         self._most_of_a_sentence = ensemble.max_sentence_positions
         if separators is None or self._most_of_a_sentence == ensemble.max_positions:
-            self._most_of_a_sentence = None  # the whole is limited already
-        # The target's separator, where hypotheses are asked for it.
+            self._most_of_a_sentence = None  # the limit of the whole output is enough
+        # The target's separator, if the search counts sentences or their tokens.
         asked = self._counted or (separators if self._most_of_a_sentence is not None else None)
         self._separator = -1 if asked is None else asked[1]
 
     def begin(self, batch: SourceBatch) -> RunningSearch:
-        """Return a search of a batch; its sources are read.
+        """Encode the sources of a batch and return its search.
 
         Raises:
-            ConfigError: the settings leave a sentence no output at all, or force terms on other
-                than plain beam search.
+            ConfigError: the settings leave a sentence no output at all, or force terms in another
+                search than plain beam search.
             OutOfMemoryError: there is not enough memory.
         """
         config, src_tokens, prefixes = self._config, batch.src_tokens, batch.prefix_tokens
+        # The longest output of each sentence, from the length of its source.
         lengths = (src_tokens != self._symbols.pad_index).sum(1).cpu().numpy()
         limits = length_limits(config, lengths, self._ensemble.max_positions)
+        # The allowed symbols; prefixes and terms may need any.
         sentences, shortlist = None, None
         terms = self._tracker(batch)
         separator = self._separator
         if self._shortlist is not None and prefixes is None and not (terms or any(batch.banned)):
             shortlist = self._shortlist.of(src_tokens, [] if separator < 0 else [separator])
             separator = int(torch.searchsorted(shortlist, separator))
+        # Count sentences and their tokens; outputs must have room for sentences and terms.
         sentence_lengths = None
         if self._most_of_a_sentence is not None:
             none_yet = torch.zeros_like(src_tokens[:, :1])
@@ -143,24 +148,25 @@ class BatchSearches:
             batch.banned,
             terms,
         )
-        with telling_of_memory(config.beam, src_tokens):
+        with memory_advice(config.beam, src_tokens):
             search = BeamSearch(
                 self._ensemble,
                 config,
+                self._scorer,
                 self._symbols,
                 self._selector(batch, limits, terms),
                 src_tokens,
+                words_of(src_tokens, self._symbols, self._source_separator),
                 constraints,
                 shortlist,
-                self._source_separator,
             )
         return RunningSearch(search, batch, limits, shortlist)
 
     def hypotheses(self, ended: RunningSearch) -> list[list[Hypothesis]]:
-        """Return what a search has found, without what was given.
+        """Return the hypotheses of a finished search, without the context.
 
         Raises:
-            ConfigError: nothing for a sentence.
+            ConfigError: a sentence has no hypothesis.
         """
         results = ended.search.results()
         for sentence, found in zip(ended.batch.ids, results, strict=True):
@@ -176,10 +182,10 @@ class BatchSearches:
         ]
 
     def _tracker(self, batch: SourceBatch) -> TermTracker | None:
-        """Return what follows the terms of a batch, if there are any.
+        """Return the tracker of forced terms, if the batch has any.
 
         Raises:
-            ConfigError: they do not go with this search.
+            ConfigError: this search cannot force terms.
         """
         if not any(own.num_tokens for own in batch.forced):
             return None
@@ -188,7 +194,7 @@ class BatchSearches:
         return TermTracker(batch.forced, batch.context_sizes, separator)
 
     def _room_for_terms(self, batch: SourceBatch, sentences: SentencesLeft | None) -> np.ndarray:
-        """Return how long an output with all that is forced can become, int64 [B]; 0: no terms."""
+        """Return the longest output with all forced tokens, int64 [B]; 0 without terms."""
         room = np.array([own.num_tokens for own in batch.forced], dtype=np.int64)
         has_terms = room > 0
         if batch.prefix_tokens is not None:
@@ -198,7 +204,7 @@ class BatchSearches:
         return room * has_terms
 
     def _check_room(self, limits: np.ndarray) -> None:
-        """See that the models can write the sentences of each source, and all that is forced."""
+        """Check that the models can write outputs of these limits."""
         longest, positions = int(limits.max(initial=0)), self._ensemble.max_positions
         if positions is not None and longest >= positions:
             raise ConfigError(
@@ -233,11 +239,11 @@ class BatchSearches:
 
 
 @contextmanager
-def telling_of_memory(beam: int, *src_tokens: Tensor) -> Iterator[None]:
-    """Say what to do where these sources [B, S] are too many at once.
+def memory_advice(beam: int, *src_tokens: Tensor) -> Iterator[None]:
+    """Add a remedy to errors of missing memory while sources [B, S] are translated at once.
 
     Raises:
-        OutOfMemoryError: they are.
+        OutOfMemoryError: there is not enough memory.
     """
     try:
         yield

@@ -1,25 +1,33 @@
-"""Which sentences are translated together, and by which worker process."""
+"""Batches of sentences that are translated together, and their worker processes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
+import torch
 
-from relu_nmt.data.batches import longest_first
+from relu_nmt.data.batch_plan import longest_first
+from relu_nmt.io.worker_pool import ordered_map
 from relu_nmt.translation.search.config import GenerationConfig
+from relu_nmt.translation.search.hypotheses import Hypothesis
+from relu_nmt.translation.search.translations import SourceSentence
+
+Found = list[list[Hypothesis]]
+"""The hypotheses of each sentence of a batch."""
 
 DEFAULT_MAX_TOKENS = 12000
+"""Most source tokens of a batch if no batch size is given; several workers share them."""
 MAX_LOGITS = {"cpu": 2**22, "cuda": 2**26}
-"""Entries of the [B, K, V] logits of a step where no batch size is given: 16 MB on a CPU, near
+"""Most entries of the [B, K, V] logits of a step if no batch size is given: 16 MB on a CPU, near
 the size of its caches, and 256 MB on a GPU."""
 BATCHES_EACH = 2
-"""Batches for each of several workers, at least, so that none waits long for the last one."""
+"""Fewest batches for each of several workers, so that none waits long for the last one."""
 LEAST_SENTENCES = 8
-"""Of a batch of several workers, at least: a step of one takes as long as one of four."""
+"""Fewest sentences of a batch of several workers: a step of one takes as long as one of four."""
 LEAST_MAX_TOKENS = 2048
-"""Source tokens of a batch of several workers, at least, who share ``DEFAULT_MAX_TOKENS``, and with
-them the memory, otherwise."""
+"""Smallest share of ``DEFAULT_MAX_TOKENS`` for each of several workers."""
 MOST_BATCHES = 3
-"""That a worker gets at a time; then it tells what it has done."""
+"""Most batches in one task of a worker; after each task it reports its results."""
 
 
 def plan_batches(
@@ -33,12 +41,13 @@ def plan_batches(
 
     Args:
         lengths: source tokens of each sentence with the end symbol, [N].
-        config: ``max_tokens``, ``batch_size`` and ``beam``; with neither of the former, batches
-            are as large as suits the device, and small enough for each worker to have some.
+        config: ``max_tokens``, ``batch_size`` and ``beam``. Without the former two, batches are as
+            large as suits the device, and small enough for each worker to have some.
         vocab_size: number of target symbols.
         device_type: ``cpu`` or ``cuda``.
-        workers: processes that share them.
+        workers: processes that share the batches.
     """
+    # Without given sizes, limit the logits of a step, and leave batches for all workers.
     max_tokens, batch_size = config.max_tokens, config.batch_size
     if max_tokens is None and batch_size is None:
         max_tokens = DEFAULT_MAX_TOKENS
@@ -48,12 +57,14 @@ def plan_batches(
             share = -(-len(lengths) // (BATCHES_EACH * workers))
             batch_size = min(batch_size, max(share, LEAST_SENTENCES))
             max_tokens = max(max_tokens // workers, LEAST_MAX_TOKENS)
+    # Give each worker equally many batches of similar size.
     if batch_size is not None and workers > 1:
         number = -(-len(lengths) // batch_size)
-        if number > workers:  # as many for each, and of like size
+        if number > workers:
             number = workers * -(-number // workers)
             batch_size = -(-len(lengths) // number)
 
+    # Cut the sentences, longest first, into batches that both limits allow.
     def most(longest: int) -> int:
         fitting = len(lengths) if batch_size is None else batch_size
         return fitting if max_tokens is None else min(fitting, max_tokens // longest)
@@ -62,9 +73,59 @@ def plan_batches(
 
 
 def deal_batches(batches: Sequence[np.ndarray], workers: int) -> list[Sequence[np.ndarray]]:
-    """Return tasks of several batches, which go on together, of like work for each worker."""
+    """Return tasks of several batches that one worker translates together, of similar work."""
+    # Blocks of batches, longest first; worker w gets every workers-th batch of a block.
     rounds = -(-len(batches) // (workers * MOST_BATCHES))
     size = workers * -(-len(batches) // (workers * rounds))
     blocks = [batches[first : first + size] for first in range(0, len(batches), size)]
     dealt = [block[worker::workers] for block in blocks for worker in range(workers)]
     return [task for task in dealt if task]
+
+
+@dataclass(frozen=True)
+class Job:
+    """The work of several processes: batches of these sources.
+
+    Args:
+        translate: yields the number and the hypotheses of each batch, from its sources and the
+            numbers of its sentences (:meth:`Generator.of_batches`).
+        sources: all sentences.
+        first_id: number of the first sentence.
+    """
+
+    translate: Callable[
+        [Iterable[tuple[Sequence[SourceSentence], np.ndarray]]], Iterator[tuple[int, Found]]
+    ]
+    sources: Sequence[SourceSentence]
+    first_id: int
+
+    def run(self, batches: Sequence[np.ndarray]) -> Iterator[tuple[np.ndarray, Found]]:
+        """Yield finished batches, as indices [B] of sources, and their hypotheses."""
+        given = (([self.sources[i] for i in own], own + self.first_id) for own in batches)
+        for number, hypotheses in self.translate(given):
+            yield batches[number], hypotheses
+
+
+def run_job(
+    job: Job, batches: Sequence[np.ndarray], workers: int
+) -> Iterator[tuple[np.ndarray, Found]]:
+    """Yield each batch and its hypotheses, from at most ``workers`` processes."""
+    workers = min(workers, len(batches))
+    if workers <= 1:
+        return job.run(batches)
+    tasks = deal_batches(batches, workers)
+    found = ordered_map(_run_batches, tasks, workers, _start_worker, job)
+    return (each for _, of_task in found for each in of_task)
+
+
+_jobs: list[Job] = []
+"""The job of a worker process."""
+
+
+def _start_worker(job: Job) -> None:
+    torch.set_num_threads(1)
+    _jobs.append(job)
+
+
+def _run_batches(batches: Sequence[np.ndarray]) -> list[tuple[np.ndarray, Found]]:
+    return list(_jobs[-1].run(batches))

@@ -13,66 +13,53 @@ from relu_nmt.translation.search.ensemble import Ensemble
 from relu_nmt.translation.search.hypotheses import (
     FinishedHypotheses,
     Hypothesis,
-    LengthPenalty,
+    LiveHypotheses,
     SearchHistory,
+    of_beams,
 )
+from relu_nmt.translation.search.scoring import Outputs, Scorer
 from relu_nmt.translation.search.selectors import Candidates, Selector
 from relu_nmt.translation.step_decoder import SearchState, SearchStep, StepScores
 
 MOST_DONE = 0.4
-"""Drop finished sentences when they are more than this fraction of the batch: that copies the
+"""Drop finished sentences when they are more than this fraction of the batch; that copies the
 others."""
-
-
-@dataclass(frozen=True)
-class _Live:
-    """The hypotheses that go on.
-
-    Args:
-        tokens: newest token [B, K].
-        parents: beam that each goes on from [B, K]; None: the beams stay as they are.
-        totals: log-probability so far [B, K]; -inf is no hypothesis.
-    """
-
-    tokens: Tensor
-    parents: Tensor | None
-    totals: Tensor
 
 
 @dataclass
 class _Batch:
-    """The sentences that are computed, and what is known of them.
+    """The sentences that are computed, and their state.
 
     Args:
         sentences: number of the sentence of each row, [B].
-        open: which of them are not done, [B] bool.
-        not_words: special symbols of the sources, [B, S] bool.
+        open: False for sentences that are done, [B] bool.
+        is_word: source positions that are words, [B, S] bool.
         state: of the models.
-        constraints: which tokens are allowed, and how many.
+        constraints: the allowed tokens and lengths.
         finished: hypotheses that have ended.
     """
 
     sentences: np.ndarray
     open: np.ndarray
-    not_words: Tensor
+    is_word: Tensor
     state: SearchState
     constraints: TokenConstraints
     finished: FinishedHypotheses
 
     def these(self, mask: np.ndarray) -> tuple[np.ndarray, Tensor]:
         """Return the sentences of a mask [B] and their rows on the device."""
-        rows = torch.from_numpy(np.flatnonzero(mask)).to(self.not_words.device)
+        rows = torch.from_numpy(np.flatnonzero(mask)).to(self.is_word.device)
         return self.sentences[mask], rows
 
     def lengths(self, num_tokens: int | np.ndarray) -> np.ndarray:
-        """Return how many of so many tokens a score counts, [B]: at least the end symbol."""
+        """Return how many of ``num_tokens`` a score counts, [B]: all after the context."""
         return np.maximum(num_tokens - self.constraints.context_sizes, 1)
 
     def keep(self, mask: np.ndarray) -> Tensor:
         """Drop all sentences outside the mask [B]; return the rows that stay."""
         self.sentences, rows = self.these(mask)
         self.open = self.open[mask]
-        self.not_words = self.not_words.index_select(0, rows)
+        self.is_word = self.is_word.index_select(0, rows)
         self.state.keep(rows)
         self.constraints.keep(rows, mask)
         self.finished.keep(rows)
@@ -82,24 +69,22 @@ class _Batch:
 class BeamSearch:
     """Searches the best translations of one batch, a step at a time.
 
-    A sentence's hypotheses are taken as soon as it is done, so its result is the same in any
-    company; it leaves the batch a little later, together with others.
+    The hypotheses of a sentence are stored as soon as it is done, so its result does not depend on
+    the other sentences. It leaves the batch later, together with others.
 
     Args:
-        ensemble: the models.
-        config: settings of the search.
         symbols: the target dictionary.
-        selector: how continuations are chosen.
+        selector: chooses continuations.
         src_tokens: [B, S] int64, right-padded, each ending in the end symbol.
-        constraints: which tokens are allowed, and how many. Hypotheses are ranked by what
-            follows the context, as if that were all; the rest of a prefix counts.
-        shortlist: the only symbols that may be written, int64 [V'], the special ones first;
-            hypotheses and constraints then have their numbers in it. ``None`` for all.
-        source_separator: the symbol that ends each sentence of a source; -1 for none.
+        is_word: source positions that are words, [B, S] bool.
+        constraints: the allowed tokens and lengths. Tokens of the context do not count for the
+            score; the rest of a prefix does.
+        shortlist: the only symbols that may be written, int64 [V'], special symbols first; ids in
+            hypotheses and constraints are then indices into it. ``None`` for all.
 
     Attributes:
-        is_done: whether nothing is left to search.
-        num_live: hypotheses of all sentences that go on; at first as if all beams differed.
+        is_done: nothing is left to search.
+        num_live: open hypotheses of all sentences; at first all beams count.
 
     Reference: Huang, Zhao and Ma 2017, "When to finish? Optimal beam search for neural text
     generation", for the bound behind the stop rules ``exact`` and, looser, ``ahead``; ``full`` is
@@ -110,31 +95,34 @@ class BeamSearch:
         self,
         ensemble: Ensemble,
         config: GenerationConfig,
+        scorer: Scorer,
         symbols: Dictionary,
         selector: Selector,
         src_tokens: Tensor,
+        is_word: Tensor,
         constraints: TokenConstraints,
         shortlist: Tensor | None = None,
-        source_separator: int = -1,
     ) -> None:
         self._config = config
         self._symbols = symbols
         self._selector = selector
-        self._penalty = LengthPenalty.of(config)
+        self._scorer = scorer
         self._group_size = config.beam // selector.num_groups
-        limits, eos, device = constraints.limits, symbols.eos_index, src_tokens.device
+        limits, device = constraints.limits, src_tokens.device
         self._last_step = int(limits.max(initial=0))
-        not_words = (src_tokens == symbols.pad_index) | (src_tokens == eos)
+        # Encode the sources, and begin with one hypothesis in each group of beams.
         self._batch = _Batch(
             sentences=np.arange(len(limits)),
             open=np.ones(len(limits), dtype=bool),
-            not_words=not_words | (src_tokens == source_separator),
+            is_word=is_word,
             state=ensemble.start(src_tokens, selector.num_groups, shortlist),
             constraints=constraints,
             finished=FinishedHypotheses(len(limits), selector.num_groups, config.beam, device),
         )
-        self._history = SearchHistory(len(limits), config, eos)
-        self._live = self._first_beams(len(limits), device)
+        self._history = SearchHistory(len(limits), config, symbols.eos_index)
+        self._live = LiveHypotheses.first(
+            len(limits), config.beam, self._group_size, symbols.eos_index, device
+        )
         self._step = 0
         self._prunes = ensemble.prunes
         self._rows: Tensor | None = None
@@ -155,6 +143,7 @@ class BeamSearch:
             scores: of the tokens after those of :attr:`next_step`.
         """
         config, batch, step, weights = self._config, self._batch, self._step, scores.weights
+        # Forbid tokens, then choose the best continuations, ended ones among them.
         if not batch.constraints.are_alike(step):
             scores = scores.of_all(*self._live.totals.shape)
         batch.constraints.apply(scores.log_probs, step)
@@ -163,27 +152,33 @@ class BeamSearch:
             candidates = candidates.within(config.beam_threshold)
         ends = candidates.tokens == self._symbols.eos_index
         any_ends = bool(ends.any())
-        live = self._continue(candidates, ends, any_ends)
+        attention = None
+        if self._scorer.needs_attention and weights is not None:
+            attention = self._live.attention_with(weights)
+        live = self._continue(candidates, ends, any_ends, attention)
         if (idle := batch.constraints.idle_token) is not None:
             tokens = live.tokens.masked_fill(live.totals == -torch.inf, idle)
             live = replace(live, tokens=tokens)
-        parents = self._same_beams(live.tokens) if live.parents is None else live.parents
+        # Record the step.
         aligned = None
-        if weights is not None:
-            aligned = _strongest(weights, batch.not_words).expand(parents.shape)
-        self._history.append(batch.sentences, parents, live.tokens, live.totals, aligned)
+        if config.wants_alignment and weights is not None:
+            aligned = _strongest(weights, batch.is_word).expand(live.tokens.shape)
+        self._history.append(batch.sentences, live, aligned)
         if any_ends:
-            self._finish(batch, candidates, ends, step)
+            self._finish(batch, candidates, ends, step, attention)
             self._has_ended = True
-        # Also where nothing ends now: an open hypothesis may have fallen behind, and whether
-        # that is seen must not depend on what ends in other sentences.
+        # Store sentences that are done. An open hypothesis may have fallen behind although nothing
+        # ends now; to find it must not depend on the ends in other sentences.
         if self._has_ended:
-            done = self._done(batch, live.totals, step).cpu().numpy() & batch.open
+            done = self._done(batch, live, step).cpu().numpy() & batch.open
             if done.any():
                 self._history.take(*batch.these(done), batch.finished)
                 batch.open &= ~done
                 if batch.open.any() and batch.open.mean() < 1 - MOST_DONE:
-                    live = self._drop(batch, live)
+                    rows = batch.keep(batch.open)
+                    self._selector.keep(rows)
+                    live = live.keep(rows)
+        # Prepare the next step.
         self._step = step + 1
         self.is_done = not batch.open.any() or step == self._last_step
         if self.is_done:
@@ -200,13 +195,10 @@ class BeamSearch:
         return self._history.results()
 
     def _count_live(self, totals: Tensor) -> Tensor | None:
-        """Count the hypotheses of open sentences; return their indices if the models want them.
-
-        Args:
-            totals: of all beams [B, K]; -inf is no hypothesis.
+        """Count the hypotheses of open sentences; return their indices if the models prune beams.
 
         Returns:
-            int64 [N]; None for all beams.
+            int64 [N] among all B K beams; None for all.
         """
         is_open = self._batch.open
         if self._config.beam_threshold is None and (is_open.all() or not self._prunes):
@@ -217,29 +209,14 @@ class BeamSearch:
         self.num_live = len(rows)
         return rows if self._prunes else None
 
-    def _drop(self, batch: _Batch, live: _Live) -> _Live:
-        """Let the sentences that are done leave the batch."""
-        rows = batch.keep(batch.open)
-        self._selector.keep(rows)
-        parents = None if live.parents is None else live.parents.index_select(0, rows)
-        return _Live(live.tokens.index_select(0, rows), parents, live.totals.index_select(0, rows))
-
-    def _first_beams(self, batch: int, device: torch.device) -> _Live:
-        """Return the beams before the first token; of each group only one counts, being equal."""
-        beam_size = self._config.beam
-        tokens = torch.full(
-            (batch, beam_size), self._symbols.eos_index, dtype=torch.int64, device=device
-        )
-        totals = torch.full((batch, beam_size), -torch.inf, device=device)
-        totals[:, :: self._group_size] = 0.0
-        return _Live(tokens, None, totals)
-
-    def _continue(self, candidates: Candidates, ends: Tensor, any_ends: bool) -> _Live:
+    def _continue(
+        self, candidates: Candidates, ends: Tensor, any_ends: bool, attention: Tensor | None
+    ) -> LiveHypotheses:
         """Choose in every group the k best candidates that have not ended."""
         size = self._group_size
         tokens, parents, totals = candidates.tokens, candidates.parents, candidates.totals
         if any_ends:
-            # Candidates come best first; the ended ones move behind all others.
+            # Candidates come best first; move the ended ones behind all others.
             count = ends.size(2)
             rank = torch.arange(count, device=ends.device) + count * ends
             order = rank.topk(size, dim=2, largest=False).indices
@@ -248,61 +225,72 @@ class BeamSearch:
             totals = totals.masked_fill(ends, -torch.inf).gather(2, order)
         if parents is not None:
             parents = parents[:, :, :size].flatten(1)
-        return _Live(tokens[:, :, :size].flatten(1), parents, totals[:, :, :size].flatten(1))
+        return LiveHypotheses(
+            tokens[:, :, :size].flatten(1),
+            parents,
+            totals[:, :, :size].flatten(1),
+            of_beams(attention, parents),
+        )
 
-    def _finish(self, batch: _Batch, candidates: Candidates, ends: Tensor, step: int) -> None:
+    def _finish(
+        self,
+        batch: _Batch,
+        candidates: Candidates,
+        ends: Tensor,
+        step: int,
+        attention: Tensor | None,
+    ) -> None:
         """Store the hypotheses that end now; only candidates within the beam count."""
+        # Ended candidates among the first k of each group, [B, G, k].
         size = self._group_size
         totals = candidates.totals.masked_fill(~ends, -torch.inf)[:, :, :size]
         if candidates.parents is None:
-            parents = self._same_beams(totals.flatten(1)).view_as(totals)
+            parents = torch.arange(self._config.beam, device=totals.device).view(-1, size)
+            parents = parents.expand_as(totals)
         else:
             parents = candidates.parents[:, :, :size]
-        batch.finished.add(step, totals, parents, self._divisors(batch, step + 1))
+        attention = of_beams(attention, parents.flatten(1))
+        scores = self._scores(batch, totals.flatten(1), step + 1, attention)
+        batch.finished.add(step, totals, parents, scores.view_as(totals))
 
-    def _divisors(self, batch: _Batch, num_tokens: int) -> Tensor:
-        """Return the length penalties of hypotheses of so many tokens, float32 [B]."""
-        divisors = torch.from_numpy(self._penalty(batch.lengths(num_tokens)))
-        return divisors.to(batch.not_words.device, torch.float32)
+    def _scores(
+        self, batch: _Batch, totals: Tensor, num_tokens: int, attention: Tensor | None
+    ) -> Tensor:
+        """Return the scores of hypotheses with ``num_tokens`` tokens, [B, M] like totals."""
+        lengths = batch.lengths(num_tokens)
+        scores = self._scorer.score(Outputs(totals, lengths, attention, batch.is_word))
+        return scores.masked_fill(totals == -torch.inf, -torch.inf)
 
-    def _done(self, batch: _Batch, totals: Tensor, step: int) -> Tensor:
-        """Return [B] bool: True = no hypothesis that is still open is worth waiting for.
+    def _done(self, batch: _Batch, live: LiveHypotheses, step: int) -> Tensor:
+        """Return [B] bool: True for sentences whose open hypotheses are not worth waiting for.
 
         Every group of beams is judged by itself: diverse beam search and sampling end with as
         many hypotheses of each group as it has beams.
 
         Args:
             batch: the live sentences.
-            totals: of the open hypotheses [B, K]; all -inf at a sentence's length limit.
+            live: the open hypotheses; all totals are -inf at a sentence's length limit.
             step: tokens of an ended hypothesis without the end symbol; open ones have one more.
         """
         num_groups, rule = self._selector.num_groups, self._config.stop_rule
         wanted = self._config.nbest if num_groups == 1 else self._group_size
-        best_open = totals.unflatten(1, (num_groups, -1)).amax(2)  # [B, G]
+        # A group is done when no hypothesis is open, or none can beat the worst one wanted.
+        best_open = live.totals.unflatten(1, (num_groups, -1)).amax(2)  # [B, G]
         to_beat = batch.finished.scores[:, :, wanted - 1]  # [B, G]
         done = best_open == -torch.inf
         if self._config.unkpen >= 0:  # a bonus for <unk> could raise a score without bound
-            # A total only falls, so no open hypothesis ever scores more than it would now with
-            # the kindest length that it can still have.
             shortest, longest = batch.lengths(step + 2), batch.lengths(batch.constraints.limits + 1)
-            divisors = torch.from_numpy(self._penalty.kindest(shortest, longest)).to(best_open)
-            done |= best_open / divisors[:, None] <= to_beat
+            done |= self._scorer.bound(best_open, shortest, longest) <= to_beat
         full = batch.finished.count >= self._group_size
-        # With a single beam, whatever goes on was not the likeliest: greedy search has ended.
+        # With a single beam, an open hypothesis was not the likeliest: greedy search has ended.
         if rule == "full" or self._group_size == 1:
             done |= full
         elif rule == "ahead":
-            done |= full & (best_open / self._divisors(batch, step + 2)[:, None] <= to_beat)
+            scores = self._scores(batch, live.totals, step + 2, live.attention)
+            done |= full & (scores.unflatten(1, (num_groups, -1)).amax(2) <= to_beat)
         return done.all(1)
 
-    @staticmethod
-    def _same_beams(like: Tensor) -> Tensor:
-        return torch.arange(like.size(1), device=like.device).expand(like.shape)
 
-
-def _strongest(weights: Tensor, not_words: Tensor) -> Tensor:
-    """Return the source position with the largest of weights [B, K, S], special symbols left out.
-
-    A source of no words gives position 0.
-    """
-    return weights.masked_fill(not_words[:, None], -torch.inf).argmax(2)
+def _strongest(weights: Tensor, is_word: Tensor) -> Tensor:
+    """Return the word with the largest of weights [B, K, S], int64 [B, K]; 0 without words."""
+    return weights.masked_fill(~is_word[:, None], -torch.inf).argmax(2)

@@ -1,47 +1,74 @@
 """Settings of the search, under fairseq's names, and of the windows of documents."""
 
 import math
+from dataclasses import replace
+from typing import Any
 
+from relu_nmt.attention.spec import known_in
 from relu_nmt.config import like, option, settings
 from relu_nmt.config.files import READ
 from relu_nmt.config.shared import CommonOptions
-from relu_nmt.data.groups import SINGLE_SENTENCES, DocumentConfig
+from relu_nmt.data.documents import SINGLE_SENTENCES, DocumentConfig
 from relu_nmt.errors import ConfigError
+from relu_nmt.translation.search import scorers
 
 STOP_RULES = ("ahead", "full", "exact")
 LENGTH_PENALTY_FORMS = ("power", "gnmt")
+SENTENCE_LENGTHS = (0.0, 200)
+"""Defaults of ``max_len_a`` and ``max_len_b`` for sentences; fairseq's."""
+DOCUMENT_LENGTHS = (1.5, 50)
+"""Defaults for documents, whose translations grow with the source."""
 SEARCHED = ("score_reference", False)
-"""What options of the search need: that there is one."""
+"""Need of options that only a search uses."""
+PRINTED = ("quiet", False)
+"""Need of options for the printed translations, in commands that have ``--quiet``."""
 
 
 @settings
-class SearchOptions:
-    """How translations are searched for, but for the longest output."""
+class GenerationConfig:
+    """Settings of the search; the defaults are fairseq's.
+
+    The length limit of each sentence depends on its own source only, so the result does not depend
+    on the other sentences of the batch. Options that are None depend on the use:
+    :meth:`resolved` sets them.
+
+    Raises:
+        ConfigError: a value is out of range, or two settings contradict each other.
+    """
 
     batch_size: int | None = like(CommonOptions, "batch_size")
     beam: int = option(5, "beam size; 1 is greedy search", least=1, metavar="K", needs=SEARCHED)
     nbest: int = option(
-        1, "number of hypotheses to output for each sentence", least=1, metavar="N", needs=SEARCHED
+        1, "hypotheses to output for each sentence", least=1, metavar="N", needs=[SEARCHED, PRINTED]
+    )
+    scorer: str = option(
+        "length",
+        "score that ranks finished hypotheses: length is the log-probability over the length "
+        "penalty; coverage:beta=B adds a penalty for source words that got little attention; or "
+        "your own",
+        parse=known_in(scorers),
+        metavar="NAME",
     )
     lenpen: float = option(
         1.0,
         "length penalty: below 1 favours short outputs, above 1 long ones",
         least=-5,
-        most=5,  # with more, scores of very long outputs have no room in float32
+        most=5,  # with more, the scores of very long outputs overflow float32
         needs=("unnormalized", False),
         metavar="L",
     )
     lenpen_form: str = option(
         "power",
-        "score s of T tokens: power is s/T^lenpen (fairseq), gnmt s/((5+T)/6)^lenpen",
+        "score of T tokens with log-probability s: power is s/T^lenpen (fairseq), gnmt is "
+        "s/((5+T)/6)^lenpen",
         choices=LENGTH_PENALTY_FORMS,
         needs=("unnormalized", False),
     )
-    unnormalized: bool = option(False, "compare hypotheses by s itself, whatever their length")
+    unnormalized: bool = option(False, "rank hypotheses by s, without a length penalty")
     unkpen: float = option(
         0.0,
-        "taken from the log-probability of <unk>; below 0 gives more of them, inf forbids it but "
-        "in a forced prefix",
+        "subtract this from the log-probability of <unk>; below 0 gives more <unk>, inf forbids it "
+        "except in a forced prefix",
         above=-math.inf,
         most=math.inf,
         metavar="U",
@@ -59,25 +86,24 @@ class SearchOptions:
     )
     free_sentence_count: bool = option(
         False,
-        "let a translation have more or fewer sentences than its source. By default models trained "
-        "with --sentence-separator may end it only behind the last of as many, and the longest "
-        "output grows if need be",
+        "let a translation have more or fewer sentences than its source. By default a model "
+        "trained with --sentence-separator writes as many, and the longest output grows if needed",
         needs=SEARCHED,
     )
     stop_rule: str = option(
         "ahead",
         "when K hypotheses have ended, stop at once (full, as fairseq) or when no open one scores "
-        "better so far (ahead); exact: stop when none ever can, which took 3.5 times as long as "
-        "full and translated worse (BLEU 34.35, not 35.68). A beam of 1 stops at once",
+        "better so far (ahead); exact: stop when no open one can ever score better, which is "
+        "slow. A beam of 1 stops at once",
         choices=STOP_RULES,
         constants={"--no-early-stop": "exact"},
         needs=SEARCHED,
     )
     beam_threshold: float | None = option(
         None,
-        "give up a hypothesis when its log-probability is more than so many nats below that of the "
-        "best continuation of its sentence, which leaves less to compute, and perhaps fewer "
-        "hypotheses to print; with 1.5, BLEU was the same. By default none is given up",
+        "drop a hypothesis when its log-probability is more than this many nats below the best "
+        "continuation of its sentence: faster, but perhaps with fewer hypotheses to print. By "
+        "default none is dropped",
         above=0,
         metavar="NATS",
         needs=[SEARCHED, ("sampling", False)],
@@ -130,18 +156,16 @@ class SearchOptions:
         "also give the source position that each output token attends to most",
         choices=("hard",),
         bare="hard",
-        needs=SEARCHED,
+        needs=[SEARCHED, PRINTED],
     )
     seed: int = like(
-        CommonOptions,
-        "seed",
-        1,
-        "seed of the draws, for each sentence by its number",
-        needs="sampling",
+        CommonOptions, "seed", 1, "seed of the draws, with each sentence's number", needs="sampling"
     )
-    workers: int = option(
-        1,
-        "processes that translate, by one thread each; 0: as many as there would be threads",
+    workers: int | None = option(
+        None,
+        "processes that translate on a CPU, with one thread each; 1: one process with several "
+        "threads; 0: one process for each thread, if there are enough sentences. By default 0 in "
+        "commands that translate files, 1 in a server and in Python",
         least=0,
         most=1024,
         metavar="N",
@@ -150,8 +174,25 @@ class SearchOptions:
         CommonOptions,
         "max_tokens",
         None,
-        "most source tokens in a batch, padding included; without this and --batch-size, what "
-        "suits the device (12000 at most)",
+        "most source tokens in a batch, padding included. Without this and --batch-size it depends "
+        "on the device (12000 at most)",
+    )
+    max_len_a: float | None = option(
+        None,
+        "longest output: a * (source tokens) + b tokens (default: "
+        f"{SENTENCE_LENGTHS[0]:g}, of documents {DOCUMENT_LENGTHS[0]})",
+        least=0,
+        most=10**6,
+        metavar="A",
+        needs=SEARCHED,
+    )
+    max_len_b: int | None = option(
+        None,
+        "longest output: a * (source tokens) + b tokens (default: "
+        f"{SENTENCE_LENGTHS[1]}, of documents {DOCUMENT_LENGTHS[1]})",
+        least=0,
+        metavar="B",
+        needs=SEARCHED,
     )
 
     def check(self) -> None:
@@ -167,12 +208,50 @@ class SearchOptions:
             raise ConfigError(
                 f"--beam-threshold {self.beam_threshold:g} does nothing with --beam 1; leave it out"
             )
+        # Groups of diverse beam search have equally many beams.
         groups = self.diverse_beam_groups
         if groups > 0 and (self.beam % groups or self.sampling):
             raise ConfigError(
                 f"--diverse-beam-groups {groups}: --beam {self.beam} must be a multiple of it, "
                 "and --sampling off"
             )
+        # With a = 0 the longest output does not grow with the source.
+        if self.max_len_a == 0 and self.max_len_b is not None and self.max_len_b < self.min_len:
+            raise ConfigError(
+                f"--min-len {self.min_len} is more than --max-len-b {self.max_len_b} allows"
+            )
+
+    def resolved(self, documents: bool = False, workers: int = 1) -> "GenerationConfig":
+        """Return the settings with values for the options that depend on the use.
+
+        Args:
+            documents: several sentences of a document are translated at once.
+            workers: default of ``workers``.
+
+        Raises:
+            ConfigError: the longest output is shorter than ``min_len``.
+        """
+        defaults: dict[str, Any] = {"workers": workers}
+        if not self.score_reference:  # a reference has its length
+            lengths = DOCUMENT_LENGTHS if documents else SENTENCE_LENGTHS
+            defaults |= zip(("max_len_a", "max_len_b"), lengths, strict=True)
+        missing = {name: value for name, value in defaults.items() if getattr(self, name) is None}
+        return replace(self, **missing) if missing else self
+
+    @property
+    def longest_output(self) -> tuple[float, int]:
+        """The factor a and the constant b of the longest output, a * (source tokens) + b."""
+        a, b = self.max_len_a, self.max_len_b
+        return SENTENCE_LENGTHS[0] if a is None else a, SENTENCE_LENGTHS[1] if b is None else b
+
+    def check_terms(self) -> None:
+        """Check that the search can force terms.
+
+        Raises:
+            ConfigError: it is not plain beam search.
+        """
+        if flag := self.not_for_terms:
+            raise ConfigError(f"{flag}: terms can be forced in plain beam search; leave it out")
 
     @property
     def not_for_terms(self) -> str:
@@ -184,15 +263,6 @@ class SearchOptions:
         }
         return next((flag for flag, is_given in given.items() if is_given), "")
 
-    def check_terms(self) -> None:
-        """See that terms can be forced.
-
-        Raises:
-            ConfigError: it is not plain beam search.
-        """
-        if flag := self.not_for_terms:
-            raise ConfigError(f"{flag}: terms can be forced in plain beam search; leave it out")
-
     @property
     def wants_alignment(self) -> bool:
         """Return whether hypotheses need their alignment."""
@@ -200,73 +270,11 @@ class SearchOptions:
 
 
 @settings
-class GenerationConfig(SearchOptions):
-    """How translations are searched for; the defaults are fairseq's.
-
-    A finished hypothesis with T tokens (the end symbol included) and total log-probability s
-    scores s / T**lenpen. Length limits are those of each sentence's own source, so the result
-    does not depend on what else is in the batch.
-
-    Raises:
-        ConfigError: a value out of range, or settings that contradict each other.
-    """
-
-    max_len_a: float = option(
-        0.0,
-        "longest output: a * (source tokens) + b tokens",
-        least=0,
-        most=10**6,
-        metavar="A",
-        needs=SEARCHED,
-    )
-    max_len_b: int = option(
-        200, "longest output: a * (source tokens) + b tokens", least=0, metavar="B", needs=SEARCHED
-    )
-
-    def check(self) -> None:
-        """Compare the settings with each other."""
-        super().check()
-        if self.max_len_a == 0 and self.max_len_b < self.min_len:
-            raise ConfigError(
-                f"--min-len {self.min_len} is more than --max-len-b {self.max_len_b} allows"
-            )
-
-
-@settings
-class DocumentGenerationConfig(GenerationConfig):
-    """The same where documents are translated: the longest output grows with the source."""
-
-    max_len_a: float = like(GenerationConfig, "max_len_a", 1.5)
-    max_len_b: int = like(GenerationConfig, "max_len_b", 50)
-
-
-@settings
-class CommandSearch(GenerationConfig):
-    """The same in a command, whose process is nobody else's, so that it can be forked."""
-
-    workers: int = like(
-        GenerationConfig,
-        "workers",
-        0,
-        "processes that translate, by one thread each: on a CPU they do not wait for each other as "
-        "threads do. 0, the default: as many as there would be threads (one a core, or "
-        "OMP_NUM_THREADS) where there are sentences for several; 1: threads",
-    )
-
-
-@settings
-class CommandDocumentSearch(DocumentGenerationConfig):
-    """:class:`CommandSearch` where documents are translated."""
-
-    workers: int = like(CommandSearch, "workers", 0)
-
-
-@settings
 class WindowConfig:
-    """How documents are divided for decoding.
+    """Division of documents for decoding.
 
     Raises:
-        ConfigError: a number out of range, or an overlap of single sentences.
+        ConfigError: a number is out of range, or single sentences shall overlap.
     """
 
     max_doc_tokens: int = like(
@@ -278,17 +286,16 @@ class WindowConfig:
     )
     window_overlap: int = option(
         0,
-        "give the N sentences before as context, within --max-doc-tokens, to the sentences that "
-        "are translated: the source of each window begins with theirs, its translation is made to "
-        "begin with what they were translated to, which no score counts. For documents longer than "
-        "the model was trained on; needs a model trained with --sentence-separator",
+        "give the N sentences before a window as context, within --max-doc-tokens. Their "
+        "translations are forced as its beginning, and no score counts them. For documents longer "
+        "than the model was trained on; needs a model trained with --sentence-separator",
         metavar="SENTENCES",
         least=0,
     )
     repair: bool = option(
         False,
-        "translate a window again in halves, and these in halves, as long as its translation "
-        "cannot be cut into its sentences or reached the longest output",
+        "translate a window again in halves, recursively, if its translation cannot be cut into "
+        "its sentences or reached the longest output",
     )
 
     def check(self) -> None:

@@ -1,127 +1,34 @@
-"""Which tokens may come next: lengths, sentences, prefixes, repetitions, terms."""
+"""Tokens that may come next, by lengths, sentences, prefixes, repetitions and terms."""
 
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.errors import ConfigError
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.forced_terms import Term, TermTracker
-
-
-def length_limits(
-    config: GenerationConfig, source_lengths: np.ndarray, max_positions: int | None = None
-) -> np.ndarray:
-    """Return the largest number of tokens before the end symbol for each sentence, int64 [B].
-
-    Args:
-        config: ``max_len_a`` and ``max_len_b``; ``min_len`` tokens are allowed in any case.
-        source_lengths: tokens of each source with the end symbol, [B].
-        max_positions: tokens that the models can write, the end symbol included; None for any.
-
-    Raises:
-        ConfigError: the models cannot write ``--min-len`` tokens.
-    """
-    limits = (config.max_len_a * source_lengths + config.max_len_b).astype(np.int64)
-    limits = np.maximum(limits, config.min_len)
-    if max_positions is None:
-        return limits
-    if config.min_len >= max_positions:
-        raise ConfigError(
-            f"--min-len {config.min_len}: the model can write {max_positions - 1} tokens and the "
-            "end symbol at most"
-        )
-    return np.minimum(limits, max_positions - 1)
-
-
-@dataclass
-class SentencesLeft:
-    """The sentences that each hypothesis has still to end, so that it has as many as its source.
-
-    The end symbol comes behind the last of them, at once, and nowhere else. Allowed tokens keep
-    their log-probabilities, as with a forced end: a score stays the model's own, and hypotheses
-    that are led against its will pay for it. A sentence may be empty, as a translation may put
-    two into one; a word in its place would be made up.
-
-    Args:
-        separator: the target symbol that ends each sentence.
-        number: of sentences, int64 [B, K]; K may be 1 before the first token.
-    """
-
-    separator: int
-    number: Tensor
-
-    def advance(self, parents: Tensor | None, tokens: Tensor) -> None:
-        """Note the tokens [B, K] that were chosen, after beams ``parents`` [B, K] (None: same)."""
-        number = self.number.expand(tokens.shape)
-        if parents is not None:
-            number = number.gather(1, parents)
-        self.number = number - (tokens == self.separator).long()
-
-    def room(self, prefixes: Tensor | None, context_sizes: np.ndarray) -> np.ndarray:
-        """Return the fewest tokens before the end symbol, int64 [B].
-
-        Args:
-            prefixes: forced first tokens [B, P] int64.
-            context_sizes: how many of them are context, whose sentences count too, int64 [B].
-        """
-        needed = self.number[:, 0].cpu().numpy() + context_sizes
-        if prefixes is None:
-            return needed
-        ends = (prefixes == self.separator).cpu().numpy()
-        return needed - (ends & (np.arange(ends.shape[1]) < context_sizes[:, None])).sum(1)
-
-
-@dataclass
-class SentenceLengths:
-    """How long the sentence is that each hypothesis is writing, where models have a limit for it.
-
-    At the limit the separator is forced, as the end symbol is at that of a whole output.
-
-    Args:
-        separator: the target symbol that ends each sentence.
-        most: tokens of a sentence, the separator included.
-        length: tokens of the newest one so far, int64 [B, K]; K may be 1 before the first token.
-    """
-
-    separator: int
-    most: int
-    length: Tensor
-
-    @property
-    def full(self) -> Tensor:
-        """Return which have room for the separator only, bool [B, K]."""
-        return self.length >= self.most - 1
-
-    def advance(self, parents: Tensor | None, tokens: Tensor) -> None:
-        """Note the tokens [B, K] that were chosen, after beams ``parents`` [B, K] (None: same)."""
-        length = self.length.expand(tokens.shape)
-        if parents is not None:
-            length = length.gather(1, parents)
-        self.length = (length + 1).masked_fill(tokens == self.separator, 0)
+from relu_nmt.translation.search.output_limits import SentenceLengths, SentencesLeft
 
 
 class TokenConstraints:
-    """What the settings forbid at each step, for the live sentences of one batch.
+    """Forbidden and forced tokens at each step, for the live sentences of one batch.
 
     Args:
-        config: settings of the search.
         symbols: the target dictionary.
-        limits: largest number of tokens before the end symbol, int64 [B].
-        context_sizes: how many forced tokens are context, int64 [B]: these cost nothing, and
-            ``min_len`` counts what follows them.
+        limits: largest number of tokens before the end symbol, int64 [B]; enough for all
+            ``sentences`` and ``terms``.
+        context_sizes: forced tokens that are context, int64 [B]. They cost nothing, and
+            ``min_len`` counts the tokens after them.
         prefixes: forced first tokens [B, P] int64, padded on the right; None for none.
-        sentences: how many are to be written, for which ``limits`` leave room; None for any.
-        lengths: of the sentences that are written; None: they may be of any length.
-        banned: token ids of the terms that each sentence may not have, but in a forced prefix or
-            term, [B]; none for none at all.
-        terms: those that hypotheses must have, for which ``limits`` leave room; None for none.
+        sentences: sentences still to be written; None for any number.
+        lengths: lengths of the sentences being written; None for any length.
+        banned: token ids of the terms that each sentence may not have, except in a forced prefix
+            or term, [B]; empty for none.
+        terms: terms that hypotheses must have; None for none.
     """
 
     def __init__(
@@ -136,6 +43,7 @@ class TokenConstraints:
         banned: Sequence[Sequence[Term]] = (),
         terms: TermTracker | None = None,
     ) -> None:
+        # Banned terms of several tokens and n-grams need the tokens written so far.
         self._banned = [tuple(own) for own in banned]
         self._terms = terms
         self._keeps_history = bool(config.no_repeat_ngram_size) or any(
@@ -148,52 +56,51 @@ class TokenConstraints:
         self._prefixes = prefixes
         self._sentences = sentences
         self._lengths = lengths
-        self._history: Tensor | None = None  # [B, K, t], only where it is looked at
-        # Steps before and from which no sentence needs to be looked at.
+        self._history: Tensor | None = None  # [B, K, t], kept only if needed
+        # Sentences are too short only before, and end or are full only from, these steps.
         self._last_too_short = int(context_sizes.max(initial=0)) + config.min_len
         self._first_limit = int(limits.min())
         if sentences is not None:
             number = sentences.number[:, 0].cpu().numpy()
             self._first_end = int(number.min())
             self._first_limit = int((limits - number).min())
-            if prefixes is not None:  # where the end is, the sentences tell
+            if prefixes is not None:  # the number of sentences decides where the end is
                 ends = prefixes == symbols.eos_index
                 self._prefixes = prefixes.masked_fill(ends, symbols.pad_index)
 
     @property
     def idle_token(self) -> int | None:
-        """What beams without a hypothesis are to write, so that no model is asked too much."""
+        """The token for beams without a hypothesis, so that their sentences never get too long."""
         return None if self._lengths is None else self._lengths.separator
 
     def are_alike(self, step: int) -> bool:
-        """Return whether the same tokens are forbidden to all hypotheses at a step."""
+        """Return True if the same tokens are forbidden for all hypotheses at a step."""
         special = (self._prefixes, self._sentences, self._lengths, self._terms, self._history)
-        return (
-            all(each is None for each in special)
-            and not any(self._banned)
-            and self._last_too_short <= step < self._first_limit
-        )
+        is_plain = all(each is None for each in special) and not any(self._banned)
+        return is_plain and self._last_too_short <= step < self._first_limit
 
     def apply(self, log_probs: Tensor, step: int) -> None:
         """Change log_probs [B, K, V] of the token after ``step`` others, in place.
 
-        Where :meth:`are_alike` they may be those of any hypotheses in any shape [..., ..., V].
+        Forbidden tokens become -inf. The longest length and the number of sentences have the
+        highest priority, then forced prefixes, then forced terms.
 
-        Forbidden tokens become -inf. A forced prefix comes before everything but the longest
-        length and the number of sentences, then come forced terms; the end symbol is forced at the
-        limit.
+        Args:
+            log_probs: if :meth:`are_alike`, of any hypotheses, in any shape [..., ..., V].
+            step: number of tokens before.
         """
         config, symbols = self._config, self._symbols
         sentences, lengths = self._sentences, self._lengths
         log_probs[:, :, symbols.bos_index : symbols.pad_index + 1] = -torch.inf  # neighbours
         if config.unkpen and config.unkpen < math.inf:
             log_probs[:, :, symbols.unk_index] -= config.unkpen
-        # At most steps nothing is given back.
+        # Save the columns that later steps may allow again; none at most steps.
         special = set() if self.are_alike(step) else {symbols.eos_index}
         special.update(each.separator for each in (sentences, lengths) if each is not None)
         before = {token: log_probs[:, :, token].clone() for token in special}
         forced = self._forced_by_prefix(log_probs, step)
         given = None if self._terms is None else log_probs.clone()
+        # Forbid: banned terms, repeated n-grams, an early end.
         self._ban(log_probs)
         if self._history is not None and config.no_repeat_ngram_size:
             size = config.no_repeat_ngram_size
@@ -202,6 +109,7 @@ class TokenConstraints:
                 log_probs[:, :, sentences.separator] = before[sentences.separator]
         if step < self._last_too_short:
             self._forbid_the_end(log_probs, step)
+        # Force: terms, prefixes, the number and length of sentences, the end at the limit.
         if self._terms is not None and given is not None:
             self._require(self._terms, log_probs, given, step)
         if forced is not None:
@@ -220,10 +128,10 @@ class TokenConstraints:
             )
 
     def _ban(self, log_probs: Tensor) -> None:
-        """Forbid what may only be forced: the terms of each sentence, and perhaps <unk>."""
+        """Forbid the banned terms of each sentence, and <unk> if its penalty is infinite."""
         if self._config.unkpen == math.inf:
             log_probs[:, :, self._symbols.unk_index] = -torch.inf
-        # The sentences of one text have the same list.
+        # Sentences of one text share a list; forbid its terms for all of them at once.
         rows: dict[int, list[int]] = {}
         for row, terms in enumerate(self._banned):
             if terms:
@@ -240,6 +148,7 @@ class TokenConstraints:
     def _forbid_the_end(self, log_probs: Tensor, step: int) -> None:
         """Forbid the end symbol, and the separator before it, where a hypothesis is too short."""
         shortest = self.context_sizes + self._config.min_len
+        # The end symbol now, or the last separator, after which it would be forced.
         too_short = _column(step < shortest, log_probs)
         log_probs[:, :, self._symbols.eos_index].masked_fill_(too_short, -torch.inf)
         if self._sentences is not None:
@@ -247,7 +156,7 @@ class TokenConstraints:
             log_probs[:, :, self._sentences.separator].masked_fill_(too_short, -torch.inf)
 
     def _require(self, terms: TermTracker, log_probs: Tensor, given: Tensor, step: int) -> None:
-        """Keep to what leads to the terms; ``given`` is log_probs as the models gave them."""
+        """Allow only tokens that leave room for the terms; ``given``: log_probs from the models."""
         room = _column(self.limits - step, log_probs)
         unfinished = terms.unfinished(log_probs)
         log_probs[:, :, self._symbols.eos_index].masked_fill_(unfinished, -torch.inf)
@@ -258,16 +167,13 @@ class TokenConstraints:
         terms.require(log_probs, given, room)
 
     def _count(
-        self,
-        sentences: SentencesLeft,
-        log_probs: Tensor,
-        step: int,
-        before: dict[int, Tensor],
+        self, sentences: SentencesLeft, log_probs: Tensor, step: int, before: dict[int, Tensor]
     ) -> None:
-        """Allow the end symbol behind the last sentence, and there nothing else.
+        """Force the end symbol after the last sentence and forbid it before.
 
-        Where the limit leaves room for no more than the separators, these are forced.
+        Separators are forced where the limit leaves room for nothing else.
         """
+        # End after the last sentence, not before; force separators where nothing else fits.
         number, eos = sentences.number, self._symbols.eos_index
         log_probs[:, :, eos].masked_fill_(number > 0, -torch.inf)
         if step >= self._first_end:
@@ -279,26 +185,29 @@ class TokenConstraints:
             _allow_only(sentences.separator, before, log_probs, full)
 
     def _forced_by_prefix(self, log_probs: Tensor, step: int) -> tuple[Tensor, Tensor] | None:
-        """Return the rows [R] with a forced token and what their log_probs [R, K, V] become."""
+        """Return the rows [R] with a forced token and their new log_probs [R, K, V]."""
         if self._prefixes is None or step >= self._prefixes.size(1):
             return None
         tokens = self._prefixes[:, step]
         rows = (tokens != self._symbols.pad_index).nonzero()[:, 0]
+        # Forbid all tokens of these rows except the forced one.
         values = torch.full_like(log_probs[rows], -torch.inf)
         index = tokens[rows, None, None].expand(-1, log_probs.size(1), 1)
+        # A forced token of the context costs nothing.
         in_context = _column(step < self.context_sizes, log_probs)[rows, :, None]
         own = log_probs[rows].gather(2, index).masked_fill(in_context, 0.0)
         values.scatter_(2, index, own)
         return rows, values
 
     def advance(self, parents: Tensor | None, tokens: Tensor) -> None:
-        """Note the tokens [B, K] that were chosen, after beams ``parents`` [B, K] (None: same)."""
+        """Append the chosen tokens [B, K] to beams ``parents`` [B, K]; None: the same beams."""
         if self._sentences is not None:
             self._sentences.advance(parents, tokens)
         if self._lengths is not None:
             self._lengths.advance(parents, tokens)
         if self._terms is not None:
             self._terms.advance(parents, tokens)
+        # Append the tokens to the history, [B, K, t + 1].
         if not self._keeps_history:
             return
         newest = tokens[:, :, None]
@@ -311,7 +220,7 @@ class TokenConstraints:
         self._history = torch.cat([history, newest], dim=2)
 
     def keep(self, rows: Tensor, mask: np.ndarray) -> None:
-        """Keep only these rows [B'], which are those of the mask [B]."""
+        """Keep only these rows [B'], the sentences of the mask [B]."""
         self.limits = self.limits[mask]
         self.context_sizes = self.context_sizes[mask]
         self._banned = list(itertools.compress(self._banned, mask))
@@ -328,18 +237,14 @@ class TokenConstraints:
 
 
 def _column(values: np.ndarray, like: Tensor) -> Tensor:
-    """Return a number or truth for each sentence [B] where ``like`` is, as [B, 1]."""
+    """Return values of each sentence [B] as [B, 1] on the device of ``like``."""
     return torch.from_numpy(values).to(like.device)[:, None]
 
 
 def _allow_only(token: int, before: dict[int, Tensor], log_probs: Tensor, where: Tensor) -> None:
-    """Forbid, in place, all but one token.
+    """Forbid all tokens except one, in place, for the beams ``where``, bool [B, K] or [B, 1].
 
-    Args:
-        token: its id.
-        before: its log-probabilities [B, K], by id, as the model gave them.
-        log_probs: [B, K, V].
-        where: beams, bool [B, K] or, for all of a sentence, [B, 1].
+    ``before`` has the token's log-probabilities [B, K] from the model, by token id.
     """
     sentence, beam = where.expand(before[token].shape).nonzero(as_tuple=True)
     if len(sentence):
@@ -354,7 +259,7 @@ def block_repeated_ngrams(log_probs: Tensor, history: Tensor, size: int, spare_i
         log_probs: [B, K, V]; forbidden tokens become -inf.
         history: tokens of each hypothesis so far, [B, K, t] int64, without a start symbol.
         size: n, 1 or more.
-        spare_index: a symbol that is forbidden anyway.
+        spare_index: a symbol that is always forbidden.
 
     Example:
         >>> log_probs = torch.zeros(1, 1, 8)
@@ -380,8 +285,8 @@ def block_terms(log_probs: Tensor, history: Tensor | None, terms: Sequence[Seque
 
     Args:
         log_probs: [B, K, V]; forbidden tokens become -inf.
-        history: tokens of each hypothesis so far, [B, K, t] int64; None for none, as before the
-            first token, and where all terms are one token.
+        history: tokens of each hypothesis so far, [B, K, t] int64; None before the first token,
+            or if each term is one token.
         terms: token ids of each.
 
     Example:

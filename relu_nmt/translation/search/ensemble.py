@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from relu_nmt.data.batches import least_limit
+from relu_nmt.data.batch_plan import least_limit
 from relu_nmt.errors import ConfigError
 from relu_nmt.translation.step_decoder import SearchState, SearchStep, StepDecoder, StepScores
 
@@ -59,7 +59,7 @@ class Ensemble:
 
     @property
     def device(self) -> torch.device:
-        """Where the models are."""
+        """The device of the models."""
         weights = (weight for model in self.models for weight in model.parameters())
         return next(weights, torch.empty(0)).device
 
@@ -85,11 +85,11 @@ class Ensemble:
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Switch dropout and gradients off and ``dtype`` on; and the models back afterwards."""
+        """Switch off dropout and gradients and compute in ``dtype``; undo it afterwards."""
         precision: AbstractContextManager[object] = nullcontext()
         if self.dtype is not None:
             precision = torch.autocast(self.device.type, self.dtype)
-        # The others are left alone: to go through their modules takes a millisecond a call.
+        # Leave models in evaluation mode alone: to switch all their modules is slow.
         were_training = [model for model in self.models if model.training]
         try:
             for model in were_training:
@@ -113,16 +113,17 @@ class Ensemble:
 
         Args:
             steps: the searches' newest tokens, with states of :meth:`start`.
-            want_weights: also return the weights that align tokens.
+            want_weights: also return the attention weights that align tokens.
 
         Returns:
             for each search the scores, averaged over the models.
         """
+        # Each model advances all searches with its own states.
         outputs = []
         for number, decoder in enumerate(self.decoders):
             own = []
             for step in steps:
-                assert isinstance(step.state, EnsembleState), "it was made by start"
+                assert isinstance(step.state, EnsembleState), "from start"
                 own.append(replace(step, state=step.state.states[number]))
             outputs.append(decoder.step(own, self.temperature, want_weights))
         return [self._averaged(of_search) for of_search in zip(*outputs, strict=True)]
@@ -131,6 +132,7 @@ class Ensemble:
         first = scores[0]
         if len(scores) == 1:
             return first
+        # Average probabilities, and the aligning attention of models that have it.
         weights = [each.weights for each in scores if each.weights is not None]
         return replace(
             first,

@@ -1,12 +1,12 @@
-"""Terms that a translation must have: how far each hypothesis is, and which ones are kept.
+"""Terms that a translation must have, and the progress of each hypothesis with them.
 
 Reference: Post and Vilar 2018, "Fast lexically constrained decoding with dynamic beam allocation
 for neural machine translation", section 3, in the form of Hu et al. 2019, "Improved lexically
 constrained decoding for translation and monolingual rewriting", as in fairseq's ``--constraints``:
-the beam is shared out among hypotheses that have as many tokens of the terms. Unlike there, where
-terms overlap all ways of reading a hypothesis are followed, and a term never goes missing: it is
-written at the longest output at last, for which there is room. Where several sentences are
-translated at once, each has terms of its own, and ends when it has them.
+the beam is divided among hypotheses with equally many tokens of the terms
+(:class:`~relu_nmt.translation.search.selectors.TermSelector`). Two things differ. Where terms
+overlap, all ways of reading a hypothesis are followed. And no term goes missing, as the longest
+output leaves room for all. If several sentences are translated at once, each has its own terms.
 """
 
 from collections import Counter, defaultdict
@@ -18,26 +18,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relu_nmt.translation.search.selectors import BeamSelector, Candidates
-from relu_nmt.translation.step_decoder import StepScores
-
 Term = tuple[int, ...]
 Way = tuple[tuple[Term, ...], Term]
-"""Terms that are not begun, and what is left of the one that is being written; () for none."""
+"""Terms that are not begun, and the rest of the term that is being written; () for none."""
 MOST_WAYS = 32
-"""Ways of reading one hypothesis that are followed; only terms that overlap much have more."""
+"""Follow this many ways of reading one hypothesis; only terms that overlap much have more."""
 
 
 @dataclass(frozen=True)
 class ForcedTerms:
-    """What one translation must have, at places that do not overlap.
+    """Terms that one translation must have, at positions that do not overlap.
 
     Args:
-        terms: token ids of each, one or more; one that is given twice must occur twice.
-        ordered: whether they come in this order.
-        prefix: token ids that it begins with; they may have the terms.
-        later: what each of the sentences behind the first must have; the terms are then those of
-            the first. None: one sentence, or terms anywhere in several.
+        terms: token ids of each term; a term that is given twice must occur twice.
+        ordered: the terms come in this order.
+        prefix: token ids with which the translation begins; they may contain terms.
+        later: the terms of each sentence after the first; ``terms`` are then those of the first.
+            Empty: one sentence, or terms anywhere in several.
     """
 
     terms: tuple[Term, ...] = ()
@@ -47,7 +44,7 @@ class ForcedTerms:
 
     @cached_property
     def num_tokens(self) -> int:
-        """All tokens of terms and prefixes; 0: there is nothing to follow."""
+        """All tokens of terms and prefixes; 0: nothing is forced."""
         own = sum(map(len, self.terms)) + len(self.prefix)
         return own + sum(each.num_tokens for each in self.later)
 
@@ -57,19 +54,19 @@ class ForcedTerms:
         return self.begin().missing
 
     def begin(self) -> "Progress":
-        """Return how far a hypothesis without tokens is."""
+        """Return the progress of a hypothesis without tokens."""
         return Progress(((self.terms, ()),), self.ordered, self.prefix, self.later)
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a hypothesis is with its terms: an automaton that is built as it is used.
+    """Progress of a hypothesis with its terms: a state of an automaton that is built on demand.
 
     Args:
-        ways: all ways of reading its sentence; always one of them is in the middle of no term.
+        ways: all ways of reading its sentence; at least one is in the middle of no term.
         ordered: see :class:`ForcedTerms`.
-        prefix: what is left of that of its sentence.
-        later: what the sentences behind it must have.
+        prefix: the rest of the prefix of its sentence.
+        later: the terms of the later sentences.
 
     Example:
         >>> progress = ForcedTerms(((5, 6), (5,)), ordered=False).begin()
@@ -91,7 +88,8 @@ class Progress:
 
     @cached_property
     def missing_here(self) -> int:
-        """The same of the sentence that is being written; it cannot end before."""
+        """The fewest tokens that complete the terms of the current sentence."""
+        # Terms in the prefix count as written.
         read = replace(self, prefix=())
         for token in self.prefix:
             read = read.advance(token)
@@ -99,16 +97,18 @@ class Progress:
 
     @cached_property
     def otherwise(self) -> "Progress":
-        """After a token that no term needs next; there is none while a prefix is written."""
+        """The progress after a token that no term needs next; invalid while a prefix is written."""
         return replace(self, ways=tuple(way for way in self.ways if not way[1]))
 
     @cached_property
     def after(self) -> dict[int, "Progress"]:
-        """After each token that the prefix or a term needs next."""
+        """The progress after each token that the prefix or a term needs next."""
+        # A prefix leaves one choice.
         if self.prefix:
             first = self.prefix[0]
             read = replace(self, prefix=()).advance(first)
             return {first: replace(read, prefix=self.prefix[1:])}
+        # Each way goes on with its term; a way between terms begins one.
         ways: dict[int, list[Way]] = defaultdict(list)
         for left, rest in self.ways:
             if rest:
@@ -120,11 +120,11 @@ class Progress:
         return {token: replace(self, ways=_best([*free, *own])) for token, own in ways.items()}
 
     def advance(self, token: int) -> "Progress":
-        """Return how far it is with one more token."""
+        """Return the progress with one more token."""
         return self.after.get(token, self.otherwise)
 
     def next_sentence(self) -> "Progress":
-        """Return how far it is with the end of a sentence more."""
+        """Return the progress at the beginning of the next sentence."""
         if not self.later:
             return self.otherwise
         return replace(self.later[0].begin(), later=self.later[1:])
@@ -136,13 +136,14 @@ def _missing(way: Way) -> int:
 
 
 def _best(ways: Sequence[Way]) -> tuple[Way, ...]:
-    """Return the ways without those that others are ahead of in every term, the best first."""
+    """Return the ways, the best first, without ways that another beats in every term."""
+    # Compare each way with the free ways: those in the middle of no term.
     unique = sorted(dict.fromkeys(ways), key=lambda way: (_missing(way), way))
     needs = [Counter(left) for left, _ in unique]
     free = [i for i, (_, rest) in enumerate(unique) if not rest]
     kept = []
     for i, (_, rest) in enumerate(unique):
-        # In the middle of a term, or not even there, while another has written it.
+        # Drop a way if a free way needs no more terms and has written this one already.
         if not any(needs[j] <= needs[i] and (rest or needs[j] != needs[i]) for j in free):
             kept.append(unique[i])
     first_free = next(way for way in kept if not way[1])
@@ -151,12 +152,12 @@ def _best(ways: Sequence[Way]) -> tuple[Way, ...]:
 
 
 class TermTracker:
-    """How far the hypotheses of one batch are; some of its sentences may have no terms.
+    """Progress of the hypotheses of one batch; some of its sentences may have no terms.
 
     Args:
-        forced: what each translation must have, [B].
-        context_sizes: first tokens that are no part of it, int64 [B].
-        separator: the symbol that ends each sentence; -1: they are not told apart.
+        forced: terms of each translation, [B].
+        context_sizes: first tokens that belong to the context, int64 [B].
+        separator: the symbol that ends each sentence; -1 for none.
     """
 
     def __init__(
@@ -165,7 +166,7 @@ class TermTracker:
         self._context_sizes = context_sizes
         self._separator = separator
         self._num_tokens = 0
-        # One hypothesis before the first token, then as many as beams.
+        # Progress of each beam, [B][K]; of one hypothesis before the first token.
         self.rows = [[own.begin()] if own.num_tokens else [] for own in forced]
 
     def __iter__(self) -> Iterator[tuple[int, int, Progress]]:
@@ -175,32 +176,32 @@ class TermTracker:
                 yield row, beam, progress
 
     def unfinished(self, log_probs: Tensor) -> Tensor:
-        """Return whose terms are missing, bool [B, K] or [B, 1], like log_probs [B, K, V]."""
+        """Return True for hypotheses with missing terms, bool [B, K] for log_probs [B, K, V]."""
         found = torch.zeros(log_probs.shape[:2], dtype=torch.bool)
         for row, beam, progress in self:
             found[row, beam] = progress.missing > 0
         return found.to(log_probs.device)
 
     def within_sentence(self, number: Tensor) -> Tensor:
-        """Return who may not end a sentence yet, for want of its terms, bool like ``number``.
+        """Return True for hypotheses whose current sentence lacks terms, bool like ``number``.
 
         Args:
-            number: of the sentences that each hypothesis has still to end, [B, K] or [B, 1].
+            number: sentences that each hypothesis has still to end, [B, K] or [B, 1].
         """
         found, left = torch.zeros(number.shape, dtype=torch.bool), number.tolist()
         for row, beam, progress in self:
-            # Terms of no certain sentence may wait for the last.
+            # Terms without a sentence of their own may wait for the last one.
             is_own = left[row][beam] <= len(progress.later) + 1
             found[row, beam] = is_own and progress.missing_here > 0
         return found.to(number.device)
 
     def require(self, log_probs: Tensor, given: Tensor, room: Tensor) -> None:
-        """Allow, in place, what terms need next, and where there is room for no more, only that.
+        """Allow the next tokens of terms in place, and only these where no more fit.
 
         Args:
             log_probs: [B, K, V]; forbidden tokens become -inf.
-            given: the same as the models gave it.
-            room: tokens that each hypothesis may still have besides ends of sentences, [B, K] or
+            given: log-probabilities from the models, [B, K, V].
+            room: tokens that each hypothesis can still have besides ends of sentences, [B, K] or
                 [B, 1].
         """
         rooms = room.expand(log_probs.shape[:2]).tolist()
@@ -210,19 +211,19 @@ class TermTracker:
             left, allowed = rooms[row][beam] - 1, list(progress.after)
             if progress.prefix or progress.otherwise.missing > left:
                 allowed = [token for token in allowed if progress.after[token].missing <= left]
-                if not progress.missing_here:  # the next sentence needs all that is left
+                if not progress.missing_here:  # the next sentence needs all remaining tokens
                     allowed.append(self._separator)
                 log_probs[row, beam] = -torch.inf
             log_probs[row, beam, allowed] = given[row, beam, allowed]
 
     def advance(self, parents: Tensor | None, tokens: Tensor) -> None:
-        """Note the tokens [B, K] that were chosen, after beams ``parents`` [B, K] (None: same)."""
+        """Append the chosen tokens [B, K] to beams ``parents`` [B, K]; None: the same beams."""
         chosen = tokens.tolist()
         origins = None if parents is None else parents.tolist()
         for row, beams in enumerate(self.rows):
             if not beams:
                 continue
-            # Before the first token there is one hypothesis, from which all go on.
+            # Before the first token, all beams continue the one hypothesis.
             origin = range(len(chosen[row])) if origins is None else origins[row]
             beams = [beams[min(beam, len(beams) - 1)] for beam in origin]
             if self._num_tokens >= self._context_sizes[row]:
@@ -237,76 +238,3 @@ class TermTracker:
         """Keep only the sentences of the mask [B]."""
         self._context_sizes = self._context_sizes[mask]
         self.rows = [beams for beams, is_kept in zip(self.rows, mask, strict=True) if is_kept]
-
-
-class TermSelector(BeamSelector):
-    """Beam search in which the beam is shared out by how much of its terms a hypothesis has.
-
-    Candidates are the 2K best continuations, and of every hypothesis the best one and those that
-    go on with a term. They are ranked among those with as many tokens of the terms, and the best
-    of each rank are taken in turn, beginning with those that have most of them.
-
-    Args:
-        tracker: how far the hypotheses are.
-    """
-
-    def __init__(self, tracker: TermTracker) -> None:
-        super().__init__()
-        self._tracker = tracker
-
-    def select(self, scores: StepScores, totals: Tensor, step: int) -> Candidates:
-        """Return the candidates after the scores of a step, of beams with totals [B, K]."""
-        log_probs = scores.of_all(*totals.shape).log_probs.expand(-1, totals.size(1), -1)
-        found = super().select(scores, totals, step)
-        assert found.parents is not None
-        for row, beams in enumerate(self._tracker.rows):
-            if not beams:
-                continue
-            columns = found.totals[row, 0], found.tokens[row, 0], found.parents[row, 0]
-            sums = {
-                (parent, token): total
-                for total, token, parent in zip(*(c.tolist() for c in columns), strict=True)
-            }
-            sums |= _further(beams, log_probs[row], totals[row])
-            ranked = _shared_out(beams, sums)[: len(columns[0])]
-            for column, values in zip(columns, zip(*ranked, strict=True), strict=False):
-                column[: len(values)] = torch.tensor(values, dtype=column.dtype)
-            columns[0][len(ranked) :] = -torch.inf
-        return found
-
-
-def _further(
-    beams: Sequence[Progress], log_probs: Tensor, totals: Tensor
-) -> dict[tuple[int, int], float]:
-    """Return the sums of each beam's best token and of those that its terms need next.
-
-    Args:
-        beams: how far they are; one before the first token.
-        log_probs: [K, V].
-        totals: [K].
-    """
-    best = log_probs.argmax(1).tolist()
-    pairs = [
-        (beam, token)
-        for beam, progress in enumerate(beams)
-        for token in dict.fromkeys([best[beam], *progress.after])
-    ]
-    index = torch.tensor(pairs, device=totals.device)
-    sums = totals[index[:, 0]] + log_probs[index[:, 0], index[:, 1]]
-    return dict(zip(pairs, sums.tolist(), strict=True))
-
-
-def _shared_out(
-    beams: Sequence[Progress], sums: dict[tuple[int, int], float]
-) -> list[tuple[float, int, int]]:
-    """Return total, token and parent of the candidates that are possible, in their order."""
-    by_missing: dict[int, list[tuple[float, int, int]]] = defaultdict(list)
-    for (parent, token), total in sums.items():
-        if total > -torch.inf:
-            missing = beams[parent].advance(token).missing
-            by_missing[missing].append((total, token, parent))
-    ranked = []
-    for missing, own in by_missing.items():
-        own.sort(key=lambda candidate: (-candidate[0], candidate[2], candidate[1]))
-        ranked += [(rank, missing, candidate) for rank, candidate in enumerate(own)]
-    return [candidate for *_, candidate in sorted(ranked, key=lambda entry: entry[:2])]

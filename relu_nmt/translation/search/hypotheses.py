@@ -1,7 +1,6 @@
-"""Finished hypotheses, how they are compared, and the back-pointers they are read from."""
+"""Open and finished hypotheses, and the back-pointers from which they are read."""
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -16,10 +15,11 @@ class Hypothesis:
 
     Args:
         tokens: target symbols, int64 [T], ending in the end symbol.
-        score: what hypotheses are ranked by: total log-probability (nats) over length penalty.
+        score: rank among the hypotheses of the sentence, from the search's scorer; by default
+            the total log-probability (nats) over the length penalty.
         positional_scores: log-probability of each token in nats, float32 [T].
-        alignment: source position each token attends to most, int64 [T], if asked for.
-        reached_limit: whether it was ended at the longest output and may be cut off.
+        alignment: source position that each token attends to most, int64 [T], if asked for.
+        reached_limit: it ended at the longest output and may be cut off.
     """
 
     tokens: np.ndarray
@@ -29,7 +29,7 @@ class Hypothesis:
     reached_limit: bool = False
 
     def without_context(self, size: int) -> "Hypothesis":
-        """Return what follows the first ``size`` tokens, which no score has counted."""
+        """Return the hypothesis without its first ``size`` tokens, which no score has counted."""
         size = min(size, len(self.tokens) - 1)  # the end symbol is new in any case
         alignment = None if self.alignment is None else self.alignment[size:]
         scores = self.positional_scores[size:]
@@ -37,93 +37,84 @@ class Hypothesis:
 
 
 @dataclass(frozen=True)
-class LengthPenalty:
-    """What the total log-probability of a hypothesis is divided by.
+class LiveHypotheses:
+    """The open hypotheses of all sentences of a batch.
 
     Args:
-        exponent: 0 leaves the total as it is.
-        form: ``power``, T ** exponent, or ``gnmt``, ((5 + T) / 6) ** exponent.
-
-    Reference: Wu et al. 2016, section 7, equation 14 (``gnmt``).
-
-    Example:
-        >>> LengthPenalty(1.0)(9)
-        9.0
-        >>> LengthPenalty(1.0, "gnmt")(7)
-        2.0
+        tokens: newest token [B, K].
+        parents: beam that each continues [B, K]; None: the same beam.
+        totals: log-probability so far [B, K]; -inf is no hypothesis.
+        attention: sum of the attention of all its tokens [B, K, S], if the scorer needs it.
     """
 
-    exponent: float
-    form: str = "power"
+    tokens: Tensor
+    parents: Tensor | None
+    totals: Tensor
+    attention: Tensor | None = None
 
     @classmethod
-    def of(cls, config: GenerationConfig) -> "LengthPenalty":
-        """Return the penalty that the settings describe."""
-        return cls(0.0 if config.unnormalized else config.lenpen, config.lenpen_form)
+    def first(
+        cls, num_sentences: int, beam_size: int, group_size: int, eos: int, device: torch.device
+    ) -> "LiveHypotheses":
+        """Return the beams before the first token, with one hypothesis in each group."""
+        shape = (num_sentences, beam_size)
+        totals = torch.full(shape, -torch.inf, device=device)
+        totals[:, ::group_size] = 0.0
+        return cls(torch.full(shape, eos, dtype=torch.int64, device=device), None, totals)
 
-    def __call__(self, length: int | np.ndarray) -> Any:
-        """Return the divisor for hypotheses of ``length`` tokens, the end symbol included.
+    def attention_with(self, weights: Tensor) -> Tensor:
+        """Return the attention [B, K, S] with that of the next token, [B, K, S] or [B, 1, S]."""
+        if self.attention is None:
+            return weights.float().expand(-1, self.tokens.size(1), -1)
+        return self.attention + weights.float()
 
-        Args:
-            length: an int (gives a float) or an array of them (gives float64 of the same shape).
-        """
-        base = length if self.form == "power" else (5 + length) / 6
-        return (base * 1.0) ** self.exponent
+    def keep(self, rows: Tensor) -> "LiveHypotheses":
+        """Keep only the sentences with these rows [B']."""
+        return LiveHypotheses(
+            self.tokens.index_select(0, rows),
+            None if self.parents is None else self.parents.index_select(0, rows),
+            self.totals.index_select(0, rows),
+            None if self.attention is None else self.attention.index_select(0, rows),
+        )
 
-    def kindest(self, shortest: int | np.ndarray, longest: np.ndarray) -> np.ndarray:
-        """Return the largest divisor, the best for a negative sum, of any length in between."""
-        return np.maximum(self(shortest), self(longest))
 
-
-@dataclass(frozen=True)
-class _Step:
-    """What one step did to the sentences that were alive; beams are numbered within a sentence.
-
-    Args:
-        row_of: row of each sentence of the batch at this step, int64 [N].
-        parents: beam that each beam goes on from, [B, K].
-        tokens: token that each beam appended, [B, K].
-        totals: log-probability of each beam with it, [B, K].
-        alignment: source position that each **parent** beam attended to, [B, K].
-    """
-
-    row_of: np.ndarray
-    parents: Tensor
-    tokens: Tensor
-    totals: Tensor
-    alignment: Tensor | None
+def of_beams(attention: Tensor | None, parents: Tensor | None) -> Tensor | None:
+    """Return the attention [B, M, S] of beams ``parents`` [B, M]; None: the same beams."""
+    if attention is None or parents is None:
+        return attention
+    return attention.gather(1, parents[:, :, None].expand(-1, -1, attention.size(2)))
 
 
 class SearchHistory:
     """Back-pointers of all steps, so that no step has to copy the hypotheses so far.
 
-    What has ended is taken from it as sentences are done, and read out when all are.
+    :meth:`take` stores the best hypotheses of sentences that are done; :meth:`results` follows the
+    back-pointers of all at the end.
 
     Args:
         num_sentences: N, sentences in the batch at the start.
         config: ``nbest`` and ``beam``.
-        eos_index: id of the end symbol.
     """
 
     def __init__(self, num_sentences: int, config: GenerationConfig, eos_index: int) -> None:
-        self._steps: list[_Step] = []
+        # One entry a step: row of each sentence [N] (-1 if done), hypotheses, alignment [B, K].
+        self._steps: list[tuple[np.ndarray, LiveHypotheses, Tensor | None]] = []
         self._num_sentences = num_sentences
         self._config = config
         self._eos_index = eos_index
         self._ended: list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]] = []
 
-    def append(
-        self,
-        sentences: np.ndarray,
-        parents: Tensor,
-        tokens: Tensor,
-        totals: Tensor,
-        alignment: Tensor | None,
-    ) -> None:
-        """Record one step; see :class:`_Step`. ``sentences`` [B] says which are still alive."""
+    def append(self, sentences: np.ndarray, live: LiveHypotheses, alignment: Tensor | None) -> None:
+        """Record one step.
+
+        Args:
+            sentences: number of the sentence of each row, [B].
+            live: hypotheses with the tokens of this step.
+            alignment: source position that each **parent** beam attended to, [B, K].
+        """
         row_of = np.full(self._num_sentences, -1, dtype=np.int64)
         row_of[sentences] = np.arange(len(sentences))
-        self._steps.append(_Step(row_of, parents, tokens, totals, alignment))
+        self._steps.append((row_of, replace(live, attention=None), alignment))
 
     def _trace(
         self, sentences: np.ndarray, steps: np.ndarray, beams: np.ndarray
@@ -137,32 +128,35 @@ class SearchHistory:
 
         Returns:
             tokens [M, T] without the end symbol, total log-probabilities [M, T], and source
-            positions [M, T + 1] (the end symbol has one too) if recorded. What lies beyond a
-            hypothesis's end is meaningless.
+            positions [M, T + 1], one for the end symbol too, if they were recorded. Values beyond
+            the end of a hypothesis are meaningless.
         """
         longest = int(steps.max(initial=0))
         tokens = np.zeros((len(steps), longest), dtype=np.int64)
         totals = np.zeros((len(steps), longest), dtype=np.float32)
-        aligned = self._steps[0].alignment is not None
+        aligned = self._steps[0][2] is not None
         alignment = np.zeros((len(steps), longest + 1), dtype=np.int64) if aligned else None
         beams = beams.copy()
         for t in range(longest, -1, -1):
-            record = self._steps[t]
+            # Read the token of each hypothesis that is longer than t, and go to its parent.
+            row_of, live, positions = self._steps[t]
             inside = steps > t
-            rows = record.row_of[sentences[inside]]
-            chosen = beams[inside]
+            rows, chosen = row_of[sentences[inside]], beams[inside]
             if inside.any():
-                tokens[inside, t] = _numpy(record.tokens)[rows, chosen]
-                totals[inside, t] = _numpy(record.totals)[rows, chosen]
-                beams[inside] = _numpy(record.parents)[rows, chosen]
-            if alignment is not None and record.alignment is not None:
+                tokens[inside, t] = _numpy(live.tokens)[rows, chosen]
+                totals[inside, t] = _numpy(live.totals)[rows, chosen]
+                if live.parents is not None:
+                    beams[inside] = _numpy(live.parents)[rows, chosen]
+            # The parent beam attended while it chose the token, or the end symbol.
+            if alignment is not None and positions is not None:
                 reached = steps >= t
-                rows = record.row_of[sentences[reached]]
-                alignment[reached, t] = _numpy(record.alignment)[rows, beams[reached]]
+                rows = row_of[sentences[reached]]
+                alignment[reached, t] = _numpy(positions)[rows, beams[reached]]
         return tokens, totals, alignment
 
     def take(self, sentences: np.ndarray, rows: Tensor, finished: "FinishedHypotheses") -> None:
-        """Store what is finished of the given rows [M], which are these sentences [M]."""
+        """Store the best finished hypotheses of the sentences [M] in the given rows [M]."""
+        # Sort the finished hypotheses of all groups together, [M, G * k].
         scores, best = finished.scores[rows].flatten(1).sort(dim=1, descending=True, stable=True)
         best = best[:, : self._config.nbest]
         totals = finished.totals[rows].flatten(1).gather(1, best)
@@ -175,6 +169,7 @@ class SearchHistory:
         results: list[list[Hypothesis]] = [[] for _ in range(self._num_sentences)]
         if not self._ended:
             return results
+        # Join the hypotheses of all sentences, and leave out empty entries.
         columns = zip(*self._ended, strict=True)
         sentences, scores, totals, origins = (np.concatenate(column) for column in columns)
         sentences = np.repeat(sentences, scores.shape[1])
@@ -183,6 +178,7 @@ class SearchHistory:
         sentences, scores, totals, origins = (
             values[real] for values in (sentences, scores, totals, origins)
         )
+        # Read tokens and partial sums; the score of a token is a difference of sums.
         steps, beams = np.divmod(origins, self._config.beam)
         tokens, partial, alignment = self._trace(sentences, steps, beams)
         for i, (sentence, end) in enumerate(zip(sentences, steps, strict=True)):
@@ -203,9 +199,8 @@ class FinishedHypotheses:
 
     Args:
         num_sentences: B.
-        num_groups: G; one but for diverse beam search and sampling.
+        num_groups: G; 1 except for diverse beam search and sampling.
         beam_size: K = G * k.
-        device: where the search runs.
     """
 
     def __init__(
@@ -213,24 +208,24 @@ class FinishedHypotheses:
     ) -> None:
         shape = (num_sentences, num_groups, beam_size // num_groups)
         self._beam_size = beam_size
-        self.scores = torch.full(shape, -torch.inf, device=device)  # with length penalty
+        self.scores = torch.full(shape, -torch.inf, device=device)  # from the scorer
         self.totals = torch.zeros(shape, device=device)  # log-probabilities
         self.origins = torch.zeros(shape, dtype=torch.int64, device=device)  # step * K + beam
         self.count = torch.zeros(shape[:2], dtype=torch.int64, device=device)  # [B, G], all ever
 
-    def add(self, step: int, totals: Tensor, parents: Tensor, divisors: Tensor) -> None:
+    def add(self, step: int, totals: Tensor, parents: Tensor, scores: Tensor) -> None:
         """Add the hypotheses that end at ``step``, if they are among the best.
 
         Args:
             step: number of tokens before the end symbol.
             totals: log-probabilities [B, G, M]; -inf (or NaN) is no hypothesis.
-            parents: beams that they end from [B, G, M].
-            divisors: the length penalties of the sentences [B].
+            parents: beams from which they end, [B, G, M].
+            scores: [B, G, M].
         """
+        # Merge with the best so far, [B, G, k + M], and keep k.
         real = totals > -torch.inf
         self.count += real.sum(2)
-        totals = totals.masked_fill(~real, -torch.inf)
-        scores = torch.cat([self.scores, totals / divisors[:, None, None]], dim=2)
+        scores = torch.cat([self.scores, scores.masked_fill(~real, -torch.inf)], dim=2)
         self.scores, best = scores.topk(self.scores.size(2), dim=2)
         self.totals = torch.cat([self.totals, totals], dim=2).gather(2, best)
         origins = step * self._beam_size + parents

@@ -13,30 +13,30 @@ from relu_nmt.errors import DataError
 from relu_nmt.io.text_lines import read_lines
 
 NUM_SPECIAL = 4
-"""Ids of the symbols that every translation may need: bos, pad, eos and unk, the first ones."""
+"""Number of special symbols that every translation may need: bos, pad, eos, unk; ids 0 to 3."""
 MULTIPLE = 128
-"""Of the symbols of a batch: on CPUs each new number of them compiles new products."""
+"""The size of a batch's list is a multiple of this: on CPUs oneDNN compiles each size."""
 PAIR_MARK = "#languages:"
-"""Begins the last word of a file's first line, which names its languages."""
+"""Begin of the last word of a file's first line, which names the languages."""
 ROUNDS = 5
-"""Of expectation and maximisation, after which the lists hardly change."""
+"""Rounds of expectation maximisation; after these the lists hardly change."""
 
 
 @dataclass(frozen=True, eq=False)
 class Shortlist:
-    """Which target symbols the translation of each source symbol may need.
+    """Target symbols that the translation of each source symbol may need.
 
     Args:
-        common: ids of those that any translation may need, int64 [F].
-        candidates: ids of those of each source symbol, int64 [V, N], filled up with 0.
-        num_symbols: of the target, the frequent ones first.
+        common: ids of symbols that any translation may need, int64 [F].
+        candidates: ids of the symbols for each source symbol, int64 [V, N], padded with 0.
+        num_symbols: size of the target dictionary, which has frequent symbols first.
 
     Reference: Jean et al. 2015, "On using very large target vocabulary for neural machine
     translation", section 3.3: the common symbols, and the likeliest of each source word.
 
     Example:
         >>> shortlist = Shortlist(torch.tensor([9]), torch.tensor([[0]] * 5 + [[7]]), 12)
-        >>> shortlist.of(torch.tensor([[5, 2]])).tolist()  # filled up from all there are
+        >>> shortlist.of(torch.tensor([[5, 2]])).tolist()  # filled up with all symbols
         [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]
     """
 
@@ -47,16 +47,17 @@ class Shortlist:
     def of(self, src_tokens: Tensor, needed: Iterable[int] = ()) -> Tensor:
         """Return the ids for a batch, sorted, int64 [V'].
 
-        Further symbols, frequent ones, make their number a multiple of :data:`MULTIPLE`, if there
-        are so many.
+        Frequent symbols are added until their number is a multiple of :data:`MULTIPLE`.
 
         Args:
             src_tokens: [B, S] int64.
-            needed: ids that must be there, too.
+            needed: ids that the list must also have.
         """
+        # Special, common and needed symbols, and the candidates of all source tokens.
         always = torch.tensor([*range(NUM_SPECIAL), *needed])
         own = self.candidates[src_tokens.cpu().flatten()].flatten()
         listed = torch.cat([always, self.common, own]).unique()
+        # Fill up with the most frequent other symbols.
         more = -len(listed) % MULTIPLE
         others = torch.ones(self.num_symbols, dtype=torch.bool).index_fill_(0, listed, False)
         added = others.nonzero()[:more, 0]
@@ -72,7 +73,7 @@ class Shortlist:
     ) -> "Shortlist":
         """Return the likeliest translations by IBM model 1, and the most frequent symbols.
 
-        Memory grows with the products of the lengths of the pairs, 16 bytes each.
+        It needs 16 bytes for each pair of a source and a target token in a sentence pair.
 
         Args:
             pairs: ids of source and target sentences.
@@ -83,16 +84,18 @@ class Shortlist:
         Reference: Brown et al. 1993, "The mathematics of statistical machine translation",
         section 4.1.
         """
+        # List all pairs of tokens as keys, each with the position of its target token.
         num_source, num_target = vocab_sizes
         keys, positions, count = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], 0
         frequency = np.zeros(num_target, dtype=np.int64)
         for source, target in pairs:
-            # One more source symbol, 0, is for what is the translation of nothing.
+            # Source symbol 0 stands for the empty word, which also has translations.
             source = np.append(source, 0).astype(np.int64)
             keys.append((source[:, None] * num_target + target).ravel())
             positions.append(np.tile(np.arange(count, count + len(target)), len(source)))
             count += len(target)
             frequency += np.bincount(target, minlength=num_target)
+        # Expectation maximisation: share each target token among its source tokens.
         both, index = np.unique(np.concatenate(keys), return_inverse=True)
         position = np.concatenate(positions)
         sources, targets = np.divmod(both, num_target)
@@ -102,6 +105,7 @@ class Shortlist:
             share /= np.bincount(position, share)[position]
             counts = np.bincount(index, share)
             probability = counts / np.bincount(sources, counts)[sources]
+        # Keep the likeliest targets of each source symbol.
         order = np.lexsort((-probability, sources))
         sources, targets = sources[order], targets[order]
         rank = np.arange(len(sources)) - np.searchsorted(sources, sources)
@@ -112,12 +116,9 @@ class Shortlist:
         return cls(torch.from_numpy(common), torch.from_numpy(candidates), num_target)
 
     def to_text(self, source: Dictionary, target: Dictionary, pair: str | None = None) -> str:
-        """Return the common symbols in a line, then lines of each source symbol and its own.
+        """Return a line of common symbols, then a line for each source symbol with its candidates.
 
-        Args:
-            source: the source dictionary.
-            target: the target dictionary.
-            pair: the languages, as ``de-en``; they end the first line. None: it does not name them.
+        ``pair``, such as ``de-en``, is named at the end of the first line.
         """
 
         def line(first: list[str], ids: Tensor, *last: str) -> str:
@@ -136,21 +137,22 @@ class Shortlist:
         target: Dictionary,
         pair: str | None = None,
     ) -> "Shortlist":
-        """Read a file with what :meth:`to_text` returned.
+        """Read a file with text from :meth:`to_text`.
 
         Args:
             path: the file.
             source: the model's source dictionary.
             target: its target dictionary.
-            pair: its languages, as ``de-en``; None: they are not compared.
+            pair: its languages, such as ``de-en``; None: do not compare them.
 
         Raises:
-            DataError: it cannot be read, is empty, is of other languages, has symbols that the
-                dictionaries lack, or several lists of one.
+            DataError: the file cannot be read, is empty, is for other languages, has symbols that
+                the dictionaries lack, or has two lists of one symbol.
         """
         lines = read_lines(path)
         if not lines:
             raise DataError(f"{path}: the shortlist is empty; run relu-nmt-shortlist again")
+        # The first line has the common symbols, and perhaps the languages at its end.
         common, *rows = [line.split(" ") for line in lines]
         named = common[-1].removeprefix(PAIR_MARK)
         if pair is not None and common[-1] == PAIR_MARK + named and named != pair:
@@ -158,6 +160,7 @@ class Shortlist:
                 f"{path}: the shortlist is for {named}, but the model translates {pair}; run "
                 f"relu-nmt-shortlist with --source-lang and --target-lang of the model"
             )
+        # Each further line is a source symbol and its candidates.
         found: dict[int, list[int]] = {}
         for number, (first, *own) in enumerate(rows, start=2):
             for symbol, dictionary in ((first, source), *((each, target) for each in own)):
@@ -166,12 +169,13 @@ class Shortlist:
                         f"{path}: line {number}: {symbol!r} is no symbol of the model; learn the "
                         "shortlist from the data folder that it was trained on"
                     )
-            if source.index(first) in found:  # text of the model's words reads like a shortlist
+            if source.index(first) in found:  # any text of known words looks like a shortlist
                 raise DataError(
                     f"{path}: line {number}: a second list of {first!r}; give a file that "
                     "relu-nmt-shortlist wrote"
                 )
             found[source.index(first)] = [target.index(each) for each in own]
+        # Pad the lists to one length.
         candidates = torch.zeros(len(source), max(map(len, found.values()), default=0)).long()
         for i, ids in found.items():
             candidates[i, : len(ids)] = torch.tensor(ids)

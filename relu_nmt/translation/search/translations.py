@@ -1,4 +1,4 @@
-"""What a translator reads and what it gives."""
+"""Inputs and results of a translator: sources, translations, lines."""
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,17 +15,17 @@ from relu_nmt.translation.search.hypotheses import Hypothesis
 
 @dataclass(frozen=True)
 class SourceSentence:
-    """A sentence to translate, or several of a document that are translated at once.
+    """A sentence to translate, or a window of several sentences of a document.
 
     Args:
         ids: token ids, ending in the end symbol.
-        tokens: the tokens with unknown words as they stood in the text, to be shown or copied.
-        reference: token ids of the translation, for forced prefixes and scoring.
-        context: token ids, without end symbol, that the translation goes on from: what the
-            first part of the source was translated to. No part of the translation.
-        prefix: token ids, without end symbol, that the translation begins with.
-        forced: terms that the translation must have; the prefix may have them, the context not.
-        banned: token ids of each term that it may not have, but in what is forced.
+        tokens: the tokens, with unknown words as in the text, to be shown or copied.
+        reference: token ids of the reference, for forced prefixes and scoring.
+        context: token ids, without end symbol, of the known translation of the first part of the
+            source. The translation continues it and does not include it.
+        prefix: token ids, without end symbol, with which the translation begins.
+        forced: terms that the translation must have; they may be in the prefix, not in the context.
+        banned: token ids of each term that it may not have, except in a forced prefix or term.
     """
 
     ids: np.ndarray
@@ -43,7 +43,7 @@ class Translation:
 
     Args:
         text: raw text.
-        tokens: the dictionary's tokens, unknown words replaced if asked for.
+        tokens: the dictionary's tokens; with ``--replace-unk`` unknown words are replaced.
         hypothesis: token ids, scores by position, alignment.
     """
 
@@ -53,12 +53,12 @@ class Translation:
 
     @property
     def score(self) -> float:
-        """Total log-probability (nats) over length penalty."""
+        """Score from the scorer; by default log-probability (nats) over length penalty."""
         return self.hypothesis.score
 
     @property
     def reached_limit(self) -> bool:
-        """Return whether it was ended at the longest output and may be cut off."""
+        """Return True if it ended at the longest output and may be cut off."""
         return self.hypothesis.reached_limit
 
 
@@ -75,17 +75,14 @@ class Line(NamedTuple):
 
 
 class TranslatedLines(list[str]):
-    """The translation of each line, a list like any other that also tells what may be cut off.
+    """A list with the translation of each line, and the numbers of lines that may be cut off.
 
     Args:
         texts: the translations.
-        at_limit: which of them reached the longest output, or are part of a group of lines whose
-            translation did.
-        too_long: which of them are of sources that are too long, and so empty or of their begin.
-
-    Attributes:
-        at_limit: the same: numbers of the lines, from 0.
-        too_long: likewise.
+        at_limit: numbers of lines, from 0, whose translation, or that of their group of lines,
+            reached the longest output.
+        too_long: numbers of lines whose source is too long: the translation is empty or of its
+            beginning.
 
     Example:
         >>> lines = TranslatedLines(["a house", "a a a a"], [1])
@@ -105,7 +102,7 @@ def as_lines(texts: Iterable[str]) -> list[str]:
     """Return texts as a list.
 
     Raises:
-        DataError: it is a single text, of which each letter would be one.
+        DataError: it is a single text, whose letters would be the texts.
     """
     if isinstance(texts, str):
         raise DataError(
@@ -116,10 +113,10 @@ def as_lines(texts: Iterable[str]) -> list[str]:
 
 
 def check_lengths(sources: Sequence[SourceSentence], limit: int | None) -> None:
-    """See that a model that reads ``limit`` tokens can read all sources; None: it reads any.
+    """Check that a model that reads ``limit`` tokens can read all sources; None: any length.
 
     Raises:
-        DataError: it cannot.
+        DataError: a source is too long.
     """
     longest = max((len(source.ids) for source in sources), default=0)
     if limit is not None and longest > limit:
@@ -131,12 +128,11 @@ def check_lengths(sources: Sequence[SourceSentence], limit: int | None) -> None:
 
 @dataclass(frozen=True)
 class SourceLimit:
-    """The longest source to translate, and what becomes of longer ones.
+    """The longest source to translate, and the treatment of longer ones.
 
     Args:
-        tokens: ``</s>`` included; None: any length.
-        truncate: cut longer ones, instead of leaving them without words: their translation is
-            then empty.
+        tokens: most tokens, ``</s>`` included; None: any length.
+        truncate: cut longer sources; otherwise they lose all words and their translation is empty.
         is_separated: each sentence ends in a separator and ``</s>``.
 
     Example:
@@ -150,16 +146,17 @@ class SourceLimit:
     is_separated: bool = False
 
     def refuses(self, source: SourceSentence) -> bool:
-        """Return whether the source is too long."""
+        """Return True if the source is too long."""
         return self.tokens is not None and len(source.ids) > self.tokens
 
     def applied(self, source: SourceSentence) -> SourceSentence:
-        """Return the source, or what is left of one that is too long."""
+        """Return the source, cut or emptied if it is too long."""
         if self.tokens is None or not self.refuses(source):
             return source
+        # Keep the end symbol, and the separator before it.
         num_ends = 1 + self.is_separated
         kept = self.tokens - num_ends if self.truncate else 0
-        if kept <= 0:  # nor is there a translation that anything could be forced in
+        if kept <= 0:  # drop forced terms too: the translation is empty
             return SourceSentence(source.ids[-1:], [], source.reference)
         end = len(source.ids) - num_ends
         ids = np.concatenate([source.ids[:kept], source.ids[end:]])
@@ -177,13 +174,13 @@ def replace_unknown_words(
 
     Args:
         tokens: output tokens without the end symbol.
-        source_tokens: source tokens as they were before unknown ones became one symbol.
+        source_tokens: source tokens, with unknown words as in the text.
         alignment: source position of each output token, [T].
         unk: the unknown word.
-        translations: source token to target token, for those that are not to be copied.
+        translations: source token to target token; other source tokens are copied.
 
-    Reference: Luong et al. 2015, "Addressing the rare word problem", section 3 (with attention
-    instead of alignments learnt beforehand).
+    Reference: Luong et al. 2015, "Addressing the rare word problem", section 3, with attention
+    instead of learnt alignments.
     """
     replaced = []
     for token, position in zip(tokens, alignment, strict=False):

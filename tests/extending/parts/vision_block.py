@@ -7,8 +7,7 @@ from relu_nmt.attention.masks import Visibility
 from relu_nmt.modules import norms
 from relu_nmt.modules.multihead import SelfAttention
 from relu_nmt.vision import vision_blocks
-from relu_nmt.vision.base import NORM_EPS, Grid
-from relu_nmt.vision.blocks import mechanism
+from relu_nmt.vision.base import NORM_EPS, Grid, mechanism
 from relu_nmt.vision.config import VisionTransformerConfig
 
 

@@ -8,7 +8,7 @@ from relu_nmt.cli.command import KERNEL_CACHE, make_parser, run_command
 
 
 @pytest.mark.parametrize(("before", "during"), [(None, "256"), ("7", "7")])
-def test_kernel_cache_is_bounded_unless_the_user_has_chosen(monkeypatch, before, during):
+def test_the_kernel_cache_is_limited_unless_the_user_set_it(monkeypatch, before, during):
     monkeypatch.setenv(KERNEL_CACHE, "")  # so that it is put back afterwards
     if before is None:
         monkeypatch.delenv(KERNEL_CACHE)

@@ -26,7 +26,7 @@ def text_file(tmp_path):
     return scan_text(str(path), 50)
 
 
-def test_counts(text_file):
+def test_words_are_counted(text_file):
     done = []
     expected = Counter(word for line in words_of_lines(ODD) for word in line)
     for workers in (1, 2):
@@ -37,7 +37,7 @@ def test_counts(text_file):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_numbers(tmp_path, text_file, workers):
+def test_words_become_ids(tmp_path, text_file, workers):
     dictionary = Dictionary(["a", "b", "c"], [1, 1, 1])
     side = Side("xx", tmp_path / "out", text_file)
     done = []
@@ -54,7 +54,7 @@ def test_numbers(tmp_path, text_file, workers):
     assert set(result["checksums"]) == {"out.bin", "out.idx"}
 
 
-def test_several_sides_with_their_own_dictionaries(tmp_path, text_file):
+def test_several_sides_have_their_own_dictionaries(tmp_path, text_file):
     dictionaries = {"x": Dictionary(["a"], [1]), "y": Dictionary(["c", "b"], [1, 1])}
     sides = [Side(name, tmp_path / f"{name}{i}", text_file) for i, name in enumerate("xyx")]
     assert len(list(binarize(sides, dictionaries, 2, lambda _: None))) == 3

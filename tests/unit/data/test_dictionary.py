@@ -63,21 +63,21 @@ def test_filler_words_of_the_text_are_not_doubled():
     st.integers(-1, 12),
     st.integers(1, 9),
 )
-def test_file_is_as_restated(counts, threshold, nwords, padding_factor):
+def test_the_file_equals_that_of_fairseq(counts, threshold, nwords, padding_factor):
     dictionary = Dictionary.from_counts(counts, threshold, nwords, padding_factor)
     assert dictionary.to_text() == restated(counts, threshold, nwords, padding_factor)
     assert len(dictionary) % padding_factor == 0
     assert Dictionary.from_text(dictionary.to_text()) == dictionary
 
 
-def test_threshold_and_limit():
+def test_threshold_and_limit_reduce_the_dictionary():
     counts = Counter({"a": 5, "b": 4, "c": 3, "d": 2})
     assert Dictionary.from_counts(counts, 3, -1, 1).to_text() == "a 5\nb 4\nc 3\n"
     assert Dictionary.from_counts(counts, 0, 6, 1).to_text() == "a 5\nb 4\n"
     assert Dictionary.from_counts(counts, 0, 3, 1).to_text() == ""
 
 
-def test_encode_and_back():
+def test_encoded_symbols_are_decoded():
     dictionary = Dictionary(["ein", "Haus"], [1, 1])
     ids = dictionary.encode(["ein", "Hund", "Haus"])
     assert ids.dtype == np.int64
@@ -110,7 +110,7 @@ def test_a_first_symbol_that_begins_with_a_byte_order_mark_is_kept(tmp_path):
     assert Dictionary.load(tmp_path / "dict.de.txt") == dictionary
 
 
-def test_save_and_load(tmp_path):
+def test_a_saved_dictionary_is_loaded(tmp_path):
     dictionary = Dictionary(["über", "日本"], [2, 1])
     dictionary.save(tmp_path / "dict.de.txt")
     assert (tmp_path / "dict.de.txt").read_bytes() == "über 2\n日本 1\n".encode()
@@ -129,12 +129,12 @@ def test_save_and_load(tmp_path):
         ("a " + "9" * 5000, r"dict:1: expected"),
     ],
 )
-def test_damaged_text(text, message):
+def test_a_damaged_dictionary_is_an_error(text, message):
     with pytest.raises(DataError, match=message):
         Dictionary.from_text(text, "dict")
 
 
-def test_missing_and_foreign_files(tmp_path):
+def test_missing_and_foreign_files_are_errors(tmp_path):
     with pytest.raises(DataError, match="cannot read the dictionary"):
         Dictionary.load(tmp_path / "none.txt")
     (tmp_path / "latin.txt").write_bytes(b"\xfcber 1\n")
@@ -142,7 +142,7 @@ def test_missing_and_foreign_files(tmp_path):
         Dictionary.load(tmp_path / "latin.txt")
 
 
-def test_symbol_twice():
+def test_a_symbol_that_occurs_twice_is_an_error():
     with pytest.raises(DataError, match="occurs twice"):
         Dictionary(["a", "a"])
 

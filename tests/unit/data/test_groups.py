@@ -3,21 +3,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relu_nmt.data.groups import (
+from relu_nmt.data.documents import (
     SEPARATOR_TESTS,
     SINGLE_SENTENCES,
     DocumentConfig,
-    deal_lengths,
-    describe_lengths,
     join_texts,
-    lengths_in_words,
-    plan_groups,
     read_documents,
-    single_sentences,
     write_documents,
 )
+from relu_nmt.data.groups import (
+    deal_lengths,
+    describe_lengths,
+    lengths_in_words,
+    longer_side,
+    plan_groups,
+)
 from relu_nmt.data.indexed_dataset import IndexedDataset, IndexedDatasetWriter
-from relu_nmt.data.split import Split, longer_side
+from relu_nmt.data.split import Split
 from relu_nmt.errors import ConfigError, DataError
 
 SIZES = st.lists(st.lists(st.integers(0, 30), min_size=1, max_size=12), max_size=8)
@@ -33,7 +35,7 @@ def arrays(documents):
 
 @settings(max_examples=300)
 @given(SIZES, LIMITS)
-def test_every_sentence_once_in_order_and_never_across_documents(documents, limit):
+def test_groups_have_every_sentence_once_in_order_and_never_cross_documents(documents, limit):
     sizes, counts = arrays(documents)
     groups = plan_groups(sizes, counts, limit)
     found = [number for i in range(len(groups)) for number in groups.sentences(i)]
@@ -81,7 +83,7 @@ def test_a_limit_for_each_document_groups_each_as_on_its_own(documents, limits):
         assert alone.count.tolist() == together.count[together.document == number].tolist()
 
 
-def test_both_sides_count():
+def test_the_longer_side_counts():
     source, target = np.array([6, 2, 2]), np.array([2, 6, 2])
     sizes = longer_side(source, target)
     assert plan_groups(sizes, np.array([3]), 11).count.tolist() == [2, 1]
@@ -94,7 +96,7 @@ def test_a_sentence_over_the_limit_stands_alone():
     assert groups.over_long.tolist() == [False, True, False]
 
 
-def test_no_sentences():
+def test_no_sentences_give_no_groups():
     none = np.zeros(0, dtype=np.int64)
     groups = plan_groups(none, none, 8)
     assert len(groups) == len(groups.tokens) == 0
@@ -108,7 +110,7 @@ def test_no_sentences():
     st.lists(st.integers(1, 9), min_size=1, max_size=4),
     st.integers(0, 5),
 )
-def test_lengths_are_dealt_out_evenly(counts, lengths, epoch):
+def test_lengths_get_equal_shares_of_the_sentences(counts, lengths, epoch):
     counts = np.array(counts)
     dealt = deal_lengths(counts, tuple(lengths), (1, epoch))
     assert (dealt == deal_lengths(counts, tuple(lengths), (1, epoch))).all()
@@ -119,14 +121,14 @@ def test_lengths_are_dealt_out_evenly(counts, lengths, epoch):
         assert abs(counts[dealt == length].sum() - share) <= counts.max() * lengths.count(length)
 
 
-def test_each_epoch_is_dealt_anew():
+def test_each_epoch_draws_its_own_lengths():
     counts = np.full(100, 3)
     first, second, other = (deal_lengths(counts, (1, 64), key) for key in ((1, 1), (1, 2), (2, 1)))
     assert (first != second).any()
     assert (first != other).any()
 
 
-def test_description_of_the_lengths():
+def test_lengths_are_described():
     groups = plan_groups(np.array([9, 9, 40, 3, 30]), np.array([4, 1]), 32)
     left_out = describe_lengths(groups, 32, keep_over_long=False)
     assert left_out["groups"] == 3
@@ -163,7 +165,7 @@ def rows(pairs, groups):
     ]
 
 
-def test_groups_of_pairs(tmp_path):
+def test_groups_join_both_sides(tmp_path):
     pairs = dataset(tmp_path, [[4, 5], [6], [], [7]], [[8], [9, 10, 11], [], [12]])
     sizes = longer_side(pairs.source_sizes, pairs.target_sizes)
     groups = plan_groups(sizes, np.array([3, 1]), 8)
@@ -181,10 +183,10 @@ def test_a_sentence_is_a_group_of_one(tmp_path):
     limited = plan_groups(groups.tokens, np.array([3, 1]), SINGLE_SENTENCES)
     for name in ("first", "count", "limit", "tokens"):
         assert getattr(groups, name).tolist() == getattr(limited, name).tolist()
-    assert len(single_sentences(np.zeros(0, dtype=np.int32))) == 0
+    assert len(plan_groups(np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.int64), 1)) == 0
 
 
-def test_groups_of_source_only_data(tmp_path):
+def test_groups_of_source_only_data_have_no_target(tmp_path):
     pairs = dataset(tmp_path, [[4, 5], [6]])
     groups = plan_groups(pairs.source_sizes, np.array([2]), 8)
     assert rows(pairs, groups) == [[[4, 5, 6, 2], None]]
@@ -222,7 +224,7 @@ def test_sizes_are_those_of_the_tokens(tmp_path_factory, documents, limit, separ
             assert ids.count(7) == (groups.count[i] if separated else 0)
 
 
-def test_nothing_by_default():
+def test_documents_are_off_by_default():
     assert not DocumentConfig().active
     assert DocumentConfig().training_lengths == ()
 
@@ -235,7 +237,7 @@ def test_nothing_by_default():
         ({"doc_mixture": (1, 512), "max_doc_tokens": 256}, (1, 512), 256),
     ],
 )
-def test_lengths(settings, training, validation):
+def test_settings_give_the_lengths_of_training_and_validation(settings, training, validation):
     config = DocumentConfig(**settings)
     assert config.active
     assert config.training_lengths == training
@@ -250,12 +252,12 @@ def test_lengths(settings, training, validation):
         ({"sentence_separator": True}, "give --max-doc-tokens or --doc-mixture"),
     ],
 )
-def test_mistakes(settings, message):
+def test_wrong_document_settings_are_errors(settings, message):
     with pytest.raises(ConfigError, match=message):
         DocumentConfig(**settings)
 
 
-def test_lists_of_lengths():
+def test_lists_of_lengths_are_read():
     assert DocumentConfig(doc_mixture="1,128,512").doc_mixture == (1, 128, 512)
     for text in ("a", "1 2", "1,,2"):
         with pytest.raises(ConfigError, match=r"--doc-mixture .*expected whole numbers"):
@@ -278,11 +280,11 @@ def test_groups_must_fit_into_a_batch():
         ("tag", ["<d>", " <d> ", "", "<d> a"], [True, True, False, False]),
     ],
 )
-def test_which_lines_separate(separator, lines, expected):
+def test_separator_lines_are_recognised(separator, lines, expected):
     assert [SEPARATOR_TESTS[separator](line) for line in lines] == expected
 
 
-def test_write_and_read(tmp_path):
+def test_a_written_side_file_is_read_back(tmp_path):
     write_documents(tmp_path / "x", [3, 1, 12])
     assert (tmp_path / "x").read_text() == "3\n1\n12\n"
     counts = read_documents(tmp_path / "x", 16)
@@ -290,7 +292,7 @@ def test_write_and_read(tmp_path):
     assert counts.dtype == np.int64
 
 
-def test_line_ends_of_windows(tmp_path):
+def test_carriage_returns_are_part_of_the_line_end(tmp_path):
     (tmp_path / "x").write_bytes(b"3\r\n1\r\n")
     assert read_documents(tmp_path / "x").tolist() == [3, 1]
 
@@ -298,13 +300,13 @@ def test_line_ends_of_windows(tmp_path):
 @pytest.mark.parametrize(
     "content", ["3\nx\n", "3\n0\n", "3\n-1\n", "3\n\n", "3\n1\u20285\n", "3\n" + "9" * 30]
 )
-def test_damaged(tmp_path, content):
+def test_a_damaged_side_file_is_an_error(tmp_path, content):
     (tmp_path / "x").write_text(content)
     with pytest.raises(DataError, match="x:2: expected a document's number of sentences"):
         read_documents(tmp_path / "x")
 
 
-def test_does_not_fit(tmp_path):
+def test_a_side_file_of_another_split_is_an_error(tmp_path):
     write_documents(tmp_path / "x", [3, 1])
     with pytest.raises(DataError, match="4 sentences in 2 documents, but the split has 5"):
         read_documents(tmp_path / "x", 5)
@@ -315,7 +317,7 @@ def test_does_not_fit(tmp_path):
 @pytest.mark.parametrize(
     "language", ["zh", "zh_TW", "zh-Hans", "zho_Hant", "cmn", "yue", "ja", "jpn"]
 )
-def test_texts_without_spaces(language):
+def test_texts_in_chinese_and_japanese_are_joined_without_spaces(language):
     assert join_texts(["「よし。」", "", "はい。"], language) == "「よし。」はい。"
     assert join_texts(["Python を", "Java も。", "OK!", "Yes."], language) == (
         "Python をJava も。OK! Yes."
@@ -326,6 +328,6 @@ def test_texts_without_spaces(language):
 
 
 @pytest.mark.parametrize("language", ["de", "en", "ko", "th", "zh_Latn", "", "zha"])
-def test_texts_with_spaces(language):
+def test_texts_in_other_languages_are_joined_with_spaces(language):
     assert join_texts(["가나.", "", "다라."], language) == "가나. 다라."
     assert join_texts([], language) == join_texts([""], "zh") == ""

@@ -39,7 +39,7 @@ def write_raw(prefix, tokens, index):
     prefix.with_suffix(".idx").write_bytes(index)
 
 
-def test_written_bytes(tmp_path):
+def test_written_bytes_equal_those_of_fairseq(tmp_path):
     write(tmp_path / "x", SENTENCES)
     tokens, index = expected_files(SENTENCES)
     assert (tmp_path / "x.bin").read_bytes() == tokens
@@ -47,7 +47,7 @@ def test_written_bytes(tmp_path):
 
 
 @given(st.lists(st.lists(st.integers(0, 65000), min_size=1, max_size=6), max_size=12))
-def test_written_bytes_of_any_sentences(tmp_path_factory, sentences):
+def test_written_bytes_of_any_sentences_equal_those_of_fairseq(tmp_path_factory, sentences):
     prefix = tmp_path_factory.mktemp("bytes") / "x"
     write(prefix, sentences, per_call=2)
     written = prefix.with_suffix(".bin").read_bytes(), prefix.with_suffix(".idx").read_bytes()
@@ -57,7 +57,7 @@ def test_written_bytes_of_any_sentences(tmp_path_factory, sentences):
     ] == (sentences)
 
 
-def test_pointers_in_many_blocks(tmp_path, monkeypatch):
+def test_pointers_are_written_block_by_block(tmp_path, monkeypatch):
     monkeypatch.setattr(indexed_dataset, "POINTER_BLOCK", 3)
     sentences = [[i + 4] * (i % 5) + [2] for i in range(20)]
     write(tmp_path / "x", sentences)
@@ -68,7 +68,7 @@ def test_pointers_in_many_blocks(tmp_path, monkeypatch):
     ("code", "letter"),
     [(1, "B"), (2, "b"), (3, "h"), (4, "i"), (5, "q"), (8, "H"), (9, "I"), (10, "Q")],
 )
-def test_reads_every_token_dtype(tmp_path, code, letter):
+def test_every_token_dtype_is_read(tmp_path, code, letter):
     write_raw(tmp_path / "x", *expected_files(SENTENCES, code, letter))
     dataset = IndexedDataset(tmp_path / "x")
     assert dataset.sizes.tolist() == [4, 1, 2, 2]
@@ -82,12 +82,12 @@ def test_token_dtype_follows_the_vocabulary():
     assert token_dtype(65500) is np.uint32
 
 
-def test_empty_dataset(tmp_path):
+def test_an_empty_dataset_is_read(tmp_path):
     write(tmp_path / "x", [])
     assert len(IndexedDataset(tmp_path / "x")) == 0
 
 
-def test_checksums(tmp_path):
+def test_checksums_are_those_of_the_files(tmp_path):
     from relu_nmt.data.data_folder import file_record
 
     writer = write(tmp_path / "x", SENTENCES)
@@ -121,7 +121,7 @@ def test_result_is_a_copy(tmp_path):
 
 
 @pytest.mark.parametrize("index", [-1, 4])
-def test_no_such_sentence(tmp_path, index):
+def test_an_index_outside_the_dataset_is_an_error(tmp_path, index):
     write(tmp_path / "x", SENTENCES)
     with pytest.raises(IndexError):
         IndexedDataset(tmp_path / "x")[index]
@@ -153,7 +153,7 @@ def damage_cases():
 
 
 @pytest.mark.parametrize("case", damage_cases())
-def test_damaged_files(tmp_path, case):
+def test_damaged_files_are_errors(tmp_path, case):
     tokens, index, message = damage_cases()[case]
     for ending, content in ((".bin", tokens), (".idx", index)):
         if content is not None:

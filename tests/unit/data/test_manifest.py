@@ -29,14 +29,14 @@ def change(folder, **changes):
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
-def test_write_and_read(folder):
+def test_a_written_manifest_is_read_back(folder):
     content = read_manifest(folder)
     assert content["format"] == "relu_nmt data folder"
     assert content["files"]["a.bin"]["bytes"] == 5
     verify_checksums(folder, content)
 
 
-def test_folder_without_manifest(tmp_path):
+def test_a_folder_without_manifest_has_none(tmp_path):
     assert read_manifest(tmp_path) is None
 
 
@@ -53,20 +53,20 @@ def test_folder_without_manifest(tmp_path):
         ({"files": {"a.bin": {"bytes": 6}}}, "a.bin: 5 bytes, but manifest.json says 6"),
     ],
 )
-def test_damage(folder, changes, message):
+def test_damaged_folders_are_errors(folder, changes, message):
     change(folder, **changes)
     with pytest.raises(DataError, match=message):
         read_manifest(folder)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff", b"[" * 100_000, b"9" * 5000])
-def test_not_json(folder, content):
+def test_a_manifest_that_is_not_json_is_an_error(folder, content):
     (folder / "manifest.json").write_bytes(content)
     with pytest.raises(DataError, match=r"manifest\.json: (damaged manifest|not the manifest)"):
         read_manifest(folder)
 
 
-def test_changed_contents(folder):
+def test_changed_contents_are_an_error(folder):
     content = read_manifest(folder)
     (folder / "a.bin").write_bytes(b"12346")
     with pytest.raises(DataError, match="changed since it was made"):

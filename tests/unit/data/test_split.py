@@ -3,9 +3,10 @@ import pickle
 import numpy as np
 import pytest
 
-from relu_nmt.data.alignments import AlignmentDataset
-from relu_nmt.data.indexed_dataset import IndexedDataset, IndexedDatasetWriter
-from relu_nmt.data.split import Split, check_parallel, join_sentences
+from relu_nmt.data.documents import check_parallel
+from relu_nmt.data.groups import join_sentences
+from relu_nmt.data.indexed_dataset import AlignmentDataset, IndexedDataset, IndexedDatasetWriter
+from relu_nmt.data.split import Split
 from relu_nmt.errors import DataError
 
 
@@ -20,7 +21,7 @@ def side(tmp_path):
     return make
 
 
-def test_pairs_and_sizes(side):
+def test_pairs_and_sizes_are_read(side):
     data = Split(side("de", [[4, 2], [5, 6, 2]]), side("en", [[7, 8, 2], [2]]), 7, 9)
     assert len(data) == 2
     assert data.source_sizes.tolist() == [2, 3]
@@ -28,7 +29,7 @@ def test_pairs_and_sizes(side):
     assert [ids.tolist() for ids in data.pair(0)] == [[4, 2], [7, 8, 2]]
 
 
-def test_source_only(side):
+def test_source_only_splits_have_no_target(side):
     data = Split(side("de", [[4, 2]]))
     assert data.target_sizes is None
     assert data.pair(0)[1] is None
@@ -39,20 +40,20 @@ def test_sides_must_be_parallel(side):
         Split(side("de", [[4, 2]]), side("en", [[4, 2], [2]]))
 
 
-def test_token_outside_the_dictionary(side):
+def test_a_token_outside_the_dictionary_is_an_error(side):
     data = Split(side("de", [[4, 2]]), side("en", [[9, 2]]), 5, 9)
     with pytest.raises(DataError, match=r"en.bin: sentence 0 holds tokens 2 to 9.* 9 symbols"):
         data.pair(0)
 
 
-def test_negative_token(side):
+def test_a_negative_token_is_an_error(side):
     data = Split(side("de", [[-4, 2]], np.int16), None, 5)
     with pytest.raises(DataError, match="tokens -4 to 2"):
         data.pair(0)
 
 
 @pytest.mark.parametrize("sentence", [[4, 5], []])
-def test_end_of_sentence_is_missing(side, sentence):
+def test_a_missing_end_of_sentence_is_an_error(side, sentence):
     with pytest.raises(DataError, match="does not end in </s>"):
         Split(side("de", [sentence])).pair(0)
 
@@ -82,7 +83,7 @@ def test_alignments_of_joined_sentences(side):
         Split(*sides, alignments=side("short", [[0, 0]]))
 
 
-def test_wrong_alignments(side):
+def test_wrong_alignments_are_errors(side):
     sides = side("de", [[4, 5, 2]]), side("en", [[7, 2]])
     side("align", [[1, 1]])
     prefix = sides[0].prefix.replace("de", "align")
@@ -93,7 +94,7 @@ def test_wrong_alignments(side):
         AlignmentDataset(prefix)
 
 
-def test_check_parallel():
+def test_files_must_have_the_same_number_of_lines():
     check_parallel({"a": 3, "b": 3}, "lines")
     check_parallel({"a": 3}, "lines")
     with pytest.raises(DataError, match="a: 1,000 lines, but b has 1,001; both sides"):
@@ -110,11 +111,11 @@ def test_separators_are_added_before_the_end(side):
 
 def test_a_sentence_must_not_hold_the_separator(side):
     data = Split(side("de", [[4, 5, 2]]), None, 9, None, (5, 5))
-    with pytest.raises(DataError, match=r"de.bin: sentence 0 itself holds .*--sentence-separator"):
+    with pytest.raises(DataError, match=r"de.bin: sentence 0 already holds .*--sentence-separator"):
         data.pair(0)
 
 
-def test_missing_boundaries_name_the_file_and_the_way_out(side, tmp_path):
+def test_an_error_about_missing_boundaries_names_file_and_remedy(side, tmp_path):
     split = Split(side("train.de-en.de", [[4, 2], [5, 2]]))
     assert (split.stem, split.name) == (str(tmp_path / "train.de-en"), "train")
     with pytest.raises(DataError, match=r"train.de-en.documents: .*--max-doc-tokens.*--document-"):

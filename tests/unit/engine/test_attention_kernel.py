@@ -1,4 +1,4 @@
-"""The kernels of decoding against PyTorch in float64, in every form that this processor has."""
+"""Kernels of decoding against PyTorch in float64, in every form that this processor can run."""
 
 import math
 import shutil
@@ -15,6 +15,7 @@ from relu_nmt.attention.softmax import SoftmaxAttention
 from relu_nmt.attention.spec import AttentionSpec
 from relu_nmt.engine import attention_kernel as native
 from relu_nmt.engine import native as kernels
+from relu_nmt.engine import tuned
 from relu_nmt.engine.rows import FastCache
 from relu_nmt.errors import ConfigError
 
@@ -52,7 +53,7 @@ def make(spec, width, dtype=torch.float32):
 
 
 def heads_of(batch, num_tokens, width, seed):
-    """Return heads [B, H, N, d] as a projection makes them: with the heads of a token together."""
+    """Return heads [B, H, N, d] in the memory layout of a projection: tokens, then heads."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(batch, num_tokens, HEADS, width, generator=generator).transpose(1, 2)
 
@@ -82,7 +83,7 @@ def with_backend(spec, name, q, k, v, visibility, **more):
 
 
 @needs_kernels
-def test_the_kernels_are_there():
+def test_the_kernels_are_compiled():
     assert kernels.library() is not None
 
 
@@ -114,7 +115,7 @@ def test_agrees_with_the_reference_in_float64(kernel_form, spec, see, dtype):
 @needs_kernels
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("spec", SPECS)
-def test_picked_queries_are_as_among_all(spec, dtype):
+def test_listed_queries_equal_those_among_all(spec, dtype):
     q, k, v = (heads_of(4, n, 64, seed).to(dtype) for seed, n in ((1, 5), (2, 30), (3, 30)))
     visibility, bias = tree(4, 5, 30), bias_of(5, 30)
     attention = make(spec, 64)
@@ -134,7 +135,7 @@ def test_picked_queries_are_as_among_all(spec, dtype):
 
 @needs_kernels
 @pytest.mark.parametrize("dtype", TOLERANCE)
-def test_entries_of_trees_are_taken(dtype):
+def test_entries_of_trees_are_copied(dtype):
     torch.manual_seed(1)
     x = torch.randn(5, 9, HEADS, 16, dtype=dtype).transpose(1, 2)[:, :, 1:]  # a view
     trees, entries = torch.tensor([4, 0, 0]), torch.randint(8, (3, 6))[:, ::2]
@@ -155,7 +156,7 @@ def test_entries_of_trees_are_taken(dtype):
 @needs_kernels
 @pytest.mark.parametrize("spec", ["softmax", "reluformer"])
 @pytest.mark.parametrize("wrong", [math.nan, math.inf])
-def test_what_is_not_finite_is_not_hidden(spec, wrong):
+def test_values_that_are_not_finite_stay_so(spec, wrong):
     q, k, v = (heads_of(1, n, 16, seed).abs() for seed, n in ((1, 2), (2, 4), (3, 4)))
     k[0, 0, 1, 0] = wrong
     values = with_backend(spec, "native", q, k, v, Visibility(2, 4))
@@ -164,19 +165,19 @@ def test_what_is_not_finite_is_not_hidden(spec, wrong):
 
 
 class Flat(SoftmaxAttention):
-    """A mechanism of somebody else's."""
+    """A mechanism of a user, with another map."""
 
     def normalize(self, scores):
         return (scores / 100).softmax(-1)
 
 
 class Plain(ReLUFormerAttention):
-    """Another, which changes nothing that is seen here."""
+    """A mechanism of a user, with the same map."""
 
 
 @needs_kernels
 @pytest.mark.parametrize("kind", [Flat, Plain])
-def test_what_comes_from_a_mechanism_is_not_taken_for_it(kind):
+def test_subclasses_of_a_mechanism_do_not_use_its_kernel(kind):
     q, k, v = (heads_of(2, n, 16, seed) for seed, n in ((1, 2), (2, 4), (3, 4)))
     attention = kind(kind.Config(), HEADS, 16, 0.0).eval()
     bias = bias_of(2, 4)
@@ -188,7 +189,7 @@ def test_what_comes_from_a_mechanism_is_not_taken_for_it(kind):
 
 
 @needs_kernels
-def test_keys_of_other_shapes_are_left_to_others():
+def test_shared_keys_and_traces_use_other_back_ends():
     attention = make("softmax", 16)
     q, k, v = (heads_of(3, n, 16, seed) for seed, n in ((1, 2), (2, 4), (3, 4)))
     one, visibility = (k[:1], v[:1]), Visibility(2, 4)
@@ -199,7 +200,7 @@ def test_keys_of_other_shapes_are_left_to_others():
 
 
 @needs_kernels
-def test_who_wants_more_or_gradients_gets_another_back_end():
+def test_weights_gradients_threads_and_odd_widths_use_other_back_ends():
     q, k, v = (heads_of(1, n, 16, seed) for seed, n in ((1, 2), (2, 4), (3, 4)))
     attention, visibility = make("softmax", 16), Visibility(2, 4)
     assert attention(q, k, v, visibility, need=Need(weights=True)).weights is not None
@@ -207,14 +208,14 @@ def test_who_wants_more_or_gradients_gets_another_back_end():
         assert not native.serves_rows(attention, q)
         q.requires_grad_()
         assert attention(q, k, v, visibility).values.requires_grad
-    torch.set_num_threads(kernels.MOST_THREADS + 1)
+    torch.set_num_threads(tuned.MAX_THREADS + 1)
     assert not native.serves_rows(attention, q.detach())
     odd = heads_of(1, 2, 24, 1)
     assert not native.serves_rows(make("softmax", 24), odd)
     assert with_backend("softmax", "native", odd, odd, odd, Visibility(2, 2)).isfinite().all()
 
 
-def test_without_kernels_nothing_changes(monkeypatch):
+def test_results_are_the_same_without_kernels(monkeypatch):
     q, k, v = (heads_of(1, n, 16, seed) for seed, n in ((1, 2), (2, 4), (3, 4)))
     monkeypatch.setattr(kernels, "library", lambda: None)
     attention = make("softmax", 16)
@@ -225,7 +226,7 @@ def test_without_kernels_nothing_changes(monkeypatch):
     torch.testing.assert_close(attention(q, k, v, Visibility(2, 4)).values, expected.float())
 
 
-def test_the_kernels_asked_for_by_name_have_to_be_there_and_on_a_cpu(monkeypatch):
+def test_the_native_back_end_without_kernels_or_a_cpu_is_an_error(monkeypatch):
     attention = make("softmax", 16)
     if kernels.library() is not None:
         set_attention_backend(attention, "native")
@@ -234,11 +235,3 @@ def test_the_kernels_asked_for_by_name_have_to_be_there_and_on_a_cpu(monkeypatch
     monkeypatch.setattr(kernels, "library", lambda: None)
     with pytest.raises(ConfigError, match=r"native: its kernels were not compiled .* choose auto"):
         set_attention_backend(attention, "native")
-
-
-@needs_kernels
-def test_a_library_of_other_sources_is_not_used(monkeypatch):
-    monkeypatch.setattr(kernels, "VERSION", kernels.VERSION + 1)
-    kernels.library.cache_clear()
-    assert kernels.library() is None
-    kernels.library.cache_clear()

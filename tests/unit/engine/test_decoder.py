@@ -1,4 +1,4 @@
-"""The fast decoder finds the translations of the plain one, whatever the model and the search."""
+"""The fast decoder finds the translations of the plain one, for all models and searches."""
 
 import copy
 
@@ -46,7 +46,7 @@ SEARCHES = [
 
 @pytest.fixture(params=[1, 3])
 def threads(request):
-    """Three threads are more than the kernels are wanted with."""
+    """Run with one thread, and with three, where most kernels are not used."""
     before = torch.get_num_threads()
     torch.set_num_threads(request.param)
     yield request.param
@@ -95,7 +95,7 @@ def assert_equal(found, expected):
 
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("changes", MODELS, ids=str)
-def test_every_model(changes):
+def test_every_model_finds_the_same_translations(changes):
     model = make_model(**changes)
     separators = (SEPARATOR, SEPARATOR) if "document_attention" in changes else None
     expected = translated([PlainDecoder(model)], separators)
@@ -105,13 +105,13 @@ def test_every_model(changes):
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("search", SEARCHES, ids=str)
-def test_every_search(search, packed):
+def test_every_search_finds_the_same_translations(search, packed):
     model = make_model(attention="softmax", cross_attention="reluformer")
     fast = install(copy.deepcopy(model)) if packed else FastDecoder(model)
     assert_equal(translated([fast], **search), translated([PlainDecoder(model)], **search))
 
 
-def test_ensembles_and_shortlists():
+def test_ensembles_and_shortlists_find_the_same_translations():
     models = [make_model(seed, attention="softmax") for seed in (1, 2)]
     shortlist = Shortlist(torch.arange(4, 40), torch.zeros(VOCAB, 1, dtype=torch.int64), VOCAB)
     for given in (models, models[:1]):
@@ -121,7 +121,7 @@ def test_ensembles_and_shortlists():
         assert_equal(translated(fast, shortlist=few), expected)
 
 
-def test_a_step_computes_only_the_beams_that_go_on():
+def test_a_step_computes_live_beams_only():
     model = make_model(attention="softmax")
     fast, rows = FastDecoder(model), []
     model.output_projection.register_forward_hook(lambda _, x, __: rows.append(x[0].size(1)))
@@ -129,7 +129,7 @@ def test_a_step_computes_only_the_beams_that_go_on():
     assert sum(rows) < 0.9 * len(rows) * max(rows)
 
 
-def test_scores_of_some_beams_are_spread_to_all():
+def test_scores_of_computed_beams_are_expanded_to_all():
     scores = StepScores(torch.arange(6.0).view(1, 3, 2), rows=torch.tensor([1, 2, 5]))
     every = scores.of_all(2, 3).log_probs
     assert every.shape == (2, 3, 2)

@@ -1,4 +1,4 @@
-"""Every kernel, in every form that this processor has, with tensors that hold nothing."""
+"""Every kernel, in every form that this processor can run, with empty tensors."""
 
 import shutil
 
@@ -51,7 +51,9 @@ def test_attention(kernel_form, kind, map, masked, n):
     sizes = shape(
         len(q) * n["queries"], n["queries"], strides, k, v, visible, bias, scales, MAPS[map], False
     )
-    native.call(f"attend_{kind}", (q, k, v, None, visible, bias, scales, out), sizes)
+    given = {"visible": visible, "bias": bias, "scales": scales, "out": out}
+    arguments = native.Arguments().add("Attend", q=q, k=k, v=v, picked=None, shape=sizes, **given)
+    native.call(f"attend_{kind}", arguments)
     scores = q.double() @ k.double().transpose(2, 3)
     weights = scores.softmax(-1) if map == "softmax" else scores.relu() ** (1 + (map == "relu2"))
     expected = (weights @ v.double()).transpose(1, 2)
@@ -96,17 +98,20 @@ def test_linear(kernel_form, kind, biased, n):
     numbers = torch.int8 if kind == "int8" else DTYPES[kind]
     x = random(n["rows"], n["inputs"], dtype=DTYPES[kind])
     bias = pad_to_panels(random(n["outputs"])) if biased else None
-    rest = (None, None)
+    weights = {"bias": bias, "scales": None, "sums": None}
     if kind == "int8":
-        scales, sums = torch.ones(n["outputs"]), torch.zeros(n["outputs"], dtype=torch.int32)
-        rest = pad_to_panels(scales), pad_to_panels(sums)
+        weights["scales"] = pad_to_panels(torch.ones(n["outputs"]))
+        weights["sums"] = pad_to_panels(torch.zeros(n["outputs"], dtype=torch.int32))
     panels = torch.zeros(0, dtype=numbers)
     if n["inputs"]:
         panels = make_panels(torch.zeros(n["outputs"], n["inputs"], dtype=numbers))
     found = x.new_full((n["rows"], n["outputs"]), torch.nan)
     groups = n["inputs"] * panels.element_size() // 4
-    sizes = (n["rows"], n["inputs"], n["outputs"], groups, 0)
-    native.call(f"linear_{kind}", (x, found, panels, bias, *rest), sizes)
+    weights["panels"] = panels
+    arguments = native.Arguments().add(
+        "Linear", source=x, target=found, weights=weights, groups=groups, **n
+    )
+    native.call(f"linear_{kind}", arguments)
     expected = torch.zeros(n["outputs"]) if bias is None else bias[: n["outputs"]]
     assert torch.equal(found, expected.to(found.dtype).expand_as(found))
 
@@ -114,7 +119,8 @@ def test_linear(kernel_form, kind, biased, n):
 @each_form
 @pytest.mark.parametrize("n", one_empty(rows=3, symbols=70), ids=str)
 def test_log_softmax(kernel_form, n):
-    native.call("log_softmax", (random(*n.values()),), tuple(n.values()))
+    arguments = native.Arguments().add("LogSoftmax", logits=random(*n.values()), **n)
+    native.call("log_softmax", arguments)
 
 
 @each_form
@@ -124,7 +130,7 @@ def test_best_continuations(kernel_form, picked, n):
     rows = n["sentences"] * n["beams"]
     log_probs, totals = random(rows, n["symbols"]), random(n["sentences"], n["beams"])
     places = torch.arange(rows) if picked else None
-    # With numbers on both sides, which are to stay.
+    # Guard each output with one element on either side.
     size = n["sentences"] * n["count"]
     around = [
         torch.full((size + 2,), -7, dtype=t) for t in (torch.float32, torch.int64, torch.int64)
@@ -133,37 +139,65 @@ def test_best_continuations(kernel_form, picked, n):
         torch.frombuffer(x.numpy().data, dtype=x.dtype, offset=x.element_size())[: max(size, 1)]
         for x in around
     ]
-    sizes = (rows, n["sentences"], n["beams"], n["symbols"], n["count"])
-    native.call("best_continuations", (log_probs, places, totals, *found), sizes)
+    outputs = dict(zip(("best_totals", "best_tokens", "best_parents"), found, strict=True))
+    given = {"log_probs": log_probs, "picked": places, "totals": totals, "rows": rows}
+    arguments = native.Arguments().add("BestContinuations", **given, **outputs, **n)
+    native.call("best_continuations", arguments)
     sums, tokens, parents = (x.tolist() for x in around)
     assert sums == [-7, *[-torch.inf] * size, -7]
     assert tokens == parents == [-7, *[0] * size, -7]
 
 
+def random_layer(kind, width):
+    """Return the fields of ``LayerWeights`` for a layer whose maps all have one width."""
+    dtype = torch.int8 if kind == "int8" else DTYPES[kind]
+    layer = {}
+    for name in ("qkv", "own_out", "query", "memory_out", "inner", "outer"):
+        outputs = 3 * width if name == "qkv" else width
+        weight = (random(outputs, width) * 3 - 1).to(dtype)
+        layer[name] = {"panels": make_panels(weight), "bias": None, "scales": None, "sums": None}
+        if kind == "int8":
+            layer[name]["scales"] = pad_to_panels(torch.ones(outputs))
+            layer[name]["sums"] = pad_to_panels(weight.sum(1).int())
+    norm = {"gain": torch.ones(width), "bias": torch.zeros(width)}
+    return {**layer, **dict.fromkeys(("own_norm", "memory_norm", "feed_forward_norm"), norm)}
+
+
 def step_of(kind, rows, memory_keys, layers=1, searches=1):
-    """Call the kernel of layers of width 16 with random weights and values of 0 in the memory."""
+    """Call the kernel of layers of width 16 with random weights and a memory of zeros."""
     width, kept = 16, {"int8": torch.float16}.get(kind, DTYPES[kind])
-    states = random(rows, width)
-    constant = []
-    numbers = torch.int8 if kind == "int8" else DTYPES[kind]
-    for outputs in (3 * width, *[width] * 5):
-        weight = (random(outputs, width) * 3 - 1).to(numbers)
-        scales = (pad_to_panels(torch.ones(outputs)), pad_to_panels(weight.sum(1).int()))
-        constant += [make_panels(weight), None, *(scales if kind == "int8" else (None, None))]
-    constant += [torch.ones(width), torch.zeros(width)] * 3
-    addresses = torch.tensor([0 if x is None else x.data_ptr() for x in constant] * layers)
-    groups = width * constant[0].element_size() // 4
-    room = torch.empty(rows * 1000, dtype=torch.uint8)
-    tensors, sizes = [states, room, addresses], [rows, width, width, groups, groups, 0, 1]
-    sizes += [layers, searches]
+    states, layer, weights = random(rows, width), random_layer(kind, width), native.Arguments()
+    for _ in range(layers):
+        weights.add("LayerWeights", **layer)
+    groups = width * layer["qkv"]["panels"].element_size() // 4
+    arguments = native.Arguments().add(
+        "Layers",
+        states=states,
+        weights=torch.tensor(weights.words, dtype=torch.int64),
+        rows=rows,
+        width=width,
+        inner=width,
+        groups=groups,
+        inner_groups=groups,
+        normed_before=False,
+        centered=True,
+        layers=layers,
+        searches=searches,
+    )
     for _ in range(searches):
         own = torch.zeros(rows, 1, 1, width, dtype=kept)
         memory = torch.zeros(rows, 1, memory_keys, width, dtype=kept)
-        tensors += [None] * 8 + [own, own.clone(), memory, memory.clone()] * layers
         rest = (None, None, None, MAPS["softmax"], False)
-        sizes += [rows, *shape(rows, 1, (3 * width, width, 3 * width), own, own, *rest)]
-        sizes += shape(rows, 1, (width, width, width), memory, memory, *rest)
-    native.call(f"layers_step_{kind}", tensors, sizes, 1e-5)
+        shapes = {
+            "own": shape(rows, 1, (3 * width, width, 3 * width), own, own, *rest),
+            "memory": shape(rows, 1, (width, width, width), memory, memory, *rest),
+        }
+        pointers = native.STRUCTS["Search"].pointers
+        arguments.add("Search", **dict.fromkeys(pointers), **shapes)
+        cache = {"keys": own, "values": own.clone()}
+        for _ in range(layers):
+            arguments.add("Cache", **cache, memory_keys=memory, memory_values=memory.clone())
+    native.call(f"layers_step_{kind}", arguments, 1e-5)
     return states
 
 

@@ -44,11 +44,11 @@ def product(request, monkeypatch):
 @needs_int8
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize(("low", "high"), [(-3.0, 5.0), (0.0, 2.0), (-4.0, -1.0), (2.0, 3.0)])
-def test_products_are_those_of_the_rounded_numbers(bias, low, high, product):
+def test_products_equal_those_of_the_rounded_values(bias, low, high, product):
     torch.manual_seed(1)
     linear = nn.Linear(48, 40, bias=bias).requires_grad_(False)
     x = torch.empty(3, 7, 48).uniform_(low, high) * torch.rand(3, 7, 1)
-    # The definition, in float64: weights and what comes in rounded by rows, by their ranges with 0.
+    # Compute the definition in float64: weights and inputs are rounded row by row.
     weight = linear.weight.double()
     row_scale = weight.abs().amax(1, keepdim=True) / 127
     least, most = x.double().amin(-1, True).clamp(max=0), x.double().amax(-1, True).clamp(min=0)
@@ -59,7 +59,7 @@ def test_products_are_those_of_the_rounded_numbers(bias, low, high, product):
     expected = (levels - zero) * scale @ ((weight / row_scale).round() * row_scale).T
     if bias:
         expected += linear.bias.double()
-    # A number on the border of two levels may fall to either.
+    # A value on the border of two levels may be rounded to either.
     torch.testing.assert_close(Int8Linear(linear)(x).double(), expected, atol=0.02, rtol=0)
     assert (Int8Linear(linear)(x) - linear(x)).abs().max() < 0.02 * (high - min(low, 0))
 
@@ -73,12 +73,12 @@ def test_products_are_those_of_the_rounded_numbers(bias, low, high, product):
     outputs=st.sampled_from([1, 15, 16, 17, 40, 63, 64, 65, 130]),
     bias=st.booleans(),
 )
-def test_the_kernel_gives_what_onednn_gives(kernel_form, rows, inputs, outputs, bias):
+def test_the_kernel_equals_onednn(kernel_form, rows, inputs, outputs, bias):
     if not (native.has_kernel(Int8Linear.kernel) and torch.cpu._is_vnni_supported()):
         pytest.skip("needs the kernels, and AVX512-VNNI")
     torch.manual_seed(rows)
     layer = Int8Linear(nn.Linear(inputs, outputs, bias=bias).requires_grad_(False))
-    # Whole numbers of which each row has all the range: no number is between two levels.
+    # Use integers over the full range of each row, so that no value lies between two levels.
     x = torch.randint(-100, 155, (rows, inputs)).float()
     x[:, :1], x[:, -1:] = -100.0, 154.0
     if inputs == 1:
@@ -89,7 +89,7 @@ def test_the_kernel_gives_what_onednn_gives(kernel_form, rows, inputs, outputs, 
 
 
 @needs_int8
-def test_a_row_does_not_depend_on_the_others(product):
+def test_each_row_is_independent_of_the_others(product):
     torch.manual_seed(1)
     layer, x = Int8Linear(nn.Linear(32, 24).requires_grad_(False)), torch.randn(9, 32)
     x[3] *= 100
@@ -99,7 +99,7 @@ def test_a_row_does_not_depend_on_the_others(product):
 
 
 @needs_int8
-def test_rows_of_nothing_and_numbers_that_are_not_finite(product):
+def test_rows_of_zeros_empty_inputs_and_values_that_are_not_finite(product):
     linear = nn.Linear(8, 4).requires_grad_(False)
     linear.weight[1] = 0
     layer = Int8Linear(linear)
@@ -113,8 +113,8 @@ def test_rows_of_nothing_and_numbers_that_are_not_finite(product):
 
 
 @needs_int8
-def test_the_lowest_number_of_a_row_does_not_become_the_highest(product):
-    # Where it is nearly half way between two levels.
+def test_the_lowest_value_of_a_row_does_not_wrap_around(product):
+    # Choose lowest values that lie almost half way between two levels.
     generator = torch.Generator().manual_seed(1)
     k = 2 * torch.randint(1, 120, (50_000,), generator=generator) + 0.5
     high = torch.rand(len(k), generator=generator) + 0.5
@@ -128,14 +128,14 @@ def test_the_lowest_number_of_a_row_does_not_become_the_highest(product):
 
 @needs_int8
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_weights_of_other_numbers(dtype, product):
+def test_weights_of_other_dtypes(dtype, product):
     linear, x = nn.Linear(32, 20, dtype=dtype).requires_grad_(False), torch.randn(3, 32)
     expected = nn.functional.linear(x, linear.weight.float(), linear.bias.float())
     torch.testing.assert_close(Int8Linear(linear)(x), expected, atol=0.05, rtol=0)
 
 
 @needs_int8
-def test_some_of_the_outputs(product):
+def test_a_map_to_some_outputs(product):
     torch.manual_seed(1)
     layer, x = Int8Linear(nn.Linear(16, 50).requires_grad_(False)), torch.randn(3, 16)
     index = torch.tensor([0, 7, 8, 31, 49])
@@ -156,7 +156,7 @@ def small_model(attention="softmax"):
 
 @needs_int8
 @pytest.mark.parametrize("attention", ["softmax", "reluformer"])
-def test_a_model_gives_nearly_the_same_logits(attention):
+def test_logits_of_an_8_bit_model_are_close(attention):
     model = small_model(attention)
     quantized = copy.deepcopy(model)
     use_int8(quantized)
@@ -170,7 +170,7 @@ def test_a_model_gives_nearly_the_same_logits(attention):
 
 
 @needs_int8
-def test_without_fast_products_of_onednn_all_are_those_of_the_kernel(monkeypatch):
+def test_the_kernel_computes_all_products_where_onednn_is_slow(monkeypatch):
     if not native.has_kernel(Int8Linear.kernel):
         pytest.skip("needs the kernels")
     layer, x = Int8Linear(nn.Linear(256, 1024).requires_grad_(False)), torch.randn(200, 256)
@@ -181,7 +181,7 @@ def test_without_fast_products_of_onednn_all_are_those_of_the_kernel(monkeypatch
 
 
 @needs_int8
-def test_search_by_several_processes_gives_the_same_as_one():
+def test_several_processes_find_the_translations_of_one():
     model = small_model()
     use_int8(model)
     symbols = Dictionary([f"w{i}" for i in range(26)])
@@ -198,12 +198,12 @@ def test_search_by_several_processes_gives_the_same_as_one():
         assert one[0].score == other[0].score
 
 
-def test_processors_that_would_be_slow_are_told_of(monkeypatch):
+def test_a_processor_without_fast_products_is_an_error(monkeypatch):
     monkeypatch.setattr(int8, "has_fast_int8", lambda: False)
     with pytest.raises(ConfigError, match="--int8 needs an x86 processor with AVX512-VNNI, or"):
         use_int8(small_model())
 
 
-def test_models_on_other_devices_are_refused():
+def test_a_model_on_another_device_is_an_error():
     with pytest.raises(ConfigError, match="--int8 is for CPUs; add --cpu"):
         use_int8(small_model().to("meta"))

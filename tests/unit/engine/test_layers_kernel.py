@@ -1,4 +1,4 @@
-"""A step of all layers in one call finds what it does in many."""
+"""A step of all layers in one call equals a step in many calls."""
 
 import copy
 import pickle
@@ -6,9 +6,9 @@ import pickle
 import pytest
 import torch
 
-from relu_nmt.data.batches import pad_rows
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.engine import FastDecoder, install, native
+from relu_nmt.data.translation_batches import pad_rows
+from relu_nmt.engine import FastDecoder, install, native, tuned
 from relu_nmt.engine.int8 import has_fast_int8
 from relu_nmt.engine.packed_linear import can_pack
 from relu_nmt.translation.config import TransformerConfig
@@ -67,13 +67,13 @@ def prepared(model, precision):
 
 
 def in_many_calls(decoder, kernel=None):
-    """Let a decoder compute its layers by many calls."""
+    """Make a decoder compute its layers by many calls."""
     decoder.layers_kernel = kernel
     return decoder
 
 
 class RoundedCaches:
-    """Has many calls keep keys and values as one call does, with 8-bit integers in float16."""
+    """A layers kernel that declines every step, but makes all caches float16 as int8 does."""
 
     def takes(self, x, steps):
         for of_layer in steps:
@@ -98,14 +98,14 @@ def counted_calls(monkeypatch):
 
 
 def forced(decoder, dtype=None, steps=12, computed=False, source=None):
-    """Return the log-probabilities of a decoder that is led along as if by a search.
+    """Return the log-probabilities of a decoder in a search with random choices.
 
     Args:
         decoder: a step decoder, or a model.
-        dtype: to compute in, by autocast.
-        steps: how many.
-        computed: whether some of the hypotheses are given up at each step.
-        source: tokens; the same as ever by default.
+        dtype: compute dtype, by autocast.
+        steps: number of steps.
+        computed: give up some of the hypotheses at each step.
+        source: source tokens; by default :func:`sources`.
     """
     generator = torch.Generator().manual_seed(3)
     src_tokens, found = sources() if source is None else source, []
@@ -150,7 +150,7 @@ FORMS = [
 @each_form
 @pytest.mark.parametrize("computed", [False, True], ids=["all", "some"])
 @pytest.mark.parametrize("changes", FORMS, ids=str)
-def test_states_are_those_of_float64(kernel_form, changes, computed, monkeypatch):
+def test_states_equal_those_in_float64(kernel_form, changes, computed, monkeypatch):
     model = make_model(**changes)
     exact = forced(copy.deepcopy(model).double(), computed=computed)
     decoder = prepared(model, "float32")
@@ -165,9 +165,7 @@ def test_states_are_those_of_float64(kernel_form, changes, computed, monkeypatch
 @each_form
 @pytest.mark.parametrize("precision", PRECISIONS[1:])
 @pytest.mark.parametrize("changes", FORMS, ids=str)
-def test_states_in_other_numbers_are_as_near_as_those_in_many_calls(
-    kernel_form, changes, precision
-):
+def test_one_call_in_another_dtype_is_as_exact_as_many_calls(kernel_form, changes, precision):
     if not native.has_kernel(f"layers_step_{precision}"):
         pytest.skip(f"{kernel_form} has no {precision}")
     model = make_model(**changes)
@@ -198,7 +196,7 @@ def test_states_in_other_numbers_are_as_near_as_those_in_many_calls(
     ],
     ids=str,
 )
-def test_searches_that_run_beside_each_other(precision, search):
+def test_searches_that_run_together_find_the_same_translations(precision, search):
     # The second batch begins beside the last hypotheses of the first.
     model = make_model(attention="softmax", decoder_positions="sinusoidal+rotary")
     config = GenerationConfig(beam=4, max_len_b=18, batch_size=7, workers=1, **search)
@@ -215,13 +213,13 @@ def test_searches_that_run_beside_each_other(precision, search):
         [h.tokens.tolist() for h in own] == [h.tokens.tolist() for h in other]
         for own, other in zip(one, many, strict=True)
     ]
-    # The last bits of what is kept turn 8-bit levels, and this model's choices are close.
+    # Rounding in the caches changes some 8-bit levels, and this model's choices are close.
     assert sum(same) >= {"float32": 21, "bfloat16": 18, "int8": 9}[precision]
 
 
 @needs_kernels
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_a_width_that_is_no_whole_group_inside_of_the_network(precision):
+def test_an_inner_width_that_needs_padding(precision):
     model = make_model(attention="softmax", decoder_ffn_embed_dim=51)
     dtype = torch.bfloat16 if precision == "bfloat16" else None
     many = forced(in_many_calls(prepared(model, precision)), dtype)
@@ -231,7 +229,7 @@ def test_a_width_that_is_no_whole_group_inside_of_the_network(precision):
 
 
 @needs_kernels
-def test_sources_by_columns():
+def test_sources_stored_by_columns():
     model = make_model(attention="softmax", cross_attention="reluformer")
     decoder, source = prepared(model, "float32"), sources()
     for own, other in zip(
@@ -241,7 +239,7 @@ def test_sources_by_columns():
 
 
 @needs_kernels
-def test_other_threads_see_all_that_is_constant_or_nothing():
+def test_other_threads_never_see_half_of_the_constant_arguments():
     decoder = prepared(make_model(attention="softmax"), "float32")
     step = decoder.layers_kernel
 
@@ -256,12 +254,12 @@ def test_other_threads_see_all_that_is_constant_or_nothing():
     for layer in step.layers:
         layer.feed_forward_residual.__dict__["norm"] = Norm()
     forced(decoder, steps=1)
-    assert len(step._constant.addresses) == 2 * 30
+    assert len(step._constant.addresses) == 2 * (6 * 4 + 3 * 2)
 
 
 @needs_kernels
 @pytest.mark.parametrize("precision", PRECISIONS[2:])
-def test_keys_and_values_beyond_the_numbers_of_float16_are_bounded(precision):
+def test_keys_and_values_are_clamped_to_the_range_of_float16(precision):
     decoder = prepared(make_model(attention="softmax"), precision)
     search = Stepping(decoder, sources())
     state = search.state.decoder
@@ -281,14 +279,14 @@ def test_keys_and_values_beyond_the_numbers_of_float16_are_bounded(precision):
 
 
 @needs_kernels
-def test_a_layer_is_left_alone_that_the_kernel_does_not_compute():
+def test_layers_of_other_kinds_do_not_use_the_kernel():
     for changes in (
         {"attention": "pointwise:gate=silu"},
         {"attention": "softmax:qk_norm=true"},
         {"attention": "reluformer:learnable=true"},
         {"attention": "sparsemax"},
         {"attention": "linear"},
-        {"attention": "softmax", "decoder_attention_heads": 8},  # 8 numbers a head
+        {"attention": "softmax", "decoder_attention_heads": 8},  # heads of width 8
         {"attention": "softmax", "feed_forward": "gelu"},
         {"attention": "softmax", "feed_forward": "relu-ln"},
     ):
@@ -302,7 +300,7 @@ def test_a_layer_is_left_alone_that_the_kernel_does_not_compute():
 
 
 @needs_kernels
-def test_who_looks_at_attention_or_changes_a_weight_gets_the_plain_code(monkeypatch):
+def test_hooks_other_backends_and_changed_weights_do_not_use_the_kernel(monkeypatch):
     decoder = prepared(make_model(attention="softmax"), "float32")
     model, names = decoder.model, counted_calls(monkeypatch)
 
@@ -320,12 +318,12 @@ def test_who_looks_at_attention_or_changes_a_weight_gets_the_plain_code(monkeypa
     assert share() == 0
     attention.backend = "auto"
     assert share() == 2
-    torch.set_num_threads(native.MOST_THREADS + 1)
+    torch.set_num_threads(tuned.MAX_THREADS + 1)
     assert share() == 0
     [one] = sources()[:1]
     names.clear()
     Generator([decoder], GenerationConfig(beam=4, max_len_b=3), SYMBOLS).generate(one[None])
-    assert "layers_step_float" in names  # of a few rows
+    assert "layers_step_float" in names  # few rows use it with any number of threads
     torch.set_num_threads(1)
     with torch.no_grad():
         model.decoder.layers[1].feed_forward.outer.weight *= 2
@@ -333,7 +331,7 @@ def test_who_looks_at_attention_or_changes_a_weight_gets_the_plain_code(monkeypa
 
 
 @needs_kernels
-def test_a_model_goes_to_other_processes_with_its_steps():
+def test_a_pickled_decoder_keeps_its_kernel():
     decoder = prepared(make_model(attention="softmax"), "float32")
     sent = pickle.loads(pickle.dumps(decoder))
     assert sent.layers_kernel

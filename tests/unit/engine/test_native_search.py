@@ -1,10 +1,10 @@
-"""Searches by the kernels find what searches by PyTorch find."""
+"""Searches find the same hypotheses with and without kernels."""
 
 import pytest
 import torch
 
-from relu_nmt.data.batches import pad_rows
 from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.data.translation_batches import pad_rows
 from relu_nmt.engine import native as kernels
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
@@ -61,7 +61,7 @@ def make_model(**changes):
     ],
     ids=str,
 )
-def test_the_same_hypotheses(changes, search, monkeypatch):
+def test_searches_find_the_same_hypotheses(changes, search, monkeypatch):
     model = make_model(**changes)
     generator = torch.Generator().manual_seed(2)
     lengths = torch.randint(2, 14, (21,), generator=generator).tolist()

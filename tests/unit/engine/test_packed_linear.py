@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from relu_nmt.engine import native, packed_linear
+from relu_nmt.engine import native, packed_linear, tuned
 from relu_nmt.engine.decoder import projection_to
 from relu_nmt.engine.packed_linear import PackedLinear, can_pack, pack_linear
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(not can_pack(), reason="needs x86 and oneDNN")
 
 @pytest.fixture(params=["kernel", "oneDNN"])
 def product(request, monkeypatch):
-    """What a product was asked for, as a list of numbers of rows."""
+    """The number of rows of each product that was computed."""
     calls, onednn, kernel = [], torch.ops.mkldnn._linear_pointwise, native.call
 
     def by_onednn(x, *arguments):
@@ -24,9 +24,9 @@ def product(request, monkeypatch):
         calls.append(x.numel() // x.shape[-1])
         return onednn(x, *arguments)
 
-    def by_kernel(name, tensors, sizes):
-        calls.append(sizes[0])
-        return kernel(name, tensors, sizes)
+    def by_kernel(name, arguments):
+        calls.append(arguments.values[0]["rows"])
+        return kernel(name, arguments)
 
     if request.param == "oneDNN":
         monkeypatch.setattr(native, "has_kernel", lambda name: False)
@@ -56,7 +56,7 @@ def test_every_form_of_the_kernel_is_the_affine_map(kernel_form, rows, inputs, o
 
 
 @pytest.mark.parametrize("has_products", [True, False])
-def test_bfloat16_is_packed_only_where_there_are_products_of_it(has_products, monkeypatch):
+def test_bfloat16_is_packed_only_where_the_processor_has_its_products(has_products, monkeypatch):
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: has_products)
     assert can_pack(torch.bfloat16) == has_products
     assert can_pack(torch.float32)
@@ -84,7 +84,7 @@ DTYPES = [
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("shape", [(1,), (5,), (2, 3), (4, 1, 7), (320,)])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_it_is_the_affine_map(dtype, bias, shape, product):
+def test_a_packed_map_equals_the_affine_map(dtype, bias, shape, product):
     torch.manual_seed(1)
     linear = nn.Linear(48, 40, bias=bias)
     x = torch.randn(*shape, 48)
@@ -99,16 +99,16 @@ def test_it_is_the_affine_map(dtype, bias, shape, product):
 
 
 @torch.no_grad()
-def test_rows_of_another_width_are_refused():
+def test_rows_of_another_width_are_an_error():
     packed = PackedLinear(nn.Linear(16, 64), torch.float32)
     if not packed.has_kernel:
         pytest.skip("needs the kernels")
-    with pytest.raises(ValueError, match="rows of 64 numbers for an affine map of 16"):
+    with pytest.raises(ValueError, match="x has width 64, the affine map needs 16"):
         packed.by_kernel(torch.randn(2, 64))
 
 
 @torch.no_grad()
-def test_what_changes_in_place_or_is_put_in_place_is_not_the_copy(product):
+def test_changed_or_replaced_parameters_do_not_use_the_copy(product):
     linear, x = nn.Linear(6, 4), torch.randn(3, 6)
     packed = PackedLinear(linear, torch.float32)
     linear.bias += 1
@@ -120,15 +120,15 @@ def test_what_changes_in_place_or_is_put_in_place_is_not_the_copy(product):
 
 
 @torch.no_grad()
-def test_what_comes_in_need_not_be_contiguous(product):
+def test_the_input_need_not_be_contiguous(product):
     linear, x = nn.Linear(6, 4), torch.randn(6, 3, 2).permute(1, 2, 0)
     torch.testing.assert_close(PackedLinear(linear, torch.float32)(x), linear(x))
     assert product == [6]
 
 
-@torch.inference_mode()  # as in a search, where what is made has no version
+@torch.inference_mode()  # as in a search, whose tensors have no version
 @pytest.mark.parametrize("bias", [True, False])
-def test_its_rows_are_packed_too(bias, product):
+def test_a_map_to_some_outputs_is_packed_too(bias, product):
     with torch.inference_mode(False):
         linear = nn.Linear(6, 9, bias=bias)
     x, rows = torch.randn(3, 6), torch.tensor([2, 3, 8])
@@ -139,7 +139,7 @@ def test_its_rows_are_packed_too(bias, product):
     assert type(moved.rows(rows.to("meta"))) is nn.Linear
 
 
-def test_elsewhere_it_is_the_plain_map(product):
+def test_gradients_empty_rows_and_other_dtypes_use_the_plain_map(product):
     linear = nn.Linear(6, 4)
     packed, x = PackedLinear(linear, torch.float32), torch.randn(3, 6)
     packed(x).sum().backward()
@@ -151,7 +151,7 @@ def test_elsewhere_it_is_the_plain_map(product):
 
 
 @torch.no_grad()
-def test_a_weight_that_has_changed_is_what_counts(product):
+def test_a_weight_scaled_in_place_does_not_use_the_copy(product):
     linear = nn.Linear(6, 4)
     packed, x = PackedLinear(linear, torch.float32), torch.randn(3, 6)
     linear.weight.mul_(2)
@@ -161,7 +161,7 @@ def test_a_weight_that_has_changed_is_what_counts(product):
 
 @torch.no_grad()
 @pytest.mark.parametrize("again", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
-def test_copies_and_other_processes_pack_anew(again, product):
+def test_copies_and_pickles_pack_again(again, product):
     model, x = nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 3)), torch.randn(2, 6)
     names, expected = list(model.state_dict()), model(x)
     pack_linear(model, torch.float32)
@@ -180,11 +180,11 @@ def test_copies_and_other_processes_pack_anew(again, product):
     bias=st.booleans(),
     dtype=st.sampled_from([torch.float32, torch.bfloat16]),
 )
-def test_kernels_give_the_product_of_each_size(rows, groups, outputs, bias, dtype):
+def test_kernels_compute_products_of_every_size(rows, groups, outputs, bias, dtype):
     if not native.has_kernel(f"linear_{native.DTYPES[dtype]}"):
         pytest.skip("needs the kernels")
     torch.manual_seed(rows)
-    # Whole numbers, whose sums have no error: of 8 bits at most in bfloat16.
+    # Small integers, whose sums are exact: at most 8 bits in bfloat16.
     x = torch.randint(-2, 3, (rows, 2 * groups)).to(dtype)
     linear = nn.Linear(2 * groups, outputs, bias=bias, dtype=dtype)
     linear.weight.copy_(torch.randint(-1, 2, linear.weight.shape))
@@ -196,7 +196,7 @@ def test_kernels_give_the_product_of_each_size(rows, groups, outputs, bias, dtyp
 
 @torch.no_grad()
 @pytest.mark.skipif(not can_pack(torch.bfloat16), reason="needs products of bfloat16")
-def test_rows_that_are_no_whole_groups_are_for_onednn():
+def test_onednn_maps_rows_that_are_not_whole_groups():
     linear, x = nn.Linear(5, 3), torch.randn(2, 5)
     packed = PackedLinear(linear, torch.bfloat16)
     assert packed._panels is None
@@ -206,7 +206,7 @@ def test_rows_that_are_no_whole_groups_are_for_onednn():
 
 @torch.no_grad()
 def test_several_threads_share_many_products(monkeypatch):
-    monkeypatch.setattr(packed_linear, "MOST_PRODUCTS", 5 * 8 * 3)
+    monkeypatch.setattr(tuned, "MAX_PRODUCTS", 5 * 8 * 3)
     linear = nn.Linear(8, 3)
     packed = PackedLinear(linear, torch.float32)
     if packed._panels is None:
@@ -221,7 +221,7 @@ def test_several_threads_share_many_products(monkeypatch):
     torch.set_num_threads(threads)
 
 
-def test_machines_and_types_without_such_products_keep_the_model(monkeypatch):
+def test_machines_and_dtypes_without_products_keep_the_model(monkeypatch):
     model = nn.Sequential(nn.Linear(6, 4))
     pack_linear(model, torch.float16)
     monkeypatch.setattr(packed_linear, "can_pack", lambda dtype: False)

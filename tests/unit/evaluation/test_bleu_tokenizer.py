@@ -7,9 +7,8 @@ import sacrebleu
 from sacrebleu.tokenizers import tokenizer_ja_mecab, tokenizer_ko_mecab, tokenizer_spm
 
 from relu_nmt.errors import ConfigError
-from relu_nmt.evaluation.bleu import MetricConfig
-from relu_nmt.evaluation.bleu_tokenizer import choose_tokenizer, recommended_tokenizer
 from relu_nmt.evaluation.document_scores import align_sentences, document_score
+from relu_nmt.evaluation.metrics import MetricConfig, choose_tokenizer, recommended_tokenizer
 from relu_nmt.evaluation.significance import SegmentStatistics, paired_bootstrap
 
 TEXTS = {
@@ -23,7 +22,7 @@ TEXTS = {
 
 
 class FakeTagger:
-    """What sacreBLEU asks of MeCab, for words of two characters."""
+    """MeCab as sacreBLEU calls it, with words of two characters."""
 
     def __init__(self, arguments):
         pass
@@ -61,7 +60,7 @@ def with_mecab(monkeypatch):
         ("13a", "de en vi fr_FR rus_Cyrl ar hi tr zh_Latn jpn-Latn kmr lou mys the zhx"),
     ],
 )
-def test_codes_of_languages(tokenizer, codes):
+def test_language_codes_choose_the_tokeniser(tokenizer, codes):
     assert {recommended_tokenizer(code) for code in codes.split()} == {tokenizer}
     assert recommended_tokenizer("") == "13a"
 
@@ -69,20 +68,20 @@ def test_codes_of_languages(tokenizer, codes):
 @pytest.mark.parametrize("language", TEXTS)
 def test_scores_are_those_of_sacrebleu_with_the_recommended_tokeniser(language, without_mecab):
     hypotheses, references = TEXTS[language]
-    chosen = choose_tokenizer(language, references)
+    name, note = choose_tokenizer(language, references)
     own = {"zh": "zh"}.get(language, "char")
     expected = sacrebleu.corpus_bleu(hypotheses, [references], tokenize=own)
-    metric = MetricConfig(tokenize=chosen.name)
+    metric = MetricConfig(tokenize=name)
     score = metric.score(hypotheses, [references])
     assert score.value == expected.score > 1
     assert f"|tok:{own}|" in score.signature == metric.signature
-    assert chosen.note.startswith(f"BLEU of {language} uses the tokeniser {own}")
+    assert note.startswith(f"BLEU of {language} uses the tokeniser {own}")
     assert sacrebleu.corpus_bleu(hypotheses, [references]).score < 1
 
 
-def test_scores_of_documents_and_comparisons_have_it_too():
+def test_scores_of_documents_and_comparisons_use_the_tokeniser():
     hypotheses, references = TEXTS["zh"]
-    metric = MetricConfig(tokenize=choose_tokenizer("zh", references).name)
+    metric = MetricConfig(tokenize=choose_tokenizer("zh", references)[0])
     expected = [
         sacrebleu.corpus_bleu(*texts, tokenize="zh").score
         for texts in (
@@ -105,17 +104,17 @@ def test_the_scores_of_stored_counts_need_no_tokeniser(with_mecab, monkeypatch):
     assert SegmentStatistics.from_json(counts).score() == score.value
 
 
-def test_japanese_has_mecab_where_it_is_installed(with_mecab):
-    chosen = choose_tokenizer("ja", [])
-    assert (chosen.name, chosen.note) == ("ja-mecab", "BLEU of ja uses the tokeniser ja-mecab")
-    assert "|tok:ja-mecab-0.996-IPA|" in MetricConfig(tokenize=chosen.name).signature
+def test_japanese_uses_mecab_if_installed(with_mecab):
+    name, note = choose_tokenizer("ja", [])
+    assert (name, note) == ("ja-mecab", "BLEU of ja uses the tokeniser ja-mecab")
+    assert "|tok:ja-mecab-0.996-IPA|" in MetricConfig(tokenize=name).signature
 
 
-def test_without_mecab_the_next_best_is_taken_and_told(without_mecab):
+def test_without_mecab_the_next_best_is_used_and_reported(without_mecab):
     for language, name, package in (("ja", "char", "ja"), ("ko", "13a", "ko")):
-        chosen = choose_tokenizer(language, [])
-        assert chosen.name == name
-        assert f"tokeniser {name}" in chosen.note and f"'sacrebleu[{package}]'" in chosen.note
+        chosen, note = choose_tokenizer(language, [])
+        assert chosen == name
+        assert f"tokeniser {name}" in note and f"'sacrebleu[{package}]'" in note
         with pytest.raises(ConfigError, match=rf"sacrebleu\[{package}\]") as caught:
             MetricConfig(tokenize=f"{language}-mecab").build()
         assert "\n" not in str(caught.value)
@@ -123,7 +122,7 @@ def test_without_mecab_the_next_best_is_taken_and_told(without_mecab):
 
 @pytest.mark.parametrize("name", ["flores101", "flores200", "spBLEU-1K", "spm"])
 @pytest.mark.parametrize("fault", [urllib.error.URLError("no route"), SystemExit(1)])
-def test_a_model_that_cannot_be_fetched_is_an_error_of_one_line(name, fault, tmp_path, monkeypatch):
+def test_a_model_that_cannot_be_fetched_is_a_one_line_error(name, fault, tmp_path, monkeypatch):
     def fail(url):
         raise fault
 
@@ -134,7 +133,7 @@ def test_a_model_that_cannot_be_fetched_is_an_error_of_one_line(name, fault, tmp
     assert "\n" not in str(caught.value)
 
 
-def test_a_damaged_model_is_an_error_of_one_line(tmp_path, monkeypatch):
+def test_a_damaged_model_is_a_one_line_error(tmp_path, monkeypatch):
     monkeypatch.setattr(tokenizer_spm, "SACREBLEU_DIR", str(tmp_path))
     (tmp_path / "models").mkdir()
     (tmp_path / "models/flores200sacrebleuspm").write_bytes(b"half")
@@ -142,9 +141,9 @@ def test_a_damaged_model_is_an_error_of_one_line(tmp_path, monkeypatch):
         MetricConfig(tokenize="flores200").build()
 
 
-def test_text_with_hardly_any_spaces_is_told_of_where_the_language_is_unknown():
+def test_a_note_warns_of_text_with_hardly_any_spaces():
     thai = ["วันนี้อากาศดีมากและเขาไปโรงเรียน"]
-    assert "--sacrebleu-tokenizer char" in choose_tokenizer("", thai).note
-    assert choose_tokenizer("txt", thai).name == "13a"
+    assert "--sacrebleu-tokenizer char" in choose_tokenizer("", thai)[1]
+    assert choose_tokenizer("txt", thai)[0] == "13a"
     for text in (["A dog is here."], ["Donaudampfschifffahrt endet hier"], [], [""]):
-        assert not choose_tokenizer("de", text).note
+        assert not choose_tokenizer("de", text)[1]

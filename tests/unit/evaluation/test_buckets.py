@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relu_nmt.errors import ConfigError
-from relu_nmt.evaluation.bleu import MetricConfig
-from relu_nmt.evaluation.buckets import bucket_scores, length_buckets, position_buckets
+from relu_nmt.evaluation.document_scores import bucket_scores, length_buckets, position_buckets
+from relu_nmt.evaluation.metrics import MetricConfig
 
 EDGES = st.sets(st.integers(1, 40), min_size=1, max_size=5).map(sorted)
 
@@ -62,7 +62,7 @@ def test_lengths_are_in_tokens_of_bleu():
     assert length_buckets(lengths, (3, 7)) == {"0-3": [0, 2], ">7": [1]}
 
 
-def test_the_score_of_a_bucket_is_that_of_its_segments_alone():
+def test_a_bucket_scores_its_segments_alone():
     rng = random.Random(1)
     words = ["a", "dog", "barks", "at", "the", "red", "house", ",", "and", "nobody", "."]
     references = [[rng.choices(words, k=9) for _ in range(30)] for _ in range(2)]

@@ -5,8 +5,8 @@ import sacrebleu
 from hypothesis import given
 from hypothesis import strategies as st
 
+from relu_nmt.data.documents import document_sizes
 from relu_nmt.errors import DataError
-from relu_nmt.evaluation.bleu import MetricConfig
 from relu_nmt.evaluation.document_scores import (
     align_sentences,
     cut_by_counts,
@@ -15,7 +15,7 @@ from relu_nmt.evaluation.document_scores import (
     split_at_separators,
     split_sentences,
 )
-from relu_nmt.tokenization.text_steps import document_sizes
+from relu_nmt.evaluation.metrics import MetricConfig
 
 WORDS = st.sampled_from(["a", "dog", "is", "Here,", "is.", "it", "it's"])
 SENTENCES = st.lists(WORDS, max_size=6).map(" ".join)
@@ -88,7 +88,7 @@ def test_documents_begin_where_preprocessing_has_them(lines):
             assert [len(document) for document in documents] == sizes.tolist()
 
 
-def test_documents_by_their_numbers_of_lines():
+def test_documents_are_cut_by_their_numbers_of_lines():
     assert cut_by_counts(["a", "", "c"], [1, 2], "sys") == [["a"], ["", "c"]]
     with pytest.raises(DataError, match=r"sys: 3 lines, but the documents have 4"):
         cut_by_counts(["a", "b", "c"], [2, 2], "sys")
@@ -140,7 +140,7 @@ def test_sets_of_references_need_the_same_sentences():
         align_sentences([["a"]], [[["a", "b"]], [["a b"]]])
 
 
-def test_joining_leaves_no_trace_of_lines():
+def test_joining_does_not_depend_on_lines():
     assert join_lines([["a  b", "", "c "], ["a b c"], []]) == ["a b c", "a b c", ""]
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from relu_nmt.errors import ConfigError, DataError
-from relu_nmt.evaluation.bleu import MetricConfig
+from relu_nmt.evaluation.metrics import MetricConfig
 from relu_nmt.evaluation.significance import (
     SegmentStatistics,
     mean_interval,
@@ -42,7 +42,7 @@ def test_resamples_are_of_whole_segments():
     assert str(found).startswith(f"d-BLEU = {found.system.value:.2f} (mean = ")
 
 
-def test_a_better_system_is_told_from_an_equal_one():
+def test_a_better_system_is_significant_and_an_equal_one_is_not():
     references, better, worse = made_systems()
     forth = paired_bootstrap(MetricConfig(), better, worse, [references], samples=200)
     back = paired_bootstrap(MetricConfig(), worse, better, [references], samples=200)
@@ -56,7 +56,7 @@ def test_a_better_system_is_told_from_an_equal_one():
     assert paired_bootstrap(MetricConfig(), almost, better, [references]).p_value > 0.1
 
 
-def test_what_cannot_be_compared():
+def test_texts_that_cannot_be_compared_are_errors():
     with pytest.raises(ConfigError, match="--paired-bs-n 0"):
         paired_bootstrap(MetricConfig(), ["a"], ["a"], [["a"]], samples=0)
     with pytest.raises(DataError, match="1 segments of the system, but 2"):
@@ -65,14 +65,14 @@ def test_what_cannot_be_compared():
         paired_bootstrap(MetricConfig(), [], [], [[]])
 
 
-def test_a_seed_that_is_no_number(monkeypatch):
+def test_a_seed_that_is_no_number_is_an_error(monkeypatch):
     monkeypatch.setenv("SACREBLEU_SEED", "first")
     with pytest.raises(ConfigError, match="SACREBLEU_SEED=first: expected a number"):
         paired_bootstrap(MetricConfig(), ["a"], ["a"], [["a"]])
 
 
 @pytest.mark.parametrize("metric", [MetricConfig(), MetricConfig("chrf", word_order=2)])
-def test_the_numbers_are_sacrebleus(metric):
+def test_the_numbers_equal_those_of_sacrebleu(metric):
     from sacrebleu.significance import PairedTest
 
     references, better, worse = made_systems(30)
@@ -99,7 +99,7 @@ def test_the_numbers_are_sacrebleus(metric):
             assert own.interval == pytest.approx(expected.ci, abs=1e-4)
 
 
-def test_several_systems_are_resampled_alike():
+def test_several_systems_share_their_resamples():
     references, better, worse = made_systems(8)
     found = [SegmentStatistics.of(MetricConfig(), one, [references]) for one in (better, worse)]
     scores = resampled_scores([*found, found[0]], samples=50)
@@ -117,7 +117,7 @@ def test_the_same_system_is_not_better():
     assert p_value(scores, scores, 0.0) == 1.0
 
 
-def test_the_interval_of_a_mean_is_students():
+def test_the_interval_of_a_mean_follows_students_t():
     assert mean_interval([30.0]) is None
     assert mean_interval([30.0, 30.0]) == 0.0
     # t of 2 degrees of freedom is 4.303, the standard error 1 / sqrt(3).

@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 import sacrebleu
 
-from relu_nmt.data.groups import write_documents
-from relu_nmt.evaluation.bleu import MetricConfig, ScoringConfig
+from relu_nmt.data.documents import write_documents
+from relu_nmt.evaluation.metrics import MetricConfig, ScoringConfig
 from relu_nmt.evaluation.split_score import AlignedSentence, SplitScorer, aligned_sentences
 from relu_nmt.recipes import preprocess
-from relu_nmt.tokenization.preprocess_config import PreprocessConfig
-from relu_nmt.translation.search.document_search import Window, WindowTranslation
+from relu_nmt.recipes.preprocess_settings import PreprocessSettings
+from relu_nmt.translation.search.document_search import WindowTranslation
 from relu_nmt.translation.search.translations import Line, Translation
+from relu_nmt.translation.search.windows import Window
 from relu_nmt.translation.task import TranslationTask
 
 REFERENCES = ["A dog isn't here, is it?", "The xylophone is big.", "A house is here."]
@@ -22,7 +23,7 @@ def task(tmp_path):
     for split, lines in (("train", REFERENCES[::2] * 3), ("test", REFERENCES)):
         for language in ("de", "en"):
             (tmp_path / f"{split}.{language}").write_text("\n".join(lines) + "\n")
-    config = PreprocessConfig(
+    config = PreprocessSettings(
         source_lang="de",
         target_lang="en",
         trainpref=str(tmp_path / "train"),
@@ -122,6 +123,6 @@ def test_aligned_sentences_are_those_of_groups_that_were_cut():
     ]
 
 
-def test_there_is_no_s_bleu_without_an_aligned_document(task):
+def test_without_an_aligned_document_s_bleu_is_missing(task):
     texts = [" ".join(REFERENCES[:2]), f"{REFERENCES[2]} And more."]
     assert "s_bleu" not in scores_of(task, [texts[:1], ["A", "house"]], texts, [2, 1])

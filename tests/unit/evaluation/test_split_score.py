@@ -3,10 +3,10 @@ import pytest
 
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.errors import DataError
-from relu_nmt.evaluation.bleu import MetricConfig, ScoringConfig
+from relu_nmt.evaluation.metrics import MetricConfig, ScoringConfig
 from relu_nmt.evaluation.split_score import SplitScorer
 from relu_nmt.recipes import preprocess
-from relu_nmt.tokenization.preprocess_config import PreprocessConfig
+from relu_nmt.recipes.preprocess_settings import PreprocessSettings
 from relu_nmt.translation.search.translations import Line
 from relu_nmt.translation.task import TranslationTask
 
@@ -24,7 +24,7 @@ def corpus(tmp_path):
 
 
 def folder(corpus, **settings):
-    config = PreprocessConfig(
+    config = PreprocessSettings(
         source_lang="de",
         target_lang="en",
         trainpref=str(corpus / "train"),
@@ -111,7 +111,7 @@ def test_without_raw_references_unknown_words_never_match(corpus):
 
 def test_source_only_data_has_no_score(corpus):
     (corpus / "only").mkdir()
-    config = PreprocessConfig(
+    config = PreprocessSettings(
         source_lang="de",
         target_lang="en",
         testpref=str(corpus / "test"),

@@ -49,7 +49,7 @@ def by_loops(network, text, x):
 
 
 @pytest.mark.parametrize("text", MEMORIES)
-def test_a_memory_is_its_formula(text):
+def test_a_memory_equals_its_formula(text):
     network, x = make(text), torch.randn(2, 3, D, dtype=torch.float64)
     expected = torch.stack([by_loops(network, text, token) for token in x.flatten(0, 1)])
     torch.testing.assert_close(network(x).flatten(0, 1), expected, rtol=1e-12, atol=1e-12)
@@ -68,7 +68,7 @@ def test_gradients(text):
 
 
 @pytest.mark.parametrize("size", [32, 1024, 4096])
-def test_numbers_of_parameters_are_the_papers(size):
+def test_the_numbers_of_parameters_equal_those_of_the_paper(size):
     """12,300 d_h in 12 networks of width 512; 12 d_h less without the inner bias."""
 
     def count(text):
@@ -81,7 +81,7 @@ def test_numbers_of_parameters_are_the_papers(size):
 
 
 @pytest.mark.parametrize("text", ["softmax", "softmax-ln"])
-def test_dropout_is_on_the_weights_of_the_memory(text):
+def test_dropout_acts_on_the_weights_of_the_memory(text):
     network, x, read = make(text, dropout=0.5), torch.randn(50, D, dtype=torch.float64), []
     network.outer.register_forward_pre_hook(lambda _, args: read.append(args[0]))
     network.eval()(x)
@@ -113,7 +113,7 @@ def test_large_scores_do_not_overflow():
 
 
 @pytest.mark.parametrize("text", MEMORIES)
-def test_vision_transformers_have_them_too(text):
+def test_vision_transformers_accept_them_too(text):
     torch.manual_seed(0)
     shape = {"image_size": 8, "patch_size": 4, "embed_dim": 16, "layers": 2, "heads": 2}
     config = VisionTransformerConfig(feed_forward=text, checkpoint_activations=True, **shape)
@@ -146,6 +146,6 @@ def test_the_option_is_stored_and_checked():
         assert "\n" not in str(error.value)
 
 
-def test_networks_without_a_norm_have_the_weights_of_before():
+def test_networks_without_a_norm_start_from_the_same_weights_as_before():
     names = {"inner.weight", "inner.bias", "outer.weight", "outer.bias"}
     assert build_feed_forward("relu", D, F, 0.0).state_dict().keys() == names

@@ -68,7 +68,7 @@ def test_multihead_softmax_equals_pytorchs_own():
     torch.testing.assert_close(own(x, Visibility(4, 4)), theirs(x, x, x)[0])
 
 
-def test_initialisation_has_the_variance_of_fairseqs():
+def test_initial_weights_have_the_variance_of_fairseq():
     cross, own = cross_attention(256, 4), self_attention(256, 4)
     for weight in (own.qkv.weight, cross.q.weight, cross.kv.weight):
         assert weight.var().item() == pytest.approx(0.5 / 256, rel=0.05)

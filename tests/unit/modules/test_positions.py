@@ -16,7 +16,7 @@ def scheme(name, embed_dim=8, num_heads=2, causal=False, max_positions=8):
     return position_schemes.get(name)(config)
 
 
-def test_sinusoidal_positions_grow_and_stay_what_they_were():
+def test_sinusoidal_positions_stay_the_same_when_the_table_grows():
     positions = scheme("sinusoidal", 6)
     early, late = positions.embed(3).clone(), positions.embed(5, start=5000)
     assert late.shape == (5, 6)
@@ -25,7 +25,7 @@ def test_sinusoidal_positions_grow_and_stay_what_they_were():
     assert late[0, 0].item() == pytest.approx(torch.tensor(5000.0).sin().item(), abs=1e-4)
 
 
-def test_learned_positions_refuse_what_does_not_fit():
+def test_too_long_a_sequence_is_an_error_of_learned_positions():
     positions = scheme("learned", 4)
     assert positions.embed(8).shape == (8, 4)
     with pytest.raises(DataError, match="9 tokens does not fit --max-source-positions 8"):
@@ -56,7 +56,7 @@ def test_rotary_scores_depend_on_the_distance_alone_and_equal_complex_rotation()
     [
         (8, [2.0**-h for h in range(1, 9)]),
         (4, [2**-2, 2**-4, 2**-6, 2**-8]),
-        # As the authors' code: the slopes of 4 heads, then every second one of those of 8.
+        # The authors' code: the slopes of 4 heads, then every second one of those of 8.
         (6, [2**-2, 2**-4, 2**-6, 2**-8, 2**-1, 2**-3]),
     ],
 )

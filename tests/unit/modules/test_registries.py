@@ -78,14 +78,14 @@ def test_padding_changes_nothing(choices):
 
 
 @pytest.mark.parametrize("name", [n for n in position_schemes.names() if n != "none"])
-def test_positions_tell_the_order_of_the_source(name):
+def test_positions_make_the_order_of_the_source_matter(name):
     model, source = make_model(positions=name), torch.tensor([[5, 6, 7, EOS]])
     swapped = torch.tensor([[6, 5, 7, EOS]])
     first, second = (model.encode(tokens).states[0] for tokens in (source, swapped))
     assert not torch.allclose(first[[1, 0, 2, 3]], second)
 
 
-def test_without_positions_the_encoder_sees_no_order():
+def test_without_positions_the_order_has_no_effect():
     model, source = make_model(positions="none"), torch.tensor([[5, 6, 7, EOS]])
     first = model.encode(source).states[0]
     second = model.encode(source[:, [1, 0, 2, 3]]).states[0]
@@ -100,7 +100,7 @@ def test_norms_work_under_autocast(name):
 
 
 @pytest.mark.parametrize("name", feed_forwards.names())
-def test_feed_forward_networks_are_position_wise_and_have_all_their_width(name):
+def test_feed_forward_networks_are_position_wise_and_use_their_full_width(name):
     network = feed_forwards.get(name)(8, 12, 0.0).double()
     x = torch.randn(2, 3, 8, dtype=torch.float64)
     torch.testing.assert_close(network(x)[:, 1], network(x[:, 1]))
@@ -135,19 +135,19 @@ def test_schemes_inside_attention_need_scores(name, attention):
     ("registry", "flag"),
     [(feed_forwards, "relux"), (norms, "layers"), (position_schemes, "rotery")],
 )
-def test_unknown_names_are_one_line_with_the_close_ones(registry, flag):
+def test_an_unknown_name_is_a_one_line_error_with_close_names(registry, flag):
     with pytest.raises(ConfigError, match=r"did you mean .*--user-module FILE"):
         registry.check(flag)
 
 
-def test_one_visibility_serves_all_layers_of_a_pass():
+def test_all_layers_share_one_bias_table():
     """The bias is made once: its table is one tensor whatever the number of layers."""
     scheme = make_model(positions="t5").encoder.embedding.positions
     relative = scheme.relative(Visibility(4, 4))
     assert relative.bias.table.shape == (2, 7)
 
 
-def test_joined_schemes_act_like_each_of_them():
+def test_joined_schemes_act_like_each_scheme_alone():
     """With the other one's part taken away, a model of two schemes is a model of one."""
     both, source = make_model(encoder_positions="sinusoidal+t5"), batch()[0]
     waves, t5 = both.encoder.embedding.positions.schemes
@@ -167,10 +167,10 @@ def test_joined_schemes_act_like_each_of_them():
     assert not torch.allclose(seen["t5"], seen["sinusoidal"])
 
 
-def test_joined_schemes_add_one_bias_and_are_known():
+def test_joined_schemes_that_conflict_or_are_unknown_are_errors():
     with pytest.raises(ConfigError, match="only one of several position schemes can add a bias"):
         make_model(positions="alibi+t5")
-    with pytest.raises(ConfigError, match="only one of several position schemes can turn queries"):
+    with pytest.raises(ConfigError, match="position schemes can rotate queries and keys"):
         make_model(positions="rotary+rotary")
     with pytest.raises(ConfigError, match=r"unknown position scheme 'rotery'; did you mean rotary"):
         make_model(positions="sinusoidal+rotery")

@@ -7,7 +7,7 @@ from relu_nmt.attention.base import Need, build_attention
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.records import record_attention
 from relu_nmt.attention.spec import AttentionRegularizerConfig, AttentionSpec
-from relu_nmt.data.batches import collate
+from relu_nmt.data.translation_batches import collate
 from relu_nmt.modules.config import TransformerOptions
 from relu_nmt.modules.multihead import CrossAttention, SelfAttention
 from relu_nmt.modules.transformer_layer import LayerConfig, Residual, TransformerLayer
@@ -15,9 +15,10 @@ from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.loss import TranslationObjective
 from relu_nmt.vision import vision_blocks
+from relu_nmt.vision.base import ImageObjective
 from relu_nmt.vision.batches import ImageBatch
 from relu_nmt.vision.config import VisionTransformerConfig
-from relu_nmt.vision.vision_transformer import ImageObjective, VisionTransformer
+from relu_nmt.vision.vision_transformer import VisionTransformer
 
 PAD, EOS = 1, 2
 
@@ -27,7 +28,7 @@ def mechanism(slot):
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_a_decoder_layer_is_its_formula(before):
+def test_a_decoder_layer_equals_its_formula(before):
     torch.manual_seed(0)
     own, cross = SelfAttention(8, mechanism("decoder")), CrossAttention(8, mechanism("cross"))
     config = LayerConfig(TransformerOptions(), 8, 12, normalize_before=before, layer_scale=0.5)
@@ -111,7 +112,7 @@ def test_checkpointed_activations_give_the_same_gradients(make, attention, setti
 
 
 @pytest.mark.parametrize("redraw", [1, 3])
-def test_random_features_are_drawn_again_and_their_passes_not_counted_again(redraw):
+def test_recomputation_repeats_random_features_without_counting_a_pass(redraw):
     found = []
     for recompute in (False, True):
         attention = f"performer:features=8,redraw={redraw}"
@@ -125,7 +126,7 @@ def test_random_features_are_drawn_again_and_their_passes_not_counted_again(redr
         torch.testing.assert_close(found[1][name], tensor, rtol=0, atol=0, msg=name)
 
 
-def test_nothing_is_recorded_twice_even_if_backward_runs_while_recording():
+def test_recomputation_leaves_no_second_record():
     objective, batch = translation("reluformer", checkpoint_activations=True)
     model = objective.model.train()
     with record_attention(model, Need(statistics=True)) as records:
@@ -138,7 +139,7 @@ def test_nothing_is_recorded_twice_even_if_backward_runs_while_recording():
     ]
 
 
-def test_checkpointing_keeps_less_for_the_backward_pass():
+def test_checkpointing_saves_memory():
     def kept_bytes(recompute):
         objective, batch = translation("reluformer", checkpoint_activations=recompute)
         sizes = {}
@@ -155,7 +156,7 @@ def test_checkpointing_keeps_less_for_the_backward_pass():
     assert kept_bytes(True) < kept_bytes(False) / 2
 
 
-def test_layers_are_not_run_twice_in_evaluation():
+def test_evaluation_runs_each_layer_once():
     objective, batch = translation("reluformer", checkpoint_activations=True)
     calls = []
     objective.model.encoder.layers[0].register_forward_hook(lambda *_: calls.append(1))

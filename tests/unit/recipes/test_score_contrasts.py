@@ -64,7 +64,7 @@ def log_prob(model, source, before, target):
 
 
 @pytest.mark.parametrize("context", [None, 0, 1, 2, 9])
-def test_scores_are_those_of_the_continuation_given_the_context(translator, context):
+def test_only_the_tokens_after_the_context_are_scored(translator, context):
     [model] = translator.models
     for contrast, scores in zip(
         CONTRASTS, contrast_scores(translator, CONTRASTS, context), strict=True
@@ -79,7 +79,7 @@ def test_scores_are_those_of_the_continuation_given_the_context(translator, cont
         np.testing.assert_allclose(scores, expected, atol=1e-4)
 
 
-def test_context_matters_and_progress_is_told(translator):
+def test_context_changes_scores_and_progress_is_reported(translator):
     done = []
     with_context = contrast_scores(translator, CONTRASTS, on_progress=done.append)
     without = contrast_scores(translator, CONTRASTS, 0)
@@ -161,7 +161,7 @@ def test_records_are_read(tmp_path):
         ({"distance": "near"}, "a number of sentences as 'distance'"),
     ],
 )
-def test_a_wrong_record_is_named_with_its_line(tmp_path, change, message):
+def test_an_error_names_the_line_of_a_wrong_record(tmp_path, change, message):
     path = written(tmp_path / "c.jsonl", RECORD, {**RECORD, **change})
     with pytest.raises(DataError, match=f"c.jsonl:2: .*{message}"):
         read_contrasts(path)
@@ -178,7 +178,7 @@ def test_other_files_are_refused(tmp_path):
         read_contrasts(tmp_path / "none.jsonl")
 
 
-def test_accuracies_of_all_and_by_category():
+def test_accuracies_are_given_for_all_and_by_category():
     def contrast(phenomenon, distance, number):
         wrong = tuple(f"w{i}" for i in range(number))
         return Contrast("en", "s", "r", wrong, phenomenon=phenomenon, distance=distance)

@@ -8,8 +8,8 @@ from relu_nmt.config import from_flat
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io import safe_write
 from relu_nmt.recipes import preprocess, shortlist
+from relu_nmt.recipes.preprocess_settings import PreprocessSettings
 from relu_nmt.recipes.shortlist_settings import ShortlistSettings
-from relu_nmt.tokenization.preprocess_config import PreprocessConfig
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +20,7 @@ def data(tmp_path_factory):
     (folder / "train.de").write_text("\n".join(lines) + "\n")
     english = [" ".join(words[word] for word in line.split()) for line in lines]
     (folder / "train.en").write_text("\n".join(english) + "\n")
-    settings = PreprocessConfig(
+    settings = PreprocessSettings(
         source_lang="de",
         target_lang="en",
         trainpref=str(folder / "train"),

@@ -35,24 +35,24 @@ def test_a_separator_without_a_file_is_refused():
     "given",
     [{"window_overlap": 1}, {"count_source_only": True}, {"output": "a"}, {"results": "a"}],
 )
-def test_what_is_for_documents_does_nothing_for_sentences(given):
+def test_options_of_documents_are_errors_for_sentences(given):
     flag = "--" + next(iter(given)).replace("_", "-")
     with pytest.raises(ConfigError, match=f"{flag}.* does nothing without --max-doc-tokens"):
         split_settings(**given).documents.check_sentences()
     split_settings().documents.check_sentences()
 
 
-def test_the_longest_output_depends_on_what_is_translated():
-    sentences, documents = map(split_settings().search.of_kind, (False, True))
+def test_the_longest_output_of_documents_grows_with_the_source():
+    sentences, documents = map(split_settings().search.resolved, (False, True))
     assert (sentences.max_len_a, sentences.max_len_b) == (0, 200)
     assert (documents.max_len_a, documents.max_len_b) == (1.5, 50)
-    given = split_settings(max_len_b=7, beam=2).search.of_kind(documents=True)
+    given = split_settings(max_len_b=7, beam=2).search.resolved(documents=True)
     assert (given.max_len_a, given.max_len_b, given.beam) == (1.5, 7, 2)
     with pytest.raises(ConfigError, match="--min-len 9 is more than --max-len-b 8"):
         split_settings(min_len=9, max_len_b=8)
 
 
-def test_attention_is_not_told_where_only_the_end_of_a_translation_is_kept():
+def test_attention_statistics_are_refused_with_a_window_overlap():
     with pytest.raises(ConfigError, match="--attention-stats: not with --window-overlap"):
         split_settings(max_doc_tokens=9, window_overlap=1, attention_stats="a")
     with pytest.raises(ConfigError, match="--memory-stats: not with --window-overlap"):
@@ -64,7 +64,7 @@ def test_attention_is_not_told_where_only_the_end_of_a_translation_is_kept():
 @pytest.mark.parametrize(
     "given", [{"nbest": 2}, {"print_alignment": "hard"}, {"print_attention": "cross.0"}]
 )
-def test_what_is_for_printed_translations_is_not_with_quiet(given):
+def test_options_of_printed_translations_are_errors_with_quiet(given):
     split_settings(**given)
     flag = "--" + next(iter(given)).replace("_", "-")
     with pytest.raises(ConfigError, match=f"{flag}.* does nothing with --quiet; leave one of them"):

@@ -24,14 +24,14 @@ SENTENCES = [
 
 @pytest.mark.parametrize("language", ["de", "en", "fr"])
 @pytest.mark.parametrize("text", SENTENCES)
-def test_same_as_sacremoses(language, text):
+def test_words_equal_those_of_sacremoses(language, text):
     assert MosesTokenizer(language).split(text) == (
         sacremoses.MosesTokenizer(language).tokenize(text)
     )
 
 
 @given(st.text(st.sampled_from("aZ.é1 ,'\"-日ß&|"), max_size=30))
-def test_same_as_sacremoses_on_odd_text(text):
+def test_words_of_odd_text_equal_those_of_sacremoses(text):
     assert MosesTokenizer("en").split(text) == sacremoses.MosesTokenizer("en").tokenize(text)
 
 
@@ -41,7 +41,7 @@ def test_join_undoes_split(text):
     assert moses.join(moses.split(text)) == text
 
 
-def test_aggressive_hyphens():
+def test_aggressive_mode_splits_hyphens():
     moses = AggressiveMosesTokenizer("en")
     assert moses.split("a well-known dog") == ["a", "well", "@-@", "known", "dog"]
     assert moses.join(["a", "well", "@-@", "known", "dog"]) == "a well-known dog"
@@ -75,7 +75,7 @@ HARD = [
 
 @pytest.mark.parametrize(("language", "text"), HARD)
 @pytest.mark.parametrize("kind", [ReversibleMosesTokenizer, ReversibleAggressiveMosesTokenizer])
-def test_text_comes_back(kind, language, text):
+def test_joining_restores_the_text(kind, language, text):
     moses = kind(language)
     words = moses.split(text)
     assert moses.join(words) == text
@@ -90,7 +90,7 @@ CHARACTERS = st.one_of(
 
 @pytest.mark.parametrize("language", ["en", "fr", "cs", "fi", "zh"])
 @given(text=st.text(CHARACTERS, max_size=30))
-def test_any_text_comes_back(language, text):
+def test_joining_restores_any_text(language, text):
     moses = ReversibleMosesTokenizer(language)
     assert moses.join(moses.split(text)) == " ".join(text.split())
 
@@ -120,7 +120,7 @@ def test_marks_beside_unusual_spaces():
     assert moses.without_marks(moses.split("a@b , @")) == ["a", "@", "b", ",", "@"]
 
 
-def test_earlier_words_by_version():
+def test_versions_keep_their_words():
     kind = tokenizers.get("moses-aggressive")
     assert kind.of_version(1) is AggressiveMosesTokenizer
     assert kind.of_version(2) is kind is ReversibleAggressiveMosesTokenizer

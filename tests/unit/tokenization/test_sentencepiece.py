@@ -39,7 +39,7 @@ def test_characters_stay_as_they_are():
 
 
 @pytest.mark.parametrize("size", [1, 5, 18])
-def test_size_is_too_small(size):
+def test_a_size_that_is_too_small_is_an_error(size):
     # 15 letters, the mark of spaces, and <unk> <s> </s>.
     expected = rf"--subword-size {size}: SentencePiece refuses it: .*give --subword-size 19 or more"
     with pytest.raises(ConfigError, match=expected) as caught:
@@ -48,7 +48,7 @@ def test_size_is_too_small(size):
     learn([*TEXT, "xyz"], 19)
 
 
-def test_nothing_to_learn_from():
+def test_a_text_with_nothing_to_learn_is_an_error():
     with pytest.raises(ConfigError, match="the training text has nothing to learn from"):
         learn([], 10)
 
@@ -141,13 +141,13 @@ def test_lines_with_marks_of_sentencepiece_are_learnt_from(mark):
 
 
 @pytest.mark.parametrize("content", [b"", b"x", b"garbage"])
-def test_damaged_model(content):
+def test_a_damaged_model_is_an_error(content):
     with pytest.raises(DataError, match="not a SentencePiece model"):
         SentencePiece(content)
 
 
 @pytest.mark.parametrize("model", ["", "x", "AAAA", "ü", base64.b64encode(b"garbage").decode()])
-def test_damaged_state(model):
+def test_a_damaged_state_is_an_error(model):
     with pytest.raises(DataError, match=r"SentencePiece model|is damaged"):
         SentencePiece.from_state({"model": model})
 

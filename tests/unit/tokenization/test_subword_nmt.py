@@ -44,7 +44,7 @@ def test_splits_the_same_as_subword_nmt(text, monkeypatch):
 
 
 @pytest.mark.parametrize("counts", [{}, {"a": 5}, {"ab": 1}])
-def test_too_small_to_learn(counts):
+def test_a_text_too_small_to_learn_is_an_error(counts):
     with pytest.raises(ConfigError, match="no two letters occur together twice"):
         learn(counts, 10)
 
@@ -58,7 +58,7 @@ def test_too_small_to_learn(counts):
         ("#version: x\na b\n", "line 1: no version number"),
     ],
 )
-def test_damaged_codes(codes, message):
+def test_damaged_codes_are_errors(codes, message):
     with pytest.raises(DataError, match=message):
         SubwordNmt(codes.encode())
 
@@ -89,7 +89,7 @@ WORDS = st.one_of(
 
 
 @given(st.lists(WORDS, max_size=6), st.integers(0, 9))
-def test_any_word_comes_back(words, seed):
+def test_joining_restores_any_word(words, seed):
     for pieces in (OWN.split(words), OWN.sample(words, 0.4, random.Random(seed))):
         assert OWN.join(pieces) == words
         assert not set(SYMBOLS) & set(pieces)
@@ -104,7 +104,7 @@ def test_pieces_differ_from_subword_nmt_only_where_words_would_vanish(words):
             assert OWN.split([word]) == pieces
 
 
-def test_words_that_end_like_pieces():
+def test_words_that_end_like_pieces_are_restored():
     words = ["@@", "-1,3", "+1,4", "@@", "the", "a@@", "the"]
     model = SubwordNmt(b"#version: 0.2\nt h\nth e</w>\n")
     assert model.split(["a@@", "@@"]) == ["a@@", "@@@", "@", "@@@", "@"]

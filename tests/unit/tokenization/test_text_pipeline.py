@@ -26,7 +26,7 @@ def normal_sentences(draw):
             break
         if len(wrap) == 2:
             words[i] = wrap[0] + words[i] + wrap[1]
-            break  # Moses tells opening from closing marks by counting: one pair suffices here.
+            break  # Moses finds opening and closing marks by counting, so that one pair suffices.
         words[i] += wrap
     return " ".join(words) + draw(st.sampled_from([".", "!", "?"]))
 
@@ -78,7 +78,7 @@ def test_lower_casing_comes_after_tokenising():
 
 
 @pytest.mark.parametrize("text", ["", "  ", "\t\x85"])
-def test_blank_lines(text):
+def test_blank_lines_have_no_tokens(text):
     for tokenizer in ("none", "moses"):
         pipeline = TextPipeline("de", tokenizer, subword=SubwordNmt(CODES))
         assert pipeline.encode(text) == []
@@ -86,7 +86,7 @@ def test_blank_lines(text):
 
 
 @pytest.mark.parametrize("kind", ["none", "subword-nmt", "sentencepiece"])
-def test_state(kind, sentencepiece):
+def test_a_pipeline_is_restored_from_its_state(kind, sentencepiece):
     subword = {"none": WholeWords(), "subword-nmt": SubwordNmt(CODES)}.get(kind, sentencepiece)
     pipeline = TextPipeline("en", "moses", lowercase=True, subword=subword)
     again = TextPipeline.from_state(pipeline.to_state())
@@ -103,7 +103,7 @@ def test_prepared_text_passes_through():
     assert not TextPipeline("de", lowercase=True).keeps_text
 
 
-def test_post_processing_of_prepared_text():
+def test_post_processing_joins_prepared_text():
     pipeline = TextPipeline("en").with_post_processing("@@ ", "moses")
     assert pipeline.encode("it &apos;s a Haus@@ boot .") == (
         ["it", "&apos;s", "a", "Haus@@", "boot", "."]
@@ -124,13 +124,13 @@ def test_post_processing_changes_only_what_is_given():
     assert spaced.decode(["a", "."]) == "a ."
 
 
-def test_post_processing_on_top_of_a_model():
+def test_post_processing_of_a_subword_model_is_an_error():
     pipeline = TextPipeline("en", subword=SubwordNmt(CODES))
     with pytest.raises(ConfigError, match="split by subword-nmt, which is undone anyway"):
         pipeline.with_post_processing("@@ ", None)
 
 
-def test_unknown_names():
+def test_unknown_names_are_errors():
     with pytest.raises(ConfigError, match="unknown tokenizer 'mose'; did you mean moses"):
         TextPipeline("en", "mose")
     with pytest.raises(ConfigError, match="expected one of"):
@@ -153,7 +153,7 @@ def test_separators_end_sentences_and_are_undone():
     assert again.encode(sentences[0]) == SEPARATED.encode(sentences[0])
 
 
-def test_separators_of_blank_and_unfinished_sentences():
+def test_blank_and_unfinished_sentences_have_right_separators():
     assert SEPARATED.encode(" ") == []
     assert SEPARATED.decode(["<sep>"]) == ""
     assert SEPARATED.sentences(["a", "<sep>", "<sep>", "b"]) == [["a"], [], ["b"]]

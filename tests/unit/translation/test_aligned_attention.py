@@ -1,4 +1,4 @@
-"""Aligned document attention: sentences in the lower layers, the document too in the upper."""
+"""Aligned document attention: sentences in lower layers, also the document in upper layers."""
 
 import math
 
@@ -10,8 +10,8 @@ from relu_nmt.attention import attentions, sentences
 from relu_nmt.attention.base import Attention, Need
 from relu_nmt.attention.records import attention_sums, record_attention
 from relu_nmt.attention.spec import AttentionRegularizerConfig
-from relu_nmt.data.batches import collate
 from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.data.translation_batches import collate
 from relu_nmt.engine import FastDecoder
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules import position_schemes
@@ -52,7 +52,7 @@ TARGET = [[EOS, 5, 6, TSEP, 7, TSEP, 8, 9, 10, TSEP], [EOS, 11, TSEP, 12, 13, TS
 
 
 def settings(choices, **more):
-    """Give the mechanism to every slot that can have it, and softmax to the others."""
+    """Use the mechanism in every slot that supports it, and softmax in the others."""
     found = {**choices, **more}
     name = found["attention"]
     able = attentions.get(name.partition(":")[0]).capabilities
@@ -84,7 +84,7 @@ def padded(rows):
 
 
 def cut(row, separator, read=False):
-    """Return the sentences of a row; what is read begins with the separator that ends another."""
+    """Return the sentences of a row; a separator begins the next sentence in decoder inputs."""
     parts = [[]]
     for token in row:
         if read and token == separator:
@@ -97,7 +97,7 @@ def cut(row, separator, read=False):
 
 @pytest.mark.parametrize("choices", MECHANISMS)
 @pytest.mark.parametrize("global_layers", [0, 1, 2])
-def test_one_sentence_is_translated_as_by_a_sentence_model(choices, global_layers):
+def test_one_sentence_equals_that_of_a_sentence_model(choices, global_layers):
     full = make_model(choices, aligned=False)
     model = make_model(choices, global_layers=global_layers)
     fitting = {k: v for k, v in model.state_dict().items() if k in full.state_dict()}
@@ -108,8 +108,8 @@ def test_one_sentence_is_translated_as_by_a_sentence_model(choices, global_layer
 
 
 @pytest.mark.parametrize("choices", MECHANISMS)
-def test_lower_layers_are_a_sentence_model(choices):
-    """Whole documents give what their sentences give alone, encoder and decoder."""
+def test_lower_layers_equal_a_sentence_model(choices):
+    """Encoder and decoder states of documents equal those of their single sentences."""
     full, model = make_model(choices, aligned=False), make_model(choices, global_layers=0)
     features = model(padded(SOURCE), padded(TARGET))
     states = model.encode(padded(SOURCE)).states
@@ -145,7 +145,7 @@ def test_only_upper_layers_read_other_sentences(global_layers):
 @pytest.mark.parametrize("choices", MECHANISMS)
 @pytest.mark.parametrize("global_layers", [0, 1, 2])
 def test_steps_equal_the_full_pass_for_every_beam(choices, global_layers):
-    """Beams have their separators at different places, and more of them than the source."""
+    """Beams have separators at different positions, and more separators than the source."""
     model = make_model(choices, global_layers=global_layers)
     source, steps = padded(SOURCE), 7
     generator = torch.Generator().manual_seed(3)
@@ -182,8 +182,8 @@ def test_greedy_steps_equal_the_full_pass(choices):
 
 @pytest.mark.parametrize("choices", MECHANISMS)
 @pytest.mark.parametrize("aligned", [False, True])
-def test_searches_that_go_on_together_take_the_steps_of_each(choices, aligned):
-    """They have other numbers of sentences, of beams and of tokens so far."""
+def test_searches_that_run_together_equal_single_ones(choices, aligned):
+    """The searches differ in the numbers of sentences, beams and tokens."""
     model = make_model(choices, aligned, **({"global_layers": 1} if aligned else {}))
     decoder, generator = FastDecoder(model), torch.Generator().manual_seed(3)
 
@@ -214,7 +214,7 @@ def test_searches_that_go_on_together_take_the_steps_of_each(choices, aligned):
 
 @pytest.mark.parametrize("choices", MECHANISMS)
 @pytest.mark.parametrize("aligned", [False, True])
-def test_computed_beams_are_as_they_would_be_among_all(choices, aligned):
+def test_computed_beams_equal_those_among_all(choices, aligned):
     model = make_model(choices, aligned, **({"global_layers": 1} if aligned else {}))
     generator = torch.Generator().manual_seed(3)
     tokens = torch.randint(4, VOCAB, (len(SOURCE), 4, 7), generator=generator)
@@ -239,7 +239,7 @@ def test_computed_beams_are_as_they_would_be_among_all(choices, aligned):
 
 
 @pytest.mark.parametrize("global_layers", [0, 1])
-def test_searches_that_go_on_together_align_as_each_does(global_layers):
+def test_searches_that_run_together_have_the_same_alignments(global_layers):
     model = make_model({"attention": "softmax"}, global_layers=global_layers)
     sources, tokens = (SOURCE[:1], SOURCE[1:]), [torch.full((n, 1), EOS) for n in (1, 2)]
     decoder = FastDecoder(model)
@@ -256,7 +256,7 @@ def heads(x):
 
 
 def dense(module, x, memory, visible, numbers=None):
-    """Softmax attention by a mask; with numbers, which are those of queries and keys, to all."""
+    """Return masked softmax attention, with vectors of ``numbers`` added to queries and keys."""
     queries, keys = x, memory
     if numbers is not None:
         queries, keys = (
@@ -330,7 +330,7 @@ def test_gathered_sentences_equal_masks_over_the_document(global_layers):
 
 
 @pytest.mark.parametrize("global_layers", [0, 1])
-def test_weights_are_shown_in_the_document(global_layers):
+def test_weights_are_returned_for_the_whole_document(global_layers):
     model = make_model({"attention": "softmax"}, global_layers=global_layers)
     source, target = np.array(SOURCE[0]), np.array([*TARGET[0][1:], EOS])
     maps = {
@@ -352,7 +352,7 @@ def test_weights_are_shown_in_the_document(global_layers):
         assert (weights[own[t] == torch.from_numpy(theirs)].sum() - 1).abs() < 1e-6
 
 
-def test_statistics_count_the_keys_that_are_seen():
+def test_statistics_count_visible_keys():
     model = make_model({"attention": "softmax"}, global_layers=1)
     with record_attention(model.encoder, Need(telemetry=True)) as records:
         model.encode(padded(SOURCE[:2]))
@@ -380,7 +380,7 @@ def test_the_regulariser_reads_both_attentions():
 
 @pytest.mark.parametrize("choices", MECHANISMS)
 def test_sentences_in_parts_give_the_same_loss_and_gradients(choices, monkeypatch):
-    """In training sentences of like lengths are computed together; here as few as one by one."""
+    """Training computes sentences of similar lengths together; ``SHORT`` limits the groups."""
     model = make_model(choices, global_layers=1)
     modules = [module for module in model.modules() if isinstance(module, Attention)]
     able = all(module.capabilities.non_negative for module in modules)
@@ -398,7 +398,7 @@ def test_sentences_in_parts_give_the_same_loss_and_gradients(choices, monkeypatc
         grads = [parameter.grad for parameter in model.parameters()]
         found.append((output.loss, {n: m.total for n, m in output.metrics.items()}, grads))
         shares = sum(record.visibility.share for record in records)
-        assert shares == pytest.approx(9)  # of 6 modules, 3 of them with both attentions
+        assert shares == pytest.approx(9)  # 6 modules, 3 of which have both attentions
         assert (len(records) > 9) == (short == 1)
     torch.testing.assert_close(*found)
 
@@ -426,7 +426,7 @@ def test_documents_may_be_longer_than_any_sentence(positions):
 )
 @pytest.mark.parametrize("free", [False, True], ids=["counted", "free"])
 @pytest.mark.parametrize("more", [{}, {"sampling": True}, {"beam_threshold": 4.0}], ids=str)
-def test_a_search_ends_each_sentence_before_it_is_too_long_for_the_model(choices, free, more):
+def test_a_search_ends_each_sentence_at_the_limit_of_the_model(choices, free, more):
     limits = {f"max_{side}_positions": 6 for side in ("source", "target")}
     limits = limits if "positions" in choices else {}
     model = make_model(choices, global_layers=0, **limits).float()
@@ -446,7 +446,7 @@ def test_a_search_ends_each_sentence_before_it_is_too_long_for_the_model(choices
     assert max(longest) <= 6 and (max(longest) == 6 or config.sampling)
 
 
-def test_limits_of_a_mechanism_are_those_of_sentences_in_the_lower_layers():
+def test_limits_of_a_mechanism_apply_to_sentences_in_lower_layers():
     choices = {"attention": "linformer:length=8", "decoder_attention": "cosformer:horizon=9"}
     for layers, most in ((0, (None, None)), (1, (8, 9))):
         model = EncoderDecoder(
@@ -465,7 +465,7 @@ def test_limits_of_a_mechanism_are_those_of_sentences_in_the_lower_layers():
                 search.step(torch.full((1, 4 if t else 1), token))
 
 
-def test_activations_may_be_computed_again():
+def test_recomputed_activations_have_the_same_gradients():
     gradients = []
     for again in (False, True):
         model = make_model({"attention": "reluformer"}, checkpoint_activations=again).train()
@@ -501,7 +501,7 @@ def test_gradients_of_the_gate():
         ({"document_attention": "full", "global_layers": 1}, None, "--global-layers"),
     ],
 )
-def test_settings_that_contradict_each_other(choices, separators, message):
+def test_contradicting_settings_are_an_error(choices, separators, message):
     with pytest.raises(ConfigError, match=message) as caught:
         config = TransformerConfig(**{**SIDES, "document_attention": "aligned", **choices})
         EncoderDecoder(config, VOCAB, VOCAB, PAD, separators)

@@ -1,4 +1,4 @@
-"""Step-by-step decoding, whatever becomes of the beams, against the full forward pass."""
+"""Step-by-step decoding with any reordering of beams against the full forward pass."""
 
 import pytest
 import torch
@@ -33,7 +33,7 @@ def model(decoder_attention):
 
 
 class Checked:
-    """A decoder state, beside the hypotheses that it stands for."""
+    """A decoder state together with its hypotheses."""
 
     def __init__(self, m, beam_size, num_groups=1, seed=0):
         self.model = m
@@ -80,7 +80,7 @@ class Checked:
 @pytest.mark.parametrize("groups", [(4, 1), (4, 2), (3, 3), (1, 1)])
 @pytest.mark.parametrize("name", CAUSAL)
 @torch.inference_mode()
-def test_steps_equal_the_full_pass_beyond_the_room_of_the_caches(name, groups):
+def test_steps_equal_the_full_pass_when_caches_grow(name, groups):
     checked = Checked(model(name), *groups)
     for i in range(2 * decoder_state.MOST_STEPS + 8):
         checked.step(check=i % 5 == 0 or i % decoder_state.MOST_STEPS < 3)
@@ -98,7 +98,7 @@ def test_steps_equal_the_full_pass_beyond_the_room_of_the_caches(name, groups):
     seed=st.integers(0, 1000),
     events=st.lists(st.one_of(st.none(), st.integers(0, 2)), max_size=12),
 )
-def test_any_order_of_beams_and_of_leaving_sentences(name, beams, room, seed, events):
+def test_steps_equal_the_full_pass_after_any_reordering(name, beams, room, seed, events):
     with pytest.MonkeyPatch.context() as patch, torch.inference_mode():
         patch.setattr(decoder_state, "MOST_STEPS", room)
         checked = Checked(model(name), *beams, seed=seed)
@@ -111,7 +111,7 @@ def test_any_order_of_beams_and_of_leaving_sentences(name, beams, room, seed, ev
 
 
 @torch.inference_mode()
-def test_what_all_beams_share_is_stored_once():
+def test_tokens_that_beams_share_are_stored_once():
     m, length, beam_size = model("reluformer"), 200, 5
     search, seen = Stepping(m, SOURCES), []
     search.step(torch.full((3, 1), EOS))
@@ -124,7 +124,7 @@ def test_what_all_beams_share_is_stored_once():
 
 
 @torch.inference_mode()
-def test_keys_of_the_source_exist_once_a_sentence():
+def test_keys_of_the_source_are_stored_once_per_sentence():
     m = model("softmax")
     search = Stepping(m, SOURCES)
     search.step(torch.full((3, 5), EOS))

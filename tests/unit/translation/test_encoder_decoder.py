@@ -57,7 +57,7 @@ def test_steps_equal_the_full_pass_for_every_beam(changes):
 
 
 @pytest.mark.parametrize("changes", VARIANTS[:3])
-def test_reordering_and_dropping_sentences(changes):
+def test_steps_equal_the_full_pass_after_reordering_and_dropping(changes):
     m = model(**changes)
     src, _ = batch()
     tokens = torch.randint(4, 20, (2, 2, 3))
@@ -75,7 +75,7 @@ def test_reordering_and_dropping_sentences(changes):
 
 
 @pytest.mark.parametrize("changes", VARIANTS)
-def test_padding_changes_nothing(changes):
+def test_padding_does_not_change_results(changes):
     m = model(**changes)
     src, prev = batch()
     both = m(src, prev)
@@ -84,7 +84,7 @@ def test_padding_changes_nothing(changes):
 
 
 @pytest.mark.parametrize("recompute", [False, True])
-def test_layers_are_dropped_in_training_alone(recompute):
+def test_layers_are_dropped_in_training_only(recompute):
     settings = {"dropout": 0.0, "checkpoint_activations": recompute}
     plain = model(**settings).train()
     dropping = model(**settings, encoder_layerdrop=0.5, decoder_layerdrop=0.25).train()
@@ -102,7 +102,7 @@ def test_layers_are_dropped_in_training_alone(recompute):
     assert (dropped[split:] / number).sub(0.25).abs().max() < 0.15
 
 
-def test_without_its_layers_a_stack_is_its_embedding():
+def test_a_stack_without_layers_is_its_embedding():
     dropping = model(dropout=0.0, encoder_layerdrop=1 - 1e-9, positions="none").train()
     src, _ = batch()
     states = dropping.encoder(src).states
@@ -119,7 +119,7 @@ def test_the_output_may_have_a_bias():
     torch.testing.assert_close(biased.logits(biased(src, prev)), expected)
 
 
-def test_the_decoder_may_begin_with_another_symbol():
+def test_the_decoder_may_start_with_another_symbol():
     other, plain = model(decoder_start_symbol="<s>"), model()
     src, prev = batch()
     assert not torch.equal(other(src, prev), plain(src, prev))
@@ -141,7 +141,7 @@ def test_parameter_counts_of_the_paper(family, arch, non_embedding):
     assert sum(p.numel() for p in built.parameters()) == non_embedding + 1000 * 512
 
 
-def test_the_twins_differ_in_attention_only():
+def test_architectures_of_a_pair_differ_in_attention_only():
     for name, shape in architectures.items():
         if name.startswith("transformer"):
             for preset in ("reluformer", "reluformer_paper"):
@@ -168,7 +168,7 @@ def test_learned_positions_name_their_flag():
         m.encode(batch()[0])
 
 
-def test_the_longest_texts_are_those_of_positions_and_attentions():
+def test_limits_of_length_come_from_positions_and_attentions():
     def limits(**changes):
         m = model(**changes)
         return m.most_source_tokens, m.most_target_tokens
@@ -192,12 +192,12 @@ def test_the_longest_texts_are_those_of_positions_and_attentions():
         ({"decoder_layers": 0}, "--decoder-layers"),
     ],
 )
-def test_contradictions_are_named(changes, message):
+def test_contradicting_settings_are_an_error(changes, message):
     with pytest.raises(ConfigError, match=message):
         config(**changes)
 
 
-def test_making_a_model_imports_no_sympy():
+def test_building_a_model_does_not_import_sympy():
     code = (
         "import sys, torch; had = 'sympy' in sys.modules\n"
         "from relu_nmt.translation.config import TransformerConfig\n"
@@ -216,7 +216,7 @@ def test_making_a_model_imports_no_sympy():
         ({"attention": "linear", "positions": "alibi"}, ".*--attention linear"),
     ],
 )
-def test_a_mistake_in_an_attention_names_the_flag_that_was_typed(changes, flag):
+def test_an_error_in_an_attention_names_the_flag_given(changes, flag):
     config = TransformerConfig(encoder_layers=1, decoder_layers=1, **changes)
     with pytest.raises(ConfigError, match=f"^{flag}"):
         EncoderDecoder(config, 9, 9, pad_index=1)

@@ -9,7 +9,7 @@ from relu_nmt.attention.base import Need
 from relu_nmt.attention.records import record_attention
 from relu_nmt.attention.regulariser import regularizer_terms
 from relu_nmt.attention.spec import AttentionRegularizerConfig
-from relu_nmt.data.batches import collate
+from relu_nmt.data.translation_batches import collate
 from relu_nmt.errors import ConfigError
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
@@ -68,7 +68,7 @@ def test_loss_is_the_sum_over_real_target_tokens_plus_the_mean_regulariser():
     torch.testing.assert_close(result.metrics["loss"].total, smooth.detach())
 
 
-def test_accuracy_is_the_percentage_of_likeliest_tokens_if_asked_for():
+def test_accuracy_is_the_percentage_of_most_probable_tokens():
     model, b = tiny_model(), batch()
     logits = model(b.src_tokens, b.prev_output_tokens) @ model.output_projection.weight.T
     real = b.tgt_tokens != PAD
@@ -87,7 +87,7 @@ PAIRS = [(0, 0, 0, 1), (0, 2, 1, 2), (0, 1, 1, 2), (1, 0, 3, 1)]
 
 
 def plain_alignment_loss(weights):
-    """Return the definition's value for the pairs, of weights [B, T, S] as nested lists."""
+    """Return the alignment loss by its definition, for weights [B, T, S] as nested lists."""
     loss = 0.0
     for row, source, target, count in PAIRS:
         total = sum(weights[row][target])
@@ -96,7 +96,7 @@ def plain_alignment_loss(weights):
     return loss
 
 
-def test_alignment_loss_is_its_definition_and_null_rows_have_no_gradient():
+def test_alignment_loss_equals_its_definition_and_null_rows_have_no_gradient():
     weights = torch.rand(2, 5, 4, dtype=torch.float64, requires_grad=True)
     pairs = batch(ALIGNMENTS).alignments
     found = alignment_loss(weights, pairs)
@@ -154,7 +154,7 @@ def test_alignments_guide_the_chosen_attention(attention, chosen, recompute):
     assert float(both.metrics["alignment_loss"].total) == pytest.approx(expected, rel=1e-9)
 
 
-def test_what_cannot_learn_alignments_is_refused():
+def test_alignments_need_weights_that_are_not_negative():
     for model, told in (
         (tiny_model(cross_attention="polynomial"), "--cross-attention polynomial has no weights"),
         (tiny_model("softmax", document_attention="aligned"), "--document-attention aligned"),
@@ -165,7 +165,7 @@ def test_what_cannot_learn_alignments_is_refused():
 
 
 class Adapter(nn.Module):
-    """The projection that it stands for, frozen, plus a product of two thin matrices."""
+    """A frozen projection plus a trained product of two thin matrices."""
 
     def __init__(self, projection):
         super().__init__()
@@ -194,7 +194,7 @@ def test_an_adapter_around_the_output_projection_is_called_and_trained(smoothing
     assert objective(batch()).loss < adapted.loss
 
 
-def test_a_bias_of_the_output_projection_counts():
+def test_the_loss_includes_the_bias_of_the_output_projection():
     model = tiny_model()
     before = TranslationObjective(model, 0.1, OFF)(batch()).loss
     bias = torch.arange(20, dtype=torch.float64)
@@ -202,7 +202,7 @@ def test_a_bias_of_the_output_projection_counts():
     assert TranslationObjective(model, 0.1, OFF)(batch()).loss > before
 
 
-def test_outside_training_there_is_no_regulariser():
+def test_the_regulariser_counts_in_training_only():
     objective = TranslationObjective(tiny_model(), 0.1, AttentionRegularizerConfig(1.0, 1.0))
     result = objective.eval()(batch())
     torch.testing.assert_close(result.loss.detach(), result.metrics["loss"].total)
@@ -253,7 +253,7 @@ def test_cross_entropy_equals_the_textbook_loss_and_gradient(smoothing, tokens):
     torch.testing.assert_close(whole, (expected, nll, correct))
 
 
-def test_cross_entropy_survives_large_logits_and_half_precision():
+def test_cross_entropy_of_large_logits_in_half_precision_is_finite():
     h = torch.full((3, 2), 60.0, requires_grad=True)
     w = torch.tensor([[1.0, 1.0], [-1.0, -1.0], [0.5, 0.5]], requires_grad=True)
     with torch.autocast("cpu", torch.bfloat16):

@@ -26,7 +26,7 @@ def make_model(seed=0, **settings):
 
 
 def old_names(tensors, is_vision=False):
-    """Return the tensors as version 1 called and packed them."""
+    """Return the tensors with the names and shapes of version 1."""
     old = {}
     for name, tensor in tensors.items():
         if is_vision:
@@ -53,7 +53,7 @@ def write_old(path, tensors, **metadata):
 
 
 def old_settings(model):
-    """Return the settings of a translation model as version 1 called them."""
+    """Return the settings of a translation model with the names of version 1."""
     new = to_dict(model.config)
     added = ("feed_forward", "norm", "positions", "checkpoint_activations")
     old = {k: v for k, v in new.items() if k not in added and not k.endswith("_positions")}
@@ -72,7 +72,7 @@ def old_settings(model):
         {"attention": "pointwise", "decoder_positions": "learned", "share_all_embeddings": True},
     ],
 )
-def test_an_old_translation_model_gives_the_same_outputs(settings, tmp_path):
+def test_an_old_translation_model_has_the_same_outputs(settings, tmp_path):
     model, path = make_model(**settings), tmp_path / "old.safetensors"
     tensors = {f"model.{k}": v for k, v in old_names(model.state_dict()).items()}
     assert any(name.endswith("cross_attention.in_proj_weight") for name in tensors)
@@ -87,7 +87,7 @@ def test_an_old_translation_model_gives_the_same_outputs(settings, tmp_path):
     torch.testing.assert_close(loaded(SOURCE, TARGET), model(SOURCE, TARGET), rtol=0, atol=0)
 
 
-def test_an_old_vision_model_gives_the_same_outputs(tmp_path):
+def test_an_old_vision_model_has_the_same_outputs(tmp_path):
     torch.manual_seed(0)
     shape = {"image_size": 8, "patch_size": 4, "embed_dim": 16, "layers": 2, "heads": 2}
     model = VisionTransformer(VisionTransformerConfig(**shape), 3).eval()
@@ -109,7 +109,7 @@ def train(model, optimizer, updates):
         optimizer.step()
 
 
-def test_old_optimiser_state_and_raw_weights_are_renamed_and_split_too(tmp_path):
+def test_old_optimiser_state_and_raw_weights_are_renamed_and_split(tmp_path):
     model = make_model()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     train(model, optimizer, 3)
@@ -127,8 +127,8 @@ def test_old_optimiser_state_and_raw_weights_are_renamed_and_split_too(tmp_path)
     assert len({step.data_ptr() for step in steps}) == len(steps)  # each is counted in place
 
 
-def test_names_of_todays_checkpoints_are_left_alone(tmp_path):
-    """A block of one's own may call its parts as they were called before."""
+def test_names_of_new_checkpoints_stay(tmp_path):
+    """A user's own block may use names of version 1 for its parts."""
     path = tmp_path / "new.safetensors"
     tensors = {"model.blocks.0.attention.in_proj_weight": torch.ones(6, 2)}
     write_old(path, tensors, version=2)

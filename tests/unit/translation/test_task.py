@@ -7,8 +7,8 @@ from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.indexed_dataset import IndexedDatasetWriter
 from relu_nmt.errors import CheckpointError, ConfigError, DataError
 from relu_nmt.recipes import preprocess as recipe
+from relu_nmt.recipes.preprocess_settings import PreprocessSettings
 from relu_nmt.tokenization.pipeline import TextPipeline
-from relu_nmt.tokenization.preprocess_config import PreprocessConfig
 from relu_nmt.translation.task import TranslationTask
 
 GERMAN = ["Das Haus ist groß.", "Ein Boot, ein Hausboot!", "", "Das ist ein Haus."] * 4
@@ -27,12 +27,12 @@ def preprocess(folder, **settings):
         "destdir": str(folder / "data"),
         "workers": 1,
     }
-    recipe.run(PreprocessConfig(**(defaults | settings)), progress=False)
+    recipe.run(PreprocessSettings(**(defaults | settings)), progress=False)
     return folder / "data"
 
 
 def fairseq_folder(folder):
-    """A folder as fairseq-preprocess leaves it: no manifest, no raw text."""
+    """Write a folder like fairseq-preprocess: without manifest and raw text."""
     words = Dictionary.from_counts({"ein": 2, "Haus@@": 2, "boot": 2, ".": 2, "&apos;s": 1})
     for language in ("de", "en"):
         words.save(folder / f"dict.{language}.txt")
@@ -49,7 +49,7 @@ def raw_folder(tmp_path):
     )
 
 
-def test_from_raw_to_raw(raw_folder):
+def test_a_raw_sentence_is_encoded_and_decoded(raw_folder):
     task = TranslationTask.from_data_folder(raw_folder)
     assert (task.source_lang, task.target_lang) == ("de", "en")
     assert task.joined_dictionary
@@ -73,14 +73,14 @@ def test_tokens_as_strings(tmp_path):
     assert task.source_tokens(task.encode_source("Das Boot.")) == "Das Boot ."
 
 
-def test_other_direction(raw_folder):
+def test_a_folder_serves_the_other_direction(raw_folder):
     task = TranslationTask.from_data_folder(raw_folder, "en", "de")
     assert task.load_split("valid").pair(0)[0].tolist() == task.encode_source(ENGLISH[0]).tolist()
     assert task.references(task.load_split("valid")) == GERMAN
     assert TranslationTask.from_data_folder(raw_folder, source_lang="en").target_lang == "de"
 
 
-def test_state_is_self_contained(raw_folder):
+def test_a_state_restores_the_task_without_its_folder(raw_folder):
     task = TranslationTask.from_data_folder(raw_folder)
     again = TranslationTask.from_state(json.loads(json.dumps(task.to_state())))
     assert again.source_dictionary == task.source_dictionary
@@ -108,13 +108,13 @@ def test_state_with_two_dictionaries(tmp_path):
         {"target_text": {"language": "de", "tokenizer": "?", "lowercase": 0, "subword": {}}},
     ],
 )
-def test_damaged_state(tmp_path, change):
+def test_a_damaged_state_is_an_error(tmp_path, change):
     state = TranslationTask.from_data_folder(preprocess(tmp_path)).to_state() | change
     with pytest.raises(CheckpointError, match="description of its task is damaged"):
         TranslationTask.from_state(state)
 
 
-def test_folder_made_by_fairseq(tmp_path):
+def test_a_folder_of_fairseq(tmp_path):
     task = TranslationTask.from_data_folder(fairseq_folder(tmp_path))
     ids = task.load_split("valid").pair(0)[1]
     assert task.decode_target(ids) == "ein Haus@@ boot &apos;s ."
@@ -127,7 +127,7 @@ def test_folder_made_by_fairseq(tmp_path):
     )
 
 
-def test_references_of_prepared_text_are_undone_too(tmp_path):
+def test_references_of_segmented_text_are_joined(tmp_path):
     (tmp_path / "raw").mkdir()
     for language in ("de", "en"):
         for name in ("train", "valid"):
@@ -138,7 +138,7 @@ def test_references_of_prepared_text_are_undone_too(tmp_path):
 
 
 def build(folder):
-    config = PreprocessConfig(
+    config = PreprocessSettings(
         source_lang="de",
         target_lang="en",
         trainpref=str(folder / "train"),
@@ -194,24 +194,24 @@ def test_documents(tmp_path):
     assert len(task.load_split("train")) == 12
 
 
-def test_missing_split(raw_folder):
+def test_a_missing_split_is_an_error(raw_folder):
     with pytest.raises(DataError, match=r"no split 'test'; the folder holds: train, valid"):
         TranslationTask.from_data_folder(raw_folder).load_split("test")
 
 
-def test_foreign_language(raw_folder):
+def test_a_language_that_the_folder_lacks_is_an_error(raw_folder):
     with pytest.raises(DataError, match="holds de-en, not the language fr"):
         TranslationTask.from_data_folder(raw_folder, source_lang="fr")
 
 
-def test_changed_subword_model(raw_folder):
+def test_a_changed_subword_model_is_an_error(raw_folder):
     path = raw_folder / "subword.codes"
     path.write_text(path.read_text().swapcase())
     with pytest.raises(DataError, match=r"subword.codes: changed since it was made"):
         TranslationTask.from_data_folder(raw_folder)
 
 
-def test_raw_text_of_another_length(raw_folder):
+def test_raw_text_of_another_length_is_an_error(raw_folder):
     manifest = json.loads((raw_folder / "manifest.json").read_text())
     path = raw_folder / "valid.de-en.en.raw"
     path.write_text("one line\n")
@@ -222,14 +222,14 @@ def test_raw_text_of_another_length(raw_folder):
         _ = split.raw_target
 
 
-def test_dictionary_without_words(tmp_path):
+def test_a_dictionary_without_words_is_an_error(tmp_path):
     fairseq_folder(tmp_path)
     (tmp_path / "dict.en.txt").write_text("madeupword0000 0\n")
     with pytest.raises(DataError, match=r"dict.en.txt: no words in it"):
         TranslationTask.from_data_folder(tmp_path)
 
 
-def test_no_torch_needed():
+def test_a_task_does_not_import_torch():
     import subprocess
     import sys
 
@@ -269,7 +269,7 @@ def test_separators_on_an_existing_folder(raw_folder):
     )
 
 
-def test_separators_cannot_be_told_from_a_word_of_the_text(tmp_path):
+def test_a_separator_that_is_a_word_of_the_text_is_an_error(tmp_path):
     for language in ("de", "en"):
         for name in ("train", "valid"):
             (tmp_path / f"{name}.{language}").write_text("a <sep> b\n")

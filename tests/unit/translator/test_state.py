@@ -133,7 +133,7 @@ def test_each_thread_may_have_a_copy(translators):
     assert len(found) == 15 and all(each == expected for each in found)
 
 
-def test_prepared_text_and_its_folder_go_with_it(translators, tmp_path):
+def test_a_copy_keeps_text_processing_and_data_folder(translators, tmp_path):
     translator = copy.deepcopy(translators["loaded"])
     text = replace(translator.task.target_text, subword=JoinedPieces("@@ "))
     translator.task = replace(translator.task, target_text=text, folder=tmp_path)
@@ -141,18 +141,18 @@ def test_prepared_text_and_its_folder_go_with_it(translators, tmp_path):
     assert twin.task.folder == tmp_path and found_by(twin) == found_by(translator)
 
 
-def test_weights_that_move_to_shared_memory_are_found_there(tmp_path):
+def test_kernels_find_weights_that_moved_to_shared_memory(tmp_path):
     translator = Translator.from_checkpoint(save(tmp_path / "x.safetensors", 1), "cpu", torch.int8)
     expected = found_by(translator)
     for model in translator.models:
         model.share_memory()
-    taken = [torch.full((64,), 7.0) for _ in range(1000)]  # what was freed
+    taken = [torch.full((64,), 7.0) for _ in range(1000)]  # reuse the freed memory
     assert found_by(translator) == expected and len(taken) == 1000
     for decoder in translator.decoders:
         assert decoder.layers_kernel is None or not decoder.layers_kernel._constant.is_moved
 
 
-def test_hooks_are_no_plain_values(tmp_path):
+def test_a_model_with_hooks_cannot_be_pickled(tmp_path):
     translator = Translator.from_checkpoint(save(tmp_path / "x.safetensors", 1), "cpu")
     translator.models[0].encoder.register_forward_hook(lambda *call: None)
     told = "a translator with hooks cannot be pickled or copied, and there are some on 'encoder'"
@@ -171,7 +171,7 @@ class {name}(SoftmaxAttention):
 """
 
 
-def test_a_class_of_a_users_file_is_told(tmp_path):
+def test_a_class_from_a_users_file_cannot_be_pickled(tmp_path):
     (tmp_path / "mine.py").write_text(OWN.format(name="MineByFile"))
     import_user_module(str(tmp_path / "mine.py"))
     path = save(tmp_path / "x.safetensors", 1, "MineByFile")
@@ -181,7 +181,7 @@ def test_a_class_of_a_users_file_is_told(tmp_path):
         pickle.dumps(Translator.from_checkpoint(path, "cpu"))
 
 
-def test_a_class_of_a_package_is_imported_there(tmp_path, monkeypatch):
+def test_a_pickle_imports_the_package_of_its_classes(tmp_path, monkeypatch):
     (tmp_path / "own_package.py").write_text(OWN.format(name="MineByImport"))
     monkeypatch.syspath_prepend(tmp_path)
     __import__("own_package")

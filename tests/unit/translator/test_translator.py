@@ -14,16 +14,12 @@ from relu_nmt.tokenization.pipeline import JoinedPieces, TextPipeline
 from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.loading import build_model, load_model
-from relu_nmt.translation.search.config import (
-    DocumentGenerationConfig,
-    GenerationConfig,
-    WindowConfig,
-)
-from relu_nmt.translation.search.document_search import Window
+from relu_nmt.translation.search.config import GenerationConfig, WindowConfig
 from relu_nmt.translation.search.hypotheses import Hypothesis
 from relu_nmt.translation.search.translations import SourceLimit, Translation
+from relu_nmt.translation.search.windows import Window
 from relu_nmt.translation.task import TranslationTask
-from relu_nmt.translator import Translator
+from relu_nmt.translator import TranslationRequest, Translator
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*reached the longest output")
 
@@ -66,7 +62,7 @@ def translator():
     return Translator([make_model(task)], task, "cpu")
 
 
-def test_no_sentence_has_a_tokenizer_made_for_it(translator, monkeypatch):
+def test_encoding_a_sentence_makes_no_tokenizer(translator, monkeypatch):
     def made(*args):
         raise AssertionError("to make one takes longer than to split a sentence")
 
@@ -75,7 +71,7 @@ def test_no_sentence_has_a_tokenizer_made_for_it(translator, monkeypatch):
     assert len(translator.translate(LINES, prefixes=prefixes, **SHORT)) == len(LINES)
 
 
-def test_n_lines_in_n_lines_out_and_blank_lines_stay_blank(translator):
+def test_each_line_gives_one_line_and_blank_lines_stay_blank(translator):
     found = translator.translate(LINES, **SHORT)
     assert len(found) == len(LINES)
     assert found[1] == found[3] == ""
@@ -83,7 +79,7 @@ def test_n_lines_in_n_lines_out_and_blank_lines_stay_blank(translator):
     assert translator.translate([], **SHORT) == []
 
 
-def test_what_was_cut_at_the_longest_output_is_told(translator):
+def test_a_warning_counts_translations_that_reach_the_limit(translator):
     with pytest.warns(
         UserWarning, match=r"4 of 5 translations reached the longest output \(1 token\) and"
     ):
@@ -98,7 +94,7 @@ def test_what_was_cut_at_the_longest_output_is_told(translator):
     assert lines.at_limit == (1,)
 
 
-def test_nothing_is_told_where_nothing_was_cut(translator, recwarn):
+def test_no_warning_without_translations_at_the_limit(translator, recwarn):
     assert translator.translate(["", " "], max_len_b=1).at_limit == ()
     assert not recwarn
 
@@ -139,7 +135,7 @@ def test_unknown_source_words_are_copied(translator):
         assert copy == (["ein", "Xaver"][position] if token == "<unk>" else token)
 
 
-def test_checkpoints_and_ensembles(tmp_path):
+def test_checkpoints_are_loaded_alone_and_as_ensembles(tmp_path):
     task = make_task()
     one, two = save(tmp_path / "1.safetensors", task), save(tmp_path / "2.safetensors", task, 1)
     alone = Translator.from_checkpoint(one, device="cpu").translate(LINES, **SHORT)
@@ -178,7 +174,7 @@ def test_checkpoints_and_ensembles(tmp_path):
     ],
 )
 @pytest.mark.parametrize("side", ["source", "target"])
-def test_an_ensemble_reads_and_writes_one_text(tmp_path, changes, told, side):
+def test_models_of_an_ensemble_must_process_text_alike(tmp_path, changes, told, side):
     task = make_task()
     own = replace(getattr(task, f"{side}_text"), **changes)
     first = save(tmp_path / "1.safetensors", task)
@@ -194,7 +190,7 @@ def test_an_ensemble_reads_and_writes_one_text(tmp_path, changes, told, side):
 
 
 @pytest.mark.skipif(not can_pack(), reason="needs x86 and oneDNN")
-def test_models_that_are_loaded_have_packed_weights_and_translate_as_before(tmp_path):
+def test_loaded_models_have_packed_weights_and_translate_the_same(tmp_path):
     path = save(tmp_path / "1.safetensors", make_task())
     loaded, plain = Translator.from_checkpoint(path, "cpu"), load_model(path)
     expected = Translator([plain.model], plain.task, "cpu").translate_nbest(LINES, **SHORT)
@@ -232,15 +228,15 @@ def test_a_source_too_long_for_learned_positions_is_an_error():
     model = make_model(task, encoder_positions="learned", max_source_positions=4)
     translator = Translator([model], task, "cpu")
     assert translator.max_source_positions == 4
-    with pytest.raises(DataError, match="--max-source-positions 4"):
+    with pytest.raises(DataError, match="the model can read 4"):
         translator.translate(["ein Haus ist gross ."], **SHORT)
 
 
-def test_a_line_too_long_is_told_before_any_is_translated(monkeypatch):
+def test_a_line_that_is_too_long_is_an_error_before_the_search(monkeypatch):
     task = make_task().with_sentence_separator()
     model = make_model(task, encoder_positions="learned", max_source_positions=6)
     translator = Translator([model], task, "cpu")
-    monkeypatch.setattr(translator, "translate_sentences", None)
+    monkeypatch.setattr(translator, "searcher", lambda *_: pytest.fail)
     with pytest.raises(DataError, match="the model can read 6"):
         lines = ["Haus"] * 9 + ["das Haus ist gross und ein Haus"]
         translator.translate_document(lines, max_doc_tokens=6, window_overlap=1)
@@ -302,7 +298,7 @@ def lines_of(window, documents):
     "settings",
     [{}, {"max_doc_tokens": 1}, {"max_doc_tokens": 9}, {"max_doc_tokens": 9, "window_overlap": 2}],
 )
-def test_documents_give_a_line_for_each_line(separated, settings):
+def test_translated_documents_have_as_many_lines_as_their_sources(separated, settings):
     found = separated.translate_documents(DOCUMENTS, **settings, beam=2, max_len_b=6)
     assert list(map(len, found)) == list(map(len, DOCUMENTS))
     assert found[0][1] == ""
@@ -316,31 +312,35 @@ def test_single_lines_of_documents_are_translated_as_sentences(separated):
     assert separated.translate_documents([LINES], max_doc_tokens=1, beam=2) == [lines]
 
 
-def test_without_separators_a_group_gives_a_line(translator, monkeypatch):
+def test_a_group_gives_one_line_without_separators(translator, monkeypatch):
     lines = ["ein Haus", "das Haus", "gross"]
     assert translator.max_doc_tokens == 1
     assert translator.translate_document(lines, beam=2) == translator.translate(
         lines, beam=2, max_len_a=1.5, max_len_b=50
     )
     copy = [Translation("all of it", ["all"], Hypothesis(np.array([4, 2]), -1.0, -np.ones(2)))]
-    monkeypatch.setattr(
-        translator, "translate_sentences", lambda sources, *_: [copy for _ in sources]
-    )
+    monkeypatch.setattr(translator, "searcher", lambda *_: lambda sources: [copy for _ in sources])
     assert translator.translate_document(lines, max_doc_tokens=20) == ["all of it"]
     with pytest.raises(ConfigError, match=r"--window-overlap 1: .*--sentence-separator"):
         translator.translate_document(lines, max_doc_tokens=20, window_overlap=1)
 
 
-def test_an_overlap_forces_what_the_context_was_translated_to(separated, monkeypatch):
+def test_an_overlap_forces_the_translation_of_the_context(separated, monkeypatch):
     asked = []
-    search = separated.translate_sentences
+    searcher = separated.searcher
 
-    def note(sources, *arguments):
-        found = search(sources, *arguments)
-        asked.append([(source, best) for source, (best, *_) in zip(sources, found, strict=True)])
-        return found
+    def noting(*arguments):
+        search = searcher(*arguments)
 
-    monkeypatch.setattr(separated, "translate_sentences", note)
+        def note(sources):
+            found = search(sources)
+            pairs = zip(sources, found, strict=True)
+            asked.append([(source, best) for source, (best, *_) in pairs])
+            return found
+
+        return note
+
+    monkeypatch.setattr(separated, "searcher", noting)
     shorten_sentences(separated)
     # A limit that only ever leaves room for one new sentence and one of context.
     lines = ["ein Haus", "das Haus", "Haus gross", "gross ."]
@@ -353,20 +353,20 @@ def test_an_overlap_forces_what_the_context_was_translated_to(separated, monkeyp
         # The model's own probabilities of the new text, behind the context.
         whole = np.concatenate([source.context, best.hypothesis.tokens])
         pair = replace(source, reference=whole, context=np.zeros(0, dtype=np.int64))
-        [[scored]] = search([pair], GenerationConfig(score_reference=True))
+        [[scored]] = searcher(GenerationConfig(score_reference=True))([pair])
         expected = scored.hypothesis.positional_scores[len(source.context) :]
         np.testing.assert_allclose(best.hypothesis.positional_scores, expected, atol=1e-4)
         assert best.score == pytest.approx(expected.mean(), abs=1e-4)
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_behind_a_context_the_best_new_text_comes_first(seed):
+def test_hypotheses_behind_a_context_are_ranked_by_their_new_text(seed):
     task = make_task().with_sentence_separator()
     separated = Translator([make_model(task, seed)], task, "cpu")
     shorten_sentences(separated)
-    documents = separated.sources.documents([["ein Haus", "das Haus", "Haus gross", "gross ."]])
-    config = DocumentGenerationConfig(beam=6, nbest=6, max_len_b=20)
-    found = separated.translate_in_windows(documents, WindowConfig(8, 1, repair=True), config)
+    request = TranslationRequest.of_lines(["ein Haus", "das Haus", "Haus gross", "gross ."])
+    config = GenerationConfig(beam=6, nbest=6, max_len_b=20).resolved(documents=True)
+    found = separated.answer(request, config, WindowConfig(8, 1, repair=True))
     assert any(own.window.context < own.window.first for own in found.windows)
     for own in found.windows:
         scores = [translation.score for translation in own.translations]
@@ -376,7 +376,7 @@ def test_behind_a_context_the_best_new_text_comes_first(seed):
             assert translation.score == pytest.approx(mean, abs=1e-5)
 
 
-def test_one_text_is_not_a_list_of_lines(separated):
+def test_a_single_text_instead_of_a_list_is_an_error(separated):
     text = "ein Haus"
     for translate in (
         separated.translate,
@@ -410,15 +410,16 @@ def test_a_separator_in_the_text_is_an_unknown_word():
     assert ids[4:] == [separator, Dictionary.eos_index]
 
 
-def test_tokens_stand_where_their_ids_do_behind_a_cut_sentence(separated):
+def test_tokens_and_ids_agree_after_a_sentence_is_cut(separated):
     limit = SourceLimit(4, truncate=True, is_separated=True)
-    documents = separated.sources.documents([["das Haus ist gross .", "ein Haus"]]).limited(limit)
+    request = TranslationRequest.of_lines(["das Haus ist gross .", "ein Haus"])
+    documents = separated.sources.encode(request).limited(limit)
     source = documents.joined(Window(0, 0, 0, 2))
     assert source.tokens == ["das", "Haus", "<sep>", "ein", "Haus", "<sep>"]
     assert separated.task.source_dictionary.encode(source.tokens).tolist() == source.ids.tolist()
 
 
-def test_the_longest_output_is_told(translator):
+def test_a_translation_reports_whether_it_reached_the_limit(translator):
     for length, sure in ((1, True), (60, False)):
         (best,) = translator.translate_nbest(["ein Haus ist gross ."], beam=3, max_len_b=length)[0]
         assert best.reached_limit == (len(best.hypothesis.tokens) > length)
@@ -457,7 +458,7 @@ def test_damaged_settings_of_documents_name_the_file(tmp_path):
             Translator.from_checkpoint(path, "cpu")
 
 
-def test_translations_begin_and_avoid_as_they_are_told(translator):
+def test_translations_have_their_prefix_and_no_banned_term(translator):
     lines, prefixes = ["ein Haus", "das Haus", ""], ["The big dog".lower(), "", ""]
     found = translator.translate(lines, prefixes=prefixes, **SHORT)
     assert found[0].startswith("the big dog")
@@ -466,12 +467,12 @@ def test_translations_begin_and_avoid_as_they_are_told(translator):
     banned = [" ".join(words[:2]), "no such word"]
     other = translator.translate_nbest(lines, banned=banned, nbest=3, **SHORT)
     assert not any(banned[0] in one.text for one in other[1])
-    # What is forced may be what is banned elsewhere.
+    # A forced term may contain banned words.
     both = translator.translate(["ein Haus"], prefixes=["the big"], banned=["the"], **SHORT)
     assert both[0].startswith("the big") and "the" not in both[0].split()[2:]
 
 
-def test_prefixes_are_as_many_as_lines(translator):
+def test_the_numbers_of_prefixes_and_lines_must_agree(translator):
     with pytest.raises(DataError, match="1 prefixes, but 2 lines"):
         translator.translate(["ein", "das"], prefixes=["a"])
     with pytest.raises(DataError, match="1 lists of forced terms, but 2 lines"):
@@ -479,7 +480,7 @@ def test_prefixes_are_as_many_as_lines(translator):
 
 
 @pytest.mark.parametrize("ordered", [True, False])
-def test_translations_have_the_terms_they_are_told(translator, ordered):
+def test_translations_contain_their_forced_terms(translator, ordered):
     lines = ["ein Haus", "", "das Haus", "das"]
     forced = [["a big dog", "the ."], [" "], [], ["big", " ", "big"]]
     found = translator.translate(lines, forced=forced, ordered=ordered, **SHORT)
@@ -487,7 +488,7 @@ def test_translations_have_the_terms_they_are_told(translator, ordered):
     assert ordered <= (found[0].index("a big dog") < found[0].index("the."))
     assert found[1] == "" and found[2] == translator.translate(lines, **SHORT)[2]
     assert found[3].split().count("big") >= 2
-    # What is forced may be what is banned elsewhere.
+    # A forced term may contain banned words.
     [[best]] = translator.translate_nbest(
         ["das"], forced=[["big dog"]], banned=["dog"], ordered=ordered, **SHORT
     )
@@ -495,7 +496,7 @@ def test_translations_have_the_terms_they_are_told(translator, ordered):
 
 
 @pytest.mark.parametrize("term", ["a Xaver", "</s>"])
-def test_terms_that_the_model_cannot_write_are_refused(translator, term):
+def test_a_term_that_the_model_cannot_write_is_an_error(translator, term):
     with pytest.raises(DataError, match=f"the term '{term}' cannot be forced: the model has no"):
         translator.translate(["das"], forced=[["a", term]])
     with pytest.raises(DataError, match="a list of lines is wanted, not one text"):
@@ -505,13 +506,13 @@ def test_terms_that_the_model_cannot_write_are_refused(translator, term):
 
 
 @pytest.mark.parametrize("asked", [{"forced": [[], ["", "dog"]]}, {"prefixes": ["", "dog"]}])
-def test_nothing_is_forced_in_a_blank_line(translator, asked):
+def test_a_prefix_or_term_in_a_blank_line_is_an_error(translator, asked):
     with pytest.raises(DataError, match="'dog' cannot be forced: the line is blank"):
         translator.translate(["das", " "], **asked)
 
 
 @pytest.mark.parametrize("wrong", [None, 1, b"das", ["das"], "das \ud800"])
-def test_what_is_no_text_is_told(translator, wrong):
+def test_a_value_that_is_no_text_is_an_error(translator, wrong):
     given = [{"lines": ["das", wrong]}, {"lines": ["das"], "banned": [wrong]}]
     given += [{"lines": ["das"], "prefixes": [wrong]}, {"lines": ["das"], "forced": [["a", wrong]]}]
     for settings in given:
@@ -520,7 +521,7 @@ def test_what_is_no_text_is_told(translator, wrong):
 
 
 @pytest.mark.parametrize("device", ["nowhere", "cuda:99"])
-def test_a_device_that_is_not_there_is_told(translator, device):
+def test_a_missing_device_is_an_error(translator, device):
     with pytest.raises(ConfigError, match=f"device {device}: "):
         Translator(translator.models, translator.task, device)
 
@@ -559,7 +560,7 @@ def test_each_line_of_a_document_has_its_prefix_and_its_terms(num_models, limit,
     assert any(lines != others for lines, others in zip(found, free, strict=True))
 
 
-def test_what_is_forced_in_one_line_changes_no_other_document(separated):
+def test_forced_terms_of_one_document_change_no_other(separated):
     forced = [WANTED, [], [[]], [[]] * 4]
     asked = {"max_doc_tokens": 20, "beam": 3, "max_len_b": 6}
     found = separated.translate_documents(DOCUMENTS, forced=forced, **asked)
@@ -567,7 +568,7 @@ def test_what_is_forced_in_one_line_changes_no_other_document(separated):
     assert found[1:] == free[1:] and found[0] != free[0]
 
 
-def test_what_is_forced_in_documents_needs_a_place(separated, translator):
+def test_terms_in_documents_need_separated_sentences(separated, translator):
     documents, forced = [["ein", "", "das"]], [[["dog"], [], []]]
     for other, settings, reason in (
         (translator, {}, "was trained without --sentence-separator"),

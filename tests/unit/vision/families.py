@@ -1,4 +1,4 @@
-"""Small models of every family of vision transformers, and what attention each can have."""
+"""Small models of every family of vision transformers, and the attentions that fit each."""
 
 import torch
 
@@ -40,7 +40,7 @@ FORMS = [
     "xca:kernel=polynomial",
     "xca:kernel=polynomial,count=channels,scale=fixed,unit_norm=false",
 ]
-"""Options that change what an attention computes or stores."""
+"""Options that change the computation or the state of an attention."""
 PAIRS = [
     (family, attention)
     for family in vision_models.names()

@@ -1,4 +1,4 @@
-"""Zip files of images that are not what they seem are refused when they are opened."""
+"""Malicious archives of images are refused when they are opened."""
 
 import stat
 import zipfile
@@ -14,7 +14,7 @@ from relu_nmt.vision.images import open_images
 @pytest.mark.parametrize(
     "name", ["../cat/1.png", "/etc/cat/1.png", "cat/../../1.png", "..\\cat\\1.png"]
 )
-def test_an_entry_that_leads_out_is_refused(tmp_path, name):
+def test_a_zip_entry_outside_the_archive_is_refused(tmp_path, name):
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         archive.writestr("cat/1.png", b"")
         archive.writestr(name, b"")
@@ -22,7 +22,7 @@ def test_an_entry_that_leads_out_is_refused(tmp_path, name):
         open_images(tmp_path / "a.zip")
 
 
-def test_a_link_is_refused(tmp_path):
+def test_a_link_in_a_zip_file_is_refused(tmp_path):
     entry = zipfile.ZipInfo("cat/1.png")
     entry.external_attr = (stat.S_IFLNK | 0o777) << 16
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
@@ -32,7 +32,7 @@ def test_a_link_is_refused(tmp_path):
         open_images(tmp_path / "a.zip")
 
 
-def test_few_bytes_that_stand_for_very_many_are_refused(tmp_path):
+def test_zip_bombs_are_refused(tmp_path):
     with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("cat/1.png", bytes(MOST_BYTES + 1))
         archive.writestr("dog/1.png", b"")

@@ -6,8 +6,7 @@ from PIL import Image
 
 from relu_nmt.vision.augmentation import FORMS, Augmentation, operations
 from relu_nmt.vision.batches import ImageTransform, sample_generator
-from relu_nmt.vision.config import PreprocessingConfig
-from relu_nmt.vision.data_config import AugmentationConfig
+from relu_nmt.vision.training_config import AugmentationConfig, PreprocessingConfig
 
 GREY = (0.5, 0.5, 0.5)
 FILL = (128, 128, 128)
@@ -23,7 +22,7 @@ def values(image):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_views_follow_from_the_generator_alone_and_keep_size_and_mode(form):
+def test_views_depend_only_on_the_generator_and_keep_size_and_mode(form):
     config = AugmentationConfig(rand_augment=2, rand_augment_form=form, color_jitter=0.4)
     augmentation, image = Augmentation(config, GREY), noise()
     views = []
@@ -37,7 +36,7 @@ def test_views_follow_from_the_generator_alone_and_keep_size_and_mode(form):
 
 
 def seen_operations(form, count, **settings):
-    """Return (name, argument) of what is done to many images."""
+    """Return (name, argument) of the operations applied to many images."""
     seen = []
     config = AugmentationConfig(rand_augment=2, rand_augment_form=form, **settings)
     augmentation = Augmentation(config, GREY)
@@ -51,7 +50,7 @@ def seen_operations(form, count, **settings):
     return seen
 
 
-def test_the_increasing_form_does_one_of_two_with_strengths_around_the_magnitude():
+def test_the_increasing_form_applies_half_of_its_operations_around_the_magnitude():
     seen = seen_operations("increasing", 3000)
     assert len(seen) == pytest.approx(3000, abs=5 * (6000 / 4) ** 0.5)  # 2 a picture, half done
     by_name = {name: [x[1:] for x in seen if x[0] == name] for name in FORMS["increasing"]}
@@ -67,7 +66,7 @@ def test_the_increasing_form_does_one_of_two_with_strengths_around_the_magnitude
     assert all(x == () for x in by_name["invert"])
 
 
-def test_the_original_form_does_all_and_goes_beyond_10():
+def test_the_original_form_applies_all_operations_and_allows_magnitudes_above_10():
     seen = seen_operations("original", 1600, rand_augment_magnitude=15, rand_augment_std=0)
     assert len(seen) == 3200
     by_name = {name: [x[1:] for x in seen if x[0] == name] for name in FORMS["original"]}
@@ -81,7 +80,7 @@ def test_the_original_form_does_all_and_goes_beyond_10():
     assert len(places) > 100 and all(0 <= x < 16 and 0 <= y < 12 for x, y in places)
 
 
-def test_operations_of_values_against_their_definitions():
+def test_color_operations_match_their_definitions():
     image, done = noise(), operations(FILL)
     v = values(image)
     assert np.array_equal(values(done["invert"](image)), 255 - v)
@@ -105,7 +104,7 @@ def test_operations_of_values_against_their_definitions():
         assert np.abs(values(done["contrast"](image, factor)) - expected).max() <= 2
 
 
-def test_operations_of_places_against_their_definitions():
+def test_geometric_operations_match_their_definitions():
     image, done = noise(), operations(FILL)
     v = values(image)
     right = values(done["translate_x"](image, 0.25))  # of 16 pixels
@@ -131,7 +130,7 @@ def test_colour_jitter_stays_within_its_share():
     assert 70 <= min(found) < 75 and 125 < max(found) <= 130
 
 
-def test_a_box_of_noise_of_2_to_33_percent_for_a_share_of_the_images():
+def test_random_erasing_puts_noise_on_2_to_33_percent_of_some_images():
     augmentation = Augmentation(AugmentationConfig(random_erasing=0.25), GREY)
     pixels = np.full((3, 40, 30), 9.0, dtype=np.float32)
     shares, ratios = [], []
@@ -151,7 +150,7 @@ def test_a_box_of_noise_of_2_to_33_percent_for_a_share_of_the_images():
     assert 0.25 < min(ratios) < 0.5 and 2 < max(ratios) < 4
 
 
-def test_augmentation_changes_training_views_only_and_off_leaves_them_bit_for_bit():
+def test_augmentation_changes_only_training_views_and_none_if_off():
     image, preprocessing = noise((20, 20)), PreprocessingConfig()
     plain = ImageTransform(preprocessing, 16)
     off = ImageTransform(preprocessing, 16, AugmentationConfig())
@@ -160,7 +159,7 @@ def test_augmentation_changes_training_views_only_and_off_leaves_them_bit_for_bi
     for number in range(20):
         views = [t.training(image, sample_generator(1, 1, number)) for t in (plain, off, on)]
         assert np.array_equal(views[0], views[1])
-        # The crop is drawn first, so that what is not erased is the same.
+        # The crop is drawn first, so pixels that are not erased are the same.
         same = (views[0] == views[2]).all(0)
         assert same.mean() > 0.6
         seen += not same.all()

@@ -3,8 +3,8 @@ import pytest
 import torch
 
 from relu_nmt.vision.batches import ImageBatches, ImageTransform
-from relu_nmt.vision.config import PreprocessingConfig
 from relu_nmt.vision.images import open_images
+from relu_nmt.vision.training_config import PreprocessingConfig
 from tests.unit.vision.made_images import make_squares, zip_folder
 
 
@@ -29,7 +29,7 @@ def same(one, other):
     )
 
 
-def test_every_image_comes_once_an_epoch_with_its_class(images):
+def test_every_epoch_has_each_image_once_with_its_class(images):
     loaded = epoch(batches(images, 1), 1)
     assert sorted(len(batch.ids) for batch in loaded) == [3, 4, 4, 4]
     assert batches(images, 1).num_batches == 4
@@ -40,7 +40,7 @@ def test_every_image_comes_once_an_epoch_with_its_class(images):
     assert all(b.num_tokens == b.num_sentences == len(b.ids) for b in loaded)
 
 
-def test_epochs_and_seeds_differ_and_repeat(images, tmp_path):
+def test_epochs_and_seeds_give_different_batches_that_can_be_repeated(images, tmp_path):
     source = batches(images, 1)
     first, second = epoch(source, 1), epoch(source, 2)
     assert not same(first[:1], second[:1])
@@ -65,7 +65,7 @@ def test_validation_keeps_the_order_and_changes_nothing(images):
     assert np.array_equal(loaded[0].images[1], transform.evaluation(images.read(1)))
 
 
-def test_moving_a_batch_keeps_its_numbers(images):
+def test_moving_a_batch_keeps_its_values(images):
     batch = epoch(batches(images, None), 1)[0]
     moved = batch.to(torch.device("meta"))
     assert moved.images.is_meta and moved.labels.is_meta

@@ -10,9 +10,8 @@ from relu_nmt.attention.base import Need
 from relu_nmt.attention.records import record_attention
 from relu_nmt.errors import ConfigError
 from relu_nmt.vision import vision_blocks
-from relu_nmt.vision.architectures import architectures
 from relu_nmt.vision.base import Grid
-from relu_nmt.vision.config import VisionTransformerConfig
+from relu_nmt.vision.config import VisionTransformerConfig, architectures
 from relu_nmt.vision.vision_transformer import VisionTransformer
 
 SMALL = {"image_size": 8, "patch_size": 4, "embed_dim": 16, "layers": 3, "heads": 2}
@@ -42,7 +41,7 @@ def test_shapes_gradients_and_records(block, pooling):
 
 @pytest.mark.parametrize("pooling", ["class", "mean"])
 @pytest.mark.parametrize("block", vision_blocks.names())
-def test_features_of_blocks_lie_on_the_grid(block, pooling):
+def test_features_of_blocks_have_the_shape_of_the_grid(block, pooling):
     model, seen = make_model(block, pooling=pooling).eval(), []
     for one in model.blocks:
         one.register_forward_hook(lambda module, inputs, output: seen.append((inputs, output)))
@@ -68,8 +67,8 @@ def test_two_gated_units_have_about_the_weights_of_a_transformer_block():
 
 
 @pytest.mark.parametrize("name", ["vit_small_bigvision_i1k", "vit_small_bigvision_i21k"])
-def test_gated_units_in_big_visions_form_are_drawn_as_the_rest(name):
-    """The GELU of the shape is nobody's there, but was not asked for either."""
+def test_gated_units_get_the_initial_weights_of_big_vision(name):
+    """The block accepts the GELU of the shape, which it does not use, but no other activation."""
     shape = {**architectures[name], **SMALL, "embed_dim": 64}
     config = VisionTransformerConfig.of(**shape, block="gau", attention=ATTENTION["gau"])
     torch.manual_seed(0)
@@ -91,13 +90,13 @@ def test_gated_units_in_big_visions_form_are_drawn_as_the_rest(name):
         ({"feed_forward": "swiglu"}, "no feed-forward network"),
     ],
 )
-def test_what_gated_units_cannot_use_is_refused(settings, message):
+def test_settings_that_gated_units_cannot_use_are_refused(settings, message):
     with pytest.raises(ConfigError, match=message):
         make_model("gau", **settings)
 
 
 @pytest.mark.parametrize("settings", [{"feed_forward": "swiglu"}, {"norm": "rms"}])
-def test_feed_forward_networks_and_norms_are_those_of_the_registries(settings):
+def test_feed_forward_networks_and_norms_come_from_the_registries(settings):
     model = make_model(**settings)
     kinds = {type(module).__name__ for module in model.modules()}
     assert kinds & {"SwiGLUFeedForward", "RMSNorm"}

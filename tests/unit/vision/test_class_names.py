@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from relu_nmt.errors import DataError
-from relu_nmt.recipes.evaluate_images import Candidates
+from relu_nmt.recipes.evaluate_images import candidates
 from relu_nmt.vision.images import open_images, with_classes_of
 from tests.unit.vision.made_images import make_squares, write_table
 
@@ -55,7 +55,7 @@ def test_a_folder_and_a_zip_of_macos_have_the_same_classes(tmp_path, form, utf8_
         assert folder.read(index).tobytes() == archive.read(index).tobytes()
 
 
-def test_train_and_val_match_in_any_form(tmp_path):
+def test_train_and_val_match_in_any_unicode_form(tmp_path):
     train = folder_of(tmp_path / "both/train", NFC)
     folder_of(tmp_path / "both/val", NFD)
     sets = open_images(tmp_path / "both")
@@ -66,7 +66,7 @@ def test_train_and_val_match_in_any_form(tmp_path):
     assert old.labels.tolist() == [1, 1, 0, 0, 2, 2]
 
 
-def test_two_folders_that_differ_by_their_form_are_refused_and_told_apart(tmp_path):
+def test_two_folders_that_differ_only_by_unicode_form_are_refused(tmp_path):
     folder = folder_of(tmp_path / "folder", NFC)
     shutil.copytree(folder / NFC, folder / NFD)
     with pytest.raises(DataError) as caught:
@@ -76,14 +76,14 @@ def test_two_folders_that_differ_by_their_form_are_refused_and_told_apart(tmp_pa
     assert "one name in two Unicode forms; rename one" in str(caught.value)
 
 
-def test_a_class_that_only_looks_the_same_is_shown_by_its_code_points(tmp_path):
+def test_a_class_that_looks_like_another_is_printed_with_code_points(tmp_path):
     train = only(folder_of(tmp_path / "latin", "cat"))
     other = only(folder_of(tmp_path / "cyrillic", "c\u0430t"))
     with pytest.raises(DataError, match=r"the class 'c\u0430t' \(NFC: 'c\\u0430t'\) of cyrillic"):
         with_classes_of(other, train.classes, "latin")
 
 
-def test_labels_of_tables_match_in_any_form(tmp_path):
+def test_labels_of_tables_match_in_any_unicode_form(tmp_path):
     image = (make_squares(tmp_path / "squares", 1) / "red/0000.png").read_bytes()
     (tmp_path / "tables").mkdir()
     for part, form in (("train", NFC), ("test", NFD)):
@@ -98,9 +98,9 @@ def test_labels_of_tables_match_in_any_form(tmp_path):
         open_images(tmp_path / "a.npz")
 
 
-def test_a_file_of_classes_matches_in_any_form(tmp_path):
+def test_a_file_of_classes_matches_in_any_unicode_form(tmp_path):
     (tmp_path / "classes.txt").write_text(f"{NFD} a remark\nred\n", encoding="utf-8")
     for known in (NFC, NFD):
-        found = Candidates.among(("red", known), "model", str(tmp_path / "classes.txt"), ())
-        assert found.names == (NFC, "red")
-        assert found.outputs.tolist() == [1, 0]
+        names, outputs = candidates(("red", known), "model", str(tmp_path / "classes.txt"), ())
+        assert names == (NFC, "red")
+        assert outputs.tolist() == [1, 0]

@@ -36,7 +36,7 @@ def randomized(model):
     return model.eval()
 
 
-def test_numbers_of_parameters_and_sizes_of_maps_are_the_published_ones():
+def test_parameter_counts_and_map_sizes_match_the_paper():
     config = VisionTransformerConfig.of(**architectures["cvt_13_224"])
     with torch.device("meta"):
         model = build_vision_model(config, 1000)
@@ -121,7 +121,7 @@ class Published(nn.Module):
 
 
 @pytest.mark.parametrize("size", [(32, 32), (29, 50)])
-def test_the_whole_forward_pass_against_the_formula(size):
+def test_the_forward_pass_matches_the_formula(size):
     model = randomized(small_model()).double()
     published = Published(model.state_dict(), SMALL["stage_layers"], SMALL["stage_heads"])
     images = torch.randn(2, 3, *size, dtype=torch.float64)
@@ -129,7 +129,7 @@ def test_the_whole_forward_pass_against_the_formula(size):
 
 
 @pytest.mark.parametrize("name", ["reluformer", "polynomial:power=3", "pointwise:qk_norm=true"])
-def test_scores_are_divided_by_the_root_of_the_models_width(name):
+def test_scores_are_divided_by_the_square_root_of_the_width(name):
     attend = randomized(small_model(attention=name)).stages[2][0].attention.double()
     seen = {}
     attend.attention.register_forward_hook(
@@ -165,8 +165,8 @@ def test_sima_normalises_queries_and_keys_over_their_own_tokens():
 
 
 @pytest.mark.parametrize("name", sorted(UNFIT["cvt"]))
-def test_an_attention_that_wants_as_many_keys_as_queries_is_refused(name):
-    with pytest.raises(ConfigError, match=f"--attention {name}: it wants as many keys .* softmax"):
+def test_an_attention_that_needs_as_many_keys_as_queries_is_refused(name):
+    with pytest.raises(ConfigError, match=f"--attention {name}: it needs as many keys .* softmax"):
         small_model(attention=name)
 
 
@@ -179,10 +179,10 @@ def test_images_of_any_size(size):
     assert last == tuple(-(-side // 4) for side in first)  # halved twice, rounded up
 
 
-def test_a_smaller_image_is_an_error():
-    with pytest.raises(ConfigError, match="--image-size 2: CvT wants 3 or more"):
+def test_an_image_below_3_pixels_is_an_error():
+    with pytest.raises(ConfigError, match="--image-size 2: CvT needs 3 or more"):
         small_model(image_size=2)
-    with pytest.raises(ConfigError, match="--image-size 5x2: CvT wants 3 or more"):
+    with pytest.raises(ConfigError, match="--image-size 5x2: CvT needs 3 or more"):
         small_model()(torch.randn(1, 3, 5, 2))
 
 
@@ -198,7 +198,7 @@ def test_bfloat16_is_close_to_float32(name):
     assert (logits - expected).norm() < 0.1 * expected.norm()
 
 
-def test_the_class_token_is_in_the_last_stage_alone_and_no_convolution_sees_it():
+def test_only_the_last_stage_has_a_class_token_outside_the_convolutions():
     model = randomized(small_model())
     with record_attention(model, Need(telemetry=True)) as records:
         model(torch.randn(2, 3, 32, 32))

@@ -8,7 +8,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from tests.unit.vision.families import small_model
 
 EXPONENTIALS = {"exp", "exp2", "expm1", "erf", "tanh", "sigmoid", "log", "log1p"}
-"""What softmax, GELU and other activations are made of; no operator here contains another."""
+"""Operators in softmax, GELU and other activations; no operator here contains another."""
 FREE = {
     "vit": {"attention": "sima", "feed_forward": "relu"},
     "xcit": {
@@ -51,6 +51,6 @@ def test_sima_or_pointwise_attention_with_relu_has_no_exponential(family, attent
         *(("swin", "attention=softmax"), ("cvt", "feed_forward=quick-gelu")),
     ],
 )
-def test_each_part_that_has_one_is_found(family, setting):
+def test_each_part_with_an_exponential_is_found(family, setting):
     name, _, value = setting.partition("=")
     assert operators(small_model(family, **{**FREE[family], name: value}).eval()) & EXPONENTIALS

@@ -31,7 +31,7 @@ def test_images_of_odd_sizes(family, size):
 
 @every_family
 @pytest.mark.parametrize("sides", [(16, 8), (9, 14), (3, 20)])
-def test_models_of_images_that_are_not_square(family, sides):
+def test_models_of_non_square_images(family, sides):
     model = small_model(family, image_size="x".join(map(str, sides)))
     assert model.config.image_sides == sides
     with record_attention(model, Need(statistics=True)) as records:
@@ -45,7 +45,7 @@ def test_models_of_images_that_are_not_square(family, sides):
 
 
 @every_family
-def test_class_tokens_of_blocks_are_those_that_the_classifier_reads(family):
+def test_the_last_class_token_is_the_input_of_the_classifier(family):
     model = small_model(family).eval()
     count = model.config.num_blocks
     output = model(pictures(16, 16), blocks=range(count))
@@ -83,7 +83,7 @@ def test_a_batch_of_one_image_with_a_single_patch_trains(family):
 
 
 @every_family
-def test_activations_computed_again_change_nothing(family):
+def test_activation_checkpointing_changes_nothing(family):
     """Neither gradients nor the statistics of BatchNorm, which sees every batch twice."""
     found = []
     for again in (False, True):
@@ -99,7 +99,7 @@ def test_activations_computed_again_change_nothing(family):
 
 
 @every_family
-def test_every_attention_module_is_recorded_at_its_own_place(family):
+def test_every_attention_module_has_a_record_of_its_own(family):
     model = small_model(family)
     with record_attention(model, Need(statistics=True)) as records:
         model(pictures(16, 16))
@@ -108,11 +108,11 @@ def test_every_attention_module_is_recorded_at_its_own_place(family):
 
 
 @pytest.mark.parametrize("family", [*vision_models.names(), "gau"])
-def test_a_wrong_option_of_an_attention_is_told_with_the_flag_that_was_typed(family):
+def test_an_unknown_option_of_the_attention_is_reported_with_the_flag(family):
     with pytest.raises(ConfigError, match=r"^--attention pointwise:foo=1: unknown option 'foo'"):
         small_model(family, attention="pointwise:foo=1")
 
 
-def test_so_is_one_of_class_attention():
+def test_an_unknown_option_of_class_attention_is_reported_with_the_flag():
     with pytest.raises(ConfigError, match=r"^--class-attention sima:foo=1: unknown option 'foo'"):
         small_model("xcit", class_attention="sima:foo=1")

@@ -8,7 +8,7 @@ from relu_nmt.attention.base import Need, build_attention
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.records import record_attention
 from relu_nmt.attention.spec import AttentionSpec
-from relu_nmt.vision.blocks import GatedAttentionUnit
+from relu_nmt.vision.gated_attention_unit import GatedAttentionUnit
 
 
 def new_unit(embed_dim, inner_dim, key_dim, alpha=1.0):
@@ -32,7 +32,7 @@ def inputs(batch=2, length=5, embed_dim=4):
 
 @pytest.mark.parametrize("alpha", [1.0, 0.5])
 @pytest.mark.parametrize("causal", [False, True])
-def test_output_is_the_formula(alpha, causal):
+def test_the_output_matches_the_formula(alpha, causal):
     unit = make_unit(alpha=alpha)
     x = inputs()
     lengths = [3, 5]
@@ -69,12 +69,12 @@ def test_later_and_padded_positions_do_not_matter():
     torch.testing.assert_close(padded[:, :3], unit(x[:, :3], Visibility(3, 3)))
 
 
-def test_number_of_parameters():
+def test_a_unit_has_the_published_number_of_parameters():
     unit = new_unit(16, 32, 128)
     assert sum(p.numel() for p in unit.parameters()) == 6 * 16**2 + 128 * 16 + 4 * 128
 
 
-def test_gradcheck_also_of_the_second_order():
+def test_first_and_second_order_gradients_are_correct():
     unit = make_unit(embed_dim=2, inner_dim=2, key_dim=3)
     x = inputs(1, 3, 2).requires_grad_()
     mask = torch.tensor([[True, True, False]])
@@ -86,7 +86,7 @@ def test_gradcheck_also_of_the_second_order():
     assert torch.autograd.gradgradcheck(values, x)
 
 
-def test_it_learns_to_copy_from_another_position():
+def test_a_unit_learns_to_copy_from_another_position():
     torch.manual_seed(0)
     unit = new_unit(16, 32, 16)
     optimizer = torch.optim.Adam(unit.parameters(), lr=3e-2)
@@ -94,7 +94,7 @@ def test_it_learns_to_copy_from_another_position():
     for _ in range(150):
         x = torch.randn(32, 4, 16, generator=generator)
         x[:, :, 4] = torch.tensor([3.0, 0.0, 0.0, 0.0])  # marks the first position
-        x[:, :, 5] = 1.0  # what opens the gate u, which has no bias
+        x[:, :, 5] = 1.0  # opens the gate u, which has no bias
         values = unit(x, Visibility(4, 4))
         loss = (values[:, :, :4] - x[:, :1, :4]).square().mean()
         optimizer.zero_grad()

@@ -47,7 +47,7 @@ def test_folders_that_link_to_each_other_are_counted_once(squares):
     assert images.paths == [f"{name}/{i:04d}.png" for name in COLOURS for i in range(7)]
 
 
-def test_many_folders_that_all_link_to_each_other_take_no_time(squares):
+def test_many_folders_that_link_to_each_other_are_searched_quickly(squares):
     names = [f"class{number}" for number in range(12)]
     for name in names:
         shutil.copytree(squares / "red", squares / "all" / name)
@@ -57,7 +57,7 @@ def test_many_folders_that_all_link_to_each_other_take_no_time(squares):
     assert len(only(squares / "all")) == 12 * 7
 
 
-def test_class_folders_elsewhere_are_linked_together(squares, tmp_path):
+def test_links_to_class_folders_elsewhere_are_followed(squares, tmp_path):
     other = make_squares(tmp_path / "other", 3)
     link(other / "red/back", tmp_path / "linked")
     for place, target in {"train/a": squares / "blue", "train/b": other / "red"}.items():
@@ -80,7 +80,7 @@ def np_counts(images):
 
 
 @pytest.mark.parametrize("pool", ["pool", ".git/annex", "../pool", "../squares"])
-def test_images_of_a_pool_are_linked_into_classes(squares, tmp_path, pool):
+def test_class_folders_may_hold_links_to_a_pool_of_images(squares, tmp_path, pool):
     folder = squares.parent / "of_links"
     for name in COLOURS:
         for path in sorted((squares / name).iterdir()):
@@ -96,7 +96,7 @@ def test_images_of_a_pool_are_linked_into_classes(squares, tmp_path, pool):
     }
 
 
-def test_a_second_link_to_an_image_is_told_and_not_counted(squares):
+def test_a_second_link_to_an_image_is_reported_and_not_counted(squares):
     link(squares / "red/again.png", squares / "red/0000.png")
     link(squares / "blue/a.png", squares / "red/0001.png")
     link(squares / "blue/b.png", squares / "blue/a.png")
@@ -116,12 +116,12 @@ def test_a_pipe_among_images_does_not_block(squares):
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_folder_without_permission_is_told(squares):
+def test_a_folder_without_permission_is_reported(squares):
     (squares / "lost+found").mkdir(mode=0)
     assert "lost+found/ (permission denied)" in str(only(squares).left_out())
 
 
-def test_zip_entries_spelled_otherwise_or_twice_are_the_same(squares, tmp_path):
+def test_different_spellings_of_a_zip_entry_are_one_image(squares, tmp_path):
     whole = zip_folder(squares, tmp_path / "whole.zip")
     with zipfile.ZipFile(whole) as source, zipfile.ZipFile(tmp_path / "odd.zip", "w") as odd:
         odd.writestr("./", b"")
@@ -135,7 +135,7 @@ def test_zip_entries_spelled_otherwise_or_twice_are_the_same(squares, tmp_path):
     assert images.read(14).tobytes() == only(squares).read(15).tobytes()
 
 
-def test_a_table_that_is_linked_twice_is_read_once(squares, tmp_path):
+def test_a_table_with_two_links_is_read_once(squares, tmp_path):
     data = [path.read_bytes() for path in sorted(squares.glob("*/0000.png"))]
     (tmp_path / "tables").mkdir()
     write_table(tmp_path / "tables/train-0.parquet", {"image": data, "label": [0, 1, 2]})

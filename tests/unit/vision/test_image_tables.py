@@ -49,7 +49,7 @@ def test_an_archive_of_one_set(tmp_path):
         ("{kind}_{part}", ("x", "y")),  # as Keras has it
     ],
 )
-def test_an_archive_of_several_sets_with_names_of_classes(tmp_path, names, parts):
+def test_an_archive_of_several_sets_with_class_names(tmp_path, names, parts):
     arrays = {"classes": np.array(["cat", "dog", "owl"])}
     for number, part in enumerate(("test", "train")):
         keys = [names.format(part=part, kind=kind) for kind in parts]
@@ -64,7 +64,7 @@ def test_an_archive_of_several_sets_with_names_of_classes(tmp_path, names, parts
     assert_shows(sets["train"], grey)
 
 
-def test_labels_that_are_names(tmp_path):
+def test_labels_may_be_class_names(tmp_path):
     labels = np.array(["owl", "cat", "owl"])
     np.savez(tmp_path / "a.npz", images=pixels(3, shape=(2, 2, 1)), labels=labels)
     [images] = open_images(tmp_path / "a.npz").values()
@@ -90,7 +90,7 @@ def test_labels_that_are_names(tmp_path):
         ({"images": np.array([{}, {}]), "labels": [0, 1]}, "Object arrays cannot be loaded"),
     ],
 )
-def test_archives_that_do_not_fit(tmp_path, arrays, message):
+def test_archives_with_wrong_arrays_are_errors(tmp_path, arrays, message):
     np.savez(tmp_path / "bad.npz", **arrays)
     with pytest.raises(DataError, match=message) as error:
         open_images(tmp_path / "bad.npz")
@@ -98,7 +98,7 @@ def test_archives_that_do_not_fit(tmp_path, arrays, message):
 
 
 @pytest.mark.parametrize("damage", [b"", b"text", b"PK\x03\x04"])
-def test_damaged_archives(tmp_path, damage):
+def test_damaged_archives_are_errors(tmp_path, damage):
     np.savez(tmp_path / "whole.npz", images=pixels(5), labels=np.arange(5))
     whole = (tmp_path / "whole.npz").read_bytes()
     for content in (damage, whole[: len(whole) // 2], whole[:60] + b"\xff" * 40 + whole[100:]):
@@ -113,7 +113,7 @@ def files_of(arrays, in_struct):
 
 
 @pytest.mark.parametrize("in_struct", [True, False])
-def test_parquet_files_as_data_sets_of_hugging_face_are_stored(tmp_path, in_struct):
+def test_parquet_files_in_the_format_of_hugging_face(tmp_path, in_struct):
     for part, number in (("train-0-of-2", 0), ("train-1-of-2", 1), ("validation-0-of-1", 2)):
         columns = {"image": files_of(pixels(3, number), in_struct), "label": [0, 2, 0]}
         write_table(tmp_path / f"{part}.parquet", columns, ["cat", "dog", "owl"])
@@ -128,7 +128,7 @@ def test_parquet_files_as_data_sets_of_hugging_face_are_stored(tmp_path, in_stru
     assert_shows(one, pixels(3, 1))
 
 
-def test_a_parquet_file_with_names_as_labels_and_a_damaged_image(tmp_path):
+def test_a_parquet_file_with_class_names_and_a_damaged_image(tmp_path):
     columns = {"img": [encoded(pixels(1)[0]), b"damaged", None], "class": ["dog", "cat", "cat"]}
     write_table(tmp_path / "pets.parquet", columns)
     [(name, images)] = open_images(tmp_path / "pets.parquet").items()
@@ -139,7 +139,7 @@ def test_a_parquet_file_with_names_as_labels_and_a_damaged_image(tmp_path):
             images.read(row)
 
 
-def test_parquet_files_that_do_not_fit(tmp_path):
+def test_parquet_files_with_wrong_columns_are_errors(tmp_path):
     write_table(tmp_path / "a.parquet", {"text": ["a"], "label": [0]})
     with pytest.raises(DataError, match="has the columns text, label; expected one of image, img"):
         open_images(tmp_path / "a.parquet")
@@ -154,7 +154,7 @@ def test_parquet_files_that_do_not_fit(tmp_path):
         open_images(tmp_path)
 
 
-def test_pyarrow_is_an_extra(tmp_path, monkeypatch):
+def test_a_missing_pyarrow_is_an_error_that_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     (tmp_path / "a.parquet").write_bytes(b"")
     with pytest.raises(MissingExtraError, match=r"pip install 'relu-nmt\[parquet\]'"):
@@ -176,7 +176,7 @@ def test_an_entry_that_is_no_array_is_refused(tmp_path, name):
         open_images(tmp_path / "a.npz")
 
 
-def test_classes_are_a_list(tmp_path):
+def test_classes_that_are_no_list_are_an_error(tmp_path):
     np.savez(tmp_path / "a.npz", images=pixels(3), labels=np.arange(3), classes=np.array("abc"))
     with pytest.raises(DataError, match=r"a.npz: classes is damaged"):
         open_images(tmp_path / "a.npz")

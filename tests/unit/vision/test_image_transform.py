@@ -7,7 +7,7 @@ from PIL import Image
 from relu_nmt.errors import ConfigError
 from relu_nmt.recipes.training_settings import ImageTrainingSettings
 from relu_nmt.vision.batches import ImageTransform, sample_generator
-from relu_nmt.vision.config import PreprocessingConfig
+from relu_nmt.vision.training_config import PreprocessingConfig
 
 PLAIN = {"pixel_mean": (0.0, 0.0, 0.0), "pixel_std": (1.0, 1.0, 1.0), "flip": False}
 
@@ -22,7 +22,7 @@ def pixels_of(image):
 
 
 @pytest.mark.parametrize("crop", ["padded", "resized", "none"])
-def test_a_view_depends_on_seed_epoch_and_number_only(crop):
+def test_a_view_depends_only_on_seed_epoch_and_index(crop):
     transform = ImageTransform(PreprocessingConfig(train_crop=crop), 8)
     image = noise(11, 9)
 
@@ -32,7 +32,7 @@ def test_a_view_depends_on_seed_epoch_and_number_only(crop):
     first = view(1, 2, 3)
     assert first.shape == (3, 8, 8) and first.dtype == np.float32
     assert np.array_equal(first, view(1, 2, 3))
-    for position in range(3):  # another seed, epoch or number changes what is seen at some point
+    for position in range(3):  # another seed, epoch or number changes some view
         keys = [[1, 2, 3] for _ in range(20)]
         for step, key in enumerate(keys):
             key[position] += step
@@ -81,7 +81,7 @@ def test_resized_crops_have_random_areas_inside_the_picture():
     assert 1.2 < max(ratios) < 1.45
 
 
-def test_validation_takes_the_middle():
+def test_validation_crops_the_middle():
     config = PreprocessingConfig(**PLAIN)
     image = noise(8, 8)
     transform = ImageTransform(config, 8)
@@ -105,7 +105,7 @@ def test_pictures_of_any_shape_become_squares(size, crop):
         assert transform.training(image, sample_generator(0, 1, i)).shape == (3, 8, 8)
 
 
-def test_normalisation():
+def test_pixels_are_normalised():
     config = PreprocessingConfig(pixel_mean=(0.5, 0.25, 0.0), pixel_std=(0.5, 0.25, 2.0))
     view = ImageTransform(config, 2).evaluation(Image.new("RGB", (2, 2), (255, 0, 51)))
     assert np.allclose(view[:, 0, 0], [1.0, -1.0, 0.1])
@@ -117,7 +117,7 @@ def test_the_defaults_follow_the_image_size():
     assert (config.crop_of(224), config.eval_ratio_of(224)) == ("resized", 0.875)
 
 
-def test_a_recipe_may_set_what_another_size_does_not_use():
+def test_a_recipe_may_set_options_that_another_size_does_not_use():
     settings = partial(ImageTrainingSettings.of, data="photos", recipe="bigvision_i1k")
     assert settings(image_size=64).preprocessing.crop_min_area == 0.05
     assert settings(image_size=(64, 97), crop_min_area=0.5)
@@ -136,12 +136,12 @@ def test_a_recipe_may_set_what_another_size_does_not_use():
         {"pixel_mean": (0.5, float("nan"), 0.5)},
     ],
 )
-def test_values_out_of_range(settings):
+def test_values_out_of_range_are_errors(settings):
     with pytest.raises(ConfigError, match="expected"):
         PreprocessingConfig(**settings)
 
 
-def test_sizes_that_are_not_square_take_the_middle_of_their_shape():
+def test_non_square_sizes_crop_a_middle_of_their_shape():
     transform = ImageTransform(PreprocessingConfig(**PLAIN, eval_crop_ratio=1.0), (4, 6))
     image = noise(12, 20)
     middle = (0, 6, 12, 14)  # 12 x 8 is the largest part of 6 : 4
@@ -150,7 +150,7 @@ def test_sizes_that_are_not_square_take_the_middle_of_their_shape():
     np.testing.assert_allclose(transform.evaluation(expected), pixels_of(expected), rtol=1e-6)
 
 
-def test_resized_crops_vary_around_the_shape_of_the_result(monkeypatch):
+def test_resized_crops_vary_around_the_aspect_ratio_of_the_result(monkeypatch):
     boxes = []
 
     def resized_part(image, box, sides):

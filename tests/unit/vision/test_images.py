@@ -30,7 +30,7 @@ def test_a_zip_is_the_same_as_the_folder(squares, tmp_path):
         assert folder.read(index).tobytes() == archive.read(index).tobytes()
 
 
-def test_train_and_val_beside_each_other(squares, tmp_path):
+def test_folders_train_and_val_are_two_sets(squares, tmp_path):
     for name in ("train", "test", "val", "notes"):
         shutil.copytree(squares, tmp_path / "both" / name)
     sets = open_images(tmp_path / "both")
@@ -41,7 +41,7 @@ def test_train_and_val_beside_each_other(squares, tmp_path):
 
 @pytest.mark.parametrize("around", ["photos", "my photos/photos"])
 @pytest.mark.parametrize("zipped", [False, True])
-def test_a_folder_around_all_is_looked_through(squares, tmp_path, around, zipped):
+def test_an_enclosing_folder_is_searched(squares, tmp_path, around, zipped):
     outer = tmp_path / "outer"
     shutil.copytree(squares, outer / around)
     for junk in ("__MACOSX/photos/blue/._0000.png", ".hidden/a/1.png", "notes.txt"):
@@ -54,7 +54,7 @@ def test_a_folder_around_all_is_looked_through(squares, tmp_path, around, zipped
     assert images.read(0).size == (12, 12)
 
 
-def test_so_is_one_around_train_and_val_and_one_inside_them(squares, tmp_path):
+def test_folders_around_and_inside_train_and_val_are_searched(squares, tmp_path):
     for place in ("train/photos", "val"):
         shutil.copytree(squares, tmp_path / "outer/data" / place)
     sets = open_images(tmp_path / "outer")
@@ -69,7 +69,7 @@ def test_a_class_may_be_called_train(squares):
     assert only(squares).classes == ("blue", "green", "train")
 
 
-def test_folders_without_images_are_told(squares, tmp_path):
+def test_folders_without_images_are_reported(squares, tmp_path):
     for name in ("empty", "iphone", "__MACOSX"):
         (squares / name).mkdir()
     (squares / "iphone/1.heic").write_bytes(b"")
@@ -89,7 +89,7 @@ def test_files_that_are_no_images_are_counted(squares):
     assert (len(images), images.num_ignored) == (12, 3)
 
 
-def test_hidden_folders_are_no_classes(squares):
+def test_hidden_folders_are_not_classes(squares):
     for folder in (".ipynb_checkpoints", "red/.thumbnails"):
         shutil.copytree(squares / "blue", squares / folder)
     images = only(squares)
@@ -133,7 +133,7 @@ def test_16_bit_greys_are_scaled(tmp_path, kind):
 
 
 @pytest.mark.parametrize(
-    ("orientation", "stored"),  # EXIF 2.32: where row 0 and column 0 of what is stored belong
+    ("orientation", "stored"),  # EXIF 2.32: the sides of row 0 and column 0 of the stored pixels
     [
         (1, lambda upright: upright),
         (2, lambda upright: upright[:, ::-1]),
@@ -145,7 +145,7 @@ def test_16_bit_greys_are_scaled(tmp_path, kind):
         (8, lambda upright: np.rot90(upright, -1)),
     ],
 )
-def test_photos_are_turned_upright(tmp_path, orientation, stored):
+def test_photos_are_rotated_upright(tmp_path, orientation, stored):
     upright = np.arange(4 * 6 * 3, dtype=np.uint8).reshape(4, 6, 3)
     image = Image.fromarray(np.ascontiguousarray(stored(upright)))
     exif = image.getexif()
@@ -176,14 +176,14 @@ def test_transparent_palettes_are_read_without_a_warning(tmp_path, recwarn):
     assert not recwarn.list
 
 
-def test_an_image_that_vanished_is_named(squares):
+def test_a_removed_image_is_named(squares):
     images = only(squares)
     (squares / "blue/0001.png").unlink()
     with pytest.raises(DataError, match=r"blue/0001\.png: cannot be read"):
         images.read(1)
 
 
-def test_what_is_no_folder_of_images(squares, tmp_path):
+def test_a_path_without_images_is_an_error(squares, tmp_path):
     with pytest.raises(DataError, match="nowhere: no such folder or file"):
         open_images(tmp_path / "nowhere")
     (tmp_path / "text.zip").write_text("no zip")
@@ -199,7 +199,7 @@ def test_what_is_no_folder_of_images(squares, tmp_path):
         open_images(squares)
 
 
-def test_classes_have_the_numbers_of_the_training_images(squares, tmp_path):
+def test_validation_images_get_the_class_indices_of_training(squares, tmp_path):
     part = make_squares(tmp_path / "part", 2)
     shutil.rmtree(part / "blue")
     images = with_classes_of(only(part), only(squares).classes, "theirs")
@@ -210,7 +210,7 @@ def test_classes_have_the_numbers_of_the_training_images(squares, tmp_path):
         with_classes_of(only(part), only(squares).classes, "theirs")
 
 
-def test_held_out_images_are_of_every_class_and_always_the_same(squares):
+def test_held_out_images_cover_every_class_and_never_change(squares):
     images = only(squares)
     rest, held = hold_out(images, 0.25)
     assert sorted([*rest.paths, *held.paths]) == sorted(images.paths)
@@ -229,7 +229,7 @@ def test_a_class_of_one_image_cannot_be_split(squares):
         hold_out(only(squares), 0.5)
 
 
-def test_sets_of_one_name_get_numbers(squares):
+def test_sets_with_the_same_name_get_numbers(squares):
     images = only(squares)
     sets = add_set(add_set(add_set({}, images), images), images)
     assert list(sets) == ["squares", "squares2", "squares3"]

@@ -5,12 +5,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from relu_nmt.vision.batches import ImageBatches, ImageTransform, sample_generator
-from relu_nmt.vision.config import PreprocessingConfig
-from relu_nmt.vision.data_config import AugmentationConfig
+from relu_nmt.vision.augmentation import mix_images
+from relu_nmt.vision.base import cross_entropy, sigmoid_cross_entropy
+from relu_nmt.vision.batches import ImageBatch, ImageBatches, ImageTransform, sample_generator
 from relu_nmt.vision.images import open_images
-from relu_nmt.vision.mixing import ImageBatch, mixed
-from relu_nmt.vision.vision_transformer import cross_entropy, sigmoid_cross_entropy
+from relu_nmt.vision.training_config import AugmentationConfig, PreprocessingConfig
 from tests.unit.vision.made_images import make_squares
 
 
@@ -22,7 +21,7 @@ def batch(size=5, seed=0):
 
 def mixes(mixup, cutmix, count=400):
     b = batch()
-    return b, [mixed(b, mixup, cutmix, sample_generator(0, 1, i)) for i in range(count)]
+    return b, [mix_images(b, mixup, cutmix, sample_generator(0, 1, i)) for i in range(count)]
 
 
 def is_cutmix(found, b):
@@ -30,7 +29,7 @@ def is_cutmix(found, b):
     return bool((same | (found.images == b.images.flip(0))).all())
 
 
-def test_mixup_is_the_mean_with_the_share_of_the_labels():
+def test_mixup_weights_images_and_labels_alike():
     b, found = mixes(0.8, 0.0)
     for one in found:
         expected = one.share * b.images + (1 - one.share) * b.images.flip(0)
@@ -43,7 +42,7 @@ def test_mixup_is_the_mean_with_the_share_of_the_labels():
     assert shares.var() == pytest.approx(1 / (4 * 2.6), rel=0.25)
 
 
-def test_cutmix_keeps_as_many_pixels_as_its_share_says():
+def test_cutmix_keeps_its_share_of_the_pixels():
     b, found = mixes(0.0, 1.0)
     for one in found:
         own = (one.images == b.images).all(1)  # [B, height, width]
@@ -54,14 +53,14 @@ def test_cutmix_keeps_as_many_pixels_as_its_share_says():
         assert (~own[0]).sum() == rows.sum() * columns.sum()  # a box
     shares = np.array([one.share for one in found])
     assert shares.min() < 0.2 and shares.max() > 0.9
-    # Uniform shares grow by what lies outside of the image.
+    # Shares are uniform, plus the part of the box outside of the image.
     assert 0.5 < shares.mean() < 0.8
 
 
-def test_with_both_each_has_half_of_the_batches_and_bits_follow_from_the_generator():
+def test_mixup_and_cutmix_together_get_half_of_the_batches_each():
     b, found = mixes(0.8, 1.0)
     assert 150 < sum(is_cutmix(one, b) for one in found) < 250
-    again = mixed(b, 0.8, 1.0, sample_generator(0, 1, 7))
+    again = mix_images(b, 0.8, 1.0, sample_generator(0, 1, 7))
     assert torch.equal(again.images, found[7].images) and again.share == found[7].share
     moved = again.to("meta")
     assert moved.images.is_meta and moved.other_labels.is_meta and moved.share == again.share
@@ -69,7 +68,7 @@ def test_with_both_each_has_half_of_the_batches_and_bits_follow_from_the_generat
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
-def test_losses_are_those_of_dense_targets_that_sum_to_one(smoothing, share):
+def test_losses_match_those_of_dense_targets(smoothing, share):
     torch.manual_seed(0)
     logits = torch.randn(6, 4, dtype=torch.float64)
     labels, others = torch.randint(4, (2, 6))
@@ -97,7 +96,7 @@ def batches(images, **settings):
     return ImageBatches(images, transform, 4, 1, config)
 
 
-def test_mixed_batches_repeat_in_any_order_and_not_in_validation(images):
+def test_mixed_batches_can_be_repeated_and_validation_does_not_mix(images):
     source = batches(images, mixup=0.8, cutmix=1.0, rand_augment=2, random_erasing=0.2)
     source.begin_epoch(3)
     first = [source.load(i) for i in range(4)]
@@ -113,7 +112,7 @@ def test_mixed_batches_repeat_in_any_order_and_not_in_validation(images):
     assert plain.load(0).other_labels is None
 
 
-def test_repeated_views_are_others_of_fewer_images(images):
+def test_repeated_augmentation_gives_several_views_of_fewer_images(images):
     source = batches(images, repeated_augmentation=3)
     assert source.begin_epoch(1) == source.num_batches == 4
     loaded = [source.load(i) for i in range(4)]
@@ -129,7 +128,7 @@ def test_repeated_views_are_others_of_fewer_images(images):
     assert torch.cat([source.load(i).ids for i in range(4)]).tolist() != ids
 
 
-def test_the_first_view_is_that_of_a_training_without_repetition(images):
+def test_the_first_view_is_the_same_without_repetition(images):
     once, thrice = batches(images), batches(images, repeated_augmentation=3)
     views = {}
     for source in (once, thrice):

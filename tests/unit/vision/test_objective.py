@@ -8,9 +8,10 @@ from relu_nmt.attention.records import record_attention
 from relu_nmt.attention.regulariser import regularizer_terms
 from relu_nmt.attention.spec import AttentionRegularizerConfig
 from relu_nmt.errors import ConfigError
+from relu_nmt.vision.base import ImageObjective
 from relu_nmt.vision.batches import ImageBatch
 from relu_nmt.vision.config import VisionTransformerConfig
-from relu_nmt.vision.vision_transformer import ImageObjective, VisionTransformer
+from relu_nmt.vision.vision_transformer import VisionTransformer
 
 OFF = AttentionRegularizerConfig()
 
@@ -72,6 +73,6 @@ def test_telemetry_names_every_block_and_head():
     assert objective()(batch()).telemetry == {}
 
 
-def test_signed_attention_has_no_regulariser():
+def test_the_regulariser_refuses_signed_attention():
     with pytest.raises(ConfigError, match="never negative"):
         objective(0.0, AttentionRegularizerConfig(0.1), "polynomial:power=3")

@@ -5,8 +5,8 @@ import torch
 import torch.nn.functional as F
 
 from relu_nmt.attention.spec import AttentionRegularizerConfig
-from relu_nmt.vision.mixing import ImageBatch
-from relu_nmt.vision.vision_transformer import ImageObjective
+from relu_nmt.vision.base import ImageObjective
+from relu_nmt.vision.batches import ImageBatch
 from tests.unit.training.toy import Toy
 from tests.unit.vision.families import PAIRS, pair_model, pictures
 
@@ -22,7 +22,7 @@ depth-wise convolution's weight, as CvT has it with images of 16 pixels.
 INVERTING = ("nystromformer:landmarks=3", "soft:stride=2")
 """Here rounding is magnified by the inverse of a matrix of landmarks."""
 UNREAD = {"cvt": {"stages.1.1.attention.q_convolution.0.weight"}}
-"""What makes queries of patches in the last block, of which the class token alone is read."""
+"""Weights of the queries of patches in the last block, where only the class token is used."""
 
 
 def scores_and_gradients(model, images):
@@ -56,8 +56,8 @@ def test_every_weight_learns_from_images_of_odd_sizes(family, attention):
 
 
 @every_pair
-def test_an_image_has_the_same_features_and_scores_alone(family, attention):
-    """What images are padded with, to whole patches and windows, is of each image."""
+def test_features_and_scores_of_an_image_do_not_depend_on_its_batch(family, attention):
+    """Padding to whole patches and windows depends only on the image itself."""
     model = with_larger_weights(pair_model(family, attention, image_size=SIDES)).eval()
     together, alone = (
         model(images, blocks=[1]) for images in (pictures(*SIDES), pictures(*SIDES)[:1])
@@ -69,7 +69,7 @@ def test_an_image_has_the_same_features_and_scores_alone(family, attention):
 
 
 @every_pair
-def test_bfloat16_has_nearly_the_scores_and_gradients_of_float32(family, attention):
+def test_scores_and_gradients_in_bfloat16_are_close_to_float32(family, attention):
     model = with_larger_weights(pair_model(family, attention, image_size=SIDES)).train()
     exact_scores, exact = scores_and_gradients(model, pictures(*SIDES))
     with torch.autocast("cpu", torch.bfloat16):
@@ -82,7 +82,7 @@ def test_bfloat16_has_nearly_the_scores_and_gradients_of_float32(family, attenti
         one, other = (torch.cat([part.flatten() for part in of(x)]) for x in (exact, rough))
         return torch.cosine_similarity(one, other, dim=0)
 
-    # The queries' weights lie first, and tell of the scores alone.
+    # The queries' weights come first, and affect only the scores.
     queries = ("qkv.weight", ".q.weight", "query_gain")
     assert cosine(lambda found: found.values()) > 0.98
     assert cosine(
@@ -101,7 +101,7 @@ class Pictures:
 
 
 def trained(folder, seed, pair, max_update, no_save):
-    """Train up to this update, on from what the folder has; return weights and optimiser's state.
+    """Train up to this update, resuming in ``folder``; return weights and optimiser's state.
 
     The seed is of the initial weights, and of the random features of a mechanism.
     """
@@ -124,8 +124,8 @@ def trained(folder, seed, pair, max_update, no_save):
 
 
 @every_pair
-def test_a_training_goes_on_as_if_it_had_not_stopped(family, attention, tmp_path):
-    """In a model that has begun with other weights."""
+def test_a_resumed_training_equals_an_uninterrupted_one(family, attention, tmp_path):
+    """The resuming model starts with other weights."""
     whole = trained(tmp_path / "none", 0, (family, attention), 3, no_save=True)
     before = trained(tmp_path, 0, (family, attention), 1, no_save=False)
     after = trained(tmp_path, 1, (family, attention), 3, no_save=True)

@@ -7,17 +7,17 @@ import pytest
 import torch
 from PIL import Image
 
-from relu_nmt.vision.architectures import architectures
-from relu_nmt.vision.base import VisionOutput, build_vision_model
-from relu_nmt.vision.batches import ImageTransform, SqueezingTransform
-from relu_nmt.vision.config import PreprocessingConfig, VisionTransformerConfig
-from relu_nmt.vision.probes import (
+from relu_nmt.recipes.probe_images import (
     choose_shots,
     joined_features,
     neighbour_scores,
     percent_right,
     ridge_scores,
 )
+from relu_nmt.vision.base import VisionOutput, build_vision_model
+from relu_nmt.vision.batches import ImageTransform
+from relu_nmt.vision.config import VisionTransformerConfig, architectures
+from relu_nmt.vision.training_config import PreprocessingConfig
 
 
 def clusters(count, classes=4, dim=6, seed=0):
@@ -28,7 +28,7 @@ def clusters(count, classes=4, dim=6, seed=0):
 
 
 @pytest.mark.parametrize("neighbours", [1, 5, 500])
-def test_neighbours_against_a_loop_over_all_pairs(neighbours):
+def test_neighbours_match_a_loop_over_all_pairs(neighbours):
     (train, labels), (test, _) = clusters(60), clusters(17, seed=1)
     found = neighbour_scores(
         torch.tensor(train), torch.tensor(labels), torch.tensor(test), 4, neighbours, 0.07
@@ -44,7 +44,7 @@ def test_neighbours_against_a_loop_over_all_pairs(neighbours):
         assert row == pytest.approx(expected, rel=1e-3)
 
 
-def test_votes_of_a_small_temperature_are_finite():
+def test_votes_at_a_small_temperature_are_finite():
     (train, labels), (test, _) = clusters(60), clusters(17, seed=1)
     tensors = torch.tensor(train), torch.tensor(labels), torch.tensor(test), 4
     scores = neighbour_scores(*tensors, neighbours=20, temperature=0.001)
@@ -53,16 +53,16 @@ def test_votes_of_a_small_temperature_are_finite():
     assert torch.equal(scores.argmax(1), nearest.argmax(1))
 
 
-def test_many_queries_are_taken_in_parts(monkeypatch):
+def test_many_queries_are_computed_in_parts(monkeypatch):
     (train, labels), (test, _) = clusters(60), clusters(17, seed=1)
     tensors = torch.tensor(train), torch.tensor(labels), torch.tensor(test)
     whole = neighbour_scores(*tensors, 4)
-    monkeypatch.setattr("relu_nmt.vision.probes.QUERIES_AT_ONCE", 5)
+    monkeypatch.setattr("relu_nmt.recipes.probe_images.QUERIES_AT_ONCE", 5)
     torch.testing.assert_close(neighbour_scores(*tensors, 4), whole)
 
 
 @pytest.mark.parametrize(("count", "dim"), [(40, 6), (8, 30)])  # more images, more features
-def test_ridge_against_numpys_least_squares(count, dim):
+def test_ridge_regression_matches_numpys_least_squares(count, dim):
     (shots, labels), (test, _) = clusters(count, dim=dim), clusters(9, dim=dim, seed=1)
     found = ridge_scores(
         torch.tensor(shots).float().double(), torch.tensor(labels), torch.tensor(test), 4, l2=1024.0
@@ -78,12 +78,12 @@ def test_ridge_against_numpys_least_squares(count, dim):
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-8, atol=1e-10)
 
 
-def test_constant_features_do_no_harm():
+def test_constant_features_are_harmless():
     shots, labels = torch.ones(6, 3), torch.tensor([0, 1] * 3)
     assert ridge_scores(shots, labels, shots, 2).isfinite().all()
 
 
-def test_shots_are_of_each_class_and_follow_from_the_seed():
+def test_shots_cover_each_class_and_depend_on_the_seed():
     labels = np.array([2, 0, 0, 2, 0, 1, 2, 0])
     found = choose_shots(labels, 3, 2, seed=0)
     assert labels[found].tolist() == [0, 0, 1, 2, 2]  # there is one of class 1
@@ -92,18 +92,18 @@ def test_shots_are_of_each_class_and_follow_from_the_seed():
     assert len({tuple(choose_shots(labels, 3, 2, seed)) for seed in range(20)}) > 5
 
 
-def test_percent_right():
+def test_top_k_accuracy_in_percent():
     scores = torch.tensor([[3.0, 2.0, 1.0], [3.0, 2.0, 1.0], [1.0, 2.0, 3.0], [3.0, 1.0, 2.0]])
     labels = torch.tensor([0, 1, 2, 1])
     assert percent_right(scores, labels, (1, 2)) == [50.0, 75.0]
     assert percent_right(scores, labels, (1, 5)) == [50.0, 100.0]
 
 
-def test_a_squeezed_picture_is_the_middle_of_its_square():
+def test_squeezing_takes_the_middle_of_the_squeezed_picture():
     rng = np.random.default_rng(0)
     image = Image.fromarray(rng.integers(0, 256, (64, 128, 3), dtype=np.uint8))
     config = PreprocessingConfig(eval_crop_ratio=0.875, pixel_mean=(0.0,) * 3, pixel_std=(1.0,) * 3)
-    found = SqueezingTransform(config, 28).evaluation(image)
+    found = ImageTransform(config, 28, squeeze=True).evaluation(image)
     square = np.asarray(image.resize((32, 32), Image.Resampling.BICUBIC))[2:30, 2:30]
     assert np.abs(255 * found - square.transpose(2, 0, 1)).mean() < 3  # the same but for rounding
     kept = ImageTransform(config, 28).evaluation(image)
@@ -126,7 +126,7 @@ def test_joined_features_are_class_tokens_or_means_of_patches():
 
 
 @pytest.mark.parametrize("arch", ["xcit_small_12", "vit_small"])
-def test_the_papers_models_have_1536_joined_features(arch):
+def test_the_models_of_the_paper_have_1536_joined_features(arch):
     config = VisionTransformerConfig.of(**architectures[arch], image_size=32)
     model = build_vision_model(config, 2).eval()
     last = range(config.num_blocks - 4, config.num_blocks)

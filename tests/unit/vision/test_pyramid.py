@@ -1,12 +1,11 @@
-"""Feature pyramids: shapes and strides of the maps of each family, and what is left out."""
+"""Feature pyramids: shapes and strides of the maps of each family, and unsupported patches."""
 
 import pytest
 import torch
 
 from relu_nmt.errors import ConfigError
-from relu_nmt.vision.architectures import architectures
 from relu_nmt.vision.base import build_vision_model
-from relu_nmt.vision.config import VisionTransformerConfig
+from relu_nmt.vision.config import VisionTransformerConfig, architectures
 from relu_nmt.vision.pyramid import FeaturePyramid
 
 ALIKE = {"image_size": 32, "embed_dim": 16, "heads": 2, "layers": 3}
@@ -20,7 +19,7 @@ SMALL = {
 
 
 @pytest.mark.parametrize("family", SMALL)
-def test_maps_have_the_strides_of_detectors_and_learn(family):
+def test_maps_have_strides_4_to_32_and_learn(family):
     torch.manual_seed(1)
     config = VisionTransformerConfig.of(family=family, **SMALL[family])
     pyramid = FeaturePyramid(build_vision_model(config, 7))
@@ -57,7 +56,7 @@ def test_the_maps_are_those_of_the_blocks(family):
         assert torch.equal(features, whole[block])
 
 
-def test_the_backbone_of_xcit_small_has_the_published_size():
+def test_the_backbone_of_xcit_small_has_the_published_parameter_count():
     """With FPN and heads these are the 44.3 million of the papers, see examples/detection."""
     config = VisionTransformerConfig.of(**architectures["xcit_small_12_p16_224"])
     pyramid = FeaturePyramid(build_vision_model(config, 1))
@@ -69,7 +68,9 @@ def test_the_backbone_of_xcit_small_has_the_published_size():
 
 
 @pytest.mark.parametrize("sides", [(16, 8), (2, 2), (64, 64)])
-def test_other_patches_are_refused(sides):
+def test_other_patch_sizes_are_refused(sides):
     model = build_vision_model(VisionTransformerConfig.of(**ALIKE, patch_size=sides), 1)
-    with pytest.raises(ConfigError, match=f"--patch-size {sides[0]}.*: a pyramid wants squares"):
+    with pytest.raises(
+        ConfigError, match=f"--patch-size {sides[0]}.*: a feature pyramid needs square"
+    ):
         FeaturePyramid(model)

@@ -49,7 +49,7 @@ def randomized(model):
         ("swin_base_patch4_window7_224", 87_768_224),
     ],
 )
-def test_numbers_of_parameters_are_the_published_ones(arch, expected):
+def test_parameter_counts_match_the_paper(arch, expected):
     config = VisionTransformerConfig.of(**architectures[arch])
     with torch.device("meta"):
         model = build_vision_model(config, 1000)
@@ -100,7 +100,7 @@ def seen_by(windows, grid):
 
 @pytest.mark.parametrize("window", [2, 3, 4, 7])
 @pytest.mark.parametrize("across", [2, 3])
-def test_shifted_windows_are_the_regions_of_the_papers_masks(window, across):
+def test_shifted_windows_match_the_masks_of_the_paper(window, across):
     grid = Grid(2 * window, across * window)
     windows = Windows(grid, window, True, torch.zeros(1, grid.height * grid.width, 1))
     expected = regions_after_the_cyclic_shift(*grid, window)
@@ -133,7 +133,7 @@ def test_every_token_is_in_one_window_of_maps_of_any_size(grid, shifted):
 )
 @pytest.mark.parametrize("shifted", [False, True])
 @pytest.mark.parametrize("grid", [Grid(6, 6), Grid(4, 7)])
-def test_window_attention_against_a_dense_one_with_masks(name, shifted, grid):
+def test_window_attention_matches_dense_attention_with_masks(name, shifted, grid):
     torch.manual_seed(0)
     attend = WindowAttention(small_config(attention=name), 0, 0).double()
     torch.nn.init.normal_(attend.position_bias)
@@ -167,7 +167,7 @@ def test_window_attention_against_a_dense_one_with_masks(name, shifted, grid):
     torch.testing.assert_close(ours, theirs)
 
 
-def test_a_token_depends_on_its_window_alone():
+def test_a_token_depends_only_on_its_window():
     torch.manual_seed(0)
     grid, attend = Grid(6, 6), WindowAttention(small_config(), 0, 0)
     windows = Windows(grid, 3, True, torch.zeros(1, 36, 8))
@@ -188,7 +188,7 @@ def test_a_map_no_larger_than_the_window_is_one_window_without_padding():
     assert bias[0].tolist() == [84, 83, 71, 70, 58, 57]
 
 
-def test_merging_takes_four_patches_column_by_column():
+def test_merging_joins_four_patches_column_by_column():
     merging = PatchMerging(small_config(), 0)
     merging.norm = torch.nn.Identity()
     x = torch.randn(1, 15, 8)
@@ -223,7 +223,7 @@ def test_bfloat16_is_close_to_float32(name):
     assert (logits - expected).norm() < 0.1 * expected.norm()
 
 
-def test_images_of_one_batch_do_not_see_each_other():
+def test_images_of_a_batch_do_not_attend_to_each_other():
     model = randomized(small_model())
     images = torch.randn(3, 3, 21, 40)
     logits = model(images).logits
@@ -258,12 +258,12 @@ def test_weight_decay_spares_norms_biases_and_the_position_biases():
         ({"stage_layers": (2, 0)}, "--stage-layers 2,0: expected 1 to 10000"),
     ],
 )
-def test_settings_that_cannot_work(settings, message):
+def test_contradicting_settings_are_errors(settings, message):
     with pytest.raises(ConfigError, match=message):
         small_config(**settings)
 
 
-def test_another_window_interpolates_the_position_biases_of_a_start():
+def test_position_biases_are_interpolated_to_another_window():
     trained, model = small_model(), small_model(window_size=4)
     metadata = {
         "task": {"classes": list("abcde")},

@@ -10,11 +10,10 @@ from relu_nmt.errors import ConfigError
 from relu_nmt.modules.config import TransformerOptions
 from relu_nmt.modules.transformer_layer import DropPath
 from relu_nmt.recipes.training_settings import ImageTrainingSettings
-from relu_nmt.vision.architectures import architectures
-from relu_nmt.vision.base import Grid, build_vision_model, resized
-from relu_nmt.vision.blocks import PatchEmbedding
-from relu_nmt.vision.config import ImageTaskOptions, VisionTransformerConfig
-from relu_nmt.vision.vision_transformer import VisionTransformer
+from relu_nmt.vision.base import Grid, build_vision_model, resize_positions
+from relu_nmt.vision.config import VisionTransformerConfig, architectures
+from relu_nmt.vision.training_config import ImageTaskOptions
+from relu_nmt.vision.vision_transformer import PatchEmbedding, VisionTransformer
 
 QK_NORM = {"attention": "pointwise:h=relu"}
 LARGER = {**QK_NORM, "num_classes": 21_843}
@@ -64,18 +63,18 @@ def count(arch, num_classes=1000, **settings):
         ("vit_ti", {"pooling": "mean"}, 5_717_416 - 2 * 192),
     ],
 )
-def test_numbers_of_parameters_are_the_published_ones(arch, settings, expected):
+def test_parameter_counts_match_the_paper(arch, settings, expected):
     assert count(arch, **settings) == expected
 
 
-def test_every_preset_makes_a_model_and_an_unknown_one_is_an_error():
+def test_every_preset_gives_a_model_and_an_unknown_one_is_an_error():
     for values in architectures.values():
         VisionTransformerConfig.of(**values)
     with pytest.raises(ConfigError, match=r"--arch vit_x: expected one of .* did you mean vit_s"):
         ImageTaskOptions(arch="vit_x")
 
 
-def test_the_options_of_all_transformers_have_the_spellings_of_translation():
+def test_shared_options_have_the_flags_of_translation():
     config = VisionTransformerConfig.of(
         activation_fn="silu", relu_dropout=0.2, encoder_attention="reluformer"
     )
@@ -100,7 +99,7 @@ def test_the_patch_embedding_is_a_convolution_of_the_padded_image(sides, size):
 
 @pytest.mark.parametrize("pooling", ["class", "mean"])
 @pytest.mark.parametrize("block", ["transformer", "gau"])
-def test_images_of_any_size_have_positions_between_the_learned_ones(block, pooling):
+def test_positions_are_interpolated_for_images_of_any_size(block, pooling):
     attention = "pointwise:h=relu2" if block == "gau" else "softmax"
     model = small_model(block=block, attention=attention, pooling=pooling, patch_size=(4, 2)).eval()
     assert model.grid == Grid(2, 4)
@@ -112,21 +111,21 @@ def test_images_of_any_size_have_positions_between_the_learned_ones(block, pooli
     positions = torch.arange(8.0).view(2, 4, 1).expand(2, 4, 16).flatten(0, 1)
     with torch.no_grad():
         model.positions[-8:] = positions
-    found = model.positions_of(Grid(2, 8))
+    found = resize_positions(model.positions, model.grid, Grid(2, 8))
     assert torch.equal(found[:-16], model.positions[:-8])
     row = found[-16:].view(2, 8, 16)[0, :, 0]
     torch.testing.assert_close(row[3:5], torch.tensor([1.25, 1.75]), atol=0.02, rtol=0)
 
 
-def test_positions_of_fewer_patches_are_means():
+def test_positions_of_a_coarser_grid_are_means():
     """With antialiasing a checkerboard averages out."""
     board = torch.tensor([[1.0, -1.0] * 4, [-1.0, 1.0] * 4] * 4).flatten()[:, None]
-    small = resized(board, Grid(8, 8), Grid(2, 2))
+    small = resize_positions(board, Grid(8, 8), Grid(2, 2))
     assert small.abs().max() < 0.2
 
 
 @pytest.mark.parametrize("pooling", ["class", "mean"])
-def test_big_vision_gives_the_class_token_no_position_and_its_own_weights(pooling):
+def test_big_vision_has_its_initial_weights_and_no_position_of_the_class_token(pooling):
     torch.manual_seed(0)
     values = {
         **architectures["vit_base_bigvision_i1k"],
@@ -165,10 +164,10 @@ def test_big_vision_gives_the_class_token_no_position_and_its_own_weights(poolin
     torch.testing.assert_close(output.logits, model.head(features))
     # Images of another size, too, have positions for their patches only.
     assert model(torch.randn(2, 3, 12, 16)).logits.isfinite().all()
-    assert model.positions_of(Grid(3, 4)).shape == (12, 64)
+    assert resize_positions(model.positions, model.grid, Grid(3, 4)).shape == (12, 64)
 
 
-def test_names_tell_patch_and_image_as_in_timm():
+def test_names_can_end_with_patch_and_image_sizes():
     small = architectures["vit_small"]
     assert architectures["vit_small_patch16_224"] == {**small, "patch_size": 16, "image_size": 224}
     assert architectures["vit_small_p8"] == {**small, "patch_size": 8}
@@ -185,7 +184,7 @@ def test_names_tell_patch_and_image_as_in_timm():
 
 
 @pytest.mark.parametrize("pooling", ["class", "mean"])
-def test_the_whole_forward_pass_against_the_formula(pooling):
+def test_the_forward_pass_matches_the_formula(pooling):
     model = small_model(layers=1, pooling=pooling).double().eval()
     with torch.no_grad():
         for parameter in model.parameters():
@@ -219,7 +218,7 @@ def test_the_whole_forward_pass_against_the_formula(pooling):
 
 @pytest.mark.parametrize("name", attentions.names())
 @pytest.mark.parametrize("pooling", ["class", "mean"])
-def test_every_attention_works_in_it(name, pooling):
+def test_every_attention_works_in_a_vit(name, pooling):
     model = small_model(attention=name, pooling=pooling).train()
     output = model(torch.randn(3, 3, 8, 8))
     assert output.logits.shape == (3, 5)
@@ -231,7 +230,7 @@ def test_every_attention_works_in_it(name, pooling):
     assert model.blocks[0].layer.self_attention.qkv.weight.grad.abs().sum() > 0
 
 
-def test_every_weight_starts_as_in_vit():
+def test_initial_weights_follow_vit():
     model = small_model(embed_dim=128, layers=1)
     for name, parameter in model.named_parameters():
         if parameter.dim() > 1:
@@ -249,7 +248,7 @@ def test_weight_decay_spares_norms_biases_positions_and_the_class_token():
     assert not matrices & exempt
 
 
-def test_records_of_every_block_are_given_when_asked_for():
+def test_every_block_has_a_record_if_requested():
     model = small_model()
     images = torch.randn(3, 3, 8, 8)
     with record_attention(model, Need(statistics=True, weights=True)) as records:
@@ -261,7 +260,7 @@ def test_records_of_every_block_are_given_when_asked_for():
         assert record.visibility.counts.item() == 5
 
 
-def test_drop_path_skips_whole_images_and_keeps_the_mean():
+def test_drop_path_skips_images_and_keeps_the_mean():
     torch.manual_seed(0)
     path = DropPath(0.25)
     kept = path(torch.ones(4000, 2, 3))
@@ -293,6 +292,6 @@ def test_the_rate_of_drop_path_grows_linearly_over_the_blocks():
         ({"drop_path": 1.0}, "--drop-path 1: expected 0 to below 1"),
     ],
 )
-def test_settings_that_cannot_work(settings, message):
+def test_contradicting_settings_are_errors(settings, message):
     with pytest.raises(ConfigError, match=message):
         VisionTransformerConfig(**settings)

@@ -9,9 +9,8 @@ from torch import nn
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.errors import ConfigError
 from relu_nmt.recipes.training_settings import ImageTrainingSettings
-from relu_nmt.vision.architectures import architectures
 from relu_nmt.vision.base import Grid, build_vision_model
-from relu_nmt.vision.config import VisionTransformerConfig
+from relu_nmt.vision.config import VisionTransformerConfig, architectures
 from relu_nmt.vision.xcit import XCiT, fourier_positions
 
 SIMA = {"attention": "sima", "class_attention": "sima"}
@@ -50,16 +49,16 @@ def small_model(**settings):
         ("xcit_large_24", 189_096_136, 189_096_136 - 384),
     ],
 )
-def test_numbers_of_parameters_are_the_published_ones(arch, with_xca, with_sima):
+def test_parameter_counts_match_the_paper(arch, with_xca, with_sima):
     assert (count(arch), count(arch, **SIMA)) == (with_xca, with_sima)
 
 
-def test_without_local_patch_interaction_it_has_the_size_of_the_ablation():
+def test_xcit_without_local_patch_interaction_has_the_parameter_count_of_the_ablation():
     assert count("xcit_small_12", **SIMA, local_patch_interaction=False) == 26_138_008
 
 
 @pytest.mark.parametrize("grid", [Grid(3, 5), Grid(1, 1), Grid(14, 14)])
-def test_fourier_positions_are_the_formula(grid):
+def test_fourier_positions_match_the_formula(grid):
     found = fourier_positions(grid, torch.device("cpu")).view(*grid, 2, 32)
     for row in range(grid.height):
         for column in range(grid.width):
@@ -71,7 +70,7 @@ def test_fourier_positions_are_the_formula(grid):
                     assert pairs == pytest.approx([math.sin(angle), math.cos(angle)], abs=1e-5)
 
 
-def test_the_class_row_of_sima_is_that_of_attention_among_all_tokens():
+def test_class_attention_of_sima_is_the_first_row_of_self_attention():
     block = small_model(**SIMA, class_layers=1).double().class_blocks[0]
     x = torch.randn(2, 5, 16, dtype=torch.float64)
     found = block.attention(x, Grid(2, 2))
@@ -95,7 +94,7 @@ def test_softmax_has_one_query_in_class_attention():
 
 
 @pytest.mark.parametrize("norm_patches", [True, False])
-def test_what_class_attention_does_to_the_patches(norm_patches):
+def test_class_attention_changes_patches_as_the_public_code(norm_patches):
     block = small_model(class_layers_norm_patches=norm_patches).double().class_blocks[0]
     x = torch.randn(2, 5, 16, dtype=torch.float64)
     first, second = block.attention_residual, block.feed_forward_residual
@@ -124,7 +123,7 @@ def test_a_block_is_attention_then_convolutions_then_the_feed_forward_network(lo
     torch.testing.assert_close(block(x, visibility, grid), y)
 
 
-def test_stochastic_depth_has_one_rate_and_spares_class_attention():
+def test_stochastic_depth_has_one_rate_and_skips_no_class_attention():
     model = small_model(drop_path=0.2)
     rates = [block.local_residual.drop_path.p for block in model.blocks]
     rates += [block.attention_residual.drop_path.p for block in model.blocks]
@@ -132,7 +131,7 @@ def test_stochastic_depth_has_one_rate_and_spares_class_attention():
     assert [block.attention_residual.drop_path.p for block in model.class_blocks] == [0, 0]
 
 
-def test_intermediate_features_are_those_between_the_blocks():
+def test_intermediate_features_are_outputs_of_the_blocks():
     model, seen = small_model().eval(), []
     for block in model.blocks:
         block.register_forward_hook(lambda _, inputs, output: seen.append(output))
@@ -142,14 +141,14 @@ def test_intermediate_features_are_those_between_the_blocks():
         assert torch.equal(found[index][:, :, 1, 2], output[:, 8])
 
 
-def test_patches_may_have_two_sides_and_relu_replaces_every_gelu():
+def test_patches_may_be_non_square_and_relu_replaces_every_gelu():
     relu = {"feed_forward": "relu", "conv_activation": "relu"}
     model = small_model(patch_size="8x2", **relu).eval()
     assert model(torch.randn(2, 3, 16, 16), blocks=[0]).intermediate[0].shape == (2, 16, 2, 8)
     assert not any(isinstance(module, nn.GELU) for module in model.modules())
 
 
-def test_weight_decay_spares_the_class_token_and_what_is_no_matrix():
+def test_weight_decay_spares_the_class_token_and_vectors():
     exempt = {n for n, p in small_model().named_parameters() if hasattr(p, "no_weight_decay")}
     assert {"class_token", "blocks.0.attention.attention.temperature", "norm.weight"} <= exempt
     assert not {"positions.weight", "stem.layers.0.weight", "head.weight"} & exempt
@@ -167,12 +166,12 @@ def test_weight_decay_spares_the_class_token_and_what_is_no_matrix():
         ({"class_attention": "softmaxx"}, "did you mean softmax"),
     ],
 )
-def test_settings_that_cannot_work(settings, message):
+def test_contradicting_settings_are_errors(settings, message):
     with pytest.raises(ConfigError, match=message):
         small_model(**settings)
 
 
-def test_options_of_xcit_do_nothing_elsewhere():
+def test_options_of_xcit_are_refused_in_other_families():
     with pytest.raises(ConfigError, match="--no-local-patch-interaction does nothing with"):
         ImageTrainingSettings.of(data="d", local_patch_interaction=False)
     settings = ImageTrainingSettings.of(data="d", arch="xcit_nano_12_p8", attention="sima")

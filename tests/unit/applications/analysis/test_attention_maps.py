@@ -21,7 +21,7 @@ from tests.unit.applications.analysis.models import SOURCE, TARGET, make_model, 
 
 
 @pytest.mark.parametrize("attention", ["softmax", "reluformer"])
-def test_weights_are_those_of_step_by_step_decoding(attention):
+def test_weights_equal_those_of_step_by_step_decoding(attention):
     model = make_model(attention)
     source = torch.from_numpy(SOURCE)[None]
     steps = {"decoder": [], "cross": []}
@@ -77,7 +77,7 @@ def without_weights():
     del attentions._entries["without_weights"]
 
 
-def test_a_mechanism_without_weights_is_an_error_only_where_it_is_asked(without_weights):
+def test_weights_of_a_mechanism_without_weights_are_an_error(without_weights):
     model = make_model("softmax", encoder_attention=without_weights)
     ensemble = Ensemble([PlainDecoder(model)])
     message = "attention encoder.0: without_weights has no matrix of weights to show"
@@ -96,12 +96,12 @@ def test_a_mechanism_without_weights_is_an_error_only_where_it_is_asked(without_
         (AttentionPlace("decoder", 0, -1), "heads are 0 to 1"),
     ],
 )
-def test_places_that_the_model_does_not_have(place, message):
+def test_unknown_layers_and_heads_are_errors(place, message):
     with pytest.raises(ConfigError, match=message):
         attention_weights(Ensemble([PlainDecoder(make_model())]), place, SOURCE, TARGET)
 
 
-def test_an_ensemble_is_refused():
+def test_an_ensemble_is_an_error():
     model = make_model()
     with pytest.raises(ConfigError, match="one model only"):
         attention_weights(
@@ -113,14 +113,14 @@ def test_an_ensemble_is_refused():
 
 
 @pytest.mark.parametrize("text", ["cross", "cross.a", "cross.1.2.3", "", "cross.1.", "self.1"])
-def test_places_that_cannot_be_read(text):
+def test_malformed_places_are_errors(text):
     with pytest.raises(ConfigError, match=r"SLOT\.LAYER|choose a slot"):
         AttentionPlace.parse(text)
     assert str(AttentionPlace.parse("cross.-1")) == "cross.-1"
     assert AttentionPlace.parse("decoder.3.2") == AttentionPlace("decoder", 3, 2)
 
 
-def test_a_capture_ends_with_its_block_and_keeps_what_else_was_asked():
+def test_a_recorder_ends_with_its_block_and_keeps_other_needs():
     attention = make_model("softmax").encoder.layers[0].self_attention.attention
     assert isinstance(attention, Attention)
     q, k, v = (torch.ones(1, 2, 3, 8) for _ in range(3))
@@ -133,7 +133,7 @@ def test_a_capture_ends_with_its_block_and_keeps_what_else_was_asked():
     assert attention(q, k, v, visibility).weights is None
 
 
-def test_the_translators_maps_have_labels():
+def test_maps_of_a_translator_have_labels():
     translator = make_translator()
     found = translator.translate_nbest(["ein Haus"], beam=2, max_len_b=5)[0][0]
     cross = translator.attention("ein Haus", found)
@@ -185,7 +185,7 @@ def drawn(tmp_path, *shape, slot="cross", words=()):
 
 
 @pytest.mark.parametrize("shape", [(35, 28), (60, 60), (8, 35, 28), (2, 60, 3)])
-def test_up_to_60_tokens_all_are_named(tmp_path, shape):
+def test_all_of_60_tokens_are_named(tmp_path, shape):
     texts, queries, keys = drawn(tmp_path, *shape)
     assert set(queries) | set(keys) <= set(texts)
     heads = shape[0] if len(shape) == 3 else 1
@@ -193,7 +193,7 @@ def test_up_to_60_tokens_all_are_named(tmp_path, shape):
     assert texts.count("source (key)") == heads and "target (query)" in texts
 
 
-def test_of_more_tokens_some_are_named_with_their_numbers(tmp_path):
+def test_some_of_many_tokens_are_named_with_their_numbers(tmp_path):
     texts, queries, keys = drawn(tmp_path, 61, 300)
     numbered = [text for text in texts if re.fullmatch(r"\d+ [qk]\d+", text)]
     for side, tokens in (("q", queries), ("k", keys)):
@@ -204,7 +204,7 @@ def test_of_more_tokens_some_are_named_with_their_numbers(tmp_path):
     assert "source (key): number and token" in texts
 
 
-def test_a_picture_has_its_place_and_sentences(tmp_path):
+def test_a_picture_names_its_place_and_sentences(tmp_path):
     words = ["\u2581Das", "\u2581Ha", "us", "\u2581kostet", "\u2581$5", "\u2581&", "\u2581$6"]
     texts, _, keys = drawn(tmp_path, 3, 8, words=words)
     assert set(keys) <= set(texts)
@@ -218,7 +218,7 @@ def test_a_picture_has_its_place_and_sentences(tmp_path):
     assert "target: q1" in texts
 
 
-def test_letters_that_the_font_lacks_stay_text(tmp_path, recwarn):
+def test_letters_missing_in_the_font_stay_text(tmp_path, recwarn):
     texts, *_ = drawn(tmp_path, 2, 4, words=["\u4f60\u597d", "\u4e16\u754c"])
     assert {"\u4f60\u597d", "\u4e16\u754c"} < set(texts)
     assert not recwarn.list

@@ -8,7 +8,7 @@ import pytest
 from relu_nmt.applications.analysis.attention import AttentionStatistics
 from relu_nmt.attention.spec import AttentionPlace
 from relu_nmt.errors import ConfigError
-from relu_nmt.recipes.attention_report import AttentionReport
+from relu_nmt.recipes.split_report import AttentionReport
 from relu_nmt.recipes.split_settings import AttentionOptions
 from relu_nmt.translation import attention_maps
 from relu_nmt.translation.attention_maps import attention_weights
@@ -43,7 +43,7 @@ def entropy(row):
     return -sum(p * math.log(p) for p in shares)
 
 
-def test_memory_is_not_that_of_many_short_sentences_at_once(monkeypatch):
+def test_few_short_sentences_are_in_memory_at_once(monkeypatch):
     monkeypatch.setattr(attention_maps, "MOST_TOKENS", 12)
     statistics, read = AttentionStatistics(Ensemble([PlainDecoder(make_model("softmax"))])), []
     decoder_inputs = attention_maps.decoder_inputs
@@ -59,7 +59,7 @@ def test_memory_is_not_that_of_many_short_sentences_at_once(monkeypatch):
 
 
 @pytest.mark.parametrize("given", [True, False], ids=["references", "no references"])
-def test_the_attention_is_measured_when_all_is_translated(tmp_path, monkeypatch, given):
+def test_attention_is_measured_after_all_translations(tmp_path, monkeypatch, given):
     """So that time and memory of the translation are its own."""
     translator = SimpleNamespace(ensemble=Ensemble([PlainDecoder(make_model("softmax"))]))
     path = tmp_path / "stats.json"
@@ -80,7 +80,7 @@ def test_the_attention_is_measured_when_all_is_translated(tmp_path, monkeypatch,
 
 @pytest.mark.parametrize("attention", ["softmax", "reluformer"])
 @pytest.mark.parametrize("most_weights", [1, 2**25])
-def test_means_are_those_of_the_weights_of_each_sentence(attention, most_weights, monkeypatch):
+def test_means_equal_those_of_the_weights_of_each_sentence(attention, most_weights, monkeypatch):
     monkeypatch.setattr(attention_maps, "MOST_WEIGHTS", most_weights)  # batches of 1 or all
     model = make_model(attention)
     report = report_of(model)
@@ -139,7 +139,7 @@ def test_no_sentences_at_all():
     assert (report["sentences"], report["modules"], report["overall"]) == (0, {}, {})
 
 
-def test_an_ensemble_is_refused():
+def test_an_ensemble_is_an_error():
     model = make_model()
     with pytest.raises(ConfigError, match="one model only"):
         AttentionStatistics(Ensemble([PlainDecoder(model), PlainDecoder(model)]))

@@ -1,4 +1,4 @@
-"""Statistics of feed-forward networks as memories, against plain loops in float64."""
+"""Statistics of memories and of branches, against plain loops in float64."""
 
 import json
 import math
@@ -12,12 +12,15 @@ from torch import nn
 
 from relu_nmt.applications.analysis import memories
 from relu_nmt.applications.analysis.memories import (
+    BRANCHES,
     PERCENTS,
+    BranchStatistics,
     MemoryStatistics,
     anisotropy,
     memory_statistics,
 )
 from relu_nmt.errors import ConfigError
+from relu_nmt.modules.transformer_layer import Residual
 from relu_nmt.translation.search.ensemble import Ensemble
 from relu_nmt.translation.step_decoder import PlainDecoder
 from tests.unit.applications.analysis.models import EOS, PAD, make_model
@@ -102,7 +105,7 @@ def cosines(values):
 @pytest.mark.parametrize("before", [False, True])
 @pytest.mark.parametrize("most", [1, 2**22])
 @torch.no_grad()
-def test_statistics_are_those_of_the_formulas(kind, before, most, monkeypatch):
+def test_statistics_equal_the_formulas(kind, before, most, monkeypatch):
     monkeypatch.setattr(memories, "MOST_WEIGHTS", most)
     model = make(kind, before)
     if kind.startswith("relu"):  # so that some tokens have no weight at all
@@ -161,7 +164,7 @@ def test_the_function_takes_padded_batches():
         assert module == pytest.approx(other)
 
 
-def test_dropout_is_off_and_the_model_left_as_it_was():
+def test_dropout_is_off_and_the_model_stays_in_training_mode():
     settings = {"dropout": 0.3, "activation_dropout": 0.5}
     model = make("softmax", **settings).train()
     assert report_of(model) == report_of(make("softmax", **settings))
@@ -169,7 +172,7 @@ def test_dropout_is_off_and_the_model_left_as_it_was():
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
 
 
-def test_tokens_without_weights_are_no_part_of_the_sums():
+def test_tokens_without_weights_do_not_enter_the_sums():
     model = make("relu")
     network = model.encoder.layers[0].feed_forward
     with torch.no_grad():
@@ -196,7 +199,7 @@ def test_no_sentences_at_all():
     assert (report["sentences"], report["modules"], report["overall"]) == (0, {}, {})
 
 
-def test_what_is_refused():
+def test_impossible_settings_are_errors():
     model = make("relu")
     for percents in [(0, 1), (101,)]:
         with pytest.raises(ConfigError, match="expected above 0 to 100"):
@@ -218,7 +221,7 @@ def test_anisotropy_is_between_its_bounds(number, width, seed):
 
 def test_anisotropy_of_known_values():
     torch.manual_seed(0)
-    # Of random rows the mean cosine has the deviation sqrt(2 / width) / number, 9e-5 here.
+    # The mean cosine of random rows has the deviation sqrt(2 / width) / number, 9e-5 here.
     assert abs(anisotropy(torch.randn(2000, 64))) < 5e-4
     assert anisotropy(torch.randn(2000, 64) + 3) > 0.8
     simplex = torch.eye(5) - 1 / 5  # the corners of a regular simplex
@@ -227,3 +230,62 @@ def test_anisotropy_of_known_values():
     with_zeros = torch.cat([simplex, torch.zeros(9, 5)])
     assert anisotropy(with_zeros) == pytest.approx(-1 / 4)
     assert anisotropy(with_zeros[4:]) is None
+
+
+def branches_of(model):
+    statistics = BranchStatistics(Ensemble([PlainDecoder(model)]))
+    statistics.add(SOURCES[:3], TARGETS[:3])
+    statistics.add(SOURCES[3:], TARGETS[3:])
+    return statistics.records()
+
+
+def states_of_branches(model, monkeypatch):
+    """Return the input and the output of each residual branch, each sentence read alone."""
+    found = {}
+    add = Residual.add
+
+    def noted(residual, x, y):
+        xs, ys = found.setdefault(residual, ([], []))
+        xs.append(x.flatten())
+        ys.append(y.flatten())
+        return add(residual, x, y)
+
+    monkeypatch.setattr(Residual, "add", noted)
+    for source, target in zip(SOURCES, TARGETS, strict=True):
+        model(torch.tensor(source)[None], torch.tensor(np.append(EOS, target[:-1]))[None])
+    monkeypatch.undo()
+    return {residual: map(torch.cat, pair) for residual, pair in found.items()}
+
+
+@pytest.mark.parametrize("before", [False, True])
+@torch.no_grad()
+def test_variance_ratios_equal_those_of_the_states(before, monkeypatch):
+    sides = {f"{side}_normalize_before": before for side in ("encoder", "decoder")}
+    model = make_model(**sides).double()
+    records = branches_of(model)
+    states = states_of_branches(model, monkeypatch)
+    assert len(records) == len(states) == 2 * 2 + 2 * 3
+    for record in records:
+        layer = getattr(model, record["side"]).layers[record["layer"]]
+        x, y = states[getattr(layer, f"{record['branch']}_residual")]
+        expected = float(y.var(correction=0) / x.var(correction=0))
+        assert record["variance_ratio"] == pytest.approx(expected, rel=1e-9)
+
+
+@torch.no_grad()
+def test_a_branch_of_zeros_has_the_ratio_0():
+    model = make_model()
+    attention = model.encoder.layers[1].self_attention
+    for parameter in attention.out_proj.parameters():
+        parameter.zero_()
+    [ratio] = [
+        record["variance_ratio"]
+        for record in branches_of(model)
+        if (record["side"], record["layer"], record["branch"]) == ("encoder", 1, BRANCHES[0])
+    ]
+    assert ratio == 0.0
+
+
+def test_branches_of_several_models_are_an_error():
+    with pytest.raises(ConfigError, match="one model only"):
+        BranchStatistics(Ensemble([PlainDecoder(make_model()), PlainDecoder(make_model())]))

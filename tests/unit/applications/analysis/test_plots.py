@@ -31,7 +31,7 @@ def records(layers, sums, slots=("encoder", "decoder", "cross")):
 
 
 def test_level_lines_of_short_rows_are_not_drawn():
-    """Of 20 keys the largest 0.5 and 1.5 % are one key, of 100 they are one and two."""
+    """The largest 0.5 and 1.5 % of 20 keys are one key, those of 100 are one and two."""
     short = Series("short", 0, None, records(2, {0.5: 0.3, 1.5: 0.3, 10.0: 0.5}))
     longer = Series("longer", 1, None, records(2, {0.5: 0.3, 1.5: 0.4, 10.0: 0.5}))
     assert not by_rank([short])
@@ -45,7 +45,7 @@ def test_a_single_layer_makes_no_chart_and_a_slot_without_weights_no_panel():
     assert "<!-- encoder self-attention -->" not in svg_of(source)
 
 
-def test_a_metric_that_was_measured_once_makes_no_curve():
+def test_a_metric_with_one_value_makes_no_curve():
     once = Course("once", {(TRAIN, "loss"): {10: 3.0}, (TRAIN, "gnorm"): {10: 1.0, 20: 0.5}})
     assert course_panels([once]) == [{(TRAIN, "gnorm"): "norm of the gradient"}]
     del once.curves[TRAIN, "gnorm"]
@@ -55,7 +55,7 @@ def test_a_metric_that_was_measured_once_makes_no_curve():
 @pytest.mark.parametrize(
     ("metric", "unit"), [("nll_loss", "bits per token"), ("accuracy", "bits per example")]
 )
-def test_bits_are_of_tokens_only_where_tokens_were_counted(metric, unit):
+def test_bits_are_per_token_only_if_tokens_were_counted(metric, unit):
     """Image classifiers have a loss of each image, and none without smoothing."""
     course = Course("c", {(TRAIN, name): {10: 3.0, 20: 2.0} for name in ("loss", metric)})
     [panels] = course_panels([course])

@@ -9,11 +9,12 @@ import pytest
 import torch
 
 from relu_nmt.applications.analysis import weights as analysis
-from relu_nmt.applications.analysis.weights import PERCENTS, STATISTICS, WeightStatistics
+from relu_nmt.applications.analysis.weights import PERCENTS, WeightStatistics
 from relu_nmt.attention.base import Need
 from relu_nmt.attention.records import record_attention
+from relu_nmt.attention.statistics import ANALYSED
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.data.split import sentence_numbers
+from relu_nmt.data.groups import sentence_numbers
 from relu_nmt.errors import ConfigError
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
@@ -64,7 +65,7 @@ def entropy(shares):
 
 
 def expected(model, pairs, positive=True):
-    """Return lists of the values of rows by (slot, what is seen, layer), head and statistic."""
+    """Return lists of the values of rows by (slot, visible keys, layer), head and statistic."""
     found = defaultdict(lambda: defaultdict(list))
     for source, target, (of_source, of_target) in zip(*pairs, strict=True):
         inputs = torch.from_numpy(source)[None], torch.from_numpy(np.append(EOS, target[:-1]))[None]
@@ -80,7 +81,7 @@ def expected(model, pairs, positive=True):
             for head, table in enumerate(weights[0].double().numpy()):
                 for i, row in enumerate(table):
                     seen = [j for j in range(len(row)) if record.slot != "decoder" or j <= i]
-                    if sees == "sentence":  # the last one has what is left
+                    if sees == "sentence":  # the last one has the rest
                         seen = [j for j in seen if keys[j] == min(queries[i], max(keys))]
                     others = [i2 for i2, n in enumerate(queries) if n == queries[i]]
                     place = others.index(i) if sees == "sentence" else i
@@ -98,7 +99,7 @@ def expected(model, pairs, positive=True):
 
 
 def row_values(row, tokens, outside, place, positive):
-    """Return what the definitions say of one row over the keys that it sees."""
+    """Return the statistics of one row over its visible keys, by their definitions."""
     shares, n = shares_of(row), len(row)
     values = {
         "sum": sum(row),
@@ -136,7 +137,7 @@ def row_values(row, tokens, outside, place, positive):
 
 
 def flat(record):
-    values = {name: record[name] for name in STATISTICS if name in record}
+    values = {name: record[name] for name in ANALYSED if name in record}
     for name in ("top_sum", "share_at_rank"):
         values |= {f"{name} {percent}": value for percent, value in record[name].items()}
     for derived in ("entropy_bits", "exp_entropy", "mean_of_heads_entropy"):
@@ -156,7 +157,7 @@ def check(records, rows):
 
 @pytest.mark.parametrize("attention", ["softmax", "reluformer", "polynomial:power=3"])
 @pytest.mark.parametrize("most", [1, 60, 2**21])
-def test_means_are_those_of_the_weights_of_each_sentence(attention, most, monkeypatch):
+def test_means_equal_those_of_the_weights_of_each_sentence(attention, most, monkeypatch):
     monkeypatch.setattr(analysis, "MOST_WEIGHTS", most)  # a row at a time, some, or all
     model, pairs = make_model(attention).double(), pairs_of(separated=False)
     records = statistics_of(model, pairs)
@@ -166,7 +167,7 @@ def test_means_are_those_of_the_weights_of_each_sentence(attention, most, monkey
 
 
 @pytest.mark.parametrize("attention", ["softmax", "reluformer"])
-def test_attention_to_the_own_sentence_and_to_the_document_are_told_apart(attention):
+def test_attention_to_the_own_sentence_and_to_the_document_have_separate_records(attention):
     torch.manual_seed(0)
     shape = {"layers": 2, "embed_dim": 16, "ffn_embed_dim": 16, "attention_heads": 2}
     shape = {f"{side}_{k}": v for side in ("encoder", "decoder") for k, v in shape.items()}
@@ -188,7 +189,7 @@ def test_attention_to_the_own_sentence_and_to_the_document_are_told_apart(attent
     assert not any(inside)
 
 
-def test_means_over_heads_and_layers_and_what_follows_from_the_entropy():
+def test_means_over_heads_and_layers_and_values_derived_from_the_entropy():
     model, pairs = make_model("reluformer"), pairs_of(separated=False)
     records = statistics_of(model, pairs)
     places = {(r["slot"], r["layer"], r["head"]): r for r in records}
@@ -218,7 +219,7 @@ def test_the_entropy_of_the_mean_of_heads():
     assert "mean_of_heads_entropy" not in found["encoder", 0, 0]
 
 
-def test_the_weights_of_one_mechanism_are_gone_when_those_of_the_next_come(monkeypatch):
+def test_weights_of_one_mechanism_at_a_time_are_in_memory(monkeypatch):
     """Not kept until the model has passed: they would be those of all its layers."""
     earlier, take = [], WeightStatistics._take
 
@@ -234,7 +235,7 @@ def test_the_weights_of_one_mechanism_are_gone_when_those_of_the_next_come(monke
     assert len(earlier) == 6
 
 
-def test_records_go_to_whom_takes_them():
+def test_records_go_to_the_given_function():
     model, taken = make_model("softmax"), []
     inputs = torch.tensor([[4, 5, EOS]]), torch.tensor([[EOS, 5]])
     with torch.no_grad(), record_attention(model, Need(weights=True), taken.append) as records:
@@ -256,7 +257,7 @@ def test_a_mechanism_without_weights_is_left_out():
 
 
 @pytest.mark.parametrize("attention", ["linear", "sima", "entmax15", "rela", "efficient"])
-def test_every_kind_of_weights_is_measured(attention):
+def test_statistics_of_every_registered_attention(attention):
     encoder_only = attention in ("sima", "efficient")
     model = make_model("softmax" if encoder_only else attention, encoder_attention=attention)
     pairs = pairs_of(separated=False)
@@ -266,7 +267,7 @@ def test_every_kind_of_weights_is_measured(attention):
     check(found, {place: own for place, own in rows.items() if place[0] == "encoder"})
 
 
-def test_an_ensemble_is_refused():
+def test_an_ensemble_is_an_error():
     model = make_model()
     with pytest.raises(ConfigError, match="one model only"):
         WeightStatistics(Ensemble([PlainDecoder(model), PlainDecoder(model)]), (WORDS, WORDS))

@@ -24,7 +24,7 @@ from relu_nmt.applications.serving.app import ServerLimits, make_app
 from relu_nmt.applications.serving.limits import LimitBody
 from relu_nmt.applications.serving.shown_attention import weights_json
 from relu_nmt.errors import ConfigError, OutOfMemoryError
-from relu_nmt.translation.search.config import DocumentGenerationConfig, WindowConfig
+from relu_nmt.translation.search.config import GenerationConfig, WindowConfig
 from tests.unit.applications.serving.served_models import make_translator
 
 LINES = ["ein Haus", "", "das Haus ist gross . klein", "Garten", "ein Xaver . 🙂"]
@@ -33,7 +33,7 @@ HOST, JSON = (b"host", b"127.0.0.1:8000"), (b"content-type", b"application/json"
 
 
 def client_of(translator=None, search=SEARCH, **limits):
-    config = DocumentGenerationConfig(**search)
+    config = GenerationConfig(**search)
     app = make_app(translator or make_translator(), config, limits=ServerLimits(**limits))
     return TestClient(app)
 
@@ -53,7 +53,7 @@ def metric(client, name, **labels):
 
 
 @pytest.mark.parametrize("max_doc_tokens", [None, 1, 8])
-def test_a_document_is_translated_as_from_python(client, max_doc_tokens):
+def test_the_server_translates_a_document_like_python(client, max_doc_tokens):
     given = {} if max_doc_tokens is None else {"max_doc_tokens": max_doc_tokens}
     answer = client.post("/translate", json={"lines": LINES, **given})
     assert answer.status_code == 200, answer.text
@@ -72,7 +72,7 @@ FORCED = {"prefixes": ["the", "", "a big", "", ""], "forced": [["big"], [], [], 
 
 @pytest.mark.parametrize("ordered", [True, False])
 @pytest.mark.parametrize("max_doc_tokens", [1, 8, 60])
-def test_translations_have_what_a_request_forces(client, max_doc_tokens, ordered):
+def test_translations_contain_the_terms_of_their_request(client, max_doc_tokens, ordered):
     asked = {"max_doc_tokens": max_doc_tokens, **FORCED, "ordered": ordered, "banned": ["is"]}
     answer = client.post("/translate", json={"lines": LINES, **asked})
     assert answer.status_code == 200, answer.text
@@ -86,7 +86,7 @@ def test_translations_have_what_a_request_forces(client, max_doc_tokens, ordered
     assert not any("is" in line.split() for line in lines)
 
 
-def test_what_one_request_forces_or_bans_is_not_for_others():
+def test_terms_of_a_request_do_not_affect_other_requests():
     words, forced = {"lines": LINES}, [["big", "the a"], [], [], [], []]
     with client_of(batch_wait=0.2) as client, ThreadPoolExecutor(4) as pool:
         free = client.post("/translate", json=words).json()["lines"]
@@ -103,10 +103,10 @@ def test_what_one_request_forces_or_bans_is_not_for_others():
 @pytest.mark.parametrize(
     ("asked", "status", "expected"),
     [
-        ({"prefixes": ["a"]}, 422, "prefixes: 1, but 2 lines; give one for each"),
-        ({"forced": [["a"]] * 3}, 422, "forced: 3, but 2 lines; give one for each"),
-        ({"forced": [["Xaver"], []]}, 422, "the term 'Xaver' cannot be forced"),
-        ({"forced": [[], ["a"]]}, 422, "the term 'a' cannot be forced: the line is blank"),
+        ({"prefixes": ["a"]}, 422, "1 prefixes, but 2 lines; give one for each"),
+        ({"forced": [["a"]] * 3}, 422, "3 lists of forced terms, but 2 lines; give one"),
+        ({"forced": [["Xaver"], []]}, 422, "line 1: the term 'Xaver' cannot be forced"),
+        ({"forced": [[], ["a"]]}, 422, "line 2: the term 'a' cannot be forced: the line is blank"),
         ({"forced": ["a", []]}, 422, "forced.0: "),
         ({"forced": [["a"] * 17, []]}, 422, "forced.0: List should have at most 16"),
         ({"banned": ["a"] * 201}, 422, "banned: List should have at most 200"),
@@ -116,7 +116,7 @@ def test_what_one_request_forces_or_bans_is_not_for_others():
         ({"forced": [["a " * 40] * 10, []]}, 413, "more than 200 tokens, at line 1 of 2"),
     ],
 )
-def test_what_cannot_be_forced_is_told(client, asked, status, expected):
+def test_wrong_prefixes_and_terms_are_errors_with_a_reason(client, asked, status, expected):
     answer = client.post("/translate", json={"lines": ["ein Haus", ""], **asked})
     assert answer.status_code == status and answer.json()["error"].startswith(expected)
 
@@ -129,7 +129,7 @@ def test_a_model_without_separators_forces_line_by_line_only():
         assert answer.status_code == 422 and "line by line" in answer.json()["error"]
 
 
-def test_a_search_that_cannot_force_terms_is_told():
+def test_a_search_that_cannot_force_terms_is_an_error():
     asked = {"lines": ["ein Haus", "das"], "max_doc_tokens": 50}
     with client_of(search={**SEARCH, "beam_threshold": 2.0}) as client:
         for forced in ({"forced": [["big"], []]}, {"prefixes": ["", "a"]}):
@@ -139,7 +139,7 @@ def test_a_search_that_cannot_force_terms_is_told():
         assert client.post("/translate", json={**asked, "prefixes": ["a", ""]}).status_code == 200
 
 
-def test_requests_at_the_same_time_get_what_each_gets_alone():
+def test_simultaneous_requests_get_the_same_answers_as_alone():
     texts = [[f"ein {'gross ' * i}Haus", "das ist klein ."] for i in range(8)]
     with client_of(batch_wait=0.2) as client, ThreadPoolExecutor(len(texts)) as pool:
         before = metric(client, "relu_nmt_batch_sentences_count")
@@ -162,7 +162,7 @@ def test_a_model_of_sentences_gives_a_group_for_each(client):
 
 
 @pytest.mark.parametrize("slot", ["cross", "encoder", "decoder"])
-def test_attention_is_that_of_the_translator(client, slot):
+def test_the_server_gives_the_attention_of_the_translator(client, slot):
     translator = make_translator()
     asked = {"lines": ["das Haus"], "translation": ["the  big house"], "slot": slot}
     found = client.post("/attention", json=asked).json()
@@ -196,7 +196,7 @@ def test_attention_of_a_line_within_its_document(document_attention):
     assert wrong.status_code == 422 and "lines count from 0" in wrong.json()["error"]
 
 
-def test_a_mechanism_without_weights_and_an_ensemble_say_so():
+def test_attention_without_weights_is_an_error_with_a_reason():
     asked = {"lines": ["das"], "translation": ["the"]}
     for translator in (
         make_translator(encoder_attention="xca"),
@@ -229,7 +229,7 @@ def test_a_mechanism_without_weights_and_an_ensemble_say_so():
         (b"", ""),
     ],
 )
-def test_what_is_wrong_is_told_in_one_line(client, body, expected):
+def test_a_wrong_request_gets_an_error_of_one_line(client, body, expected):
     headers = {"Content-Type": "application/json"}
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     for path in ("/translate", "/attention"):
@@ -240,7 +240,7 @@ def test_what_is_wrong_is_told_in_one_line(client, body, expected):
     assert answer.json()["error"].startswith(expected)
 
 
-def test_a_whole_number_may_have_a_point(client):
+def test_a_whole_number_may_be_a_float(client):
     answer = client.post("/translate", json={"lines": ["ein Haus"], "max_doc_tokens": 9.0})
     assert answer.status_code == 200
 
@@ -253,7 +253,7 @@ def post_scope(path, *headers):
 
 
 def status_of(app, *headers, path="/translate", method="POST", body=b'{"lines": ["ein Haus"]}'):
-    """Return the status for a request with these headers only, which no client has touched."""
+    """Return the status for a request with exactly these headers."""
     sent = []
 
     async def receive():
@@ -284,13 +284,13 @@ def status_of(app, *headers, path="/translate", method="POST", body=b'{"lines": 
         [b"application/json, text/plain"],
     ],
 )
-def test_json_must_be_said_to_be_json(client, types, path):
+def test_a_content_type_other_than_json_is_refused(client, types, path):
     headers = [(b"content-type", value) for value in types]
     assert status_of(client.app, HOST, *headers, path=path) == 415
 
 
 @pytest.mark.parametrize("kind", [b"application/json", b"Application/JSON ; charset=utf-8"])
-def test_json_may_have_parameters(kind):
+def test_the_content_type_may_have_parameters(kind):
     with client_of() as client:
         answer = client.post(
             "/translate", content=b'{"lines": ["a"]}', headers={"Content-Type": kind}
@@ -346,7 +346,7 @@ def test_two_origins_are_refused(client):
         ("127.0.0.1:8000", {"Origin": "https://t.example", "X-Forwarded-Host": "t.example"}),
     ],
 )
-def test_the_own_page_and_programs_are_answered(client, host, headers):
+def test_the_servers_own_page_and_programs_are_answered(client, host, headers):
     answer = client.post("/translate", json={"lines": ["a"]}, headers={"Host": host, **headers})
     assert answer.status_code == 200
     assert client.get("/", headers={"Host": host, **headers}).status_code == 200
@@ -370,7 +370,7 @@ def test_large_requests_are_refused_before_they_are_read(client):
         ("İ", {"İ" * 3992: "İ" * 3992}),
     ],
 )
-def test_attention_of_a_long_line_takes_no_time(word, texts):
+def test_attention_of_a_long_line_is_fast(word, texts):
     line = (word * 4000)[:3992]
     with client_of(make_translator(tokenizer="moses-aggressive"), max_tokens=10_000) as client:
         begin = time.perf_counter()
@@ -386,7 +386,7 @@ def test_attention_of_a_long_line_takes_no_time(word, texts):
     assert "".join(part for _, part in found) == line.replace(" ", "")
 
 
-def test_the_size_of_an_answer_is_checked_before_it_is_made(monkeypatch, client):
+def test_the_size_of_an_answer_is_checked_before_the_model_runs(monkeypatch, client):
     asked = {"lines": ["ein Haus " * 60], "translation": ["the house " * 60]}
     monkeypatch.setattr(service, "slot_weights", lambda *_: pytest.fail("the model computes"))
     monkeypatch.setattr(service, "token_spans", pytest.fail, raising=False)
@@ -398,7 +398,7 @@ def test_the_size_of_an_answer_is_checked_before_it_is_made(monkeypatch, client)
             assert "ask for" in answer.json()["error"]
 
 
-def test_large_answers_are_made_one_at_a_time_and_leave_places(monkeypatch):
+def test_large_answers_run_one_at_a_time_and_leave_places_to_others(monkeypatch):
     running, most, go = [], [], threading.Event()
 
     def slow_json(*arguments):
@@ -425,7 +425,7 @@ def test_large_answers_are_made_one_at_a_time_and_leave_places(monkeypatch):
 
 
 @pytest.mark.parametrize("num_held", [1, 2, 3])
-def test_the_oldest_unread_answer_gives_way(monkeypatch, num_held):
+def test_the_oldest_unread_answer_is_cancelled(monkeypatch, num_held):
     asked = {"lines": ["ein Haus " * 30], "translation": ["the house " * 30]}
     begun, ended = [], []
 
@@ -466,7 +466,7 @@ def test_the_oldest_unread_answer_gives_way(monkeypatch, num_held):
 
 
 @pytest.mark.parametrize(("pause", "status"), [(0, 413), (9, 408)])
-def test_a_body_that_does_not_end_or_come_is_refused(client, pause, status):
+def test_a_body_without_end_or_too_slow_is_refused(client, pause, status):
     sent = []
 
     async def receive():
@@ -481,7 +481,7 @@ def test_a_body_that_does_not_end_or_come_is_refused(client, pause, status):
     assert sent[0]["status"] == status and "error" in json.loads(sent[1]["body"])
 
 
-def test_a_line_that_the_model_cannot_read_is_told(client):
+def test_a_line_too_long_for_the_model_is_an_error(client):
     translator = make_translator(encoder_positions="learned", max_source_positions=5)
     with client_of(translator) as short:
         answer = short.post("/translate", json={"lines": ["ein", "ein das Haus ist gross"]})
@@ -498,18 +498,23 @@ class Slow:
     def __init__(self, translator):
         self.go = threading.Event()
         self.number = 0
-        self._search = translator.translate_sentences
-        translator.translate_sentences = self
+        searcher = translator.searcher
 
-    def __call__(self, *arguments):
+        def slow_searcher(config):
+            self._search = searcher(config)
+            return self
+
+        translator.searcher = slow_searcher
+
+    def __call__(self, sources):
         self.number += 1
         assert self.go.wait(60)
-        return self._search(*arguments)
+        return self._search(sources)
 
 
 @pytest.fixture
 def slow():
-    """Return a function that gives a client, and what holds its translator up."""
+    """Return a function that makes a client and the brake of its translator."""
     held = []
 
     def make(**limits):
@@ -525,7 +530,7 @@ def slow():
         own.go.set()
 
 
-def test_who_comes_when_all_places_are_taken_is_told_to_come_back(slow):
+def test_a_request_to_a_full_server_gets_status_429(slow):
     client, held = slow(max_waiting=3)
     asked = {"lines": ["ein Haus"]}
     with client, ThreadPoolExecutor(3) as pool:
@@ -544,7 +549,7 @@ def test_who_comes_when_all_places_are_taken_is_told_to_come_back(slow):
         assert metric(client, "relu_nmt_requests_total", **labels) == 1
 
 
-def test_what_takes_too_long_is_given_up_and_others_go_on(slow):
+def test_a_request_that_takes_too_long_ends_and_others_go_on(slow):
     client, held = slow(seconds=3, max_waiting=2)
     with client, ThreadPoolExecutor(2) as pool:
         asked = [pool.submit(client.post, "/translate", json={"lines": ["das"]}) for _ in range(2)]
@@ -557,7 +562,7 @@ def test_what_takes_too_long_is_given_up_and_others_go_on(slow):
         assert held.number <= number + 2
 
 
-def test_a_stopping_server_says_so(slow):
+def test_a_stopping_server_answers_503(slow):
     client, _ = slow()
     with client:
         pass
@@ -571,7 +576,7 @@ def test_a_stopping_server_says_so(slow):
     "error",
     [MemoryError(), torch.OutOfMemoryError("CUDA out of memory"), OutOfMemoryError("too long")],
 )
-def test_too_little_memory_is_no_end(error, slow):
+def test_the_server_goes_on_after_it_ran_out_of_memory(error, slow):
     client, held = slow()
     search, held._search = held._search, lambda *_: (_ for _ in ()).throw(error)
     held.go.set()
@@ -582,7 +587,7 @@ def test_too_little_memory_is_no_end(error, slow):
         assert client.post("/translate", json={"lines": ["ein"]}).status_code == 200
 
 
-def test_an_unforeseen_error_shows_nothing_of_the_server(slow):
+def test_an_unexpected_error_reveals_nothing_of_the_server(slow):
     client, held = slow()
     held._search = lambda *_: 1 // 0
     held.go.set()
@@ -592,7 +597,7 @@ def test_an_unforeseen_error_shows_nothing_of_the_server(slow):
     assert "division" not in answer.text
 
 
-def test_only_names_of_this_machine_are_answered():
+def test_a_foreign_host_name_is_refused():
     with client_of(allowed_hosts=("localhost", "127.0.0.1", "::1")) as client:
         for host in ("localhost:8000", "LocalHost", "127.0.0.1:1", "[::1]", "[::1]:8000"):
             assert client.get("/health", headers={"Host": host}).status_code == 200, host
@@ -611,7 +616,7 @@ def test_only_names_of_this_machine_are_answered():
             assert "--allowed-hosts" in answer.json()["error"]
 
 
-def test_unknown_paths_are_errors_and_counted_as_one(client):
+def test_unknown_paths_are_errors_and_share_one_counter(client):
     for path in ("/x", "/translate/../../etc/passwd", "/%2e%2e/setup.py", "/static/x"):
         answer = client.get(path)
         assert answer.status_code == 404 and list(answer.json()) == ["error"]
@@ -619,14 +624,14 @@ def test_unknown_paths_are_errors_and_counted_as_one(client):
     assert metric(client, "relu_nmt_requests_total", path="other", status="404") >= 4
 
 
-def test_settings_that_do_not_fit_the_model_are_told_at_the_start():
+def test_settings_that_do_not_fit_the_model_are_an_error_at_the_start():
     with pytest.raises(ConfigError, match="--sentence-separator"):
         windows = WindowConfig(20, window_overlap=1, repair=True)
         make_app(make_translator(separated=False), windows=windows)
     assert not [t for t in threading.enumerate() if t.name == "model" and not t.daemon]
 
 
-def test_the_page_needs_nothing_from_elsewhere(client):
+def test_the_page_loads_nothing_from_other_servers(client):
     answer = client.get("/")
     assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
     rules = answer.headers["Content-Security-Policy"]
@@ -667,14 +672,15 @@ def call_and_validate(client, case):
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", list(GenerationMode), ids=lambda mode: mode.value)
 @pytest.mark.parametrize("path", ["/translate", "/attention"])
-def test_the_api_is_as_it_is_described(api, path, mode):
+def test_answers_to_posts_match_the_api_description(api, path, mode):
     client, description = api
 
     @given(description[path]["POST"].as_strategy(generation_mode=mode))
     @hypothesis_settings(max_examples=25, suppress_health_check=list(HealthCheck))
     def call(case):
         if mode == GenerationMode.POSITIVE:
-            for name in ("line", "prefixes", "forced"):  # whether they fit the lines is not told
+            # The description does not limit these by the number of lines.
+            for name in ("line", "prefixes", "forced"):
                 case.body.pop(name, None)
         call_and_validate(client, case)
 
@@ -682,6 +688,6 @@ def test_the_api_is_as_it_is_described(api, path, mode):
 
 
 @pytest.mark.parametrize("path", ["/model", "/health", "/metrics"])
-def test_what_is_told_is_as_it_is_described(api, path):
+def test_answers_to_gets_match_the_api_description(api, path):
     client, description = api
     call_and_validate(client, description[path]["GET"].Case())

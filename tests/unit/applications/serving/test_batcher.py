@@ -60,7 +60,7 @@ def submit(batcher, pool, *requests):
     return found
 
 
-def test_requests_take_turns_in_batches_that_are_full(model, pool):
+def test_requests_take_turns_in_full_batches(model, pool):
     with Batcher(model, max_tokens=4) as batcher:
         hold(batcher, model, pool)
         long = [sentence(f"long{i}") for i in range(5)]
@@ -87,7 +87,7 @@ def test_a_batch_waits_for_others(model, pool):
     assert sorted(model.batches[0]) == ["one", "two"]
 
 
-def test_nobody_fails_for_another_ones_text(model, pool):
+def test_a_request_does_not_fail_because_of_another(model, pool):
     with Batcher(model, max_tokens=9) as batcher:
         hold(batcher, model, pool)
         asked = submit(batcher, pool, [sentence("good")], [sentence("bad")], [sentence("fine")])
@@ -98,7 +98,7 @@ def test_nobody_fails_for_another_ones_text(model, pool):
         assert batcher.works
 
 
-def test_who_gives_up_is_answered_at_once_and_costs_nothing_more(model, pool):
+def test_a_request_that_is_given_up_ends_at_once_and_uses_no_model(model, pool):
     with Batcher(model, max_tokens=9) as batcher:
         hold(batcher, model, pool)
         ticket = Ticket()
@@ -114,7 +114,7 @@ def test_who_gives_up_is_answered_at_once_and_costs_nothing_more(model, pool):
     assert model.batches == [["first"], ["next"]]
 
 
-def test_functions_have_the_model_to_themselves(model, pool):
+def test_a_function_runs_without_sentences_beside_it(model, pool):
     with Batcher(model, max_tokens=9) as batcher:
         first = hold(batcher, model, pool)
         threads = pool.submit(batcher.run, lambda: threading.current_thread().name, Ticket())

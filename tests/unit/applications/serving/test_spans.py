@@ -7,7 +7,7 @@ import sentencepiece
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relu_nmt.applications.serving.spans import folded, token_spans
+from relu_nmt.applications.serving.shown_attention import folded, token_spans
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.tokenization.sentencepiece import SentencePiece
 from relu_nmt.tokenization.subword_nmt import SubwordNmt
@@ -125,7 +125,7 @@ def test_spans_are_in_order_and_hold_the_letters_of_their_tokens(
 
 
 @given(LINES)
-def test_words_between_spaces_stand_where_they_stand(line):
+def test_spans_of_whole_words_are_exact(line):
     pipeline = pipeline_of()
     expected = [match.span() for match in re.finditer(r"\S+", " ".join(line.split()))]
     spans = token_spans(" ".join(line.split()), line.split(), pipeline)
@@ -135,7 +135,7 @@ def test_words_between_spaces_stand_where_they_stand(line):
 
 
 @given(SPECIAL)
-def test_pieces_stand_where_sentencepiece_says(line):
+def test_spans_agree_with_sentencepieces_offsets(line):
     pipeline = pipeline_of(subword="bytes")
     line = " ".join(line.split())
     processor = SUBWORDS["bytes"]._processor
@@ -154,7 +154,7 @@ def test_pieces_stand_where_sentencepiece_says(line):
 
 @pytest.mark.parametrize("subword", SUBWORDS)
 @pytest.mark.parametrize("line", ["T-Shirt " * 500, "'" * 4000, "İ" * 4000, "\x01a" * 2000])
-def test_a_long_line_takes_no_time(subword, line):
+def test_spans_of_a_long_line_are_fast(subword, line):
     pipeline = pipeline_of("moses-aggressive", subword, lowercase=True)
     tokens = pipeline.encode(line)
     begin = time.perf_counter()
@@ -164,7 +164,7 @@ def test_a_long_line_takes_no_time(subword, line):
     assert spans[-1].end >= len(line) - 2
 
 
-def test_tokens_of_another_text_take_no_time():
+def test_spans_of_tokens_from_another_text_are_fast():
     begin = time.perf_counter()
     spans = token_spans("ab" * 2000, ["cd" * 1000] * 2, pipeline_of())
     assert time.perf_counter() - begin < 5

@@ -1,4 +1,4 @@
-"""A sweep's folder with made-up results, without any training."""
+"""Make the folder of a sweep with invented results, without a training."""
 
 import dataclasses
 import json
@@ -11,7 +11,7 @@ from relu_nmt.applications.sweep.settings import SweepSettings
 from relu_nmt.applications.sweep.steps import DIVERGED, DONE, FAILED, StepState
 from relu_nmt.training.results import TrainingResult, entry
 
-# Share of the words that a made-up translation has right, by attention.
+# Share of correct words in an invented translation, by attention.
 SKILL = {"softmax": 0.86, "reluformer": 0.88, "sparsemax": 0.84}
 SLOWNESS = {"softmax": 1.0, "reluformer": 0.97, "sparsemax": 1.7}
 
@@ -28,7 +28,7 @@ def make_references(documents=14, seed=1):
 def make_sweep(folder, *, lengths=(128, 256, 512), seeds=(1, 2, 3), mixture=(), trouble=True):
     """Write the folder of a sweep; return its description.
 
-    With trouble, sparsemax has diverged from 256 on and a softmax crashed.
+    With trouble, sparsemax has diverged from length 256 on, and a softmax has crashed.
     """
     counts, lines = make_references()
     settings = SweepSettings.of(
@@ -142,7 +142,7 @@ def _write_evaluation(step, counts, lines):
 
 def make_scores(path, counts, lines, length):
     from relu_nmt.evaluation import document_scores as docs
-    from relu_nmt.evaluation.bleu import MetricConfig
+    from relu_nmt.evaluation.metrics import MetricConfig
     from relu_nmt.evaluation.significance import SegmentStatistics
 
     references = docs.cut_by_counts(lines, counts, "lines")

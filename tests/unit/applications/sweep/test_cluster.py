@@ -42,7 +42,7 @@ def test_jobs_do_what_a_local_sweep_does(tmp_path, capsys):
     assert steps[0].state.environment["cores"] >= 1
     assert sorted(runs(tmp_path)) == ["evaluate 1 8", "train 1", "train 2"]
     assert [path.name for path in steps[0].checkpoints.iterdir()] == ["x"]
-    # The same command goes on: a local sweep, too, runs only what failed.
+    # The same command continues: a local sweep, too, runs only failed steps.
     StepRunner(steps, JobsConfig(), {}).run(lambda: None)
     assert sorted(runs(tmp_path)) == ["evaluate 1 8", "train 1", "train 2", "train 2"]
     printed = capsys.readouterr().out
@@ -51,7 +51,7 @@ def test_jobs_do_what_a_local_sweep_does(tmp_path, capsys):
 
 
 class FakeJob:
-    """A job whose end is told in advance."""
+    """A job with a given result."""
 
     job_id = "7"
 
@@ -76,7 +76,7 @@ class FakeJob:
 
 @pytest.fixture
 def cluster(monkeypatch):
-    """A cluster whose jobs end as the list says, one after the other."""
+    """A cluster whose jobs have the results in a list, one after the other."""
     ends, submitted = [], []
 
     class FakeCluster:
@@ -110,7 +110,7 @@ def test_a_step_whose_machine_was_taken_away_is_submitted_again(tmp_path, cluste
     assert "train softmax mixture 8 seed 1: stopped" in capsys.readouterr().out
 
 
-def test_a_job_that_dies_is_a_failure_that_tells_where_to_look(tmp_path, cluster):
+def test_the_failure_of_a_dead_job_names_its_log(tmp_path, cluster):
     ends, _ = cluster
     ends += [submitit.core.utils.UncompletedJobError("Job 7\nhas no output")]
     steps = make_steps(tmp_path, "", lengths=(8,))
@@ -148,7 +148,7 @@ def test_a_signal_cancels_the_jobs(tmp_path, cluster):
     assert (runner.signal, statuses(steps)) == (signal.SIGINT, [STARTED, None])
 
 
-def test_where_the_machine_is_taken_away_a_training_saves_and_goes_on_elsewhere(tmp_path):
+def test_a_training_saves_and_continues_elsewhere_when_the_cluster_takes_the_machine(tmp_path):
     save = (
         "import signal, time\n"
         "def stop(*_): open('saved', 'w'); sys.exit(1)\n"
@@ -201,7 +201,7 @@ def test_an_error_for_the_user_comes_back(tmp_path):
         ({"timeout_min": "long"}, "--cluster local, --cluster-parameters: "),
     ],
 )
-def test_what_submitit_does_not_know(tmp_path, parameters, message):
+def test_an_unknown_parameter_of_submitit_is_an_error(tmp_path, parameters, message):
     with pytest.raises(ConfigError, match=message):
         Cluster("local", parameters, tmp_path)
 

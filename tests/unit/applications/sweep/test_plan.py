@@ -1,9 +1,10 @@
-"""Which models a sweep trains, and with which commands."""
+"""The models of a sweep, and the commands of their steps."""
 
 import pytest
 
-from relu_nmt.applications.sweep.plan import SweepPlan, arguments_of, attention_flags, shown_command
+from relu_nmt.applications.sweep.plan import SweepPlan, attention_flags
 from relu_nmt.applications.sweep.settings import SweepSettings
+from relu_nmt.applications.sweep.steps import arguments_of, shown_command
 from relu_nmt.cli.command import make_parser
 from relu_nmt.config import add_settings, read_settings
 from relu_nmt.recipes.training_settings import TranslationTrainingSettings
@@ -81,7 +82,7 @@ def test_the_commands_of_a_model():
     assert "--arch" not in command
     assert after(command, "--attention") == "softmax"
     assert after(command, "--max-update") == "10"
-    # What the user types comes later and wins over the sweep's own defaults.
+    # The user's flags come later and win over the sweep's own defaults.
     assert command.index("50") < command.index("7")
     generate = evaluate.commands[0]
     folder = "out/models/softmax-L128-seed1"

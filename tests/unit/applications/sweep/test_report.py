@@ -1,4 +1,4 @@
-"""The report of made-up results: complete, escaped, self-contained, with the numbers of the CSV."""
+"""The report of invented results: complete, escaped, self-contained, equal to the CSV."""
 
 import base64
 import csv
@@ -13,8 +13,14 @@ from html.parser import HTMLParser
 
 import pytest
 
-from relu_nmt.applications.sweep.plan import models_in, read_description, write_description
-from relu_nmt.applications.sweep.published import Published, read_published
+from relu_nmt.applications.sweep.figures import lines_over_lengths
+from relu_nmt.applications.sweep.plan import (
+    Published,
+    models_in,
+    read_description,
+    read_published,
+    write_description,
+)
 from relu_nmt.applications.sweep.report import write_report
 from relu_nmt.applications.sweep.report_data import read_report
 from relu_nmt.applications.sweep.results import PENDING
@@ -25,7 +31,7 @@ from tests.unit.applications.sweep.made_results import make_sweep
 
 
 class Tables(HTMLParser):
-    """Collects the tables of a page: rows of cell texts; small print is parted by ``|``."""
+    """The tables of a page as rows of cell texts, with ``|`` before small print."""
 
     def __init__(self, text):
         super().__init__()
@@ -73,7 +79,7 @@ def varied(description, **values):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """The page and the rows of the CSV of a sweep in which some models came to grief."""
+    """The page and the rows of the CSV of a sweep in which some models failed."""
     folder = tmp_path_factory.mktemp("made")
     description = make_sweep(folder)
     page = page_of(folder, description)
@@ -101,7 +107,7 @@ def scores(rows, attention, length, column="d_bleu"):
 
 
 def gains(rows, attention, length):
-    """Return by how much each seed is better than that of softmax, where both have a score."""
+    """Return the gain of each seed over that of softmax, where both have a score."""
     pairs = [
         [find(rows, "cell", name, length, seed)["d_bleu"] for name in (attention, "softmax")]
         for seed in (1, 2, 3)
@@ -232,8 +238,8 @@ def test_single_sentences_have_no_tables_of_groups(made, tmp_path):
     assert "Position in the document" in page
 
 
-def test_the_page_tells_how_many_updates_were_made(tmp_path):
-    """In the same time a machine with other work makes fewer."""
+def test_the_page_shows_the_number_of_updates(tmp_path):
+    """A busy machine makes fewer updates in the same time."""
     description = make_sweep(tmp_path, lengths=(1,), seeds=(1, 2), trouble=False)
     assert "<dt>updates made</dt><dd>4,000</dd>" in page_of(tmp_path, description)
     path = next((tmp_path / "models").glob("*/checkpoints/results.json"))
@@ -242,18 +248,18 @@ def test_the_page_tells_how_many_updates_were_made(tmp_path):
     assert "<dt>updates made</dt><dd>2,500 to 4,000</dd>" in page_of(tmp_path, description)
 
 
-def test_what_went_wrong_is_told_and_escaped(made):
+def test_errors_are_listed_and_escaped(made):
     page, _ = made
     assert "RuntimeError: &lt;out of memory&gt; &amp; more" in page
     assert "<out of memory>" not in page
     table = Tables(page).with_title("what went wrong")
     assert ["softmax length 512 seed 3", "failed", "RuntimeError: <out of memory> & more"] in table
-    # What ended alike is told once: sparsemax at two lengths with three seeds.
+    # The same error is listed once: sparsemax at two lengths with three seeds.
     names = [f"sparsemax length 256 seed {seed}" for seed in (1, 2, 3)]
     assert [row[0] for row in table[1:]] == ["; ".join([*names, "3 more"])]
 
 
-def test_the_page_needs_nothing_but_itself(made):
+def test_the_page_is_self_contained(made):
     page, _ = made
     for tag, attributes in Tables(page).tags:
         assert tag not in ("script", "link", "iframe", "object")
@@ -300,7 +306,7 @@ def test_measured_and_published_stand_in_two_tables(tmp_path):
     [entry] = [e for e in card["measured"] if (e["attention"], e["length"]) == ("softmax", 256)]
     assert entry["d_bleu"] == float(long["d_bleu"]) and entry["status"] == "done"
     assert card["settings"]["sweep"]["budget"] == "4000u"
-    # Another run in the same folder, which knows none, keeps them.
+    # Another run in the same folder without --published keeps them.
     again = write_description(tmp_path, dataclasses.replace(description, published=None))
     assert again.published == published == read_description(tmp_path).published
 
@@ -326,7 +332,7 @@ def test_published_figures_are_read_from_yaml(tmp_path):
         read_published(str(tmp_path / "none.yaml"))
 
 
-def test_memories_are_told_by_network_and_size(tmp_path):
+def test_memories_are_shown_by_network_and_size(tmp_path):
     description = make_sweep(tmp_path, lengths=(1,), seeds=(1, 2), trouble=False)
     networks = {"softmax": ("relu", 64), "reluformer": ("relu", 256), "sparsemax": ("silu", 64)}
     for path in (tmp_path / "models").glob("*/evaluate-1.results.json"):
@@ -347,7 +353,7 @@ def test_memories_are_told_by_network_and_size(tmp_path):
     assert [caption.split(" ")[0] for caption in captions] == ["Scores", "Sum", "Over"]
 
 
-def test_the_course_of_training_is_told_also_of_what_diverged(tmp_path):
+def test_the_course_of_a_diverged_training_is_shown_too(tmp_path):
     description = make_sweep(tmp_path, lengths=(256,), seeds=(1,))
     lines = ["$ relu-nmt-train ...", '{"epoch": 1, "num_updates": 9, "loss": 3}', '{"telemetry": {']
     for updates, scale in ((100, 1.0), (200, 3.0)):
@@ -372,7 +378,7 @@ def test_the_course_of_training_is_told_also_of_what_diverged(tmp_path):
     assert cell.course["gradient_norm"] == {50: 2.5, 100: 1.25}
 
 
-def test_commands_and_versions_are_told(made):
+def test_commands_and_versions_are_shown(made):
     page, rows = made
     assert "relu-nmt-sweep data --budget 4000u -- --max-tokens 4096" in page
     assert page.count("relu-nmt-train ") >= 27
@@ -405,7 +411,7 @@ def test_mixtures_have_one_model_for_all_lengths(tmp_path):
     assert "training speed, tokens" not in page
 
 
-def test_what_is_not_there_yet_is_pending(tmp_path):
+def test_missing_results_are_pending(tmp_path):
     description = make_sweep(tmp_path, lengths=(128,), seeds=(1,), trouble=False)
     wider = varied(description, seeds=(1, 2))
     data = read_report(tmp_path, wider)
@@ -439,7 +445,7 @@ def test_many_translations_that_were_cut_off_are_counted_in_full(tmp_path):
     assert found == ["2,500", "1,234.5", "0.5"]
 
 
-def test_a_report_of_nothing(tmp_path):
+def test_a_report_without_results(tmp_path):
     description = make_sweep(tmp_path, lengths=(128,), seeds=(1,))
     shutil.rmtree(tmp_path / "models")
     page = page_of(tmp_path, description)
@@ -458,7 +464,7 @@ def test_a_bleu_below_one_does_not_converge(tmp_path):
 
 
 def set_bleu(folder, name, *by_seed):
-    """Replace the d-BLEU of a model at 128 tokens, and what the resamples are drawn from."""
+    """Replace the d-BLEU of a model at 128 tokens, and its statistics for resampling."""
     for seed, score in enumerate(by_seed, 1):
         path = folder / "models" / f"{name}-L128-seed{seed}" / "evaluate-128.results.json"
         results = json.loads(path.read_text())
@@ -466,7 +472,7 @@ def set_bleu(folder, name, *by_seed):
         path.write_text(json.dumps(results))
 
 
-def test_where_nothing_has_converged_a_sentence_says_so(tmp_path):
+def test_the_report_says_that_no_model_has_converged(tmp_path):
     description = make_sweep(tmp_path, lengths=(128, 256), seeds=(1, 2), trouble=False)
     for path in (tmp_path / "models").glob("*/evaluate-*.results.json"):
         results = json.loads(path.read_text())
@@ -482,8 +488,8 @@ def test_where_nothing_has_converged_a_sentence_says_so(tmp_path):
     assert page.count("d-BLEU below 1</td>") == 1
 
 
-def test_a_length_alone_makes_no_chart(tmp_path):
-    """Of two lengths only one has results."""
+def test_a_single_length_has_no_chart(tmp_path):
+    """Only one of two lengths has results."""
     description = make_sweep(tmp_path, lengths=(128, 256), seeds=(1,), trouble=False)
     for path in (tmp_path / "models").glob("*/evaluate-256.*"):
         path.unlink()
@@ -498,7 +504,7 @@ def test_a_length_alone_makes_no_chart(tmp_path):
 def test_few_seeds_are_dots_without_interval_and_bold(tmp_path, seeds):
     description = make_sweep(tmp_path, lengths=(128, 256), seeds=seeds, trouble=False)
     data = read_report(tmp_path, description)
-    lines = data._lines_over_lengths("d_bleu", 1.0)
+    lines = lines_over_lengths(data, "d_bleu", 1.0)
     for line, system in zip(lines, data.systems, strict=True):
         own = [c for c in data.cells if c.system == system]
         places = {128: 0, 256: 1}
@@ -512,11 +518,11 @@ def test_few_seeds_are_dots_without_interval_and_bold(tmp_path, seeds):
 def test_bold_needs_four_seeds_and_significance(tmp_path):
     description = make_sweep(tmp_path, lengths=(128,), seeds=(1, 2, 3, 4), trouble=False)
     page = page_of(tmp_path, description)
-    # reluformer has 2 % more of the words right than softmax, in each of four seeds.
+    # reluformer has 2 % more correct words than softmax, in each of four seeds.
     [best] = re.findall(r'class="best">([\d.]+)<', page)
     found = {row[0]: row[1].split("|")[0] for row in Tables(page).tables[0][1:]}
     assert found["reluformer"] == best
-    # Of seeds that are as often worse as better, nothing follows, though documents agree.
+    # Seeds that are as often worse as better are not significant, even if documents agree.
     for name, scores_of in (("reluformer", (90, 50, 90, 52)), ("softmax", (70, 71, 70, 71))):
         set_bleu(tmp_path, name, *scores_of)
     assert 'class="best"' not in page_of(tmp_path, description)
@@ -526,11 +532,11 @@ def test_no_interval_of_a_score_reaches_below_0(tmp_path):
     description = make_sweep(tmp_path, lengths=(128, 256), seeds=(1, 2, 3, 4), trouble=False)
     by_seed = (1.5, 1.5, 1.5, 21.5)
     set_bleu(tmp_path, "softmax", *by_seed)
-    # By Student's t: 3.182 of 3 degrees of freedom.
+    # Student's t with 3 degrees of freedom is 3.182.
     high = 6.5 + 3.182 * statistics.stdev(by_seed) / 2
     table = Tables(page_of(tmp_path, description)).tables[0]
     assert table[1][1].startswith(f"6.50|0.00 to {high:.2f} seeds|")
-    [line, *_] = read_report(tmp_path, description)._lines_over_lengths("d_bleu", 1.0)
+    [line, *_] = lines_over_lengths(read_report(tmp_path, description), "d_bleu", 1.0)
     assert line.errors[0] == pytest.approx((6.5, high - 6.5))
     assert not line.dots
 
@@ -569,7 +575,7 @@ def test_gains_have_an_interval_over_seeds(made):
     row = find(rows, "mean", "reluformer", 128)
     gains = [b - a for a, b in zip(base, own, strict=True)]
     assert float(row["gain"]) == pytest.approx(statistics.mean(gains))
-    # t of 2 degrees of freedom is 4.303.
+    # Student's t with 2 degrees of freedom is 4.303.
     expected = 4.303 * statistics.stdev(gains) / 3**0.5
     assert float(row["gain_seed_interval"]) == pytest.approx(expected)
 
@@ -583,7 +589,7 @@ def test_damaged_results_are_a_failed_cell(tmp_path, ending):
     assert "cannot be read" in data.cells[0].record["note"]
 
 
-def test_from_python_too_report_only_runs_nothing(tmp_path, capsys):
+def test_report_only_runs_nothing_from_python(tmp_path, capsys):
     make_sweep(tmp_path, lengths=(128,), seeds=(1,), trouble=False)
     settings = SweepSettings.of(save_dir=str(tmp_path), report_only=True)
     result = run(settings)
@@ -604,7 +610,7 @@ def test_damaged_statistics_are_a_failed_cell(tmp_path, found):
     assert [cell.status for cell in cells] == ["failed", "done", "done"]
 
 
-def test_a_damaged_state_of_a_model_costs_nothing_but_itself(tmp_path):
+def test_a_damaged_state_affects_only_its_model(tmp_path):
     description = make_sweep(tmp_path, lengths=(128,), seeds=(1,), trouble=False)
     path = next((tmp_path / "models").glob("softmax*/train.json"))
     path.write_text("{")
@@ -627,18 +633,18 @@ def test_a_folder_keeps_to_its_data_and_remembers_attentions(tmp_path):
         models_in(tmp_path)
 
 
-def test_a_folder_is_of_one_setting(tmp_path):
+def test_a_folder_has_one_setting(tmp_path):
     description = make_sweep(tmp_path, lengths=(128,), seeds=(1,), trouble=False)
     other = varied(description, budget="9000u")
     with pytest.raises(ConfigError, match=r"made with .*4000.* where there is .*9000.* now"):
         write_description(tmp_path, other)
-    # A mistake that left nothing behind may be mended.
+    # A mistake without results may be corrected.
     for path in (tmp_path / "models").glob("*/train.json"):
         path.write_text(json.dumps({**json.loads(path.read_text()), "status": "failed"}))
     assert write_description(tmp_path, other).settings == other.settings
 
 
-def test_the_report_says_what_models_start_from(tmp_path):
+def test_the_report_names_the_models_to_start_from(tmp_path):
     description = make_sweep(tmp_path, lengths=(128,), seeds=(1,))
     first = tmp_path / "first"
     page = page_of(tmp_path, varied(description, start_from=str(first)))

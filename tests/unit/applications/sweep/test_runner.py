@@ -1,4 +1,4 @@
-"""Steps run once each, several at a time, and whatever happens to some of them."""
+"""Steps run once each and several at a time, even if some fail."""
 
 import os
 import signal
@@ -35,7 +35,7 @@ def quick(monkeypatch, tmp_path):
 
 
 def make_steps(folder, *codes, lengths=(8, 16), checkpoint=None):
-    """Return the steps of a model for each code; the code is what its training runs."""
+    """Return the steps of a model for each code, which its training runs."""
     steps = []
     for seed, code in enumerate(codes, 1):
         model = SweepModel("softmax", seed, (8,), is_mixture=True)
@@ -83,7 +83,7 @@ def test_everything_runs_once_and_is_not_repeated(tmp_path, capsys):
     assert "0 steps to do, 6 done before" in printed
 
 
-def test_the_state_tells_time_memory_and_environment(tmp_path):
+def test_the_state_has_time_memory_and_environment(tmp_path):
     steps = make_steps(tmp_path, "x = bytes(50_000_000); print(len(x))", lengths=())
     run(steps)
     state = steps[0].state
@@ -97,8 +97,8 @@ def test_the_state_tells_time_memory_and_environment(tmp_path):
     assert models_in(tmp_path.parent) == {}
 
 
-def test_a_training_that_goes_on_keeps_its_peak_of_memory(tmp_path):
-    # The first run needs much and is stopped, the second one little.
+def test_a_continued_training_keeps_its_peak_memory(tmp_path):
+    # The first run needs much memory and is stopped; the second one needs little.
     code = (
         "import time\nif not os.path.exists('large'):\n"
         "    x = b'x' * 90_000_000; open('large', 'w'); time.sleep(60)"
@@ -134,7 +134,7 @@ def test_a_crash_and_a_divergence_stop_nothing_else(tmp_path, capsys):
     assert steps[0].state.note == "ValueError: a crash"
     assert steps[2].state.exit_code == 1
     assert "diverged (exit code 1): error: update 3" in capsys.readouterr().out
-    # What failed is tried again, what diverged is not.
+    # A failed step runs again; a diverged one does not.
     assert run(steps).failed == 1
     assert runs(tmp_path) == ["train 1", "train 2", "train 3", "evaluate 3 8", "train 1"]
 
@@ -157,7 +157,7 @@ def test_processes_run_side_by_side(tmp_path):
     assert run(steps, jobs=2).failed == 0
 
 
-def test_a_signal_ends_the_processes_and_the_next_run_goes_on(tmp_path, capsys):
+def test_a_signal_ends_the_processes_and_the_next_run_continues(tmp_path, capsys):
     code = "import time; time.sleep(0 if os.path.exists('again') else 60)"
     steps = make_steps(tmp_path, code, lengths=(8,))
 
@@ -184,7 +184,7 @@ def test_a_signal_does_not_lose_a_step_that_has_just_ended(tmp_path):
     def after_step():
         while not (tmp_path / "ended").exists():
             time.sleep(0.02)
-        time.sleep(0.5)  # the second command exits, and nobody has looked yet
+        time.sleep(0.5)  # the second command exits before the runner looks
         os.kill(os.getpid(), signal.SIGTERM)
 
     runner = StepRunner(steps, JobsConfig(jobs=2), {})
@@ -268,7 +268,7 @@ def test_only_the_evaluated_checkpoint_stays_when_all_is_done(tmp_path):
     assert kept == [names[:2], names]
 
 
-def test_checkpoints_are_deleted_by_the_sweep_that_learns_last_that_all_is_done(tmp_path):
+def test_the_sweep_that_sees_the_last_step_done_deletes_the_checkpoints(tmp_path):
     steps = make_steps(tmp_path, "", lengths=(8, 16), checkpoint="best.safetensors")
     steps[0].checkpoints.mkdir(parents=True)
     for name in ("best.safetensors", "last.safetensors"):
@@ -302,15 +302,15 @@ def test_the_time_left_comes_from_the_steps_that_are_done():
     steps = [*trains, *(Step(model, 8, Path("x")) for model in models)]
     assert time_left([], {True: [], False: []}, {}, 2) == "nothing left"
     assert time_left(steps, {True: [], False: []}, {}, 2) == "time left unknown"
-    # Three trainings of 600 s by two processes, and evaluations of which nothing is known.
+    # Three trainings of 600 s by two processes, and evaluations of unknown time.
     assert time_left(steps[1:], {True: [600.0], False: []}, {}, 2) == "over 15 min left"
     left, known = [*trains[1:], *steps[5:]], {True: [600.0], False: [60.0]}
     assert time_left(left, known, {trains[1]: 300.0}, 2) == "about 14 min left"
-    # A process works longer than was thought: nothing is negative.
+    # A process takes longer than expected: the time left is not negative.
     assert time_left(trains[:2], known, {trains[0]: 5000.0}, 1) == "about 10 min left"
 
 
-def test_a_budget_of_time_tells_before_anything_is_done(tmp_path, capsys):
+def test_a_budget_of_time_gives_the_first_estimate(tmp_path, capsys):
     steps = [step for step in make_steps(tmp_path, "", "") if step.is_training]
     StepRunner(steps, JobsConfig(), {}, training_seconds=900.0).say("an event")
     expected = ["0/2", "about 30 min left", "an event\n"]

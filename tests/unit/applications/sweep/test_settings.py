@@ -1,4 +1,4 @@
-"""How budgets, attentions and seeds are written."""
+"""The form of budgets, attentions and seeds."""
 
 import re
 
@@ -25,7 +25,7 @@ from relu_nmt.errors import ConfigError
         ("30S", ("--stop-time-hours", "0.00833333"), "30 seconds"),
     ],
 )
-def test_a_budget_is_of_updates_or_of_time(text, flags, words):
+def test_a_budget_counts_updates_or_time(text, flags, words):
     budget = TrainingBudget.parse(text)
     assert budget.flags == flags
     assert str(budget) == words
@@ -37,7 +37,7 @@ def test_other_budgets_are_refused(text):
         TrainingBudget.parse(text)
 
 
-def test_a_comma_also_parts_the_options_of_an_attention():
+def test_a_comma_also_separates_the_options_of_an_attention():
     text = "softmax,reluformer:gamma=2,learnable=true, sparsemax,reluformer_paper"
     names = ("softmax", "reluformer:gamma=2,learnable=true", "sparsemax", "reluformer_paper")
     assert parse_attentions(text) == names
@@ -49,7 +49,7 @@ def test_unknown_attentions(text):
         parse_attentions(text)
 
 
-def test_what_is_compared():
+def test_the_compared_systems():
     assert SweepConfig().systems == ("softmax", "reluformer", "sparsemax")
     variants = ("a: --lr 1", "b: --lr 2\n --dropout 0.1")
     assert SweepConfig(variants=variants).systems == ("a", "b")
@@ -114,7 +114,7 @@ def test_processes_that_train_together_get_gpus_of_their_own(monkeypatch):
         JobsConfig(jobs=1, gpus="0,1,2,3", training_processes=2)
 
 
-def test_a_gpu_that_no_process_would_get_is_a_mistake():
+def test_a_gpu_without_a_process_is_an_error():
     with pytest.raises(ConfigError, match=r"--gpus 0,1,2: .*raise --jobs from 2 to 3"):
         JobsConfig(jobs=2, gpus=("0", "1", "2"))
     assert JobsConfig(jobs=4, gpus=("0", "1")).jobs == 4  # two share a GPU

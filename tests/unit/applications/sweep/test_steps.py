@@ -1,4 +1,4 @@
-"""What is kept of a step, and what may change before it is run again."""
+"""The stored state of a step, and the changes allowed before it runs again."""
 
 import dataclasses
 import os
@@ -61,8 +61,8 @@ def test_another_command_is_an_error_that_names_the_difference(tmp_path, status,
 
 
 @pytest.mark.parametrize(("kind", "advice"), [(TRAIN, ""), (EVALUATE, "/evaluate-128.json")])
-def test_to_evaluate_anew_nobody_has_to_delete_the_model(tmp_path, kind, advice):
-    with pytest.raises(ConfigError, match=f"or delete {tmp_path}{advice} to run it anew$"):
+def test_evaluating_again_does_not_require_deleting_the_model(tmp_path, kind, advice):
+    with pytest.raises(ConfigError, match=f"or delete {tmp_path}{advice} to run it again$"):
         check_same_commands(make_step(tmp_path, kind), StepState(DONE, (OLD,), MODEL))
 
 
@@ -117,6 +117,6 @@ def test_the_folder_is_made_or_its_lack_reported(tmp_path):
         ((), False, "relu-L-seed2", "relu/L seed 2"),
     ],
 )
-def test_the_name_of_a_model_tells_its_lengths_if_there_are_any(lengths, is_mixture, name, words):
+def test_the_name_of_a_model_has_its_lengths_if_any(lengths, is_mixture, name, words):
     model = SweepModel("relu/L", 2, lengths, is_mixture)
     assert (model.name, str(model)) == (name, words)

@@ -65,7 +65,7 @@ def test_unknown_words_are_copied_or_translated(tmp_path):
         (None, "lexicon: cannot read the text: No such file or directory$"),
     ],
 )
-def test_a_lexicon_that_cannot_be_read_is_told_with_its_line(tmp_path, content, message):
+def test_an_unreadable_lexicon_is_an_error_with_its_line(tmp_path, content, message):
     if content is not None:
         (tmp_path / "lexicon").write_bytes(content)
     with pytest.raises(DataError, match=message):

@@ -6,8 +6,8 @@ import pytest
 import torch
 from toy_models import EOS, UNK, ToyModel, ToyState, all_outputs, decoder_of, log_prob_of
 
-from relu_nmt.data.batches import pad_rows
 from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.data.translation_batches import pad_rows
 from relu_nmt.engine import FastDecoder
 from relu_nmt.errors import ConfigError
 from relu_nmt.translation.config import TransformerConfig
@@ -16,7 +16,7 @@ from relu_nmt.translation.search import generator as generator_module
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.ensemble import Ensemble
 from relu_nmt.translation.search.generator import Generator
-from relu_nmt.translation.search.reference_scores import score_references
+from relu_nmt.translation.search.scoring import build_scorer, score_references
 from relu_nmt.translation.search.translations import SourceSentence
 from relu_nmt.translation.step_decoder import StepScores
 
@@ -147,7 +147,7 @@ def test_reported_scores_equal_rescoring_by_the_full_forward_pass(attention, pre
     for rank in range(4):
         targets = pad_rows([h[rank].tokens for h in found], Dictionary.pad_index)
         rescored = score_references(
-            Ensemble([decoder_of(model)]), config, Dictionary(), src_tokens, targets
+            Ensemble([decoder_of(model)]), build_scorer(config), Dictionary(), src_tokens, targets
         )
         for hypotheses, [reference] in zip(found, rescored, strict=True):
             same([hypotheses[rank]], [reference])
@@ -172,7 +172,7 @@ def test_reported_scores_equal_rescoring_by_the_full_forward_pass(attention, pre
         {"beam": 3, "sampling": True, "sampling_topp": 0.8, "temperature": 0.7},
     ],
 )
-def test_a_sentence_is_translated_alike_in_any_company(attention, settings, monkeypatch):
+def test_a_translation_does_not_depend_on_the_other_sentences(attention, settings, monkeypatch):
     model = real_model(attention)
     sources = random_sources(16, seed=2, vocab_size=40)
     settings = {"nbest": settings["beam"], "max_len_a": 1.0, "max_len_b": 5, **settings}
@@ -226,7 +226,7 @@ def search_slowly(model, source, beam, threshold, limit):
 
 @pytest.mark.parametrize("beam", [2, 3, 5])
 @pytest.mark.parametrize("threshold", [0.2, 1.0, 3.0])
-def test_the_threshold_gives_up_what_is_far_behind(beam, threshold):
+def test_the_threshold_drops_hypotheses_far_behind(beam, threshold):
     fewer = 0
     for seed in range(8):
         model = ToyModel(seed=seed, sharpness=1.0)
@@ -242,7 +242,7 @@ def test_the_threshold_gives_up_what_is_far_behind(beam, threshold):
     assert fewer or threshold > 1
 
 
-def test_what_the_threshold_gives_up_is_not_computed():
+def test_dropped_hypotheses_are_not_computed():
     model, rows = real_model("softmax"), []
     model.output_projection.register_forward_hook(lambda _, x, __: rows.append(x[0].size(1)))
     sources = random_sources(16, seed=2, vocab_size=40)
@@ -267,7 +267,7 @@ def test_hypotheses_are_sorted_distinct_and_add_up():
             assert h.score == pytest.approx(total / len(h.tokens) ** 0.8, abs=1e-5)
 
 
-def test_length_limits_are_those_of_the_own_source():
+def test_the_length_limit_depends_on_the_own_source_only():
     sources = [torch.tensor([4] * 2 + [2]), torch.tensor([4] * 9 + [2])]
     model = ToyModel(seed=1)
     model.out[:, EOS] = 0
@@ -286,7 +286,7 @@ def test_min_len_and_max_len():
     for hypotheses in generate(ToyModel(seed=5), SOURCES, min_len=4, max_len_b=4):
         assert len(hypotheses[0].tokens) == 5
     with pytest.raises(ConfigError, match="--min-len 4"):
-        GenerationConfig(min_len=4, max_len_b=3)
+        GenerationConfig(min_len=4, max_len_b=3).resolved()
     # 0.5 times the source is less than --min-len for a short source, which is allowed anyway
     for hypotheses in generate(ToyModel(seed=5), SOURCES, min_len=4, max_len_a=0.5, max_len_b=0):
         assert len(hypotheses[0].tokens) == 5
@@ -391,7 +391,7 @@ class Behind(ToyModel):
         {"beam": 4, "print_alignment": "hard"},
     ],
 )
-def test_behind_a_context_hypotheses_are_those_of_a_model_that_has_written_it(settings, stop_rule):
+def test_a_context_gives_the_hypotheses_of_a_model_that_wrote_it(settings, stop_rule):
     settings = {"nbest": settings["beam"], "stop_rule": stop_rule, **settings}
     contexts = [[5, 6, 4, 4, UNK, 6, 5, 5], [], [4]]
     for seed in range(3):
@@ -529,7 +529,7 @@ class TimedModel(ToyModel):
         return row
 
 
-def test_the_end_of_a_search_does_not_depend_on_what_ends_in_other_sentences():
+def test_the_end_of_a_search_does_not_depend_on_other_sentences():
     sources = [torch.tensor([4, EOS]), torch.tensor([5, EOS])]
     settings = {"beam": 2, "max_len_a": 0.0, "max_len_b": 40}
     [alone] = generate(TimedModel(), sources[:1], **settings)

@@ -17,7 +17,7 @@ def parse(*flags):
 def test_fairseqs_flags_and_defaults():
     config = parse()
     assert (config.beam, config.nbest, config.lenpen, config.unkpen) == (5, 1, 1.0, 0.0)
-    assert (config.max_len_a, config.max_len_b, config.min_len, config.seed) == (0, 200, 1, 1)
+    assert (config.longest_output, config.min_len, config.seed) == ((0, 200), 1, 1)
     assert (config.sampling_topk, config.sampling_topp, config.temperature) == (-1, -1.0, 1.0)
     assert (config.diverse_beam_groups, config.diverse_beam_strength) == (-1, 0.5)
     typed = (

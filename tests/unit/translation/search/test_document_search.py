@@ -8,10 +8,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from relu_nmt.data.split import sentence_slices
+from relu_nmt.data.groups import sentence_slices
 from relu_nmt.errors import ConfigError
-from relu_nmt.evaluation.bleu import MetricConfig
 from relu_nmt.evaluation.document_scores import document_score, join_lines
+from relu_nmt.evaluation.metrics import MetricConfig
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.translation.search.config import GenerationConfig, WindowConfig
 from relu_nmt.translation.search.document_search import DocumentSearch, SourceDocuments
@@ -70,7 +70,10 @@ class WordByWord:
             TARGET_SEPARATOR if token == SOURCE_SEPARATOR else token + 100
             for token in source.ids[:-1].tolist()
         ]
-        rest = self.fault(words[len(source.context) :])
+        # The sentences of the context end in as many separators, wherever they were cut.
+        ends = [0, *(i + 1 for i, word in enumerate(words) if word == TARGET_SEPARATOR)]
+        num_context = int((source.context == TARGET_SEPARATOR).sum())
+        rest = self.fault(words[ends[num_context] :])
         reached = self.limit is not None and len(rest) > self.limit
         tokens = np.array([*rest[: self.limit], EOS])
         scores = -np.ones(len(tokens), dtype=np.float32)
@@ -95,7 +98,7 @@ def expected(documents):
 
 
 @given(DOCUMENTS, st.integers(2, 40), st.integers(0, 3))
-def test_every_line_has_its_own_translation_whatever_the_windows(documents, limit, overlap):
+def test_every_line_has_its_own_translation_in_any_windows(documents, limit, overlap):
     search = WordByWord()
     found = translate(documents, search, max_doc_tokens=limit, window_overlap=overlap)
     assert texts_of(found, documents) == expected(documents)
@@ -123,7 +126,7 @@ def fault_of(seed):
 
 
 @given(DOCUMENTS, st.integers(1, 40), st.integers(0, 3), st.integers(0, 1000))
-def test_repaired_every_line_has_one_line_whatever_the_separators(documents, limit, overlap, seed):
+def test_repair_gives_every_line_one_line_for_any_separators(documents, limit, overlap, seed):
     overlap = overlap if limit > 1 else 0
     search = WordByWord(fault_of(seed))
     settings = {"max_doc_tokens": limit, "window_overlap": overlap, "repair": True}
@@ -144,7 +147,7 @@ def test_repaired_every_line_has_one_line_whatever_the_separators(documents, lim
 
 
 @given(DOCUMENTS, st.integers(1, 40), st.integers(0, 1000))
-def test_unrepaired_a_mismatched_group_is_one_line(documents, limit, seed):
+def test_without_repair_a_mismatched_group_is_one_line(documents, limit, seed):
     search = WordByWord(fault_of(seed))
     found = translate(documents, search, max_doc_tokens=limit)
     assert found.num_mismatched == sum(not own.divided for own in found.windows)
@@ -214,7 +217,7 @@ def test_open_quotes_do_not_run_on_from_sentence_to_sentence(documents):
     assert len(scores) == 1
 
 
-def test_mismatched_groups_are_asked_again_in_halves():
+def test_mismatched_groups_are_translated_again_in_halves():
     documents = [[[11], [12], [13], [14]]]
     calls = []
 
@@ -230,7 +233,7 @@ def test_mismatched_groups_are_asked_again_in_halves():
     assert texts_of(found, documents) == expected(documents)
 
 
-def test_groups_that_reach_the_longest_output_are_asked_again_in_halves():
+def test_groups_at_the_longest_output_are_translated_again_in_halves():
     documents = [[[11, 12], [13, 14]]]
     search = WordByWord(limit=5)
     found = translate(documents, search, max_doc_tokens=50, repair=True)
@@ -296,7 +299,7 @@ def test_an_overlap_needs_separators():
 
 
 @given(st.lists(st.sampled_from([7, 8, TARGET_SEPARATOR]), max_size=8))
-def test_slices_are_what_stands_between_separators(tokens):
+def test_slices_are_the_tokens_between_separators(tokens):
     text = "".join("|" if t == TARGET_SEPARATOR else str(t) for t in tokens)
     parts = text.split("|")
     parts = parts if parts[-1] else parts[:-1]

@@ -10,7 +10,7 @@ from relu_nmt.errors import ConfigError
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.ensemble import Ensemble
 from relu_nmt.translation.search.generator import Generator
-from relu_nmt.translation.search.reference_scores import score_references
+from relu_nmt.translation.search.scoring import build_scorer, score_references
 
 SOURCE = torch.tensor([[4, 5, 6, 2], [6, 2, 1, 1]])
 
@@ -51,7 +51,7 @@ def test_alignments_are_averaged_and_ensembles_score_references():
     ensemble, config = Ensemble(models), GenerationConfig(score_reference=True)
     for row, [h] in zip(SOURCE, found, strict=True):
         source, target = row[row != 1][None], torch.from_numpy(h.tokens)[None]
-        [[scored]] = score_references(ensemble, config, Dictionary(), source, target)
+        [[scored]] = score_references(ensemble, build_scorer(config), Dictionary(), source, target)
         assert scored.score == pytest.approx(h.score, abs=1e-5)
 
 

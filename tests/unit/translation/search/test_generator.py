@@ -4,10 +4,10 @@ import torch
 from toy_models import EOS, ToyModel
 
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.translation.search import generator as generator_module
+from relu_nmt.translation.search import batches as batches_module
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.generator import Generator
-from relu_nmt.translation.search.reference_scores import score_references
+from relu_nmt.translation.search.scoring import build_scorer, score_references
 from relu_nmt.translation.search.translations import SourceSentence
 
 
@@ -19,7 +19,7 @@ def test_workers_are_as_many_as_there_would_be_threads(monkeypatch):
         used.append(workers)
         return ((task, job.run(task)) for task in tasks)
 
-    monkeypatch.setattr(generator_module, "ordered_map", in_order)
+    monkeypatch.setattr(batches_module, "ordered_map", in_order)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     for workers in (1, 0, 2):
         config = GenerationConfig(beam=2, max_len_b=6, workers=workers)
@@ -27,7 +27,7 @@ def test_workers_are_as_many_as_there_would_be_threads(monkeypatch):
     assert used == [3, 2]
 
 
-def test_results_come_in_the_order_of_the_sources_whatever_the_batches():
+def test_results_have_the_order_of_the_sources_in_any_batches():
     rng = np.random.default_rng(1)
     sources = [np.append(rng.integers(4, 7, rng.integers(0, 9)), EOS) for _ in range(40)]
     results, counts = {}, []
@@ -70,5 +70,5 @@ def test_references_are_scored_in_order():
     for source, target, [h] in zip(sources, targets, found, strict=True):
         assert h.tokens.tolist() == target.tolist()
         rows = torch.tensor(source)[None], torch.tensor(target)[None]
-        [[alone]] = score_references(generator.ensemble, config, Dictionary(), *rows)
+        [[alone]] = score_references(generator.ensemble, build_scorer(config), Dictionary(), *rows)
         assert h.score == pytest.approx(alone.score, abs=1e-5)

@@ -156,7 +156,7 @@ def test_a_forced_end_is_drawn_however_unlikely():
         assert found[0].positional_scores[-1] < -1000  # its probability is below any float64
 
 
-def test_uniforms_do_not_depend_on_the_company():
+def test_random_numbers_do_not_depend_on_the_other_sentences():
     together = draw_uniforms(7, np.array([3, 5]), beam_size=2, num_steps=4)
     alone = draw_uniforms(7, np.array([5]), beam_size=2, num_steps=4)
     np.testing.assert_array_equal(together[1:], alone)

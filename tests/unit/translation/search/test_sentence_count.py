@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_models import EOS, ToyModel, all_outputs, log_prob_of
 
-from relu_nmt.data.batches import pad_rows
 from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.data.translation_batches import pad_rows
 from relu_nmt.errors import ConfigError
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.generator import Generator
@@ -155,7 +155,7 @@ def test_a_wide_beam_finds_the_best_of_all_outputs_with_so_many_sentences(number
         {"beam": 4, "no_repeat_ngram_size": 2, "min_len": 3},
     ],
 )
-def test_without_the_count_the_search_is_what_it_was(search):
+def test_a_free_sentence_count_changes_nothing_in_the_search(search):
     sources = pad_rows([source_of([2, 1, 3]), source_of([1]), source_of([0, 2])], PAD)
     numbers = []
     for seed in range(6):
@@ -170,14 +170,14 @@ def test_without_the_count_the_search_is_what_it_was(search):
     assert set(numbers) - {1, 2, 3}  # left alone, the models do not count
 
 
-def test_where_there_is_room_for_separators_only_the_output_is_longer():
+def test_the_longest_output_grows_to_hold_all_separators():
     source = torch.from_numpy(source_of([3] * 8))[None]
     [[own]] = generator_of([ToyModel()], beam=3, max_len_b=2).generate(source)
     assert own.tokens.tolist() == [SEPARATOR] * 8 + [EOS]
     assert own.reached_limit
 
 
-def test_a_context_costs_nothing_where_separators_are_all_there_is_room_for():
+def test_a_context_costs_nothing_at_the_limit_of_separators():
     context = np.array([5, 6, SEPARATOR])
     source = SourceSentence(source_of([2, 1, 1]), context=context)
     model = ToyModel(seed=1)
@@ -215,7 +215,7 @@ def test_nothing_to_count_is_an_error():
         generator_of([ToyModel()], separators=None, free_sentence_count=True)
 
 
-def test_scores_of_references_do_not_depend_on_it():
+def test_scores_of_references_do_not_depend_on_the_sentence_count():
     reference = np.array([5, SEPARATOR, 6, SEPARATOR, 5, EOS])  # too many sentences
     source = SourceSentence(source_of([2]), reference=reference)
     found = [

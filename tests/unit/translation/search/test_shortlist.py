@@ -80,7 +80,7 @@ def test_translations_are_those_of_a_model_without_the_other_symbols():
     assert listed == found(Generator([PlainDecoder(model)], config, SYMBOLS))
 
 
-def test_frequent_symbols_make_a_round_number_of_them(monkeypatch):
+def test_frequent_symbols_fill_the_list_to_a_multiple(monkeypatch):
     monkeypatch.setattr("relu_nmt.translation.search.shortlist.MULTIPLE", 8)
     nothing = torch.tensor([[2]])
     assert shortlist_of(9, 20).of(nothing).tolist() == [0, 1, 2, 3, 4, 5, 9, 20]
@@ -199,7 +199,7 @@ def test_a_text_of_the_models_words_is_no_shortlist(tmp_path):
         Shortlist.load(path, SYMBOLS, SYMBOLS)
 
 
-def test_symbols_of_another_model_are_told(tmp_path):
+def test_symbols_of_another_model_are_an_error(tmp_path):
     path = tmp_path / "shortlist.txt"
     path.write_text("w1\nw2 w3\nw4 other\n")
     with pytest.raises(

@@ -1,0 +1,406 @@
+"""Files with both sides of a text: translation memories (``.tmx``) and tables (``.tsv``).
+
+A translation memory is in TMX, the exchange format of translation tools. A table has one pair a
+line and tabs between its columns; quotes have no meaning. The columns are source and target, or
+document, segment, source and target; a first line with the languages names other columns. Without
+a column for the document, an empty line ends a document.
+"""
+
+import hashlib
+import html
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
+from pathlib import Path
+from xml.parsers import expat
+
+from relu_nmt.data.documents import DOCUMENT_TAG, SEPARATOR_TESTS
+from relu_nmt.errors import DataError
+from relu_nmt.io.text_lines import (
+    CHUNK_BYTES,
+    DECOMPRESSORS,
+    Chunk,
+    TextFile,
+    iterate_lines,
+    open_text,
+    reading,
+)
+
+Unit = tuple[str, dict[str, str]]
+"""The document of a pair ("" if it is not known), and its texts by language."""
+Pair = tuple[str, ...]
+"""The text of each language, one line each."""
+LEFT_OUT = "pairs left out, as a side is missing or empty"
+# Native codes. <hi> and elements of no standard are kept, as their content is text.
+CODES = frozenset(("bpt", "ept", "it", "ph", "ut", "sub"))
+DOCUMENT_PROPERTIES = frozenset(
+    ("document", "doc", "doc. no.", "file", "fileid", "filename", "source-document", "sourcefile")
+)
+"""Names that tools give to the document of a pair, without "x-" and text behind a colon."""
+
+
+def pair_format(path: str | os.PathLike[str]) -> str | None:
+    """Return ``.tmx`` or ``.tsv`` for the name of a file with both sides, which may be compressed.
+
+    Example:
+        >>> pair_format("memory.tmx.gz"), pair_format("corpus/train")
+        ('.tmx', None)
+    """
+    name = Path(path)
+    ending = (name.with_suffix("") if name.suffix in DECOMPRESSORS else name).suffix.lower()
+    return ending if ending in (".tmx", ".tsv") else None
+
+
+def _code(language: str) -> str:
+    return language.strip().lower().replace("_", "-")
+
+
+def find_language(wanted: str, codes: Sequence[str]) -> int | None:
+    """Return the index of a language: of its own code, or else of the first with a region.
+
+    Example:
+        >>> find_language("de", ["EN_US", "de-AT", "DE"]), find_language("en", ["EN_US"])
+        (2, 0)
+    """
+    found, name = [_code(code) for code in codes], _code(wanted)
+    if name in found:
+        return found.index(name)
+    return next((n for n, code in enumerate(found) if code.startswith(f"{name}-")), None)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(filter(None, map(str.strip, text.replace("\r", "\n").split("\n"))))
+
+
+def _names_document(kind: str) -> bool:
+    """Return whether a property of this type names the document, as x-filename:SingleString."""
+    parts = re.split(":+", kind.lower())
+    return any(part.removeprefix("x-") in DOCUMENT_PROPERTIES for part in parts)
+
+
+class _TmxUnits:
+    """Handlers of the XML parser; they append complete units to ``done``."""
+
+    def __init__(self, path: str) -> None:
+        self.done: list[Unit] = []
+        self._path = path
+        self._language = self._document = ""
+        self._texts: dict[str, str] = {}
+        self._pieces: list[str] | None = None  # of the open segment or property
+        self._codes = 0  # number of open codes
+        self._after_code = False
+        self.parser = expat.ParserCreate()
+        self.parser.buffer_text = True
+        self.parser.StartElementHandler = self._start_root
+        self.parser.EndElementHandler = self._end
+        self.parser.CharacterDataHandler = self._text
+        self.parser.EntityDeclHandler = self._refuse_entity
+        self.parser.SkippedEntityHandler = self._undeclared_entity
+
+    def _error(self, message: str) -> DataError:
+        return DataError(f"{self._path}:{self.parser.CurrentLineNumber}: {message}")
+
+    def _refuse_entity(self, name: str, *_: object) -> None:
+        raise self._error(f"declares the entity '{name}'; a TMX has none, remove the declaration")
+
+    def _undeclared_entity(self, name: str, _is_parameter: bool) -> None:
+        text = html.unescape(f"&{name};")
+        if text == f"&{name};":
+            raise self._error(f"the entity '&{name};' is not declared")
+        self._text(text)
+
+    def _start_root(self, name: str, _: dict[str, str]) -> None:
+        if name != "tmx":
+            raise self._error(f"expected a TMX, found an XML file of <{name}>")
+        self.parser.StartElementHandler = self._start
+
+    def _start(self, name: str, attributes: dict[str, str]) -> None:
+        if self._pieces is not None:
+            if self._codes or name in CODES:
+                self._codes += 1
+                if attributes.get("type") == "lb":
+                    self._break_line()
+        elif name == "tu":
+            self._document, self._texts = "", {}
+        elif name == "tuv":
+            self._language = attributes.get("xml:lang") or attributes.get("lang") or ""
+        elif name == "seg" or (name == "prop" and _names_document(attributes.get("type", ""))):
+            self._pieces, self._after_code = [], False
+
+    def _break_line(self) -> None:
+        if self._pieces is not None:
+            self._pieces.append(" ")
+
+    def _text(self, text: str) -> None:
+        if self._pieces is None:
+            return
+        if self._codes:
+            if "<br" in text.lower():
+                self._break_line()
+            return
+        if self._after_code and (not self._pieces or self._pieces[-1].endswith(" ")):
+            text = text.lstrip(" ")  # keep one of two spaces around a code
+        if text:
+            self._pieces.append(text)
+            self._after_code = False
+
+    def _end(self, name: str) -> None:
+        if self._codes:
+            self._codes -= 1
+            self._after_code = True
+        elif name in ("seg", "prop") and self._pieces is not None:
+            text, self._pieces = "".join(self._pieces), None
+            if name == "prop":
+                self._document = self._document or text.strip()
+            else:
+                self._texts.setdefault(self._language, text)
+        elif name == "tu":
+            self.done.append((self._document, self._texts))
+            self._document, self._texts = "", {}
+
+
+def read_tmx(path: str) -> Iterator[Unit]:
+    """Yield the units of a TMX, levels 1 and 2, without the codes in their texts.
+
+    Memory does not grow with the file. Entities that a file declares are refused, and nothing
+    outside the file is read.
+
+    Raises:
+        DataError: the file cannot be read, is cut short, damaged or no TMX.
+
+    Reference: TMX 1.4b Specification, LISA/OSCAR 2005.
+    """
+    units = _TmxUnits(path)
+    with reading(path), open_text(path) as file:
+        while True:
+            # Parse a block, then yield the units that it completed.
+            block = file.read(4 * CHUNK_BYTES)
+            try:
+                units.parser.Parse(block, not block)
+            except expat.ExpatError as error:
+                raise DataError(
+                    f"{path}:{error.lineno}: damaged or cut short: {expat.ErrorString(error.code)}"
+                ) from error
+            except (LookupError, ValueError) as error:
+                raise DataError(f"{path}: cannot decode the text: {error}; convert it") from error
+            yield from units.done
+            units.done.clear()
+            if not block:
+                return
+
+
+def _columns(
+    cells: Sequence[str], languages: Sequence[str]
+) -> tuple[bool, int | None, list[int]] | None:
+    """Find the columns of a table from its first line.
+
+    Returns:
+        True if the line names the columns, the index of the document's column, and those of the
+        texts; None if the columns are unknown.
+    """
+    names = [cell.strip().lower() for cell in cells]
+    texts = []
+    for language, side in zip(languages, ("source", "target"), strict=False):
+        place = find_language(language, names)
+        texts.append(names.index(side) if place is None and side in names else place)
+    named = [place for place in texts if place is not None]
+    if len(named) == len(texts):
+        return True, next((n for n, x in enumerate(names) if x in DOCUMENT_PROPERTIES), None), named
+    if len(cells) not in (2, 4):
+        return None
+    first = len(cells) - 2
+    return False, 0 if first else None, [first, first + 1][: len(languages)]
+
+
+def read_table(
+    path: str | os.PathLike[str], languages: Sequence[str], columns: Sequence[int] | None = None
+) -> Iterator[Unit]:
+    """Yield the lines of a table like the units of a TMX.
+
+    Args:
+        path: the table, which may be compressed.
+        languages: source and target language, or the source language alone.
+        columns: the column of each language, from 1, or negative from the end; the first column
+            then names the document. None finds the columns.
+
+    Raises:
+        DataError: a line is not UTF-8, or has other columns than expected.
+    """
+    width, blocks = 0, 0
+    document: int | None = 0
+    places = [column - 1 if column > 0 else column for column in columns or ()]
+    for number, line in enumerate(iterate_lines(path), 1):
+        cells = line.split("\t")
+        if columns is not None:
+            least = max(3, *map(abs, columns))
+            if len(cells) < least:
+                raise DataError(
+                    f"{path}:{number}: {len(cells)} columns, expected {least} or more with tabs "
+                    "between them"
+                )
+        elif not line.strip():
+            blocks += 1
+            continue
+        elif not width:
+            # The first line gives the number of columns, and may name them.
+            width, found = len(cells), _columns(cells, languages)
+            if found is None:
+                raise DataError(
+                    f"{path}:{number}: {width} columns, expected two (source, target) or four "
+                    "(document, segment, source, target) with tabs between them, or a first "
+                    f"line that names the columns: {' and '.join(languages)}"
+                )
+            is_header, document, places = found
+            if is_header:
+                continue
+        elif len(cells) != width:
+            raise DataError(
+                f"{path}:{number}: {len(cells)} columns, expected {width} as in the first line"
+            )
+        # Without a column for the document, empty lines number the documents.
+        name = str(blocks or "") if document is None else cells[document].strip()
+        texts = (cells[place] for place in places)
+        yield name, dict(zip(languages, texts, strict=True))
+
+
+def read_pairs(
+    path: str | os.PathLike[str], languages: Sequence[str], counts: Counter[str]
+) -> Iterator[tuple[str, Pair]]:
+    """Yield the pairs of a file, each text as one line.
+
+    Args:
+        path: a TMX or a table, see :func:`pair_format`.
+        languages: source and target language, or the source language alone.
+        counts: counts the pairs that are left out.
+
+    Returns:
+        Yields the document ("" if it is not known) and the texts.
+
+    Raises:
+        DataError: the file cannot be read or is damaged, or has no pair of these languages.
+    """
+    path = os.fspath(path)
+    is_tmx = pair_format(path) == ".tmx"
+    found = 0
+    others: dict[str, None] = {}
+    for document, texts in read_tmx(path) if is_tmx else read_table(path, languages):
+        # A TMX may give any languages and regions: find the wanted ones.
+        codes = list(texts)
+        places = [find_language(language, codes) for language in languages]
+        pair = tuple("" if n is None else _one_line(texts[codes[n]]) for n in places)
+        if all(pair):
+            found += 1
+            yield document, pair
+            continue
+        counts[LEFT_OUT] += 1
+        if len(others) < 20:
+            others |= dict.fromkeys(codes)
+    if not found:
+        there = f"; its languages are {', '.join(map(repr, others))}" if others and is_tmx else ""
+        raise DataError(f"{path}: no pair of {' and '.join(map(repr, languages))} in it{there}")
+
+
+@dataclass
+class PairSide(TextFile):
+    """One side of a file of pairs, read like a text file of its own.
+
+    Args:
+        languages: the languages of the file.
+        side: index of this side in ``languages``.
+        separator: the lines between documents, see
+            :data:`relu_nmt.data.documents.SEPARATOR_TESTS`.
+    """
+
+    languages: Sequence[str] = ()
+    side: int = 0
+    separator: str = "none"
+    counts: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def language(self) -> str:
+        """The language of this side."""
+        return self.languages[self.side]
+
+    @property
+    def is_compressed(self) -> bool:
+        """Return True: the file can be read from its beginning only."""
+        return True
+
+    def blocks(self) -> Iterator[list[Pair]]:
+        """Yield the lines of all sides in blocks of about :data:`CHUNK_BYTES`."""
+        separates = SEPARATOR_TESTS[self.separator]
+        between = tuple([DOCUMENT_TAG if self.separator == "tag" else ""] * len(self.languages))
+        block: list[Pair] = []
+        size, last = 0, None
+        self.counts.clear()
+        for document, pair in read_pairs(self.path, self.languages, self.counts):
+            # A sentence that looks like a separator would divide a document.
+            if any(map(separates, pair)):
+                self.counts[LEFT_OUT] += 1
+                continue
+            if document != last:
+                self.counts["documents"] += 1
+                if self.separator == "tag" or (self.separator == "blank" and last is not None):
+                    block.append(between)
+                last = document
+            block.append(pair)
+            self.counts["pairs"] += 1
+            size += sum(map(len, pair))
+            if size >= CHUNK_BYTES:
+                yield block
+                block, size = [], 0
+        if block:
+            yield block
+
+    def data(self, block: Sequence[Pair]) -> bytes:
+        """Return the lines of this side as bytes of a text file."""
+        return "".join(f"{pair[self.side]}\n" for pair in block).encode()
+
+    def readable_chunks(self) -> Iterator[Chunk]:
+        """Yield the chunks with their text.
+
+        Raises:
+            DataError: the file can no longer be read, or was changed.
+        """
+        for chunk, block in zip_longest(self.chunks, self.blocks()):
+            data = self.data(block or ())
+            if chunk is None or len(data) != chunk.end - chunk.start:
+                raise DataError(f"{self.path}: was changed while it was read; start again")
+            yield replace(chunk, data=data)
+
+
+def scan_pairs(path: str, languages: Sequence[str], separator: str) -> list[PairSide]:
+    """Read through a file of pairs once, as :func:`relu_nmt.io.text_lines.scan_text` does.
+
+    Returns:
+        Its sides, in the order of ``languages``.
+
+    Raises:
+        DataError: see :func:`read_pairs`.
+    """
+    sides = [PairSide(path, languages=languages, side=n, separator=separator) for n in (0, 1)]
+    sides = sides[: len(languages)]
+    digests = [hashlib.sha256() for _ in sides]
+    for block in sides[0].blocks():
+        for side, digest in zip(sides, digests, strict=True):
+            data = side.data(block)
+            digest.update(data)
+            start = side.num_bytes
+            side.num_bytes += len(data)
+            side.chunks.append(Chunk(path, start, side.num_bytes, side.num_lines + 1))
+            side.num_lines += len(block)
+    for side, digest in zip(sides, digests, strict=True):
+        side.sha256 = digest.hexdigest()
+    return sides
+
+
+def describe(side: PairSide) -> str:
+    """Return the counts of a file of pairs in one line."""
+    counts = side.counts
+    text = f"{side.path}: {counts['pairs']:,} pairs of {' and '.join(side.languages)}"
+    if side.separator != "none":
+        text += f" in {counts['documents']:,} documents"
+    return text + (f"; {counts[LEFT_OUT]:,} {LEFT_OUT}" if counts[LEFT_OUT] else "")

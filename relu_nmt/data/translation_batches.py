@@ -1,0 +1,371 @@
+"""Batches of sentence pairs for training and validation.
+
+A row of a batch is a group of consecutive sentences, or a single sentence, a group of one. If
+several lengths are mixed, each epoch has other groups.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from relu_nmt.config.shared import BatchLimits
+from relu_nmt.data.batch_plan import least_limit, plan_batches
+from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.data.groups import Groups, describe_lengths, longer_side
+from relu_nmt.data.split import Pair, Split
+from relu_nmt.errors import DataError
+
+FIRST_EPOCH = 1
+PAIRS_AS_TOKEN = 1024
+DRAW = 1
+"""Seed of the random numbers that corpus weights draw, apart from those that shuffle."""
+
+Longest = tuple[int | None, int | None]
+"""Longest source and target that a model accepts, in tokens with ``</s>``; None is no limit."""
+
+
+@dataclass(frozen=True)
+class TranslationBatch:
+    """Pairs of sentences or groups, padded on the right with the pad symbol.
+
+    Args:
+        ids: [B] int64, number of each row's (first) sentence in the split.
+        src_tokens: [B, S] int64, ending in ``</s>``.
+        tgt_tokens: [B, T] int64, ending in ``</s>``; None for source-only data.
+        prev_output_tokens: [B, T] int64, the target shifted right by one, ``</s>`` first; None for
+            source-only data.
+        num_tokens: target tokens without padding (``</s>`` included); 0 for source-only data.
+        num_sentences: B.
+        alignments: [P, 3] int64, row of the batch, source and target position of each pair of
+            aligned tokens; None if unknown.
+    """
+
+    ids: Tensor
+    src_tokens: Tensor
+    tgt_tokens: Tensor | None
+    prev_output_tokens: Tensor | None
+    num_tokens: int
+    num_sentences: int
+    alignments: Tensor | None = None
+
+    def to(self, device: torch.device | str) -> "TranslationBatch":
+        """Return the batch on ``device``; a copy from pinned memory does not block."""
+        return self._with_each(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def pin_memory(self) -> "TranslationBatch":
+        """Return the batch in page-locked memory, from which a GPU copies faster."""
+        return self._with_each(Tensor.pin_memory)
+
+    def _with_each(self, moved: Callable[[Tensor], Tensor]) -> "TranslationBatch":
+        values = vars(self).items()
+        tensors: dict[str, Any] = {k: moved(one) for k, one in values if isinstance(one, Tensor)}
+        return replace(self, **tensors)
+
+
+def pad_rows(rows: Sequence[np.ndarray], pad_index: int) -> Tensor:
+    """Return the rows as int64 [B, longest], padded on the right with ``pad_index``."""
+    table = np.full((len(rows), max(map(len, rows), default=0)), pad_index, dtype=np.int64)
+    for row, ids in zip(table, rows, strict=True):
+        row[: len(ids)] = ids
+    return torch.from_numpy(table)
+
+
+def shift_right(tgt_tokens: Tensor, pad_index: int, eos_index: int) -> Tensor:
+    """Return the decoder input that predicts the target, int64 [B, T].
+
+    Args:
+        tgt_tokens: [B, T] int64, each row ending in ``</s>`` and padded on the right.
+        pad_index: id of the pad symbol.
+        eos_index: id of ``</s>``, the first input.
+
+    Example:
+        >>> shift_right(torch.tensor([[7, 8, 2], [9, 2, 1]]), pad_index=1, eos_index=2)
+        tensor([[2, 7, 8],
+                [2, 9, 1]])
+    """
+    shifted = tgt_tokens.roll(1, dims=1)
+    shifted[:, 0] = eos_index
+    # In shorter rows, replace the </s> after the last prediction by padding.
+    return shifted.masked_fill_(tgt_tokens == pad_index, pad_index)
+
+
+def collate(
+    pairs: Sequence[Pair],
+    ids: Sequence[int] | np.ndarray,
+    alignments: Sequence[np.ndarray] | None = None,
+) -> TranslationBatch:
+    """Make a batch of pairs of one split.
+
+    Args:
+        pairs: source and target token ids, both ending in ``</s>``; the target is None in
+            source-only data.
+        ids: number of each pair's (first) sentence in its split.
+        alignments: source and target positions of each pair's aligned tokens, int [P, 2].
+
+    Example:
+        >>> pair = (np.array([5, 2]), np.array([7, 8, 2]))
+        >>> collate([pair], [0]).prev_output_tokens
+        tensor([[2, 7, 8]])
+    """
+    sources = [source for source, _ in pairs]
+    targets = [target for _, target in pairs if target is not None]
+    tgt_tokens = prev_output_tokens = numbered = None
+    if targets:
+        tgt_tokens = pad_rows(targets, Dictionary.pad_index)
+        prev_output_tokens = shift_right(tgt_tokens, Dictionary.pad_index, Dictionary.eos_index)
+    if alignments is not None:
+        # Put the number of the row before the positions, int64 [P, 3].
+        rows = np.repeat(np.arange(len(alignments)), [len(own) for own in alignments])
+        numbered = torch.from_numpy(np.column_stack([rows, np.concatenate(alignments)]))
+    return TranslationBatch(
+        ids=torch.tensor(ids, dtype=torch.int64),
+        src_tokens=pad_rows(sources, Dictionary.pad_index),
+        tgt_tokens=tgt_tokens,
+        prev_output_tokens=prev_output_tokens,
+        num_tokens=sum(map(len, targets)),
+        num_sentences=len(pairs),
+        alignments=numbered,
+    )
+
+
+def refuse_too_long(split: Split, max_tokens: int | None) -> None:
+    """Check that every sentence fits into a batch.
+
+    Raises:
+        DataError: a sentence is longer than ``max_tokens``.
+    """
+    longest = longer_side(split.source_sizes, split.target_sizes)
+    if max_tokens is None or longest.max(initial=0) <= max_tokens:
+        return
+    first, *others = np.flatnonzero(longest > max_tokens)
+    more = f" (and {len(others):,} more)" if others else ""
+    raise DataError(
+        f"{split.source.prefix}: sentence {first} has {longest[first]:,} tokens{more}, but "
+        f"--max-tokens is {max_tokens:,}; raise --max-tokens, or leave such sentences out with "
+        "--skip-invalid-size-inputs"
+    )
+
+
+class TranslationBatches:
+    """The batches of a split, epoch by epoch, each loaded by its number.
+
+    ``seed`` and the number of an epoch determine its groups and batches, so that a resumed training
+    plans the same epoch again.
+
+    Args:
+        split: the sentence pairs, and document boundaries if sentences are joined.
+        limits: most tokens and sentences of a batch.
+        lengths: limits of a group in tokens, see :meth:`Split.groups`; 1 for single sentences.
+            With several, each epoch draws one for each document. Empty: single sentences.
+        seed: shuffles batches and draws lengths; sentences over the limit of their group are left
+            out. None (validation) sorts batches by length and keeps such sentences.
+        skip_too_long: leave out groups that are longer than the model accepts, and in training
+            those longer than ``limits.max_tokens``. Otherwise the former are an error, and each of
+            the latter gets a batch of its own. :attr:`num_skipped` counts them.
+        longest: longest source and target that the model accepts.
+        weights: number of times that an epoch reads each corpus of the split; for a fraction each
+            epoch draws documents. Empty: every corpus once.
+
+    Attributes:
+        groups: all groups of the planned epoch (at first, of epoch 1), left out ones included.
+        num_skipped: groups of the epoch that were left out as too long.
+
+    Raises:
+        DataError: no sentence is left, or the model does not accept one, in any epoch; or joining
+            needs document boundaries, which are unknown.
+
+    Example:
+        >>> import tempfile
+        >>> from relu_nmt.data.indexed_dataset import IndexedDataset, IndexedDatasetWriter
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     with IndexedDatasetWriter(folder + "/x", np.uint16) as writer:
+        ...         writer.add(np.array([4, 5, 2, 6, 2]), np.array([3, 2]))
+        ...     side = IndexedDataset(folder + "/x")
+        >>> batches = TranslationBatches(Split(side, side), BatchLimits(max_tokens=6))
+        >>> batches.begin_epoch(1), batches.load(0).src_tokens.tolist()
+        (1, [[6, 2, 1], [4, 5, 2]])
+    """
+
+    def __init__(
+        self,
+        split: Split,
+        limits: BatchLimits,
+        lengths: tuple[int, ...] = (),
+        seed: int | None = None,
+        skip_too_long: bool = False,
+        longest: Longest = (None, None),
+        weights: Sequence[float] = (),
+    ) -> None:
+        assert seed is not None or len(lengths) <= 1, "dealing needs a seed"
+        self.split = split
+        self._limits = limits
+        self._lengths = lengths
+        self._seed = seed
+        self._skip_too_long = skip_too_long
+        self._longest = longest
+        self._weights = np.array(weights)
+        self._plan: list[np.ndarray] | None = None
+        if not skip_too_long:
+            self._refuse_unreadable()
+        self._divide(FIRST_EPOCH)
+
+    def _refuse_unreadable(self) -> None:
+        """Check that the model accepts the groups of every epoch.
+
+        Raises:
+            DataError: a group is longer than the model accepts.
+        """
+        # Try each length for all documents, as any epoch may draw it.
+        plans = [self._lengths[i : i + 1] for i in range(max(1, len(self._lengths)))]
+        for lengths in plans:
+            groups = self._usable(self.split.groups(lengths))
+            found = zip(
+                ("source", "target"), self._longest, self.split.group_sizes(groups), strict=True
+            )
+            for side, most, sizes in found:
+                if most is None or sizes is None or sizes.max(initial=0) <= most:
+                    continue
+                # Name the first group that is too long, and the number of others.
+                first, *others = np.flatnonzero(sizes > most)
+                more = f" (and {len(others):,} more)" if others else ""
+                name = "sentence" if groups.count[first] == 1 else "the group from sentence"
+                raise DataError(
+                    f"{self.split.stem}: {name} {groups.first[first]} has {sizes[first]:,} {side} "
+                    f"tokens{more}, but the model can take {most:,} (--max-{side}-positions, or "
+                    "what its attention bounds); raise that, or leave such sentences out with "
+                    "--skip-invalid-size-inputs-valid-test"
+                )
+
+    def _usable(self, groups: Groups) -> Groups:
+        """Return the groups; in training, without those that exceed their limit."""
+        return groups if self._seed is None else groups.select(~groups.over_long)
+
+    def _drawn(self, groups: Groups, epoch: int) -> Groups:
+        """Repeat or drop the groups by the weights of their corpora, whole documents at a time."""
+        corpora = self.split.corpora
+        if not len(self._weights) or corpora is None:
+            return groups
+        seeds = np.random.SeedSequence((self._seed or 0, epoch, DRAW))
+        draws = np.random.Generator(np.random.PCG64(seeds)).random(len(self.split))
+        weights = self._weights[corpora.number_of(groups.first)]
+        times = np.floor(weights) + (draws[groups.document] < weights % 1)
+        return groups.select(np.repeat(np.arange(len(groups)), times.astype(np.int64)))
+
+    def _divide(self, epoch: int) -> None:
+        """Divide the split into the groups of an epoch, and leave out too long ones."""
+        self._epoch = epoch
+        self.groups = used = self.split.groups(self._lengths, (self._seed or 0, epoch))
+        # In training, leave out over-long sentences, and draw corpora by their weights.
+        used = self._usable(used)
+        if len(self.groups) and not len(used):
+            raise DataError(
+                f"{self.split.source.prefix}: every sentence is longer than "
+                f"{max(self._lengths)} tokens; raise --max-doc-tokens"
+            )
+        used = self._drawn(used, epoch)
+        # Leave out groups that do not fit into the model or, in training, into a batch.
+        sizes = self.split.group_sizes(used)
+        fits = np.ones(len(used), dtype=bool)
+        if self._skip_too_long:
+            in_batch = None if self._seed is None else self._limits.max_tokens
+            for own, *limits in zip(sizes, self._longest, (in_batch, in_batch), strict=True):
+                most = least_limit(limits)
+                if own is not None and most is not None:
+                    fits &= own <= most
+        self.num_skipped = int((~fits).sum())
+        if self.num_skipped:
+            used = used.select(fits)
+            sizes = self.split.group_sizes(used)
+        if not len(used):
+            longer = f"; all {self.num_skipped:,} are longer than --max-tokens, or than the model"
+            reason = f"{longer} can take" if self.num_skipped else ""
+            raise DataError(f"{self.split.source.prefix}: no sentence to use{reason}")
+        self._used, self._sizes = used, sizes
+
+    def describe_lengths(self) -> list[dict[str, Any]]:
+        """Return the realised lengths of the planned epoch for each limit, as JSON values."""
+        return [
+            describe_lengths(self.groups, limit, keep_over_long=self._seed is None)
+            for limit in sorted(set(self._lengths))
+        ]
+
+    def begin_epoch(self, epoch: int) -> int:
+        """Plan ``epoch`` (from 1) and return its number of batches."""
+        changes = len(self._lengths) > 1 or bool((self._weights % 1).any())
+        if epoch != self._epoch and changes:
+            self._divide(epoch)
+            self._plan = None
+        if self._plan is None or self._seed is not None:
+            shuffle_seed = None if self._seed is None else (self._seed, epoch)
+            self._plan = plan_batches(*self._sizes, self._limits, shuffle_seed)
+        return len(self._plan)
+
+    def largest(self) -> int:
+        """Return the number of the batch of the planned epoch that takes the most memory.
+
+        Memory grows with the padded tokens and with the pairs of tokens in attention.
+        PAIRS_AS_TOKEN pairs take as much memory as one token.
+        """
+        assert self._plan is not None, "begin_epoch comes first"
+        rows = np.array([len(members) for members in self._plan])
+        starts = np.cumsum(rows) - rows
+        order = np.concatenate(self._plan)
+        cost = np.zeros(len(rows))
+        for sizes in self._sizes:
+            if sizes is not None:
+                longest = np.maximum.reduceat(sizes[order], starts).astype(float)
+                cost += rows * longest * (longest + PAIRS_AS_TOKEN)
+        return int(cost.argmax())
+
+    def load(self, index: int) -> TranslationBatch:
+        """Read batch ``index`` of the planned epoch."""
+        assert self._plan is not None, "begin_epoch comes first"
+        members = self._plan[index]
+        groups = [self._used.sentences(member) for member in members.tolist()]
+        alignments = None
+        if self.split.alignments is not None:
+            alignments = [self.split.aligned(group) for group in groups]
+        pairs = [self.split.joined(group) for group in groups]
+        return collate(pairs, self._used.first[members], alignments)
+
+
+class ShardedBatches:
+    """The batches of several data folders; each epoch reads one of them, in turn, as in fairseq.
+
+    Only the plan of this folder is in memory. The number of the epoch determines the folder, so
+    that a resumed training continues in the right one.
+
+    Args:
+        folders: the data folders.
+        make: checks a folder and returns its batches; all folders are checked at the start.
+
+    Attributes:
+        batches: those of the current epoch, at first of epoch 1.
+    """
+
+    def __init__(self, folders: Sequence[str], make: Callable[[str], TranslationBatches]) -> None:
+        self._folders = folders
+        self._make = make
+        for folder in reversed(folders):
+            self.batches = make(folder)
+        self._epoch = FIRST_EPOCH
+
+    def begin_epoch(self, epoch: int) -> int:
+        """Plan ``epoch`` (from 1) and return its number of batches."""
+        folder, before = (self._folders[(e - 1) % len(self._folders)] for e in (epoch, self._epoch))
+        if folder != before:
+            self.batches = self._make(folder)
+        self._epoch = epoch
+        return self.batches.begin_epoch(epoch)
+
+    def load(self, index: int) -> TranslationBatch:
+        """Read batch ``index`` of the planned epoch."""
+        return self.batches.load(index)
+
+    def largest(self) -> int:
+        """Return the number of the planned epoch's batch that takes the most memory."""
+        return self.batches.largest()

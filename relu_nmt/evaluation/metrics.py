@@ -1,0 +1,355 @@
+"""BLEU and chrF by sacreBLEU, and COMET; every score has its signature."""
+
+import importlib.metadata
+import os
+import re
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from relu_nmt.config import like, option, settings
+from relu_nmt.errors import ConfigError, DataError, MissingExtraError
+
+METRICS = ("bleu", "chrf")
+COMPOUND = "compound"
+"""The tokeniser, beside those of sacreBLEU, that splits hyphenated words of tokenised text."""
+DEFAULT_TOKENIZER = "13a"
+FETCHED = ("spm", "flores101", "flores200", "spBLEU-1K")
+"""Tokenisers whose model sacreBLEU downloads on first use."""
+FETCH_SECONDS = 30
+COMET_BATCH_SIZE = 16
+CODES = {
+    "zh": "zh zho chi cmn yue wuu gan hak nan hsn cdo cjy cpx czh czo mnp lzh cn",
+    "ja-mecab": "ja jpn jp",
+    "ko-mecab": "ko kor",
+    "char": "th tha lo lao km khm my mya bur bo bod tib dz dzo shn mnw rki blk ksw nod khb tdd",
+}
+"""Tokenisers for languages that 13a does not suit, mostly for lack of spaces between words.
+
+The keys are ISO 639 codes of two and three letters; cn and jp are not ISO codes, but common."""
+SCRIPTS = {
+    DEFAULT_TOKENIZER: "latn cyrl",
+    "zh": "hans hant hani",
+    "ja-mecab": "jpan hrkt hira kana",
+    "ko-mecab": "kore hang",
+    "char": "thai laoo khmr mymr tibt lana talu tale java bali",
+}
+"""Tokenisers by ISO 15924 code of the script, which precedes the code of the language."""
+WITH_SPACES = (DEFAULT_TOKENIZER, "ko-mecab")
+"""Tokenisers of languages with spaces between words."""
+INSTEAD = {"ja-mecab": "char", "ko-mecab": DEFAULT_TOKENIZER}
+"""Replacements of tokenisers whose package is not installed."""
+LONGEST_WORDS = 15
+"""Mean word length above which a text has hardly any spaces, in characters."""
+
+
+@settings
+class TokenizerOptions:
+    """Tokenisation of BLEU; the same option in every command that scores."""
+
+    sacrebleu_tokenizer: str | None = option(
+        None,
+        "sacreBLEU's tokeniser of BLEU: 13a, zh, ja-mecab, ko-mecab, char, intl, flores200...; "
+        "none: tokenised text; compound: the same with hyphenated words split, for WMT14 "
+        "English-German. By default the target language chooses",
+        flags=("--tokenize",),
+        metavar="NAME",
+    )
+
+
+@settings
+class ScoringConfig:
+    """The comparison of translations of a data folder with its references.
+
+    Raises:
+        ConfigError: two settings contradict each other.
+    """
+
+    scoring: str = option(
+        "sacrebleu",
+        "sacrebleu: BLEU of raw text; bleu: BLEU of tokenised text, subwords joined, as "
+        "multi-bleu.perl; compound-bleu: the same with hyphenated words split, as usual for WMT14 "
+        "English-German; chrf: chrF2 of raw text",
+        choices=("sacrebleu", "bleu", "compound-bleu", "chrf"),
+    )
+    sacrebleu: bool = option(
+        False,
+        "as in fairseq: --scoring sacrebleu",
+        needs=("scoring", "sacrebleu"),
+    )
+    sacrebleu_tokenizer: str | None = like(
+        TokenizerOptions, "sacrebleu_tokenizer", None, needs=("scoring", "sacrebleu")
+    )
+    sacrebleu_lowercase: bool | None = option(
+        None, "ignore case; by default where the data was lower-cased"
+    )
+
+
+class CompoundTokenizer:
+    """Tokeniser of sacreBLEU that splits ``X-Y`` of tokenised text into ``X ##AT##-##AT## Y``.
+
+    The usual script for WMT14 English-German does the same, which raises BLEU. Matches do not
+    overlap: of ``a-b-c`` only the first hyphen is split. Hyphens that Moses has split in its
+    aggressive mode (``@-@``) stay.
+
+    Example:
+        >>> CompoundTokenizer()("a long-term - plan")
+        'a long ##AT##-##AT## term - plan'
+    """
+
+    def signature(self) -> str:
+        """Return the text behind ``tok:`` in signatures."""
+        return COMPOUND
+
+    def __call__(self, line: str) -> str:
+        """Return a segment with its tokens divided by blanks."""
+        return re.sub(r"(?!@-@)(\S)-(\S)", r"\1 ##AT##-##AT## \2", line)
+
+
+@dataclass(frozen=True)
+class Score:
+    """A score of a whole corpus (or of one sentence).
+
+    Args:
+        value: 0 to 100.
+        text: the score as sacreBLEU prints it, with its parts.
+        signature: the settings of its computation.
+    """
+
+    value: float
+    text: str
+    signature: str
+
+    def __str__(self) -> str:
+        return f"{self.text} signature: {self.signature}"
+
+    @property
+    def name(self) -> str:
+        """The name of the score: ``BLEU``, ``chrF2``, ``d-BLEU``..."""
+        return self.text.split(" = ", 1)[0]
+
+    def labelled(self, prefix: str, counted: str) -> "Score":
+        """Return the score with the labels of segments other than lines.
+
+        Args:
+            prefix: stands before the name: ``d-`` for documents.
+            counted: stands behind the text: ``documents = 240``.
+        """
+        return replace(self, text=f"{prefix}{self.text} {counted}")
+
+    def of_bucket(self, bucket: str) -> "Score":
+        """Return the score with the name of a bucket behind its own: ``d-BLEU[17-32]``."""
+        return replace(self, text=self.text.replace(self.name, f"{self.name}[{bucket}]", 1))
+
+
+@dataclass(frozen=True)
+class MetricConfig:
+    """A metric and its settings.
+
+    Args:
+        name: ``bleu`` or ``chrf``.
+        lowercase: ignore case.
+        tokenize: sacreBLEU's tokeniser, for BLEU: ``13a``, ``intl``, ``char``, ``zh``, ``none``...;
+            or ``compound``, see :class:`CompoundTokenizer`.
+        order: longest n-gram of BLEU.
+        word_order: longest word n-gram of chrF; 2 is chrF++.
+        smooth: of BLEU: ``exp`` (sacreBLEU's default) or ``none`` (as multi-bleu.perl).
+
+    Raises:
+        ConfigError: no such metric.
+
+    Example:
+        >>> MetricConfig("chrf").score(["a dog"], [["a dog"]]).text
+        'chrF2 = 100.00'
+    """
+
+    name: str = "bleu"
+    lowercase: bool = False
+    tokenize: str = DEFAULT_TOKENIZER
+    order: int = 4
+    word_order: int = 0
+    smooth: str = "exp"
+
+    def __post_init__(self) -> None:
+        if self.name not in METRICS:
+            raise ConfigError(f"metric '{self.name}': choose one of {', '.join(METRICS)}")
+
+    def build(self, effective_order: bool = False) -> Any:
+        """Return sacreBLEU's object; ``effective_order`` leaves out orders without any n-gram.
+
+        Raises:
+            ConfigError: the tokeniser is unknown, or its package is missing.
+        """
+        from sacrebleu.metrics import BLEU, CHRF
+
+        if self.name == "chrf":
+            return CHRF(lowercase=self.lowercase, word_order=self.word_order)
+        # Check the settings, as sacreBLEU's messages do not name our flags.
+        known = [*BLEU.TOKENIZERS, COMPOUND]
+        if self.tokenize not in known:
+            names = ", ".join(known)
+            raise ConfigError(f"BLEU tokeniser '{self.tokenize}': choose one of {names}")
+        if self.order < 1:
+            raise ConfigError(f"BLEU of order {self.order}: expected 1 or more")
+        # Make the metric; sacreBLEU may need a package or a download.
+        with _explained(self.tokenize):
+            metric = BLEU(
+                lowercase=self.lowercase,
+                tokenize="none" if self.tokenize == COMPOUND else self.tokenize,
+                smooth_method=self.smooth,
+                max_ngram_order=self.order,
+                effective_order=effective_order,
+                force=True,  # no advice on standard error about tokenised text
+            )
+        if self.tokenize == COMPOUND:
+            metric.tokenizer = CompoundTokenizer()
+            metric.tokenizer_signature = metric.tokenizer.signature()
+        return metric
+
+    @property
+    def signature(self) -> str:
+        """The signature of scores against one set of references."""
+        metric = self.build()
+        metric.num_refs = 1
+        return str(metric.get_signature())
+
+    def score(self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Score:
+        """Return the score of the segments against one or more lists of references.
+
+        Raises:
+            DataError: the numbers of segments differ or are 0.
+            ConfigError: see :meth:`build`.
+        """
+        for number, lines in enumerate(references, 1):
+            if len(lines) != len(hypotheses):
+                raise DataError(
+                    f"{len(hypotheses):,} translations, but {len(lines):,} references (set "
+                    f"{number}); both need the same lines in the same order"
+                )
+        if not hypotheses or not references:
+            raise DataError("no lines to score")
+        metric = self.build()
+        score = metric.corpus_score(list(hypotheses), [list(lines) for lines in references])
+        return Score(score.score, str(score), str(metric.get_signature()))
+
+    def sentence_score(self, hypothesis: str, references: Sequence[str]) -> Score:
+        """Return the smoothed BLEU of one sentence; orders without any n-gram are left out."""
+        metric = self.build(effective_order=True)
+        score = metric.sentence_score(hypothesis, list(references))
+        return Score(score.score, str(score), str(metric.get_signature()))
+
+    def reference_lengths(self, references: Sequence[str]) -> list[int]:
+        """Return the length of each segment in tokens of ``tokenize``, as BLEU counts them."""
+        metric = replace(self, name="bleu").build(effective_order=True)
+        return [metric.sentence_score(line, [line]).ref_len for line in references]
+
+
+@contextmanager
+def _explained(tokenizer: str) -> Iterator[None]:
+    """Turn errors of a tokeniser into messages, and limit the time of its downloads.
+
+    Raises:
+        ConfigError: a package or a model is missing; the message names it.
+    """
+    # Limit the time of a download, and restore the earlier limit at the end.
+    patience = socket.getdefaulttimeout()
+    if tokenizer in FETCHED:
+        socket.setdefaulttimeout(FETCH_SECONDS)
+    try:
+        yield
+    except (Exception, SystemExit) as error:  # sacreBLEU exits where a certificate is wrong
+        reason = " ".join(str(error).split())
+        if tokenizer in FETCHED:
+            from sacrebleu.utils import SACREBLEU_DIR
+
+            reason = (
+                f"cannot fetch or read its model ({reason}); it is kept in "
+                f"{os.path.join(SACREBLEU_DIR, 'models')}: connect to the network, delete a "
+                "damaged file there, or choose char"
+            )
+        raise ConfigError(f"BLEU tokeniser '{tokenizer}': {reason}") from error
+    finally:
+        socket.setdefaulttimeout(patience)
+
+
+def recommended_tokenizer(language: str) -> str:
+    """Return the tokeniser that sacreBLEU's documentation recommends for a language.
+
+    Args:
+        language: ``zh``, ``zh-CN``, ``zh_TW``, ``zho_Hans``, ``cmn``...
+
+    Reference: README of sacreBLEU 2.6. It recommends zh, ja-mecab and ko-mecab for their languages
+    and 13a for others. Other languages without spaces get char, which needs no network.
+
+    Example:
+        >>> [recommended_tokenizer(code) for code in ("de", "zh_TW", "jpn_Jpan", "tha", "zh-Latn")]
+        ['13a', 'zh', 'ja-mecab', 'char', '13a']
+    """
+    code, *further = re.split(r"[^a-z]", language.lower())
+    for wanted, table in [*((part, SCRIPTS) for part in further), (code, CODES)]:
+        for name, codes in table.items():
+            if wanted in codes.split():
+                return name
+    return DEFAULT_TOKENIZER
+
+
+def choose_tokenizer(language: str, references: Sequence[str]) -> tuple[str, str]:
+    """Return the tokeniser for a language and a note for the user, which may be empty.
+
+    If its package is not installed, the next best is returned.
+
+    Args:
+        language: its code; empty if unknown.
+        references: the note warns if they lack spaces that the language should have.
+    """
+    name = wanted = recommended_tokenizer(language)
+    note = f"BLEU of {language} uses the tokeniser {name}" if name != DEFAULT_TOKENIZER else ""
+    if wanted in INSTEAD:
+        try:
+            MetricConfig(tokenize=wanted).build()
+        except ConfigError:
+            name, package = INSTEAD[wanted], f"sacrebleu[{wanted[:2]}]"
+            note = f"BLEU of {language} uses the tokeniser {name}; for {wanted} install '{package}'"
+    elif wanted == DEFAULT_TOKENIZER:
+        lengths = [len(word) for line in references for word in line.split()]
+        if sum(lengths) > LONGEST_WORDS * len(lengths):
+            note = "the references have hardly any spaces; --sacrebleu-tokenizer char suits them"
+    return name, note
+
+
+def comet_score(
+    model: str, sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]
+) -> Score:
+    """Return the mean COMET of lines, computed on a GPU if available. COMET also reads the source.
+
+    Raises:
+        MissingExtraError: the package is not installed.
+        DataError: the model cannot be fetched or read.
+
+    Reference: Rei et al. 2020, "COMET: a neural framework for MT evaluation".
+    """
+    try:
+        from comet import download_model, load_from_checkpoint
+    except ImportError as missing:
+        raise MissingExtraError(
+            "--metrics comet needs the package unbabel-comet: pip install unbabel-comet"
+        ) from missing
+    import torch
+
+    try:
+        path = model if Path(model).is_file() else download_model(model)
+        metric = load_from_checkpoint(path)
+    except Exception as error:  # of the network, the hub or the file
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise DataError(f"--comet-model {model}: cannot be loaded: {reason}") from error
+    # Score all lines on one device.
+    lines = zip(sources, hypotheses, references, strict=True)
+    data = [{"src": source, "mt": own, "ref": reference} for source, own, reference in lines]
+    gpus = min(1, torch.cuda.device_count())
+    found = metric.predict(data, batch_size=COMET_BATCH_SIZE, gpus=gpus, progress_bar=False)
+    value = float(found.system_score)
+    version = importlib.metadata.version("unbabel-comet")
+    return Score(value, f"COMET = {value:.4f}", f"model:{model}|version:{version}")

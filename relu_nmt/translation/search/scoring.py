@@ -1,0 +1,223 @@
+"""Scores of finished hypotheses: log-probability, length penalty, coverage penalty, or your own.
+
+A search ranks hypotheses by its :class:`Scorer` alone. The scorer also bounds the score that an
+open hypothesis can still reach, for the rules that stop the search.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from relu_nmt.attention.base import Need
+from relu_nmt.attention.records import record_attention
+from relu_nmt.attention.spec import AttentionSpec
+from relu_nmt.config import from_flat, option, settings
+from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.data.translation_batches import shift_right
+from relu_nmt.errors import ConfigError
+from relu_nmt.translation.encoder_decoder import EncoderDecoder
+from relu_nmt.translation.search import scorers
+from relu_nmt.translation.search.config import GenerationConfig
+from relu_nmt.translation.search.ensemble import Ensemble
+from relu_nmt.translation.search.hypotheses import Hypothesis
+
+CHUNK = 1024
+"""Target tokens whose logits exist at a time; 128 MB for 32,000 symbols."""
+LEAST_COVERAGE = 1e-6
+"""Smallest coverage of a word: attention weights may be exactly 0, whose logarithm is infinite."""
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Hypotheses of several sentences, as if each ended now.
+
+    Args:
+        totals: log-probabilities in nats, [B, M].
+        lengths: tokens that count for the score, the end symbol included, int64 [B].
+        attention: weight that each source position got from all output tokens together,
+            [B, M, S]; None unless the scorer ``needs_attention``.
+        is_word: bool [B, S]; False for padding, separators and end symbols of the source.
+    """
+
+    totals: Tensor
+    lengths: np.ndarray
+    attention: Tensor | None
+    is_word: Tensor
+
+
+class Scorer:
+    """The base class of scorers, which rank finished hypotheses.
+
+    Args:
+        config: options from ``--scorer NAME:option=value``.
+        search: settings of the search, with the length penalty.
+    """
+
+    @settings(flags=False)
+    class Config:
+        """Options of the scorer."""
+
+    needs_attention: ClassVar[bool] = False
+    """Record the cross-attention that also aligns tokens, for :attr:`Outputs.attention`."""
+
+    def __init__(self, config: Any, search: GenerationConfig) -> None:
+        self.config = config
+        self.search = search
+
+    def score(self, outputs: Outputs) -> Tensor:
+        """Return the scores [B, M]; the highest is the best."""
+        raise NotImplementedError
+
+    def bound(self, totals: Tensor, shortest: np.ndarray, longest: np.ndarray) -> Tensor:
+        """Return scores [B, M] that no continuation of open hypotheses exceeds.
+
+        Infinity, the default, lets the stop rule ``exact`` search to the longest output.
+
+        Args:
+            totals: log-probabilities so far, [B, M]. They can only fall.
+            shortest: fewest tokens that a continuation can have, int64 [B].
+            longest: most tokens, int64 [B].
+        """
+        return torch.full_like(totals, torch.inf)
+
+
+@scorers.register("length")
+class LengthScorer(Scorer):
+    """Log-probability over a length penalty: T^lenpen, or ((5 + T) / 6)^lenpen for ``gnmt``.
+
+    Reference: Wu et al. 2016, "Google's neural machine translation system", section 7, Eq. 14.
+    """
+
+    def __init__(self, config: Any, search: GenerationConfig) -> None:
+        super().__init__(config, search)
+        self._exponent = 0.0 if search.unnormalized else search.lenpen
+
+    def divisors(self, lengths: np.ndarray) -> np.ndarray:
+        """Return the length penalties of these numbers of tokens, float64."""
+        base = lengths if self.search.lenpen_form == "power" else (5 + lengths) / 6
+        return np.float_power(base, self._exponent)
+
+    def score(self, outputs: Outputs) -> Tensor:
+        """See :meth:`Scorer.score`."""
+        totals = outputs.totals
+        return totals / torch.from_numpy(self.divisors(outputs.lengths)).to(totals)[:, None]
+
+    def bound(self, totals: Tensor, shortest: np.ndarray, longest: np.ndarray) -> Tensor:
+        """Divide by the largest penalty, the best for a negative sum, of any length in between."""
+        largest = np.maximum(self.divisors(shortest), self.divisors(longest))
+        return totals / torch.from_numpy(largest).to(totals)[:, None]
+
+
+@scorers.register("coverage")
+class CoverageScorer(LengthScorer):
+    """Adds beta * sum over source words of log(min(attention to the word, 1)).
+
+    A translation that leaves out words of its source scores lower.
+
+    Reference: Wu et al. 2016, "Google's neural machine translation system", section 7, Eq. 14.
+    """
+
+    @settings(flags=False)
+    class Config:
+        """Options of the scorer."""
+
+        beta: float = option(0.2, "weight of the coverage penalty", least=0)
+
+    needs_attention = True
+
+    def score(self, outputs: Outputs) -> Tensor:
+        """See :meth:`Scorer.score`; the penalty is at most 0, so the bound stays."""
+        assert outputs.attention is not None, "needs_attention"
+        logs = outputs.attention.clamp(LEAST_COVERAGE, 1.0).log()  # [B, M, S]
+        penalty = logs.masked_fill(~outputs.is_word[:, None], 0.0).sum(2)
+        return super().score(outputs) + self.config.beta * penalty
+
+
+def build_scorer(search: GenerationConfig) -> Scorer:
+    """Return the scorer that the settings of a search name.
+
+    Raises:
+        ConfigError: an unknown name or option, or a wrong value.
+    """
+    spec = AttentionSpec.parse(search.scorer)
+    kind = scorers.get(spec.name)
+    try:
+        return kind(from_flat(kind.Config, spec.options), search)
+    except ConfigError as error:
+        raise ConfigError(f"--scorer {spec}: {error}") from error
+
+
+def words_of(src_tokens: Tensor, symbols: Dictionary, separator: int = -1) -> Tensor:
+    """Return the positions of words, bool [B, S].
+
+    Args:
+        src_tokens: ids of the sources, [B, S].
+        symbols: a dictionary, for its special symbols.
+        separator: the symbol that ends each sentence of a source; -1 for none.
+    """
+    special = (src_tokens == symbols.pad_index) | (src_tokens == symbols.eos_index)
+    return ~(special | (src_tokens == separator))
+
+
+def score_references(
+    ensemble: Ensemble,
+    scorer: Scorer,
+    symbols: Dictionary,
+    src_tokens: Tensor,
+    tgt_tokens: Tensor,
+    separator: int = -1,
+) -> list[list[Hypothesis]]:
+    """Return each reference as the only hypothesis of its sentence (``--score-reference``).
+
+    Args:
+        ensemble: the models.
+        scorer: computes the scores.
+        symbols: the target dictionary.
+        src_tokens: [B, S] int64, right-padded, ending in the end symbol.
+        tgt_tokens: [B, T] int64, right-padded, ending in the end symbol.
+        separator: see :func:`words_of`.
+    """
+    pad, models = symbols.pad_index, ensemble.models
+    prev_output_tokens = shift_right(tgt_tokens, pad, symbols.eos_index)
+    real = tgt_tokens != pad
+    targets = tgt_tokens[real]  # [N]
+    chosen = []
+    attention = None
+    with ensemble.evaluating():
+        # One forward pass of each model, then the logits of a chunk of tokens at a time.
+        if scorer.needs_attention:
+            found = [_with_attention(m, src_tokens, prev_output_tokens) for m in models]
+            features = [states[real] for states, _ in found]
+            weights = torch.stack([own for _, own in found]).mean(0)  # [B, T, S]
+            attention = weights.masked_fill(~real[:, :, None], 0.0).sum(1, keepdim=True)
+        else:
+            features = [model(src_tokens, prev_output_tokens)[real] for model in models]
+        for start in range(0, len(targets), CHUNK):
+            chunk = slice(start, start + CHUNK)
+            log_probs = ensemble.log_probs(
+                [model.logits(own[chunk]) for model, own in zip(models, features, strict=True)]
+            )  # [C, V]
+            chosen.append(log_probs.gather(1, targets[chunk, None])[:, 0])
+        by_sentence = torch.cat(chosen).split(real.sum(1).tolist())
+        # Score each reference as a finished hypothesis, in float64.
+        totals = torch.stack([own.double().sum() for own in by_sentence])[:, None]
+        lengths = real.sum(1).cpu().numpy()
+        is_word = words_of(src_tokens, symbols, separator)
+        scores = scorer.score(Outputs(totals, lengths, attention, is_word))[:, 0].tolist()
+    return [
+        [Hypothesis(row[mask].cpu().numpy(), score, own.cpu().numpy())]
+        for row, mask, score, own in zip(tgt_tokens, real, scores, by_sentence, strict=True)
+    ]
+
+
+def _with_attention(
+    model: EncoderDecoder, src_tokens: Tensor, prev_output_tokens: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the features of a forward pass and its aligning attention, float32 [B, T, S]."""
+    decoder = model.decoder
+    with record_attention(decoder.aligning_attention, Need(weights=True)) as records:
+        features = model(src_tokens, prev_output_tokens)
+    return features, decoder.alignment_weights(records[0]).float()

@@ -1,0 +1,135 @@
+"""The models of a translator: loaded from checkpoints, and as plain values for other processes.
+
+Plain values are the settings, and the weights as bytes of a safetensors file. Pickling the modules
+themselves would move their weights to shared memory, while kernels keep the old addresses.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from safetensors.torch import load, save
+
+from relu_nmt.attention.base import Attention
+from relu_nmt.attention.kernels import set_attention_backend
+from relu_nmt.config import from_dict, to_dict
+from relu_nmt.config.registry import MODULE_PREFIX
+from relu_nmt.engine.int8 import Int8Linear, use_int8
+from relu_nmt.engine.packed_linear import PackedLinear, PanelLinear, pack_linear
+from relu_nmt.errors import ConfigError
+from relu_nmt.training.checkpoint import load_weights, without_aliases
+from relu_nmt.translation.agreement import require_same
+from relu_nmt.translation.config import TransformerConfig
+from relu_nmt.translation.encoder_decoder import EncoderDecoder
+from relu_nmt.translation.loading import build_model, load_model
+from relu_nmt.translation.task import TranslationTask
+
+ELSEWHERE = "make a translator in each process with Translator.from_checkpoint instead"
+ONE_TASK = (
+    "an ensemble needs models of one language pair whose text was prepared in one way: train them "
+    "on one data folder, with the same flags of it"
+)
+
+
+def load_models(
+    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    attention_backend: str,
+    model_overrides: Mapping[str, Any] | None,
+) -> tuple[list[EncoderDecoder], TranslationTask, int]:
+    """Load a model or an ensemble with its task and ``max_doc_tokens``, the least of all models.
+
+    The arguments and errors are those of :meth:`Translator.from_checkpoint`.
+    """
+    if isinstance(path, str | os.PathLike):
+        path = os.fspath(path).split(os.pathsep)
+        if "" in path:
+            raise ConfigError(
+                f"'{os.pathsep.join(path)}': an empty name of a checkpoint; give a file, or "
+                f"several with {os.pathsep} between them"
+            )
+    # Load the models, which must share dictionaries and text processing.
+    loaded = [load_model(file, model_overrides) for file in path]
+    for file, other in zip(path[1:], loaded[1:], strict=True):
+        first = loaded[0].task.describe()
+        require_same(first, path[0], other.task.describe(), file, ONE_TASK)
+    if not loaded:
+        raise ConfigError("no checkpoint given")
+    for each in loaded:
+        set_attention_backend(each.model, attention_backend)
+    max_doc_tokens = min(each.max_doc_tokens for each in loaded)
+    return [each.model for each in loaded], loaded[0].task, max_doc_tokens
+
+
+def model_state(model: EncoderDecoder) -> dict[str, Any]:
+    """Return a model as values that any process can read.
+
+    Raises:
+        ConfigError: the model has hooks; they exist in this process only.
+    """
+    # Hooks are functions of this process.
+    modules = dict(model.named_modules())
+    for name, module in modules.items():
+        if module._forward_hooks or module._forward_pre_hooks:
+            raise ConfigError(
+                f"a translator with hooks cannot be pickled or copied, and there are some on "
+                f"'{name}'; remove them, or {ELSEWHERE}"
+            )
+    weights, tied = without_aliases(model.state_dict())
+    return {
+        "config": to_dict(model.config),
+        "weights": save(weights),
+        "tied": tied,
+        "backends": {n: m.backend for n, m in modules.items() if isinstance(m, Attention)},
+        "dtype": next(model.parameters()).dtype,
+        "is_int8": any(isinstance(module, Int8Linear) for module in modules.values()),
+        "packed": next((m.dtype for m in modules.values() if isinstance(m, PackedLinear)), None),
+    }
+
+
+def model_of(state: dict[str, Any], task: TranslationTask) -> EncoderDecoder:
+    """Return the model that :func:`model_state` described, on the CPU, in evaluation mode.
+
+    Raises:
+        CheckpointError: the weights do not fit, because the original was modified.
+    """
+    # Keep the random state: building a model draws weights, which are then replaced.
+    with torch.random.fork_rng(devices=[]):
+        model = build_model(from_dict(TransformerConfig, state["config"]), task)
+    model.to(state["dtype"])
+    if state["is_int8"]:
+        use_int8(model)
+    # Load the weights, then choose kernels as in the original.
+    tensors = load(state["weights"])
+    tensors |= {alias: tensors[name] for alias, name in state["tied"].items()}
+    load_weights(model, tensors, "the pickled translator")
+    for name, backend in state["backends"].items():
+        model.get_submodule(name).backend = backend
+    for module in model.modules():
+        if isinstance(module, PanelLinear):
+            module.drop_copies()
+    if state["packed"] is not None:
+        pack_linear(model, state["packed"])
+    return model.eval()
+
+
+def foreign_classes(models: Sequence[EncoderDecoder], task: TranslationTask) -> list[type]:
+    """Return the classes from outside this package that models and text processing use.
+
+    A pickle names these classes. Reading it imports them first, and importing registers them.
+
+    Raises:
+        ConfigError: a class is from a file of ``--user-module``, which other processes cannot find.
+    """
+    # Collect the classes of modules, tokenizers and subword models.
+    found: set[type] = {type(module) for model in models for module in model.modules()}
+    for text in (task.source_text, task.target_text):
+        found |= {type(text.subword), *text.tokenizers}
+    foreign = [kind for kind in found if not kind.__module__.startswith(("relu_nmt.", "torch."))]
+    for kind in foreign:
+        if kind.__module__.startswith(MODULE_PREFIX):
+            raise ConfigError(
+                f"a translator with {kind.__name__} cannot be pickled or copied: it is from a file "
+                f"of --user-module, which other processes do not know; {ELSEWHERE}"
+            )
+    return foreign

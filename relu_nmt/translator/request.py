@@ -1,0 +1,249 @@
+"""A request: raw text with its prefixes and terms, their token ids, and the text of the answer."""
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from relu_nmt.data.dictionary import SPECIAL_SYMBOLS, UNK
+from relu_nmt.errors import DataError
+from relu_nmt.translation.search.document_search import SourceDocuments
+from relu_nmt.translation.search.forced_terms import ForcedTerms, Term
+from relu_nmt.translation.search.hypotheses import Hypothesis
+from relu_nmt.translation.search.translations import (
+    SourceSentence,
+    Translation,
+    as_lines,
+    load_translations,
+    replace_unknown_words,
+)
+from relu_nmt.translation.task import TranslationTask
+
+
+@dataclass(frozen=True)
+class TranslationRequest:
+    """Raw text to translate, with the prefixes and terms of its translations.
+
+    Single lines are one document (:meth:`of_lines`); the windows of the search then hold one line.
+
+    Args:
+        documents: the lines of each document.
+        prefixes: the beginning of each line's translation, in whole words; "" for none. A list
+            for each document.
+        forced: terms that each line's translation must contain. A list for each line, in a list
+            for each document. The search needs a place of its own for each term.
+        ordered: force the terms of a line in their order.
+        banned: terms of one or more words that no translation may contain outside forced text.
+        numbers: line numbers for error messages, a list for each document; by default from 1.
+    """
+
+    documents: Sequence[Iterable[str]]
+    prefixes: Iterable[Iterable[str]] | None = None
+    forced: Iterable[Iterable[Iterable[str]]] | None = None
+    ordered: bool = True
+    banned: Iterable[str] = ()
+    numbers: Sequence[Iterable[int]] | None = None
+
+    @classmethod
+    def of_lines(
+        cls,
+        lines: Iterable[str],
+        prefixes: Iterable[str] | None = None,
+        forced: Iterable[Iterable[str]] | None = None,
+        ordered: bool = True,
+        banned: Iterable[str] = (),
+        numbers: Iterable[int] | None = None,
+    ) -> "TranslationRequest":
+        """Return a request for one document, with one prefix and one list of terms a line."""
+        return cls(
+            [lines],
+            None if prefixes is None else [prefixes],
+            None if forced is None else [forced],
+            ordered,
+            banned,
+            None if numbers is None else [numbers],
+        )
+
+
+class SourceEncoder:
+    """Encodes requests as token ids.
+
+    Example:
+        >>> from relu_nmt.data.dictionary import Dictionary
+        >>> from relu_nmt.tokenization.pipeline import TextPipeline
+        >>> words = Dictionary(["ein", "Haus"])
+        >>> task = TranslationTask(TextPipeline("de"), TextPipeline("en"), words, words)
+        >>> request = TranslationRequest.of_lines(["ein Haus", ""], prefixes=["Haus", ""])
+        >>> [own.prefix.tolist() for own in SourceEncoder(task).encode(request).sentences]
+        [[5], []]
+    """
+
+    def __init__(self, task: TranslationTask) -> None:
+        self.task = task
+        # One tokenizer for all terms: making one is slower than tokenizing a sentence.
+        self._target_words = replace(task.target_text, sentence_separator=None)
+        self._banned_text: tuple[str, ...] = ()
+        self._banned_ids: tuple[Term, ...] = ()
+
+    def encode(self, request: TranslationRequest) -> SourceDocuments:
+        """Return the documents of a request as token ids.
+
+        Raises:
+            DataError: see :meth:`sentences`.
+        """
+        documents = [as_lines(lines) for lines in request.documents]
+        sentences = list(self.sentences(replace(request, documents=documents)))
+        return self.documents(sentences, [len(lines) for lines in documents])
+
+    def documents(
+        self, sentences: Sequence[SourceSentence], counts: Sequence[int]
+    ) -> SourceDocuments:
+        """Return consecutive sentences as documents of ``counts`` sentences."""
+        sizes = np.array([len(sentence.ids) for sentence in sentences], dtype=np.int64)
+        numbers = np.array(counts, dtype=np.int64)
+        return SourceDocuments(sentences, numbers, sizes, self.task.separators)
+
+    def sentences(self, request: TranslationRequest) -> Iterator[SourceSentence]:
+        """Yield the lines of all documents of a request as token ids.
+
+        Raises:
+            DataError: a list is a single text or its length differs from the number of lines, the
+                model cannot write a term or prefix, or one is forced in a blank line.
+        """
+        documents = [as_lines(lines) for lines in request.documents]
+        # Give each document its own prefixes, terms and line numbers, also where none are set.
+        absent = [None] * len(documents)
+        prefixes = absent if request.prefixes is None else list(request.prefixes)
+        forced = absent if request.forced is None else list(request.forced)
+        numbers = absent if request.numbers is None else request.numbers
+        if not len(documents) == len(prefixes) == len(forced):
+            raise DataError("give prefixes and forced terms as a list for each document")
+        banned = self._banned(request.banned)
+        for lines, own_prefixes, own_forced, own_numbers in zip(
+            documents, prefixes, forced, numbers, strict=True
+        ):
+            beginnings = [""] * len(lines) if own_prefixes is None else as_lines(own_prefixes)
+            terms = [[]] * len(lines) if own_forced is None else list(map(as_lines, own_forced))
+            for name, given in (("prefixes", beginnings), ("lists of forced terms", terms)):
+                if len(given) != len(lines):
+                    raise DataError(
+                        f"{len(given)} {name}, but {len(lines)} lines; give one for each"
+                    )
+            for number, line, prefix, required in zip(
+                own_numbers or itertools.count(1), lines, beginnings, terms, strict=False
+            ):
+                try:
+                    yield self.sentence(line, prefix, required, request.ordered, banned)
+                except DataError as error:
+                    raise DataError(f"line {number}: {error}") from error
+
+    def sentence(
+        self,
+        line: str,
+        prefix: str = "",
+        forced: Iterable[str] = (),
+        ordered: bool = True,
+        banned: tuple[Term, ...] = (),
+    ) -> SourceSentence:
+        """Return a raw sentence, its prefix and its terms as token ids.
+
+        Args:
+            line: raw text.
+            prefix: beginning of the translation.
+            forced: terms that the translation must contain; blank ones are ignored.
+            ordered: force them in this order.
+            banned: token ids of each term that the translation may not contain.
+
+        Raises:
+            DataError: the model cannot write a term or the prefix, or the sentence is blank.
+        """
+        tokens = self.task.source_text.encode(line)
+        ids = self.task.source_dictionary.encode(tokens)
+        if self.task.separators is not None:
+            # A separator in the raw text is an unknown word: it ends no sentence.
+            words = ids[:-2]
+            words[words == self.task.separators[0]] = self.task.source_dictionary.unk_index
+        is_blank = not tokens
+        terms = (self._forced_ids(term, "term", is_blank).tolist() for term in forced)
+        required = ForcedTerms(tuple(tuple(term) for term in terms if term), ordered)
+        beginning = self._forced_ids(prefix, "prefix", is_blank)
+        return SourceSentence(ids, tokens, prefix=beginning, forced=required, banned=banned)
+
+    def _banned(self, terms: Iterable[str]) -> tuple[Term, ...]:
+        """Return banned terms as token ids; those with unknown words are left out.
+
+        The model cannot write unknown words anyway.
+        """
+        text = tuple(as_lines(terms))
+        # Consecutive requests of a command ban the same terms.
+        if text != self._banned_text:
+            unk_index = self.task.target_dictionary.unk_index
+            ids = (tuple(self._target_ids(term).tolist()) for term in text)
+            self._banned_ids = tuple(term for term in ids if term and unk_index not in term)
+            self._banned_text = text
+        return self._banned_ids
+
+    def _target_ids(self, text: str) -> np.ndarray:
+        """Return the token ids of whole target words, without separator and ``</s>``.
+
+        Marks of unusual spaces around words are used only if the dictionary knows such words.
+        """
+        dictionary = self.task.target_dictionary
+        for marks in (True, False):
+            ids = dictionary.encode(self._target_words.encode(text, marks), append_eos=False)
+            if dictionary.unk_index not in ids:
+                break
+        if self.task.separators is not None:
+            ids[ids == self.task.separators[1]] = dictionary.unk_index
+        return ids
+
+    def _forced_ids(self, text: str, kind: str, is_blank: bool) -> np.ndarray:
+        """Return the token ids of a forced term or prefix; none for a blank text.
+
+        Raises:
+            DataError: the model cannot write it, or the source line is blank.
+        """
+        ids = self._target_ids(text)
+        if text.split() and is_blank:
+            raise DataError(
+                f"the {kind} {text!r} cannot be forced: the line is blank, and so is its "
+                "translation; leave it out"
+            )
+        if text.split() and (not len(ids) or ids.min() < len(SPECIAL_SYMBOLS)):
+            raise DataError(
+                f"the {kind} {text!r} cannot be forced: the model has no symbols for all of it; "
+                "give another"
+            )
+        return ids
+
+
+class TextDecoder:
+    """Decodes the hypotheses of a search as text.
+
+    Args:
+        task: tokenization and dictionaries.
+        replace_unk: see ``--replace-unk``: None keeps unknown words, "" copies their source word,
+            and a file translates it.
+    """
+
+    def __init__(self, task: TranslationTask, replace_unk: str | None) -> None:
+        self._task = task
+        self._replaces_unknown = replace_unk is not None
+        self._words = load_translations(replace_unk) if replace_unk else {}
+
+    def decode(
+        self, sources: Sequence[SourceSentence], found: Sequence[Sequence[Hypothesis]]
+    ) -> list[list[Translation]]:
+        """Return the hypotheses of each source as translations."""
+        return [
+            [self._translation(source.tokens, own) for own in hypotheses]
+            for source, hypotheses in zip(sources, found, strict=True)
+        ]
+
+    def _translation(self, source_tokens: Sequence[str], hypothesis: Hypothesis) -> Translation:
+        tokens = self._task.target_dictionary.symbols_of(hypothesis.tokens)
+        alignment = hypothesis.alignment
+        if self._replaces_unknown and alignment is not None:
+            tokens = replace_unknown_words(tokens, source_tokens, alignment, UNK, self._words)
+        return Translation(self._task.target_text.decode(tokens), tokens, hypothesis)

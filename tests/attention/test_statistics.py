@@ -1,0 +1,36 @@
+"""The names of statistics: one table defines them for logs, files, pages and documentation."""
+
+import math
+import re
+from pathlib import Path
+
+from relu_nmt.applications.analysis import attention, memories, weights
+from relu_nmt.applications.sweep.results import MEMORY_STATISTICS
+from relu_nmt.applications.sweep.results import STATISTICS as COLUMNS
+from relu_nmt.attention.statistics import ANALYSED, LOGGED, NULL_SUM, STATISTICS, definitions
+
+GUIDE = (Path(__file__).parents[2] / "docs" / "reference" / "statistics.md").read_text("utf-8")
+
+
+def test_every_name_in_logs_and_files_is_defined():
+    assert {*LOGGED, *ANALYSED, *COLUMNS.values(), *MEMORY_STATISTICS} <= STATISTICS.keys()
+    for module in (attention, memories, weights):
+        texts = module.DEFINITIONS
+        shared = texts.keys() & STATISTICS.keys()
+        assert {name: texts[name] for name in shared} == definitions(shared)
+
+
+def test_the_guide_lists_the_logged_statistics():
+    rows = re.search(r"\| STATISTIC \|.*\n\|[- |]+\n((?:\|.*\n)+)", GUIDE).group(1)
+    names = [name for row in rows.splitlines() for name in re.findall("`(.*?)`", row.split("|")[1])]
+    assert names == list(LOGGED)
+
+
+def test_the_threshold_of_null_rows_is_the_one_in_the_formula():
+    bound = STATISTICS["null_fraction"].formula.partition("<= ")[2]
+    assert math.isclose(float(bound), NULL_SUM)
+
+
+def test_labels_name_the_unit():
+    assert STATISTICS["entropy"].label == "entropy, nats"
+    assert STATISTICS["sum"].label == "row sum"

@@ -1,0 +1,280 @@
+"""examples/detection: data in COCO's format, Mask R-CNN on our backbones, average precision.
+
+Tests of torchvision are skipped if its build does not fit PyTorch's.
+"""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from relu_nmt.cli import vision_train
+from relu_nmt.config import add_settings, read_settings
+from relu_nmt.errors import DataError, MissingExtraError
+from relu_nmt.training.checkpoint import load_checkpoint
+from relu_nmt.vision.config import VisionTransformerConfig, architectures
+from tests.example_modules import example_modules
+from tests.unit.vision.made_images import make_squares
+
+try:
+    from torchvision.models import detection as library
+except (ImportError, RuntimeError) as error:
+    library, reason = None, str(error)
+else:
+    reason = ""
+pytest.importorskip("pycocotools", reason="pycocotools is not installed")
+needs_library = pytest.mark.skipif(
+    library is None, reason=f"torchvision cannot be imported here: {reason}"
+)
+MODULES = ("coco", "detector", "train", "evaluate", "shapes")
+SHAPE = "--arch vit_ti_p16_64 --layers 1 --embed-dim 16 --heads 2"
+TINY = (
+    f"--cpu {SHAPE} --min-size 64 --proposals 16 --sampled-boxes 8 --batch-size 2 --lr 1e-3 "
+    "--lr-period-updates 9 --log-format none --no-epoch-checkpoints"
+)
+
+
+@pytest.fixture(scope="module")
+def example():
+    with example_modules("detection", *MODULES) as modules:
+        yield modules
+
+
+@pytest.fixture(scope="module")
+def data(example, tmp_path_factory):
+    """A folder with 6 and 3 images of 64 pixels."""
+    folder = tmp_path_factory.mktemp("shapes")
+    words = [str(folder), "--train", "6", "--val", "3", "--size", "64"]
+    assert example.shapes.main(words) == 0
+    return folder
+
+
+def test_generated_annotations_match_the_pictures(example, data):
+    found = example.coco.CocoSet(str(data), "val")
+    assert (found.numbers, found.names) == ([1, 2, 3], ["disc", "square", "triangle"])
+    for number in found.numbers:
+        image, target = found.read(number), found.target(number)
+        assert image.shape == (3, 64, 64) and image.min() >= 0 and image.max() <= 1
+        assert 1 <= len(target["boxes"]) <= 4
+        # The background is darker than any shape in some colour.
+        bright = image.amax(0) > 80 / 255
+        union = target["masks"].amax(0).bool()
+        assert (bright & union).sum() > 0.85 * (bright | union).sum()
+        for box, mask in zip(target["boxes"], target["masks"], strict=True):
+            ys, xs = np.nonzero(mask.numpy())
+            inside = torch.tensor([xs.min(), ys.min(), xs.max() + 1, ys.max() + 1])
+            assert (box - inside).abs().max() <= 1.5
+
+
+def test_crowds_thin_boxes_and_ids_of_categories(example, tmp_path):
+    """COCO's category ids have gaps; boxes may leave the image."""
+    (tmp_path / "annotations").mkdir()
+    (tmp_path / "t").mkdir()
+    Image.new("RGB", (20, 10)).save(tmp_path / "t/a.png")
+    square = [2, 2, 6, 2, 6, 6, 2, 6]
+    common = {"image_id": 7, "iscrowd": 0, "segmentation": [square], "area": 16}
+    entries = [
+        {**common, "id": 1, "category_id": 90, "bbox": [15, -2, 9, 8]},
+        {**common, "id": 2, "category_id": 3, "bbox": [2, 2, 0.5, 4]},
+        {**common, "id": 3, "category_id": 3, "bbox": [2, 2, 4, 4], "iscrowd": 1},
+    ]
+    images = [{"id": n, "file_name": "a.png", "width": 20, "height": 10} for n in (7, 9)]
+    categories = [{"id": 90, "name": "b"}, {"id": 3, "name": "a"}]
+    text = json.dumps({"images": images, "annotations": entries, "categories": categories})
+    (tmp_path / "annotations/instances_t.json").write_text(text)
+    found = example.coco.CocoSet(str(tmp_path), "t")
+    target = found.target(7)
+    assert target["boxes"].tolist() == [[15, 0, 20, 6]]
+    assert target["labels"].tolist() == [2] and target["masks"].shape == (1, 10, 20)
+    assert found.target(9)["masks"].shape == (0, 10, 20)
+    batches = example.coco.DetectionBatches(found, 2, seed=1)
+    assert batches.numbers == [7]  # the other image has no object
+    turned, other = example.coco.mirrored(found.read(7), target)
+    assert other["boxes"].tolist() == [[0, 0, 5, 6]]
+    again, same = example.coco.mirrored(turned, other)
+    assert torch.equal(again, found.read(7)) and torch.equal(same["masks"], target["masks"])
+
+
+def test_images_are_read_as_stored_and_have_the_size_of_their_annotation(example, tmp_path):
+    (tmp_path / "annotations").mkdir()
+    (tmp_path / "t").mkdir()
+    picture, exif = Image.new("RGB", (20, 10)), Image.Exif()
+    picture.paste((255, 0, 0), (0, 0, 10, 10))
+    exif[274] = 6  # the orientation: to be turned by a quarter
+    picture.save(tmp_path / "t/a.png", exif=exif)
+    sizes = {1: (20, 10), 2: (10, 20)}
+    images = [
+        {"id": n, "file_name": "a.png", "width": x, "height": y} for n, (x, y) in sizes.items()
+    ]
+    categories = [{"id": 1, "name": "a"}]
+    text = json.dumps({"images": images, "annotations": [], "categories": categories})
+    (tmp_path / "annotations/instances_t.json").write_text(text)
+    found = example.coco.CocoSet(str(tmp_path), "t")
+    image = found.read(1)
+    assert image.shape == (3, 10, 20) == (3, *found.target(1)["masks"].shape[1:])
+    assert image[0, :, :10].min() == 1 and not image[0, :, 10:].any()
+    with pytest.raises(DataError, match=r"a\.png: has 20 x 10 pixels .* annotated as 10 x 20"):
+        found.read(2)
+
+
+def test_batches_depend_on_seed_and_epoch_only(example, data):
+    found = example.coco.CocoSet(str(data), "train")
+
+    def loaded(seed, epoch):
+        batches = example.coco.DetectionBatches(found, 4, seed)
+        return [batches.load(i) for i in range(batches.begin_epoch(epoch))]
+
+    one, two = loaded(1, 2), loaded(1, 2)
+    assert [batch.num_sentences for batch in one] == [4, 2]
+    for first, second in zip(one, two, strict=True):
+        assert torch.equal(first.ids, second.ids)
+        for a, b in zip(first.images, second.images, strict=True):
+            assert torch.equal(a, b)
+    ids = [torch.cat([b.ids for b in loaded(*key)]).tolist() for key in ((1, 2), (1, 3), (2, 2))]
+    assert sorted(ids[0]) == sorted(ids[1]) == [1, 2, 3, 4, 5, 6]
+    assert len({tuple(each) for each in ids}) > 1
+
+
+def test_the_average_precision_of_the_true_objects_is_100(example, data):
+    from pycocotools import mask
+
+    found = example.coco.CocoSet(str(data), "val")
+    perfect = []
+    for number in found.numbers:
+        for one in found.annotations.loadAnns(found.annotations.getAnnIds([number])):
+            pixels = np.asfortranarray(found.annotations.annToMask(one))
+            own = {name: one[name] for name in ("image_id", "category_id", "bbox")}
+            perfect.append({**own, "score": 0.9, "segmentation": mask.encode(pixels)})
+    scores = example.evaluate.average_precision(found, perfect)
+    assert scores == {
+        kind: {metric: pytest.approx(100) for metric in ("AP", "AP50", "AP75")}
+        for kind in ("boxes", "masks")
+    }
+    # Boxes and masks have separate scores.
+    moved = [{**one, "bbox": [x + 9 for x in one["bbox"]]} for one in perfect]
+    scores = example.evaluate.average_precision(found, moved)
+    assert scores["boxes"]["AP"] < 50 and scores["masks"]["AP"] == pytest.approx(100)
+    scores = example.evaluate.average_precision(found, perfect[1:])
+    assert 0 < scores["boxes"]["AP"] < 100
+    assert example.evaluate.average_precision(found, [])["masks"]["AP"] == 0
+
+
+def test_the_papers_settings(example):
+    parser = example.train.make_parser("detection", "")
+    add_settings(parser, example.train.DetectionSettings)
+    words = parser.parse_intermixed_args(["coco", "--setting", "paper", "--attention", "sima"])
+    paper = read_settings(example.train.DetectionSettings, words)
+    assert (paper.model.family, paper.model.attention) == ("xcit", "sima")
+    assert (paper.task.batch_size, paper.trainer.run.max_epoch) == (16, 36)
+    rates = paper.trainer.schedule.lr
+    assert len(rates) == 36 and [rates[i] for i in (26, 27, 32, 33)] == [1e-4, 1e-5, 1e-5, 1e-6]
+    assert (paper.detector.min_size[0], paper.detector.min_size[-1]) == (480, 800)
+    assert (paper.detector.max_size, paper.trainer.optimizer.weight_decay) == (1333, 0.05)
+
+
+@pytest.mark.skipif(library is not None, reason="torchvision is there")
+def test_a_missing_library_is_an_error(example, data, tmp_path, capsys):
+    with pytest.raises(MissingExtraError, match=r"relu-nmt\[detection\]"):
+        example.detector.detection_library()
+    assert example.train.main([str(data), *TINY.split(), "--save-dir", str(tmp_path)]) == 2
+    assert "detection needs torchvision" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--train-set", "none"], "instances_none.json: no annotations in COCO's format"),
+        (["--no-disable-validation"], "there is no validation in training"),
+        (["--max-size", "63"], "--max-size 63: expected 64, the largest of --min-size, or more"),
+        (["--pixel-mean", "1,2"], "expected three numbers"),
+        (["--head-bias", "3"], "--head-bias: a detector has no classifier; leave it out"),
+        (["--tanh-layer"], "--tanh-layer: a detector has no classifier; leave it out"),
+    ],
+)
+def test_errors_are_one_line(example, data, tmp_path, capsys, words, message):
+    words = [str(data), *TINY.split(), "--save-dir", str(tmp_path), *words]
+    assert example.train.main(words) == 2
+    assert message in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_settings_of_xcits_classifier_are_refused(example, data, tmp_path, capsys):
+    words = [str(data), "--cpu", "--class-layers", "5", "--save-dir", str(tmp_path)]
+    assert example.train.main(words) == 2
+    expected = "--class-layers: a detector has no classifier; leave it out"
+    assert expected in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_no_annotations_is_an_error(example, tmp_path):
+    (tmp_path / "annotations").mkdir()
+    (tmp_path / "annotations/instances_x.json").write_text("[1")
+    with pytest.raises(DataError, match="no annotations in COCO's format"):
+        example.coco.CocoSet(str(tmp_path), "x")
+
+
+@needs_library
+@pytest.mark.parametrize(("attention", "less"), [("xca", 0), ("sima", 96)])
+def test_the_size_is_the_published_one(example, attention, less):
+    """The papers print 44.3 million; torchvision's heads also count the background.
+
+    So there are a box (4 numbers) and a mask more than categories, of 1,025 and 257 weights.
+    """
+    shape = {**architectures["xcit_small_12_p16_224"], "attention": attention}
+    with torch.device("meta"):
+        model = example.detector.build_detector(
+            example.detector.DetectorConfig(), VisionTransformerConfig.of(**shape), 80
+        )
+    count = sum(p.numel() for p in model.parameters())
+    assert count - 4 * 1025 - 257 == 44_386_560 - less
+
+
+@needs_library
+def test_weight_decay_spares_norms_and_biases(example):
+    config = VisionTransformerConfig.of(**{**architectures["xcit_nano_12_p8_128"], "layers": 3})
+    model = example.detector.build_detector(example.detector.DetectorConfig(), config, 3)
+    exempt = {n for n, p in model.named_parameters() if hasattr(p, "no_weight_decay")}
+    assert exempt >= {n for n, p in model.named_parameters() if p.dim() < 2}
+    assert exempt >= {"rpn.head.cls_logits.bias", "backbone.pyramid.inner_blocks.0.0.bias"}
+    assert not exempt & {"rpn.head.cls_logits.weight", "roi_heads.box_head.fc6.weight"}
+
+
+@needs_library
+def test_a_detector_trains_resumes_exactly_and_is_evaluated(example, data, tmp_path, capsys):
+    def train(folder, *words):
+        save = ["--save-dir", str(tmp_path / folder)]
+        assert example.train.main([str(data), *TINY.split(), *save, *words]) == 0
+        path = tmp_path / folder / "checkpoint_last.safetensors"
+        checkpoint = load_checkpoint(path, with_training_state=True)
+        return {**checkpoint.model_tensors, **checkpoint.training_tensors}
+
+    whole = train("whole", "--max-update", "3")
+    train("parts", "--max-update", "1")
+    parts = train("parts", "--max-update", "3")
+    assert whole.keys() == parts.keys()
+    for name, tensor in whole.items():
+        assert torch.equal(tensor, parts[name]), name
+    file = tmp_path / "ap.json"
+    words = [str(tmp_path / "whole/checkpoint_last.safetensors"), str(data), "--cpu"]
+    assert example.evaluate.main([*words, "--results", str(file)]) == 0
+    found = json.loads(file.read_text())
+    assert found["images"] == 3 and 0 <= found["masks"]["AP"] <= found["masks"]["AP50"] <= 100
+    assert "val: 3 images: boxes: AP " in capsys.readouterr().out
+
+
+@needs_library
+def test_the_backbone_starts_from_an_image_classifier(example, tmp_path):
+    make_squares(tmp_path / "squares", 4, seed=1)
+    words = f"{tmp_path}/squares --cpu {SHAPE} --image-size 64 --batch-size 6 --max-update 1"
+    words += f" --disable-validation --log-format none --save-dir {tmp_path}"
+    assert vision_train.main(words.split()) == 0
+    path = tmp_path / "checkpoint_last.safetensors"
+    config = VisionTransformerConfig.of(
+        **{**architectures["vit_ti_p16_64"], "layers": 1, "embed_dim": 16, "heads": 2}
+    )
+    model = example.detector.build_detector(example.detector.DetectorConfig(), config, 3)
+    example.train.start_backbone(model, str(path))
+    own = model.get_submodule("backbone.maps.model").state_dict()
+    stored = load_checkpoint(path).model_tensors
+    assert set(stored) - set(own) == {"norm.weight", "norm.bias", "head.weight", "head.bias"}
+    assert all(torch.equal(tensor, stored[name]) for name, tensor in own.items())

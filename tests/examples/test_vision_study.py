@@ -1,0 +1,463 @@
+"""examples/vision_study: flags of all trainings, one recipe for all, the report, resuming."""
+
+import csv
+import json
+import re
+import statistics
+from pathlib import Path
+
+import pytest
+import torch
+
+from relu_nmt.applications.sweep.steps import (
+    DIVERGED,
+    DONE,
+    STARTED,
+    Step,
+    StepState,
+    SweepModel,
+    arguments_of,
+)
+from relu_nmt.attention.base import Need, build_attention
+from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.records import record_attention
+from relu_nmt.attention.spec import AttentionSpec
+from relu_nmt.cli import vision_evaluate, vision_train
+from relu_nmt.cli.command import make_parser
+from relu_nmt.config import add_settings, read_settings, to_dict
+from relu_nmt.config.classes import flat
+from relu_nmt.evaluation.significance import mean_interval
+from relu_nmt.recipes.train_images import config_for_data
+from relu_nmt.recipes.training_settings import ImageTrainingSettings
+from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint
+from relu_nmt.training.results import TrainingResult, entry
+from relu_nmt.vision.base import build_vision_model
+from relu_nmt.vision.config import VisionTransformerConfig
+from tests.example_modules import example_modules
+from tests.unit.vision.made_images import make_squares, zip_folder
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "vision_study"
+MODULES = ("studies", "report", "run", "norms")
+TINY = "--cpu --image-size 16 --patch-size 8 --layers 1 --embed-dim 64 --heads 2 --batch-size 20"
+OWN = ("attention", "class_attention", "seed", "save_dir", "data")
+
+
+@pytest.fixture(scope="module")
+def example():
+    with example_modules("vision_study", *MODULES) as modules:
+        yield modules
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    """A folder with train, and test.zip."""
+    folder = tmp_path_factory.mktemp("squares")
+    make_squares(folder / "train", 20, seed=1)
+    make_squares(folder / "test", 5, seed=2)
+    zip_folder(folder / "test", folder / "test.zip")
+    return folder
+
+
+def settings_of(example, *words):
+    parser = make_parser("vision_study", "")
+    add_settings(parser, example.run.StudySettings)
+    return read_settings(example.run.StudySettings, parser.parse_intermixed_args(words))
+
+
+def trained(step):
+    """Return all settings of a training by name."""
+    parser = make_parser("relu-nmt-vision-train", "")
+    add_settings(parser, ImageTrainingSettings)
+    found = read_settings(ImageTrainingSettings, parser.parse_args(arguments_of(step.commands[0])))
+    return flat(to_dict(found))
+
+
+def names_of_studies():
+    text = (EXAMPLE / "studies.py").read_text("utf-8")
+    return re.findall(r'^    "([\w-]+)": _', text[text.index("\nSTUDIES") :], re.MULTILINE)
+
+
+@pytest.mark.parametrize("setting", ["small", "paper"])
+@pytest.mark.parametrize("name", names_of_studies())
+def test_every_flag_is_accepted_and_has_an_effect(example, images, tmp_path, capsys, name, setting):
+    words = (name, str(images), "--setting", setting, "--save-dir", str(tmp_path))
+    steps = example.run.plan(settings_of(example, *words))
+    assert len(steps) == len(example.studies.STUDIES[name].names(setting))
+    assert len({step.folder for step in steps}) == len(steps)
+    for step in steps:
+        train, evaluate, *others = step.commands
+        assert len(others) == example.studies.STUDIES[name].norms
+        for command, words in ((vision_train, train), (vision_evaluate, evaluate)):
+            with pytest.raises(SystemExit) as end:
+                raise SystemExit(command.main([*arguments_of(words), "--dump-config"]))
+            output = capsys.readouterr()
+            assert end.value.code in (0, None), output.err
+            assert not output.err
+
+
+def test_the_names_of_studies_are_in_the_readme(example):
+    assert list(example.studies.STUDIES) == names_of_studies()
+    readme = (EXAMPLE / "README.md").read_text("utf-8")
+    for name in example.studies.STUDIES:
+        assert f"| `{name}` |" in readme
+
+
+@pytest.mark.parametrize("setting", ["small", "paper"])
+@pytest.mark.parametrize("name", names_of_studies())
+def test_variants_of_a_model_differ_only_in_the_attention(example, images, name, setting):
+    study = example.studies.STUDIES[name]
+    steps = example.run.plan(settings_of(example, name, str(images), "--setting", setting))
+    found = {step.model.attention: trained(step) for step in steps}
+    for variant, values in found.items():
+        baseline = found[study.baselines[study.variants[variant].model]]
+        assert {key for key in values if values[key] != baseline[key]} <= {*OWN}
+    kinds = [{k: v for k, v in values.items() if k not in OWN[2:]} for values in found.values()]
+    assert all(one not in kinds[:number] for number, one in enumerate(kinds))
+
+
+@pytest.mark.parametrize("name", names_of_studies())
+def test_every_attention_fits_its_model(example, images, name):
+    parser = make_parser("relu-nmt-vision-train", "")
+    add_settings(parser, ImageTrainingSettings)
+    steps = example.run.plan(settings_of(example, name, str(images)))
+    # For a study over an axis, check one variant per line.
+    variants = example.studies.STUDIES[name].variants
+    wanted = {variants[s.model.attention].line or s.model.attention: s for s in steps}
+    for step in wanted.values():
+        words = arguments_of(step.commands[0])
+        words += [] if "swin_tiny" in words else ["--layers", "1"]
+        config = read_settings(ImageTrainingSettings, parser.parse_args(words)).model
+        output = build_vision_model(config, 10)(torch.randn(2, 3, 32, 32))
+        output.logits.sum().backward()
+        assert output.logits.isfinite().all()
+
+
+def test_updates_and_flags_are_passed_to_every_training(example, images):
+    words = ("comparison", str(images), "--updates", "2000", "--seeds", "4", "5")
+    settings = settings_of(example, *words, "--train-flags", "--patch-size 4 --warmup-updates 7")
+    steps = example.run.plan(settings)
+    assert [step.model.seed for step in steps] == [4] * 10 + [5] * 10
+    for step in steps:
+        values = trained(step)
+        assert (values["max_update"], values["warmup_updates"]) == (2000, 7)
+        assert (values["save_interval_updates"], values["keep_interval_updates"]) == (200, 1)
+        assert values["patch_size"] == (4,) or values["patch_size"] == [4]
+        assert values["data"] == str(images / "train")
+    command = example.run.plan(settings_of(example, *words, "--training-processes", "4"))[0]
+    assert "torch.distributed.run" in command.commands[0]
+
+
+@pytest.mark.parametrize("name", names_of_studies())
+def test_updates_of_the_paper_setting_have_the_papers_images_and_rates(example, images, name):
+    readme = (EXAMPLE / "README.md").read_text("utf-8")
+    processes = int(re.search(r"--gpus 0,1,2,3 --training-processes (\d+)", readme)[1])
+    words = (name, str(images), "--setting", "paper", "--training-processes", str(processes))
+    parser = make_parser("relu-nmt-vision-train", "")
+    add_settings(parser, ImageTrainingSettings)
+    expected = {"alpha": 4096, "alpha-raw": 4096, "alpha-gate": 4096, "scale": 512, "norms": 512}
+    for step in example.run.plan(settings_of(example, *words)):
+        found = parser.parse_args(arguments_of(step.commands[0]))
+        values = read_settings(ImageTrainingSettings, found)
+        batch = values.task.batch_size
+        trainer = config_for_data(values.trainer, batch, 1000, processes, lambda line: None)
+        count = batch * processes * trainer.run.update_freq_of(1)
+        assert count == expected.get(name, 1024)
+        assert trainer.schedule.lr == pytest.approx((1e-3,))
+
+
+def make_training(folder, name, seed, accuracy, status=DONE, entropy=None):
+    """Write the files of a training: state, results, log, accuracy."""
+    model = SweepModel(name, seed, ())
+    step = Step(model, None, folder / model.name)
+    step.folder.mkdir()
+    commands = (("python", "-m", "relu_nmt.cli.vision_train", "data", "--seed", str(seed)),)
+    StepState(status, commands, model, environment={"cpu": "abacus", "gpus": []}).write(step)
+    result = TrainingResult(step.checkpoints, num_updates=20, parameters=1234, seconds=60.0)
+    for updates in (10, 20):
+        stats = {"num_updates": updates, "loss": 30 / updates + seed, "gnorm": 1.0, "wps": 50.0}
+        result.train.append(entry(1, {**stats, "ups": 1.0, "train_wall": 10.0}))
+    result.valid["valid"] = [entry(1, {"num_updates": 20, "accuracy": accuracy - 1})]
+    result.write()
+    log = ["$ relu-nmt-vision-train"]
+    if entropy is not None:
+        telemetry = {f"attention/encoder.{layer}.0/entropy": entropy + layer for layer in (0, 1)}
+        log.append(json.dumps({"epoch": 1, "num_updates": 10, "telemetry": telemetry}))
+    step.path(".log").write_text("\n".join(log))
+    if status == DONE:
+        found = {"accuracies": [{"top1": accuracy, "images": 99}]}
+        (step.folder / "accuracy.json").write_text(json.dumps(found))
+    return step
+
+
+def test_the_report_has_means_intervals_and_gains(example, tmp_path):
+    for seed, accuracy in enumerate((80.0, 82.0, 84.0), 1):
+        make_training(tmp_path, "softmax", seed, accuracy, entropy=seed)
+    for seed, accuracy in enumerate((83.0, 84.0, 88.0), 1):
+        make_training(tmp_path, "SimA", seed, accuracy)
+    make_training(tmp_path, "x^3 fixed", 2, 81.5)
+    make_training(tmp_path, "x^3 unscaled", 1, 10.0, DIVERGED)
+    make_training(tmp_path, "XCiT SimA", 1, 50.0, STARTED)
+    make_training(tmp_path, "XCiT SimA", 2, 50.0)
+    make_training(tmp_path, "of another study", 1, 50.0)
+    example.report.write_report(tmp_path, example.studies.STUDIES["comparison"])
+    rows = list(csv.DictReader((tmp_path / "results.csv").open()))
+    assert len([row for row in rows if row["row"] == "training"]) == 10
+    means = {row["variant"]: row for row in rows if row["row"] == "mean"}
+    assert list(means) == ["softmax", "x^3 fixed", "x^3 unscaled", "SimA", "XCiT SimA"]
+    sima = means["SimA"]
+    assert float(sima["test_accuracy"]) == pytest.approx(85)
+    assert float(sima["test_accuracy_interval"]) == pytest.approx(mean_interval([83, 84, 88]))
+    assert float(sima["gain"]) == pytest.approx(3)
+    assert float(sima["gain_interval"]) == pytest.approx(mean_interval([3, 2, 4]))
+    assert float(sima["train_loss"]) == pytest.approx(1.5 + 2)
+    assert (sima["seeds"], sima["gain_seeds"], sima["status"]) == ("1,2,3", "1,2,3", "3 done")
+    assert means["softmax"]["gain"] == ""
+    assert (means["x^3 fixed"]["gain"], means["x^3 fixed"]["gain_interval"]) == ("-0.5", "")
+    diverged = means["x^3 unscaled"]
+    assert (diverged["status"], diverged["test_accuracy"]) == ("1 diverged", "")
+    assert means["XCiT SimA"]["status"] == "1 started, 1 done"
+    assert means["XCiT SimA"]["gain"] == ""  # its baseline is missing
+    page = (tmp_path / "report.html").read_text("utf-8")
+    # Three seeds are listed, as their interval would be wider than the differences.
+    shown = "85.00<small>seeds 83.00, 84.00, 88.00</small>"
+    assert re.search(rf'<th scope="row">SimA</th>\s*<td>{shown}</td>', page)
+    assert "<td>+3.00<small>seeds +3.00, +2.00, +4.00</small></td>" in page
+    assert "±" not in page and "less the baseline" not in page
+    assert "training loss, bits per image" in page
+    assert "−0.50" in page and "1 diverged" in page and "abacus" in page
+    # Learning of ViT and of XCiT; attention has been measured once, which makes no curve.
+    assert page.count("<img") == page.count("<figure>") == 2
+    curves = list(csv.DictReader((tmp_path / "curves.csv").open()))
+    entropies = [
+        (row["training"], float(row["value"]))
+        for row in curves
+        if row["metric"] == "encoder entropy"
+    ]
+    assert sorted(entropies) == [(f"softmax seed {seed}", seed + 0.5) for seed in (1, 2, 3)]
+
+
+def test_the_report_names_the_baselines_of_its_models(example, tmp_path):
+    make_training(tmp_path, "XCiT SimA", 1, 50.0)
+    make_training(tmp_path, "SimA", 1, 50.0)
+    example.report.write_report(tmp_path, example.studies.STUDIES["sima"])
+    page = re.sub(r"\s+", " ", (tmp_path / "report.html").read_text("utf-8"))
+    assert "baselines of the models are ViT: softmax; XCiT: XCiT XCA. Differences" in page
+
+
+def test_curves_are_means_over_seeds_at_common_updates(example, tmp_path):
+    for seed in (1, 2):
+        make_training(tmp_path, "softmax", seed, 50.0)
+    trainings = example.report.read_trainings(tmp_path, example.studies.STUDIES["comparison"])
+    del trainings[1].course.curves["train", "loss"][20]
+    [panel] = example.report.curve_panels(trainings, {("train", "loss"): "loss"})
+    [line] = panel.lines
+    assert (line.label, line.points) == ("softmax", {10.0: 3 + 1.5})
+
+
+def test_plots_over_the_axis_have_a_line_for_each_map(example, tmp_path):
+    for seed, accuracy in ((1, 60.0), (2, 64.0)):
+        make_training(tmp_path, "softmax qk-norm", seed, accuracy)
+        make_training(tmp_path, "relu / L^1", seed, accuracy + seed)
+    make_training(tmp_path, "relu / L^0", 1, 50.0)
+    make_training(tmp_path, "gelu / L^1.5", 1, 10.0, DIVERGED)
+    study = example.studies.STUDIES["alpha"]
+    trainings = example.report.read_trainings(tmp_path, study)
+    means = example.report.averages(trainings, study)
+    accuracy, _ = example.report.axis_panels(means, study, trainings)
+    softmax, relu = accuracy.lines
+    assert (softmax.label, softmax.points) == ("softmax qk-norm", {0.0: 62.0, 2.0: 62.0})
+    assert (relu.label, relu.points) == ("relu", {0.0: 50.0, 1.0: 63.5})
+    assert relu.errors == [(0, 0), (0, 0)]
+    assert relu.dots == [(1.0, 61.0), (1.0, 66.0)]
+    assert sorted(softmax.dots) == [(0, 60), (0, 64), (2, 60), (2, 64)]
+    example.report.write_report(tmp_path, study)
+    page = (tmp_path / "report.html").read_text("utf-8")
+    assert page.count("<img") == 1 and "Over alpha" in page
+
+
+def test_intervals_of_four_seeds_end_at_100_percent(example, tmp_path):
+    scores = [80.0, 99.0, 99.0, 99.0]
+    for seed, accuracy in enumerate(scores, 1):
+        make_training(tmp_path, "relu / L^1", seed, accuracy)
+        make_training(tmp_path, "relu / L^0", seed, 50.0)
+    study = example.studies.STUDIES["alpha"]
+    trainings = example.report.read_trainings(tmp_path, study)
+    means = example.report.averages(trainings, study)
+    accuracy, _ = example.report.axis_panels(means, study, trainings)
+    # Student's t with 3 degrees of freedom is 3.182.
+    interval = 3.182 * statistics.stdev(scores) / 2
+    assert accuracy.lines[0].errors[1] == pytest.approx((interval, 100 - 94.25))
+    assert not accuracy.lines[0].dots
+    example.report.write_report(tmp_path, study)
+    page = (tmp_path / "report.html").read_text("utf-8")
+    assert f"94.25<small>{94.25 - interval:.2f} to 100.00 seeds</small>" in page
+
+
+def test_the_divisors_match_the_names(example, images):
+    study = example.studies.STUDIES["scale"]
+    for setting, counts in (("small", (64, 16, 8, 4)), ("paper", (256, 64, 16, 8, 4))):
+        assert {f"N = {n}" for n in counts} == study.settings[setting].models.keys()
+        steps = example.run.plan(settings_of(example, "scale", str(images), "--setting", setting))
+        for step in steps:
+            values = trained(step)
+            variant = study.variants[step.model.attention]
+            if variant.x is not None:
+                spec = AttentionSpec.parse(values["attention"])
+                attention = build_attention(spec, "encoder", 0, 1, 4, dropout=0.0)
+                assert attention.row_scale(torch.ones(1)).item() == pytest.approx(1 / variant.x)
+                continue
+            sides = {name: values[name] for name in ("image_size", "patch_size")}
+            config = VisionTransformerConfig.of(**sides, embed_dim=8, heads=1, layers=1)
+            tokens = build_vision_model(config, 2).num_tokens
+            assert variant.model == f"N = {tokens - 1}"  # without the class token
+
+
+def test_degrees_and_their_numbers_match_the_paper(example, images):
+    study = example.studies.STUDIES["degrees"]
+    steps = example.run.plan(settings_of(example, "degrees", str(images), "--setting", "paper"))
+    found = {step.model.attention: trained(step) for step in steps}
+    for scale in ("fixed", "dynamic"):
+        spec = AttentionSpec.parse(found[f"Swin-B x^3 {scale}"]["attention"])
+        attention = build_attention(spec, "encoder", 0, 1, 4, dropout=0.0)
+        factor = attention.row_scale(torch.full((1,), 49.0))
+        factor = factor if attention.gain() is None else factor * attention.gain()
+        assert factor.item() == pytest.approx(1 / 14)
+    for model in ("ViT", "Swin-B"):
+        assert found[f"{model} softmax"]["eval_crop_ratio"] == 0.875
+    published = {name: variant.published for name, variant in study.variants.items()}
+    assert published["ViT softmax"] == "81.5, DeiT-B; 80.3, ViT-B"
+    assert published["ViT x^1 none"] == "77.9, DeiT-B; 74.1, ViT-B"
+    assert published["ViT x^3 fixed"] == "81.4, DeiT-B; 80.2, ViT-B"
+    assert published["Swin-B x^4 dynamic"] == "83.7?, Swin-B"
+    assert published["XCiT x^5 fixed"] == "82.5?, XCiT-M"
+    assert not published["XCiT x^6 fixed"]
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "softmax",
+        "polynomial:scale=fixed",
+        "polynomial:power=2,scale=none",
+        "polynomial:power=4,scale=dynamic",
+        "polynomial:power=1,scale=dynamic,length=9,per_head=true",
+        "pointwise:h=relu,alpha=1,qk_norm=false",
+        "reluformer:gamma=2",
+    ],
+)
+def test_norms_match_the_jacobian_by_autograd(example, spec):
+    torch.manual_seed(1)
+    attention = build_attention(AttentionSpec.parse(spec), "encoder", 0, 2, 5, dropout=0.0)
+    if getattr(attention, "scale", None) is not None:
+        torch.nn.init.uniform_(attention.scale, -2, 2)
+    q, v = torch.randn(3, 2, 7, 5), torch.randn(3, 2, 7, 5)
+
+    def weights(scores):
+        """Return the weights of these scores, given as keys of the unit vectors of width 7."""
+        wide = build_attention(AttentionSpec.parse(spec), "encoder", 0, 2, 7, dropout=0.0)
+        wide.load_state_dict(attention.state_dict())
+        wide.double()
+        unit = torch.eye(7).double().expand(3, 2, 7, 7) * 7**0.5
+        with record_attention(wide, Need(weights=True)) as found:
+            wide(scores, unit, torch.zeros(3, 2, 7, 7).double(), Visibility(7, 7))
+        return found[0].weights
+
+    with torch.no_grad(), record_attention(attention, Need(weights=True)) as records:
+        attention(q, torch.randn(3, 2, 7, 5), v, Visibility(7, 7))
+    scores = torch.randn(3, 2, 7, 7).double()
+    records[0].weights = weights(scores).detach()
+    full = torch.autograd.functional.jacobian(weights, scores)
+    own = [full[b, h, :, :, b, h].square().sum().sqrt() for b in range(3) for h in range(2)]
+    size, slope = example.norms.norms(attention, records[0])
+    assert slope == pytest.approx(torch.stack(own).mean().item(), rel=1e-5)
+    expected = torch.linalg.matrix_norm(records[0].weights).mean().item()
+    assert size == pytest.approx(expected, rel=1e-6)
+
+
+def test_the_report_has_the_norms_of_all_checkpoints(example, images, tmp_path, capsys):
+    words = ["norms", str(images), "--updates", "20", "--save-dir", str(tmp_path)]
+    words += ["--variants", "x^3 unscaled", "--", *TINY.replace("--layers 1", "--layers 2").split()]
+    own = [word for word in words if word != "--"]
+    split = own.index("--cpu")
+    flags = " ".join(own[split:])
+    [step] = example.run.plan(settings_of(example, *own[:split], "--train-flags", flags))
+    train, _, measure = step.commands
+    assert vision_train.main(arguments_of(train)) == 0
+    assert example.norms.main(list(measure[2:])) == 0
+    state = StepState(STARTED, step.commands, step.model)
+    state.write(step)
+    study = example.studies.STUDIES["norms"]
+    [found] = example.report.read_trainings(step.folder.parent, study)
+    curve = found.course.curves["norms", "jacobian of layer 2"]
+    assert set(curve) >= {2, 4, 8, 10, 14, 16, 20}  # the others end an epoch of 3
+    assert all(value > 0 for value in curve.values())
+    assert found.course.curves["norms", "weights of layer 1"].keys() == curve.keys()
+    example.report.write_report(step.folder.parent, study)
+    page = (step.folder.parent / "report.html").read_text("utf-8")
+    assert "norms. Frobenius norms" in page
+    assert example.norms.main([str(tmp_path), "--data", "x", "--results", "y"]) == 2
+    assert "no checkpoints there" in capsys.readouterr().err
+
+
+def test_checkpoints_without_a_training_state_are_not_measured(example, tmp_path, capsys):
+    weights, state = {"x": torch.ones(1)}, {"training_state": {"num_updates": 7}}
+    last = tmp_path / "checkpoint_last.safetensors"
+    save_checkpoint(last, Checkpoint(weights, state))
+    save_checkpoint(tmp_path / "averaged.safetensors", Checkpoint(weights, {}))
+    assert example.norms.checkpoints_of(tmp_path) == {7: last}
+    last.unlink()
+    assert example.norms.main([str(tmp_path), "--data", "x", "--results", "y"]) == 2
+    assert "no checkpoints there" in capsys.readouterr().err
+
+
+def test_a_study_trains_evaluates_and_continues(example, images, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("relu_nmt.applications.sweep.runner.POLL_SECONDS", 0.02)
+    words = ["comparison", str(images), "--updates", "10", "--save-dir", str(tmp_path)]
+    words += ["--jobs", "2", "--variants", "relu/L", "XCiT SimA", "--", *TINY.split()]
+    assert example.run.main(words) == 0, capsys.readouterr()
+    folder = tmp_path / "comparison-small"
+    rows = list(csv.DictReader((folder / "results.csv").open()))
+    for row in rows:
+        assert (row["updates"], row["row"] in ("training", "mean")) == ("10", True)
+        assert 0 <= float(row["test_accuracy"]) <= 100
+    assert {row["test_images"] for row in rows if row["row"] == "training"} == {"15"}
+    metrics = {row["metric"] for row in csv.DictReader((folder / "curves.csv").open())}
+    assert metrics >= {"loss", "accuracy", "encoder zero_fraction", "encoder output_square"}
+    page = (folder / "report.html").read_text("utf-8")
+    capsys.readouterr()
+    assert example.run.main(words) == 0
+    assert "0 steps to do, 2 done before" in capsys.readouterr().out
+    (folder / "report.html").unlink()
+    assert example.run.main([*words[:6], "--report-only"]) == 0
+    again = (folder / "report.html").read_text("utf-8")
+    assert again.count("<img") == page.count("<img") == 4
+    # Other flags belong to another training.
+    assert example.run.main([*words, "--lr", "5e-4"]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert "was done with another command" in line
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--classes", "nowhere.txt"], "nowhere.txt"),
+        (["--variants", "sima"], "comparison has softmax, softmax qk-norm, relu/L"),
+        (["--", "--no-such-flag"], "--no-such-flag"),
+        (["--", "--image-size", "0"], "--image-size 0"),
+        (["--report-only"], "no training of this study there"),
+    ],
+)
+def test_errors_are_one_line_before_anything_runs(
+    example, images, tmp_path, capsys, words, message
+):
+    code = example.run.main(["comparison", str(images), "--save-dir", str(tmp_path / "s"), *words])
+    [line] = capsys.readouterr().err.splitlines()
+    assert code == 2
+    assert message in line
+    assert not (tmp_path / "s").exists()
+
+
+def test_missing_images_are_an_error(example, tmp_path, capsys):
+    assert example.run.main(["comparison", str(tmp_path), "--save-dir", str(tmp_path / "s")]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert "expected train or train.zip" in line

@@ -1,0 +1,125 @@
+"""Small texts, data folders and models for tests, a short training, and readers of its results."""
+
+import json
+
+import torch
+
+from relu_nmt.config import to_dict
+from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.recipes import preprocess
+from relu_nmt.tokenization.pipeline import TextPipeline
+from relu_nmt.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from relu_nmt.translation.config import TransformerConfig
+from relu_nmt.translation.loading import build_model
+from relu_nmt.translation.task import TranslationTask
+from tests.commands import run_here
+
+LANGUAGES = ("de", "en")
+SHAPE = {"layers": 1, "embed_dim": 16, "ffn_embed_dim": 16, "attention_heads": 2}
+TRAIN = "--arch transformer_tiny --cpu --log-format json --log-interval 1"
+
+
+# ------------------------------------------------------------------- texts and data folders
+
+
+def digits(rng, shortest=1, longest=9):
+    """Return a line of random digits."""
+    return " ".join(rng.choices("0123456789", k=rng.randint(shortest, longest)))
+
+
+def digit_documents(rng, count):
+    """Return documents of one to six lines of random digits."""
+    return [[digits(rng) for _ in range(1 + i % 6)] for i in range(count)]
+
+
+def write_lines(folder, split, lines, target=None):
+    """Write the lines of a split in German and English; by default both are the same."""
+    for language, own in zip(LANGUAGES, (lines, target or lines), strict=True):
+        (folder / f"{split}.{language}").write_text("".join(f"{x}\n" for x in own), "utf-8")
+
+
+def write_documents(folder, split, documents, between="\n\n"):
+    """Write documents that are the same in German and English."""
+    write_lines(folder, split, [between.join("\n".join(lines) for lines in documents)])
+
+
+def preprocessed(folder, name="bin", splits=("train", "valid"), **settings):
+    """Preprocess the texts of a folder; return the data folder below it.
+
+    The folder has the files ``train.de``, ``train.en`` and so on.
+    """
+    paths = {f"{split}pref": str(folder / split) for split in splits}
+    languages = {"source_lang": LANGUAGES[0], "target_lang": LANGUAGES[1]}
+    values = {**languages, **paths, "destdir": str(folder / name), **settings}
+    preprocess.run(preprocess.Settings.of(**values), progress=False)
+    return folder / name
+
+
+# ------------------------------------------------------------------- models
+
+
+def tiny_task(symbols, languages=LANGUAGES, **options):
+    """Return a task with one dictionary for both sides; ``options`` belong to the pipelines."""
+    words = Dictionary(list(symbols))
+    source, target = (TextPipeline(language, **options) for language in languages)
+    return TranslationTask(source, target, words, words)
+
+
+def tiny_config(shape=(), **settings):
+    """Return settings of a transformer with one small layer on each side.
+
+    ``shape`` has the sizes of both sides that differ from SHAPE: ``{"layers": 2}``.
+    """
+    sizes = {**SHAPE, **dict(shape)}
+    sides = {f"{side}_{k}": v for side in ("encoder", "decoder") for k, v in sizes.items()}
+    return TransformerConfig(**{**sides, **settings})
+
+
+def tiny_model(task, seed=1, shape=(), **settings):
+    """Return an untrained model with the weights of a seed."""
+    torch.manual_seed(seed)
+    return build_model(tiny_config(shape, **settings), task)
+
+
+def save_tiny_model(path, task, seed=1, shape=(), metadata=(), **settings):
+    """Write the checkpoint of an untrained model; ``metadata`` holds more entries than needed."""
+    model = tiny_model(task, seed, shape, **settings)
+    found = {"model_config": to_dict(model.config), "task": task.to_state(), "args": {}}
+    path.parent.mkdir(exist_ok=True)
+    save_checkpoint(path, Checkpoint(model.state_dict(), {**found, **dict(metadata)}))
+
+
+# ------------------------------------------------------------------- trainings and their results
+
+
+def train(data, folder, *flags, check=True):
+    """Run relu-nmt-train with a small model and JSON lines; later flags win."""
+    words = [*TRAIN.split(), "--save-dir", folder, *flags]
+    return run_here("train", data, *words, check=check)
+
+
+def json_lines(output):
+    """Return the JSON objects in an output that may have other lines."""
+    return [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+
+
+def values(lines, name):
+    """Return the values under a name, from the lines that have it."""
+    return [line[name] for line in lines if name in line]
+
+
+def lines_of(output, kind):
+    """Return the lines ``S-``, ``H-``... of relu-nmt-generate as (number, fields)."""
+    rows = [line.split("\t") for line in output.split("\n") if line.startswith(f"{kind}-")]
+    return [(int(first.removeprefix(f"{kind}-")), rest) for first, *rest in rows]
+
+
+def weights(folder, name="checkpoint_last"):
+    """Return the weights in a checkpoint by name."""
+    return load_checkpoint(folder / f"{name}.safetensors").model_tensors
+
+
+def tensors(folder, name="checkpoint_last"):
+    """Return all tensors in a checkpoint by name: weights, and the state of the optimiser."""
+    checkpoint = load_checkpoint(folder / f"{name}.safetensors", with_training_state=True)
+    return {**checkpoint.model_tensors, **checkpoint.training_tensors}

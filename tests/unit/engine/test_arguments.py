@@ -1,0 +1,64 @@
+"""The arguments of kernels are matched by the names of one table, never by position."""
+
+import ctypes
+
+import pytest
+import torch
+
+from relu_nmt.engine import native
+
+LINEAR = {
+    "source": torch.zeros(1, 4),
+    "target": torch.zeros(1, 2),
+    "weights": {"panels": torch.zeros(1), "bias": None, "scales": None, "sums": None},
+    "rows": 1,
+    "inputs": 4,
+    "outputs": 2,
+    "groups": 7,
+}
+
+
+def words(**changes):
+    return native.Arguments().add("Linear", **{**LINEAR, **changes}).words
+
+
+def test_fields_are_written_in_the_order_of_the_table():
+    addresses = [LINEAR[name].data_ptr() for name in ("source", "target")]
+    expected = [*addresses, LINEAR["weights"]["panels"].data_ptr(), 0, 0, 0, 1, 4, 2, 7]
+    assert words() == expected
+    backwards = dict(reversed(LINEAR.items()))
+    assert native.Arguments().add("Linear", **backwards).words == expected
+
+
+def test_missing_and_unknown_fields_are_errors():
+    with pytest.raises(TypeError, match=r"Linear .* unknown fields \['columns'\]"):
+        words(columns=3)
+    weights = {name: None for name in LINEAR["weights"] if name != "sums"}
+    with pytest.raises(TypeError, match=r"LinearWeights .* no value for 'sums'"):
+        words(weights=weights)
+
+
+@pytest.mark.parametrize("wrong", [{"rows": None}, {"source": 1}, {"weights": 2}])
+def test_values_of_another_kind_are_errors(wrong):
+    with pytest.raises((TypeError, AttributeError)):
+        native.call("linear_float", native.Arguments().add("Linear", **{**LINEAR, **wrong}))
+
+
+@pytest.mark.skipif(native.library() is None, reason="needs the kernels")
+def test_a_library_compiled_from_another_table_is_not_used(monkeypatch):
+    monkeypatch.setattr(native, "_TABLE", native._TABLE[:-1])
+    native.library.cache_clear()
+    assert native.library() is None
+    native.library.cache_clear()
+
+
+@pytest.mark.skipif(native.library() is None, reason="needs the kernels")
+def test_a_library_without_a_table_is_not_used(monkeypatch):
+    class Old:
+        def __init__(self, path):
+            pass
+
+    monkeypatch.setattr(ctypes, "CDLL", Old)
+    native.library.cache_clear()
+    assert native.library() is None
+    native.library.cache_clear()

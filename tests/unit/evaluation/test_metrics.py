@@ -1,0 +1,117 @@
+import collections
+import math
+
+import numpy as np
+import pytest
+
+from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.evaluation.metrics import CompoundTokenizer, MetricConfig, ScoringConfig
+
+
+def plain_bleu(hypotheses, references):
+    """BLEU by its definition: clipped n-gram counts of the corpus and a brevity penalty."""
+    right, total = np.zeros(4), np.zeros(4)
+    hyp_length = ref_length = 0
+    for hypothesis, reference in zip(hypotheses, references, strict=True):
+        hypothesis, reference = hypothesis.split(), reference.split()
+        hyp_length, ref_length = hyp_length + len(hypothesis), ref_length + len(reference)
+        for n in range(1, 5):
+            counts = [
+                collections.Counter(tuple(words[i : i + n]) for i in range(len(words) - n + 1))
+                for words in (hypothesis, reference)
+            ]
+            right[n - 1] += sum((counts[0] & counts[1]).values())
+            total[n - 1] += sum(counts[0].values())
+    brevity = min(1.0, math.exp(1 - ref_length / hyp_length))
+    return 100 * brevity * math.exp(np.log(right / total).mean())
+
+
+def random_pairs(count, seed):
+    rng = np.random.default_rng(seed)
+    words = np.array(list("abcdefg"))
+    pairs = []
+    for _ in range(count):
+        reference = rng.choice(words, rng.integers(4, 15))
+        hypothesis = np.where(rng.random(len(reference)) < 0.2, rng.choice(words), reference)
+        pairs.append((" ".join(hypothesis[: rng.integers(4, 15)]), " ".join(reference)))
+    return [list(side) for side in zip(*pairs, strict=True)]
+
+
+@pytest.mark.parametrize("smooth", ["exp", "none"])
+def test_bleu_equals_its_definition(smooth):
+    for seed in range(5):
+        hypotheses, references = random_pairs(20, seed)
+        score = MetricConfig(tokenize="none", smooth=smooth).score(hypotheses, [references])
+        assert score.value == pytest.approx(plain_bleu(hypotheses, references), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("line", "split"),
+    [
+        ("X-Y", "X ##AT##-##AT## Y"),
+        ("X - Y", "X - Y"),
+        ("--", "--"),
+        ("-X", "-X"),
+        ("X @-@ Y", "X @-@ Y"),
+        ("up-to-date x-y", "up ##AT##-##AT## to ##AT##-##AT## date x ##AT##-##AT## y"),
+        ("a-b-c", "a ##AT##-##AT## b-c"),  # the second match would overlap
+    ],
+)
+def test_compounds_are_split_as_the_script_for_wmt14_does(line, split):
+    assert CompoundTokenizer()(line) == split
+
+
+def test_the_bleu_of_split_compounds_is_that_of_lines_split_before():
+    hypotheses, references = random_pairs(20, 3)
+    pairs = [[line.replace("a b", "a-b") for line in side] for side in (hypotheses, references)]
+    score = MetricConfig(tokenize="compound", smooth="none").score(pairs[0], [pairs[1]])
+    split = [[line.replace("-", " ##AT##-##AT## ") for line in side] for side in pairs]
+    assert score.value == pytest.approx(plain_bleu(*split), abs=1e-6)
+    assert score.value != pytest.approx(plain_bleu(*pairs), abs=1e-6)
+    assert "tok:compound" in score.signature
+
+
+def test_the_signature_names_the_settings():
+    score = MetricConfig(lowercase=True).score(["A big dog."], [["a big dog."]])
+    assert score.value == pytest.approx(100)
+    assert "case:lc" in score.signature
+    assert "tok:13a" in score.signature
+    assert str(score).endswith("signature: " + score.signature)
+    assert MetricConfig().score(["A big dog."], [["a big dog."]]).value < 100
+    assert (
+        "smooth:none"
+        in MetricConfig(smooth="none", tokenize="none").score(["a"], [["a"]]).signature
+    )
+
+
+def test_several_references_are_used():
+    score = MetricConfig().score(["a b c d"], [["x y z w"], ["a b c d"]])
+    assert score.value == pytest.approx(100)
+    assert "nrefs:2" in score.signature
+
+
+def test_chrf_and_sentence_bleu_equal_those_of_sacrebleu():
+    assert MetricConfig("chrf").score(["a dog is"], [["a dog is"]]).value == pytest.approx(100)
+    assert "nw:2" in MetricConfig("chrf", word_order=2).score(["a dog"], [["a cat"]]).signature
+    assert MetricConfig().sentence_score("a dog", ["a dog"]).value == pytest.approx(100)
+    assert (
+        0 < MetricConfig().sentence_score("a dog is here now", ["a dog is there now"]).value < 100
+    )
+
+
+def test_mistakes_are_errors():
+    with pytest.raises(DataError, match=r"2 translations, but 1 references"):
+        MetricConfig().score(["a", "b"], [["a"]])
+    with pytest.raises(DataError, match="no lines"):
+        MetricConfig().score([], [[]])
+    with pytest.raises(ConfigError, match="choose one of"):
+        MetricConfig(tokenize="moses").score(["a"], [["a"]])
+    with pytest.raises(ConfigError, match="order 0"):
+        MetricConfig(order=0).score(["a"], [["a"]])
+
+
+def test_contradictory_scoring_flags_are_errors():
+    assert ScoringConfig(sacrebleu=True).scoring == "sacrebleu"
+    for wrong in ({"sacrebleu": True}, {"sacrebleu_tokenizer": "13a"}):
+        with pytest.raises(ConfigError, match="--scoring bleu"):
+            ScoringConfig(scoring="bleu", **wrong)

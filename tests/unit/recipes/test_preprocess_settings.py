@@ -1,0 +1,54 @@
+import pytest
+
+from relu_nmt.errors import ConfigError
+from relu_nmt.recipes.preprocess_settings import PreprocessSettings
+
+BASE = {"source_lang": "de", "target_lang": "en", "trainpref": "corpus/train"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"source_lang": None}, "--source-lang is missing"),
+        ({"target_lang": None}, "--target-lang is missing"),
+        ({"target_lang": "de"}, "are both 'de'"),
+        ({"source_lang": "de-at"}, "language 'de-at'"),
+        ({"source_lang": "../x"}, "language '../x'"),
+        ({"trainpref": None}, "no text"),
+        ({"trainpref": None, "validpref": "v"}, "without --trainpref, --srcdict"),
+        ({"trainpref": None, "validpref": "v", "srcdict": "d"}, "without --trainpref, --tgtdict"),
+        ({"joined_dictionary": True, "srcdict": "a", "tgtdict": "b"}, "not both"),
+        ({"joined_dictionary": True, "only_source": True}, "exclude each other"),
+        ({"padding_factor": 0}, "--padding-factor 0"),
+        ({"subword_size": 0}, "--subword-size 0"),
+        ({"workers": -1}, "--workers -1"),
+        ({"subword_model": "m"}, "--subword-model: give its kind"),
+        (
+            {"trainpref": None, "testpref": "t", "srcdict": "d", "tgtdict": "d"}
+            | {"subword": "subword-nmt"},
+            "learns on the training text",
+        ),
+    ],
+)
+def test_contradictory_settings_are_errors(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        PreprocessSettings(**(BASE | changes))
+
+
+def test_splits_are_named_as_in_fairseq():
+    config = PreprocessSettings(**BASE, validpref="a,b", testpref="c,d,e")
+    assert config.splits() == {
+        "train": "corpus/train",
+        "valid": "a",
+        "valid1": "b",
+        "test": "c",
+        "test1": "d",
+        "test2": "e",
+    }
+
+
+def test_dictionaries_may_replace_the_training_text():
+    config = {"source_lang": "de", "target_lang": "en", "testpref": "t"}
+    PreprocessSettings(**config, joined_dictionary=True, tgtdict="d")
+    PreprocessSettings(**config, srcdict="d", tgtdict="e")
+    PreprocessSettings(source_lang="de", testpref="t", only_source=True, srcdict="d")
