@@ -142,7 +142,9 @@ class Trainer:
             self.result.parameters = sum(p.numel() for p in self.parts.model.parameters())
             # Train, unless a limit is reached already.
             self._started = time.monotonic() - self.state.seconds
-            self._reason = self._limit_reached(self.state.epoch) or self._patience_is_over()
+            self._reason = self._limit_reached(
+                self.state.epoch
+            ) or self._validation.patience_is_over(self.state, self.result)
             if self.state.epoch > 1 and self.state.batch_offset == 0:
                 self._reason = self._reason or self._rate_has_fallen()
             if self._reason is None or self.state.interrupted:
@@ -345,7 +347,9 @@ class Trainer:
             is_best = state.add_score(score, self.config.validation.maximize)
             is_kept = self._process.from_first(self._process.is_first and self._folder.keeps(score))
             self.result.set_best(metric, state.best_score)
-            self._reason = self._patience_is_over() or self._reason
+            self._reason = (
+                self._validation.patience_is_over(self.state, self.result) or self._reason
+            )
         # Move to the next epoch, and save.
         if end_of_epoch:
             self.parts.schedule.end_epoch(state.num_updates, score)
@@ -405,9 +409,6 @@ class Trainer:
             # Processes must agree, so they use the vote that came with the last update.
             out_of_time = self._last is not None and self._last.time_is_up
         return self.config.run.limit_reached(self.state.num_updates, epoch, out_of_time)
-
-    def _patience_is_over(self) -> str | None:
-        return self._validation.patience_is_over(self.state, self.result)
 
     def _rate_has_fallen(self) -> str | None:
         """Return the reason to stop if the learning rate is at ``--stop-min-lr``."""

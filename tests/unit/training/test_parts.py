@@ -155,7 +155,7 @@ def test_a_second_interrupt_is_not_held_back():
 
 
 @pytest.mark.parametrize(("number", "heard"), [(signal.SIGINT, True), (signal.SIGHUP, False)])
-def test_what_is_ignored_stays_so_but_for_the_interrupt_that_scripts_ignore(number, heard):
+def test_ignored_signals_stay_ignored_except_an_interrupt(number, heard):
     before = signal.signal(number, signal.SIG_IGN)
     try:
         with SignalWatch() as watch:
@@ -263,7 +263,7 @@ def test_names(tmp_path, settings, at, expected):
         ),
     ],
 )
-def test_what_was_just_written_stays_and_that_of_a_training_before_goes(
+def test_a_new_checkpoint_stays_and_one_of_an_earlier_training_goes(
     tmp_path, settings, own, others, new
 ):
     folder = folder_at(tmp_path, **settings)
@@ -307,7 +307,7 @@ def test_a_restore_file_is_looked_for_in_the_folder_and_then_as_a_path(tmp_path,
     assert folder_at(tmp_path / "x", restore_file="other").restore_path().name == "other"
 
 
-def test_a_folder_is_no_restore_file(tmp_path):
+def test_a_folder_cannot_be_the_restore_file(tmp_path):
     (tmp_path / "checkpoint_last.safetensors").mkdir()
     with pytest.raises(CheckpointError, match="a folder; give the checkpoint file"):
         load_checkpoint(folder_at(tmp_path).restore_path())

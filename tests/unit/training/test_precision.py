@@ -101,7 +101,7 @@ def test_formats():
 
 
 @pytest.mark.parametrize("fast", [True, False])
-def test_a_note_tells_of_bfloat16_that_is_slow(fast, monkeypatch, capsys):
+def test_slow_bfloat16_gives_a_note(fast, monkeypatch, capsys):
     monkeypatch.setattr("relu_nmt.training.update.has_fast_bfloat16", lambda: fast)
     for config in (RunConfig(), RunConfig(bf16=True)):
         Precision(config, CPU, 1)

@@ -25,7 +25,7 @@ def stored(folder):
 
 
 @pytest.mark.parametrize("ema", [False, True])
-def test_it_changes_no_bit_and_tells_the_memory(tmp_path, capsys, ema):
+def test_the_preflight_changes_no_bit_and_predicts_the_memory(tmp_path, capsys, ema):
     for preflight in (True, False):
         folder = tmp_path / str(preflight)
         run = {"max_update": 9, "preflight": preflight}
@@ -72,7 +72,7 @@ def test_a_checkpoint_that_cannot_be_written_is_found_at_once(tmp_path, monkeypa
     assert [path.name for path in tmp_path.iterdir()] == []
 
 
-def test_memory_that_runs_out_is_told_with_the_shape():
+def test_an_error_of_memory_names_the_shape():
     batch = ToySource().load(1)
     told = r"update 7: .* inputs 3 x 4, targets 3 x 1"
     with pytest.raises(OutOfMemoryError, match=told), naming_batch(batch, "update 7"):

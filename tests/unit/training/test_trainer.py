@@ -395,7 +395,7 @@ def test_a_full_disk_in_the_middle_leaves_the_last_checkpoint(tmp_path, monkeypa
     assert_equal_tensors(before, weights(tmp_path))
 
 
-def test_a_preflight_that_takes_long_is_told_while_it_runs(tmp_path, capsys, monkeypatch):
+def test_a_slow_preflight_shows_that_it_runs(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("relu_nmt.io.progress_bar.SECONDS_UNTIL_WAITING", 0.01)
     Toy(tmp_path, run={"max_update": 1}, train=Slow()).trainer().train()
     told = [line["message"] for line in json_lines(capsys.readouterr().out) if "message" in line]
