@@ -14,7 +14,7 @@ from relu_nmt.training.schedules import (
     WarmupConfig,
     build_schedule,
 )
-from relu_nmt.vision.config import VisionScheduleConfig
+from relu_nmt.vision.training_config import VisionScheduleConfig
 from tests.unit.training.toy import parsed
 
 
