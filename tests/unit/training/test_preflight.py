@@ -25,7 +25,7 @@ def stored(folder):
 
 
 @pytest.mark.parametrize("ema", [False, True])
-def test_the_preflight_changes_no_bit_and_predicts_the_memory(tmp_path, capsys, ema):
+def test_the_trial_changes_no_bit_and_predicts_the_memory(tmp_path, capsys, ema):
     for preflight in (True, False):
         folder = tmp_path / str(preflight)
         run = {"max_update": 9, "preflight": preflight}
