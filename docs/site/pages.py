@@ -64,7 +64,6 @@ API = {
     "Settings and errors": [
         "relu_nmt.config",
         "relu_nmt.config.registry",
-        "relu_nmt.config.user_modules",
         "relu_nmt.errors",
     ],
 }

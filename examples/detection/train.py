@@ -30,7 +30,7 @@ from relu_nmt.config import (
     to_dict,
 )
 from relu_nmt.config.files import READ
-from relu_nmt.config.shared import BatchSizeOptions
+from relu_nmt.config.shared import CommonOptions
 from relu_nmt.errors import CheckpointError, ConfigError
 from relu_nmt.modules.config import arch_option
 from relu_nmt.recipes.train_images import config_for_data
@@ -104,7 +104,7 @@ class TaskOptions:
         metavar="CKPT",
         files=READ,
     )
-    batch_size: int = like(BatchSizeOptions, "batch_size", 4, "images of a batch, per process")
+    batch_size: int = like(CommonOptions, "batch_size", 4, "images of a batch, per process")
 
 
 @settings

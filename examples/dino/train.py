@@ -30,7 +30,7 @@ from relu_nmt.config import (
     settings,
     to_dict,
 )
-from relu_nmt.config.shared import BatchSizeOptions
+from relu_nmt.config.shared import CommonOptions
 from relu_nmt.errors import CheckpointError, ConfigError
 from relu_nmt.modules.config import arch_option
 from relu_nmt.recipes.train_images import config_for_data, updates_of_epochs
@@ -38,8 +38,7 @@ from relu_nmt.recipes.training import Training, run_training
 from relu_nmt.recipes.training_settings import ImageTrainingSettings, TrainingSettings
 from relu_nmt.training.batches import TrainingData
 from relu_nmt.training.checkpoint import read_metadata
-from relu_nmt.training.config import DistributedConfig, ValidationConfig
-from relu_nmt.training.optimization import OptimizerConfig
+from relu_nmt.training.config import DistributedConfig, OptimizerConfig, ValidationConfig
 from relu_nmt.training.results import TrainingResult
 from relu_nmt.training.trainer import Trainer
 from relu_nmt.vision.config import VisionTransformerConfig, architectures, shown_sides
@@ -95,7 +94,7 @@ class TaskOptions:
     )
     arch: str = arch_option("xcit_nano_12_p8_32", architectures, "as relu-nmt-vision-train's")
     attention_preset: str = like(AttentionPresetOptions, "attention_preset", "none")
-    batch_size: int = like(BatchSizeOptions, "batch_size", 64, "images of a batch, per process")
+    batch_size: int = like(CommonOptions, "batch_size", 64, "images of a batch, per process")
     pixel_mean: tuple[float, ...] = like(PreprocessingConfig, "pixel_mean", IMAGENET_MEAN)
     pixel_std: tuple[float, ...] = like(PreprocessingConfig, "pixel_std", IMAGENET_STD)
 

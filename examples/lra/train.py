@@ -22,14 +22,19 @@ from relu_nmt.attention.spec import (
 )
 from relu_nmt.cli.command import make_parser, run_command
 from relu_nmt.config import REQUIRED, add_settings, group, like, option, read_settings, settings
-from relu_nmt.config.shared import BatchSizeOptions
+from relu_nmt.config.shared import CommonOptions
 from relu_nmt.errors import CheckpointError, ConfigError
 from relu_nmt.recipes.training import Training, run_training
 from relu_nmt.recipes.training_settings import TrainingSettings
 from relu_nmt.training.batches import TrainingData
 from relu_nmt.training.checkpoint import read_metadata
-from relu_nmt.training.config import CheckpointConfig, TrainerConfig, ValidationConfig
-from relu_nmt.training.optimization import OptimizerConfig, ScheduleConfig
+from relu_nmt.training.config import (
+    CheckpointConfig,
+    OptimizerConfig,
+    TrainerConfig,
+    ValidationConfig,
+)
+from relu_nmt.training.schedules import ScheduleConfig
 from relu_nmt.training.trainer import Trainer
 
 SMALL = "-small"
@@ -92,7 +97,7 @@ class TaskOptions(AttentionPresetOptions):
     )
     num_valid: int = option(500, "samples to validate on", least=1, metavar="N")
     num_test: int = option(500, "samples to test on, at each validation", least=1, metavar="N")
-    batch_size: int = like(BatchSizeOptions, "batch_size", 32, "samples of a batch, per process")
+    batch_size: int = like(CommonOptions, "batch_size", 32, "samples of a batch, per process")
 
     @property
     def name(self) -> str:

@@ -4,11 +4,11 @@ The file imports no PyTorch. Settings of one mechanism are in the mechanism's fi
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from relu_nmt.config import checked_by, option, settings
-from relu_nmt.config.registry import Registry
+from relu_nmt.config.registry import Registry, Spec
 from relu_nmt.errors import ConfigError
 
 SLOTS = ("encoder", "decoder", "cross")
@@ -36,41 +36,8 @@ BACKEND_HELP = (
 )
 
 
-@dataclass(frozen=True)
-class AttentionSpec:
-    """Name and options of a mechanism or feed-forward network: ``NAME:option=value,...``.
-
-    Example:
-        >>> AttentionSpec.parse("reluformer:gamma=2").options
-        {'gamma': '2'}
-        >>> str(AttentionSpec.parse("reluformer:gamma=2"))
-        'reluformer:gamma=2'
-    """
-
-    name: str
-    options: dict[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def parse(cls, text: str) -> "AttentionSpec":
-        """Read ``reluformer`` or ``reluformer:gamma=2``.
-
-        Raises:
-            ConfigError: an option is not of the form ``name=value``, or is given twice.
-        """
-        name, _, rest = text.partition(":")
-        options: dict[str, str] = {}
-        for item in filter(None, rest.split(",")):
-            key, equals, value = item.partition("=")
-            if not (key and equals and value):
-                raise ConfigError(f"'{text}': expected NAME or NAME:option=value,option=value")
-            if key in options:
-                raise ConfigError(f"'{text}': option '{key}' is given twice")
-            options[key] = value
-        return cls(name, options)
-
-    def __str__(self) -> str:
-        options = ",".join(f"{key}={value}" for key, value in self.options.items())
-        return f"{self.name}:{options}" if options else self.name
+AttentionSpec = Spec
+"""A mechanism, or a feed-forward network, as a flag names it."""
 
 
 def known_in(registry: Registry[Any]) -> Callable[[str], str]:

@@ -15,11 +15,9 @@ import relu_nmt.cli
 from relu_nmt.cli.fairseq_flags import ELSEWHERE, NEAREST
 from relu_nmt.config import add_settings, read_settings
 from relu_nmt.config.command_line import HelpFormatter
-from relu_nmt.config.registry import close_names
-from relu_nmt.config.user_modules import FLAG, import_user_module
+from relu_nmt.config.registry import FLAG, close_names, import_user_module
 from relu_nmt.errors import ConfigError, ReluNmtError, is_out_of_memory
-from relu_nmt.io.standard_streams import utf8_streams
-from relu_nmt.io.threads import choose_threads, crowding_note
+from relu_nmt.io.process import choose_threads, crowding_note, utf8_streams
 
 KERNEL_CACHE = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
 """Variable that limits oneDNN's cache of compiled matrix products (bfloat16 on a CPU).

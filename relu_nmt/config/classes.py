@@ -1,6 +1,6 @@
 """Settings classes: frozen dataclasses that check their values, made from values by name, and back.
 
-What is given goes before a file, a file before presets, presets before the defaults.
+Given values go before a file, a file before presets, presets before the defaults.
 """
 
 import dataclasses
@@ -16,30 +16,29 @@ from relu_nmt.config.fields import (
     Option,
     all_options,
     groups_of,
+    known_fields,
     options_of,
     shown,
 )
 from relu_nmt.config.files import PathValue, path_values, refuse_shared_files
-from relu_nmt.config.registry import Registry, close_names
+from relu_nmt.config.registry import Registry, Spec
 from relu_nmt.errors import ConfigError
 
 ClassT = TypeVar("ClassT", bound=type)
 ConfigT = TypeVar("ConfigT")
-MOST_SHOWN_NAMES = 20
 
 
 @dataclass_transform(frozen_default=True)
 def settings(config_class: ClassT | None = None, *, flags: bool = True) -> Any:
-    """Make a class of options a frozen dataclass that checks its values when it is made.
+    """Make a class of options a frozen dataclass that checks the values of each new instance.
 
-    Values may be given as the text that a flag takes. After its fields the class's own
+    A value may be given as the text that its flag takes. After its fields the class's own
     ``check()``, if it has one, compares them with each other. ``of(**values)`` makes an instance
     from fields of the class and its groups, presets included (:func:`from_flat`).
 
     Args:
         config_class: the class.
-        flags: whether error messages call the fields by their flags; otherwise by their names,
-            as in ``gamma=2``.
+        flags: error messages call the fields by their flags; if False by their names (``gamma=2``).
 
     Example:
         >>> from relu_nmt.config.fields import group, option
@@ -61,7 +60,7 @@ or leave it out
             raise TypeError(f"{cls.__name__}: a settings class defines check(), not __post_init__")
         for name, entry in list(vars(cls).items()):
             if isinstance(entry, Option):
-                # MISSING leaves it to a class's ``_: KW_ONLY``, which False would silently undo.
+                # False would silently undo a class's ``_: KW_ONLY``; MISSING keeps it.
                 keyword_only = True if entry.default is REQUIRED else MISSING
                 declared = dataclasses.field(
                     default=entry.default, kw_only=keyword_only, metadata={"option": entry}
@@ -82,14 +81,19 @@ or leave it out
 
 
 def _check(self: Any) -> None:
-    """Read every field, then compare them: what ``__post_init__`` of all settings is."""
-    for name, entry in options_of(type(self)).items():
-        object.__setattr__(self, name, entry.read(getattr(self, name)))
+    """Read every field, then compare them: ``__post_init__`` of all settings classes."""
+    # Read each value, and move the options of a registered part to their fields.
+    options = options_of(type(self))
+    values = {name: entry.read(getattr(self, name)) for name, entry in options.items()}
+    changed = {name for name, entry in options.items() if values[name] != entry.default}
+    for name, value in _spread(options, values, dict.fromkeys(changed, 1)).items():
+        object.__setattr__(self, name, value)
+    # Compare values with each other.
     for name, (_, kind) in groups_of(type(self)).items():
         if not isinstance(getattr(self, name), kind):
             raise ConfigError(f"{name}: expected an instance of {kind.__name__}")
     for entry, text in idle_options(type(self), flat(to_dict(self))):
-        if not entry.no_effect:  # otherwise a note is enough
+        if not entry.no_effect:  # read_settings prints a note for such flags
             raise ConfigError(text)
     refuse_shared_files(paths_in(self))
     if hasattr(self, "check"):
@@ -97,7 +101,7 @@ def _check(self: Any) -> None:
 
 
 def paths_in(config: Any) -> list[PathValue]:
-    """Return the paths that settings name, with the files that these stand for."""
+    """Return the paths that settings name, each with the files that it stands for."""
     values = flat(to_dict(config))
     return [
         path
@@ -110,13 +114,13 @@ def paths_in(config: Any) -> list[PathValue]:
 def idle_options(
     config_class: type, values: Mapping[str, Any], given: Collection[str] = ()
 ) -> Iterator[tuple[Option, str]]:
-    """Yield the options that are set but do nothing, each with what to tell of it.
+    """Yield the options that are set but do nothing, each with an error message.
 
     Args:
-        config_class: their class; options of its groups count.
-        values: of all options, by name.
-        given: fields that the user typed. Their default counts too, unless it is off or the
-            option that it needs was typed with its default as well.
+        config_class: the class of the options; those of its groups count.
+        values: the values of all options, by name.
+        given: fields that the user typed. Such a field counts as set even with its default, unless
+            that is off or the needed option was typed with its default as well.
     """
     options = all_options(config_class)
     for name, entry in options.items():
@@ -127,7 +131,7 @@ def idle_options(
         for needed, *allowed in entry.conditions:
             if needed in options and values[needed] is None:
                 needed = options[needed].otherwise or needed
-            if needed in options and not _is_met(options[needed], values[needed], allowed):
+            if needed in options and not _is_met(entry, options[needed], values[needed], allowed):
                 current, is_typed = values[needed], needed in given
                 if not (is_default and is_typed and current == options[needed].default):
                     yield (
@@ -138,7 +142,7 @@ def idle_options(
 
 
 def is_off(value: Any) -> bool:
-    """Return whether a value leaves something off: nothing, or a number up to 0.
+    """Return whether a value switches its option off: an empty one, or a number up to 0.
 
     Example:
         >>> is_off(-1), is_off(False), is_off(""), is_off(0.5)
@@ -147,9 +151,15 @@ def is_off(value: Any) -> bool:
     return value <= 0 if isinstance(value, (int, float)) else not value
 
 
-def _is_met(needed: Option, value: Any, allowed: Sequence[Any]) -> bool:
-    if isinstance(needed.choices, Registry) and not needed.choices.is_built_in(value):
-        return True  # the user's own may read anything
+def _is_met(entry: Option, needed: Option, value: Any, allowed: Sequence[Any]) -> bool:
+    if isinstance(needed.choices, Registry):
+        value = Spec.parse(value).name
+        if not needed.choices.is_built_in(value):
+            # A part of the user's own reads the flags of its options; without options, any flag.
+            part_class = getattr(needed.choices.get(value), "Config", None)
+            if part_class is None or entry.parts[:1] != (needed.name,):
+                return True
+            return not options_of(part_class).keys().isdisjoint(entry.parts[1:])
     if allowed:
         return value in allowed
     return not is_off(value)
@@ -170,11 +180,12 @@ def _need_text(
 
 
 def from_flat(config_class: type[ConfigT], values: Mapping[str, Any]) -> ConfigT:
-    """Return settings with these fields, of the class itself or of any of its groups.
+    """Return settings with the given values, and defaults elsewhere.
 
     Args:
         config_class: a settings class.
-        values: by field name; a field with presets chooses the defaults of others.
+        values: values by name of the field, of the class itself or of any of its groups; a field
+            with presets chooses the defaults of others.
 
     Raises:
         ConfigError: an unknown or missing field, a wrong value, or one that does nothing.
@@ -185,8 +196,8 @@ def from_flat(config_class: type[ConfigT], values: Mapping[str, Any]) -> ConfigT
 def from_dict(config_class: type[ConfigT], values: Mapping[str, Any]) -> ConfigT:
     """Return the settings that :func:`to_dict` described, of this version or an earlier one.
 
-    Groups may be divided otherwise; values that did nothing, as earlier versions accepted them,
-    are left out.
+    Groups may be divided otherwise. Values that do nothing, which earlier versions accepted, are
+    left out.
 
     Raises:
         ConfigError: a field that ``config_class`` does not have, or a wrong value.
@@ -202,8 +213,8 @@ def to_dict(config: Any, *, stored_only: bool = False) -> dict[str, Any]:
     """Return settings as plain values that JSON can hold, nested as the groups are.
 
     Args:
-        config: the settings.
-        stored_only: without the groups that checkpoints do not keep.
+        config: an instance of a settings class.
+        stored_only: leave out the groups that checkpoints do not keep.
     """
     found = {}
     for field in dataclasses.fields(config):
@@ -216,15 +227,15 @@ def to_dict(config: Any, *, stored_only: bool = False) -> dict[str, Any]:
 
 
 def flat(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return nested values by the names of their fields alone.
+    """Return nested values by the names of their fields, without the names of the groups.
 
     Raises:
-        ConfigError: a field that stands in two places, a name that is no text, or lists in a list.
+        ConfigError: a field is in two places, a name is not text, or a list holds lists.
     """
     found: dict[str, Any] = {}
     for name, value in values.items():
         if not isinstance(name, str):
-            raise ConfigError(f"'{name}' is no name of a setting")
+            raise ConfigError(f"'{name}' is not the name of a setting")
         if isinstance(value, list) and any(isinstance(part, list | dict) for part in value):
             raise ConfigError(f"setting '{name}' has lists in a list, which no setting takes")
         inner = flat(value) if isinstance(value, Mapping) else {name: value}
@@ -234,46 +245,18 @@ def flat(values: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def known_fields(config_class: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values by the fields' own names; they may be given by other spellings.
-
-    Raises:
-        ConfigError: a name that no field has.
-    """
-    names: dict[str, str] = {}
-    constants: dict[str, tuple[str, Any]] = {}
-    for entry in all_options(config_class).values():
-        spellings = [entry.name, *(flag[2:] for flag in entry.flags if flag.startswith("--"))]
-        names |= {spelling.replace("-", "_"): entry.name for spelling in spellings}
-        for flag, constant in entry.constants.items():
-            constants[flag[2:].replace("-", "_")] = entry.name, constant
-    found = {}
-    for name, value in values.items():
-        key = name.replace("-", "_")
-        if key in names:
-            found[names[key]] = value
-        elif key in constants:
-            found |= dict([constants[key]]) if value else {}
-        else:
-            known = "see --help for what there is"
-            if len(names) <= MOST_SHOWN_NAMES:
-                known = f"known: {', '.join(names) or 'none'}"
-            raise ConfigError(f"unknown option '{name}': {close_names(key, names) or known}")
-    return found
-
-
 def merged(
     config_class: type[ConfigT], given: Mapping[str, Any], base: Mapping[str, Any] | None = None
 ) -> ConfigT:
-    """Return settings: what is given, then ``base`` (a file), then presets, then the defaults.
+    """Return settings: given values, then ``base`` (a file), then presets, then the defaults.
 
-    A preset that is given, and is another than that of ``base``, goes before ``base``. What
-    ``base`` and presets say is left out where it would do nothing beside what is given.
+    A given preset that differs from that of ``base`` goes before ``base``. Values of ``base`` and
+    of presets that would do nothing beside the given ones are left out.
 
     Args:
-        config_class: the class of the whole.
-        given: values by field name, typed by the user.
-        base: the same from a file.
+        config_class: the class of all settings.
+        given: values that the user typed, by field name.
+        base: values of the file.
 
     Raises:
         ConfigError: a missing or wrong value, or a given one that does nothing.
@@ -294,7 +277,7 @@ def merged(
 def _preset_note(
     config_class: type, values: Mapping[str, Any], typed: Collection[str], error: ConfigError
 ) -> str:
-    """Return which flags in a message nobody typed, and the preset that set each of them."""
+    """Return a note on the flags in a message that a preset set, and not the user."""
     options, named = all_options(config_class), re.findall(r"--[\w-]+", str(error))
     notes = [
         f"{options[name].with_value(values[name])} is the default of {entry.with_value(preset)}"
@@ -310,12 +293,10 @@ def _preset_note(
 def all_values(
     config_class: type, given: Mapping[str, Any], base: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the value of every option by name, each checked; see :func:`merged`.
-
-    One preset may choose another, further down.
-    """
+    """Return the value of every option by name, each checked; see :func:`merged`."""
     options = all_options(config_class)
     defaults = {name: entry.default for name, entry in options.items()}
+    # Apply presets in the order of the fields, so that one preset may choose another.
     by_preset: dict[str, Any] = {}
     by_given: dict[str, Any] = {}
     for name, entry in options.items():
@@ -325,13 +306,108 @@ def all_values(
         is_new = (name in given or name in by_given) and base.get(name) != value
         (by_given if is_new else by_preset).update(entry.presets[value])
     values = {**by_preset, **base, **by_given, **given}
-    return {
+    read = {
         name: entry.read(values[name]) if name in values else entry.default
         for name, entry in options.items()
     }
+    return _spread(options, read, {**dict.fromkeys(base, 1), **dict.fromkeys(given, 2)})
+
+
+def _spread(
+    options: Mapping[str, Option], values: Mapping[str, Any], ranks: Mapping[str, int]
+) -> dict[str, Any]:
+    """Return the values with the options of registered parts in the fields that mean the same.
+
+    ``lr_scheduler="fixed:warmup=9"`` becomes ``lr_scheduler="fixed"`` and ``warmup_updates=9``.
+
+    Args:
+        options: the options, by name.
+        values: their values, by name.
+        ranks: the precedence of each value, by name; that of a default is 0.
+
+    Raises:
+        ConfigError: the part has no such option, or a field with the same rank has another value.
+    """
+    found = dict(values)
+    for name, entry in options.items():
+        if not entry.with_options or ":" not in values[name]:
+            continue
+        spec, text = Spec.parse(values[name]), entry.with_value(values[name])
+        chosen = _part_values(entry, spec, text)
+        for field, other in options.items():
+            if other.parts[:1] != (name,) or chosen.keys().isdisjoint(other.parts):
+                continue
+            # Replace the value, or the named elements of a sequence.
+            was = values[field] if other.is_sequence else [values[field]]
+            now = tuple(chosen.get(part, x) for part, x in zip(other.parts[1:], was, strict=False))
+            value = now if other.is_sequence else now[0]
+            rank, own_rank = ranks.get(field, 0), max(1, ranks.get(name, 0))
+            if value != values[field] and rank == own_rank:
+                raise ConfigError(
+                    f"{text} and {other.with_value(values[field])} differ; leave one of them out"
+                )
+            if rank < own_rank:
+                found[field] = value
+        fields = [other for other in options.values() if other.parts[:1] == (name,)]
+        moved = {part for other in fields for part in other.parts[1:]}
+        rest = {key: value for key, value in spec.options.items() if key not in moved}
+        found[name] = str(Spec(spec.name, rest))
+    return found
+
+
+def _part_values(entry: Option, spec: Spec, text: str) -> dict[str, Any]:
+    """Return the checked options of a registered part; ``text`` names them in errors."""
+    assert isinstance(entry.choices, Registry)
+    part_class = getattr(entry.choices.get(spec.name), "Config", None)
+    if part_class is None:
+        raise ConfigError(f"{text}: {spec.name} has no options")
+    try:
+        options = options_of(part_class)
+        known = known_fields(part_class, spec.options)
+        return {name: options[name].read(value) for name, value in known.items()}
+    except ConfigError as error:
+        raise ConfigError(f"{text}: {error}") from error
+
+
+def chosen_part(config: Any, name: str) -> tuple[Any, Any]:
+    """Return the registered part that a field names, and an instance of the part's ``Config``.
+
+    The instance has the options in the field's text, and those of the flags that mean the same. A
+    part of the user's own ignores flags that have their defaults; its own defaults count.
+
+    Args:
+        config: settings.
+        name: a field ``with_options``.
+
+    Returns:
+        The part, and None in place of its settings if it has no ``Config``.
+
+    Raises:
+        ConfigError: unknown name or option, or a wrong value.
+    """
+    options = options_of(type(config))
+    entry, spec = options[name], Spec.parse(getattr(config, name))
+    registry: Any = entry.choices
+    part = registry.get(spec.name)
+    part_class = getattr(part, "Config", None)
+    if part_class is None:
+        return part, None
+    values: dict[str, Any] = dict(spec.options)
+    for field, other in options.items():
+        value = getattr(config, field)
+        is_set = value != other.default or (registry.is_built_in(spec.name) and value is not None)
+        if other.parts[:1] == (name,) and is_set:
+            elements = value if other.is_sequence else [value]
+            pairs = zip(other.parts[1:], elements, strict=True)
+            values |= {part: x for part, x in pairs if part in options_of(part_class)}
+    try:
+        return part, from_flat(part_class, values)
+    except ConfigError as error:
+        raise ConfigError(f"{entry.with_value(str(spec))}: {error}") from error
 
 
 def _built(config_class: type[ConfigT], values: Mapping[str, Any]) -> ConfigT:
+    """Return an instance of a class, and of each of its groups, with these values."""
     options = options_of(config_class)
     for name, entry in options.items():
         if values[name] is REQUIRED:

@@ -13,7 +13,6 @@ from relu_nmt.config.classes import (
     all_values,
     flat,
     idle_options,
-    known_fields,
     merged,
     paths_in,
     to_dict,
@@ -24,6 +23,7 @@ from relu_nmt.config.fields import (
     all_options,
     flag_of,
     groups_of,
+    known_fields,
     options_of,
     shown,
 )
@@ -35,7 +35,7 @@ from relu_nmt.errors import ConfigError
 ConfigT = TypeVar("ConfigT")
 MOST_SHOWN_CHOICES = 6
 BY_FLAG = "by flag: "
-"""Before the name of an argument that was typed with its flag, in a parsed namespace."""
+"""Prefix, in a parsed namespace, of the name of an argument that was typed with its flag."""
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
@@ -63,8 +63,8 @@ def add_settings(
 ) -> None:
     """Add the flags of a settings class and all its groups, and those of settings files.
 
-    Flags that were not typed are absent from the parsed namespace, and typed ones are still text:
-    :func:`read_settings` makes the settings of it.
+    Flags that the user does not type are absent from the parsed namespace, and the values of the
+    others are text. :func:`read_settings` turns the namespace into settings.
     """
     hidden = getattr(config_class, "refused", ())
     # Help begins with the flags that most people use, and ends with those that do nothing here.
@@ -109,6 +109,7 @@ def _add_flags(
     A ``bool`` field gets ``--name`` and ``--no-name`` (only ``--no-name`` if its name starts with
     ``no_``, as in fairseq).
     """
+    # Add a flag for each option, and one for each of its constants.
     own = parser.add_argument_group(title)
     for entry in options_of(config_class).values():
         group = groups.get(entry.name, own)
@@ -175,9 +176,9 @@ def _help_text(entry: Option) -> str:
 
 
 def read_settings(config_class: type[ConfigT], namespace: argparse.Namespace) -> ConfigT:
-    """Return the settings: typed flags first, then ``--config``, then presets, then defaults.
+    """Return settings: typed flags go before ``--config``, then presets, then defaults.
 
-    With ``--dump-config`` they are printed as YAML and the program ends, as with ``--help``.
+    With ``--dump-config`` print them as YAML and end the program, as with ``--help``.
 
     Raises:
         ConfigError: a missing, unknown or wrong value, or a flag that does nothing.
@@ -188,7 +189,7 @@ def read_settings(config_class: type[ConfigT], namespace: argparse.Namespace) ->
     if namespace.config is not None:
         base = read_settings_file(config_class, namespace.config)
     config = merged(config_class, given, base)
-    # A training may go on with the settings that it has stored.
+    # Refuse shared files. A training may go on with the settings in its own folder.
     read = [
         *path_values("config", "--config", Files(part_of=("save_dir",)), namespace.config),
         *path_values("module", "--user-module", READ, getattr(namespace, "user_module", ())),
@@ -202,12 +203,13 @@ def read_settings(config_class: type[ConfigT], namespace: argparse.Namespace) ->
 
 
 def _given(options: Mapping[str, Option], typed: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what was typed, by the names of the options.
+    """Return the typed values, by the names of the options.
 
-    An argument that its flag names takes no word: a word for it is the first of the last argument.
+    A positional argument that is given by its flag takes no word: argparse's word for it is then
+    the first of the last argument.
 
     Raises:
-        ConfigError: a word has no argument to belong to, or one has both words and its flag.
+        ConfigError: a word belongs to no argument, or one is given by words and by its flag.
     """
     given = {name: value for name, value in typed.items() if name in options}
     rest = next((name for name, entry in options.items() if entry.positional and entry.several), "")
@@ -225,7 +227,7 @@ def _given(options: Mapping[str, Option], typed: Mapping[str, Any]) -> dict[str,
 
 
 def _note_no_effect(config: Any, given: Mapping[str, Any]) -> None:
-    """Tell which flags of fairseq do nothing here; in the first of several processes."""
+    """Print a note on fairseq's flags that do nothing here, in the first process only."""
     if os.environ.get("RANK", "0") != "0":
         return
     idle = {option.name for option, _ in idle_options(type(config), flat(to_dict(config)), given)}
@@ -258,7 +260,7 @@ def read_settings_file(config_class: type, path: str | os.PathLike[str]) -> dict
 
 
 def _nested_values(path: Path) -> tuple[Mapping[str, Any], bool]:
-    """Return a file's settings, and whether relu_nmt stored them beside other things."""
+    """Return the settings in a file, and True if relu_nmt stored them beside other things."""
     try:
         if path.suffix == ".safetensors":
             return _checkpoint_settings(path), True
@@ -279,17 +281,17 @@ def _nested_values(path: Path) -> tuple[Mapping[str, Any], bool]:
 
 
 def _checkpoint_settings(path: Path) -> Mapping[str, Any]:
-    """Return what a checkpoint stores as ``args``."""
+    """Return the ``args`` of a checkpoint."""
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(path, framework="np") as file:
             settings = json.loads(file.metadata()["args"])
         if not isinstance(settings, dict):
-            raise ValueError("args is no table")
+            raise ValueError("args is not a table")
         return settings
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise ConfigError(f"--config {path}: no checkpoint with settings in it") from error
+        raise ConfigError(f"--config {path}: not a checkpoint with settings in it") from error
 
 
 def to_yaml(config: Any, indent: str = "") -> str:

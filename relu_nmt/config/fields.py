@@ -1,8 +1,8 @@
-"""The fields of settings classes: what one declares, and the check that every value passes.
+"""The fields of settings classes, and the check that every value passes.
 
-A field made with :func:`option` declares its type (by its annotation), choices, range and what it
-needs, once. :meth:`Option.read` checks a value, wherever it comes from: a flag, a preset, a file,
-JSON, an option as ``gamma=2`` or a Python keyword.
+A field made with :func:`option` declares its type (by its annotation), choices, range and needs,
+once. :meth:`Option.read` checks a value, wherever it comes from: a flag, a preset, a file, JSON, an
+option such as ``gamma=2`` or a Python keyword.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from dataclasses import MISSING, dataclass
 from typing import Any
 
 from relu_nmt.config.files import Files
-from relu_nmt.config.registry import Registry, close_names
+from relu_nmt.config.registry import Registry, Spec, close_names
 from relu_nmt.errors import ConfigError
 
 REQUIRED: Any = MISSING
@@ -26,9 +26,10 @@ REQUIRED: Any = MISSING
 Choices = Sequence[str] | Registry[Any]
 Needs = str | tuple[Any, ...] | list[str | tuple[Any, ...]]
 PATHS = ("FILE", "DIR", "DIRS", "DATA", "CKPT")
-"""What metavar calls files and folders; a path that is empty would be the working directory."""
+"""The metavars of files and folders. An empty path would mean the working directory."""
 MOST_WHOLE = 10**15
-"""Of a whole number that has no limit of its own: sums of such numbers still have 64 bits."""
+"""The limit of a whole number without one of its own; sums of such numbers fit into 64 bits."""
+MOST_SHOWN_NAMES = 20
 EXPECTED = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 
 
@@ -36,48 +37,54 @@ EXPECTED = {bool: "true or false", int: "a whole number", float: "a number", str
 class Option:
     """One field of a settings class; ``max_tokens`` is the flag ``--max-tokens``.
 
-    Numbers are finite unless ``most`` is infinity. A sequence is ``tuple[int, ...]``, whose flag
-    takes ``1,2,3``; choices and range are then those of each element, and it may be empty only if
-    it is by default.
+    Numbers are finite unless ``most`` is infinity. A sequence is ``tuple[int, ...]``, and its flag
+    takes ``1,2,3``. Choices and range are then those of each element. A sequence may be empty only
+    if its default is.
 
     Args:
-        default: value if nothing gives another (immutable); ``REQUIRED`` if something must.
-        help: one line for ``--help``; default and needs are added to it.
+        default: the value if nothing gives another (immutable); ``REQUIRED`` if something must.
+        help: one line for ``--help``, which adds default and needs.
         choices: the allowed texts, or the registry whose names are allowed.
+        with_options: the value may be ``NAME:option=value,...``, NAME one of the registry
+            ``choices``. An option that another field has in its ``parts`` moves there.
+        parts: a field ``with_options`` whose options mean the same as this value, and the name of
+            the option, or one for each element: ``("optimizer", "beta1", "beta2")``.
         least: smallest value.
         most: largest value.
         above: all values are above this.
         below: all values are below this.
-        needs: what must be set for this to do anything: ``"store_ema"`` that another field is
-            on (neither off, empty, 0 nor negative), ``("lr_scheduler", "cosine", "fixed")`` that
-            it has one of these values; a list of such if all must hold.
+        needs: the condition under which this does anything. ``"store_ema"``: another field is on
+            (neither off, empty, 0 nor negative); ``("lr_scheduler", "cosine", "fixed")``: it has
+            one of these values; a list of such if all must hold.
         flags: further spellings of the flag (``("-s",)``); long ones also name the field in files.
         constants: flags without a value that set the field: ``{"--encoder-learned-pos":
             "learned"}``; also as a field of files, true or false.
         metavar: name of the value in ``--help``; by default FILE if it is a path.
         parse: turns text into the value, or checks it. It raises ``ValueError`` or
-            :class:`ConfigError` with what was expected.
+            :class:`ConfigError`; the message says which text it expects.
         show: turns a value into the text that ``parse`` reads, for messages; by default
             :func:`shown`.
-        bare: the value if the flag is typed without one; without it the value is obligatory.
-        presets: what each value of this field makes of the defaults of other fields; these names
-            are the choices.
-        no_effect: why the flag, known to fairseq, does nothing here, or does nothing where its
-            needs are not met; typing it prints a note and is no error. A function may return it.
-        files: those that it names, if it is a path.
+        bare: the value if the flag is typed without one; if this is None, the flag needs a value.
+        presets: defaults of other fields, by the value of this field; these values are its choices.
+        no_effect: the reason why a flag of fairseq does nothing here, or nothing while its needs
+            are not met. Typing the flag then prints a note and is no error. A function may
+            return the reason.
+        files: the files that it names, if it is a path.
         positional: an argument of the command instead of a flag; ``flags`` name it too.
         several: the flag takes the elements of a sequence as words, not with commas.
         otherwise: the field whose value counts where this is None.
-        name: of the field; this and what follows is told by the class.
+        name: the field's name; the class sets this and all that follow.
         kind: the field's type without None; of the elements, if it is a sequence.
-        is_sequence: whether the value is a tuple.
-        is_optional: whether it may be None.
-        as_flag: whether messages call it by its flag.
+        is_sequence: the value is a tuple.
+        is_optional: the value may be None.
+        as_flag: messages call it by its flag.
     """
 
     default: Any = dataclasses.field(kw_only=False)
     help: str = dataclasses.field(kw_only=False)
     choices: Choices | None = None
+    with_options: bool = False
+    parts: tuple[str, ...] = ()
     least: float | None = None
     most: float | None = None
     above: float | None = None
@@ -109,25 +116,25 @@ class Option:
 
     @property
     def conditions(self) -> list[tuple[Any, ...]]:
-        """Each of ``needs`` as a field's name and the values that it may have."""
+        """The ``needs``, each as a field's name and the values that it may have."""
         needs = self.needs if isinstance(self.needs, list) else [self.needs] if self.needs else []
         return [(need,) if isinstance(need, str) else need for need in needs]
 
     @property
     def label(self) -> str:
-        """What messages call it."""
+        """The name of the field in messages."""
         if self.positional:
             return self.metavar or self.name
         return flag_of(self.name) if self.as_flag else self.name
 
     def with_value(self, value: Any) -> str:
-        """Return it with a value, as one would type it."""
+        """Return name and value, as the user types them."""
         if self.kind is bool and self.as_flag:
             return self.label if value else f"--no-{self.label[2:]}"
         return self._with_text(value)
 
     def text_of(self, value: Any) -> str:
-        """Return a value as its flag takes it."""
+        """Return a value as text that its flag reads."""
         return (self.show or shown)(value)
 
     def _with_text(self, value: Any) -> str:
@@ -137,7 +144,7 @@ class Option:
         """Return the value, checked; text is read as the flag's.
 
         Raises:
-            ConfigError: not of the field's type, or none of its choices, or out of its range.
+            ConfigError: the value has another type, is none of the choices, or is out of range.
         """
         if value is None and self.is_optional:
             return None
@@ -174,6 +181,11 @@ class Option:
 
     def _check_choice(self, value: str, whole: Any) -> None:
         names = self.choices.names() if isinstance(self.choices, Registry) else self.choices or ()
+        if self.with_options:
+            try:
+                value = Spec.parse(value).name
+            except ConfigError as error:
+                raise ConfigError(f"{self.label}: {error}") from error
         # Presets may know more names than they list.
         if value in (names if self.presets is None else self.presets):
             return
@@ -214,6 +226,7 @@ class Option:
         return ConfigError(f"{self._with_text(value)}: {text}")
 
 
+_SAME = object()
 option: Any = Option
 """Declares a field: ``gamma: int = option(1, "the power")``; see :class:`Option`."""
 
@@ -221,18 +234,18 @@ option: Any = Option
 def like(
     config_class: type,
     name: str,
-    default: Any,
+    default: Any = _SAME,
     help: str | None = None,
     *,
     flags: Sequence[str] = (),
     needs: Needs = (),
     no_effect: str | None = None,
 ) -> Any:
-    """Return the option ``name`` of another class with another default, and perhaps the rest."""
+    """Return the option ``name`` of another class, with the changes that are given."""
     other = options_of(config_class)[name]
     return dataclasses.replace(
         other,
-        default=default,
+        default=other.default if default is _SAME else default,
         help=other.help if help is None else help,
         flags=flags or other.flags,
         needs=needs or other.needs,
@@ -241,7 +254,7 @@ def like(
 
 
 def checked_by(read: Callable[[str], object]) -> Callable[[str], str]:
-    """Return a ``parse`` that leaves text as it is, if ``read`` can read it."""
+    """Return a ``parse`` that leaves text as it is, after ``read`` has accepted it."""
 
     def parse(text: str) -> str:
         read(text)
@@ -251,10 +264,10 @@ def checked_by(read: Callable[[str], object]) -> Callable[[str], str]:
 
 
 def group(title: str, config_class: type, *, stored: bool = True) -> Any:
-    """Return a field that holds other settings; the title heads its flags in ``--help``.
+    """Return a field that holds other settings.
 
     Args:
-        title: heading, in lower case.
+        title: heading of its flags in ``--help``, in lower case.
         config_class: a settings class; the field's name may not be that of an option's value.
         stored: False leaves it out of checkpoints and results.
     """
@@ -269,12 +282,12 @@ def flag_of(field_name: str) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return a path as text, anything else as it is."""
+    """Return a path as text, and any other value as it is."""
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
 def _elements(value: Any) -> Iterable[Any]:
-    """Return the elements of a sequence: ``1,2``, ``(1, 2)`` and ``[1, 2]`` as texts, too."""
+    """Return the elements of a sequence, or of the texts ``1,2``, ``(1, 2)`` and ``[1, 2]``."""
     if isinstance(value, str):
         inner = value.strip().lstrip("[(").rstrip("])").strip().removesuffix(",")
         return [part.strip() for part in inner.split(",")] if inner else []
@@ -282,11 +295,11 @@ def _elements(value: Any) -> Iterable[Any]:
 
 
 def _converted(value: Any, kind: Any) -> Any:
-    """Return the value as one of ``kind``.
+    """Return the value converted to ``kind``.
 
     Raises:
-        TypeError: it is not of this kind.
-        ValueError: its text is not.
+        TypeError: the value is not of this kind.
+        ValueError: its text cannot be read as this kind.
     """
     if kind is bool:
         if isinstance(value, str):
@@ -307,7 +320,7 @@ def _converted(value: Any, kind: Any) -> Any:
 
 
 def shown(value: Any) -> str:
-    """Return a value as its flag takes it."""
+    """Return a value as text that its flag reads."""
     if isinstance(value, (tuple, list)):
         return ",".join(shown(element) for element in value) or "''"
     if isinstance(value, bool):
@@ -316,11 +329,13 @@ def shown(value: Any) -> str:
 
 
 def _options_of(config_class: Any) -> dict[str, Option]:
+    """Return the options of a class, completed from its annotations."""
     annotations = typing.get_type_hints(config_class)
     found = {}
     for field in dataclasses.fields(config_class):
         if "option" not in field.metadata:
             continue
+        # Take the type apart: X | None, and tuple[X, ...].
         kind, is_optional, is_sequence = annotations[field.name], False, False
         if isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union:
             is_optional = type(None) in typing.get_args(kind)
@@ -356,4 +371,32 @@ def all_options(config_class: type) -> dict[str, Option]:
     found = dict(options_of(config_class))
     for _, kind in groups_of(config_class).values():
         found |= all_options(kind)
+    return found
+
+
+def known_fields(config_class: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values by the fields' own names; ``values`` may use other spellings of the flags.
+
+    Raises:
+        ConfigError: no field has such a name.
+    """
+    names: dict[str, str] = {}
+    constants: dict[str, tuple[str, Any]] = {}
+    for entry in all_options(config_class).values():
+        spellings = [entry.name, *(flag[2:] for flag in entry.flags if flag.startswith("--"))]
+        names |= {spelling.replace("-", "_"): entry.name for spelling in spellings}
+        for flag, constant in entry.constants.items():
+            constants[flag[2:].replace("-", "_")] = entry.name, constant
+    found = {}
+    for name, value in values.items():
+        key = name.replace("-", "_")
+        if key in names:
+            found[names[key]] = value
+        elif key in constants:
+            found |= dict([constants[key]]) if value else {}
+        else:
+            known = "see --help for all options"
+            if len(names) <= MOST_SHOWN_NAMES:
+                known = f"known: {', '.join(names) or 'none'}"
+            raise ConfigError(f"unknown option '{name}': {close_names(key, names) or known}")
     return found

@@ -1,4 +1,4 @@
-"""Which files the path options of a command stand for, and that no output is one of its inputs."""
+"""The files that the path options of a command name; no output may be one of its inputs."""
 
 import os
 import re
@@ -18,13 +18,13 @@ class Files:
 
     Args:
         written: the command writes them; otherwise it reads them.
-        names: regular expression of the names that count where the path is a folder, or a function
-            that returns it for the folder.
-        deep: the folder's files may lie in folders below it. Their names are then relative paths.
+        names: regular expression of the file names, if the path is a folder; or a function that
+            returns it for the folder.
+        deep: the files may also lie in folders below the folder; their names are relative paths.
         beside: regular expression of the names of further files beside the path; ``NAME`` stands
             for the path's own name and ``STEM`` for that without its suffix.
-        separator: stands between several paths in one text.
-        part_of: fields of written folders whose files these may be.
+        separator: text between several paths in one value.
+        part_of: fields of written folders that these files may belong to.
     """
 
     written: bool = False
@@ -40,12 +40,12 @@ READ, WRITTEN, CHECKPOINTS = Files(), Files(written=True), Files(separator=":")
 
 @dataclass(frozen=True)
 class PathValue:
-    """One path that an option was given.
+    """One path in the value of an option.
 
     Args:
         field: name of the option.
         label: its flag, for messages.
-        files: what the option declares.
+        files: the option's declaration.
         text: the path.
     """
 
@@ -61,12 +61,12 @@ class PathValue:
 
     @property
     def is_folder(self) -> bool:
-        """Return whether the path stands for files in it."""
+        """True if the path stands for files in it."""
         return bool(self.files.names) and not os.path.isfile(self.path)
 
     @cached_property
     def patterns(self) -> list[tuple[Path, re.Pattern[str]]]:
-        """Folders, each with the pattern of the names of files in it."""
+        """Folders, each with the pattern of its files' names."""
         found, names = [], self.files.names
         if self.is_folder:
             found.append((self.path, names if isinstance(names, str) else names(self.path)))
@@ -77,7 +77,7 @@ class PathValue:
         return [(folder, re.compile(pattern)) for folder, pattern in found]
 
     def has(self, other: "PathValue") -> bool:
-        """Return whether the other is the path of one of these files."""
+        """Return True if the other path is one of these files."""
         if other.is_folder:
             return False
         return (other.path == self.path and not self.is_folder) or any(
@@ -88,7 +88,7 @@ class PathValue:
 
     @cached_property
     def links(self) -> dict[tuple[int, int], int]:
-        """How many names the files have that are there, by their identity."""
+        """The number of hard links of each existing file, by device and inode."""
         paths = [] if self.is_folder else [self.path]
         for folder, pattern in self.patterns:
             entries = folder.rglob("*") if self.files.deep else folder.glob("*")
@@ -98,7 +98,7 @@ class PathValue:
 
 
 def path_values(field: str, label: str, files: Files, value: Any) -> Iterator[PathValue]:
-    """Yield the paths in the value of an option; standard input and devices are left out."""
+    """Yield the paths in the value of an option, without standard input and devices."""
     for text in (value,) if isinstance(value, str) else value or ():
         whole = not files.separator or os.path.exists(text)
         for part in [text] if whole else text.split(files.separator):
@@ -109,11 +109,11 @@ def path_values(field: str, label: str, files: Files, value: Any) -> Iterator[Pa
 
 
 def refuse_shared_files(values: Iterable[PathValue]) -> None:
-    """See that nothing that is written is read, too, or written twice.
+    """Refuse a written file that is also read, or written twice.
 
     Raises:
-        ConfigError: two paths are one file, by name or by a link, or one lies under the name of a
-            file that the other stands for.
+        ConfigError: two paths are one file, by name or by a link, or one of them is a file that the
+            other stands for.
     """
     for first, second in combinations(values, 2):
         written = second if second.files.written else first
@@ -123,6 +123,7 @@ def refuse_shared_files(values: Iterable[PathValue]) -> None:
 
 
 def _refuse_shared(first: PathValue, second: PathValue, written: PathValue) -> None:
+    """Raise the error of :func:`refuse_shared_files` if two paths share a file."""
     other = first if written is second else second
     named, owner = (other, written) if written.is_folder else (written, other)
     both = f"{first.label} and {second.label} are both {named.text}; give two files"
@@ -143,7 +144,7 @@ def _refuse_shared(first: PathValue, second: PathValue, written: PathValue) -> N
 
 
 def _are_linked(one: PathValue, other: PathValue) -> bool:
-    """Return whether links lead to one file; large folders are searched only if there are any."""
+    """Return True if links lead to one file; search large folders only if the other has links."""
     for large, small in ((one, other), (other, one)):
         if large.files.deep and (small.is_folder or max(small.links.values(), default=1) < 2):
             return False

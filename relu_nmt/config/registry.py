@@ -1,13 +1,21 @@
-"""A typed table of named factories whose modules are imported only when used."""
+"""Registries of named parts, their ``NAME:option=value``, and the user's files that add parts."""
 
 import difflib
+import hashlib
 import importlib
+import importlib.util
+import sys
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from relu_nmt.errors import ConfigError
 
 T = TypeVar("T")
+FLAG = "--user-module"
+MODULE_PREFIX = "relu_nmt_user_"
+"""Prefix of the name of each module that a file of the user's becomes."""
 
 
 def close_names(name: Any, known: Collection[str]) -> str:
@@ -16,15 +24,52 @@ def close_names(name: Any, known: Collection[str]) -> str:
     return f"did you mean {' or '.join(close)}?" if close else ""
 
 
-class Registry(Generic[T]):
-    """Names mapped to things of one kind, such as attention mechanisms.
+@dataclass(frozen=True)
+class Spec:
+    """A registered part with its options, written as ``NAME:option=value,...``.
 
-    The built-in entries are listed as ``name -> module``; a module is imported when one of its
-    names is first asked for, and registers itself with :meth:`register`. So listing the names
-    costs nothing, and a package outside this one registers in the same way.
+    Example:
+        >>> Spec.parse("reluformer:gamma=2").options
+        {'gamma': '2'}
+        >>> str(Spec.parse("reluformer:gamma=2"))
+        'reluformer:gamma=2'
+    """
+
+    name: str
+    options: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, text: str) -> "Spec":
+        """Read ``reluformer`` or ``reluformer:gamma=2``.
+
+        Raises:
+            ConfigError: an option is not of the form ``name=value``, or is given twice.
+        """
+        name, _, rest = text.partition(":")
+        options: dict[str, str] = {}
+        for item in filter(None, rest.split(",")):
+            key, equals, value = item.partition("=")
+            if not (key and equals and value):
+                raise ConfigError(f"'{text}': expected NAME or NAME:option=value,option=value")
+            if key in options:
+                raise ConfigError(f"'{text}': option '{key}' is given twice")
+            options[key] = value
+        return cls(name, options)
+
+    def __str__(self) -> str:
+        options = ",".join(f"{key}={value}" for key, value in self.options.items())
+        return f"{self.name}:{options}" if options else self.name
+
+
+class Registry(Generic[T]):
+    """A table of parts of one kind, such as attention mechanisms, by name.
+
+    Built-in entries are listed as ``name -> module``. The first :meth:`get` of a name imports its
+    module, which registers the entry with :meth:`register`. So listing the names imports nothing,
+    and a file of the user's registers in the same way.
 
     Args:
-        kind: what the entries are, for error messages ("attention").
+        kind: noun for error messages ("attention").
         modules: built-in names and the modules that register them.
 
     Example:
@@ -65,7 +110,7 @@ class Registry(Generic[T]):
         return name in self._modules
 
     def get(self, name: str) -> T:
-        """Return the entry called ``name``, importing its module if need be.
+        """Return the entry called ``name``; its module is imported at the first call.
 
         Raises:
             ConfigError: no such name; the message lists the close ones.
@@ -84,18 +129,56 @@ class Registry(Generic[T]):
         """Return the name under which ``entry`` is registered.
 
         Raises:
-            KeyError: it is not.
+            KeyError: ``entry`` is not registered.
         """
         for name, known in self._entries.items():
             if known is entry:
                 return name
-        raise KeyError(f"{entry} is no registered {self.kind}")
+        raise KeyError(f"{entry} is not a registered {self.kind}")
 
     def check(self, name: str) -> None:
-        """See that there is such an entry, without importing its module.
+        """Refuse an unknown name, without importing a module.
 
         Raises:
-            ConfigError: there is none.
+            ConfigError: no such name.
         """
         if name not in self.names():
             self.get(name)
+
+
+def import_user_module(path: str) -> str:
+    """Run a file of the user's, which registers parts, unless it has run already.
+
+    Args:
+        path: a ``.py`` file, or a folder with an ``__init__.py``.
+
+    Returns:
+        ``path``, as a type of argparse does.
+
+    Raises:
+        ConfigError: the file does not exist, or running it fails.
+    """
+    given = Path(path).resolve()
+    file = given / "__init__.py" if given.is_dir() else given
+    if file.suffix != ".py" or not file.is_file():
+        raise ConfigError(
+            f"{FLAG} {path}: expected a Python file (.py), or a folder with an __init__.py"
+        )
+    # Name the module by its path: two files may have the same name in different folders.
+    name = f"{MODULE_PREFIX}{given.stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:8]}"
+    if name in sys.modules:
+        return path
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # Dataclasses look up their module while it runs.
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        reason = " ".join(str(error).split())
+        raise ConfigError(
+            f"{FLAG} {path}: running it fails: {type(error).__name__}: {reason}"
+        ) from error
+    return path

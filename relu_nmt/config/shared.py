@@ -3,13 +3,15 @@
 from dataclasses import dataclass
 
 from relu_nmt.config.classes import settings
-from relu_nmt.config.fields import checked_by, option
+from relu_nmt.config.fields import checked_by, like, option
 from relu_nmt.errors import ConfigError
+
+RIGHT_PADDING = "padding stands on the right, and changes no translation"
 
 
 @settings
-class LanguageOptions:
-    """The languages of a data folder or a model."""
+class CommonOptions:
+    """Single options, for :func:`~relu_nmt.config.fields.like`; no command has all of these."""
 
     source_lang: str | None = option(
         None, "source language; by default as the data was binarised", flags=("-s",), metavar="SRC"
@@ -17,44 +19,7 @@ class LanguageOptions:
     target_lang: str | None = option(
         None, "target language; by default as the data was binarised", flags=("-t",), metavar="TGT"
     )
-
-
-_RIGHT = "padding stands on the right, and changes no translation"
-
-
-def _no_left_padding(text: str) -> str:
-    """Return ``False``, if that is the text.
-
-    Raises:
-        ValueError: it is not.
-    """
-    if text.lower() not in ("false", "0", "no"):
-        raise ValueError(f"expected False, or leave it out: {_RIGHT}")
-    return "False"
-
-
-@settings
-class FairseqOptions:
-    """Flags of fairseq that choose among things of which there is one here."""
-
-    task: str = option(
-        "translation", "as in fairseq", choices=("translation",), no_effect="there is one task"
-    )
-    dataset_impl: str = option(
-        "mmap", "as in fairseq", choices=("mmap",), no_effect="there is one format of data"
-    )
-    left_pad_source: str = option(
-        "False", "as in fairseq", parse=_no_left_padding, metavar="False", no_effect=_RIGHT
-    )
-    left_pad_target: str = option(
-        "False", "as in fairseq", parse=_no_left_padding, metavar="False", no_effect=_RIGHT
-    )
-
-
-@settings
-class BatchSizeOptions:
-    """How large a batch is at most."""
-
+    gen_subset: str = option("test", "split to translate: test, valid, train...", metavar="SPLIT")
     max_tokens: int | None = option(
         None,
         "most tokens in a batch: longest source or target x sentences, padding counted",
@@ -64,16 +29,49 @@ class BatchSizeOptions:
     batch_size: int | None = option(
         None, "most sentences in a batch", least=1, metavar="N", flags=("--max-sentences",)
     )
+    seed: int = option(
+        1, "seed of weights, dropout and order of the data", least=0, most=2**63 - 1, metavar="N"
+    )
+    no_progress_bar: bool = option(False, "no progress bar on a terminal")
+
+
+def _no_left_padding(text: str) -> str:
+    """Return ``False`` if the text means that.
+
+    Raises:
+        ValueError: the text asks for padding on the left.
+    """
+    if text.lower() not in ("false", "0", "no"):
+        raise ValueError(f"expected False, or leave it out: {RIGHT_PADDING}")
+    return "False"
+
+
+@settings
+class FairseqOptions:
+    """Flags of fairseq that have one possible value here."""
+
+    task: str = option(
+        "translation", "as in fairseq", choices=("translation",), no_effect="there is one task"
+    )
+    dataset_impl: str = option(
+        "mmap", "as in fairseq", choices=("mmap",), no_effect="there is one format of data"
+    )
+    left_pad_source: str = option(
+        "False", "as in fairseq", parse=_no_left_padding, metavar="False", no_effect=RIGHT_PADDING
+    )
+    left_pad_target: str = option(
+        "False", "as in fairseq", parse=_no_left_padding, metavar="False", no_effect=RIGHT_PADDING
+    )
 
 
 @dataclass(frozen=True)
 class BatchLimits:
-    """What a batch may hold; None is no limit.
+    """The limits of a batch; None is no limit.
 
     Args:
         max_tokens: longest sentence of the batch (either side) x sentences.
         max_sentences: number of sentences.
-        multiple: more sentences than this come in multiples of it.
+        multiple: larger batches have a multiple of this number of sentences.
     """
 
     max_tokens: int | None = None
@@ -82,13 +80,15 @@ class BatchLimits:
 
 
 @settings
-class BatchingConfig(BatchSizeOptions):
+class BatchingConfig:
     """Limits of a batch, per process and accumulation step.
 
     Raises:
         ConfigError: no limit, or one below 1.
     """
 
+    max_tokens: int | None = like(CommonOptions, "max_tokens")
+    batch_size: int | None = like(CommonOptions, "batch_size")
     required_batch_size_multiple: int = option(
         1, "make batches larger than N sentences a multiple of N", least=1, metavar="N"
     )
@@ -115,7 +115,7 @@ class BatchingConfig(BatchSizeOptions):
     )
 
     def check(self) -> None:
-        """See that there is a limit."""
+        """Refuse batches without a limit."""
         if self.max_tokens is None and self.batch_size is None:
             raise ConfigError("give --max-tokens or --batch-size (or both): the size of a batch")
 
@@ -134,10 +134,10 @@ class BatchingConfig(BatchSizeOptions):
 
 @settings
 class PrecisionOptions:
-    """Which device computes, in which format of numbers.
+    """The device and the dtype of the computation.
 
     Raises:
-        ConfigError: both 16-bit formats.
+        ConfigError: both 16-bit dtypes.
     """
 
     cpu: bool = option(False, "use the CPU even if there is a GPU")
@@ -149,39 +149,16 @@ class PrecisionOptions:
     )
 
     def check(self) -> None:
-        """Compare the formats."""
+        """Refuse two dtypes at once."""
         if self.fp16 and self.bf16:
             raise ConfigError("--fp16 and --bf16 exclude each other")
-
-
-@settings
-class SeedOptions:
-    """Where random numbers begin."""
-
-    seed: int = option(
-        1, "seed of weights, dropout and order of the data", least=0, most=2**63 - 1, metavar="N"
-    )
-
-
-@settings
-class ProgressBarOptions:
-    """Whether a command shows on a terminal how far it is."""
-
-    no_progress_bar: bool = option(False, "no progress bar on a terminal")
-
-
-@settings
-class SubsetOptions:
-    """Which split of a data folder is translated."""
-
-    gen_subset: str = option("test", "split to translate: test, valid, train...", metavar="SPLIT")
 
 
 def _parameters(text: str) -> dict[str, int | str]:
     """Read ``gpus_per_node=4,slurm_partition=long``.
 
     Raises:
-        ValueError: it is no such list.
+        ValueError: a part is not of the form NAME=VALUE.
     """
     found: dict[str, int | str] = {}
     for part in text.split(","):
@@ -194,7 +171,7 @@ def _parameters(text: str) -> dict[str, int | str]:
 
 @settings
 class ClusterOptions:
-    """On which machines the parts of a large job run."""
+    """The machines on which the parts of a large job run."""
 
     cluster: str | None = option(
         None,
@@ -204,7 +181,7 @@ class ClusterOptions:
     )
     cluster_parameters: str | None = option(
         None,
-        "what a job asks for, by submitit's names: "
+        "resources of a job, by submitit's names: "
         "timeout_min=600,gpus_per_node=4,cpus_per_task=8,slurm_partition=long",
         needs="cluster",
         metavar="NAME=VALUE,...",

@@ -1,4 +1,4 @@
-"""YAML of settings files: read by the core schema of 1.2, written so that 1.1 reads the same."""
+"""YAML of settings files, read by the core schema of 1.2 and written so that 1.1 agrees."""
 
 import re
 from functools import cache
@@ -16,18 +16,18 @@ CORE_SCHEMA = {
         "-+.0123456789",
     ),
 }
-"""The plain scalars that are no text, and the characters they begin with (YAML 1.2.2, 10.3.2)."""
+"""Patterns of plain scalars other than text, and their first characters (YAML 1.2.2, 10.3.2)."""
 
 
 def parse_yaml(text: str) -> Any:
-    """Return what YAML holds; JSON is YAML.
+    """Return the value of a YAML text; JSON is YAML.
 
     Plain scalars follow the core schema of YAML 1.2: ``no`` and ``1:30`` are texts, ``010`` is 10
     and ``7e-4`` a number. Merge keys (``<<``) are kept from YAML 1.1.
 
     Raises:
-        ValueError: it is no YAML, gives a name twice, is nested too deeply, or repeats itself by
-            aliases to more than :data:`MOST_VALUES` values; the reason is one line.
+        ValueError: the text is not YAML, gives a name twice, is nested too deeply, or repeats
+            itself by aliases to more than :data:`MOST_VALUES` values; the reason is one line.
 
     Example:
         >>> parse_yaml("{max_tokens: 4000, source_lang: no}")
@@ -46,7 +46,7 @@ def parse_yaml(text: str) -> Any:
 
 
 def dump_value(value: Any) -> str:
-    """Return a value on one line, as readers of YAML 1.1 and 1.2 both understand it.
+    """Return a value on one line that readers of YAML 1.1 and 1.2 both understand.
 
     Example:
         >>> dump_value("no"), dump_value([1, "010", "y", "plain"])
@@ -64,7 +64,7 @@ def _loader() -> Any:
     import yaml
 
     class Loader(yaml.SafeLoader):
-        """Reads YAML 1.2; a key that is given twice is an error, as YAML says."""
+        """Reader of YAML 1.2, which refuses a repeated key."""
 
         def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
             node = super().compose_mapping_node(anchor)
@@ -81,7 +81,7 @@ def _loader() -> Any:
         text = loader.construct_scalar(node)
         if not re.fullmatch(CORE_SCHEMA[kind][0], text):
             raise yaml.constructor.ConstructorError(
-                None, None, f"'{text}' is no {kind} of YAML 1.2", node.start_mark
+                None, None, f"'{text}' is not a {kind} of YAML 1.2", node.start_mark
             )
         return _scalar(kind, text)
 
@@ -107,11 +107,11 @@ def _scalar(kind: str, text: str) -> bool | int | float | None:
 
 @cache
 def _dumper() -> Any:
-    """Return PyYAML's safe dumper, which quotes texts that are something else to any reader."""
+    """Return PyYAML's safe dumper, which quotes texts that some reader takes for another type."""
     import yaml
 
     class Dumper(yaml.SafeDumper):
-        """Takes as ambiguous what YAML 1.1 or 1.2 reads as no text."""
+        """Dumper that quotes a text that YAML 1.1 or 1.2 reads as another type."""
 
         def ignore_aliases(self, data: Any) -> bool:
             return True
@@ -127,18 +127,18 @@ def _dumper() -> Any:
 
 
 def _add_core_schema(kind_of_yaml: Any) -> None:
-    """Add the core schema to the scalars that a loader or dumper tells from texts."""
+    """Add the core schema to the scalars that a loader or dumper distinguishes from texts."""
     for kind, (pattern, beginnings) in CORE_SCHEMA.items():
         first = [*beginnings, ""] if kind == "null" else list(beginnings)
         kind_of_yaml.add_implicit_resolver(TAG + kind, re.compile(rf"(?:{pattern})\Z"), first)
 
 
 def _count(value: Any, known: dict[int, int]) -> int:
-    """Return the number of values in a value, each as often as aliases repeat it."""
+    """Return the number of values in a value, repetitions by aliases counted."""
     if not isinstance(value, dict | list | set | tuple):
         return 1
     if id(value) not in known:
-        known[id(value)] = MOST_VALUES + 1  # found again within itself, it has no end
+        known[id(value)] = MOST_VALUES + 1  # a value that contains itself has no end
         inner = value.values() if isinstance(value, dict) else value
         known[id(value)] = 1 + sum(_count(one, known) for one in inner)
     return known[id(value)]

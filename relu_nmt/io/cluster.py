@@ -16,14 +16,14 @@ MINUTES_OF_A_WEEK = 7 * 24 * 60
 
 @dataclass(frozen=True)
 class Work:
-    """A function with its argument, as a job of its own that may be begun again.
+    """A function with its argument, as a job that may be interrupted and started again.
 
-    Where its time is up, or others have precedence, the cluster takes the machine away and queues
+    When its time is up, or others have precedence, the cluster takes the machine away and queues
     the job once more.
 
     Args:
-        function: of a module; goes on where it was when it is called again.
-        argument: of the function; both go to the job, and its result back, by pickle.
+        function: a function of a module; called again, it goes on where it stopped.
+        argument: its argument. Both go to the job by pickle, as the result comes back.
 
     Example:
         >>> Work(abs, -1)()
@@ -41,23 +41,23 @@ class Work:
             return error
 
     def checkpoint(self) -> "DelayedSubmission":
-        """Return what is to be queued again; submitit calls it at the cluster's signal."""
+        """Return the job to queue again; submitit calls this at the cluster's signal."""
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self)
 
 
 class Cluster:
-    """Where jobs are submitted.
+    """A cluster that takes jobs.
 
     Args:
         name: ``slurm``, or ``local``, which runs each job on this machine, at once.
-        parameters: what a job asks for, by submitit's names (``gpus_per_node``).
+        parameters: resources of a job, by submitit's names (``gpus_per_node``).
         folder: for the jobs' descriptions and output; all machines see it.
 
     Raises:
-        ConfigError: submitit is not installed, there is no such cluster here, or no such
-            parameter.
+        ConfigError: submitit is not installed, or this machine has no such cluster, or the cluster
+            no such parameter.
     """
 
     def __init__(self, name: str, parameters: Mapping[str, Any], folder: Path) -> None:
@@ -81,10 +81,10 @@ class Cluster:
 
         Args:
             work: see :class:`Work`.
-            name: that the queue shows.
+            name: the name in the queue.
 
         Raises:
-            ReluNmtError: the cluster does not take it.
+            ReluNmtError: the cluster refuses the job.
         """
         from submitit.core.utils import FailedJobError, FailedSubmissionError
 

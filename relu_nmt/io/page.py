@@ -1,7 +1,7 @@
-"""Pages of HTML that need nothing but themselves, their plots and numbers, and CSV beside them.
+"""Pages of HTML in one file with their plots and numbers, and CSV beside them.
 
 A page is a Jinja2 template in the folder ``templates`` of its package or in an example's folder. It
-extends ``page.html``, the shell with the style, and imports what tables and figures share from
+extends ``page.html``, the shell with the style, and imports parts of tables and figures from
 ``parts.html``.
 """
 
@@ -20,26 +20,26 @@ if TYPE_CHECKING:
 
 LARGE = 1e6
 UNKNOWN = "\u2013"
-# Told apart by marker and dashes where there is no colour; the colours differ in lightness too.
+# Marker and dashes distinguish lines without colour; the colours differ in lightness too.
 COLOURS = ("#1b1f24", "#d1495b", "#2f6db5", "#6a994e", "#8a5fb4", "#b5760a", "#0f8b8d", "#7a4419")
 MARKERS = "osD^vPX*"
 DASHES = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)))
 STYLE: Any = {"font.size": 9.5, "svg.hashsalt": "relu_nmt", "axes.edgecolor": "#8b9299"}
 IMAGE_DPI = 160
 LEGEND_LINE = 4.5
-"""Length of a line in a legend, in letters' heights: dashes show beside the marker."""
+"""Length of a line in a legend, in letters' heights, long enough to show dashes."""
 LETTERS_PER_INCH, LEGEND_LETTERS = 14, 12
-"""In a legend, and what its line and the space around take."""
+"""Letters of a legend per inch, and the letters that its line and the space around take."""
 LEAST_SEEDS = 4
-"""With fewer seeds each is shown, and no interval: it would be wider than what it measures."""
+"""Fewer seeds are listed one by one: an interval would be wider than the effect it measures."""
 
 
 def line_style(index: int, kind: int | None = None) -> dict[str, Any]:
-    """Return how the line of one of several series looks, as arguments of matplotlib.
+    """Return the looks of a series' line, as arguments of matplotlib.
 
     Args:
-        index: of the series, which has a colour, a marker and dashes.
-        kind: of the line, if a series has several: these differ by dashes.
+        index: number of the series, which has a colour, a marker and dashes.
+        kind: number of the line, if a series has several, which differ by dashes.
     """
     dashes = index if kind is None else kind
     return {
@@ -60,7 +60,7 @@ def plain_axes(axes: "Axes", title: str) -> None:
 
 
 def common_legend(figure: "Figure", columns: int) -> None:
-    """Put each name once above the plots, in whichever of them it is drawn.
+    """Put one legend above all plots of a figure, each name once.
 
     Args:
         figure: has the plots.
@@ -77,7 +77,7 @@ def common_legend(figure: "Figure", columns: int) -> None:
 
 
 def escaped(text: str) -> str:
-    """Return text for a plot, in which dollars are no formula."""
+    """Return text for a plot with its dollars escaped, which would begin a formula."""
     return text.replace("$", r"\$")
 
 
@@ -87,7 +87,7 @@ def draw_image(
     draw: Callable[["Figure"], object],
     style: Any = None,
 ) -> str:
-    """Return a figure for the ``src`` of an image: SVG, in which pictures are embedded.
+    """Draw a figure and return it for the ``src`` of an image, as SVG with embedded pictures.
 
     Args:
         width: in inches.
@@ -99,7 +99,7 @@ def draw_image(
     from matplotlib.figure import Figure
 
     with mpl.rc_context({**STYLE, **(style or {})}), warnings.catch_warnings():
-        # A browser has letters that matplotlib's font lacks.
+        # Browsers have letters that matplotlib's font lacks.
         warnings.filterwarnings("ignore", "Glyph .* missing from")
         figure = Figure(figsize=(width, height), layout="constrained", dpi=IMAGE_DPI)
         draw(figure)
@@ -113,8 +113,8 @@ def render_page(place: str | Path, template: str, values: Mapping[str, Any]) -> 
 
     Args:
         place: package that has the template, or the folder of the template.
-        template: its name.
-        values: what it shows.
+        template: file name of the template.
+        values: values that the template shows, by name.
     """
     import jinja2
 
@@ -159,13 +159,13 @@ def number(value: float | None, decimals: int = 2, signed: bool = False) -> str:
 def spread(
     values: Sequence[float], interval: float | None, signed: bool = False, most: float = math.inf
 ) -> str:
-    """Return in words how values of several seeds spread; empty for one seed.
+    """Return the spread of several seeds in words; empty for one seed.
 
     Args:
-        values: a score of each seed; below LEAST_SEEDS these are listed.
+        values: a score of each seed; fewer than LEAST_SEEDS are listed.
         interval: half the width of the interval of their mean.
         signed: for differences, which may be below 0.
-        most: the largest value that there can be.
+        most: the largest possible value.
 
     Example:
         >>> spread([24.56, 31.24], 42.4)
@@ -194,12 +194,12 @@ def plus_minus(mean: float, interval: float, signed: bool = False, most: float =
 
 
 def arms(mean: float, interval: float, most: float = math.inf) -> tuple[float, float]:
-    """Return how far the interval of a score reaches down and up, between 0 and ``most``."""
+    """Return the lengths of an interval below and above its mean, cut at 0 and ``most``."""
     return min(interval, mean), min(interval, most - mean)
 
 
 def csv_text(columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> str:
-    """Return the rows as CSV, numbers in full precision; what a row has not is left empty."""
+    """Return the rows as CSV, numbers in full precision, cells without a value empty."""
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()

@@ -1,4 +1,4 @@
-"""How far a long pass over text or sentences has come, on standard error."""
+"""Progress of long passes over text or sentences, on standard error."""
 
 import sys
 import threading
@@ -10,15 +10,15 @@ from contextvars import ContextVar
 from tqdm import tqdm
 
 SECONDS_BETWEEN_LINES = 10.0
-SECONDS_UNTIL_TOLD = 15.0
-"""After which it is told that nothing has become of what is being done yet."""
+SECONDS_UNTIL_WAITING = 15.0
+"""Time without progress after which a bar or a line shows that the work still runs."""
 
 _hidden: ContextVar[bool] = ContextVar("hidden", default=False)
 
 
 @contextmanager
 def hidden_progress(hidden: bool = True) -> Iterator[None]:
-    """Let each :func:`progress_bar` begun within show nothing, if ``hidden``.
+    """Hide each :func:`progress_bar` that begins inside the block, if ``hidden``.
 
     Example:
         >>> with hidden_progress(), progress_bar("count", 100) as advance:
@@ -42,23 +42,23 @@ def progress_bar(
     total: int,
     unit: str = "B",
     *,
-    tells_waiting: bool = False,
+    shows_waiting: bool = False,
     only_if_slow: bool = False,
     say: Callable[[str], object] | None = None,
 ) -> Iterator[Callable[[int], object]]:
     """Draw a bar on a terminal, otherwise print a line every ten seconds and one at the end.
 
     Args:
-        label: what is being done.
-        total: its size.
-        unit: what is counted: bytes (``B``, shown in MB) or anything else by its plural.
-        tells_waiting: also tell where nothing becomes done for long, as at a very long line; by a
-            thread, so not for what forks processes.
-        only_if_slow: lines only, and none if all is done before the first is due.
+        label: name of the work.
+        total: size of the work.
+        unit: plural of the counted things; bytes (``B``) are shown in MB.
+        shows_waiting: also show that the work runs when nothing is done for long, as at a very long
+            line. A thread does that, so this is not for a block that forks processes.
+        only_if_slow: print lines only, and none if the work ends before the first is due.
         say: prints these lines; by default they go to standard error.
 
-    Returns:
-        Gives a function that adds a number to what is done, up to the total.
+    Yields:
+        A function that adds a number to the amount done, up to the total.
 
     Example:
         >>> with progress_bar("count", 100) as advance:
@@ -84,7 +84,7 @@ def progress_bar(
 
     def advance(number: int) -> None:
         nonlocal done
-        number = min(number, total - done)  # what is done again counts no more
+        number = min(number, total - done)  # work that is repeated does not count
         done += number
         if bar is not None:
             bar.update(number)
@@ -93,21 +93,21 @@ def progress_bar(
 
     ended = threading.Event()
 
-    def tell_waiting() -> None:
-        while not ended.wait(SECONDS_UNTIL_TOLD):
+    def show_waiting() -> None:
+        while not ended.wait(SECONDS_UNTIL_WAITING):
             if bar is not None:
                 bar.refresh()
-            elif time.monotonic() - last_line >= SECONDS_UNTIL_TOLD:
+            elif time.monotonic() - last_line >= SECONDS_UNTIL_WAITING:
                 print_line()
 
-    waiting = threading.Thread(target=tell_waiting, daemon=True)
-    if tells_waiting:
+    waiting = threading.Thread(target=show_waiting, daemon=True)
+    if shows_waiting:
         waiting.start()
     try:
         yield advance
     finally:
         ended.set()
-        if tells_waiting:
+        if shows_waiting:
             waiting.join()
         if bar is not None:
             bar.close()

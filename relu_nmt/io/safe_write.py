@@ -1,8 +1,8 @@
-"""Files that are either whole or absent: written in a folder of their own, then renamed.
+"""Files that are either whole or absent, written in a temporary folder and renamed; and locks.
 
-The folder lies beside the file and is locked by the process that writes. The operating system drops
-the lock when that process ends, however it ends. A folder that nobody has locked is abandoned, with
-whatever a library made in it: the next writer of the file empties and takes it, and
+The temporary folder lies beside the file, and the process that writes holds its lock. The operating
+system drops the lock when that process ends, however it ends. An unlocked folder is abandoned, with
+all files that a library made in it: the next writer of the file empties and takes it, and
 :func:`remove_abandoned` removes it.
 """
 
@@ -18,10 +18,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from relu_nmt.io.file_lock import try_lock
+from relu_nmt.errors import DataError
 
 LOCK, PLAIN = "relu_nmt.lock", "relu_nmt.plain"
-"""Files in such a folder: the lock, and an empty one with the permissions of any new file."""
+"""Files in a temporary folder: the lock, and an empty file with a new file's permissions."""
 _FOLDER = re.compile(r"\..+\.\d+\.tmp")
 _OWNER = re.compile(r"\.(\d+)-[0-9a-f]{8}\.tmp$")
 """The process number in the names of temporary files of earlier releases."""
@@ -29,12 +29,77 @@ _CLONE = 0x40049409
 """The request FICLONE of Linux: let a file share the blocks of another until either changes."""
 
 
-@contextmanager
-def temporary_folder(path: Path) -> Iterator[Path]:
-    """Give an empty folder beside ``path``, for this process alone, and remove it afterwards.
+def try_lock(descriptor: int) -> bool:
+    """Lock an open file or folder; return False if another process holds its lock.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: the file system has no locks.
+    """
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def acquire_lock(path: Path) -> int | None:
+    """Lock a file.
+
+    The operating system drops the lock when the last process that holds it ends, however it ends. A
+    process may pass the descriptor on, as a sweep does to its commands: the file is then locked as
+    long as one of these processes runs.
+
+    Args:
+        path: the file; it is made, and stays.
+
+    Returns:
+        An open descriptor, which holds the lock until it is closed; None if another process does.
+
+    Raises:
+        DataError: the file cannot be made, or its file system has no locks.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise DataError(f"{error.filename}: cannot be made: {error.strerror}") from error
+    try:
+        if try_lock(descriptor):
+            return descriptor
+    except OSError as error:
+        os.close(descriptor)
+        raise DataError(
+            f"{path}: this file system has no locks ({error.strerror}); choose another --save-dir"
+        ) from error
+    os.close(descriptor)
+    return None
+
+
+@contextmanager
+def folder_locked(folder: Path) -> Iterator[bool]:
+    """Hold the lock of an existing folder inside the block, without a file in it.
+
+    Where the file system cannot lock folders, nothing is locked.
+
+    Yields:
+        False if another process holds the lock, otherwise True.
+    """
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        is_free = True
+        with suppress(OSError):
+            is_free = try_lock(descriptor)
+        yield is_free
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def temporary_folder(path: Path) -> Iterator[Path]:
+    """Yield an empty folder beside ``path``, for this process alone, and remove it afterwards.
+
+    Raises:
+        OSError: the folder cannot be made.
     """
     folder, lock = path, None
     try:
@@ -51,18 +116,18 @@ def temporary_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def replacing(path: str | os.PathLike[str], *, durable: bool = False) -> Iterator[Path]:
-    """Give a name to write to, and rename that file (or folder) to ``path`` at the end.
+    """Yield a name to write to, and rename that file (or folder) to ``path`` at the end.
 
-    If the block raises, what was written is removed and ``path`` stays as it was. Several processes
-    may replace a file at once, also on several machines: one of them is the last. A file keeps the
-    permissions and the group of the one that it replaces. A link is replaced, not what it leads to.
+    If the block raises, the new file is removed and ``path`` stays as it was. Several processes may
+    replace a file at once, also on several machines; the last one wins. The new file gets the
+    permissions and the group of the old one. A link is replaced, not its target.
 
     Args:
         path: the file.
         durable: bring the file to the disk before it is renamed.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     final = Path(path)
     with temporary_folder(final) as folder:
@@ -77,10 +142,10 @@ def replacing(path: str | os.PathLike[str], *, durable: bool = False) -> Iterato
 
 
 def copy_file(source: Path, target: Path) -> None:
-    """Replace ``target`` by a durable copy of ``source``, which shares its blocks if it can.
+    """Replace ``target`` by a durable copy of ``source``, which shares its blocks if possible.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the copy cannot be written.
     """
     with replacing(target, durable=True) as temporary:
         try:
@@ -91,26 +156,28 @@ def copy_file(source: Path, target: Path) -> None:
 
 
 def remove_abandoned(folder: Path, earlier: str = "") -> None:
-    """Remove what killed processes left of files that they were writing to a folder.
+    """Remove the temporary files that killed processes left in a folder.
 
     Args:
-        folder: where the files are.
-        earlier: regular expression of the names of temporary files of earlier releases. They are
-            removed if no process has them open, and that in their names has ended.
+        folder: a folder of files that :func:`replacing` writes.
+        earlier: regular expression of the names of temporary files of earlier releases. Such a file
+            is removed if no process has it open and the process in its name has ended.
     """
+    # Folders of this release: those that can be locked.
     for path in folder.glob(".*.tmp"):
         if _FOLDER.fullmatch(path.name) and path.is_dir():
             if (lock := _acquire(path, may_make=False)) is not None:
                 _remove(path, lock)
             with suppress(OSError):
                 path.rmdir()  # of a process that was killed before it locked the folder
+    # Files of earlier releases, which had no locks.
     for path in folder.iterdir():
         if re.fullmatch(earlier, path.name) and path.is_file() and not _is_in_use(path):
             path.unlink(missing_ok=True)
 
 
 def _acquire(folder: Path, may_make: bool) -> int | None:
-    """Lock a folder of ours; return the open lock file, or None if it is not free."""
+    """Lock a temporary folder; return the open lock file, or None if the folder is not free."""
     is_made = False
     try:
         if may_make:
@@ -125,10 +192,10 @@ def _acquire(folder: Path, may_make: bool) -> int | None:
 
 
 def _locked(folder: Path, is_made: bool) -> int | None:
-    """Lock a folder of ours that is there; see :func:`_acquire`."""
+    """Lock an existing temporary folder; see :func:`_acquire`."""
     try:
         lock = os.open(folder / LOCK, os.O_RDWR | (os.O_CREAT if is_made else 0), 0o600)
-    except FileNotFoundError:  # not one of ours, or another process has just removed it
+    except FileNotFoundError:  # a foreign folder, or another process has just removed it
         return None
     except OSError:
         if is_made:
@@ -147,7 +214,7 @@ def _locked(folder: Path, is_made: bool) -> int | None:
 
 
 def _empty(folder: Path) -> None:
-    """Remove everything but the lock."""
+    """Remove everything in a folder but the lock."""
     for entry in folder.iterdir():
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry, ignore_errors=True)
@@ -156,17 +223,17 @@ def _empty(folder: Path) -> None:
 
 
 def _remove(folder: Path, lock: int) -> None:
-    """Remove a locked folder; without the file of its lock, nobody takes it."""
+    """Remove a locked folder."""
     with suppress(OSError):
         _empty(folder)
-        (folder / LOCK).unlink()
+        (folder / LOCK).unlink()  # from here on no other process can take the folder
     os.close(lock)  # before the folder goes, as NFS keeps a file that is open under another name
     with suppress(OSError):
         folder.rmdir()
 
 
 def _set_permissions(path: Path, final: Path) -> None:
-    """Give a new file the permissions of the one it replaces, or those of any other new file."""
+    """Give a new file the permissions of the file it replaces, or a new file's permissions."""
     try:
         old = final.stat()
     except FileNotFoundError:
@@ -179,7 +246,7 @@ def _set_permissions(path: Path, final: Path) -> None:
             with suppress(OSError):
                 os.chown(path, owner, old.st_gid)
                 break
-        else:  # another group gets no more than everybody
+        else:  # another group gets the permissions of all others at most
             mode = mode & ~0o070 | (mode & 0o007) << 3
     with suppress(OSError):  # a file system without permissions
         path.chmod(mode)
@@ -194,13 +261,13 @@ def _is_in_use(path: Path) -> bool:
         with open(path, "rb") as file:
             # Linux grants this lease only for a file that is not open anywhere else.
             fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
-    except (OSError, AttributeError):  # it is open, or the system cannot tell
+    except (OSError, AttributeError):  # it is open, or the system has no leases
         return True
     return False
 
 
 def _has_run_since(process: int, moment: float) -> bool:
-    """Return whether another process runs, and did so at a moment (seconds since 1970)."""
+    """Return whether a process runs, is not this one, and ran at a moment (seconds since 1970)."""
     try:
         state, *fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
         uptime = float(Path("/proc/uptime").read_text().split()[0])
@@ -212,7 +279,7 @@ def _has_run_since(process: int, moment: float) -> bool:
 
 @contextmanager
 def safe_writer(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Open a file that :func:`replacing` renames to ``path``; it can be read within the block.
+    """Open a file that :func:`replacing` renames to ``path``; the block may also read it.
 
     Example:
         >>> import tempfile
@@ -227,6 +294,6 @@ def safe_writer(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write ``text`` as UTF-8 with the line ends it has: :func:`replacing`."""
+    """Write ``text`` as UTF-8 by :func:`replacing`; line ends stay as they are."""
     with replacing(path) as temporary:
         temporary.write_bytes(text.encode("utf-8"))

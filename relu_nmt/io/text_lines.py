@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from relu_nmt.errors import DataError, MissingExtraError
+from relu_nmt.io.process import standard_input
 from relu_nmt.io.safe_write import replacing
-from relu_nmt.io.standard_streams import standard_input
 
 CHUNK_BYTES = 256 * 1024
 # Small, since a few bytes may stand for very many.
@@ -36,11 +36,10 @@ class Chunk:
 
     Args:
         path: the file.
-        start: first byte.
+        start: first byte of the chunk in the (decompressed) text.
         end: byte after the last one.
-        first_line: number of the first line in the file, counted from 1.
-        data: its bytes, where nobody can read them in the middle of the file: it is compressed.
-            The positions are then those in the text.
+        first_line: number of the first line in the file, from 1.
+        data: the bytes, of a compressed file, which cannot be read from its middle.
     """
 
     path: str
@@ -52,15 +51,15 @@ class Chunk:
 
 @dataclass
 class TextFile:
-    """A text file that was read through once.
+    """Size and checksum of a text file, and the file in chunks.
 
     Args:
         path: the file.
-        num_bytes: size of the text, which is larger than that of a compressed file.
-        num_lines: its lines.
-        num_blank: those of them without words.
+        num_bytes: size of the decompressed text.
+        num_lines: number of lines.
+        num_blank: number of lines without words.
         sha256: checksum of the text.
-        chunks: the file in pieces of whole lines, in order.
+        chunks: the chunks, in order.
     """
 
     path: str
@@ -72,7 +71,7 @@ class TextFile:
 
     @property
     def is_compressed(self) -> bool:
-        """Return whether the file has to be read from its beginning."""
+        """True if the file can be read from its beginning only."""
         return Path(self.path).suffix in DECOMPRESSORS
 
     def readable_chunks(self) -> Iterator[Chunk]:
@@ -117,13 +116,13 @@ DECOMPRESSORS: dict[str, Callable[[], Any]] = {
     ".bz2": _bz2,
     ".zst": _zstd,
 }
-"""By the ending of the file's name: what makes an object with decompress, eof, unused_data."""
+"""Makers of objects with decompress, eof and unused_data, by the ending of the file's name."""
 
 
 class _Decompressed(io.RawIOBase):
-    """The bytes that a compressed file stands for; a file may be several, one after another.
+    """The decompressed bytes of a file, which may be several compressed files in a row.
 
-    The libraries' own readers do not serve: zstandard's ends quietly where a file was cut short.
+    zstandard's own reader does not serve: it ends without an error where a file was cut short.
     """
 
     def __init__(self, file: BinaryIO, make_decompressor: Callable[[], Any]) -> None:
@@ -137,6 +136,7 @@ class _Decompressed(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
+        # Decompress blocks until there are bytes, or the file ends.
         while not self._ready:
             block = self._rest or self._file.read(COMPRESSED_BYTES)
             self._rest = b""
@@ -170,7 +170,7 @@ def open_text(path: str | os.PathLike[str]) -> io.BufferedReader:
 
     Raises:
         OSError: it cannot be read; reading may raise it too, see :func:`reading`.
-        MissingExtraError: what decompresses it is not installed.
+        MissingExtraError: the package that decompresses it is not installed.
     """
     make = DECOMPRESSORS.get(Path(path).suffix)
     if make is None:
@@ -181,7 +181,7 @@ def open_text(path: str | os.PathLike[str]) -> io.BufferedReader:
 
 @contextmanager
 def reading(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Turn what goes wrong while the text of a file is read into a message that names it.
+    """Turn an error inside the block, which reads a text file, into one that names the file.
 
     Raises:
         DataError: the file cannot be read.
@@ -193,9 +193,9 @@ def reading(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def find_text(path: str) -> str:
-    """Return the path of a text file, which may lie there compressed: ``train.de.gz``.
+    """Return the path of a text file, or of its compressed form: ``train.de.gz``.
 
-    A path at which there is no file, compressed or not, comes back as it is.
+    If neither exists, the path comes back as it is.
     """
     candidates = (path, *(path + ending for ending in DECOMPRESSORS))
     return next((one for one in candidates if os.path.isfile(one)), path)
@@ -206,7 +206,7 @@ def decode_lines(data: bytes, path: str, first_line: int = 1) -> list[str]:
 
     Args:
         data: UTF-8 text, whole lines.
-        path: where it came from, for messages.
+        path: the file that it came from, for messages.
         first_line: number of its first line in that file.
 
     Raises:
@@ -255,9 +255,9 @@ def _whole_lines(file: BinaryIO, size: int) -> Iterator[bytes]:
 
 
 def scan_text(path: str, chunk_bytes: int = CHUNK_BYTES) -> TextFile:
-    """Read through a text file once: check that it is UTF-8, count and cut it up.
+    """Read through a text file once: check that it is UTF-8, count lines and cut it into chunks.
 
-    Memory: some times ``chunk_bytes``, or the longest line if that is longer.
+    Memory: a few times ``chunk_bytes``, or the longest line if that is longer.
 
     Raises:
         DataError: the file cannot be read or is not UTF-8.
@@ -281,7 +281,7 @@ def read_chunk(chunk: Chunk) -> list[str]:
     """Return the lines of a chunk without their ends.
 
     Raises:
-        DataError: the file cannot be read any more, or was changed meanwhile.
+        DataError: the file cannot be read any more, or has changed since the scan.
     """
     if chunk.data is not None:
         data = chunk.data
@@ -335,8 +335,8 @@ def encode_lines(lines: Sequence[str], first_line: int = 1) -> bytes:
     A line that has ``\n`` in it would become two; a space takes its place.
 
     Args:
-        lines: what to write.
-        first_line: number of the first of them in the file.
+        lines: lines without their ends.
+        first_line: number of the first of these lines in the file.
 
     Example:
         >>> encode_lines(["a", "b\r", "c\rd"])
@@ -351,6 +351,6 @@ def encode_lines(lines: Sequence[str], first_line: int = 1) -> bytes:
 
 
 def write_lines(path: str | os.PathLike[str], lines: Iterable[str]) -> None:
-    """Write lines as a file, whole or not at all: :func:`read_lines` gives them back."""
+    """Write lines to a file by :func:`replacing`: :func:`read_lines` gives them back."""
     with replacing(path) as temporary:
         temporary.write_bytes(encode_lines(list(lines)))

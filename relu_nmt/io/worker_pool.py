@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from pathlib import Path
 from typing import Any, TypeVar
 
 from relu_nmt.errors import ReluNmtError
@@ -17,33 +16,13 @@ from relu_nmt.errors import ReluNmtError
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
-QUOTA_FILE = "/sys/fs/cgroup/cpu.max"
-"""Where Linux tells a container how much processor time it may use (cgroups, version 2)."""
-
-# Tasks handed out ahead of the one whose result is due, per worker: enough that nobody waits,
-# few enough that results do not pile up in memory.
 TASKS_AHEAD = 3
+"""Tasks per worker that are handed out ahead of the one whose result is due: enough to keep every
+worker busy, few enough to keep results out of memory."""
 
 FORKS = sys.platform == "linux"
-"""Whether workers are forked, which takes milliseconds and copies no memory. Elsewhere than on
-Linux it is not safe, and each starts as a program of its own."""
-
-
-def available_cores(quota_file: str = QUOTA_FILE) -> int:
-    """Return the number of cores that this process may use: those of its container at most.
-
-    Args:
-        quota_file: gives microseconds of processor time and of the period in which they may be used
-            up, in words; ``max`` for no bound.
-    """
-    cores = os.cpu_count() or 1
-    if hasattr(os, "sched_getaffinity"):
-        cores = len(os.sched_getaffinity(0))
-    try:
-        quota, period = map(int, Path(quota_file).read_text("ascii").split())
-    except (OSError, ValueError):
-        return cores
-    return max(1, min(cores, quota // period))
+"""True where workers are forked, which takes milliseconds and copies no memory. On other systems
+than Linux forking is not safe, and each worker starts as a program of its own."""
 
 
 def _end_with_parent() -> None:
@@ -55,7 +34,8 @@ def _end_with_parent() -> None:
 
 
 def _start_worker(prepare: Callable[[Any], None] | None, argument: Any) -> None:
-    # Ctrl-C is the parent's to handle: it ends the workers.
+    """Set up a worker process."""
+    # The parent handles Ctrl-C and ends the workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     if prepare is not None:
@@ -69,16 +49,14 @@ def ordered_map(
     prepare: Callable[[Any], None] | None = None,
     argument: Any = None,
 ) -> Iterator[tuple[Task, Result]]:
-    """Yield each task and ``function(task)``, in the order of the tasks.
-
-    The memory is bounded: few results wait to be taken, whatever the number of tasks.
+    """Yield each task and ``function(task)``, in the order of the tasks, in bounded memory.
 
     Args:
-        function: a function of a module (it is sent to other processes by name).
-        tasks: its arguments; small, as they are sent too.
-        workers: processes; with 1 everything happens in this one.
-        prepare: called first in every worker, for example to set up a dictionary.
-        argument: of ``prepare``.
+        function: a function of a module (other processes find it by name).
+        tasks: its arguments, each of which is sent to a process.
+        workers: number of processes; 1 does all work in this one.
+        prepare: is called first in every worker, for example to set up a dictionary.
+        argument: the argument of ``prepare``.
 
     Raises:
         ReluNmtError: a worker was killed, or ``function`` raised it.

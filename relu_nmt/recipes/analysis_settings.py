@@ -3,7 +3,7 @@
 from relu_nmt.attention.spec import AttentionPlace
 from relu_nmt.config import REQUIRED, group, like, option, settings
 from relu_nmt.config.files import READ, Files
-from relu_nmt.config.shared import PrecisionOptions, ProgressBarOptions, SubsetOptions
+from relu_nmt.config.shared import CommonOptions, PrecisionOptions
 from relu_nmt.data.data_folder import DATA_FILES
 from relu_nmt.data.documents import SINGLE_SENTENCES, DocumentConfig
 from relu_nmt.errors import ConfigError
@@ -39,11 +39,12 @@ class AnalyzedModelOptions(PrecisionOptions):
 
 
 @settings
-class AnalyzedDataOptions(SubsetOptions, ProgressBarOptions):
+class AnalyzedDataOptions:
     """Sentences to analyse, and those to draw."""
 
+    no_progress_bar: bool = like(CommonOptions, "no_progress_bar")
     gen_subset: str = like(
-        SubsetOptions, "gen_subset", "test", "split to analyse: test, valid...", needs="path"
+        CommonOptions, "gen_subset", "test", "split to analyse: test, valid...", needs="path"
     )
     max_doc_tokens: int | None = like(
         DocumentConfig,

@@ -26,8 +26,8 @@ class AverageResult:
     """The checkpoint that was made.
 
     Args:
-        path: where it is.
-        inputs: the checkpoints averaged, the newest first where they were looked for.
+        path: path of the checkpoint.
+        inputs: the averaged checkpoints; the newest first if they come from a folder.
     """
 
     path: Path
@@ -38,12 +38,12 @@ def run(settings: Settings, *, progress: bool = True) -> AverageResult:
     """Write a checkpoint with the mean weights of others.
 
     Args:
-        settings: which checkpoints to average.
-        progress: print on standard output which these are.
+        settings: the checkpoints to average.
+        progress: print their names on standard output.
 
     Raises:
         CheckpointError: a checkpoint is missing, damaged or of another model.
-        DataError: the new one cannot be written, is one of them, or replaces something else.
+        DataError: the output cannot be written, is one of the inputs, or is a foreign file.
     """
     inputs = [Path(path) for path in settings.inputs]
     for count, pattern in (
@@ -65,17 +65,17 @@ def run(settings: Settings, *, progress: bool = True) -> AverageResult:
 def average_checkpoints(paths: Sequence[Path]) -> Checkpoint:
     """Return a checkpoint for decoding with the mean weights, computed in float64.
 
-    What is no floating-point number is taken from the first checkpoint; so are the settings and
-    the task. Weights that are tied stay tied.
+    Integer tensors come from the first checkpoint, as do settings and task. Tied weights stay tied.
 
     Args:
-        paths: one checkpoint or more; one at a time is in memory.
+        paths: one checkpoint or more; only the first and one other are in memory at a time.
 
     Raises:
         CheckpointError: a file is missing or damaged, or of another model or task.
     """
     first = load_checkpoint(paths[0])
-    sums: dict[int, Tensor] = {}  # by the identity of the first checkpoint's tensor: tied ones once
+    # Add up the weights, by the identity of the first checkpoint's tensor: tied ones once.
+    sums: dict[int, Tensor] = {}
     for path in paths:
         checkpoint = first if path is paths[0] else load_checkpoint(path)
         _check_same_model(first, paths[0], checkpoint, path)
@@ -86,6 +86,7 @@ def average_checkpoints(paths: Sequence[Path]) -> Checkpoint:
             added.add(id(own))
             value = checkpoint.model_tensors[name].double()
             sums[id(own)] = sums[id(own)] + value if id(own) in sums else value
+    # Divide by the number of checkpoints.
     means = {
         id(own): (sums[id(own)] / len(paths)).to(own.dtype) if id(own) in sums else own
         for own in first.model_tensors.values()
@@ -96,7 +97,7 @@ def average_checkpoints(paths: Sequence[Path]) -> Checkpoint:
 
 
 def _check_same_model(first: Checkpoint, first_path: Path, other: Checkpoint, path: Path) -> None:
-    """Compare the models, and what they were trained for.
+    """Compare the settings, tasks and weights of two models.
 
     Raises:
         CheckpointError: they differ.
@@ -121,7 +122,7 @@ def _described(checkpoint: Checkpoint) -> dict[str, str]:
 
 
 def _leaves(values: Mapping[str, Any], name: str = "") -> dict[str, str]:
-    """Return nested values in words; the name of each tells where it stands."""
+    """Return nested values in words, named by the path to each."""
     found: dict[str, str] = {}
     for key, value in values.items():
         place, text = f"{name} {key}".strip(), json.dumps(value)
@@ -136,8 +137,11 @@ def _leaves(values: Mapping[str, Any], name: str = "") -> dict[str, str]:
 def _last_checkpoints(folder: Path, count: int, pattern: str, most: int | None) -> list[Path]:
     """Return the last ``count`` checkpoints of a folder, the newest first.
 
-    ``pattern`` is of the names of those saved by epochs, or by updates; ``most`` is the last epoch
-    or update to take.
+    Args:
+        folder: the folder.
+        count: number of checkpoints.
+        pattern: ``BY_EPOCHS`` or ``BY_UPDATES``.
+        most: the last epoch or update to take.
     """
     found = [
         path

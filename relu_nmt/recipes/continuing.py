@@ -1,4 +1,4 @@
-"""What was changed since a checkpoint that a training goes on from."""
+"""Comparison of a training with the checkpoint that it starts from, or would replace."""
 
 import json
 from collections.abc import Mapping
@@ -19,28 +19,28 @@ MAY_CHANGE = (
     *("checkpoint_activations", "max_source_positions", "max_target_positions"),
     *("alignment_layer", "alignment_heads"),
 )
-"""Settings of a model, beside its dropout, that change nothing that it has learnt."""
-_UNTOLD = (
+"""Settings of a model, beside its dropout, that may change while it is trained."""
+_WITHOUT_NOTE = (
     "model backend checkpoint validation logging distributed bleu arch attention_preset max_epoch "
     "max_update stop_time_hours patience num_workers cpu"
 )
-NOT_TOLD = tuple(_UNTOLD.split())
-"""Groups of settings, and settings, that another run of a training may well have otherwise."""
+WITHOUT_NOTE = tuple(_WITHOUT_NOTE.split())
+"""Settings, and groups of settings, that may differ between runs without a note."""
 
 Changes = dict[str, tuple[Any, Any]]
-"""Settings by name, as they were and as they are."""
+"""Settings by name, each with its earlier and its present value."""
 
 
 def refuse_other_model(path: Path, stored: Mapping[str, Any], model: Any) -> None:
-    """See that a model is that of a checkpoint, but for what may change while it is trained.
+    """Refuse a model that differs from a checkpoint's, except in ``MAY_CHANGE`` and dropout.
 
     Args:
         path: the checkpoint.
         stored: settings of its model.
-        model: of the one that is to go on.
+        model: settings of the model that goes on.
 
     Raises:
-        CheckpointError: it is another; the message names the flags.
+        CheckpointError: the models differ; the message names the flags.
     """
     changes = _changes(_in_full(_of_today(stored, model)), _in_full(flat(to_dict(model))))
     found = {k: values for k, values in changes.items() if not _may_change(k)}
@@ -55,19 +55,19 @@ def refuse_other_model(path: Path, stored: Mapping[str, Any], model: Any) -> Non
 
 
 def refuse_unrelated(folder: CheckpointFolder, settings: Any) -> str:
-    """See that a training that begins in a folder replaces nothing of another one.
+    """Refuse a new training in a folder with files of another one.
 
     Args:
         folder: the ``--save-dir``.
-        settings: of the training.
+        settings: settings of the training.
 
     Returns:
-        a line that tells of what it replaces: the checkpoints of an equal training that has no
-        ``checkpoint_last``, or results without any; empty if there is nothing.
+        A note on files that the training replaces: the checkpoints of an equal training without
+        ``checkpoint_last``, or results without checkpoints; empty if it replaces none.
 
     Raises:
         CheckpointError: ``--restore-file`` names a file that does not exist.
-        ConfigError: there are checkpoints, or a file like its results, of something else.
+        ConfigError: the folder has checkpoints of another training, or a foreign results.json.
     """
     if not folder.begins_here():
         return ""
@@ -75,10 +75,10 @@ def refuse_unrelated(folder: CheckpointFolder, settings: Any) -> str:
     if (path := folder.present()) is not None:
         try:
             stored = read_metadata(path)
-        except CheckpointError:  # it is none of ours
+        except CheckpointError:  # a foreign file
             stored = {}
         if "training_state" in stored and _is_equal(stored.get("args"), settings):
-            return f"note: {path} is of the same training, which begins anew and writes over it"
+            return f"note: {path} is of the same training, which starts again and writes over it"
         raise ConfigError(
             f"{path}: is another training's, and might be written over; {advice}, or go on from it "
             f"with --restore-file {path.name}"
@@ -98,37 +98,37 @@ def refuse_unrelated(folder: CheckpointFolder, settings: Any) -> str:
 
 
 def _is_equal(stored: Any, settings: Any) -> bool:
-    """Whether stored settings are those of a training, but for what may change in each run."""
+    """Return True if stored settings are those of a training, except settings in WITHOUT_NOTE."""
     own = json.loads(json.dumps(to_dict(settings, stored_only=True)))
     if not isinstance(stored, dict):
         return False
-    return stored.get("model") == own["model"] and _told(stored) == _told(own)
+    return stored.get("model") == own["model"] and _noted(stored) == _noted(own)
 
 
 def change_note(stored: Mapping[str, Any], settings: Any, goes_on: bool) -> str:
-    """Return the line that tells which settings are changed; empty if none are.
+    """Return a note on the settings that changed since a checkpoint; empty if none did.
 
     Args:
         stored: ``args`` of the checkpoint.
-        settings: of the training that begins with its weights.
+        settings: settings of the training that begins with its weights.
         goes_on: it is the same training, whose model :func:`refuse_other_model` has compared.
     """
     own = to_dict(settings, stored_only=True)
-    changes = _changes(_told(stored), _told(own))
+    changes = _changes(_noted(stored), _noted(own))
     model = _changes(_of_today(stored.get("model") or {}, settings.model), flat(own["model"]))
     changes |= {name: values for name, values in model.items() if _may_change(name) or not goes_on}
     if not changes:
         return ""
     options = all_options(type(settings))
-    told = (
+    changed = (
         f"{flag_of(k)} {_shown(options[k], now)} (was {_shown(options[k], was)})"
         for k, (was, now) in changes.items()
     )
-    return f"note: settings are changed since the checkpoint: {', '.join(told)}"
+    return f"note: settings are changed since the checkpoint: {', '.join(changed)}"
 
 
 def _of_today(stored: Mapping[str, Any], model: Any) -> Mapping[str, Any]:
-    """Return settings of a model as today's version has them, by name, if it can read them."""
+    """Return settings of a model under their present names, if this version can read them."""
     try:
         return flat(to_dict(from_dict(type(model), stored)))
     except ConfigError:
@@ -140,7 +140,7 @@ def _may_change(name: str) -> bool:
 
 
 def _changes(stored: Mapping[str, Any], own: Mapping[str, Any]) -> Changes:
-    """Return what differs of the settings that both have; earlier versions had fewer."""
+    """Return the settings with two values, among those that both versions have."""
     return {
         name: (stored[name], value)
         for name, value in own.items()
@@ -149,7 +149,7 @@ def _changes(stored: Mapping[str, Any], own: Mapping[str, Any]) -> Changes:
 
 
 def _in_full(model: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a model's settings with what each slot and side really has."""
+    """Return a model's settings with the value of each slot and side in place of a common one."""
     full, common = dict(model), set()
     for name, value in model.items():
         _, _, shared = name.partition("_")
@@ -165,12 +165,12 @@ def _in_full(model: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in full.items() if name not in common}
 
 
-def _told(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of which it is told if they change, by name."""
+def _noted(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings whose change deserves a note, by name."""
     found: dict[str, Any] = {}
     for name, value in settings.items():
-        if name not in NOT_TOLD:
-            found |= _told(value) if isinstance(value, Mapping) else {name: value}
+        if name not in WITHOUT_NOTE:
+            found |= _noted(value) if isinstance(value, Mapping) else {name: value}
     return found
 
 

@@ -2,7 +2,7 @@
 
 from relu_nmt.config import REQUIRED, like, option, settings
 from relu_nmt.config.files import READ, WRITTEN, Files
-from relu_nmt.config.shared import LanguageOptions
+from relu_nmt.config.shared import CommonOptions
 from relu_nmt.data.data_folder import DATA_FILES
 from relu_nmt.errors import ConfigError
 from relu_nmt.recipes.preprocess_settings import PreprocessSettings
@@ -77,7 +77,7 @@ class ImportMarianSettings:
     )
     output: str = option(REQUIRED, "checkpoint to write", files=WRITTEN)
     target_lang: str | None = like(
-        LanguageOptions,
+        CommonOptions,
         "target_lang",
         None,
         "target language, for a model of several: fra if the vocabulary has >>fra<<",

@@ -3,7 +3,7 @@
 from relu_nmt.attention.spec import AttentionBackendConfig
 from relu_nmt.config import REQUIRED, from_flat, group, like, option, settings
 from relu_nmt.config.files import READ, WRITTEN
-from relu_nmt.config.shared import PrecisionOptions, ProgressBarOptions
+from relu_nmt.config.shared import CommonOptions, PrecisionOptions
 from relu_nmt.errors import ConfigError
 from relu_nmt.training.config import RunConfig
 from relu_nmt.vision.config import check_sides, sides_option
@@ -29,13 +29,14 @@ class ClassifierOptions(PrecisionOptions, AttentionBackendConfig):
 
 
 @settings
-class EvaluationOptions(ProgressBarOptions):
+class EvaluationOptions:
     """The images to evaluate on, and the settings of the evaluation.
 
     Raises:
         ConfigError: an image size is malformed.
     """
 
+    no_progress_bar: bool = like(CommonOptions, "no_progress_bar")
     batch_size: int = option(EVALUATION_BATCH, "images of a batch", least=1, metavar="N")
     num_workers: int = like(RunConfig, "num_workers", 1)
     skip_damaged_images: bool = option(
@@ -139,9 +140,10 @@ KNN, RIDGE, LINEAR = ("method", "knn"), ("method", "ridge"), ("method", "linear"
 
 
 @settings
-class ProbeOptions(ProgressBarOptions):
+class ProbeOptions:
     """The method that probes frozen features, and the images."""
 
+    no_progress_bar: bool = like(CommonOptions, "no_progress_bar")
     train: tuple[str, ...] = option(
         REQUIRED,
         "images to learn from; several data sets are evaluated one after the other, then averaged",

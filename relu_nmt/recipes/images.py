@@ -15,7 +15,7 @@ from relu_nmt.io.progress_bar import progress_bar
 from relu_nmt.recipes.image_settings import ClassifierOptions
 from relu_nmt.recipes.output_files import write_file
 from relu_nmt.training.batches import load_ahead
-from relu_nmt.training.precision import autocast_dtype
+from relu_nmt.training.update import autocast_dtype
 from relu_nmt.vision.batches import ImageBatch, ImageBatches
 from relu_nmt.vision.image_tables import PixelArray
 from relu_nmt.vision.images import DamagedImages, ImageSet, add_set, open_images

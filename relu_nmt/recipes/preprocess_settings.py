@@ -5,13 +5,7 @@ from typing import Any
 
 from relu_nmt.config import like, option, settings
 from relu_nmt.config.files import Files
-from relu_nmt.config.shared import (
-    ClusterOptions,
-    FairseqOptions,
-    LanguageOptions,
-    ProgressBarOptions,
-    SeedOptions,
-)
+from relu_nmt.config.shared import ClusterOptions, CommonOptions, FairseqOptions
 from relu_nmt.data.data_folder import DATA_FILES, dictionary_path, pair_name
 from relu_nmt.data.documents import SEPARATORS
 from relu_nmt.errors import ConfigError
@@ -32,10 +26,10 @@ class PreprocessSettings(ClusterOptions):
     """
 
     source_lang: str | None = like(
-        LanguageOptions, "source_lang", None, "source language, the ending of its files"
+        CommonOptions, "source_lang", None, "source language, the ending of its files"
     )
     target_lang: str | None = like(
-        LanguageOptions, "target_lang", None, "target language, the ending of its files"
+        CommonOptions, "target_lang", None, "target language, the ending of its files"
     )
     trainpref: str | None = option(
         None,
@@ -153,9 +147,9 @@ class PreprocessSettings(ClusterOptions):
         most=1024,
         metavar="N",
     )
-    no_progress_bar: bool = like(ProgressBarOptions, "no_progress_bar", False)
+    no_progress_bar: bool = like(CommonOptions, "no_progress_bar", False)
     seed: int = like(
-        SeedOptions,
+        CommonOptions,
         "seed",
         1,
         "seed of the sample on which a subword model is learnt",

@@ -6,7 +6,7 @@ from typing import Any
 
 from relu_nmt.config import flag_of, group, like, option, settings
 from relu_nmt.config.files import CHECKPOINTS, READ, WRITTEN, Files
-from relu_nmt.config.shared import BatchSizeOptions, PrecisionOptions
+from relu_nmt.config.shared import CommonOptions, PrecisionOptions
 from relu_nmt.data.dictionary import SENTENCE_SEPARATOR
 from relu_nmt.errors import ConfigError
 from relu_nmt.evaluation.document_scores import (
@@ -213,7 +213,7 @@ class ContrastOptions:
     )
     cpu: bool = like(PrecisionOptions, "cpu", False, needs="contrastive")
     batch_size: int | None = like(
-        BatchSizeOptions,
+        CommonOptions,
         "batch_size",
         None,
         "most translations in a batch; the default suits the device",

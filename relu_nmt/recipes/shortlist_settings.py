@@ -2,14 +2,16 @@
 
 from relu_nmt.config import REQUIRED, like, option, settings
 from relu_nmt.config.files import WRITTEN
-from relu_nmt.config.shared import LanguageOptions, SubsetOptions
+from relu_nmt.config.shared import CommonOptions
 from relu_nmt.data.data_folder import DATA_FILES
 
 
 @settings
-class ShortlistSettings(LanguageOptions, SubsetOptions):
+class ShortlistSettings:
     """All settings of :mod:`relu_nmt.recipes.shortlist`."""
 
+    source_lang: str | None = like(CommonOptions, "source_lang")
+    target_lang: str | None = like(CommonOptions, "target_lang")
     data: str = option(
         REQUIRED,
         "data folder that the model was trained on",
@@ -18,7 +20,7 @@ class ShortlistSettings(LanguageOptions, SubsetOptions):
         files=DATA_FILES,
     )
     output: str = option(REQUIRED, "shortlist to write", files=WRITTEN)
-    gen_subset: str = like(SubsetOptions, "gen_subset", "train", "split to learn from")
+    gen_subset: str = like(CommonOptions, "gen_subset", "train", "split to learn from")
     candidates: int = option(
         20, "number of likeliest translations of each source symbol", least=1, metavar="N"
     )

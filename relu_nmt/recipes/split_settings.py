@@ -6,7 +6,7 @@ from relu_nmt.attention.spec import AttentionPlace
 from relu_nmt.config import REQUIRED, group, like, option, settings
 from relu_nmt.config.fields import options_of
 from relu_nmt.config.files import WRITTEN, Files
-from relu_nmt.config.shared import ProgressBarOptions, SubsetOptions
+from relu_nmt.config.shared import CommonOptions
 from relu_nmt.data.data_folder import DATA_FILES
 from relu_nmt.data.documents import SEPARATORS, SINGLE_SENTENCES, DocumentConfig
 from relu_nmt.errors import ConfigError
@@ -16,9 +16,11 @@ from relu_nmt.translation.search.config import DOCUMENT_LENGTHS, PRINTED, Genera
 
 
 @settings
-class SplitOptions(SubsetOptions, ProgressBarOptions):
+class SplitOptions:
     """Sentences to translate, and the place of the printed lines."""
 
+    gen_subset: str = like(CommonOptions, "gen_subset")
+    no_progress_bar: bool = like(CommonOptions, "no_progress_bar")
     results_path: str | None = option(
         None,
         "write to generate-SPLIT.txt in this folder instead of standard output; one of several "

@@ -25,7 +25,7 @@ from relu_nmt.applications.sweep.settings import SweepSettings as Settings
 from relu_nmt.applications.sweep.steps import DONE, Step, arguments_of
 from relu_nmt.attention.spec import SLOTS
 from relu_nmt.config import add_settings, flag_of, read_settings
-from relu_nmt.config.user_modules import FLAG, import_user_module
+from relu_nmt.config.registry import FLAG, import_user_module
 from relu_nmt.data.data_folder import data_folders, find_pair, infer_languages, split_path
 from relu_nmt.data.documents import SINGLE_SENTENCES
 from relu_nmt.errors import ConfigError, DataError

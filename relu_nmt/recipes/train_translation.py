@@ -38,15 +38,15 @@ from relu_nmt.translation.search.generator import Generator
 from relu_nmt.translation.task import TranslationTask
 
 APART = ("language", "dictionary", "sentence separator")
-"""What a training compares apart: some differences are allowed."""
+"""Names of properties that a training compares on its own, as some differences are allowed."""
 OTHER_TEXT = f"{SAME_TEXT} to go on with the model, or choose another --save-dir for a fresh start"
 
 
 def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
-    """Train until a limit is reached or a signal comes; goes on from a checkpoint if there is one.
+    """Train up to a limit or a signal, from a checkpoint if the folder has one.
 
     Args:
-        settings: of model, data, training, and where checkpoints go.
+        settings: settings of model, data, training and checkpoints.
         progress: print the log on standard output.
 
     Raises:
@@ -67,7 +67,8 @@ class TranslationTraining(Training):
     _longest: Longest
 
     def trainer(self) -> Trainer:
-        """Return the trainer of a new training; what its parts are is printed."""
+        """Make task, model, loss and batches, print their sizes, and return the trainer."""
+        # Make the task, the model and the loss.
         settings, batching = self.settings, self.settings.batching
         self.task = self._open_task()
         model = self._model()
@@ -80,6 +81,7 @@ class TranslationTraining(Training):
             options.report_accuracy,
             options.alignment_lambda if options.load_alignments else 0.0,
         )
+        # Open the batches, and the scorer of the first validation set.
         self._longest = self._longest_of(model)
         train, valid = self._batches()
         scorers: dict[str, Scorer] = {}
@@ -116,7 +118,7 @@ class TranslationTraining(Training):
         return task.with_sentence_separator() if settings.documents.sentence_separator else task
 
     def _model(self) -> EncoderDecoder:
-        """Return a new model; its size is printed."""
+        """Return a new model, and print its size."""
         task, config = self.task, self.settings.model
         for language, dictionary in (
             (task.source_lang, task.source_dictionary),
@@ -144,7 +146,7 @@ class TranslationTraining(Training):
     def _check_checkpoint(self) -> None:
         """Compare the checkpoint to go on from, or to start from, with this data.
 
-        One to start from may be of other languages, which is told.
+        A checkpoint to start from may be of other languages, which prints a note.
 
         Raises:
             CheckpointError: its dictionaries, text or languages are not the data's.
@@ -168,11 +170,12 @@ class TranslationTraining(Training):
             self.say(f"note: {path} translates {pairs[0]}, and learns {pairs[1]} now")
 
     def _check_text(self, path: Path, theirs: TranslationTask, is_imported: bool) -> None:
-        """Compare how the text of a checkpoint and of the data was prepared.
+        """Compare the preparation of a checkpoint's text with that of the data.
+
+        A model of another toolkit may learn from prepared text, which prints a note.
 
         Raises:
-            CheckpointError: they differ. A model of another toolkit may learn from text that was
-                prepared before it came here; that is told.
+            CheckpointError: the preparations differ.
         """
         known, own = (
             {k: v for k, v in one.describe(way_back=False).items() if not k.endswith(APART)}
@@ -212,7 +215,7 @@ class TranslationTraining(Training):
         )
 
     def _batches(self) -> tuple[ShardedBatches, dict[str, TranslationBatches]]:
-        """Return the batches to train and to validate on; what is in them is printed."""
+        """Return the batches for training and validation, and print their sizes."""
         settings = self.settings
         train = ShardedBatches(self._folders, self._training_batches)
         names = settings.task.valid_subset.split(",")
@@ -297,7 +300,7 @@ class TranslationTraining(Training):
         return self._prepared(self._checked([self.task.load_split(name, with_alignments)]))
 
     def _checked(self, splits: list[Split]) -> Split:
-        """Return splits as one; their sizes are printed."""
+        """Return several splits as one, and print their sizes."""
         for part in splits:
             if part.target is None:
                 raise DataError(f"{part.source.prefix}: has no target side to learn from")
@@ -305,7 +308,7 @@ class TranslationTraining(Training):
         return Split.chained(splits)
 
     def _prepared(self, split: Split, has_tags: bool = False) -> Split:
-        """Return a split as it is to be read: cut to what is allowed, with documents if wanted."""
+        """Return a split with long sources cut and documents required, as the settings say."""
         longest = self._longest[0]
         if self.settings.task.truncate_source:
             if longest is None:
@@ -332,7 +335,7 @@ class TranslationTraining(Training):
 
     def _tell_lengths(self, batches: TranslationBatches) -> None:
         descriptions = batches.describe_lengths()
-        mixed = " (first epoch; dealt anew in each)" if len(descriptions) > 1 else ""
+        mixed = " (first epoch; another mixture in each)" if len(descriptions) > 1 else ""
         for description in descriptions:
             self.say(f"{batches.split.name}{mixed}: {lengths_in_words(description)}")
         if batches.num_skipped:
@@ -342,7 +345,7 @@ class TranslationTraining(Training):
             )
 
     def _write_lengths(self, batches: Iterable[TranslationBatches]) -> None:
-        """Write how long the groups of sentences really are; nothing without documents."""
+        """Write the lengths of the groups of sentences, if there are documents."""
         splits = {one.split.name: one.describe_lengths() for one in batches}
         content = {
             "sentence_separator": self.settings.documents.sentence_separator,

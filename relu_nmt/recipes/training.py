@@ -1,4 +1,4 @@
-"""What every training has in common, whatever it trains: a recipe adds its data, model and loss."""
+"""The common part of all training recipes, which add data, model and loss."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -32,12 +32,12 @@ ModelT = TypeVar("ModelT", bound=nn.Module)
 
 
 class Training(ABC):
-    """One training: a recipe's subclass makes the parts, all else is here.
+    """One training; the subclass of a recipe makes its parts.
 
     Args:
         settings: all settings of the recipe.
         process: this process among those that train together.
-        log: of the training.
+        log: the log of the training.
     """
 
     def __init__(self, settings: TrainingSettings, process: ProcessGroup, log: TrainingLog) -> None:
@@ -48,32 +48,32 @@ class Training(ABC):
 
     @abstractmethod
     def trainer(self) -> Trainer:
-        """Return :meth:`trainer_of` the parts of a new training; what is in them is printed.
+        """Make the parts of the training, print their sizes, and return :meth:`trainer_of` them.
 
         Raises:
             ReluNmtError: the data, or the checkpoint to go on from, do not fit the settings.
         """
 
     def new_model(self, build: Callable[[], ModelT]) -> ModelT:
-        """Return the model that ``build`` makes, with seeded weights and the back end."""
+        """Return a model from ``build``, with seeded weights and the chosen back end."""
         torch.manual_seed(self.settings.trainer.run.seed)
         model = build()
         set_attention_backend(model, self.settings.backend.attention_backend)
         return model
 
     def say_size(self, model: nn.Module) -> None:
-        """Print how many parameters a model has."""
+        """Print the number of a model's parameters."""
         total = sum(p.numel() for p in model.parameters())
         trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
         self.say(f"num. shared model params: {total:,} (num. trained: {trained:,})")
 
     @property
     def goes_on(self) -> bool:
-        """Whether there is a checkpoint of this training, and not only weights to start from."""
+        """True if a checkpoint of this training exists, and not only weights to start from."""
         return self._restore_path() is not None
 
     def checkpoint_to_continue(self) -> Path | None:
-        """Return the checkpoint that training will start from, ``None`` for a fresh start."""
+        """Return the checkpoint that training starts from, ``None`` for a fresh start."""
         finetuned = self.settings.trainer.checkpoint.finetune_from_model
         return self._restore_path() or (Path(finetuned) if finetuned else None)
 
@@ -93,26 +93,26 @@ class Training(ABC):
         """Return the trainer of these parts.
 
         Args:
-            objective: gives the loss; its module ``model`` is trained and stored.
-            data: batches to train on and to validate with.
-            task: what a checkpoint tells about the data, as JSON can hold it.
-            batch_size: how large the batches are, in words.
+            objective: the loss; its module ``model`` is trained and stored.
+            data: batches for training and validation.
+            task: metadata of the data for checkpoints, as JSON can hold it.
+            batch_size: size of the batches, in words.
             config: settings of the trainer.
-            start: returns the weights to start from, of the checkpoint of another model.
+            start: returns the initial weights from the checkpoint of another model.
         """
         description = {
             "model_config": to_dict(self.settings.model),
             "task": task,
             "args": to_dict(self.settings, stored_only=True),
         }
-        self._tell_changes()
+        self._compare_settings()
         trainer = Trainer(objective, data, config, description, self.process, self.log, start)
         devices = f"{self.process.world_size} device(s) ({self.process.device.type})"
         self.say(f"training on {devices}; {batch_size}")
         return trainer
 
-    def _tell_changes(self) -> None:
-        """Compare the settings with those of the checkpoint that training starts from.
+    def _compare_settings(self) -> None:
+        """Print a note on settings that differ from those of the checkpoint to start from.
 
         Raises:
             CheckpointError: training would go on with another model.
@@ -128,7 +128,7 @@ class Training(ABC):
 
 
 def smaller_batches(settings: TrainingSettings) -> str:
-    """Return which limit of a batch to lower where memory runs out, and to what."""
+    """Return advice to lower the limit of a batch, for an error of memory."""
     values = flat(to_dict(settings))
     name = "max_tokens" if values.get("max_tokens") else "batch_size"
     smaller = int(values[name] * SMALLER_SHARE)
@@ -146,10 +146,10 @@ def smaller_batches(settings: TrainingSettings) -> str:
 def run_training(
     training_class: type[Training], settings: TrainingSettings, progress: bool
 ) -> TrainingResult:
-    """Join the other processes, make a training, run it or go on with it.
+    """Join the other processes, make a training, and run it or go on with it.
 
     Args:
-        training_class: the recipe's.
+        training_class: the class of the recipe.
         settings: all its settings.
         progress: print the log on standard output.
 

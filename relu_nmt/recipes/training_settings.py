@@ -10,7 +10,7 @@ from relu_nmt.attention.spec import (
 )
 from relu_nmt.config import REQUIRED, checked_by, from_flat, group, like, option, settings
 from relu_nmt.config.files import WRITTEN, Files
-from relu_nmt.config.shared import BatchingConfig, FairseqOptions, LanguageOptions
+from relu_nmt.config.shared import BatchingConfig, CommonOptions, FairseqOptions
 from relu_nmt.data.data_folder import DATA_FILES
 from relu_nmt.data.documents import DocumentConfig
 from relu_nmt.errors import ConfigError
@@ -37,13 +37,15 @@ DEFAULT_SEARCH = '{"beam": 5, "max_len_a": 1.2, "max_len_b": 10}'
 
 
 @settings
-class TaskOptions(LanguageOptions, FairseqOptions):
-    """What is translated, by which model, and what is minimised.
+class TaskOptions(FairseqOptions):
+    """Languages, shape of the model, loss and corpora.
 
     Raises:
         ConfigError: a value out of range.
     """
 
+    source_lang: str | None = like(CommonOptions, "source_lang")
+    target_lang: str | None = like(CommonOptions, "target_lang")
     arch: str = arch_option(
         "reluformer",
         architectures,
@@ -53,7 +55,7 @@ class TaskOptions(LanguageOptions, FairseqOptions):
     criterion: str = option(
         LABEL_SMOOTHED,
         "loss per target token; cross_entropy is without smoothing; with alignment, "
-        "cross-attention is to attend to what each token is aligned with (Garg et al. 2019)",
+        "cross-attention learns to attend to the words aligned with each token (Garg et al. 2019)",
         choices=(LABEL_SMOOTHED, "cross_entropy", WITH_ALIGNMENT),
     )
     label_smoothing: float = option(
@@ -66,8 +68,8 @@ class TaskOptions(LanguageOptions, FairseqOptions):
     )
     load_alignments: bool = option(
         False,
-        "train on the word alignments of relu-nmt-preprocess --align-suffix; --alignment-layer and "
-        "--alignment-heads say what learns them",
+        "train on the word alignments of relu-nmt-preprocess --align-suffix, in the attention of "
+        "--alignment-layer and --alignment-heads",
         needs=("criterion", WITH_ALIGNMENT),
     )
     alignment_lambda: float = option(
@@ -91,7 +93,7 @@ class TaskOptions(LanguageOptions, FairseqOptions):
     corpus_weights: tuple[float, ...] = option(
         (),
         "how often an epoch reads DATA and each further folder: 2,0.5 reads DATA twice and a half "
-        "of the other, drawn anew each time; by default all once",
+        "of the other, another half in each epoch; by default all once",
         above=0,
         needs="extra_data",
         metavar="W",
@@ -99,7 +101,7 @@ class TaskOptions(LanguageOptions, FairseqOptions):
     tag_extra_data: bool = option(
         False,
         "begin the source sentences (or documents) of each further folder with a tag of its own, "
-        "an unused entry of the dictionary, so that what is translated later is like DATA",
+        "an unused entry of the dictionary, so that later translations are like DATA",
         needs="extra_data",
     )
     truncate_source: bool = option(
@@ -113,7 +115,7 @@ class TaskOptions(LanguageOptions, FairseqOptions):
     )
 
     def check(self) -> None:
-        """Compare the criterion with the data, the number of weights with that of the folders."""
+        """Refuse a criterion without alignments, or corpus weights for other folders."""
         if self.criterion == WITH_ALIGNMENT and not self.load_alignments:
             raise ConfigError(
                 f"--criterion {WITH_ALIGNMENT}: give --load-alignments too, and data made with "
@@ -133,10 +135,10 @@ class TaskOptions(LanguageOptions, FairseqOptions):
 
 
 def search_settings(text: str) -> GenerationConfig:
-    """Return the search that JSON with fields of :class:`GenerationConfig` describes.
+    """Return the search settings in a JSON object with fields of :class:`GenerationConfig`.
 
     Raises:
-        ValueError: no JSON object.
+        ValueError: the text is not a JSON object.
         ConfigError: unknown field or a value out of range.
     """
     try:
@@ -149,10 +151,10 @@ def search_settings(text: str) -> GenerationConfig:
 
 
 def detokenizer_settings(text: str) -> dict[str, Any]:
-    """Return the settings that JSON gives for a detokeniser.
+    """Return a detokeniser's settings in a JSON object.
 
     Raises:
-        ValueError: no JSON object, or other settings than there are.
+        ValueError: the text is not a JSON object, or has an unknown setting.
     """
     values = json.loads(text)
     if not isinstance(values, dict) or values.keys() - {"source_lang", "target_lang"}:
@@ -210,12 +212,12 @@ class EvalBleuOptions:
 
 
 class TrainingSettings:
-    """What the settings of every training have; each lists its groups in the order of ``--help``.
+    """The fields that the settings of every training have.
 
     Args:
-        data: what to train on.
-        model: its shape.
-        backend: what computes attention; not stored.
+        data: path of the data.
+        model: shape of the model.
+        backend: back end of attention; not stored.
         trainer: updates, optimiser, validation, checkpoints and log.
     """
 
@@ -310,7 +312,7 @@ class ImageTrainingSettings(TrainingSettings):
 
 @settings
 class AverageSettings:
-    """Which checkpoints to average.
+    """Checkpoints to average, and the file for the average.
 
     Raises:
         ConfigError: settings that contradict each other.

@@ -94,7 +94,7 @@ def run(settings: Settings, *, progress: bool = True) -> TextTranslation:
     plan = WindowPlan(sources.sizes, sources.counts, windows)
     with (
         hidden_progress(options.no_progress_bar or not progress),
-        progress_bar("translate", len(plan.windows), "groups", tells_waiting=True) as advance,
+        progress_bar("translate", len(plan.windows), "groups", shows_waiting=True) as advance,
     ):
         config = settings.search.resolved(documents=True, workers=0)
         found = translator.answer(sources, config, windows, on_progress=advance)

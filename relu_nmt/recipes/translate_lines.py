@@ -10,8 +10,8 @@ from pathlib import Path
 from relu_nmt.attention.spec import AttentionPlace
 from relu_nmt.data.documents import SINGLE_SENTENCES
 from relu_nmt.errors import DataError
+from relu_nmt.io.process import standard_input
 from relu_nmt.io.progress_bar import hidden_progress, progress_bar
-from relu_nmt.io.standard_streams import standard_input
 from relu_nmt.io.text_lines import decode_lines, open_text, read_lines, reading
 from relu_nmt.recipes.output_files import check_writable
 from relu_nmt.recipes.translation import (
@@ -171,7 +171,7 @@ def _translated(
         with (
             hidden_progress(options.no_progress_bar or not progress),
             progress_bar(
-                label, len(lines), "lines", tells_waiting=True, only_if_slow=True
+                label, len(lines), "lines", shows_waiting=True, only_if_slow=True
             ) as advance,
         ):
             found = translator.answer(limited, config, first_id=done, on_progress=advance)

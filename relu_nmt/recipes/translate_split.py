@@ -194,7 +194,7 @@ class _SplitTranslator:
         label = f"translate {split.name}"
         with (
             hidden_progress(hidden),
-            progress_bar(label, num_windows, unit, tells_waiting=True) as advance,
+            progress_bar(label, num_windows, unit, shows_waiting=True) as advance,
         ):
             for documents, numbers in _document_ranges(self._counts):
                 counts = self._counts[documents.start : documents.stop]

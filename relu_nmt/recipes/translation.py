@@ -14,7 +14,7 @@ from relu_nmt.errors import ConfigError
 from relu_nmt.recipes.translation_settings import ModelOptions, model_overrides
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.training.distributed import keep_freed_memory
-from relu_nmt.training.precision import autocast_dtype
+from relu_nmt.training.update import autocast_dtype
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.shortlist import Shortlist
 from relu_nmt.translation.search.translations import SourceLimit, SourceSentence, Translation

@@ -7,12 +7,7 @@ from typing import Any, ClassVar
 from relu_nmt.attention.spec import AttentionBackendConfig
 from relu_nmt.config import REQUIRED, checked_by, group, like, option, settings
 from relu_nmt.config.files import CHECKPOINTS, READ, Files
-from relu_nmt.config.shared import (
-    FairseqOptions,
-    LanguageOptions,
-    PrecisionOptions,
-    ProgressBarOptions,
-)
+from relu_nmt.config.shared import CommonOptions, FairseqOptions, PrecisionOptions
 from relu_nmt.data.data_folder import DATA_FILES
 from relu_nmt.data.documents import SINGLE_SENTENCES, DocumentConfig
 from relu_nmt.errors import ConfigError
@@ -38,17 +33,17 @@ def model_overrides(text: str) -> dict[str, Any]:
 
 
 @settings
-class ModelOptions(LanguageOptions, FairseqOptions, PrecisionOptions, AttentionBackendConfig):
+class ModelOptions(FairseqOptions, PrecisionOptions, AttentionBackendConfig):
     """The model that translates, and the form of its text."""
 
     path: str = option(
         REQUIRED, "checkpoint; several with colons (a:b) are an ensemble", files=CHECKPOINTS
     )
     source_lang: str | None = like(
-        LanguageOptions, "source_lang", None, "source language; by default the model's"
+        CommonOptions, "source_lang", None, "source language; by default the model's"
     )
     target_lang: str | None = like(
-        LanguageOptions, "target_lang", None, "target language; by default the model's"
+        CommonOptions, "target_lang", None, "target language; by default the model's"
     )
     post_process: str | None = option(
         None,
@@ -166,9 +161,10 @@ class TermOptions:
 
 
 @settings
-class TextDocumentOptions(ProgressBarOptions, WindowOptions, TermOptions):
+class TextDocumentOptions(WindowOptions, TermOptions):
     """Translation of a text of documents."""
 
+    no_progress_bar: bool = like(CommonOptions, "no_progress_bar")
     split_sentences: bool = option(
         False,
         "lines are paragraphs: cut them into sentences (with the package sentencex), and join the "
@@ -226,9 +222,10 @@ class TranslateDocumentsSettings:
 
 
 @settings
-class LineOptions(ProgressBarOptions, TermOptions):
+class LineOptions(TermOptions):
     """Input and output of lines."""
 
+    no_progress_bar: bool = like(CommonOptions, "no_progress_bar")
     input: str = option("-", "file to translate; - is standard input", files=READ)
     buffer_size: int = option(
         0,

@@ -146,7 +146,7 @@ class ValidationBleu:
         unit = "groups" if self._of_documents else "sentences"
         label = f"BLEU: translate {self._split.name}"
         with progress_bar(
-            label, len(read), unit, tells_waiting=True, only_if_slow=True, say=self._say
+            label, len(read), unit, shows_waiting=True, only_if_slow=True, say=self._say
         ) as advance:
             found = (generator or self._generator).translate(sources, 0, advance)
         return [self._task.target_dictionary.symbols_of(best.tokens) for best, *_ in found]

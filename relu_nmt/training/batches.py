@@ -1,39 +1,42 @@
-"""The data that a trainer is given, and which process loads which batches of it."""
+"""The data of a training, and each process's share of the batches."""
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from relu_nmt.errors import OutOfMemoryError, is_out_of_memory
+
 BATCHES_AHEAD = 4
 
 
 class Batch(Protocol):
-    """A batch, which the trainer moves to the device and hands to the objective."""
+    """A batch that the trainer moves to the device and hands to the objective."""
 
     @property
     def ids(self) -> Tensor:
-        """Names of the samples in error messages, [B] int64."""
+        """Numbers of the samples for error messages, [B] int64."""
 
     @property
     def num_tokens(self) -> int:
-        """Counted for the log; for images the number of images."""
+        """Number of tokens for the log; for images the number of images."""
 
     @property
     def num_sentences(self) -> int:
-        """Counted for the log; for images the number of images."""
+        """Number of sentences for the log; for images the number of images."""
 
     def to(self, device: torch.device) -> "Batch":
         """Return the batch on ``device``."""
 
 
 class BatchSource(Protocol):
-    """Batches by epoch and number; the same numbers give the same batches every time."""
+    """Batches by epoch and number; the same numbers always give the same batches."""
 
     def begin_epoch(self, epoch: int) -> int:
         """Plan ``epoch`` (from 1) and return its number of batches."""
@@ -48,8 +51,8 @@ class BatchSource(Protocol):
 class Scorer(Protocol):
     """Computes metrics of a validation set, for example BLEU of its translations.
 
-    It is called in all processes, with the model in evaluation mode and its averaged weights in
-    place, and returns the same values in all of them.
+    All processes call it, with the model in evaluation mode and its averaged weights in place, and
+    get the same values.
     """
 
     @property
@@ -60,22 +63,23 @@ class Scorer(Protocol):
         """Return the metrics by name."""
 
     def check(self, largest: bool) -> None:
-        """Try it on little data, so that mistakes show before the first update.
+        """Score a little data, so that errors come before the first update.
 
         Args:
-            largest: also on what takes the most memory.
+            largest: also score the data that takes the most memory.
         """
 
 
 @dataclass(frozen=True)
 class TrainingData:
-    """What is trained on and validated with.
+    """Batches for training and validation.
 
     Args:
         train: training batches.
         valid: validation batches by name; the first set decides which checkpoint is the best.
         scorers: further metrics by name of the validation set.
-        signatures: how these metrics are computed, by name; scores with others are not comparable.
+        signatures: the way these metrics are computed, by metric; scores with different
+            signatures are not comparable.
     """
 
     train: BatchSource
@@ -94,7 +98,7 @@ class Share:
 
     Args:
         num_batches: batches of the epoch, over all processes.
-        offset: batches of it that are already done.
+        offset: batches of the epoch that are already done.
         update_freq: batches per update and process.
         rank: this process.
         world_size: number of processes.
@@ -122,14 +126,14 @@ class Share:
         return self.updates_done(self.offset) + len(self._starts())
 
     def updates_done(self, offset: int) -> int:
-        """Return how many updates the first ``offset`` batches make."""
+        """Return the number of updates that the first ``offset`` batches make."""
         return -(-offset // self.batches_per_update)
 
     def updates(self) -> list[list[int | None]]:
-        """Return for each remaining update this process's batches.
+        """Return this process's batches of each remaining update.
 
-        ``None`` stands for a batch that the others have and this one lacks at the end of the
-        epoch: all processes must go through as many batches.
+        At the end of the epoch other processes may have one batch more. ``None`` stands for it,
+        since all processes must compute the same number of batches.
         """
         updates = []
         for start in self._starts():
@@ -145,14 +149,14 @@ class Share:
 def load_ahead(
     load: Callable[[int], Any], indices: Sequence[int], num_workers: int, pin_memory: bool
 ) -> Generator[Any, None, None]:
-    """Yield ``load(index)`` in order, loading the next batches in threads meanwhile.
+    """Yield ``load(index)`` in order, while threads load the next batches.
 
     Args:
         load: reads a batch.
         indices: numbers of the batches.
-        num_workers: threads; 0 loads each batch when it is asked for.
-        pin_memory: move batches that can be (``pin_memory()``) to page-locked memory, from which
-            a GPU copies faster.
+        num_workers: threads; 0 loads each batch when it is due.
+        pin_memory: move batches with a method ``pin_memory()`` to page-locked memory, from which a
+            GPU copies faster.
     """
 
     def load_pinned(index: int) -> Any:
@@ -176,3 +180,39 @@ def load_ahead(
                 yield batch
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
+
+
+def shapes_of(batch: Any) -> str:
+    """Return the shapes of a batch's tensors in words.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> shapes_of(SimpleNamespace(ids=torch.ones(3), src_tokens=torch.ones(3, 7)))
+        'src_tokens 3 x 7'
+    """
+    tensors = {name: one for name, one in vars(batch).items() if isinstance(one, Tensor)}
+    shown = {name: " x ".join(map(str, one.shape)) for name, one in tensors.items()}
+    large = [f"{name} {shown[name]}" for name, one in tensors.items() if one.dim() > 1]
+    return ", ".join(large or [f"{name} {size}" for name, size in shown.items()])
+
+
+@contextmanager
+def naming_batch(batch: Any, work: str) -> Iterator[None]:
+    """Name the batch in the error if memory runs out inside the block.
+
+    Args:
+        batch: the batch of the computation.
+        work: name of the work, such as "update 7".
+
+    Raises:
+        OutOfMemoryError: there is not enough memory.
+    """
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise OutOfMemoryError(
+            f"{work}: out of memory with a batch of {shapes_of(batch)}; earlier checkpoints are "
+            "unharmed"
+        ) from error

@@ -1,15 +1,14 @@
-"""The checkpoint file: one safetensors file that holds everything, and no pickle.
+"""The checkpoint file: one safetensors file with weights, settings and state, and no pickle.
 
-Tensors are named ``model.*`` (the weights to decode with: the averaged ones where EMA is on) and,
-for going on with training, ``train.model.*`` (the raw weights, only with EMA) and
-``optimizer.*``. The safetensors metadata maps ``format``, ``version``, ``tied``, ``model_config``,
-``task``, ``training_state`` and ``args`` to JSON. A file is written beside its place and renamed,
-so an interrupted or failed write never harms an older checkpoint.
+Tensors are named ``model.*`` (the weights to decode with, averaged with EMA) and, to resume
+training, ``train.model.*`` (the raw weights, only with EMA) and ``optimizer.*``. The metadata of
+safetensors maps ``format``, ``version``, ``tied``, ``model_config``, ``task``, ``training_state``
+and ``args`` to JSON. A file is written beside its place and renamed, so an interrupted or failed
+write never harms an older checkpoint.
 
-Its metadata also holds a CRC-32 of every tensor and of the other metadata, so that a bit that
-flipped on the disk or on the way is found. CRC-32 finds every change of up to 32 neighbouring bits,
-and zlib computes it twice as fast as hashlib computes SHA-256 (about 3 against 1.3 GB a second); it
-is no protection against forgery. Files without it, from before there was one, are read as they are.
+The metadata also has a CRC-32 of every tensor and of the other metadata. It finds every change of
+up to 32 neighbouring bits on the disk or on the way; it is no protection against forgery. Earlier
+files without checksums are read unchecked.
 """
 
 import json
@@ -34,14 +33,14 @@ SUFFIX = ".safetensors"
 FORMAT = "relu_nmt checkpoint"
 VERSION = 2
 UPGRADED_VERSION = 1
-"""Of older files that are read as well; what they hold is renamed, at the end of this module."""
+"""Version of older files, whose tensors and settings get their present names when read."""
 MODEL_PREFIX = "model."
 SHOWN_NAMES = 3
 _PACKED = re.compile(r"(?P<module>.*\b\w*attention)\.in_proj_(?P<kind>weight|bias)(?P<rest>.*)")
 _VISION_PART = re.compile(r"\bblocks\.(\d+)\.(attention|feed_forward)(_branch)?\.")
 _VISION_NAMES = {"attention": "self_attention", "feed_forward": "feed_forward"}
 _MOST_HEADER = 100_000_000
-"""Bytes of a safetensors header, at most; the file begins with their number, then comes a {."""
+"""Largest header of safetensors in bytes; the file begins with the header's size and a {."""
 _PICKLE_STARTS = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 
 
@@ -52,8 +51,7 @@ class Checkpoint:
     Args:
         model_tensors: the model's ``state_dict`` for decoding. Entries that are one tensor (tied
             weights) are stored once and come back as one tensor.
-        metadata: what JSON can hold, by name: ``model_config``, ``task``, ``training_state``,
-            ``args``.
+        metadata: values for JSON by name: ``model_config``, ``task``, ``training_state``, ``args``.
         training_tensors: further tensors by full name (``optimizer.*``, ``train.model.*``); empty
             in a checkpoint for decoding only.
 
@@ -76,6 +74,7 @@ def save_checkpoint(path: str | os.PathLike[str], checkpoint: Checkpoint) -> Non
     Raises:
         CheckpointError: the file cannot be written, for example because the disk is full.
     """
+    # Store each tensor once, with checksums of all parts.
     target = Path(path)
     tensors = {MODEL_PREFIX + name: t for name, t in checkpoint.model_tensors.items()}
     tensors |= checkpoint.training_tensors
@@ -106,6 +105,7 @@ def load_checkpoint(path: str | os.PathLike[str], with_training_state: bool = Fa
         CheckpointError: no such file, a truncated or damaged file, or not a checkpoint of
             relu_nmt.
     """
+    # Read the header, then the tensors.
     source = Path(path)
     metadata = _read_header(source)
     version = metadata.pop("version")
@@ -118,12 +118,14 @@ def load_checkpoint(path: str | os.PathLike[str], with_training_state: bool = Fa
             tensors = {name: file.get_tensor(name) for name in wanted}
     except (OSError, SafetensorError) as error:
         raise _damaged(source, error) from error
+    # Compare the checksums.
     if checksums is not None:
         if lost := [n for n in checksums if n.startswith(MODEL_PREFIX) and n not in tensors]:
             raise _damaged(source, f"the tensor {lost[0]} is missing")
         for name, tensor in tensors.items():
             if checksums.get(name) != _checksum(tensor):
                 raise _damaged(source, f"the tensor {name} does not fit its checksum")
+    # Restore tied tensors, and give all their present names.
     for alias, name in tied.items():
         if name in tensors:
             tensors[alias] = tensors[name]
@@ -154,10 +156,10 @@ def load_weights(
 def check_fit(
     own: Mapping[str, Tensor], tensors: Mapping[str, Tensor], origin: str | os.PathLike[str]
 ) -> None:
-    """Compare names and shapes.
+    """Compare names and shapes of a model's own tensors with those of a checkpoint.
 
     Raises:
-        CheckpointError: they differ.
+        CheckpointError: names or shapes differ.
     """
     unlike = [
         f"{name} {list(tensors[name].shape)} instead of {list(own[name].shape)}"
@@ -166,11 +168,11 @@ def check_fit(
     ]
     missing = [name for name in own if name not in tensors]
     foreign = [name for name in tensors if name not in own]
-    for what, names in (("has", unlike), ("lacks", missing), ("has also", foreign)):
+    for verb, names in (("has", unlike), ("lacks", missing), ("has also", foreign)):
         if names:
             more = f" and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else ""
             raise CheckpointError(
-                f"{origin}: the checkpoint does not fit the model: it {what} "
+                f"{origin}: the checkpoint does not fit the model: it {verb} "
                 f"{', '.join(names[:SHOWN_NAMES])}{more}; to go on with it, give the same --arch, "
                 "model flags and data, or another --save-dir for a fresh start"
             )
@@ -216,7 +218,7 @@ def _read_header(source: Path) -> dict[str, Any]:
 
 
 def without_aliases(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return each tensor once, on the CPU, and which name stands for which (tied weights)."""
+    """Return each tensor once, on the CPU, and the names of tied tensors with their first names."""
     stored: dict[str, Tensor] = {}
     tied: dict[str, str] = {}
     first_name: dict[tuple[Any, ...], str] = {}
@@ -232,14 +234,14 @@ def without_aliases(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], d
             continue
         first_name[identity] = name
         value = tensor.detach().to("cpu").contiguous()
-        # safetensors wants every tensor to own its storage: a view of a larger one is copied.
+        # Copy a view of a larger tensor: in safetensors every tensor owns its storage.
         whole = value.untyped_storage().nbytes() == value.numel() * value.element_size()
         stored[name] = value if whole else value.clone()
     return stored, tied
 
 
 def _checksum(tensor: Tensor) -> int:
-    """Return the CRC-32 of a contiguous tensor on the CPU: of its type, shape and bytes."""
+    """Return the CRC-32 of dtype, shape and bytes of a contiguous tensor on the CPU."""
     start = zlib.crc32(f"{tensor.dtype} {list(tensor.shape)}".encode())
     return zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy().data, start)
 
@@ -249,7 +251,7 @@ def _checksum_of_texts(texts: Mapping[str, str]) -> int:
 
 
 def _check_is_safetensors(path: Path) -> None:
-    """Give a clear message for the wrong kinds of file that people try."""
+    """Refuse folders, pickles and other wrong files, each with a remedy."""
     if path.is_dir():
         raise CheckpointError(f"{path}: a folder; give the checkpoint file in it")
     try:
@@ -259,7 +261,7 @@ def _check_is_safetensors(path: Path) -> None:
         raise CheckpointError(f"{path}: no such checkpoint{_beside(path)}") from None
     except OSError as error:
         raise CheckpointError(f"{path}: cannot read the checkpoint ({error.strerror})") from error
-    # A header may be as long as the first two bytes of a pickle say.
+    # The size of a header may begin with the same bytes as a pickle.
     has_header = start[8:] == b"{" and int.from_bytes(start[:8], "little") < _MOST_HEADER
     if start.startswith(_PICKLE_STARTS) and not has_header:
         raise CheckpointError(
@@ -275,7 +277,7 @@ def _check_is_safetensors(path: Path) -> None:
 
 
 def _beside(path: Path) -> str:
-    """Return that there is a checkpoint under a like name, as fairseq's users type it."""
+    """Return a hint if a checkpoint has the same name but ``.safetensors``."""
     other = path.with_suffix(SUFFIX)
     return f"; {other.name} is there" if other != path and other.is_file() else ""
 
@@ -288,7 +290,7 @@ def _damaged(path: Path, reason: Exception | str) -> CheckpointError:
 
 
 def _upgrade_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return tensors under today's names; today's own stay as they are.
+    """Return tensors under their present names.
 
     Query, key and value projections were one parameter ``in_proj_weight`` (and ``in_proj_bias``);
     they are ``qkv`` in self-attention, ``q`` and ``kv`` in cross-attention. The optimiser's
@@ -309,7 +311,7 @@ def _upgrade_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
             upgraded[f"{module}.qkv.{kind}{rest}"] = tensor
             continue
         width = tensor.size(0) // 3 if tensor.dim() else 0
-        # A scalar, such as the number of steps, belongs to both parts, which count on their own.
+        # Copy a scalar, such as the number of steps, since the parts count separately.
         halves = (tensor[:width], tensor[width:]) if width else (tensor, tensor.clone())
         parts = dict(zip(("q", "kv"), halves, strict=True))
         upgraded |= {f"{module}.{part}.{kind}{rest}": value for part, value in parts.items()}
@@ -322,7 +324,7 @@ def _new_vision_part(match: re.Match[str]) -> str:
 
 
 def _upgrade_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a checkpoint's metadata with today's names of settings."""
+    """Return a checkpoint's metadata with the present names of settings."""
     upgraded = dict(metadata)
     if isinstance(upgraded.get("model_config"), Mapping):
         upgraded["model_config"] = _upgrade_model(upgraded["model_config"])
@@ -333,7 +335,7 @@ def _upgrade_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _upgrade_model(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a model under today's names."""
+    """Return the settings of a model under their present names."""
     upgraded = dict(settings)
     if "activation_fn" in upgraded:
         upgraded["feed_forward"] = upgraded.pop("activation_fn")

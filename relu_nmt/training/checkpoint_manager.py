@@ -1,4 +1,4 @@
-"""The checkpoints of a run: their names, which are kept, and which one training goes on from."""
+"""The checkpoints of a training: their names, their pruning, and the one to go on from."""
 
 import math
 import os
@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from relu_nmt.errors import CheckpointError, ConfigError, DataError
-from relu_nmt.io.file_lock import acquire_lock
-from relu_nmt.io.safe_write import copy_file, remove_abandoned, temporary_folder
+from relu_nmt.io.safe_write import acquire_lock, copy_file, remove_abandoned, temporary_folder
 from relu_nmt.training.checkpoint import SUFFIX, Checkpoint, save_checkpoint
 from relu_nmt.training.config import CheckpointConfig, ValidationConfig
 from relu_nmt.training.results import BEST, LAST
@@ -27,7 +26,7 @@ WRITTEN = re.compile(
 """Names of all checkpoints that a training writes."""
 LOCK = ".lock"
 LEFT_BEHIND = rf"\.?(checkpoint|{re.escape(RESULTS)}).*\.tmp|\.tmp\w{{6}}"
-"""Names of what killed trainings of earlier releases left, and safetensors under its own."""
+"""Names of temporary files that killed trainings of earlier releases, or safetensors, left."""
 BYTES_PER_VALUE = 4
 # Values per weight in a checkpoint: the weight and Adam's two moments; one more with EMA.
 VALUES_PER_WEIGHT = 3
@@ -37,7 +36,7 @@ class CheckpointFolder:
     """The folder ``--save-dir``.
 
     Args:
-        config: where, and what is kept.
+        config: path of the folder, and the checkpoints to keep.
         validation: the metric of the best checkpoint.
 
     Example:
@@ -63,17 +62,17 @@ class CheckpointFolder:
         kept_score: float | None = None,
         interrupted: bool = False,
     ) -> list[str]:
-        """Return the names under which the checkpoint of a moment is kept.
+        """Return the names of the checkpoint after an update.
 
-        Deviation from fairseq: one saved by updates at the end of an epoch is named by both.
+        Deviation from fairseq: a checkpoint saved by updates at the end of an epoch has both names.
 
         Args:
             epoch: from 1.
             num_updates: updates made.
-            end_of_epoch: whether the epoch is complete.
-            is_best: whether its validation score is the best so far.
-            kept_score: the score, if :meth:`keeps` says so.
-            interrupted: whether training is to go on from it.
+            end_of_epoch: the epoch is complete.
+            is_best: its validation score is the best so far.
+            kept_score: its score, if :meth:`keeps` is true of it.
+            interrupted: training must be able to go on from it.
         """
         config = self._config
         if config.no_save:
@@ -92,7 +91,7 @@ class CheckpointFolder:
         return names
 
     def keeps(self, score: float) -> bool:
-        """Return whether a validation score is one of the best, whose checkpoints are kept."""
+        """Return True if a validation score is one of the best, whose checkpoints are kept."""
         count = self._config.keep_best_checkpoints
         if count <= 0 or math.isnan(score):
             return False
@@ -106,12 +105,12 @@ class CheckpointFolder:
         return rf"checkpoint\.best_{re.escape(self._metric)}_(-?\d+\.?\d*)"
 
     def write(self, checkpoint: Checkpoint, names: list[str]) -> None:
-        """Write one checkpoint under several names, then remove those not to be kept.
+        """Write one checkpoint under several names, then remove those beyond the limits.
 
-        Each name is a file of its own: people replace one, and the others stay.
+        Each name is a file of its own, so that a user may replace one of these.
 
         Raises:
-            CheckpointError: it cannot be written; the older ones are still there.
+            CheckpointError: the file cannot be written; the older ones are still there.
         """
         first, *others = [self.path / name for name in names]
         save_checkpoint(first, checkpoint)
@@ -132,7 +131,7 @@ class CheckpointFolder:
             CheckpointError: ``--restore-file`` names a file that does not exist.
         """
         wanted = self._config.restore_file
-        # Another training's may lie in the working directory; nobody asked for that one.
+        # Look in the working directory only for a name that the user gives.
         for path in (self.path / wanted, *([Path(wanted)] if wanted != LAST else [])):
             if path.exists():
                 return path
@@ -141,7 +140,7 @@ class CheckpointFolder:
         raise CheckpointError(f"--restore-file {wanted}: no such file, here or in {self.path}")
 
     def begins_here(self) -> bool:
-        """Return whether a training writes here that goes on from none of the checkpoints here.
+        """Return True if the training writes here and starts from no checkpoint of this folder.
 
         Raises:
             CheckpointError: ``--restore-file`` names a file that does not exist.
@@ -151,16 +150,16 @@ class CheckpointFolder:
         return not (goes_on or self._config.no_save)
 
     def present(self) -> Path | None:
-        """Return the first checkpoint here whose name is one that a training writes, if any."""
+        """Return the first file here that has the name of a training's checkpoint, if any."""
         names = sorted(os.listdir(self.path)) if self.path.is_dir() else []
         return next((self.path / name for name in names if WRITTEN.fullmatch(name)), None)
 
     @contextmanager
     def owned(self) -> Iterator[None]:
-        """Let no other training write here meanwhile, and remove what a killed one left half.
+        """Lock the folder inside the block, and remove temporary files of killed trainings.
 
         Raises:
-            ConfigError: another training does, or the folder cannot be written.
+            ConfigError: another training writes here, or the folder cannot be written.
         """
         if self._config.no_save:
             yield
@@ -181,14 +180,14 @@ class CheckpointFolder:
             os.close(lock)
 
     def check(self, num_weights: int, averaged: bool) -> None:
-        """See that the folder can be written and has room.
+        """Refuse a folder that cannot be written or has too little free space.
 
         Args:
-            num_weights: parameters of the model.
+            num_weights: number of the model's parameters.
             averaged: their average is stored too.
 
         Raises:
-            ConfigError: it cannot, or has not.
+            ConfigError: the folder cannot be written, or its disk is too full.
         """
         if self._config.no_save:
             return
@@ -210,9 +209,10 @@ class CheckpointFolder:
             )
 
     def _new_files(self) -> int:
-        """Return how many more checkpoints there are while one is saved under all its names.
+        """Return the number of files that saving under all names adds, before old ones are removed.
 
-        One is complete before that of the same name goes, which may share its bytes with others.
+        A new file is complete before the old one of the same name is removed. That frees space only
+        if no other name shares its bytes.
         """
         config = self._config
         names = self.names(
@@ -226,16 +226,16 @@ class CheckpointFolder:
         return 1 + len(names) - sum(file.exists() and file.stat().st_nlink == 1 for file in kept)
 
     def try_out(self, checkpoint: Checkpoint) -> None:
-        """Write a checkpoint, and remove it.
+        """Write a checkpoint to a temporary file and remove it.
 
         Raises:
-            CheckpointError: it cannot be written.
+            CheckpointError: the file cannot be written.
         """
         with temporary_folder(self.path / "checkpoint_trial") as folder:
             save_checkpoint(folder / f"trial{SUFFIX}", checkpoint)
 
     def _prune(self, written: list[str]) -> None:
-        """Remove what is not to be kept, of the kinds of which these have been written."""
+        """Remove checkpoints beyond the limits, of the kinds that have just been written."""
         config = self._config
         for pattern, count, is_score in (
             (BY_UPDATES, config.keep_interval_updates, False),
@@ -246,7 +246,7 @@ class CheckpointFolder:
             if count <= 0 or not own:
                 continue
             found = numbered_checkpoints(self.path, pattern)
-            if not is_score:  # numbers that are not reached yet are of a training before this one
+            if not is_score:  # larger numbers belong to an earlier training and go first
                 found.sort(key=lambda one: (one[0] <= own[0][0], one[0]))
             most = self._maximize if is_score else True
             for _, path in found[: max(0, len(found) - count)] if most else found[count:]:
@@ -258,7 +258,8 @@ def numbered_checkpoints(folder: Path, pattern: str) -> list[tuple[float, Path]]
 
     Args:
         folder: the ``--save-dir``.
-        pattern: of the names without suffix, the number its only group: ``BY_UPDATES``...
+        pattern: pattern of the names without suffix, with the number as its only group:
+            ``BY_UPDATES``...
 
     Raises:
         CheckpointError: the folder cannot be read.
@@ -271,6 +272,6 @@ def numbered_checkpoints(folder: Path, pattern: str) -> list[tuple[float, Path]]
 
 
 def _numbers(pattern: str, names: Iterable[str]) -> list[tuple[float, str]]:
-    """Return the numbers of the names that the pattern describes, and these names."""
+    """Return the numbers in the names that match the pattern, with these names."""
     matches = [re.fullmatch(pattern + re.escape(SUFFIX), name) for name in names]
     return [(float(match[1]), match[0]) for match in matches if match]

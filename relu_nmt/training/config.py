@@ -1,14 +1,15 @@
-"""Settings of the trainer, under fairseq's flag names; nothing here knows what is trained."""
+"""Settings of the trainer, under fairseq's flag names, for any model and data."""
 
 import os
 import re
 
-from relu_nmt.config import group, option, settings
+from relu_nmt.config import group, like, option, settings, shown
 from relu_nmt.config.files import READ, WRITTEN, Files
-from relu_nmt.config.shared import PrecisionOptions, ProgressBarOptions, SeedOptions
+from relu_nmt.config.shared import CommonOptions, PrecisionOptions
 from relu_nmt.errors import ConfigError
-from relu_nmt.training.optimization import OptimizerConfig, ScheduleConfig
+from relu_nmt.training import OPTIMIZERS
 from relu_nmt.training.results import FILE_NAME, LAST
+from relu_nmt.training.schedules import ScheduleConfig
 
 LOG_FORMATS = ("tqdm", "json", "simple", "none")
 ALLOW_UNUSED, FULLY_SHARDED = ("legacy_ddp", "no_c10d"), "fully_sharded"
@@ -19,17 +20,68 @@ SAVED = Files(
 )
 """The files of a --save-dir."""
 SECONDS_PER_HOUR = 3600
-# What options need to do anything.
+# The conditions of options.
+ADAM = ("optimizer", "adam", "adamw")
 VALIDATES = ("disable_validation", False)
 SAVES = ("no_save", False)
-# Metrics of which more is better; for the others, losses, less is.
+# Metrics that are better when larger; all others are losses.
 MAXIMIZED_METRICS = ("bleu", "chrf", "accuracy", "acc", "top1", "top5")
 
 
 @settings
-class RunConfig(PrecisionOptions, SeedOptions):
-    """How updates are made, and when to stop."""
+class OptimizerConfig:
+    """Settings of the optimiser.
 
+    Raises:
+        ConfigError: an unknown optimiser or option, or values out of range.
+
+    Example:
+        >>> OptimizerConfig(optimizer="adam:beta2=0.95").adam_betas
+        (0.9, 0.95)
+    """
+
+    optimizer: str = option(
+        "adam",
+        "NAME or NAME:option=value,...: adam or adamw, both Adam with decoupled weight decay, as "
+        "fairseq's adam is; options beta1, beta2, eps",
+        choices=OPTIMIZERS,
+        with_options=True,
+        metavar="NAME",
+    )
+    adam_betas: tuple[float, ...] = option(
+        (0.9, 0.98),
+        "decay rates of Adam's moments",
+        least=0,
+        below=1,
+        needs=ADAM,
+        parts=("optimizer", "beta1", "beta2"),
+        metavar="'(B1, B2)'",
+    )
+    adam_eps: float = option(
+        1e-8,
+        "added to Adam's denominator",
+        above=0,
+        needs=ADAM,
+        parts=("optimizer", "eps"),
+        metavar="EPS",
+    )
+    weight_decay: float = option(
+        0.0, "decoupled weight decay", least=0, metavar="WD", flags=("--wd",)
+    )
+
+    def check(self) -> None:
+        """Refuse another number of decay rates than two."""
+        if len(self.adam_betas) != 2:
+            raise ConfigError(
+                f"--adam-betas {shown(self.adam_betas)}: expected two numbers, as (0.9, 0.98)"
+            )
+
+
+@settings
+class RunConfig(PrecisionOptions):
+    """Updates, and the limits of a training."""
+
+    seed: int = like(CommonOptions, "seed")
     max_epoch: int = option(0, "stop after this epoch; 0: no limit", least=0, metavar="N")
     max_update: int = option(0, "stop after this update; 0: no limit", least=0, metavar="N")
     stop_time_hours: float = option(
@@ -84,16 +136,16 @@ class RunConfig(PrecisionOptions, SeedOptions):
         return self.update_freq[min(epoch, len(self.update_freq)) - 1]
 
     def time_is_up(self, seconds: float) -> bool:
-        """Say whether ``seconds`` of running have used up ``--stop-time-hours``."""
+        """Return True if ``seconds`` of running have used up ``--stop-time-hours``."""
         return 0 < self.stop_time_hours * SECONDS_PER_HOUR <= seconds
 
     def limit_reached(self, num_updates: int, epoch: int, out_of_time: bool) -> str | None:
-        """Return why training must not go on, or None.
+        """Return the reason to stop if a limit is reached, or None.
 
         Args:
             num_updates: updates made.
-            epoch: the epoch that the next update belongs to, from 1.
-            out_of_time: the processes have found that :meth:`time_is_up`.
+            epoch: the epoch of the next update, from 1.
+            out_of_time: the processes agree that :meth:`time_is_up`.
         """
         if self.max_update and num_updates >= self.max_update:
             return f"{num_updates} updates are made (--max-update {self.max_update})"
@@ -106,7 +158,7 @@ class RunConfig(PrecisionOptions, SeedOptions):
 
 @settings
 class ValidationConfig:
-    """When to validate, and which metric is the best one's."""
+    """Times of validation, and the metric of the best checkpoint."""
 
     disable_validation: bool = option(False, "never validate")
     validate_interval: int = option(
@@ -137,7 +189,7 @@ class ValidationConfig:
 
     @property
     def maximize(self) -> bool:
-        """Return whether more of the best metric is better."""
+        """True if more of that metric is better."""
         if self.maximize_best_checkpoint_metric is not None:
             return self.maximize_best_checkpoint_metric
         return self.best_checkpoint_metric in MAXIMIZED_METRICS
@@ -145,7 +197,7 @@ class ValidationConfig:
 
 @settings
 class CheckpointConfig:
-    """Where checkpoints go, which are kept, and what training starts from.
+    """Folder and number of the checkpoints, and the start of the training.
 
     Raises:
         ConfigError: settings that exclude each other.
@@ -202,7 +254,7 @@ class CheckpointConfig:
     )
 
     def check(self) -> None:
-        """Compare where to start from with what to reset."""
+        """Refuse resets and --restore-file beside --finetune-from-model."""
         resets = (
             self.reset_optimizer,
             self.reset_lr_scheduler,
@@ -213,14 +265,15 @@ class CheckpointConfig:
             raise ConfigError("--finetune-from-model resets everything; leave --reset-... out")
         if self.finetune_from_model and self.restore_file != LAST:
             raise ConfigError(
-                "--finetune-from-model starts anew and --restore-file goes on; leave one out"
+                "--finetune-from-model begins a training and --restore-file goes on; leave one out"
             )
 
 
 @settings
-class LoggingConfig(ProgressBarOptions):
-    """What is printed and logged."""
+class LoggingConfig:
+    """Log lines, files and curves."""
 
+    no_progress_bar: bool = like(CommonOptions, "no_progress_bar")
     log_interval: int = option(100, "updates between two log lines", least=1, metavar="N")
     log_format: str | None = option(
         None,
@@ -267,7 +320,7 @@ class EmaConfig:
 
 
 def _of_one_process() -> str:
-    """Return why nothing is distributed; empty if it is."""
+    """Return the reason why --ddp-backend has no effect; empty if it has one."""
     return "" if int(os.environ.get("WORLD_SIZE", "1")) > 1 else "there is one process"
 
 
@@ -303,7 +356,7 @@ class TrainerConfig:
     distributed: DistributedConfig = group("several processes", DistributedConfig)
 
     def check(self) -> None:
-        """See that something is saved, or that nothing is meant to be."""
+        """Refuse settings that save no checkpoint without --no-save."""
         checkpoint = self.checkpoint
         nothing = (
             checkpoint.no_epoch_checkpoints,

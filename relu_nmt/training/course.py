@@ -1,4 +1,4 @@
-"""The course of a training, read from its results.json or its log of any format."""
+"""The curves of a training, read from its results.json or its log."""
 
 import json
 import math
@@ -23,19 +23,20 @@ VALID_LINE = re.compile(r"\| epoch \d+ \| valid on '(.+?)' subset \| (.*)")
 
 @dataclass
 class Course:
-    """What was measured in the course of a training.
+    """The curves of a training.
 
     Args:
-        name: of the training.
-        curves: values by number of updates; by ``train``, ``telemetry`` (means over layers and
-            heads: ``encoder entropy``) or the name of the validation set, and by metric.
+        name: name of the training.
+        curves: values by number of updates, for each pair of split and metric. The split is
+            ``train``, ``telemetry`` (means over layers and heads: ``encoder entropy``) or the name
+            of a validation set.
     """
 
     name: str
     curves: dict[tuple[str, str], dict[int, float]] = field(default_factory=dict)
 
     def add(self, split: str, values: Any) -> None:
-        """Take in metrics measured together; numbers of the same update replace earlier ones."""
+        """Add metrics of one moment; they replace earlier ones of the same update."""
         updates = values.get("num_updates") if isinstance(values, dict) else None
         if not isinstance(updates, int):
             return
@@ -45,7 +46,7 @@ class Course:
                 self.curves.setdefault((split, metric), {})[updates] = float(value)
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Yield every number with where it belongs."""
+        """Yield every number with its training, split, metric and update."""
         for (split, metric), values in self.curves.items():
             for updates, value in sorted(values.items()):
                 where = {"training": self.name, "split": split, "metric": metric}
@@ -57,17 +58,18 @@ def read_course(path: str | os.PathLike[str], name: str, may_be_empty: bool = Fa
 
     Args:
         path: the file.
-        name: of the training.
-        may_be_empty: it may have no averages yet.
+        name: name of the training.
+        may_be_empty: accept a file without averages.
 
     Raises:
-        DataError: it cannot be read, or has no averages.
+        DataError: the file cannot be read, or has no averages.
     """
     try:
         text = Path(path).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is no text"
         raise DataError(f"{path}: cannot read the course of the training: {reason}") from error
+    # A results.json is one object; a log is lines.
     course, whole = Course(name), _json(text)
     if isinstance(whole, dict) and isinstance(whole.get("train"), list):
         valid = whole.get("valid")
@@ -104,7 +106,7 @@ def _add_line(course: Course, line: str) -> None:
         else:
             for name in [key for key in values if key.endswith("_num_updates")]:
                 subset = name.removesuffix("_num_updates")
-                if subset != TRAIN:  # the means of an epoch, which the others add up to
+                if subset != TRAIN:  # the means of an epoch repeat the other lines
                     own = {k.removeprefix(f"{subset}_"): v for k, v in values.items()}
                     course.add(subset, own)
     elif found := UPDATES_LINE.search(line):

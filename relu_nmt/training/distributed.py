@@ -19,13 +19,13 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from relu_nmt.errors import ConfigError
-from relu_nmt.io.signals import handle_stop_signals
+from relu_nmt.io.process import handle_stop_signals
 from relu_nmt.training.config import ALLOW_UNUSED, FULLY_SHARDED
 from relu_nmt.training.sharding import process_mesh, shard
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 LOST_PEER = "Connection closed by peer"
-"""The message of gloo where another process has ended."""
+"""The message of gloo after another process has ended."""
 
 
 @dataclass
@@ -35,7 +35,7 @@ class ProcessGroup:
     Args:
         rank: number of this process; 0 writes and logs.
         world_size: number of processes.
-        device: where this process computes.
+        device: the device of this process.
 
     Example:
         >>> process = ProcessGroup(0, 1, torch.device("cpu"))
@@ -50,7 +50,7 @@ class ProcessGroup:
 
     @property
     def is_first(self) -> bool:
-        """Return whether this process writes files and logs."""
+        """True if this process writes files and logs."""
         return self.rank == 0
 
     def sum(self, values: Tensor) -> Tensor:
@@ -99,8 +99,8 @@ class ProcessGroup:
             self._meshes.append(process_mesh(self.device, self.world_size))
             return shard(objective, self.device, self._meshes[-1])
         with warnings.catch_warnings():
-            # Buffers may differ in size (tables that grow on demand) and stay each process's own;
-            # the flag that PyTorch 2.13 advises instead would have them sent once.
+            # Each process keeps its own buffers, as tables that grow may differ in size. The flag
+            # that PyTorch 2.13 advises instead would send them once.
             warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
             return DistributedDataParallel(
                 objective.to(self.device),
@@ -110,9 +110,9 @@ class ProcessGroup:
             )
 
     def close(self) -> None:
-        """Leave the group and end its threads: one at work while Python ends would abort it.
+        """Leave the group and end its threads, which would abort Python if they worked at its end.
 
-        They end with what holds the group, so nothing should refer to a wrapped objective any more.
+        The threads end with the last reference to the group, so drop wrapped objectives before.
         """
         if self.world_size > 1 and dist.is_initialized():
             dist.destroy_process_group()
@@ -148,17 +148,17 @@ def join_processes(cpu: bool) -> ProcessGroup:
             )
         device = torch.device("cuda", local_rank)
         torch.cuda.set_device(device)
-    # Before there is a group: defaults of its functions would hold it for ever.
+    # Import it before the group exists: defaults of its functions would hold the group for ever.
     importlib.import_module("torch.distributed.nn")
     dist.init_process_group("nccl" if on_gpu else "gloo", rank=rank, world_size=world_size)
     return ProcessGroup(rank, world_size, device)
 
 
 def keep_freed_memory() -> None:
-    """Let glibc keep what tensors on the CPU free for those to come; another library does as ever.
+    """Let glibc keep the memory of freed CPU tensors; does nothing with another C library.
 
-    Otherwise it returns the memory of each update to the system, which clears it when it comes
-    back: a tenth of the time. Tensors above 32 MB, glibc's own limit, still go back.
+    By default glibc returns memory to the system after each update, and the system clears it again.
+    The memory of tensors above 32 MB, glibc's own limit, still goes back.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
@@ -180,10 +180,10 @@ def _environment_number(name: str, default: int | None) -> int:
 
 
 class SignalWatch:
-    """Notes STOP_SIGNALS, so that the update can be finished and a checkpoint written.
+    """Records STOP_SIGNALS, so that the update can be finished and a checkpoint written.
 
-    A second SIGINT interrupts at once. Only the main thread of a program can receive signals;
-    elsewhere nothing is changed.
+    A second SIGINT interrupts at once. Only the main thread of a program can receive signals; in
+    other threads this does nothing.
 
     Example:
         >>> with SignalWatch() as watch:

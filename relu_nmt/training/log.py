@@ -1,4 +1,4 @@
-"""The log of a training: averages, lines and names as fairseq's, and curves for TensorBoard."""
+"""The log of a training: averages and lines in fairseq's format, and curves for TensorBoard."""
 
 import json
 import math
@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from relu_nmt.errors import ConfigError, MissingExtraError
-from relu_nmt.io.standard_streams import discard_output
+from relu_nmt.io.process import discard_output
 from relu_nmt.training.config import LoggingConfig
 
 UPDATES_TAG = "train_inner"
 EPOCH_TAG = "train"
 # Significant digits: there are many values, and small ones among them.
 TELEMETRY_DIGITS = 4
-# Averages whose names end so are losses: kept in nats, reported in bits as in fairseq.
+# Averages with this ending are losses: kept in nats, reported in bits as in fairseq.
 LOSS_SUFFIX = "loss"
 DECIMALS = {
     "ppl": 2,
@@ -42,11 +42,11 @@ class Meters:
 
     Args:
         sums: (sum, count) by metric.
-        tokens: tokens without padding.
-        sentences: sentences (images).
+        tokens: number of tokens without padding.
+        sentences: number of sentences (images).
         updates: number of updates.
         gradient_norms: sum of the gradient norms.
-        clips: updates whose gradient was clipped.
+        clips: number of updates whose gradient was clipped.
         seconds: training time, without validation and saving.
 
     Example:
@@ -66,7 +66,7 @@ class Meters:
     seconds: float = 0.0
 
     def add(self, other: "Meters") -> None:
-        """Take in the sums over further updates."""
+        """Add the sums over further updates."""
         add_metrics(self.sums, other.sums)
         self.tokens += other.tokens
         self.sentences += other.sentences
@@ -78,14 +78,14 @@ class Meters:
     def stats(
         self, num_updates: int, lr: float, loss_scale: float | None, wall: float
     ) -> dict[str, float]:
-        """Return what the log shows, in fairseq's order.
+        """Return the averages for the log, in fairseq's order.
 
         Losses are in bits, speeds per second, sizes per update.
 
         Args:
             num_updates: updates made.
             lr: learning rate.
-            loss_scale: for float16, None without.
+            loss_scale: loss scale of float16, None with other dtypes.
             wall: seconds of running.
         """
         updates, seconds = max(1, self.updates), max(self.seconds, 1e-9)
@@ -112,17 +112,17 @@ class TrainingLog:
     In ``json`` every line is a JSON object.
 
     Args:
-        config: form of the log and the file.
+        config: format of the log, and its file.
         quiet: log nothing (all processes but the first).
         shown: print on standard output; the log file and TensorBoard do not depend on it.
 
     Attributes:
-        lost: why a part of the log could not be written any more, as where a disk is full or the
-            reader of a pipe has left. Training is worth more, and goes on.
+        lost: the first error that ended a part of the log, such as a full disk or a closed pipe.
+            Training goes on without that part.
 
     Raises:
         ConfigError: the log file cannot be written.
-        MissingExtraError: tensorboard is wanted but not installed.
+        MissingExtraError: ``--tensorboard-logdir`` without tensorboard installed.
 
     Example:
         >>> log = TrainingLog(LoggingConfig(log_format="json"))
@@ -140,7 +140,7 @@ class TrainingLog:
         self._file = _open_file(config.log_file) if config.log_file and not quiet else None
         self._board = None if quiet else config.tensorboard_logdir or None
         self._writer_class = _summary_writer(self._board) if self._board else None
-        # One run per tag (train_inner, train, valid) under the folder, as in fairseq.
+        # TensorBoard has one run per tag (train_inner, train, valid), as in fairseq.
         self._writers: dict[str, Any] = {}
         self._first_update = 0
 
@@ -152,7 +152,7 @@ class TrainingLog:
             self._write(_stamped(name, text))
 
     def begin(self, num_updates: int) -> None:
-        """Begin or go on: curves of an earlier run beyond ``num_updates`` are hidden."""
+        """Begin after ``num_updates`` updates, which hides later points of an earlier run."""
         self._first_update = num_updates + 1
 
     def begin_epoch(self, epoch: int, done: int, total: int) -> None:
@@ -190,16 +190,13 @@ class TrainingLog:
         self._add_curves(UPDATES_TAG, stats)
 
     def wants_telemetry(self, num_updates: int) -> bool:
-        """Say whether the objective's telemetry of this update is logged.
-
-        It costs time, so it is sampled, and left out where nothing would show it.
-        """
+        """Return True if the objective's telemetry of this update is due and would be shown."""
         interval = self._config.telemetry_interval
         shown = self._board is not None or self._prints_telemetry
         return shown and interval > 0 and num_updates % interval == 0
 
     def telemetry(self, epoch: int, num_updates: int, scalars: Stats) -> None:
-        """Log an objective's scalars: one object of JSON; the other forms have no place."""
+        """Log an objective's scalars as curves, and as an object of JSON in that format."""
         if self._prints_telemetry:
             values = {
                 name: float(f"{value:.{TELEMETRY_DIGITS}g}") if math.isfinite(value) else None
@@ -240,16 +237,17 @@ class TrainingLog:
             self._bar = None
 
     def _summary(self, epoch: int, name: str, title: str, stats: Stats) -> None:
+        """Print averages as one line, and add them to the curves of ``name``."""
         if self._format == "json":
             named = {f"{name}_{key}": value for key, value in _json_values(stats).items()}
             self._write(json.dumps({"epoch": epoch, **named}))
         elif self._format != "none":
-            told = " | ".join(f"{n} {format_value(n, v)}" for n, v in stats.items())
-            self._write(_stamped(name, f"epoch {epoch:03d} | {title}{told}"))
+            values = " | ".join(f"{n} {format_value(n, v)}" for n, v in stats.items())
+            self._write(_stamped(name, f"epoch {epoch:03d} | {title}{values}"))
         self._add_curves(name, stats)
 
     def _add_curves(self, tag: str, values: Stats) -> None:
-        """Write the finite values as curves over ``num_updates``, which is one of them."""
+        """Add the finite values to curves over ``num_updates``, which is one of the values."""
         if self._board is None or self._writer_class is None:
             return
         with self._may_be_lost("TensorBoard's files", self._lose_board):
@@ -274,15 +272,15 @@ class TrainingLog:
                 print(line, file=self._file, flush=True)
 
     @contextmanager
-    def _may_be_lost(self, what: str, lose: Callable[[], None]) -> Iterator[None]:
-        """Go on without a part of the log if it cannot be written, and tell it once."""
+    def _may_be_lost(self, part: str, lose: Callable[[], None]) -> Iterator[None]:
+        """Go on without a part of the log if it cannot be written, with one note about it."""
         try:
             yield
         except OSError as error:
             lose()
             self.lost = self.lost or error
             with suppress(OSError):  # it may be the same pipe
-                text = f"NOTE: {what} cannot be written ({error.strerror or error}); "
+                text = f"NOTE: {part} cannot be written ({error.strerror or error}); "
                 print(text + "training goes on without", file=sys.stderr, flush=True)
 
     def _lose_output(self) -> None:
@@ -331,7 +329,7 @@ def _open_file(path: str) -> TextIO:
 
 
 def _json_values(stats: Stats) -> dict[str, float | None]:
-    """Return what JSON can hold: it has no infinity and no NaN."""
+    """Return rounded values for JSON, with None for infinity and NaN."""
     return {n: rounded(n, v) if math.isfinite(v) else None for n, v in stats.items()}
 
 
@@ -359,7 +357,7 @@ def metric_averages(sums: Mapping[str, tuple[float, float]]) -> dict[str, float]
 
 
 def rounded(name: str, value: float) -> float:
-    """Return the value as the log shows it."""
+    """Return the value rounded for the log."""
     if isinstance(value, int) or name in EXACT or not math.isfinite(value):
         return value
     decimals = DECIMALS.get(name, DEFAULT_DECIMALS)

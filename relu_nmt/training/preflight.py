@@ -1,64 +1,90 @@
-"""What is tried before the first update, and what is told where memory or numbers give out."""
+"""Trials before the first update, and the causes of errors of memory and of numbers."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from relu_nmt.errors import OutOfMemoryError, is_out_of_memory
-from relu_nmt.training.batches import Batch
+from relu_nmt.errors import ConfigError
+from relu_nmt.io.progress_bar import progress_bar
+from relu_nmt.training.batches import Batch, TrainingData, naming_batch, shapes_of
+from relu_nmt.training.checkpoint_manager import CheckpointFolder
+from relu_nmt.training.config import TrainerConfig
+from relu_nmt.training.log import TrainingLog
 from relu_nmt.training.results import peak_resident_bytes
-
-if TYPE_CHECKING:
-    from relu_nmt.training.state import Components
+from relu_nmt.training.sharding import is_sharded, whole_weights
+from relu_nmt.training.state import Components, TrainingState
+from relu_nmt.training.validation import measure
 
 BYTES_PER_MOMENT = 4
 MOMENTS = 2
-"""Of Adam, which come with the first update."""
+"""Adam's moments per parameter; the first update allocates them."""
 
 
-def shapes_of(batch: Any) -> str:
-    """Return the shapes of a batch's tensors in words.
-
-    Example:
-        >>> from types import SimpleNamespace
-        >>> shapes_of(SimpleNamespace(ids=torch.ones(3), src_tokens=torch.ones(3, 7)))
-        'src_tokens 3 x 7'
-    """
-    tensors = {name: one for name, one in vars(batch).items() if isinstance(one, Tensor)}
-    shown = {name: " x ".join(map(str, one.shape)) for name, one in tensors.items()}
-    large = [f"{name} {shown[name]}" for name, one in tensors.items() if one.dim() > 1]
-    return ", ".join(large or [f"{name} {size}" for name, size in shown.items()])
-
-
-@contextmanager
-def telling_shape(batch: Any, what: str) -> Iterator[None]:
-    """Name the batch where memory runs out.
+def check_before_start(
+    parts: Components,
+    data: TrainingData,
+    config: TrainerConfig,
+    state: TrainingState,
+    description: Mapping[str, Any],
+    log: TrainingLog,
+) -> None:
+    """Check folder, memory, scorers and metric, whose errors would otherwise come after hours.
 
     Args:
-        batch: what is computed with.
-        what: is done with it, such as "update 7".
+        parts: the model that is trained.
+        data: batches for training and validation.
+        config: all settings.
+        state: state of the training that begins.
+        description: metadata of its checkpoints.
+        log: prints progress and predicted memory.
 
     Raises:
-        OutOfMemoryError: there is not enough memory.
+        ConfigError: the folder cannot be written, or validation has no such metric.
+        CheckpointError: a checkpoint cannot be written.
+        OutOfMemoryError: the largest batch does not fit into memory.
     """
-    try:
-        yield
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
-            raise
-        raise OutOfMemoryError(
-            f"{what}: out of memory with a batch of {shapes_of(batch)}; earlier checkpoints are "
-            "unharmed"
-        ) from error
+    folder = CheckpointFolder(config.checkpoint, config.validation)
+    is_first = parts.process.is_first
+    if is_first:
+        folder.check(sum(p.numel() for p in parts.model.parameters()), config.ema.store_ema)
+    validates = bool(data.valid) and not config.validation.disable_validation
+    with progress_bar(
+        "preflight", 2, "steps", shows_waiting=True, only_if_slow=True, say=log.say
+    ) as advance:
+        # Try the largest batch, and a checkpoint.
+        if config.run.preflight:
+            data.train.begin_epoch(state.epoch)
+            log.say(try_batch(parts, data.train.load(data.train.largest())))
+            if not config.checkpoint.no_save and (is_first or is_sharded(parts.objective)):
+                with parts.snapshot(state, description) as checkpoint:
+                    if is_first:
+                        folder.try_out(checkpoint)
+        advance(1)
+        if not validates:
+            return
+        # Compute the largest validation batch.
+        subset, source = next(iter(data.valid.items()))
+        names = list(measure(parts, source, largest_only=True))
+    # Try the scorer, and look for the metric of the best checkpoint.
+    if (scorer := data.scorers.get(subset)) is not None:
+        names += scorer.metric_names
+        with parts.evaluating(), whole_weights(parts.objective):
+            scorer.check(largest=config.run.preflight)
+    metric = config.validation.best_checkpoint_metric
+    if metric not in names:
+        raise ConfigError(
+            f"--best-checkpoint-metric {metric}: the validation set '{subset}' has only "
+            f"{', '.join(names)}{'; bleu needs --eval-bleu' * (metric == 'bleu')}"
+        )
 
 
 @contextmanager
 def leaving_no_trace(model: nn.Module) -> Iterator[None]:
-    """Afterwards random numbers, buffers and gradients are as they were before."""
+    """Restore random numbers, buffers and gradients after the block."""
     device = next(model.parameters()).device
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
@@ -66,27 +92,27 @@ def leaving_no_trace(model: nn.Module) -> Iterator[None]:
             yield
         finally:
             model.zero_grad(set_to_none=True)
-            # A table that grew is of use as it is.
+            # Restore the buffers; a table that grew stays, as it is as good as before.
             same = {}
             for name, buffer in model.named_buffers():
                 if name in buffers and buffers[name].shape == buffer.shape:
                     same[name] = buffers[name]
                     buffer.copy_(same[name])
-            # Loading also tells modules that hold what they made of a buffer.
+            # Load them too: some modules update values that they derive from a buffer.
             stored = model.state_dict().keys() & same.keys()
             model.load_state_dict({name: same[name] for name in stored}, strict=False)
 
 
-def try_batch(parts: "Components", batch: Batch) -> str:
-    """Go forward and backward with a batch; return what that took, in words.
+def try_batch(parts: Components, batch: Batch) -> str:
+    """Go forward and backward with a batch; return its time and memory in words.
 
     Raises:
-        OutOfMemoryError: it does not fit into memory.
+        OutOfMemoryError: the batch does not fit into memory.
     """
     device, start = parts.process.device, time.monotonic()
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    with leaving_no_trace(parts.objective), telling_shape(batch, "preflight"):
+    with leaving_no_trace(parts.objective), naming_batch(batch, "preflight"):
         parts.loss(batch).loss.backward()
         peak = _peak_bytes(device) + _bytes_to_come(parts.optimizer)
         seconds = time.monotonic() - start
@@ -97,7 +123,7 @@ def try_batch(parts: "Components", batch: Batch) -> str:
 
 
 def _peak_bytes(device: torch.device) -> int:
-    """Return the most memory up to now: of the GPU's tensors, or of this process on a CPU."""
+    """Return the peak memory so far: of the GPU's tensors, or of this process on a CPU."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         return torch.cuda.max_memory_allocated(device)
@@ -105,32 +131,33 @@ def _peak_bytes(device: torch.device) -> int:
 
 
 def _bytes_to_come(optimizer: torch.optim.Optimizer) -> int:
-    """Return the memory that the optimiser takes with its first update; 0 after it."""
+    """Return the memory that the optimiser allocates in its first update; 0 after it."""
     if optimizer.state:
         return 0
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     return MOMENTS * BYTES_PER_MOMENT * sum(p.numel() for p in parameters)
 
 
-def first_not_finite(parts: "Components", batches: Sequence[Batch]) -> str | None:
-    """Return what becomes infinite or no number first, with the weights as they are; None: nothing.
+def first_not_finite(parts: Components, batches: Sequence[Batch]) -> str | None:
+    """Return the first weight, output or gradient that is not finite; None if all are finite.
 
     Args:
-        parts: compute the loss.
-        batches: of one update, in order; the random numbers are seeded.
+        parts: compute the loss, with the present weights.
+        batches: the batches of one update, in order; the random numbers are seeded.
     """
     objective = parts.objective
     for name, parameter in objective.named_parameters():
         if not _is_finite(parameter):
             return f"the weight {name}, from before, is the first"
     bad: list[str] = []
-    order: list[str] = []  # of modules, as they are done
+    order: list[str] = []  # modules in the order of their forward passes
 
     def look(name: str, output: Any) -> None:
         order.append(name)
         if not all(map(_is_finite, _tensors_in(output))):
             bad.append(name)
 
+    # Record the modules with bad outputs in each forward pass.
     hooks = [
         module.register_forward_hook(lambda _, __, output, name=name: look(name, output))
         for name, module in objective.named_modules()
@@ -145,7 +172,7 @@ def first_not_finite(parts: "Components", batches: Sequence[Batch]) -> str | Non
                 return f"the output of {bad[0]} is the first" if bad else "the loss is the first"
             loss.backward()
             broken = [n for n, p in objective.named_parameters() if _has_bad_gradient(p)]
-            if broken:  # backwards, what came last is the first
+            if broken:  # the backward pass begins with the last module
                 places = {name: place for place, name in enumerate(order)}
                 first = max(broken, key=lambda name: places.get(name.rpartition(".")[0], -1))
                 return f"the gradient of {first} is the first"
@@ -165,7 +192,7 @@ def _is_finite(tensor: Tensor) -> bool:
 
 
 def _tensors_in(output: Any) -> Iterator[Tensor]:
-    """Yield the floating-point tensors in what a module returned."""
+    """Yield the floating-point tensors in the output of a module."""
     if isinstance(output, Tensor):
         if output.is_floating_point():
             yield output

@@ -1,4 +1,4 @@
-"""What a training has come to: ``results.json`` beside its checkpoints, and what Python gets."""
+"""The result of a training: ``results.json`` beside its checkpoints, and the object in Python."""
 
 import dataclasses
 import json
@@ -19,18 +19,18 @@ BEST = "checkpoint_best.safetensors"
 LAST = "checkpoint_last.safetensors"
 FORMAT = 1
 SIGNAL_EXIT_CODE = 128
-"""What a signal adds to, as in a shell."""
+"""The exit code after a signal is this plus its number, as in a shell."""
 PIPE_SIGNAL, LOST_EXIT_CODE = 13, 2
 
 Stats = dict[str, Any]
 """Values by name; None stands for infinity and NaN, which JSON does not have."""
 
 MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
-"""Bytes of what the system counts in: Linux in KiB, macOS in bytes."""
+"""Unit of the system's count in bytes: Linux counts KiB, macOS bytes."""
 
 
 def peak_resident_bytes() -> int | None:
-    """Return the most memory that this process has had resident; None where it is not counted."""
+    """Return the peak resident memory of this process; None where the system does not count it."""
     try:
         import resource
     except ImportError:  # Windows
@@ -39,7 +39,7 @@ def peak_resident_bytes() -> int | None:
 
 
 def peak_gpu_bytes() -> int | None:
-    """Return the most memory that tensors took on the GPU; None without one."""
+    """Return the peak memory of tensors on the GPU; None without a GPU."""
     import torch
 
     return torch.cuda.max_memory_allocated() if torch.cuda.is_initialized() else None
@@ -47,20 +47,20 @@ def peak_gpu_bytes() -> int | None:
 
 @dataclass
 class TrainingResult:
-    """The course of a training and how it ended, over all resumes.
+    """The curves of a training and the reason of its end, over all resumes.
 
-    All but ``save_dir`` and ``log_lost`` is what the file holds.
+    The file has all fields but ``save_dir`` and ``log_lost``.
 
     Args:
         save_dir: folder of the file and of the checkpoints; None if none are written.
-        ended: why it ended, for the user; None while it runs or if it was killed.
+        ended: the reason of the end, for the user; None while it runs or if it was killed.
         signal: number of the signal that interrupted it, if one did.
-        diverged: it ended because loss or gradient were not finite, or no float16 loss scale
+        diverged: it ended because loss or gradient were not finite, or no loss scale of float16
             worked.
         epoch: epoch of the last update, from 1.
         num_updates: updates made.
         seconds: time of running, validation and saving included.
-        parameters: number of the model's parameters, those not trained included.
+        parameters: number of the model's parameters, frozen ones included.
         train: averages by name since the log interval before, each with ``epoch`` and
             ``num_updates``: losses in bits, ``lr``, ``wps`` (tokens per second), ``ups`` (updates
             per second) and so on, as in the log.
@@ -69,8 +69,8 @@ class TrainingResult:
         best: ``metric``, ``value`` and ``num_updates`` of the best validation so far.
         memory: most bytes over all runs: ``resident_bytes`` of the first process,
             ``gpu_bytes`` of tensors on its GPU; None where they are not counted.
-        settings: what the training was told to do.
-        log_lost: why a part of the log could not be written, if so; the training went on.
+        settings: the settings of the training.
+        log_lost: the error that ended a part of the log, if one did; the training went on.
 
     Example:
         >>> result = TrainingResult(num_updates=20)
@@ -120,8 +120,8 @@ class TrainingResult:
     def exit_code(self) -> int:
         """The exit code of the command.
 
-        0, or what a shell has for the signal that ended it, or for that of a pipe whose reader has
-        left; 2: another part of the log could not be written.
+        0, or 128 plus the signal that ended it, or 141 (SIGPIPE) if the reader of its output has
+        left, or 2 if another part of the log could not be written.
         """
         if self.signal is not None:
             return SIGNAL_EXIT_CODE + self.signal
@@ -140,14 +140,14 @@ class TrainingResult:
         return self._per_second("ups")
 
     def _per_second(self, name: str) -> float | None:
-        """Return a speed; the first interval, which pays for warm-up, counts if it is alone."""
+        """Return a mean speed, without the first interval, which is slow, if there are others."""
         parts = self.train or self.epochs
         pairs = [(one[name] or 0.0, one["train_wall"] or 0.0) for one in parts[1:] or parts]
         seconds = sum(duration for _, duration in pairs)
         return sum(speed * duration for speed, duration in pairs) / seconds if seconds else None
 
     def measure(self, num_updates: int, seconds: float) -> None:
-        """Note how far the training is, and the memory that it has taken."""
+        """Set updates and time, and update the peak memory."""
         self.num_updates, self.seconds = num_updates, seconds
         for name, peak in (
             ("resident_bytes", peak_resident_bytes()),
@@ -157,14 +157,14 @@ class TrainingResult:
             self.memory[name] = max(known, default=None)
 
     def set_best(self, metric: str, score: float | None) -> None:
-        """Note the best score, which is of the validation set that comes first."""
+        """Set the best score and its update, found in the first validation set."""
         first = next(iter(self.valid.values()), [])
         when = [one["num_updates"] for one in first if one.get(str(metric)) == score]
         known = score is not None and when
         self.best = {"metric": metric, "value": score, "num_updates": when[-1]} if known else None
 
     def write(self) -> None:
-        """Write ``results.json`` into ``save_dir``; the old file stays whole until the new one is.
+        """Write ``results.json`` into ``save_dir``, whole or not at all.
 
         Raises:
             DataError: the file cannot be written.
@@ -194,7 +194,7 @@ class TrainingResult:
         """Read the ``results.json`` of a folder.
 
         Raises:
-            DataError: no such file, or not one of this format.
+            DataError: no such file, or a file of another format.
         """
         path = Path(folder) / FILE_NAME
         try:
@@ -217,15 +217,15 @@ class TrainingResult:
     def to_continue(
         cls, folder: Path, checkpoint: Path | None, num_updates: int
     ) -> "TrainingResult":
-        """Return what a training adds to: the course of the run it goes on with, or a new one.
+        """Return the result of the run that a training goes on with, or a new one.
 
-        What came after the checkpoint, and how that run ended, is forgotten.
+        Entries after the checkpoint are dropped, and so is the end of that run.
 
         Args:
             folder: the ``--save-dir``.
-            checkpoint: what training goes on from, if anything; the history beside another
-                folder's checkpoint is that of another run.
-            num_updates: updates made up to there.
+            checkpoint: the checkpoint to go on from, if any; one of another folder begins a new
+                result.
+            num_updates: updates made up to the checkpoint.
 
         Raises:
             DataError: the file is damaged.
@@ -241,6 +241,6 @@ class TrainingResult:
 
 
 def entry(epoch: int, stats: Mapping[str, float]) -> Stats:
-    """Return averages or metrics of an epoch as the result keeps them."""
+    """Return averages or metrics of an epoch as an entry of the result."""
     found = {name: value if math.isfinite(value) else None for name, value in stats.items()}
     return {"epoch": epoch, **found}

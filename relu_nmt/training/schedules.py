@@ -1,63 +1,98 @@
-"""Learning rates as formulas of the number of updates, those of fairseq.
+"""Learning rates as formulas of the number of updates, those of fairseq, with their flags.
 
 Update ``t`` (from 1) uses ``learning_rate(t)``. fairseq uses its value at ``t - 1``, so its first
 update after a warm-up from 0 changes nothing; the values at a given number of updates, which both
 print, are the same.
+
+A schedule is one subclass of :class:`Schedule` with its options as ``Config``. Most options are a
+flag of fairseq as well, which :class:`ScheduleConfig` lists.
 """
 
+import dataclasses
 import math
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
+from relu_nmt.config import option, settings
+from relu_nmt.config.classes import chosen_part
+from relu_nmt.config.fields import options_of
 from relu_nmt.errors import ConfigError
-from relu_nmt.training.optimization import SCHEDULES, ScheduleConfig
+from relu_nmt.training import SCHEDULES
+
+
+@settings(flags=False)
+class WarmupConfig:
+    """The option of every schedule here, and the base of their options."""
+
+    warmup: int = option(0, "updates of linear warm-up", least=0)
 
 
 class Schedule(ABC):
-    """A learning rate for every update; most are a formula of its number, which has no memory.
+    """A learning rate for every update; most are a formula of its number, without a state.
 
     Args:
-        config: which schedule, and its settings.
+        config: an instance of the class's ``Config``.
+        rates: ``--lr``; the first one is the peak.
         max_update: the last update of the training, 0 if not limited.
-        maximize_score: whether a larger validation score is better.
+        maximize_score: a larger validation score is better.
 
     Raises:
-        ConfigError: the settings do not suffice.
+        ConfigError: the options do not suffice.
 
     Example:
-        >>> config = ScheduleConfig(lr=(1e-3,), warmup_updates=4)
-        >>> schedule = SCHEDULES.get(config.lr_scheduler)(config, 0, False)
+        >>> config = ScheduleConfig(lr=(1e-3,), lr_scheduler="inverse_sqrt:warmup=4")
+        >>> schedule = build_schedule(config)
         >>> [schedule.learning_rate(t, 1) for t in (1, 4, 16)]
         [0.00025, 0.001, 0.0005]
     """
 
-    def __init__(self, config: ScheduleConfig, max_update: int, maximize_score: bool) -> None:
+    Config: ClassVar[type] = WarmupConfig
+
+    def __init__(
+        self,
+        config: Any,
+        rates: tuple[float, ...],
+        max_update: int = 0,
+        maximize_score: bool = False,
+    ) -> None:
         self.config = config
-        self.peak = config.lr[0]
-        self.warmup = config.warmup
-        # --min-lr is 0 where the schedule is not cosine.
-        self.init_lr = config.warmup_init_lr if config.warmup_init_lr >= 0 else config.min_lr
+        self.rates = rates
+        self.peak = rates[0]
+        self.warmup: int = getattr(config, "warmup", 0)
+        self.max_update = max_update
+        self.maximize = maximize_score
 
     @abstractmethod
     def learning_rate(self, num_updates: int, epoch: int) -> float:
         """Return the learning rate of update ``num_updates`` (from 1) in ``epoch`` (from 1)."""
 
     def end_epoch(self, num_updates: int, score: float | None) -> None:  # noqa: B027
-        """Take notice of the validation score (None: not validated) at the end of an epoch."""
+        """Take in the validation score at the end of an epoch (None: not validated)."""
 
     def state(self) -> dict[str, Any]:
-        """Return what a resumed schedule must know, as plain values."""
+        """Return the state that a resumed schedule needs, as plain values."""
         return {}
 
     def forget_best(self) -> None:  # noqa: B027
-        """Forget the best score, with which those to come cannot be compared."""
+        """Forget the best score; later scores are measured otherwise."""
 
     def load_state(self, state: dict[str, Any]) -> None:  # noqa: B027
         """Go on from :meth:`state`."""
 
     def warming_up(self, num_updates: int) -> float:
         """Return the learning rate on the straight line of the warm-up."""
-        return self.init_lr + num_updates * (self.peak - self.init_lr) / self.warmup
+        # A negative rate stands for the lowest rate of the schedule, 0 unless it has one.
+        start = getattr(self.config, "init_lr", -1.0)
+        start = start if start >= 0 else getattr(self.config, "min_lr", 0.0)
+        return start + num_updates * (self.peak - start) / self.warmup
+
+
+@settings(flags=False)
+class InverseSqrtConfig(WarmupConfig):
+    """Options of :class:`InverseSqrtSchedule`."""
+
+    warmup: int = option(4000, "updates of linear warm-up", least=0)
+    init_lr: float = option(-1.0, "learning rate at update 0 of the warm-up; negative: 0")
 
 
 @SCHEDULES.register("inverse_sqrt")
@@ -70,8 +105,10 @@ class InverseSqrtSchedule(Schedule):
         ConfigError: --warmup-updates 0, for which the formula has no scale.
     """
 
-    def __init__(self, config: ScheduleConfig, max_update: int, maximize_score: bool) -> None:
-        super().__init__(config, max_update, maximize_score)
+    Config = InverseSqrtConfig
+
+    def __init__(self, config: Any, *more: Any) -> None:
+        super().__init__(config, *more)
         if self.warmup < 1:
             raise ConfigError(
                 "--lr-scheduler inverse_sqrt needs --warmup-updates of 1 or more, "
@@ -85,6 +122,17 @@ class InverseSqrtSchedule(Schedule):
         return self.peak * self.warmup**0.5 * num_updates**-0.5
 
 
+@settings(flags=False)
+class CosineConfig(WarmupConfig):
+    """Options of :class:`CosineSchedule`."""
+
+    init_lr: float = option(-1.0, "learning rate at update 0 of the warm-up; negative: min_lr")
+    min_lr: float = option(0.0, "lowest learning rate", least=0)
+    period: float = option(-1.0, "updates of the first period; negative: up to --max-update")
+    t_mult: float = option(1.0, "factor from one period to the next", least=1)
+    shrink: float = option(0.1, "factor of both rates from one period to the next", above=0)
+
+
 @SCHEDULES.register("cosine")
 class CosineSchedule(Schedule):
     """Half cosines from --lr down to --min-lr, the periods growing by --t-mult.
@@ -93,15 +141,17 @@ class CosineSchedule(Schedule):
     both ends by --lr-shrink.
 
     Raises:
-        ConfigError: neither --lr-period-updates nor --max-update says how long a period is.
+        ConfigError: neither --lr-period-updates nor --max-update gives the length of a period.
     """
 
-    def __init__(self, config: ScheduleConfig, max_update: int, maximize_score: bool) -> None:
-        super().__init__(config, max_update, maximize_score)
-        self.period = config.lr_period_updates
+    Config = CosineConfig
+
+    def __init__(self, config: Any, *more: Any) -> None:
+        super().__init__(config, *more)
+        self.period: float = config.period
         if self.period > 0:
             return
-        self.period = max_update + 1 - self.warmup  # the next begins after the last update
+        self.period = self.max_update + 1 - self.warmup  # the next begins after the last update
         if self.period <= 1:
             raise ConfigError(
                 "--lr-scheduler cosine needs --lr-period-updates, or --max-update above "
@@ -113,7 +163,7 @@ class CosineSchedule(Schedule):
         if num_updates < self.warmup:
             return self.warming_up(num_updates)
         index, position, length = self._period_of(num_updates - self.warmup)
-        shrink = self.config.lr_shrink**index
+        shrink = self.config.shrink**index
         low, high = self.config.min_lr * shrink, self.peak * shrink
         return low + 0.5 * (high - low) * (1 + math.cos(math.pi * position / length))
 
@@ -128,13 +178,24 @@ class CosineSchedule(Schedule):
         return index, updates - start, growth**index * self.period
 
 
+@settings(flags=False)
+class PolynomialDecayConfig(WarmupConfig):
+    """Options of :class:`PolynomialDecaySchedule`."""
+
+    total: int = option(1_000_000, "update at which the decay ends")
+    power: float = option(1.0, "exponent of the decay")
+    end_lr: float = option(0.0, "learning rate after the decay", least=0)
+
+
 @SCHEDULES.register("polynomial_decay")
 class PolynomialDecaySchedule(Schedule):
     """From --lr to --end-learning-rate along (1 - progress)^power, then constant."""
 
+    Config = PolynomialDecayConfig
+
     def learning_rate(self, num_updates: int, epoch: int) -> float:
         """Return the learning rate of an update."""
-        end, total = self.config.end_learning_rate, self.config.total_num_update
+        end, total = self.config.end_lr, self.config.total
         if self.warmup > 0 and num_updates <= self.warmup:
             return self.peak * num_updates / self.warmup
         if num_updates >= total:
@@ -143,22 +204,42 @@ class PolynomialDecaySchedule(Schedule):
         return (self.peak - end) * remaining**self.config.power + end
 
 
+@settings(flags=False)
+class FixedConfig(WarmupConfig):
+    """Options of :class:`FixedSchedule`."""
+
+    anneal: int | None = option(None, "first epoch in which the learning rate shrinks", least=1)
+    shrink: float = option(0.1, "factor of the learning rate from epoch anneal on", above=0)
+
+
 @SCHEDULES.register("fixed")
 class FixedSchedule(Schedule):
     """One learning rate per epoch, the last one for the rest, shrunk from --force-anneal on."""
 
+    Config = FixedConfig
+
     def learning_rate(self, num_updates: int, epoch: int) -> float:
         """Return the learning rate of an update."""
-        rates, anneal = self.config.lr, self.config.force_anneal
+        rates, anneal = self.rates, self.config.anneal
         if anneal is None or epoch < anneal:
             rate = rates[min(epoch - 1, len(rates) - 1)]
         else:
-            rate = rates[-1] * self.config.lr_shrink ** (epoch + 1 - anneal)
+            rate = rates[-1] * self.config.shrink ** (epoch + 1 - anneal)
         if num_updates < self.warmup:
             # fairseq's step_update(u) serves update u + 1 with factor (u + 1) / warmup, and it
             # prints that value at u updates; here both are update t's own factor.
             return rate * num_updates / self.warmup
         return rate
+
+
+@settings(flags=False)
+class PlateauConfig(WarmupConfig):
+    """Options of :class:`ReduceOnPlateauSchedule`."""
+
+    init_lr: float = option(-1.0, "learning rate at update 0 of the warm-up; negative: 0")
+    patience: int = option(0, "epochs without improvement before the rate shrinks", least=0)
+    threshold: float = option(1e-4, "smallest relative improvement that counts", least=0)
+    shrink: float = option(0.1, "factor of the learning rate at a plateau", above=0)
 
 
 @SCHEDULES.register("reduce_lr_on_plateau")
@@ -168,9 +249,10 @@ class ReduceOnPlateauSchedule(Schedule):
     An improvement is a change of at least --lr-threshold, relative to the best score.
     """
 
-    def __init__(self, config: ScheduleConfig, max_update: int, maximize_score: bool) -> None:
-        super().__init__(config, max_update, maximize_score)
-        self.maximize = maximize_score
+    Config = PlateauConfig
+
+    def __init__(self, config: Any, *more: Any) -> None:
+        super().__init__(config, *more)
         self.factor = 1.0
         self.best: float | None = None
         self.bad_epochs = 0
@@ -190,16 +272,16 @@ class ReduceOnPlateauSchedule(Schedule):
             self.bad_epochs = 0
         else:
             self.bad_epochs += 1
-        if self.bad_epochs > self.config.lr_patience:
-            self.factor *= self.config.lr_shrink
+        if self.bad_epochs > self.config.patience:
+            self.factor *= self.config.shrink
             self.bad_epochs = 0
 
     def _improves(self, score: float) -> bool:
         if self.best is None:
             return True
         if self.maximize:
-            return score > self.best * (1 + self.config.lr_threshold)
-        return score < self.best * (1 - self.config.lr_threshold)
+            return score > self.best * (1 + self.config.threshold)
+        return score < self.best * (1 - self.config.threshold)
 
     def state(self) -> dict[str, Any]:
         """Return the factor, the best score and the epochs since."""
@@ -211,7 +293,122 @@ class ReduceOnPlateauSchedule(Schedule):
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Go on from :meth:`state`."""
-        if state:  # it is empty where another schedule's was stored
+        if state:  # the state of another schedule is empty
             self.factor = state["factor"]
             self.best = state["best"]
             self.bad_epochs = state["bad_epochs"]
+
+
+def _flag(name: str, help_text: str, metavar: str, **more: Any) -> Any:
+    """Return fairseq's flag of an option, which needs one of the schedules that have it."""
+    owners = [n for n in SCHEDULES.names() if name in options_of(SCHEDULES.get(n).Config)]
+    own = options_of(SCHEDULES.get(owners[0]).Config)[name]
+    common: Any = {"parts": ("lr_scheduler", name), "needs": ("lr_scheduler", *owners)}
+    return dataclasses.replace(own, help=help_text, metavar=metavar, **common, **more)
+
+
+@settings
+class ScheduleConfig:
+    """Settings of the learning-rate schedule, under fairseq's flag names.
+
+    Raises:
+        ConfigError: an unknown schedule or option, or settings that contradict each other.
+
+    Example:
+        >>> ScheduleConfig(lr_scheduler="fixed:shrink=0.5").lr_shrink
+        0.5
+    """
+
+    lr: tuple[float, ...] = option(
+        (5e-4,),
+        "learning rate (its peak); fixed also takes one per epoch: LR1,LR2,...",
+        least=0,
+        metavar="LR",
+    )
+    lr_scheduler: str = option(
+        "inverse_sqrt",
+        "NAME or NAME:option=value,...: inverse_sqrt, cosine, polynomial_decay, fixed or "
+        "reduce_lr_on_plateau; docs/guide/settings.md lists the options",
+        choices=SCHEDULES,
+        with_options=True,
+        metavar="NAME",
+    )
+    warmup_updates: int | None = option(
+        None,
+        "updates of linear warm-up (default: 4000 for inverse_sqrt, otherwise 0)",
+        least=0,
+        parts=("lr_scheduler", "warmup"),
+        metavar="N",
+    )
+    warmup_init_lr: float = _flag(
+        "init_lr",
+        "learning rate at update 0 of the warm-up; negative: 0, for cosine --min-lr",
+        "LR",
+    )
+    stop_min_lr: float = option(
+        -1.0, "stop when the learning rate is this low after an epoch", metavar="LR"
+    )
+    min_lr: float = _flag(
+        "min_lr",
+        "lowest learning rate",
+        "LR",
+        # Recipes for the first versions of fairseq give it with every schedule.
+        no_effect="only cosine has a lowest learning rate; --stop-min-lr ends training at one",
+    )
+    lr_period_updates: float = _flag(
+        "period", "updates of the first period; negative: up to --max-update", "N"
+    )
+    t_mult: float = _flag("t_mult", "factor from one period to the next", "F")
+    lr_shrink: float = _flag(
+        "shrink",
+        "factor of the learning rate: cosine per period, fixed after --force-anneal, "
+        "reduce_lr_on_plateau per plateau",
+        "F",
+    )
+    total_num_update: int = _flag("total", "update at which the decay ends", "N")
+    power: float = _flag("power", "exponent of the decay", "P")
+    end_learning_rate: float = _flag("end_lr", "learning rate after the decay", "LR")
+    force_anneal: int | None = _flag(
+        "anneal", "shrink by --lr-shrink each epoch from this one on", "EPOCH"
+    )
+    lr_patience: int = _flag("patience", "epochs without improvement before the rate shrinks", "N")
+    lr_threshold: float = _flag("threshold", "smallest relative improvement that counts", "F")
+
+    def check(self) -> None:
+        """Compare the learning rates and the updates with the schedule."""
+        is_built_in = SCHEDULES.is_built_in(self.lr_scheduler)
+        if len(self.lr) > 1 and is_built_in and self.lr_scheduler != "fixed":
+            raise ConfigError(
+                f"--lr with {len(self.lr)} values needs --lr-scheduler fixed, "
+                f"not {self.lr_scheduler}"
+            )
+        if self.lr_scheduler == "cosine" and self.lr[0] <= self.min_lr:
+            raise ConfigError(f"--lr {self.lr[0]:g} must be above --min-lr {self.min_lr:g}")
+        if self.lr_scheduler == "polynomial_decay" and self.total_num_update <= self.warmup:
+            raise ConfigError(
+                f"--total-num-update {self.total_num_update} must be above "
+                f"--warmup-updates {self.warmup}"
+            )
+
+    @property
+    def warmup(self) -> int:
+        """Updates of warm-up, with the schedule's own default."""
+        return getattr(chosen_part(self, "lr_scheduler")[1], "warmup", 0)
+
+
+def build_schedule(
+    config: ScheduleConfig, max_update: int = 0, maximize_score: bool = False
+) -> Schedule:
+    """Return the schedule that ``--lr-scheduler`` names.
+
+    Args:
+        config: the name, and its options.
+        max_update: the last update of the training, 0 if not limited.
+        maximize_score: a larger validation score is better.
+
+    Raises:
+        ConfigError: an unknown name or option, or options that do not suffice.
+    """
+    make, options = chosen_part(config, "lr_scheduler")
+    schedule: Schedule = make(options, config.lr, max_update, maximize_score)
+    return schedule

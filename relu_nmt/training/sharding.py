@@ -1,7 +1,7 @@
-"""Weights, gradients and optimiser in parts, one a process: models that do not fit one device.
+"""Sharded weights, gradients and optimiser, a part in each process, for models above one device.
 
-PyTorch's FSDP2 does it: each layer is a unit whose weights are gathered when it runs, and given
-back afterwards. All code here takes models that are not sharded, too, and leaves them as they are.
+PyTorch's FSDP2 gathers the weights of each layer when it runs, and frees them afterwards. All
+functions here also take models that are not sharded, and leave these unchanged.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,29 +12,29 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-if TYPE_CHECKING:  # importing these takes as long as torch itself: it is left to who shards
+if TYPE_CHECKING:  # these take as long to import as torch; only sharded training imports them
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import FSDPModule
     from torch.distributed.tensor import DTensor
 
 
 def process_mesh(device: torch.device, world_size: int) -> "DeviceMesh":
-    """Return all processes in a row, for :func:`shard`."""
+    """Return a mesh of all processes in a row, for :func:`shard`."""
     from torch.distributed.device_mesh import init_device_mesh
 
     return init_device_mesh(device.type, (world_size,))
 
 
 def shard(objective: nn.Module, device: torch.device, mesh: "DeviceMesh") -> nn.Module:
-    """Leave each process its part of the weights of an objective, on its device; returns it.
+    """Reduce an objective to this process's part of its weights, on the device; return it.
 
-    Only one layer at a time is whole on the device meanwhile. Every parameter is cut along its
-    first dimension, and is the same parameter with its attributes under the same name afterwards.
+    Every parameter is cut along its first dimension, and keeps its name and attributes. Only one
+    layer at a time is whole on the device.
 
     Args:
-        objective: gives the loss; its weights are the same in all processes.
-        device: where this process computes.
-        mesh: the processes.
+        objective: the loss; its weights are the same in all processes.
+        device: the device of this process.
+        mesh: all processes.
 
     Reference: Zhao et al. 2023, "PyTorch FSDP: experiences on scaling fully sharded data parallel";
     Rajbhandari et al. 2020, "ZeRO: memory optimizations toward training trillion parameter models",
@@ -45,14 +45,14 @@ def shard(objective: nn.Module, device: torch.device, mesh: "DeviceMesh") -> nn.
     attributes = {name: dict(vars(one)) for name, one in objective.named_parameters()}
     for unit in [*_layers(objective), objective]:
         fully_shard(unit, mesh=mesh)
-    objective.to(device)  # what belongs to no unit; all parts lose their attributes by it
+    objective.to(device)  # moves tensors outside of all units; parameters lose their attributes
     for name, parameter in objective.named_parameters():
         vars(parameter).update(attributes[name])
     return objective
 
 
 def _layers(module: nn.Module) -> Iterator[nn.Module]:
-    """Yield the members of the outermost lists of layers; lists of stages are looked into."""
+    """Yield the layers in the outermost lists of layers, inside of lists of stages too."""
     for child in module.children():
         if isinstance(module, nn.ModuleList) and not isinstance(child, nn.ModuleList):
             yield child
@@ -61,7 +61,7 @@ def _layers(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def is_sharded(module: nn.Module) -> "TypeGuard[FSDPModule]":
-    """Say whether processes hold parts of a module's weights."""
+    """Return True if each process holds a part of a module's weights."""
     return hasattr(module, "unshard")
 
 
@@ -73,9 +73,9 @@ def exchanging(objective: nn.Module, exchange: bool) -> AbstractContextManager[N
     """Return the context of a forward and backward pass.
 
     Args:
-        objective: of one process or several.
-        exchange: processes exchange their gradients; otherwise each adds to its own, which of a
-            sharded model are whole until then.
+        objective: the (wrapped) objective.
+        exchange: processes exchange their gradients; if False each adds to its own, which are whole
+            in a sharded model until the exchange.
     """
     if is_sharded(objective):
         objective.set_requires_gradient_sync(exchange)
@@ -86,9 +86,9 @@ def exchanging(objective: nn.Module, exchange: bool) -> AbstractContextManager[N
 
 @contextmanager
 def whole_weights(objective: nn.Module) -> Iterator[None]:
-    """Give each process all weights inside the block, so that each may run what it likes.
+    """Give each process all weights inside the block, so that each may run on its own.
 
-    All processes enter and leave it together.
+    All processes enter and leave the block together.
     """
     units = [module for module in objective.modules() if is_sharded(module)]
     for unit in units:
@@ -98,29 +98,29 @@ def whole_weights(objective: nn.Module) -> Iterator[None]:
         yield
     finally:
         for number, unit in enumerate(units):
-            # The first one, the objective's own, is needed again as soon as backward begins.
+            # The first unit, the objective itself, is needed again when backward begins.
             unit.set_reshard_after_forward(number > 0, recurse=False)
         give_back(objective)
 
 
 def give_back(objective: nn.Module) -> None:
-    """Give back gathered weights: they would outlive a change of the parts."""
+    """Free gathered weights, which would go stale when the parts change."""
     for module in objective.modules():
         if is_sharded(module):
             module.reshard()
 
 
 def own_part(tensor: Tensor) -> Tensor:
-    """Return what this process holds of a tensor, without a copy."""
+    """Return this process's part of a tensor, without a copy."""
     return tensor.to_local() if _is_part(tensor) else tensor
 
 
 def part_like(tensor: Tensor, other: Tensor) -> Tensor:
-    """Return this process's part of a whole tensor, cut as another one of this shape is.
+    """Return this process's part of a whole tensor, cut in the same way as ``other``.
 
     Args:
         tensor: the same in all processes.
-        other: perhaps in parts; scalars are not.
+        other: a tensor of this shape, which may be sharded; scalars are not cut.
     """
     if not _is_part(other) or not tensor.dim():
         return tensor
@@ -131,19 +131,19 @@ def part_like(tensor: Tensor, other: Tensor) -> Tensor:
 
 
 def whole_tensors(tensors: Mapping[str, Tensor], keep: bool) -> dict[str, Tensor]:
-    """Return tensors as wholes, gathered from the processes' parts, of which all must call this.
+    """Return whole tensors, gathered from the parts of all processes, which all call this.
 
-    What is one tensor under several names stays one.
+    One tensor under several names stays one tensor.
 
     Args:
-        tensors: by name, the same names in all processes.
-        keep: this process wants them; otherwise it only helps, and what it gets is not whole.
+        tensors: tensors by name, with the same names in all processes.
+        keep: return whole tensors to this process; otherwise it only sends its parts.
     """
     whole: dict[int, Tensor] = {}
     for tensor in tensors.values():
         value = tensor.detach()
         if _is_part(value) and id(tensor) not in whole:
-            # One at a time is whole on the device.
+            # Only one tensor at a time is whole on the device.
             gathered = value.full_tensor()
             value = gathered.cpu() if keep else gathered.new_empty(0)
         whole.setdefault(id(tensor), value)

@@ -1,4 +1,4 @@
-"""What a checkpoint stores of a running training, from there to the checkpoint, and back."""
+"""The state of a running training, to a checkpoint and back."""
 
 import dataclasses
 import math
@@ -13,25 +13,15 @@ from torch import Tensor, nn
 
 from relu_nmt.errors import CheckpointError
 from relu_nmt.modules.objective import LossOutput
-from relu_nmt.training.batches import Batch, BatchSource, Scorer, load_ahead
+from relu_nmt.training.batches import Batch
 from relu_nmt.training.checkpoint import Checkpoint, check_fit, load_checkpoint, load_weights
-from relu_nmt.training.config import CheckpointConfig, EmaConfig, TrainerConfig
+from relu_nmt.training.config import CheckpointConfig, TrainerConfig
 from relu_nmt.training.distributed import ProcessGroup
-from relu_nmt.training.log import Meters, add_metrics, metric_averages
-from relu_nmt.training.optimization import SCHEDULES
-from relu_nmt.training.optimizers import build_optimizer
-from relu_nmt.training.precision import Precision
-from relu_nmt.training.preflight import telling_shape
-from relu_nmt.training.schedules import Schedule
-from relu_nmt.training.sharding import (
-    give_back,
-    is_sharded,
-    own_part,
-    part_like,
-    whole_tensors,
-    whole_weights,
-)
-from relu_nmt.training.update import all_metrics
+from relu_nmt.training.log import Meters
+from relu_nmt.training.optimizers import WeightAverage, averaged_tensors, build_optimizer
+from relu_nmt.training.schedules import build_schedule
+from relu_nmt.training.sharding import give_back, part_like, whole_tensors
+from relu_nmt.training.update import Precision
 
 OPTIMIZER_PREFIX = "optimizer."
 RAW_PREFIX = "train.model."
@@ -39,23 +29,24 @@ RAW_PREFIX = "train.model."
 
 @dataclass
 class TrainingState:
-    """Where a training stands: all that an exact resume needs besides tensors.
+    """The position and counts of a training: all that an exact resume needs besides tensors.
 
     Args:
-        epoch: the epoch being trained, from 1.
-        batch_offset: batches of it that are done, over all processes.
-        num_batches: batches of it; 0 before it is planned.
+        epoch: the current epoch, from 1.
+        batch_offset: batches of this epoch that are done, over all processes.
+        num_batches: batches of this epoch; 0 before it is planned.
         num_updates: updates made.
         seconds: time of running, over all resumes.
-        best_metric: name of the metric that ``best_score`` is of.
+        best_metric: name of the metric of ``best_score``.
         best_score: best validation score so far.
-        best_signature: how that score was computed; None of losses, and in earlier checkpoints.
+        best_signature: signature of that score; None for losses, and in earlier checkpoints.
         bad_validations: validations since a better score, for early stopping.
         schedule: state of the learning-rate schedule.
         precision: state of the loss scale.
         inner: meters since the last log line.
         epoch_meters: meters since the start of the epoch.
-        interrupted: a signal came with the last update, so what was due after it was left out.
+        interrupted: a signal came with the last update, so validation and saving that were due
+            after it were left out.
 
     Example:
         >>> state = TrainingState(epoch=2, batch_offset=10, num_batches=40)
@@ -79,10 +70,10 @@ class TrainingState:
     interrupted: bool = False
 
     def begin_epoch(self, num_batches: int) -> bool:
-        """Note the number of batches; if it changed since the checkpoint, move the offset along.
+        """Set the number of batches; if it changed since the checkpoint, scale the offset.
 
         Returns:
-            whether it changed in the middle of an epoch, so that the position is approximate.
+            True if it changed in the middle of an epoch, so that the position is approximate.
         """
         changed = self.batch_offset > 0 and self.num_batches not in (0, num_batches)
         if changed:
@@ -98,7 +89,7 @@ class TrainingState:
         self.epoch_meters = Meters()
 
     def add_score(self, score: float, maximize: bool) -> bool:
-        """Take in a validation score; say whether it is at least as good as the best so far."""
+        """Count a validation score; return True if it is at least as good as the best so far."""
         best, sign = self.best_score, 1 if maximize else -1
         better = not math.isnan(score) and (best is None or sign * score > sign * best)
         self.bad_validations = 0 if better else self.bad_validations + 1
@@ -111,7 +102,7 @@ class TrainingState:
         """Return the state that ``dataclasses.asdict`` described.
 
         Raises:
-            CheckpointError: ``values`` is not such a description; names the file ``origin``.
+            CheckpointError: ``values`` is not such a description; the message names ``origin``.
         """
         try:
             known = dict(values)
@@ -129,89 +120,19 @@ class TrainingState:
             ) from error
 
 
-class WeightAverage:
-    """The average a <- decay * a + (1 - decay) * w of a model's parameters; nothing without EMA.
-
-    Args:
-        model: the model; of its buffers the statistics of BatchNorm are averaged, too.
-        config: whether and when to average, and the decay.
-
-    Example:
-        >>> model = nn.Linear(1, 1, bias=False)
-        >>> _ = nn.init.ones_(model.weight)
-        >>> average = WeightAverage(model, EmaConfig(store_ema=True, ema_decay=0.9))
-        >>> _ = nn.init.zeros_(model.weight)
-        >>> average.update(num_updates=1)
-        >>> with average.applied():
-        ...     print(round(model.weight.item(), 3))
-        0.9
-    """
-
-    def __init__(self, model: nn.Module, config: EmaConfig) -> None:
-        self._parameters: dict[str, Tensor] = averaged_tensors(model) if config.store_ema else {}
-        self._config = config
-        self._averages = {name: p.detach().clone() for name, p in self._parameters.items()}
-
-    @torch.no_grad()
-    def update(self, num_updates: int) -> None:
-        """Take in the weights after update ``num_updates`` (from 1)."""
-        if not self._averages or num_updates % self._config.ema_update_freq:
-            return
-        share = 1.0 if num_updates < self._config.ema_start_update else 1 - self._config.ema_decay
-        averages, weights = (
-            [own_part(tensor) for tensor in tensors.values()]
-            for tensors in (self._averages, self._parameters)
-        )
-        torch._foreach_lerp_(averages, weights, weight=share)
-
-    @contextmanager
-    def applied(self) -> Iterator[dict[str, Tensor]]:
-        """Put the averages into the model; yields the raw weights, which come back afterwards."""
-        self._swap()
-        try:
-            yield self._averages
-        finally:
-            self._swap()
-
-    @torch.no_grad()
-    def restart(self) -> None:
-        """Make the average equal to the model's present weights."""
-        for name, parameter in self._parameters.items():
-            self._averages[name].copy_(parameter)
-
-    @torch.no_grad()
-    def _swap(self) -> None:
-        """Exchange the values, in place: where parts are gathered from stays the same memory."""
-        for name, parameter in self._parameters.items():
-            weights, average = own_part(parameter), own_part(self._averages[name])
-            kept = weights.clone()
-            weights.copy_(average)
-            average.copy_(kept)
-
-
-def averaged_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Return what an average of weights holds: parameters and the statistics of BatchNorm."""
-    found: dict[str, Tensor] = dict(model.named_parameters())
-    for name, module in model.named_modules():
-        if isinstance(module, nn.BatchNorm2d):
-            for own in ("running_mean", "running_var"):
-                found[f"{name}.{own}"] = module.get_buffer(own)
-    return found
-
-
 StartWeights = Callable[[Checkpoint], Mapping[str, Tensor]]
 
 
 def weights_of(checkpoint: Checkpoint) -> Mapping[str, Tensor]:
-    """Return the weights in a checkpoint, as they are."""
+    """Return the weights in a checkpoint, unchanged."""
     return checkpoint.model_tensors
 
 
 class Components:
-    """Model and optimiser with everything that steers them.
+    """The model that is trained, with its optimiser, schedule, precision and average.
 
     Args:
-        objective: gives the loss, on its device already; its module ``model`` is trained.
+        objective: the loss, on its device already; its module ``model`` is trained.
         config: settings of optimiser, schedule, precision and average.
         process: this process.
 
@@ -226,57 +147,12 @@ class Components:
         self.num_workers = config.run.num_workers
         self.optimizer = build_optimizer(model, config.optimizer)
         maximize = config.validation.maximize
-        make_schedule = SCHEDULES.get(config.schedule.lr_scheduler)
-        self.schedule: Schedule = make_schedule(config.schedule, config.run.max_update, maximize)
+        self.schedule = build_schedule(config.schedule, config.run.max_update, maximize)
         self.precision = Precision(config.run, process.device, process.world_size)
         self.average = WeightAverage(model, config.ema)
 
-    def validate(
-        self, source: BatchSource, scorer: Scorer | None = None, largest_only: bool = False
-    ) -> dict[str, float]:
-        """Return the metrics of a validation set; losses in bits. Back to training mode afterwards.
-
-        Args:
-            source: its batches, which are shared out to the processes.
-            scorer: computes further metrics.
-            largest_only: only the largest batch, in every process.
-        """
-        count = source.begin_epoch(1)
-        rank, world_size = self.process.rank, self.process.world_size
-        mine = list(range(rank, count, world_size))
-        if is_sharded(self.objective) and len(mine) < -(-count // world_size):
-            mine.append(0)  # the others need this process's weights; it does not count
-        if largest_only:
-            mine = [source.largest(), *mine]  # the first of them that is not empty
-        sums: dict[str, tuple[Tensor, float]] = {}
-        with self.evaluating(), self.average.applied(), torch.no_grad():
-            pinned = self.process.device.type == "cuda"
-            workers = 0 if largest_only else self.num_workers
-            batches = load_ahead(source.load, mine, workers, pinned)
-            for index, batch in enumerate(batches):
-                if batch.num_sentences == 0 and not is_sharded(self.objective):
-                    continue
-                with telling_shape(batch, "validation"):
-                    output = self.loss(batch)
-                if not largest_only and rank + index * world_size >= count:
-                    continue
-                metrics = all_metrics(output)
-                # The totals stay on the device, so that a GPU need not wait for each batch.
-                add_metrics(sums, {name: (t.double(), n) for name, (t, n) in metrics.items()})
-                if largest_only:
-                    break
-            over_processes: dict[str, tuple[float, float]] = {}
-            read = {name: (float(total), count) for name, (total, count) in sums.items()}
-            for one in self.process.gather(read):
-                add_metrics(over_processes, one)
-            averages = metric_averages(over_processes)
-            if scorer is not None:
-                with whole_weights(self.objective):
-                    averages |= scorer.score()
-        return averages
-
     def loss(self, batch: Batch) -> LossOutput:
-        """Return the loss of a batch, in the number format of training."""
+        """Return the loss of a batch, in the dtype of training."""
         with self.precision.autocast():
             return self.objective(batch.to(self.process.device))
 
@@ -292,14 +168,14 @@ class Components:
     def snapshot(
         self, state: TrainingState, description: Mapping[str, Any], with_optimizer: bool = True
     ) -> Iterator[Checkpoint]:
-        """Give the checkpoint of a running training, to be written inside the ``with`` block.
+        """Yield the checkpoint of a running training, to be written inside the ``with`` block.
 
-        Its tensors are the live ones, not copies. If the model is sharded, all processes come here,
-        and the first one gets whole tensors.
+        Its tensors are the live ones, not copies. If the model is sharded, all processes must call
+        this, and the first one gets whole tensors.
 
         Args:
-            state: where training stands.
-            description: what else the checkpoint tells (``model_config``, ``task``, ``args``).
+            state: state of the training.
+            description: further metadata (``model_config``, ``task``, ``args``).
             with_optimizer: store the optimiser's tensors too.
         """
         state.schedule = self.schedule.state()
@@ -320,18 +196,19 @@ class Components:
         say: Callable[[str], None],
         start: StartWeights = weights_of,
     ) -> TrainingState:
-        """Go to where a checkpoint left off, and return the state.
+        """Restore tensors and schedule from a checkpoint, and return its state.
 
         Args:
             path: the checkpoint to go on from; None for a fresh start.
-            config: what is reset, and the model to start from.
+            config: the parts to reset, and the model to start from.
             best_metric: name of the metric that makes a checkpoint the best.
             say: prints a message.
-            start: returns the weights to start from, of the checkpoint of a perhaps other model.
+            start: returns the initial weights from a checkpoint, which may be of another model.
 
         Raises:
             CheckpointError: the file cannot be read or does not fit.
         """
+        # A fresh start, perhaps from the weights of another model.
         if path is None:
             if origin := config.finetune_from_model:
                 load_weights(self.model, start(load_checkpoint(origin)), origin)
@@ -344,15 +221,16 @@ class Components:
                 f"{path}: holds weights only (averaged or exported), so training cannot go on from "
                 "it; start from them with --finetune-from-model"
             )
+        # Load the model, then the raw weights if the stored model is an average.
         state = TrainingState.from_dict(checkpoint.metadata["training_state"], str(path))
         load_weights(self.model, checkpoint.model_tensors, path)
-        # The stored model is the averaged one, if there is an average.
         self.average.restart()
         if raw := _without_prefix(checkpoint.training_tensors, RAW_PREFIX):
             own = averaged_tensors(self.model)
             check_fit(own, raw, path)
             raw = {name: part_like(tensor, own[name]) for name, tensor in raw.items()}
             self.model.load_state_dict(raw, strict=False)  # other buffers are in place
+        # Load optimiser, loss scale and schedule, unless the flags reset them.
         if not config.reset_optimizer:
             tensors = _without_prefix(checkpoint.training_tensors, OPTIMIZER_PREFIX)
             _load_optimizer(self.model, self.optimizer, tensors, path)
@@ -380,7 +258,7 @@ def _without_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Ten
 
 
 def _reset(state: TrainingState, config: CheckpointConfig, best_metric: str) -> None:
-    """Forget what the flags tell to forget."""
+    """Reset the counts that the flags name."""
     if config.reset_optimizer:
         state.num_updates = 0
     if config.reset_dataloader:
@@ -395,6 +273,7 @@ def _load_optimizer(
     model: nn.Module, optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], path: Path
 ) -> None:
     """Restore the optimiser's tensors; its settings stay those of the flags."""
+    # Group the tensors by parameter.
     by_parameter: dict[str, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         parameter, key = name.rsplit(".", 1)
@@ -403,7 +282,7 @@ def _load_optimizer(
     order = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     keys = {key for own in by_parameter.values() for key in own}
     shapes = {names[parameter]: parameter.shape for parameter in order}
-    # A parameter that no update has given a gradient yet has no state.
+    # Compare names and shapes. A parameter without a gradient in any update has no state.
     fits = 0 < len(by_parameter.keys() & shapes.keys()) == len(by_parameter) and all(
         own.keys() == keys and all(t.shape in ((), shapes[name]) for t in own.values())
         for name, own in by_parameter.items()

@@ -1,47 +1,41 @@
 """The training loop: updates, validation, checkpoints, for any objective and any batches."""
 
-import math
 import signal
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import nn
 
-from relu_nmt.errors import ConfigError, DataError, TrainingError
-from relu_nmt.io.progress_bar import progress_bar
+from relu_nmt.errors import DataError, TrainingError
 from relu_nmt.training.batches import Batch, Share, TrainingData, load_ahead
 from relu_nmt.training.checkpoint_manager import CheckpointFolder
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.distributed import LOST_PEER, ProcessGroup, SignalWatch
 from relu_nmt.training.log import Meters, TrainingLog
-from relu_nmt.training.preflight import first_not_finite, try_batch
-from relu_nmt.training.results import Stats, TrainingResult, entry
-from relu_nmt.training.score_checks import (
-    forget_other_measure,
-    loss_without_score,
-    zero_warning,
-)
-from relu_nmt.training.sharding import is_sharded, whole_weights
+from relu_nmt.training.preflight import check_before_start, first_not_finite
+from relu_nmt.training.results import TrainingResult, entry
+from relu_nmt.training.sharding import is_sharded
 from relu_nmt.training.state import Components, StartWeights, TrainingState, weights_of
 from relu_nmt.training.update import LaunchedUpdate, UpdatePlan, Updater, UpdateResult, update_seed
+from relu_nmt.training.validation import Validation, forget_other_measure, is_multiple
 
 
 class Trainer:
     """Trains a model.
 
     Args:
-        objective: gives the loss, ``objective(batch, telemetry=False) -> LossOutput``; its module
-            ``model`` is what is trained and stored.
+        objective: the loss, ``objective(batch, telemetry=False) -> LossOutput``; its module
+            ``model`` is trained and stored.
         data: batches for training and validation.
         config: all settings.
-        description: what a checkpoint tells about the model, as JSON can hold it
-            (``model_config``, ``task``, ``args``).
+        description: metadata of the checkpoints as JSON can hold it (``model_config``, ``task``,
+            ``args``).
         process: this process, see :func:`~relu_nmt.training.distributed.join_processes`.
-        log: where the log goes; by default as ``config.logging`` says.
-        start: returns the weights to start from, of the checkpoint of ``--finetune-from-model``.
+        log: the log; by default a new one with ``config.logging``.
+        start: returns the initial weights from the checkpoint of ``--finetune-from-model``.
 
     Raises:
         ConfigError: settings that contradict each other or the device.
@@ -94,7 +88,7 @@ class Trainer:
         self._start = start
         self.state = TrainingState()
         self.result = TrainingResult()
-        # Sharding makes new parameters, which the optimiser and the average are to know.
+        # Shard first: sharding makes new parameters, which optimiser and average must have.
         wrapped = process.wrap(objective.train(), config.distributed.ddp_backend)
         self.parts = Components(objective, config, process)
         self.log = log or TrainingLog(config.logging, quiet=not process.is_first)
@@ -109,20 +103,20 @@ class Trainer:
             process,
         )
         self._folder = CheckpointFolder(config.checkpoint, config.validation)
-        # A GPU works on its own: waiting for each update's numbers would leave it idle.
+        # Waiting for the numbers of each update would leave a GPU idle.
         self._reads_late = process.device.type != "cpu"
+        self._validation = Validation(self.parts, data, config, self.log)
         self._watch = SignalWatch()
         self._share = Share(0, 0, 1, process.rank, process.world_size)
         self._launched: LaunchedUpdate | None = None
         self._last: UpdateResult | None = None
         self._reason: str | None = None
-        self._warned: set[str] = set()
         self._started = self._lap = time.monotonic()
 
     def train(self) -> TrainingResult:
-        """Train until a limit is reached or a signal comes; goes on from a checkpoint if there is.
+        """Train up to a limit or a signal, from a checkpoint if the folder has one.
 
-        The result is also written beside the checkpoints, at each of them, at each validation
+        The result is also written beside the checkpoints: with each of them, at each validation
         and at the end.
 
         Raises:
@@ -133,6 +127,7 @@ class Trainer:
         """
         metric, say = self.config.validation.best_checkpoint_metric, self.log.say
         try:
+            # Restore the state and the result, unless this is a fresh start.
             path = self._folder.restore_path()
             config = self.config.checkpoint
             self.state = self.parts.restore(path, config, metric, say, self._start)
@@ -145,12 +140,18 @@ class Trainer:
                 self.result.save_dir = None
             self.result.settings = dict(self._description.get("args", {}))
             self.result.parameters = sum(p.numel() for p in self.parts.model.parameters())
+            # Train, unless a limit is reached already.
             self._started = time.monotonic() - self.state.seconds
-            self._reason = self._limit_reached(self.state.epoch) or self._patience_is_over()
+            self._reason = self._limit_reached(
+                self.state.epoch
+            ) or self._validation.patience_is_over(self.state, self.result)
             if self.state.epoch > 1 and self.state.batch_offset == 0:
                 self._reason = self._reason or self._rate_has_fallen()
             if self._reason is None or self.state.interrupted:
-                self._check_before_start()
+                parts, description = self.parts, self._description
+                check_before_start(
+                    parts, self._data, self.config, self.state, description, self.log
+                )
                 self.log.begin(self.state.num_updates)
                 self._train()
             say(f"done training in {self._wall():.1f} seconds: {self._reason}")
@@ -164,7 +165,7 @@ class Trainer:
         return self.result
 
     def _train(self) -> None:
-        """Train until there is a reason to stop; an error is noted in the result."""
+        """Train until there is a reason to stop; note an error in the result."""
         self._write_result()
         try:
             with self._watch:
@@ -184,10 +185,7 @@ class Trainer:
             raise
 
     def _save_before(self, error: BaseException) -> bool:
-        """Save the training up to the last update if data are damaged; return whether it was.
-
-        The damage may also have ended another process.
-        """
+        """Save the last update if damaged data ended this or another process; return True if so."""
         is_for_data = isinstance(error, DataError) or LOST_PEER in str(error)
         keeps = not self.config.checkpoint.no_save and not is_sharded(self.parts.objective)
         if not (is_for_data and keeps and self.state.num_updates):
@@ -196,54 +194,16 @@ class Trainer:
         return True
 
     def _make_up_for_interruption(self) -> None:
-        """Validate and save if that was due after the update that a signal came with."""
+        """Validate and save if a signal left that out after the last update."""
         self.state.interrupted = False
         if self.state.batch_offset < self.state.num_batches:
             self._validate_and_save(end_of_epoch=False)
         else:
-            self._reason = None  # what is left of the epoch is its end
-
-    def _check_before_start(self) -> None:
-        """Find the mistakes that would otherwise show after hours."""
-        if self._process.is_first:
-            self._folder.check(self.result.parameters, self.config.ema.store_ema)
-        validates = bool(self._data.valid) and not self.config.validation.disable_validation
-        with progress_bar(
-            "preflight", 2, "steps", tells_waiting=True, only_if_slow=True, say=self.log.say
-        ) as advance:
-            if self.config.run.preflight:
-                self._preflight()
-            advance(1)
-            if not validates:
-                return
-            subset, source = next(iter(self._data.valid.items()))
-            names = list(self.parts.validate(source, largest_only=True))
-        if (scorer := self._data.scorers.get(subset)) is not None:
-            names += scorer.metric_names
-            with self.parts.evaluating(), whole_weights(self.parts.objective):
-                scorer.check(largest=self.config.run.preflight)
-        metric = self.config.validation.best_checkpoint_metric
-        if metric not in names:
-            raise ConfigError(
-                f"--best-checkpoint-metric {metric}: the validation set '{subset}' has only "
-                f"{', '.join(names)}{'; bleu needs --eval-bleu' * (metric == 'bleu')}"
-            )
-
-    def _preflight(self) -> None:
-        """Try the largest batch and a checkpoint; the training is as without it."""
-        source = self._data.train
-        source.begin_epoch(self.state.epoch)
-        batch = source.load(source.largest())
-        self.log.say(try_batch(self.parts, batch))
-        if self.config.checkpoint.no_save:
-            return
-        if self._process.is_first or is_sharded(self.parts.objective):
-            with self.parts.snapshot(self.state, self._description) as checkpoint:
-                if self._process.is_first:
-                    self._folder.try_out(checkpoint)
+            self._reason = None  # the end of the epoch is left
 
     def _train_epoch(self) -> None:
         """Train from the stored position to the end of the epoch, or until a reason to stop."""
+        # Plan the epoch, and this process's share of its batches.
         state, config, source = self.state, self.config.run, self._data.train
         if state.begin_epoch(source.begin_epoch(state.epoch)):
             self.log.say(
@@ -257,6 +217,7 @@ class Trainer:
             self._process.rank,
             self._process.world_size,
         )
+        # Load batches ahead and make the updates.
         updates = share.updates()
         wanted = [index for update in updates for index in update if index is not None]
         on_gpu = self._process.device.type == "cuda"
@@ -264,7 +225,7 @@ class Trainer:
         self.log.begin_epoch(state.epoch, share.updates_done(share.offset), share.num_updates)
         self._lap = time.monotonic()
         for update in updates:
-            # Where this process has no batch, another one counts with weight 0.
+            # A process without a batch computes another one with weight 0.
             if self._update(
                 [(next(batches), 1) if i is not None else (source.load(0), 0) for i in update]
             ):
@@ -275,9 +236,9 @@ class Trainer:
         self._end_epoch()
 
     def _update(self, batches: list[tuple[Batch, int]]) -> bool:
-        """Make an update; return False if float16 gradients overflowed and it was left out.
+        """Make an update; return False if float16 gradients overflowed and the step was skipped.
 
-        Afterwards its numbers may still be on their way from a GPU.
+        The numbers of the update may still be on their way from a GPU afterwards.
         """
         state = self.state
         number = state.num_updates + 1
@@ -291,7 +252,7 @@ class Trainer:
             time_vote=self.config.run.time_is_up(self._wall()),
         )
         launched = self._updater.run(batches, plan)
-        # While a GPU works on this update, look at the numbers of the one before.
+        # While a GPU works on this update, read the numbers of the one before.
         self._read_launched()
         state.batch_offset = min(
             state.batch_offset + self._share.batches_per_update, state.num_batches
@@ -309,16 +270,17 @@ class Trainer:
         return True
 
     def _read_launched(self) -> None:
-        """Wait for the numbers of the last update, if they are not read yet."""
+        """Read and log the numbers of the last update, unless that is done."""
         launched, self._launched = self._launched, None
         if launched is None:
             return
         try:
             self._last = result = launched.read(self.config.run.clip_norm, self._process)
         except TrainingError as error:
-            if is_sharded(self.parts.objective):  # the processes would have to keep step
+            if is_sharded(self.parts.objective):  # one process alone cannot repeat the update
                 raise
             raise TrainingError(f"{error}; {self._origin_of_divergence(launched)}") from error
+        # Add the numbers to the meters, and log them at the interval.
         state, plan = self.state, launched.plan
         now = time.monotonic()
         result.meters.seconds, self._lap = now - self._lap, now
@@ -336,14 +298,14 @@ class Trainer:
             self.result.train.append(entry(plan.epoch, stats))
 
     def _origin_of_divergence(self, launched: LaunchedUpdate) -> str:
-        """Return what is not finite first in an update, whose weights are as they were before."""
+        """Repeat an update, whose weights are unchanged, and name its first value not finite."""
         torch.manual_seed(launched.plan.seed)
         found = self._process.gather(first_not_finite(self.parts, launched.batches))
         first = next(filter(None, found), None)
         return f"{first} that is not finite" if first else "made again, all of it is finite"
 
     def _between_updates(self) -> None:
-        """Stop, validate or save if it is time; the end of the epoch is not treated here."""
+        """Stop, validate or save if that is due, but not at the end of an epoch."""
         if self._signalled():
             self._read_launched()
             self.state.interrupted = True
@@ -356,6 +318,7 @@ class Trainer:
             self._validate_and_save(end_of_epoch=False)
 
     def _end_epoch(self) -> None:
+        """Log the averages of the epoch, then validate and save if that is due."""
         self._read_launched()
         state, scale = self.state, self.parts.precision.loss_scale
         rate = self._learning_rate(state.num_updates)
@@ -366,27 +329,28 @@ class Trainer:
         self._validate_and_save(end_of_epoch=True)
 
     def _validate_and_save(self, end_of_epoch: bool) -> None:
-        """Do what is due after an update: validate, move to the next epoch, save."""
+        """Validate, move to the next epoch and save, each if it is due after an update."""
         state, config = self.state, self.config.checkpoint
         save = (
             (end_of_epoch and state.epoch % config.save_interval == 0)
             or self._reason is not None
-            or _is_multiple(state.num_updates, config.save_interval_updates)
+            or is_multiple(state.num_updates, config.save_interval_updates)
         )
+        # Validate.
         score, is_best, is_kept = None, False, False
-        if self._validation_is_due(end_of_epoch, save):
-            try:
-                score = self._validate()
-            except DataError:
-                state.interrupted = True  # going on makes up for it
-                for entries in (self.result.epochs, *self.result.valid.values()):
-                    entries[:] = [e for e in entries if e["num_updates"] != state.num_updates]
-                raise
+        ends = self._reason is not None
+        if self._validation.is_due(state, end_of_epoch=end_of_epoch, save=save, ends=ends):
+            self._read_launched()
+            score = self._validation.run(state, self.result)
+            self._lap = time.monotonic()
             metric = self.config.validation.best_checkpoint_metric
             is_best = state.add_score(score, self.config.validation.maximize)
             is_kept = self._process.from_first(self._process.is_first and self._folder.keeps(score))
             self.result.set_best(metric, state.best_score)
-            self._reason = self._patience_is_over() or self._reason
+            self._reason = (
+                self._validation.patience_is_over(self.state, self.result) or self._reason
+            )
+        # Move to the next epoch, and save.
         if end_of_epoch:
             self.parts.schedule.end_epoch(state.num_updates, score)
             state.next_epoch()
@@ -396,54 +360,6 @@ class Trainer:
         if save or score is not None:
             self._write_result()
 
-    def _validation_is_due(self, end_of_epoch: bool, save: bool) -> bool:
-        config, state = self.config.validation, self.state
-        if config.disable_validation or not self._data.valid:
-            return False
-        if state.num_updates < config.validate_after_updates:
-            return False
-        return (
-            (end_of_epoch and state.epoch % config.validate_interval == 0)
-            or (not end_of_epoch and save)
-            or self._reason is not None
-            or _is_multiple(state.num_updates, config.validate_interval_updates)
-        )
-
-    def _validate(self) -> float:
-        """Validate on all sets and return the metric of the best checkpoint."""
-        self._read_launched()
-        scores: list[float] = []
-        metric = self.config.validation.best_checkpoint_metric
-        for subset, source in self._data.valid.items():
-            self.log.say(f"begin validation on '{subset}' subset", subset)
-            stats = self.parts.validate(source, self._data.scorers.get(subset))
-            stats["num_updates"] = self.state.num_updates
-            if not scores and metric in stats:
-                choose = max if self.config.validation.maximize else min
-                best = self.state.best_score
-                score = stats[metric]
-                stats[f"best_{metric}"] = score if best is None else choose(score, best)
-            self.log.validation(self.state.epoch, subset, stats)
-            scorer = self._data.scorers.get(subset)
-            names = () if scorer is None else scorer.metric_names
-            signatures = self._data.signatures.items()
-            signed = {f"{name}_signature": text for name, text in signatures if name in stats}
-            validations = self.result.valid.setdefault(subset, [])
-            validations.append({**entry(self.state.epoch, stats), **signed})
-            self._warn_of_zeros(validations, names)
-            scores.append(stats.get(metric, math.nan))
-        self._lap = time.monotonic()
-        return scores[0]
-
-    def _warn_of_zeros(self, validations: list[Stats], names: Iterable[str]) -> None:
-        """Warn once of each score that stays 0 while the loss falls."""
-        config = self.config
-        for name in set(names) - self._warned:
-            is_best = name == config.validation.best_checkpoint_metric
-            if warning := zero_warning(validations, name, is_best and config.run.patience > 0):
-                self._warned.add(name)
-                self.log.say(warning)
-
     def _save(
         self,
         end_of_epoch: bool,
@@ -452,7 +368,7 @@ class Trainer:
         is_kept: bool = False,
         keeps_last: bool = False,
     ) -> None:
-        """Write a checkpoint; after the end of an epoch the state is that of the next."""
+        """Write a checkpoint; at the end of an epoch the state is already that of the next."""
         self._read_launched()
         state = self.state
         state.seconds = self._wall()
@@ -480,13 +396,13 @@ class Trainer:
         self._lap = time.monotonic()
 
     def _write_result(self) -> None:
-        """Bring the result up to now and write it."""
+        """Update the result and write it."""
         self.result.measure(self.state.num_updates, self._wall())
         if self._process.is_first:
             self.result.write()
 
     def _limit_reached(self, epoch: int) -> str | None:
-        """Return why training must not go on with an update in ``epoch``, or None."""
+        """Return the reason to stop before an update in ``epoch``, or None."""
         if self._process.world_size == 1:
             out_of_time = self.config.run.time_is_up(self._wall())
         else:
@@ -494,20 +410,8 @@ class Trainer:
             out_of_time = self._last is not None and self._last.time_is_up
         return self.config.run.limit_reached(self.state.num_updates, epoch, out_of_time)
 
-    def _patience_is_over(self) -> str | None:
-        """Return why training must not go on, if that is the lack of a better score."""
-        patience = self.config.run.patience
-        if not 0 < patience <= self.state.bad_validations:
-            return None
-        metric = self.config.validation.best_checkpoint_metric
-        reason = f"no better {metric} in {patience} validations (--patience)"
-        validations = next(iter(self.result.valid.values()), [])
-        if self.config.validation.maximize and loss_without_score(validations, metric):
-            reason += f"; {metric} stayed 0 while the loss fell, so the model may still learn"
-        return reason
-
     def _rate_has_fallen(self) -> str | None:
-        """Return why no further epoch is to begin, if that is the learning rate."""
+        """Return the reason to stop if the learning rate is at ``--stop-min-lr``."""
         rate = self._learning_rate(self.state.num_updates + 1)
         if rate > self.config.schedule.stop_min_lr:
             return None
@@ -524,7 +428,3 @@ class Trainer:
     def _wall(self) -> float:
         """Return the seconds of running, those before a resume included."""
         return time.monotonic() - self._started
-
-
-def _is_multiple(number: int, interval: int) -> bool:
-    return interval > 0 and number > 0 and number % interval == 0

@@ -1,40 +1,154 @@
-"""One update: forward and backward over its batches, in 16 bits too, then the optimiser's step."""
+"""One update: forward and backward over its batches, then the optimiser's step; dtypes of both."""
 
 import math
+import sys
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from relu_nmt.errors import TrainingError
+from relu_nmt.errors import ConfigError, TrainingError
 from relu_nmt.modules.objective import LossOutput
-from relu_nmt.training.batches import Batch
+from relu_nmt.training.batches import Batch, naming_batch
+from relu_nmt.training.config import RunConfig
 from relu_nmt.training.distributed import ProcessGroup
 from relu_nmt.training.log import Meters, add_metrics
-from relu_nmt.training.precision import Precision
-from relu_nmt.training.preflight import telling_shape
 from relu_nmt.training.sharding import exchanging, is_sharded, own_part
 
+FAIRSEQ_SCALE_WINDOW = 2**14
 SHOWN_IDS = 20
-# What the vector of an update begins with, before a total and a count for each metric.
+# The first entries of an update's vector, before a total and a count for each metric.
 HEAD = ("sample_size", "num_tokens", "num_sentences", "interrupt_votes", "time_votes")
+
+
+class Formats(Protocol):
+    """Settings that choose a 16-bit dtype."""
+
+    @property
+    def fp16(self) -> bool:
+        """True for float16."""
+
+    @property
+    def bf16(self) -> bool:
+        """True for bfloat16."""
+
+
+def autocast_dtype(asked: Formats, device: torch.device) -> torch.dtype | None:
+    """Return the 16-bit dtype of the computation; None for the dtype of the weights.
+
+    On a CPU without products of bfloat16, print a note that it is slow.
+
+    Raises:
+        ConfigError: the device cannot compute in this dtype.
+    """
+    if asked.fp16:
+        if device.type != "cuda":
+            raise ConfigError("--fp16 needs a CUDA GPU; on the CPU use --bf16 or neither")
+        return torch.float16
+    if not asked.bf16:
+        return None
+    if device.type == "cuda" and not torch.cuda.is_bf16_supported():
+        raise ConfigError("this GPU has no bfloat16; use --fp16 or neither")
+    if device.type == "cpu" and not has_fast_bfloat16():
+        print(
+            "NOTE: this processor has no products of bfloat16, so --bf16 is slower than without",
+            file=sys.stderr,
+        )
+    return torch.bfloat16
+
+
+def has_fast_bfloat16() -> bool:
+    """Return True if the CPU multiplies bfloat16 (AVX512-BF16, AMX) faster than float32."""
+    return torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+
+
+class Precision:
+    """The dtype of the forward and backward pass; weights always have 32 bits.
+
+    Args:
+        config: ``fp16``, ``bf16`` and the loss scale.
+        device: the device that computes.
+        world_size: number of processes, for the default scale window.
+
+    Raises:
+        ConfigError: the device cannot compute in this dtype.
+
+    Example:
+        >>> precision = Precision(RunConfig(bf16=True), torch.device("cpu"), world_size=1)
+        >>> with precision.autocast():
+        ...     (torch.ones(1, 1) @ torch.ones(1, 1)).dtype
+        torch.bfloat16
+    """
+
+    def __init__(self, config: RunConfig, device: torch.device, world_size: int) -> None:
+        self._device_type = device.type
+        self._dtype = autocast_dtype(config, device)
+        self._min_scale = config.min_loss_scale
+        window = config.fp16_scale_window or max(
+            1, FAIRSEQ_SCALE_WINDOW // world_size // config.update_freq[0]
+        )
+        # Without float16 the scaler changes nothing.
+        self.scaler = torch.amp.GradScaler(
+            "cuda", config.fp16_init_scale, growth_interval=window, enabled=config.fp16
+        )
+
+    def autocast(self) -> AbstractContextManager:
+        """Return the context of a forward pass."""
+        if self._dtype is None:
+            return nullcontext()
+        return torch.autocast(self._device_type, self._dtype)
+
+    def step(self, optimizer: torch.optim.Optimizer, finite: Tensor | None) -> bool:
+        """Make the optimiser's step; return False if gradients overflowed and it was skipped.
+
+        Args:
+            optimizer: has the gradients.
+            finite: bool scalar; False keeps a fused optimiser from changing the weights, so that
+                the update can be repeated to find the cause. None: always change them.
+
+        Raises:
+            TrainingError: the loss scale fell below ``--min-loss-scale``.
+        """
+        if not self.scaler.is_enabled():
+            if finite is not None and getattr(optimizer, "_step_supports_amp_scaling", False):
+                # Fused optimisers read it on their device, without a wait for the GPU.
+                optimizer.found_inf = (~finite).float()  # type: ignore[attr-defined]
+            optimizer.step()
+            return True
+        before = self.scaler.get_scale()
+        self.scaler.step(optimizer)
+        self.scaler.update()
+        if self.scaler.get_scale() >= before:
+            return True
+        if self.scaler.get_scale() < self._min_scale:
+            raise TrainingError(
+                f"the loss scale fell below --min-loss-scale {self._min_scale:g}: the loss or the "
+                "gradient is not finite at any scale; lower --lr, set --clip-norm or use --bf16"
+            )
+        return False
+
+    @property
+    def loss_scale(self) -> float | None:
+        """The current loss scale; None without loss scaling."""
+        return self.scaler.get_scale() if self.scaler.is_enabled() else None
 
 
 @dataclass(frozen=True)
 class UpdatePlan:
-    """What an update is made of.
+    """The numbers of an update, and this process's votes on the end of training.
 
     Args:
         num_updates: number of the update, from 1.
         epoch: its epoch, from 1.
         lr: learning rate.
-        seed: for the random numbers of the forward pass.
-        telemetry: ask the objective for telemetry on the first batch.
-        interrupt_vote: this process has received a signal; the votes of all come back.
+        seed: seed of the forward pass.
+        telemetry: compute the objective's telemetry of the first batch.
+        interrupt_vote: this process has received a signal.
         time_vote: this process finds that the time is up.
     """
 
@@ -49,12 +163,12 @@ class UpdatePlan:
 
 @dataclass(frozen=True)
 class UpdateResult:
-    """What one update did, over all its batches and processes.
+    """The numbers of an update, summed over all its batches and processes.
 
     Args:
-        meters: its numbers, but for the time.
-        interrupted: a process received a signal.
-        time_is_up: a process found that the time is up.
+        meters: its sums, without the time.
+        interrupted: a process has received a signal.
+        time_is_up: a process finds that the time is up.
     """
 
     meters: Meters
@@ -67,13 +181,13 @@ class LaunchedUpdate:
     """An update whose numbers may still be on their way from the device.
 
     Args:
-        plan: what was asked for.
+        plan: number, epoch and learning rate.
         names: names of the metrics.
         values: float64 [1 + HEAD + 2 * metrics + batches] on the device: the gradient's norm before
             clipping; sums over all processes; each batch's own loss.
-        batches: of this process.
+        batches: the batches of this process.
         skipped: gradients overflowed and the optimiser made no step.
-        loss_scale: for float16.
+        loss_scale: the loss scale of float16.
         telemetry: scalars of the first batch.
     """
 
@@ -91,15 +205,17 @@ class LaunchedUpdate:
         Raises:
             TrainingError: the loss or the gradient is not finite.
         """
+        # Take the vector apart.
         gradient_norm, *values = self.values.tolist()
         head = dict(zip(HEAD, values, strict=False))
         pairs = values[len(HEAD) :]
         metrics = {name: (pairs[2 * i], pairs[2 * i + 1]) for i, name in enumerate(self.names)}
+        # Refuse numbers that are not finite.
         bad = [name for name, (total, _) in metrics.items() if not math.isfinite(total)]
         if not self.skipped and (bad or not math.isfinite(gradient_norm)):
-            what = f"{' and '.join(bad)} became" if bad else "the gradient is"
+            cause = f"{' and '.join(bad)} became" if bad else "the gradient is"
             raise TrainingError(
-                f"update {self.plan.num_updates} (epoch {self.plan.epoch}): {what} not finite "
+                f"update {self.plan.num_updates} (epoch {self.plan.epoch}): {cause} not finite "
                 f"(gradient norm {gradient_norm:g}); samples "
                 f"{self._suspects(pairs[2 * len(self.names) :], process)}. Lower --lr, lengthen "
                 "--warmup-updates or set --clip-norm; earlier checkpoints are unharmed"
@@ -113,9 +229,9 @@ class LaunchedUpdate:
         )
 
     def _suspects(self, losses: list[float], process: ProcessGroup) -> str:
-        """Return the samples of the batches whose losses are not finite, otherwise of all."""
+        """Return the samples of the batches whose losses are not finite; of all if they are."""
         pairs = list(zip([batch.ids.tolist() for batch in self.batches], losses, strict=True))
-        # Every process sees the same sums, so all of them come here.
+        # All processes have the same sums, so all of them call this.
         suspects = process.gather([ids for ids, loss in pairs if not math.isfinite(loss)])
         if not any(suspects):
             suspects = process.gather([ids for ids, _ in pairs])
@@ -129,8 +245,8 @@ class Updater:
 
     Args:
         objective: the (wrapped) module that returns the loss.
-        optimizer: holds the parameters to train.
-        precision: number format.
+        optimizer: has the parameters to train.
+        precision: dtype and loss scale.
         clip_norm: largest gradient norm; 0 does not clip.
         process: this process.
     """
@@ -149,7 +265,7 @@ class Updater:
         self._clip_norm = clip_norm
         self._process = process
         self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        # Each process normalises by its own batch; what evaluation will use is the same in all.
+        # BatchNorm's running statistics, which are averaged over the processes for evaluation.
         self._statistics = [
             tensor
             for module in objective.modules()
@@ -162,13 +278,14 @@ class Updater:
         """Make an update; the objective is in training mode.
 
         Args:
-            batches: this process's batches with their weights, 1 or (to keep step with the other
-                processes) 0.
+            batches: this process's batches with their weights: 1, or 0 for a batch that only keeps
+                this process in step with the others.
             plan: learning rate, seed and so on.
 
         Raises:
-            TrainingError: float16 without any loss scale that works.
+            TrainingError: no loss scale of float16 works.
         """
+        # Go forward and backward with each batch.
         torch.manual_seed(plan.seed)
         self._optimizer.zero_grad(set_to_none=True)
         head = Counter(interrupt_votes=int(plan.interrupt_vote), time_votes=int(plan.time_vote))
@@ -189,16 +306,18 @@ class Updater:
                 num_tokens=weight * batch.num_tokens,
                 num_sentences=weight * batch.num_sentences,
             )
-            # A batch of weight 0 only makes the names of the metrics known.
+            # A batch of weight 0 only gives the names of the metrics.
             metrics = all_metrics(output)
             add_metrics(sums, {n: (weight * t, weight * c) for n, (t, c) in metrics.items()})
             telemetry = telemetry or output.telemetry
+        # Sum over the processes in one vector: [head, then total and count of each metric].
         self._process.average(self._statistics)
         options: dict[str, Any] = {"dtype": torch.float64, "device": self._process.device}
         parts = [torch.tensor([head[name] for name in HEAD], **options)]
         for total, count in sums.values():
             parts.append(torch.stack([total.double(), torch.tensor(count, **options)]))
         vector = self._process.sum(torch.cat(parts))
+        # Make the optimiser's step.
         gradient_norm = self._normalise_gradients(vector[0])
         for group in self._optimizer.param_groups:
             group["lr"] = plan.lr
@@ -218,9 +337,10 @@ class Updater:
     def _forward_backward(
         self, batch: Batch, weight: int, number: int, telemetry: bool, last: bool
     ) -> LossOutput:
-        # Gradients are exchanged once, with the last batch.
+        """Return the output of a batch, its gradients added to those of the batches before."""
+        # Processes exchange gradients once, with the last batch.
         exchange = exchanging(self._objective, exchange=last)
-        with exchange, telling_shape(batch, f"update {number}"):
+        with exchange, naming_batch(batch, f"update {number}"):
             with self._precision.autocast():
                 output: LossOutput = self._objective(
                     batch.to(self._process.device), telemetry=telemetry
@@ -230,10 +350,9 @@ class Updater:
 
     @torch.no_grad()
     def _normalise_gradients(self, sample_size: Tensor) -> Tensor:
-        """Turn summed gradients into those of the mean loss, and clip; returns the norm before.
+        """Divide summed gradients by the sample size and clip them; return the norm before.
 
-        The backward pass of several processes has averaged their sums, which ``world_size``
-        undoes.
+        DistributedDataParallel averages over the processes; ``world_size`` undoes that.
         """
         self._precision.scaler.unscale_(self._optimizer)
         gradients = [own_part(p.grad) for p in self._parameters if p.grad is not None]
@@ -249,7 +368,7 @@ class Updater:
 
 
 def all_metrics(output: LossOutput) -> dict[str, tuple[Tensor, float]]:
-    """Return (sum, count) of the objective's metrics, the loss among them."""
+    """Return (sum, count) of the objective's metrics and the loss, by name."""
     metrics = {name: (metric.total, metric.count) for name, metric in output.metrics.items()}
     if "loss" not in metrics:
         metrics = {"loss": (output.loss.detach(), output.sample_size), **metrics}
@@ -257,8 +376,8 @@ def all_metrics(output: LossOutput) -> dict[str, tuple[Tensor, float]]:
 
 
 def update_seed(seed: int, num_updates: int, rank: int) -> int:
-    """Return the seed of an update's random numbers.
+    """Return the seed of an update, which does not depend on the updates before.
 
-    It depends on nothing that happened before, so a resumed training draws the same ones.
+    So a resumed training draws the same random numbers.
     """
     return int(np.random.SeedSequence((seed, num_updates, rank)).generate_state(1, np.uint64)[0])

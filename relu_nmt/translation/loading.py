@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from relu_nmt.config import from_dict
-from relu_nmt.config.classes import known_fields
+from relu_nmt.config.fields import known_fields
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.documents import SINGLE_SENTENCES, DocumentConfig
 from relu_nmt.errors import CheckpointError, ConfigError

@@ -14,7 +14,7 @@ from safetensors.torch import load, save
 from relu_nmt.attention.base import Attention
 from relu_nmt.attention.kernels import set_attention_backend
 from relu_nmt.config import from_dict, to_dict
-from relu_nmt.config.user_modules import MODULE_PREFIX
+from relu_nmt.config.registry import MODULE_PREFIX
 from relu_nmt.engine.int8 import Int8Linear, use_int8
 from relu_nmt.engine.packed_linear import PackedLinear, PanelLinear, pack_linear
 from relu_nmt.errors import ConfigError

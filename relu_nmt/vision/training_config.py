@@ -9,11 +9,11 @@ from relu_nmt.attention.spec import AttentionPresetOptions
 from relu_nmt.config import flag_of, group, like, option, settings, shown
 from relu_nmt.config.fields import options_of
 from relu_nmt.config.files import READ, Files
-from relu_nmt.config.shared import BatchingConfig, BatchSizeOptions
+from relu_nmt.config.shared import BatchingConfig, CommonOptions
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.config import arch_option, probability_option
-from relu_nmt.training.config import TrainerConfig
-from relu_nmt.training.optimization import OptimizerConfig, ScheduleConfig
+from relu_nmt.training.config import OptimizerConfig, TrainerConfig
+from relu_nmt.training.schedules import ScheduleConfig
 from relu_nmt.vision.config import architectures
 
 IMAGE_SUFFIXES = (
@@ -294,7 +294,7 @@ class ImageTaskOptions:
         "warn about images that cannot be decoded and go on; in training the next image takes the "
         "place of a damaged one",
     )
-    batch_size: int = like(BatchSizeOptions, "batch_size", 128, "images of a batch, per process")
+    batch_size: int = like(CommonOptions, "batch_size", 128, "images of a batch, per process")
     batch_size_valid: int | None = like(BatchingConfig, "batch_size_valid", None)
 
 

@@ -10,7 +10,7 @@ from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.spec import AttentionRegularizerConfig
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.objective import RegularizedObjective
-from relu_nmt.training.optimization import OptimizerConfig
+from relu_nmt.training.config import OptimizerConfig
 from relu_nmt.training.optimizers import build_optimizer
 from tests.attention.helpers import fitted_slope, make_attention, random_qkv
 

@@ -13,6 +13,7 @@ import pytest
 from relu_nmt.attention.pointwise_maps import pointwise_maps
 from relu_nmt.modules import feed_forwards, norms, position_schemes
 from relu_nmt.tokenization.base import subword_models
+from relu_nmt.training import OPTIMIZERS, SCHEDULES
 from relu_nmt.translation.search import scorers
 from relu_nmt.vision import vision_blocks
 from tests.commands import run_here
@@ -35,7 +36,7 @@ from relu_nmt.attention.base import build_attention
 from relu_nmt.attention.kernels import set_attention_backend
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.spec import AttentionSpec
-from relu_nmt.config.user_modules import import_user_module
+from relu_nmt.config.registry import import_user_module
 
 import_user_module(sys.argv[1])
 found = {}
@@ -61,6 +62,8 @@ REGISTRIES = (
     vision_blocks,
     subword_models,
     scorers,
+    OPTIMIZERS,
+    SCHEDULES,
 )
 pytestmark = pytest.mark.slow
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
@@ -149,6 +152,32 @@ def test_the_kernels_compute_a_map_of_ones_own():
         env={**os.environ, "TRITON_INTERPRET": "1"},
     )
     assert done.stdout == "agree\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("part", "flag", "text", "wrong"),
+    [
+        ("schedule.py", "--lr-scheduler", "halving:every=1", "halving:ever=1"),
+        ("optimizer.py", "--optimizer", "sign:momentum=0.5", "sign:momentum=2"),
+    ],
+)
+def test_a_training_with_a_schedule_or_optimizer_of_ones_own_goes_on(
+    command, tmp_path, part, flag, text, wrong
+):
+    flags = [FILES / "data-joined", *TRAIN.split(), "--save-dir", tmp_path, "--log-interval", "1"]
+    user = ["--user-module", PARTS / part]
+    command("train", *flags, *user, flag, text)
+    log = command("train", *flags, *user, flag, text, "--max-update", "3")
+    assert "(epoch 1 @ 2 updates)" in log
+    if flag == "--lr-scheduler":
+        assert "lr=0.000125" in log
+    own, unknown = (
+        command("train", *flags, *user, flag, wrong, code=2),
+        command("train", *flags, flag, text, code=2),
+    )
+    for error in (own, unknown):
+        assert error.count("\n") == 1
+        assert flag in error
 
 
 def test_a_vision_block_of_ones_own_is_trained(command, tmp_path):

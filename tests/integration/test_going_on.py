@@ -135,7 +135,7 @@ def test_a_training_killed_in_its_first_save_begins_anew(data, tmp_path):
     (tmp_path / "checkpoint_last.safetensors").unlink()  # which is written last
     first = tmp_path / "checkpoint_1_1.safetensors"
     done = train(data, tmp_path, *flags)
-    assert f"note: {first} is of the same training, which begins anew" in done.stdout
+    assert f"note: {first} is of the same training, which starts again" in done.stdout
     assert (tmp_path / "checkpoint_last.safetensors").exists()
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from relu_nmt.io.file_lock import acquire_lock
+from relu_nmt.io.safe_write import acquire_lock
 from relu_nmt.training.checkpoint import read_metadata
 from tests.commands import run_here
 from tests.tiny import digits, preprocessed, write_lines

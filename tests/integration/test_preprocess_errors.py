@@ -9,8 +9,7 @@ import time
 import pytest
 
 from relu_nmt.cli.preprocess import main
-from relu_nmt.io.file_lock import folder_locked
-from relu_nmt.io.safe_write import remove_abandoned
+from relu_nmt.io.safe_write import folder_locked, remove_abandoned
 
 
 @pytest.fixture

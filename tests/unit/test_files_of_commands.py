@@ -178,7 +178,7 @@ def test_other_files_of_a_folder_may_be_written(tmp_path):
         TranslateSplitSettings.of(data=data, path="m", attention_stats=data / "test.de-en.en.raw")
 
 
-def test_what_a_manifest_lists_is_of_the_data_folder(tmp_path):
+def test_files_in_a_manifest_belong_to_the_data_folder(tmp_path):
     (tmp_path / "manifest.json").write_text('{"files": {"own.model": {}}}')
     assert matches(DATA_FILES, "subword.de.codes") and not matches(DATA_FILES, "own.model")
     with pytest.raises(ConfigError, match=r"own.model: is a file that is read"):

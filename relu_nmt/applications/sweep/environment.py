@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import relu_nmt
-from relu_nmt.config.user_modules import import_user_module
+from relu_nmt.config.registry import import_user_module
 from relu_nmt.errors import ConfigError, ReluNmtError
-from relu_nmt.io.worker_pool import available_cores
+from relu_nmt.io.process import available_cores
 
 PACKAGES = ("torch", "numpy", "sacrebleu", "sentencepiece", "subword-nmt", "matplotlib")
 

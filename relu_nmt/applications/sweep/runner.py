@@ -26,8 +26,8 @@ from relu_nmt.applications.sweep.steps import (
     shown_command,
 )
 from relu_nmt.errors import DataError, ReluNmtError
-from relu_nmt.io.file_lock import acquire_lock
-from relu_nmt.io.signals import handle_stop_signals
+from relu_nmt.io.process import handle_stop_signals
+from relu_nmt.io.safe_write import acquire_lock
 from relu_nmt.training.results import MAXRSS_UNIT, TrainingResult
 
 POLL_SECONDS = 0.2

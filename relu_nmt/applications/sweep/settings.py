@@ -10,12 +10,12 @@ from relu_nmt.attention import attentions
 from relu_nmt.attention.spec import ATTENTION_PRESETS, AttentionSpec
 from relu_nmt.config import checked_by, flag_of, group, like, option, settings
 from relu_nmt.config.files import READ, Files
-from relu_nmt.config.shared import ClusterOptions, SubsetOptions
+from relu_nmt.config.shared import ClusterOptions, CommonOptions
 from relu_nmt.data.data_folder import DATA_FILES
 from relu_nmt.data.documents import DocumentConfig
 from relu_nmt.errors import ConfigError
 from relu_nmt.evaluation.metrics import TokenizerOptions
-from relu_nmt.io.worker_pool import available_cores
+from relu_nmt.io.process import available_cores
 
 REPORTS = r"report\.html|results\.csv|card\.json|sweep\.json|\.lock|models/.*"
 DEFAULT_ATTENTIONS = ("softmax", "reluformer", "sparsemax")
@@ -95,9 +95,10 @@ def parse_attentions(text: str) -> tuple[str, ...]:
 
 
 @settings
-class SweepConfig(SubsetOptions):
+class SweepConfig:
     """The models of a sweep and their evaluation."""
 
+    gen_subset: str = like(CommonOptions, "gen_subset")
     lengths: tuple[int, ...] = option(
         (128, 256, 512, 1024, 2048),
         "document lengths in tokens; 1: single sentences",

@@ -7,7 +7,7 @@ from typing import Any
 from relu_nmt.attention.spec import known_in
 from relu_nmt.config import like, option, settings
 from relu_nmt.config.files import READ
-from relu_nmt.config.shared import BatchSizeOptions, SeedOptions
+from relu_nmt.config.shared import CommonOptions
 from relu_nmt.data.documents import SINGLE_SENTENCES, DocumentConfig
 from relu_nmt.errors import ConfigError
 from relu_nmt.translation.search import scorers
@@ -25,7 +25,7 @@ PRINTED = ("quiet", False)
 
 
 @settings
-class GenerationConfig(BatchSizeOptions):
+class GenerationConfig:
     """Settings of the search; the defaults are fairseq's.
 
     The length limit of each sentence depends on its own source only, so the result does not depend
@@ -36,6 +36,7 @@ class GenerationConfig(BatchSizeOptions):
         ConfigError: a value is out of range, or two settings contradict each other.
     """
 
+    batch_size: int | None = like(CommonOptions, "batch_size")
     beam: int = option(5, "beam size; 1 is greedy search", least=1, metavar="K", needs=SEARCHED)
     nbest: int = option(
         1, "hypotheses to output for each sentence", least=1, metavar="N", needs=[SEARCHED, PRINTED]
@@ -158,7 +159,7 @@ class GenerationConfig(BatchSizeOptions):
         needs=[SEARCHED, PRINTED],
     )
     seed: int = like(
-        SeedOptions, "seed", 1, "seed of the draws, with each sentence's number", needs="sampling"
+        CommonOptions, "seed", 1, "seed of the draws, with each sentence's number", needs="sampling"
     )
     workers: int | None = option(
         None,
@@ -170,7 +171,7 @@ class GenerationConfig(BatchSizeOptions):
         metavar="N",
     )
     max_tokens: int | None = like(
-        BatchSizeOptions,
+        CommonOptions,
         "max_tokens",
         None,
         "most source tokens in a batch, padding included. Without this and --batch-size it depends "

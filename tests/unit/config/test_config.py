@@ -186,7 +186,7 @@ def test_infinity_where_it_means_something():
 
 
 @pytest.mark.parametrize("name", ["max_tokns", "max-tokns"])
-def test_a_misspelt_name_is_told_the_right_one(name, tmp_path):
+def test_an_error_suggests_the_right_name_for_a_misspelt_one(name, tmp_path):
     with pytest.raises(ConfigError, match=r"max_tokens") as error:
         Command.of(data="d", **{name: 3})
     assert "version" not in str(error.value)
@@ -231,7 +231,7 @@ def test_a_flag_that_does_nothing_is_refused(flags, expected, tmp_path):
         Command.of(data="d", **typed)
 
 
-def test_what_does_nothing_in_a_file_is_refused_too_and_left_out_where_it_was_stored(tmp_path):
+def test_an_idle_option_in_a_file_is_refused_unless_a_training_stored_it(tmp_path):
     with pytest.raises(ConfigError, match=r"own.yaml: --ema-decay 0.5 does nothing"):
         in_file(tmp_path / "own.yaml", "ema_decay: 0.5\n")
     assert c.from_dict(Training, {"ema_decay": 0.5}) == Training()
@@ -263,7 +263,7 @@ def test_checkpoints_and_results_give_their_settings(tmp_path):
     for path in (results, checkpoint):
         assert parsed("--config", str(path)).model == config.model
     checkpoint.write_bytes(header)
-    with pytest.raises(ConfigError, match="no checkpoint with settings"):
+    with pytest.raises(ConfigError, match="not a checkpoint with settings"):
         parsed("--config", str(checkpoint))
 
 
@@ -309,7 +309,7 @@ def test_own_checks_run_after_the_fields(tmp_path):
         Training(share=True, no_save=True)
 
 
-def test_mistakes_of_the_programmer():
+def test_wrong_declarations_are_errors():
     with pytest.raises(TypeError, match="defines check"):
 
         @c.settings
@@ -334,7 +334,7 @@ def test_an_option_like_another():
         Wide(width=0)
 
 
-def test_help_tells_defaults_needs_and_choices():
+def test_help_shows_defaults_needs_and_choices():
     parser = argparse.ArgumentParser()
     c.add_settings(parser, Command)
     text = " ".join(parser.format_help().split())
@@ -342,7 +342,7 @@ def test_help_tells_defaults_needs_and_choices():
     assert "decay; needs --store-ema (default: 0.9999)" in text
 
 
-def test_help_shows_no_default_of_what_must_be_given():
+def test_help_shows_no_default_of_a_required_option():
     @c.settings
     class Own:
         path: str = c.option(c.REQUIRED, "checkpoint", metavar="FILE")

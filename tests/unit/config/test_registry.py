@@ -1,7 +1,13 @@
+import sys
+
 import pytest
 
-from relu_nmt.config.registry import Registry
+from relu_nmt.attention import attentions
+from relu_nmt.cli.command import make_parser, run_command
+from relu_nmt.config import add_settings, read_settings
+from relu_nmt.config.registry import Registry, import_user_module
 from relu_nmt.errors import ConfigError
+from relu_nmt.translation.config import TransformerConfig
 
 
 def test_an_entry_from_outside_is_found_and_listed():
@@ -23,7 +29,7 @@ def test_built_in_modules_are_imported_on_first_use_only(monkeypatch, tmp_path):
     assert loaded
 
 
-def test_two_things_of_one_name_are_refused():
+def test_a_name_cannot_be_registered_twice():
     table = Registry("shape", {})
     table.register("square")(object())
     with pytest.raises(ConfigError, match="'square' is registered twice"):
@@ -34,3 +40,58 @@ def test_a_misspelt_name_is_answered_with_close_ones():
     table = Registry("shape", {"square": "none", "circle": "none"})
     with pytest.raises(ConfigError, match=r"did you mean square\?.*circle, square"):
         table.get("sqare")
+
+
+def test_a_file_is_run_once_and_may_have_the_name_of_another(tmp_path):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        file = tmp_path / folder / "mine.py"
+        file.write_text(f"import sys\nsys.ran = getattr(sys, 'ran', '') + '{folder}'\n")
+    try:
+        for path in ("a/mine.py", "b/mine.py", "a/../a/mine.py"):
+            import_user_module(str(tmp_path / path))
+        assert sys.ran == "ab"
+    finally:
+        del sys.ran
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "expected a Python file"),
+        ("import nothing_of_this_name", "mine.py: running it fails: ModuleNotFoundError: No mod"),
+        ("raise ValueError('two\\nlines')", "ValueError: two lines"),
+        ("def f(:", "SyntaxError"),
+    ],
+)
+def test_a_wrong_user_module_is_an_error(tmp_path, text, message):
+    path = tmp_path / "mine.py"
+    if text is not None:
+        path.write_text(text)
+    for _ in range(2):  # what failed is not taken for imported
+        with pytest.raises(ConfigError, match=message) as caught:
+            import_user_module(str(path))
+        assert "\n" not in str(caught.value)
+
+
+def test_commands_run_user_modules_before_they_check_other_options(tmp_path, capsys):
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from relu_nmt.attention import attentions\nattentions.register('made_up')(object())\n"
+    )
+    parser = make_parser("relu-nmt-x", "", user_modules=True)
+    add_settings(parser, TransformerConfig)
+    seen = []
+
+    def body(arguments):
+        seen.append(read_settings(TransformerConfig, arguments).attention)
+
+    try:
+        flags = ["--attention", "made_up", "--user-module", str(path)]
+        assert run_command(parser, body, flags) == 0
+        assert seen == ["made_up"]
+    finally:
+        del attentions._entries["made_up"]
+    assert run_command(parser, lambda _: None, ["--user-module", "nothing.py"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("relu-nmt-x: error: --user-module nothing.py: expected a Python file")

@@ -44,7 +44,7 @@ def test_a_legend_shows_more_of_a_line_than_its_marker_hides():
         assert last - first >= max(2 * period, 4 * style["markersize"])
 
 
-def test_dollars_of_text_are_no_formula():
+def test_dollars_in_text_begin_no_formula():
     pictures = [
         draw_image(4, 2, lambda figure, text=text: figure.suptitle(escaped(text)))
         for text in ("$5 and $6", "$x_{$")

@@ -25,25 +25,25 @@ def test_bar_on_a_terminal(capsys, monkeypatch):
     assert "count de: 100%|" in capsys.readouterr().err
 
 
-def test_waiting_for_long_is_told(capsys, monkeypatch):
-    monkeypatch.setattr(progress, "SECONDS_UNTIL_TOLD", 0.02)
-    with progress.progress_bar("one line", 1, "lines", tells_waiting=True, only_if_slow=True):
+def test_long_waiting_prints_a_line(capsys, monkeypatch):
+    monkeypatch.setattr(progress, "SECONDS_UNTIL_WAITING", 0.02)
+    with progress.progress_bar("one line", 1, "lines", shows_waiting=True, only_if_slow=True):
         time.sleep(0.2)
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) > 2 and all(line.startswith("one line: 0% of 1 lines, ") for line in lines)
 
 
-def test_what_is_quick_may_tell_nothing(capsys):
+def test_quick_work_may_print_nothing(capsys):
     with progress.progress_bar("one line", 1, "lines", only_if_slow=True) as advance:
         advance(1)
     assert capsys.readouterr().err == ""
 
 
-def test_hidden_progress_tells_no_waiting(capsys, monkeypatch):
-    monkeypatch.setattr(progress, "SECONDS_UNTIL_TOLD", 0.02)
+def test_hidden_progress_prints_no_waiting(capsys, monkeypatch):
+    monkeypatch.setattr(progress, "SECONDS_UNTIL_WAITING", 0.02)
     with (
         progress.hidden_progress(),
-        progress.progress_bar("one line", 1, "lines", tells_waiting=True),
+        progress.progress_bar("one line", 1, "lines", shows_waiting=True),
     ):
         time.sleep(0.1)
     assert capsys.readouterr().err == ""

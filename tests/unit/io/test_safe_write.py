@@ -198,7 +198,7 @@ def test_a_new_file_has_the_permissions_that_the_user_gives_new_files(tmp_path, 
     assert mode(tmp_path / "private") == 0o600
 
 
-def test_what_is_written_over_a_private_file_is_private_from_the_beginning(tmp_path, mask_022):
+def test_a_file_that_replaces_a_private_one_is_private_from_the_beginning(tmp_path, mask_022):
     with temporary_folder(tmp_path / "x") as folder:
         assert mode(folder) == 0o700
 
@@ -220,7 +220,7 @@ def test_a_replaced_file_keeps_owner_and_group(tmp_path, monkeypatch):
     assert mode(path) == 0o600, "the group is another one, which may not read the file"
 
 
-def test_a_link_is_replaced_and_what_it_leads_to_stays(tmp_path):
+def test_a_link_is_replaced_and_its_target_stays(tmp_path):
     """A data folder's dictionary may be a link to that of another folder."""
     (tmp_path / "target").write_text("old")
     (tmp_path / "link").symlink_to("target")

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from relu_nmt.errors import DataError, ReluNmtError
-from relu_nmt.io.worker_pool import available_cores, ordered_map
+from relu_nmt.io.process import available_cores
+from relu_nmt.io.worker_pool import ordered_map
 
 _offset = 0
 

@@ -2,9 +2,12 @@ import pytest
 import torch
 from torch import nn
 
+from relu_nmt.config import from_dict
 from relu_nmt.errors import ConfigError
-from relu_nmt.training.optimization import OPTIMIZERS, OptimizerConfig
+from relu_nmt.training import OPTIMIZERS
+from relu_nmt.training.config import OptimizerConfig
 from relu_nmt.training.optimizers import build_optimizer
+from tests.unit.training.toy import parsed
 
 
 def set_learning_rate(optimizer, rate):
@@ -49,6 +52,42 @@ def test_exempt_and_frozen_parameters():
     assert [w.item() for w in model.weights] == pytest.approx([0.95, 1.0, 1.0])
 
 
-def test_unknown_name():
-    with pytest.raises(ConfigError, match="expected one of adam, adamw"):
-        OptimizerConfig(optimizer="sgdd")
+def test_an_unknown_optimizer_is_an_error():
+    with pytest.raises(ConfigError, match=r"--optimizer adamm: .*one of adam, adamw.*mean"):
+        OptimizerConfig(optimizer="adamm")
+
+
+@pytest.mark.parametrize("text", ["(0.9, 0.98)", "0.9,0.98", "[0.9,0.98]", " ( 0.9 , 0.98 ) "])
+def test_fairseq_spellings_of_betas(text):
+    assert parsed(OptimizerConfig, "--adam-betas", text).adam_betas == (0.9, 0.98)
+
+
+@pytest.mark.parametrize("text", ["0.9", "(1.0, 0.9)", "__import__('os')", "", "(0.9, -1)"])
+def test_wrong_betas_are_refused(text):
+    with pytest.raises(ConfigError, match=r"--adam-betas .*: expected"):
+        OptimizerConfig(adam_betas=text)
+
+
+def test_options_after_the_colon_are_those_of_the_flags():
+    config = parsed(OptimizerConfig, "--optimizer", "adam:beta2=0.95,eps=1e-6")
+    assert config == OptimizerConfig(adam_betas=(0.9, 0.95), adam_eps=1e-6)
+    assert config == from_dict(OptimizerConfig, {"optimizer": "adam:beta2=0.95,eps=1e-6"})
+    (group,) = build_optimizer(Weights([1.0]), config).param_groups
+    assert (group["betas"], group["eps"]) == ((0.9, 0.95), 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--optimizer", "adam:beta2=0.9", "--adam-betas", "0.9,0.98"], "differ; leave one"),
+        (["--optimizer", "adam:beta3=0.9"], r"adam:beta3=0.9: unknown option 'beta3'.*beta1"),
+        (
+            ["--optimizer", "adam:beta2=1"],
+            r"adam:beta2=1: beta2=1: expected 0 to below",
+        ),
+        (["--optimizer", "adam:beta2"], "--optimizer: 'adam:beta2': expected NAME or NAME:option"),
+    ],
+)
+def test_wrong_options_after_the_colon(argv, message):
+    with pytest.raises(ConfigError, match=message):
+        parsed(OptimizerConfig, *argv)

@@ -1,6 +1,5 @@
 """Settings, averaged weights, signals and the names of checkpoints."""
 
-import argparse
 import dataclasses
 import json
 import math
@@ -13,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from relu_nmt.config import add_settings, from_flat, read_settings
+from relu_nmt.config import from_flat
 from relu_nmt.errors import CheckpointError, ConfigError
 from relu_nmt.training.checkpoint import SUFFIX, Checkpoint, load_checkpoint, save_checkpoint
 from relu_nmt.training.checkpoint_manager import CheckpointFolder
@@ -27,17 +26,13 @@ from relu_nmt.training.config import (
 )
 from relu_nmt.training.distributed import SignalWatch
 from relu_nmt.training.log import Meters
-from relu_nmt.training.state import TrainingState, WeightAverage
-
-
-def parse(config_class, *argv):
-    parser = argparse.ArgumentParser()
-    add_settings(parser, config_class)
-    return read_settings(config_class, parser.parse_args(argv))
+from relu_nmt.training.optimizers import WeightAverage
+from relu_nmt.training.state import TrainingState
+from tests.unit.training.toy import parsed
 
 
 def test_update_freq():
-    assert parse(RunConfig, "--update-freq", "4,2").update_freq == (4, 2)
+    assert parsed(RunConfig, "--update-freq", "4,2").update_freq == (4, 2)
     config = RunConfig(update_freq=(4, 2))
     assert [config.update_freq_of(epoch) for epoch in (1, 2, 9)] == [4, 2, 2]
     for text in ("0", "x", "", "1.5"):
@@ -48,8 +43,8 @@ def test_update_freq():
 def test_whether_more_is_better_follows_from_the_metric():
     assert not ValidationConfig().maximize
     assert ValidationConfig(best_checkpoint_metric="bleu").maximize
-    assert parse(ValidationConfig, "--maximize-best-checkpoint-metric").maximize
-    assert not parse(
+    assert parsed(ValidationConfig, "--maximize-best-checkpoint-metric").maximize
+    assert not parsed(
         ValidationConfig, "--best-checkpoint-metric", "bleu", "--no-maximize-best-checkpoint-metric"
     ).maximize
 
@@ -160,7 +155,7 @@ def test_a_second_interrupt_is_not_held_back():
 
 
 @pytest.mark.parametrize(("number", "heard"), [(signal.SIGINT, True), (signal.SIGHUP, False)])
-def test_what_is_ignored_stays_so_but_for_the_interrupt_that_scripts_ignore(number, heard):
+def test_ignored_signals_stay_ignored_except_an_interrupt(number, heard):
     before = signal.signal(number, signal.SIG_IGN)
     try:
         with SignalWatch() as watch:
@@ -268,7 +263,7 @@ def test_names(tmp_path, settings, at, expected):
         ),
     ],
 )
-def test_what_was_just_written_stays_and_that_of_a_training_before_goes(
+def test_a_new_checkpoint_stays_and_one_of_an_earlier_training_goes(
     tmp_path, settings, own, others, new
 ):
     folder = folder_at(tmp_path, **settings)
@@ -312,7 +307,7 @@ def test_a_restore_file_is_looked_for_in_the_folder_and_then_as_a_path(tmp_path,
     assert folder_at(tmp_path / "x", restore_file="other").restore_path().name == "other"
 
 
-def test_a_folder_is_no_restore_file(tmp_path):
+def test_a_folder_cannot_be_the_restore_file(tmp_path):
     (tmp_path / "checkpoint_last.safetensors").mkdir()
     with pytest.raises(CheckpointError, match="a folder; give the checkpoint file"):
         load_checkpoint(folder_at(tmp_path).restore_path())

@@ -6,12 +6,10 @@ from torch import nn
 
 from relu_nmt.errors import ConfigError, TrainingError
 from relu_nmt.modules.objective import LossOutput
-from relu_nmt.training.config import RunConfig
+from relu_nmt.training.config import OptimizerConfig, RunConfig
 from relu_nmt.training.distributed import ProcessGroup
-from relu_nmt.training.optimization import OptimizerConfig
 from relu_nmt.training.optimizers import build_optimizer
-from relu_nmt.training.precision import Precision
-from relu_nmt.training.update import UpdatePlan, Updater
+from relu_nmt.training.update import Precision, UpdatePlan, Updater
 from tests.unit.training.toy import Toy, ToyBatch
 
 CPU = torch.device("cpu")
@@ -103,8 +101,8 @@ def test_formats():
 
 
 @pytest.mark.parametrize("fast", [True, False])
-def test_a_note_tells_of_bfloat16_that_is_slow(fast, monkeypatch, capsys):
-    monkeypatch.setattr("relu_nmt.training.precision.has_fast_bfloat16", lambda: fast)
+def test_slow_bfloat16_gives_a_note(fast, monkeypatch, capsys):
+    monkeypatch.setattr("relu_nmt.training.update.has_fast_bfloat16", lambda: fast)
     for config in (RunConfig(), RunConfig(bf16=True)):
         Precision(config, CPU, 1)
     note = "NOTE: this processor has no products of bfloat16, so --bf16 is slower than without\n"

@@ -12,8 +12,9 @@ from relu_nmt.attention.base import build_attention
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.spec import AttentionSpec
 from relu_nmt.errors import CheckpointError, OutOfMemoryError, TrainingError
+from relu_nmt.training.batches import naming_batch
 from relu_nmt.training.checkpoint import load_checkpoint
-from relu_nmt.training.preflight import leaving_no_trace, telling_shape
+from relu_nmt.training.preflight import leaving_no_trace
 from tests.unit.training.toy import Toy, ToyModel, ToySource, json_lines
 
 
@@ -24,7 +25,7 @@ def stored(folder):
 
 
 @pytest.mark.parametrize("ema", [False, True])
-def test_it_changes_no_bit_and_tells_the_memory(tmp_path, capsys, ema):
+def test_the_trial_changes_no_bit_and_predicts_the_memory(tmp_path, capsys, ema):
     for preflight in (True, False):
         folder = tmp_path / str(preflight)
         run = {"max_update": 9, "preflight": preflight}
@@ -71,12 +72,12 @@ def test_a_checkpoint_that_cannot_be_written_is_found_at_once(tmp_path, monkeypa
     assert [path.name for path in tmp_path.iterdir()] == []
 
 
-def test_memory_that_runs_out_is_told_with_the_shape():
+def test_an_error_of_memory_names_the_shape():
     batch = ToySource().load(1)
     told = r"update 7: .* inputs 3 x 4, targets 3 x 1"
-    with pytest.raises(OutOfMemoryError, match=told), telling_shape(batch, "update 7"):
+    with pytest.raises(OutOfMemoryError, match=told), naming_batch(batch, "update 7"):
         torch.empty(1 << 50)
-    with pytest.raises(RuntimeError, match="shape"), telling_shape(batch, "update 7"):
+    with pytest.raises(RuntimeError, match="shape"), naming_batch(batch, "update 7"):
         torch.ones(2).view(3)
 
 
@@ -133,11 +134,14 @@ class Diverging(ToyModel):
     ],
 )
 @pytest.mark.parametrize("late", [False, True])
-def test_the_first_that_is_not_finite_is_named(tmp_path, how, named, late):
+def test_the_first_that_is_not_finite_is_named(tmp_path, monkeypatch, how, named, late):
     trainer = Toy(tmp_path, run={"clip_norm": 1.0, "preflight": False}).trainer()
     model = trainer.parts.model
     if how == "weight":
-        trainer._check_before_start = lambda: model.output.bias.data.fill_(torch.nan)
+        monkeypatch.setattr(
+            "relu_nmt.training.trainer.check_before_start",
+            lambda *_: model.output.bias.data.fill_(torch.nan),
+        )
     else:
         model.forward = Diverging.forward.__get__(model)
         model.how = how

@@ -87,7 +87,7 @@ def test_a_resumed_training_goes_on_with_its_history(tmp_path):
     assert best == best_of_parts
 
 
-def test_what_came_after_the_checkpoint_is_forgotten(tmp_path):
+def test_results_after_the_checkpoint_are_forgotten(tmp_path):
     toy = Toy(tmp_path, {"max_update": 14})
     toy.trainer().train()
     shutil.copy(tmp_path / "checkpoint1.safetensors", tmp_path / "checkpoint_last.safetensors")
@@ -138,7 +138,7 @@ def test_how_it_ended(tmp_path):
     assert stored(tmp_path / "signal")["signal"] is None
 
 
-def test_while_it_runs_no_end_is_told(tmp_path):
+def test_a_running_training_has_no_end_in_its_result(tmp_path):
     seen = []
 
     class Watching(ToySource):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from relu_nmt.training.batches import Share
 from relu_nmt.training.checkpoint import load_checkpoint
-from relu_nmt.training.optimization import SCHEDULES
+from relu_nmt.training.schedules import SCHEDULES
 from tests.fuzz.fresh import fresh
 from tests.ranks import run_ranks
 from tests.unit.training import toy

@@ -1,14 +1,25 @@
 import math
+import re
+from pathlib import Path
 
 import pytest
 
+from relu_nmt.config import flag_of, from_dict, option, settings, to_dict
+from relu_nmt.config.fields import options_of
 from relu_nmt.errors import ConfigError
-from relu_nmt.training.optimization import SCHEDULES, ScheduleConfig
+from relu_nmt.training import SCHEDULES
+from relu_nmt.training.schedules import (
+    Schedule,
+    ScheduleConfig,
+    WarmupConfig,
+    build_schedule,
+)
+from relu_nmt.vision.training_config import VisionScheduleConfig
+from tests.unit.training.toy import parsed
 
 
 def build(name, max_update=0, maximize=False, **settings):
-    config = ScheduleConfig(lr_scheduler=name, **settings)
-    return SCHEDULES.get(name)(config, max_update, maximize)
+    return build_schedule(ScheduleConfig(lr_scheduler=name, **settings), max_update, maximize)
 
 
 def test_every_schedule_is_built_and_resumes():
@@ -118,3 +129,123 @@ def test_scores_during_warm_up_do_not_count():
     for _ in range(3):
         schedule.end_epoch(10, 5.0)
     assert schedule.learning_rate(11, 2) == 1.0
+
+
+def test_a_list_of_learning_rates_is_for_fixed_only():
+    assert ScheduleConfig(lr="1e-3").lr == ScheduleConfig(lr=1e-3).lr == (1e-3,)
+    assert ScheduleConfig(lr="[0.0005]").lr == (5e-4,)
+    assert parsed(ScheduleConfig, "--lr", "1e-3,5e-4", "--lr-scheduler", "fixed").lr == (1e-3, 5e-4)
+    with pytest.raises(ConfigError, match="needs --lr-scheduler fixed"):
+        ScheduleConfig(lr=(1e-3, 1e-4))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"lr_scheduler": "cosin"}, "did you mean cosine"),
+        ({"lr_scheduler": "cosine", "lr": (1e-4,), "min_lr": 1e-3}, "--min-lr"),
+        ({"warmup_updates": -1}, "--warmup-updates -1"),
+        ({"lr": (-1.0,)}, "--lr"),
+        ({"lr": ""}, "--lr '': expected numbers with commas"),
+        ({"lr": "nan"}, "--lr nan: expected numbers"),
+        ({"lr": "inf"}, "--lr inf: expected a number"),
+        ({"lr_shrink": 0.5}, "needs --lr-scheduler cosine or fixed or reduce_lr_on_plateau"),
+        ({"lr_scheduler": "cosine", "power": 2}, "--power 2 does nothing with --lr-scheduler cos"),
+        ({"warmup_init_lr": 0.1, "lr_scheduler": "fixed"}, "--warmup-init-lr 0.1 does nothing"),
+        ({"lr_scheduler": "polynomial_decay", "total_num_update": 0}, "--total-num-update"),
+    ],
+)
+def test_contradictions_are_refused(values, message):
+    with pytest.raises(ConfigError, match=message):
+        ScheduleConfig(**values)
+
+
+def test_options_after_the_colon_are_those_of_the_flags():
+    config = parsed(ScheduleConfig, "--lr-scheduler", "inverse_sqrt:warmup=9,init_lr=1e-5")
+    assert config == ScheduleConfig(warmup_updates=9, warmup_init_lr=1e-5)
+    assert config == from_dict(ScheduleConfig, to_dict(config))
+    assert config == ScheduleConfig(lr_scheduler="inverse_sqrt:warmup=9,init_lr=1e-5")
+
+
+def test_an_option_after_the_colon_may_repeat_its_flag_with_the_same_value():
+    argv = ["--lr-scheduler", "cosine:min_lr=1e-5", "--min-lr", "0.00001"]
+    assert parsed(ScheduleConfig, *argv).min_lr == 1e-5
+
+
+def test_typed_options_go_before_a_file_and_presets(tmp_path):
+    file = tmp_path / "a.yaml"
+    file.write_text("lr_scheduler: cosine\nmin_lr: 1e-6\nwarmup_updates: 7\n")
+    typed = ["--lr-scheduler", "cosine:min_lr=1e-5", "--config", str(file)]
+    config = parsed(VisionScheduleConfig, *typed)
+    assert (config.min_lr, config.warmup_updates) == (1e-5, 7)
+    file.write_text("lr_scheduler: fixed:shrink=0.3,warmup=4\n")
+    config = parsed(ScheduleConfig, "--warmup-updates", "5", "--config", str(file))
+    assert (config.lr_shrink, config.warmup_updates) == (0.3, 5)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (
+            ["--lr-scheduler", "inverse_sqrt:warmup=4", "--warmup-updates", "5"],
+            r"^--lr-scheduler inverse_sqrt:warmup=4 and --warmup-updates 5 differ; leave one of",
+        ),
+        # The default of a flag that is typed counts too.
+        (["--lr-scheduler", "cosine:shrink=0.5", "--lr-shrink", "0.1"], "--lr-shrink 0.1 differ"),
+        (["--lr-scheduler", "inverse_sqrt:power=2"], "unknown option 'power': known: warmup, init"),
+        (["--lr-scheduler", "fixed:anneal=0"], "fixed:anneal=0: anneal=0: expected 1 or more"),
+        (["--lr-scheduler", "fixt:anneal=1"], "--lr-scheduler fixt:anneal=1: expected one of"),
+        (["--lr-scheduler", "fixed:anneal=1,anneal=2"], "option 'anneal' is given twice"),
+    ],
+)
+def test_wrong_options_after_the_colon(argv, message):
+    with pytest.raises(ConfigError, match=message):
+        parsed(ScheduleConfig, *argv)
+
+
+def test_the_documentation_lists_the_options_of_every_schedule():
+    rows = (Path(__file__).parents[3] / "docs/guide/settings.md").read_text("utf-8").split("\n")
+    for name, entry in options_of(ScheduleConfig).items():
+        for part in entry.parts[1:]:
+            owners = [n for n in SCHEDULES.names() if part in options_of(SCHEDULES.get(n).Config)]
+            (row,) = [row for row in rows if row.startswith(f"| `{part}` | `{flag_of(name)}` |")]
+            every = set(SCHEDULES.names()) if "every schedule" in row else None
+            assert set(owners) == (every or set(re.findall(r"`(\w+)`", row.split("|")[3])))
+
+
+def test_every_option_is_a_flag_as_well():
+    for name in SCHEDULES.names():
+        for key, value in to_dict(SCHEDULES.get(name).Config()).items():
+            if value is not None:
+                config = ScheduleConfig(lr_scheduler=f"{name}:{key}={value}", lr=1.0)
+                assert config.lr_scheduler == name
+
+
+@settings(flags=False)
+class OwnConfig(WarmupConfig):
+    power: float = option(2.0, "exponent")
+
+
+class OwnSchedule(Schedule):
+    Config = OwnConfig
+
+    def learning_rate(self, num_updates, epoch):
+        return self.peak * num_updates**-self.config.power
+
+
+@pytest.fixture
+def own(monkeypatch):
+    monkeypatch.setitem(SCHEDULES._entries, "own", OwnSchedule)
+
+
+def test_a_schedule_of_ones_own_has_the_flags_of_its_options(own):
+    assert build("own").config == OwnConfig()
+    assert build("own", power=3, warmup_updates=4).config == OwnConfig(power=3.0, warmup=4)
+    assert build("own:warmup=4").config.warmup == 4
+    with pytest.raises(ConfigError, match="--lr-threshold 2 does nothing with --lr-scheduler own"):
+        ScheduleConfig(lr_scheduler="own", lr_threshold=2)
+
+
+def test_a_schedule_without_declared_options_may_read_any_setting(monkeypatch):
+    monkeypatch.setitem(SCHEDULES._entries, "own", object)
+    assert ScheduleConfig(lr_scheduler="own", power=2).power == 2

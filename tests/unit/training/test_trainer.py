@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from relu_nmt.errors import CheckpointError, ConfigError, TrainingError
-from relu_nmt.io.signals import STOP_SIGNALS
+from relu_nmt.io.process import STOP_SIGNALS
 from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.training.config import EmaConfig
-from relu_nmt.training.state import WeightAverage
+from relu_nmt.training.optimizers import WeightAverage
+from relu_nmt.training.validation import measure
 from tests.unit.training.toy import Toy, ToyScorer, ToySource, json_lines
 
 
@@ -92,7 +93,8 @@ def test_validation_uses_the_average_and_gives_the_weights_back(tmp_path, capsys
         {name: stored[name] for name in trainer.parts.model.state_dict()}
     )
     trainer.parts.average = WeightAverage(trainer.parts.model, EmaConfig())
-    assert trainer._validate() == pytest.approx(reported["valid_loss"], abs=1e-3)
+    loss = measure(trainer.parts, trainer._data.valid["valid"])["loss"]
+    assert loss == pytest.approx(reported["valid_loss"], abs=1e-3)
 
 
 def test_best_and_kept_checkpoints(tmp_path):
@@ -393,8 +395,8 @@ def test_a_full_disk_in_the_middle_leaves_the_last_checkpoint(tmp_path, monkeypa
     assert_equal_tensors(before, weights(tmp_path))
 
 
-def test_a_preflight_that_takes_long_is_told_while_it_runs(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("relu_nmt.io.progress_bar.SECONDS_UNTIL_TOLD", 0.01)
+def test_a_slow_preflight_shows_that_it_runs(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("relu_nmt.io.progress_bar.SECONDS_UNTIL_WAITING", 0.01)
     Toy(tmp_path, run={"max_update": 1}, train=Slow()).trainer().train()
     told = [line["message"] for line in json_lines(capsys.readouterr().out) if "message" in line]
     waiting = [text.startswith("preflight: 0% of 2 steps") for text in told]

@@ -1,5 +1,6 @@
 """A small regression problem with the trainer's interfaces, for tests."""
 
+import argparse
 import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from relu_nmt.config import add_settings, read_settings
 from relu_nmt.modules.objective import LossOutput, Metric
 from relu_nmt.training.batches import TrainingData
 from relu_nmt.training.config import (
@@ -14,13 +16,21 @@ from relu_nmt.training.config import (
     DistributedConfig,
     EmaConfig,
     LoggingConfig,
+    OptimizerConfig,
     RunConfig,
     TrainerConfig,
     ValidationConfig,
 )
 from relu_nmt.training.distributed import ProcessGroup
-from relu_nmt.training.optimization import OptimizerConfig, ScheduleConfig
+from relu_nmt.training.schedules import ScheduleConfig
 from relu_nmt.training.trainer import Trainer
+
+
+def parsed(config_class, *argv):
+    """Return settings as a command reads them from its flags."""
+    parser = argparse.ArgumentParser()
+    add_settings(parser, config_class)
+    return read_settings(config_class, parser.parse_args(argv))
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from relu_nmt.config import to_dict
-from relu_nmt.config.user_modules import import_user_module
+from relu_nmt.config.registry import import_user_module
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.errors import ConfigError
 from relu_nmt.tokenization.pipeline import JoinedPieces, TextPipeline

@@ -22,7 +22,7 @@ from relu_nmt.applications.sweep.steps import (
     SweepModel,
 )
 from relu_nmt.errors import DataError
-from relu_nmt.io.file_lock import acquire_lock
+from relu_nmt.io.safe_write import acquire_lock
 
 NOTE_RUN = "import os, sys; open('ran', 'a').write(sys.argv[1] + chr(10)); "
 

@@ -18,7 +18,7 @@ from relu_nmt.applications.sweep.steps import (
     check_same_commands,
 )
 from relu_nmt.errors import ConfigError, DataError
-from relu_nmt.io.file_lock import acquire_lock
+from relu_nmt.io.safe_write import acquire_lock
 
 OLD = ("python", "-m", "relu_nmt.cli.train", "data", "--max-update", "4000", "--seed", "1")
 MODEL = SweepModel("softmax", 1, (128,))

@@ -2,11 +2,10 @@
 
 import pytest
 
-from relu_nmt.io.threads import choose_threads, crowding_note, other_threads
-from relu_nmt.io.worker_pool import available_cores
+from relu_nmt.io.process import available_cores, choose_threads, crowding_note, other_threads
 
 
-def test_what_the_user_has_left_open_is_chosen():
+def test_threads_are_chosen_unless_the_user_does():
     environment = {}
     choose_threads(environment)
     assert environment == {"OMP_NUM_THREADS": str(available_cores()), "GOMP_SPINCOUNT": "1000"}
@@ -15,7 +14,7 @@ def test_what_the_user_has_left_open_is_chosen():
 @pytest.mark.parametrize(
     "chosen", [{"OMP_NUM_THREADS": "7", "OMP_WAIT_POLICY": "active"}, {"GOMP_SPINCOUNT": "5"}]
 )
-def test_what_the_user_has_chosen_stays(chosen):
+def test_the_users_choice_of_threads_stays(chosen):
     environment = dict(chosen)
     choose_threads(environment)
     left = {"OMP_NUM_THREADS": str(available_cores())}
@@ -26,25 +25,25 @@ def test_what_the_user_has_chosen_stays(chosen):
     ("threads", "others", "advice"),
     [("4", 0, None), ("4", 2, 2), ("4", 23, 1), ("1", 23, None), ("2", 2, None)],
 )
-def test_a_crowded_machine_is_told_of(threads, others, advice):
+def test_a_crowded_machine_gets_a_note(threads, others, advice):
     note = crowding_note({"OMP_NUM_THREADS": threads}, 4, lambda: others)
     assert (f"OMP_NUM_THREADS={advice} may be faster" in note) if advice else note == ""
 
 
 @pytest.mark.parametrize("found", [[2, 2, 0], [0], [3, 1, 3, 3, 0], [3, 3, 3, 3, 0], [2, None]])
-def test_threads_that_end_at_once_are_no_crowd(found):
+def test_threads_that_end_at_once_give_no_note(found):
     looks = iter(found)
     assert crowding_note({"OMP_NUM_THREADS": "4"}, 4, lambda: next(looks)) == ""
     assert next(looks, None) is None  # an idle machine is looked at once
 
 
-def test_those_that_are_always_there_are_counted():
+def test_threads_found_by_every_look_are_counted():
     looks = iter([9, 3, 2, 7, 5])
     note = crowding_note({"OMP_NUM_THREADS": "4"}, 4, lambda: next(looks))
     assert note.startswith("NOTE: 2 other threads run on the 4 cores")
 
 
-def test_threads_of_this_process_are_no_others(tmp_path):
+def test_threads_of_this_process_do_not_count(tmp_path):
     load = tmp_path / "loadavg"
     load.write_text("0.10 0.20 0.30 5/195 4711\n")
     for number, stat in enumerate(("R", "R", "S")):
@@ -55,12 +54,12 @@ def test_threads_of_this_process_are_no_others(tmp_path):
     assert other_threads(str(tmp_path / "absent")) is None
 
 
-def test_this_system_tells_of_its_threads_or_nothing():
+def test_the_load_of_this_system_is_a_number_or_unknown():
     found = other_threads()
     assert found is None or found >= 0
 
 
-def test_a_system_that_does_not_tell_is_told_nothing():
+def test_an_unknown_load_gives_no_note():
     assert crowding_note({"OMP_NUM_THREADS": "4"}, 4, lambda: None) == ""
 
 

@@ -36,7 +36,7 @@ def make_earlier(folder):
     save_checkpoint(folder / "checkpoint_last.safetensors", checkpoint)
 
 
-def test_a_score_that_stays_0_while_the_loss_falls_is_told_once(tmp_path, capsys):
+def test_a_score_that_stays_0_while_the_loss_falls_gets_one_warning(tmp_path, capsys):
     train(tmp_path, [0.0, 0.004, 0.0, 0.0])
     out = capsys.readouterr().out
     assert out.count("WARNING: bleu stays 0 while the loss falls from") == 1
@@ -44,12 +44,12 @@ def test_a_score_that_stays_0_while_the_loss_falls_is_told_once(tmp_path, capsys
 
 
 @pytest.mark.parametrize("scores", [[0.0, 1.0, 0.0, 0.0], [0.0]])
-def test_other_scores_are_not_warned_of(scores, tmp_path, capsys):
+def test_other_scores_get_no_warning(scores, tmp_path, capsys):
     train(tmp_path, scores, epochs=len(scores))
     assert "WARNING" not in capsys.readouterr().out
 
 
-def test_a_loss_that_does_not_fall_is_not_warned_of(tmp_path, capsys):
+def test_a_loss_that_does_not_fall_gets_no_warning(tmp_path, capsys):
     train(tmp_path, [0.0] * 3, epochs=3, schedule={"lr": (0.0,)})
     assert "WARNING" not in capsys.readouterr().out
 
@@ -61,7 +61,7 @@ def test_patience_says_that_it_counts_zeros(tmp_path, capsys):
     assert "--patience counts such scores" in capsys.readouterr().out
 
 
-def test_patience_with_other_scores_says_what_it_said(tmp_path):
+def test_patience_with_other_scores_gives_the_plain_reason(tmp_path):
     results = train(tmp_path, [1.0] * 9, epochs=9, patience=2)
     assert results.ended == "no better bleu in 2 validations (--patience)"
 

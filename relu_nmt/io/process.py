@@ -1,0 +1,181 @@
+"""This process: its standard streams, the signals to it, its cores and threads."""
+
+import io
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from relu_nmt.errors import DataError
+
+_NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1")
+STOP_SIGNALS = tuple(getattr(signal, name) for name in _NAMES if hasattr(signal, name))
+"""The signals of Ctrl-C, a shell, a closed terminal and a cluster's queue."""
+QUOTA_FILE = "/sys/fs/cgroup/cpu.max"
+"""The processor time that a Linux container may use (cgroups, version 2)."""
+THREADS = "OMP_NUM_THREADS"
+WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+SPIN_COUNT = "1000"
+"""Turns that a thread waits for the others before it sleeps. The usual 300,000 keep the others from
+their cores where these are shared: 30 products [320, 256] [256, 1024] by 4 threads on 4 cores,
+beside 20 busy processes, took more than 40 s; with 10,000 turns 1.9 s or more than 40 s, and with
+1,000 turns 0.7 to 1.9 s."""
+LOAD_FILE = "/proc/loadavg"
+OWN_TASKS = "/proc/self/task"
+LOOKS = 5
+BETWEEN_LOOKS = 0.02
+"""Seconds between two looks at the load of a crowded machine."""
+
+
+@contextmanager
+def utf8_streams() -> Iterator[None]:
+    """Make standard output and standard error UTF-8, and flush the output at the end.
+
+    Bytes of file names that are not UTF-8 come out as they are. Messages for a standard error that
+    is closed are dropped.
+
+    Raises:
+        DataError: standard output is closed.
+        OSError: standard output cannot be written; later output is dropped.
+    """
+    # Python sets a stream that is closed to None.
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    if sys.stdout is None:
+        raise DataError("standard output is closed; lead it to a file, or to /dev/null")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="surrogateescape")
+    try:
+        yield
+        sys.stdout.flush()
+    except OSError:
+        discard_output()
+        raise
+
+
+def discard_output() -> None:
+    """Lead standard output to the null device, so that Python's flush at exit cannot fail again."""
+    with suppress(OSError, ValueError):  # in tests it may not be a file
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
+def standard_input() -> Any:
+    """Return standard input as bytes.
+
+    Raises:
+        DataError: standard input is closed.
+    """
+    if sys.stdin is None:
+        raise DataError("standard input is closed; give a text there, or a file")
+    try:
+        return open(sys.stdin.fileno(), "rb", closefd=False)
+    except io.UnsupportedOperation:  # a program has replaced it by something without a file
+        return sys.stdin.buffer
+
+
+def handle_stop_signals(handler: Callable[[int, FrameType | None], Any]) -> dict[int, Any]:
+    """Let ``handler`` receive STOP_SIGNALS, except those that the user ignores (nohup).
+
+    SIGINT is received even so: a shell ignores it for every command that a script starts with
+    ``&``, which is about the terminal's Ctrl-C and not about ``kill -INT``.
+
+    Returns:
+        The handlers before, by signal, for ``signal.signal``.
+    """
+    heard = [
+        number
+        for number in STOP_SIGNALS
+        if number == signal.SIGINT or signal.getsignal(number) != signal.SIG_IGN
+    ]
+    return {number: signal.signal(number, handler) for number in heard}
+
+
+def available_cores(quota_file: str = QUOTA_FILE) -> int:
+    """Return the number of cores that this process may use, the quota of its container included.
+
+    Args:
+        quota_file: has two words: microseconds of processor time (``max``: no bound), and those of
+            the period in which they may be used up.
+    """
+    cores = os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
+    try:
+        quota, period = map(int, Path(quota_file).read_text("ascii").split())
+    except (OSError, ValueError):
+        return cores
+    return max(1, min(cores, quota // period))
+
+
+def choose_threads(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Choose the number of threads and how they wait, unless the user's environment does.
+
+    Call it before PyTorch is imported, which reads these variables once. There are as many threads
+    as :func:`available_cores`, and they sleep soon instead of spinning.
+    """
+    environment.setdefault(THREADS, str(available_cores()))
+    if not any(name in environment for name in WAITING):
+        environment["GOMP_SPINCOUNT"] = SPIN_COUNT
+
+
+def other_threads(load_file: str = LOAD_FILE, own_tasks: str = OWN_TASKS) -> int | None:
+    """Return how many threads of other processes run on the machine now; None if unknown.
+
+    Args:
+        load_file: its fourth word begins with the number of running threads.
+        own_tasks: a folder for each thread of this process. Its running threads do not count:
+            NumPy's spin for a moment after the import.
+    """
+    try:
+        running = int(Path(load_file).read_text("ascii").split()[3].split("/")[0])
+        own = 0
+        for file in Path(own_tasks).glob("*/stat"):
+            _, _, after_name = file.read_text("utf-8", "replace").rpartition(")")
+            own += after_name.split()[0] == "R"
+    except (OSError, ValueError, IndexError):
+        return None
+    return max(0, running - max(1, own))
+
+
+def crowding_note(
+    environment: Mapping[str, str] = os.environ,
+    cores: int | None = os.cpu_count(),
+    look: Callable[[], int | None] = other_threads,
+) -> str:
+    """Return a warning if others compute on the cores that the threads need; else an empty text.
+
+    Only threads that several looks find count. A single look may find a command that is just
+    ending, or the system at work.
+
+    Args:
+        environment: has the number of threads.
+        cores: the cores of the machine; None if unknown.
+        look: returns how many threads of others run now; None if unknown.
+    """
+    try:
+        threads = int(environment[THREADS])
+    except (KeyError, ValueError):
+        return ""
+    if cores is None or threads == 1:
+        return ""
+    others = look() or 0
+    for _ in range(1, LOOKS):
+        if others + threads > cores:
+            time.sleep(BETWEEN_LOOKS)
+            others = min(others, look() or 0)
+    if others + threads <= cores:
+        return ""
+    who = "1 other thread runs" if others == 1 else f"{others} other threads run"
+    return (
+        f"NOTE: {who} on the {cores} cores of this machine, and the {threads} "
+        f"of this command would wait for each other; {THREADS}={max(1, cores - others)} may be "
+        "faster"
+    )

@@ -1,0 +1,256 @@
+"""Validation in the course of a training, and checks of its scores."""
+
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from relu_nmt.errors import DataError
+from relu_nmt.training.batches import BatchSource, Scorer, TrainingData, load_ahead, naming_batch
+from relu_nmt.training.config import TrainerConfig
+from relu_nmt.training.log import TrainingLog, add_metrics, metric_averages
+from relu_nmt.training.results import Stats, TrainingResult, entry
+from relu_nmt.training.sharding import is_sharded, whole_weights
+from relu_nmt.training.state import Components, TrainingState
+from relu_nmt.training.update import all_metrics
+
+PRINTED_AS_ZERO = 0.005
+"""Scores below it are printed as 0.00."""
+ADVICE = {
+    "bleu": "--eval-bleu-print-samples shows translations; if the target language has no spaces "
+    "between words, --sacrebleu-tokenizer char counts characters"
+}
+PATIENCE_ADVICE = "; --patience counts such scores: consider --best-checkpoint-metric loss"
+
+
+class Validation:
+    """Validates a running training on all its sets.
+
+    Args:
+        parts: the model, with its average.
+        data: validation sets and their scorers.
+        config: settings of validation and patience.
+        log: prints scores and warnings.
+    """
+
+    def __init__(
+        self, parts: Components, data: TrainingData, config: TrainerConfig, log: TrainingLog
+    ) -> None:
+        self._parts = parts
+        self._data = data
+        self._config = config.validation
+        self._patience = config.run.patience
+        self._log = log
+        self._warned: set[str] = set()
+
+    @property
+    def _metric(self) -> str:
+        return self._config.best_checkpoint_metric
+
+    def is_due(self, state: TrainingState, *, end_of_epoch: bool, save: bool, ends: bool) -> bool:
+        """Return True if validation is due after an update.
+
+        Args:
+            state: the training after the update.
+            end_of_epoch: the epoch is complete.
+            save: a checkpoint is due.
+            ends: the training ends here.
+        """
+        config = self._config
+        if config.disable_validation or not self._data.valid:
+            return False
+        if state.num_updates < config.validate_after_updates:
+            return False
+        return (
+            (end_of_epoch and state.epoch % config.validate_interval == 0)
+            or (not end_of_epoch and save)
+            or ends
+            or is_multiple(state.num_updates, config.validate_interval_updates)
+        )
+
+    def run(self, state: TrainingState, result: TrainingResult) -> float:
+        """Validate on all sets and return the metric that decides on the best checkpoint.
+
+        The scores are logged and added to ``result``.
+
+        Raises:
+            DataError: data are damaged; ``result`` is then as before the update.
+        """
+        try:
+            scores = [self._score(name, state, result) for name in self._data.valid]
+        except DataError:
+            # The training, once it goes on, validates again.
+            state.interrupted = True
+            for entries in (result.epochs, *result.valid.values()):
+                entries[:] = [e for e in entries if e["num_updates"] != state.num_updates]
+            raise
+        return scores[0]
+
+    def _score(self, subset: str, state: TrainingState, result: TrainingResult) -> float:
+        """Validate on one set; return the metric of the best checkpoint, NaN if it has none."""
+        self._log.say(f"begin validation on '{subset}' subset", subset)
+        scorer = self._data.scorers.get(subset)
+        stats = measure(self._parts, self._data.valid[subset], scorer)
+        stats["num_updates"] = state.num_updates
+        # Show the best score so far beside that of the first set.
+        if subset == next(iter(self._data.valid)) and self._metric in stats:
+            choose = max if self._config.maximize else min
+            score, best = stats[self._metric], state.best_score
+            stats[f"best_{self._metric}"] = score if best is None else choose(score, best)
+        self._log.validation(state.epoch, subset, stats)
+        # Add scores and their signatures to the result.
+        signatures = self._data.signatures.items()
+        signed = {f"{name}_signature": text for name, text in signatures if name in stats}
+        validations = result.valid.setdefault(subset, [])
+        validations.append({**entry(state.epoch, stats), **signed})
+        self._warn_of_zeros(validations, () if scorer is None else scorer.metric_names)
+        return stats.get(self._metric, math.nan)
+
+    def _warn_of_zeros(self, validations: list[Stats], names: Iterable[str]) -> None:
+        """Warn once of each score that stays 0 while the loss falls."""
+        for name in set(names) - self._warned:
+            counts = name == self._metric and self._patience > 0
+            if warning := zero_warning(validations, name, counts):
+                self._warned.add(name)
+                self._log.say(warning)
+
+    def patience_is_over(self, state: TrainingState, result: TrainingResult) -> str | None:
+        """Return the reason to stop if too many validations brought no better score."""
+        if not 0 < self._patience <= state.bad_validations:
+            return None
+        reason = f"no better {self._metric} in {self._patience} validations (--patience)"
+        validations = next(iter(result.valid.values()), [])
+        if self._config.maximize and loss_without_score(validations, self._metric):
+            reason += f"; {self._metric} stayed 0 while the loss fell, so the model may still learn"
+        return reason
+
+
+def is_multiple(number: int, interval: int) -> bool:
+    """Return True for the multiples of ``interval`` above 0; False for all if it is 0."""
+    return interval > 0 and number > 0 and number % interval == 0
+
+
+def measure(
+    parts: Components,
+    source: BatchSource,
+    scorer: Scorer | None = None,
+    largest_only: bool = False,
+) -> dict[str, float]:
+    """Return the metrics of a validation set; losses in bits. The model ends in training mode.
+
+    Args:
+        parts: the model, with its average.
+        source: batches of the set, shared out to the processes.
+        scorer: computes further metrics.
+        largest_only: compute the largest batch only, in every process.
+    """
+    count = source.begin_epoch(1)
+    rank, world_size = parts.process.rank, parts.process.world_size
+    mine = list(range(rank, count, world_size))
+    if is_sharded(parts.objective) and len(mine) < -(-count // world_size):
+        mine.append(0)  # the other processes need this one's weights; the batch does not count
+    if largest_only:
+        mine = [source.largest(), *mine]  # the first one that is not empty counts
+    sums: dict[str, tuple[Tensor, float]] = {}
+    with parts.evaluating(), parts.average.applied(), torch.no_grad():
+        # Add up the metrics of this process's batches.
+        pinned = parts.process.device.type == "cuda"
+        workers = 0 if largest_only else parts.num_workers
+        for index, batch in enumerate(load_ahead(source.load, mine, workers, pinned)):
+            if batch.num_sentences == 0 and not is_sharded(parts.objective):
+                continue
+            with naming_batch(batch, "validation"):
+                output = parts.loss(batch)
+            if not largest_only and rank + index * world_size >= count:
+                continue
+            metrics = all_metrics(output)
+            # The totals stay on the device, so that a GPU need not wait for each batch.
+            add_metrics(sums, {name: (t.double(), n) for name, (t, n) in metrics.items()})
+            if largest_only:
+                break
+        # Add up the processes, and score translations.
+        over_processes: dict[str, tuple[float, float]] = {}
+        read = {name: (float(total), count) for name, (total, count) in sums.items()}
+        for one in parts.process.gather(read):
+            add_metrics(over_processes, one)
+        averages = metric_averages(over_processes)
+        if scorer is not None:
+            with whole_weights(parts.objective):
+                averages |= scorer.score()
+    return averages
+
+
+def forget_other_measure(
+    state: TrainingState, metric: str, signature: str | None, say: Callable[[str], None]
+) -> bool:
+    """Forget the best score if it was measured otherwise than scores are now.
+
+    Args:
+        state: the training; changed.
+        metric: name of the metric of ``state.best_score``.
+        signature: the present signature of this metric; None for a loss.
+        say: prints a message.
+
+    Returns:
+        True if the score is forgotten.
+    """
+    if signature is None:
+        return False
+    was, state.best_signature = state.best_signature, signature
+    if state.best_score is None or _is_comparable(was, signature):
+        return False
+    say(
+        f"note: the best {metric} so far, {state.best_score:g}, was measured otherwise "
+        f"({was or 'by an earlier version'}) than scores are now ({signature}); it is forgotten, "
+        "and --patience counts from 0"
+    )
+    state.best_score, state.bad_validations = None, 0
+    return True
+
+
+def _is_comparable(was: str | None, now: str) -> bool:
+    """Return True if scores with these signatures are comparable, whatever sacreBLEU's version.
+
+    Args:
+        was: the earlier signature; None in checkpoints of the time without signatures, when all
+            languages had 13a.
+        now: the present signature.
+    """
+    if was is None:
+        return re.search(r"\btok:(13a|none)\b", now) is not None
+    return was.partition("|version:")[0] == now.partition("|version:")[0]
+
+
+def loss_without_score(validations: Sequence[Stats], metric: str) -> tuple[float, float] | None:
+    """Return the first and last loss if it falls while a score stays 0, from the second time on.
+
+    Args:
+        validations: the validations of one set, in their order.
+        metric: name of the score; more of it is better.
+    """
+    both = [
+        (one[metric], one["loss"])
+        for one in validations
+        if one.get(metric) is not None and one.get("loss") is not None
+    ]
+    if len(both) < 2 or any(score >= PRINTED_AS_ZERO for score, _ in both):
+        return None
+    first, last = both[0][1], both[-1][1]
+    return (first, last) if last < first else None
+
+
+def zero_warning(validations: Sequence[Stats], metric: str, patience: bool) -> str:
+    """Return a warning that a score stays 0 while the loss falls; empty if it does not.
+
+    Args:
+        validations: the validations of one set, in their order.
+        metric: name of the score; more of it is better.
+        patience: ``--patience`` counts this score.
+    """
+    if (losses := loss_without_score(validations, metric)) is None:
+        return ""
+    advice = ADVICE.get(metric, "is it the right metric?") + PATIENCE_ADVICE * patience
+    fall = f"from {losses[0]:.3f} to {losses[1]:.3f}"
+    return f"WARNING: {metric} stays 0 while the loss falls {fall}; {advice}"
