@@ -236,7 +236,7 @@ def read_buffers(file: io.BufferedReader, origin: str, buffer_size: int) -> Iter
     rest: list[bytes] = []
     number, unended = 1, 0
     while True:
-        # Read a block, and keep what follows its last line end for the next block.
+        # Read a block; keep the bytes after its last line end for the next block.
         with reading(origin):
             block = file.read1(READ_BYTES)
         end = block.rfind(b"\n") + 1
