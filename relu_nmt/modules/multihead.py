@@ -1,5 +1,6 @@
 """Multi-head attention: project the states, split them into heads, attend, join the heads."""
 
+import torch
 from torch import Tensor, nn
 
 from relu_nmt.attention.base import Attention
@@ -31,9 +32,9 @@ class MultiheadAttention(nn.Module):
             parts: number of queries, keys and values that each projection makes.
         """
         dim, device, made = self.embed_dim, self.out_proj.weight.device, []
-        # skip_init leaves the random generator as it is.
         for count in parts:
-            linear = nn.utils.skip_init(nn.Linear, dim, count * dim, device=device)
+            with torch.random.fork_rng(devices=[]):  # nn.Linear draws weights that are replaced
+                linear = nn.Linear(dim, count * dim, device=device)
             for weight in linear.weight.chunk(count):
                 nn.init.xavier_uniform_(weight, gain=2**-0.5)
             made.append(linear)
