@@ -1,26 +1,25 @@
 """Errors that a user of relu_nmt can cause and mend.
 
-Every message is one line that gives the value and where it came from, what was expected, and
-how to fix it. Commands print it and exit with status 2; a library caller may catch
+Every message is one line: the value, its origin, the expected value and the remedy. Commands print it and exit with status 2; a library caller may catch
 :class:`ReluNmtError`.
 """
 
 NO_MEMORY = ("can't allocate memory", "not enough memory", "bad allocation", "out of memory")
-"""What PyTorch says of it, on CPU and GPU."""
+"""Parts of PyTorch's messages about missing memory, on CPU and GPU."""
 
 
 class ReluNmtError(Exception):
     """Base class of all errors that a user can mend."""
 
     def __str__(self) -> str:
-        # What it quotes, such as a name in a file, may have line ends in it.
+        # A quoted name may contain line ends.
         return " ".join(super().__str__().splitlines())
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Say whether an error, PyTorch's too, is for lack of memory."""
-    told = isinstance(error, RuntimeError) and any(text in str(error) for text in NO_MEMORY)
-    return told or isinstance(error, MemoryError)
+    """Return True for an error from lack of memory, PyTorch's included."""
+    reported = isinstance(error, RuntimeError) and any(text in str(error) for text in NO_MEMORY)
+    return reported or isinstance(error, MemoryError)
 
 
 class ConfigError(ReluNmtError):

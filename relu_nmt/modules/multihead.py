@@ -131,10 +131,8 @@ class CrossAttention(MultiheadAttention):
     def values(self, q: Tensor, visibility: Visibility, memory: Tensor | LayerCache) -> Tensor:
         """Return the joined heads [B, N, D] of projected queries [B, N, D]."""
         if isinstance(memory, LayerCache):
-            k, v = memory.memory()
-        else:
-            k, v = self.memory_heads(self.kv(memory))
-        return self.attend_to(k, v, q, visibility)
+            return self.attend_to(*memory.memory(), q, visibility)
+        return self.attend_to(*self.memory_heads(self.kv(memory)), q, visibility)
 
     def attend_to(self, k: Tensor, v: Tensor, q: Tensor, visibility: Visibility) -> Tensor:
         """Return the joined heads [B, N, D] of queries [B, N, D] for keys and values [B, H, S, d].
