@@ -1,7 +1,7 @@
 """Errors that a user of relu_nmt can cause and mend.
 
-Every message is one line: the value, its origin, the expected value and the remedy. Commands print it and exit with status 2; a library caller may catch
-:class:`ReluNmtError`.
+Every message is one line: the value, its origin, the expected value and the remedy. Commands print
+it and exit with status 2; a library caller may catch :class:`ReluNmtError`.
 """
 
 NO_MEMORY = ("can't allocate memory", "not enough memory", "bad allocation", "out of memory")
