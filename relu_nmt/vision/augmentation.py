@@ -136,6 +136,7 @@ class Augmentation:
             if 0 < h < height and 0 < w < width:
                 top, left = generator.integers(height - h + 1), generator.integers(width - w + 1)
                 noise = generator.standard_normal((3, h, w), dtype=np.float32)
+                # Keep the caller's pixels unchanged.
                 pixels = pixels.copy()
                 pixels[:, top : top + h, left : left + w] = noise
                 break
@@ -150,6 +151,7 @@ class Augmentation:
         level = config.rand_augment_magnitude
         if config.rand_augment_std:
             level = max(0.0, generator.normal(level, config.rand_augment_std))
+        # Limit the level where arguments would leave their range.
         if config.rand_augment_form == "increasing":
             level = min(level, FULL_LEVEL)
         value = argument(level / FULL_LEVEL, generator)
@@ -182,11 +184,13 @@ def operations(fill: tuple[int, ...]) -> Mapping[str, Callable[..., "Image"]]:
         return image.point([i & mask for i in range(256)] * 3)
 
     def solarize_add(image: "Image", value: int) -> "Image":
+        # Brighten the dark half of the values only.
         table = [min(255, i + value) if i < 128 else i for i in range(256)]
         return image.point(table * 3)
 
     def cutout(image: "Image", half_side: float, centre: np.ndarray) -> "Image":
         half = round(half_side * image.width)
+        # Cut the hole off at the left and upper borders.
         left, top = (max(0, int(c) - half) for c in centre)
         image = image.copy()
         image.paste(fill, (left, top, int(centre[0]) + half, int(centre[1]) + half))
@@ -239,9 +243,11 @@ def mix_images(
         >>> found.other_labels.tolist(), abs(round(float(found.images[1].mean()) - found.share, 6))
         ([6, 5], 0.0)
     """
+    # Draw the method and the share of the first image.
     uses_cutmix = cutmix > 0 and (mixup == 0 or generator.random() < 0.5)
     alpha = cutmix if uses_cutmix else mixup
     share = float(generator.beta(alpha, alpha))
+    # Reverse the batch to pair the images: [B, 3, Y, X].
     others = batch.images.flip(0)
     if uses_cutmix:
         # The share of the pixels that stay follows from the box, whose sides are whole numbers.
@@ -268,5 +274,6 @@ def _box(
         start = int(generator.integers(size)) - length // 2
         sides.append(slice(max(0, start), min(size, start + length)))
     rows, columns = sides
+    # Recompute the share, as the box may be cut off.
     area = (rows.stop - rows.start) * (columns.stop - columns.start)
     return (rows, columns), 1 - area / (height * width)

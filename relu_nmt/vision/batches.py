@@ -279,6 +279,7 @@ class ImageBatches:
     def begin_epoch(self, epoch: int) -> int:
         """Plan ``epoch`` (counted from 1) and return its number of batches."""
         self._epoch = epoch
+        # Keep the plan of a set without shuffling for all epochs.
         if self._plan is None or self._seed is not None:
             shuffle_seed = None if self._seed is None else (self._seed, epoch)
             sizes = np.ones(len(self.images), dtype=np.int64)
@@ -296,7 +297,9 @@ class ImageBatches:
         Reference: Hoffer et al. 2020, "Augment your batch".
         """
         total, count = len(self.images), self._augmentation.repeated_augmentation
+        # Number the views: [N, count].
         views = np.concatenate(plan)[:, None] + total * np.arange(count)
+        # Take N views in all, so that an epoch keeps its length.
         return [
             views.reshape(-1)[start : min(start + self._batch_size, total)]
             for start in range(0, total, self._batch_size)

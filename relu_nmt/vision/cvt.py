@@ -54,6 +54,7 @@ class ConvolutionalAttention(MultiheadAttention):
 
     def __init__(self, config: VisionTransformerConfig, stage: int, layer: int) -> None:
         attention, dim = stage_attention(config, stage, layer), config.stage_dims[stage]
+        # Require a mechanism that accepts fewer keys than queries.
         able = attention.capabilities
         if not (able.cross or able.fewer_keys):
             kinds = ((name, attentions.get(name).capabilities) for name in attentions.names())
@@ -79,6 +80,7 @@ class ConvolutionalAttention(MultiheadAttention):
         first = x[:, : x.size(1) - grid.num_patches]
         image = map_of(x, grid)
 
+        # Project the convolved patches behind the class tokens.
         def heads(convolution: nn.Module, linear: nn.Module) -> Tensor:
             tokens = convolution(image).flatten(2).transpose(1, 2)  # [B, N or N / 4, D]
             return self.split(linear(torch.cat([first, tokens], dim=1)))  # [B, H, N', d]
@@ -150,6 +152,7 @@ class ConvolutionalTransformer(VisionModel):
             ConvolutionalEmbedding(config, stage) for stage in range(len(layers))
         )
         self.dropout = Dropout(config.dropout)
+        # Drop branches in the last stage only, at growing rates.
         rates = [growing(config.drop_path, index, layers[-1]) for index in range(layers[-1])]
         rates = [0.0] * sum(layers[:-1]) + rates
         self.stages = build_stages(config, ConvolutionalAttention, rates)
@@ -192,6 +195,7 @@ class ConvolutionalTransformer(VisionModel):
                     if stage is self.stages[-1]:
                         class_tokens[layer] = x[:, 0]
                 layer += 1
+            # Lay the tokens out for the next stage: [B, D, height, width].
             image = map_of(x, grid)
         return EncodedImages(x, grid, intermediate, class_tokens)
 

@@ -54,6 +54,7 @@ class GatedAttentionUnit(nn.Module):
         key_dim = attention.head_dim
         self.widths = [inner_dim, inner_dim, key_dim]
         self.in_proj = nn.Linear(embed_dim, sum(self.widths), bias=False)  # W_u, W_v and W_b
+        # Derive queries and keys from one base by a gain and a shift each.
         self.query_gain = nn.Parameter(torch.ones(key_dim))
         self.query_shift = nn.Parameter(torch.zeros(key_dim))
         self.key_gain = nn.Parameter(torch.ones(key_dim))
@@ -119,6 +120,7 @@ class GatedBlock(nn.Module):
         for layer in (2 * index, 2 * index + 1):
             attention = build_attention(spec, "encoder", layer, 1, BASE_DIM, dropout, "--attention")
             units.append(GatedAttentionUnit(dim, inner_dim, attention))
+        # Draw all matrices like the linear maps of other blocks.
         for unit in units:
             initialize(*unit.matrices())
         self.units = nn.ModuleList(units)

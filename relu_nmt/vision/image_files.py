@@ -107,6 +107,7 @@ class FileTree:
         self._parts = parts
         self._has_links = False
         self._zip = None
+        # Search a folder only when its paths are needed.
         if origin.is_dir():
             return
         try:
@@ -155,6 +156,7 @@ class FileTree:
 
     def _walk(self) -> Iterator[str]:
         """Walk through the folder: real folders first, then linked folders in order of paths."""
+        # Resolve the top, so that links back to it are found.
         top = os.path.realpath(self.origin)
         folders, links = [("", top)], list[tuple[str, str]]()
         entered = set()
@@ -168,6 +170,7 @@ class FileTree:
             entered.add((part, is_hidden(path), real))
             if path:
                 yield path
+            # Skip folders without permission to read, and note them.
             try:
                 entries = list(os.scandir(self.origin / path))
             except PermissionError:
@@ -191,6 +194,7 @@ class FileTree:
         if not self._has_links:
             return list(paths)
         by_file: dict[str, str] = {}
+        # Prefer real files to links, then the first path.
         for path in sorted(paths, key=lambda path: (os.path.islink(self.origin / path), path)):
             by_file.setdefault(os.path.realpath(self.origin / path), path)
         return sorted(by_file.values())
@@ -242,12 +246,14 @@ def decode_image(read: Callable[[], bytes], name: str, upright: bool = True) -> 
     """
     pillow = import_pillow()
     try:
+        # Read inside the block, as damaged archives raise errors of many kinds.
         data = read()
         if not data:
             raise ValueError("the file is empty")
         with pillow.open(io.BytesIO(data)) as image:
             return to_rgb(image, name, upright)
     except DataError:
+        # Keep errors that name the file already.
         raise
     except Exception as error:  # Pillow's decoders and zlib raise errors of many kinds
         reason = first_line(error)

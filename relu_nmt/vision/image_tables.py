@@ -102,6 +102,7 @@ def open_table(source: Path, parts: Sequence[str]) -> tuple[dict[str, Rows], Seq
     # Numbered classes: all that have names, or else the numbers that occur.
     if together.dtype.kind in "iu":
         used = np.unique(together)
+        # Refuse numbers below 0 or without a name.
         if len(used) and (used[0] < 0 or (names and used[-1] >= len(names))):
             wrong = used[0] if used[0] < 0 else used[-1]
             raise DataError(f"{source}: the label {wrong} stands for no class")
@@ -161,12 +162,14 @@ def _read_arrays(source: Path, parts: Sequence[str]) -> tuple[dict[str, Rows], S
 
 def _pixel_rows(source: Path, name: str, pixels: np.ndarray, labels: np.ndarray) -> Rows:
     """Check the shapes of pixels, called ``name``, and labels; return them as rows."""
+    # Accept grey pictures, with or without an axis of channels, and colour.
     channels = pixels.shape[3:]
     if pixels.dtype != np.uint8 or pixels.ndim not in (3, 4) or channels not in ((), (1,), (3,)):
         raise DataError(
             f"{source}: {name} is {pixels.dtype} {list(pixels.shape)}; expected uint8 [images, "
             "height, width] or [images, height, width, 3]"
         )
+    # Drop the second axis of labels [N, 1].
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.shape != pixels.shape[:1]:
@@ -191,6 +194,7 @@ def _read_tables(source: Path, parts: Sequence[str]) -> tuple[dict[str, Rows], S
     for file in files:
         [start, *_] = re.split(r"\W|_", file.name)
         by_part.setdefault(start if start in parts and source.is_dir() else "", []).append(file)
+    # Refuse a folder in which only some names begin with a part.
     if len(by_part) > 1 and "" in by_part:
         raise DataError(
             f"{by_part[''][0]}: its name begins with none of {', '.join(parts)}, as others there do"
@@ -207,6 +211,7 @@ def _read_tables(source: Path, parts: Sequence[str]) -> tuple[dict[str, Rows], S
             raise DataError(
                 f"{origin}: cannot be read as a parquet file ({first_line(error)})"
             ) from error
+        # Take the class names of the first part that has some.
         names = names or part_names
         found[part] = FileColumn(origin, _bytes_in(table["image"], origin)), labels
     return found, names
@@ -247,6 +252,7 @@ def _bytes_in(column: Any, file: Path) -> Any:
     import pyarrow
     from pyarrow import types
 
+    # Take the field of bytes, as data sets of Hugging Face store images.
     if types.is_struct(column.type) and "bytes" in [field.name for field in column.type]:
         chunks = [chunk.field("bytes") for chunk in column.chunks]
         column = pyarrow.chunked_array(chunks, chunks[0].type if chunks else pyarrow.binary())

@@ -80,16 +80,19 @@ class ImageSet:
     def left_out(self) -> list[str]:
         """Return messages about the files and folders that are not part of the set."""
         found = []
+        # Count the other files; they are usual, so without NOTE.
         if self.num_ignored:
             found.append(
                 f"{self.store.origin}: {self.name}: {self.num_ignored:,} other files are left out: "
                 "no image by their names, hidden, links to others, or not in a class folder"
             )
+        # Warn about folders that may hold images of the set.
         if self.not_entered:
             found.append(
                 f"NOTE: {self.store.origin}: {self.name}: not looked into: "
                 f"{some_of(self.not_entered)}"
             )
+        # Warn about folders that look like classes, but are empty.
         if self.empty:
             found.append(
                 f"NOTE: {self.store.origin}: no classes are made of the folders that hold no "
@@ -125,10 +128,12 @@ def open_images(path: str | os.PathLike[str]) -> dict[str, ImageSet]:
         >>> images.classes, images.labels.tolist()
         (('cat', 'dog'), [0, 1])
     """
+    # Check Pillow first, for an early error.
     import_pillow()
     source, parts = Path(path), (TRAIN_FOLDER, *VALID_FOLDERS)
     if not source.exists():
         raise DataError(f"{source}: no such folder or file of images")
+    # Read archives and tables, the training part first.
     if is_table(source):
         rows, classes = open_table(source, parts)
         sets = {}
@@ -136,6 +141,7 @@ def open_images(path: str | os.PathLike[str]) -> dict[str, ImageSet]:
             (store, labels), name = rows[part], part or source.stem
             sets[name] = ImageSet(store, name, range(len(labels)), labels, classes)
         return sets
+    # List the files of a folder or zip, and find the class folders.
     tree = FileTree(source, parts)
     paths = sorted(tree.paths())
     images = [path for path in paths if _is_image(path)]
@@ -265,6 +271,7 @@ def hold_out(images: ImageSet, fraction: float) -> tuple[ImageSet, ImageSet]:
                 f"{images.store.origin}: the class '{class_name}' has one image only; "
                 "--valid-fraction needs two of each"
             )
+        # Hold out at least one image, and keep at least one.
         count = min(max(1, round(fraction * len(numbers))), len(numbers) - 1)
         held.append(generator.permutation(numbers)[:count])
     # Split the set in two, both in the original order.

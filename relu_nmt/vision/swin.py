@@ -71,6 +71,7 @@ class Windows:
     def __init__(self, grid: Grid, size: int, shifted: bool, x: Tensor) -> None:
         self.grid, self.size, self.device, self.batch = grid, size, x.device, x.size(0)
         self.sides = [min(size, length) for length in grid]
+        # Shift only along axes with more than one window.
         shifts = [
             side // 2 if shifted and length > side else 0
             for length, side in zip(grid, self.sides, strict=True)
@@ -109,6 +110,7 @@ class Windows:
         length = height * width
         mask = None
         if any((*self.before, *self.after)):
+            # Take the windows of a map of ones, whose padding is zero: [B W, N'].
             ones = torch.ones(1, self.grid.num_patches, 1, dtype=torch.bool, device=self.device)
             mask = self.take(ones)[..., 0].repeat(self.batch, 1)
         return Visibility(
@@ -225,6 +227,7 @@ def build_stages(
     """
     stages, layers = nn.ModuleList(), itertools.count()
     for stage, count in enumerate(config.stages.stage_layers):
+        # Number the blocks on through all stages.
         blocks = [
             StageBlock(config, attention(config, stage, layer), drop_paths[layer])
             for layer in itertools.islice(layers, count)
@@ -300,6 +303,7 @@ class SwinTransformer(VisionModel):
         # Classify the mean of the tokens.
         self.norm = stage_norm(config, dims[-1])
         self.head = nn.Linear(dims[-1], num_classes)
+        # Draw the initial weights, and exempt position biases from the weight decay.
         initialize(self.head.weight)
         nn.init.zeros_(self.head.bias)
         modules = [m for m in self.modules() if isinstance(m, WindowAttention)]
@@ -347,6 +351,7 @@ def fit_position_biases(weights: dict[str, Tensor], own: Mapping[str, Tensor]) -
         if name.endswith(".position_bias") and name in own and len(tensor) != len(own[name]):
             old, new = (math.isqrt(len(table)) for table in (tensor, own[name]))
             weights[name] = resize_positions(tensor, Grid(old, old), Grid(new, new))
+            # Derive the side M of a window from 2 M - 1.
             size = old // 2 + 1
             notes[f"its position biases of windows of {size} patches are interpolated"] = None
     return list(notes)

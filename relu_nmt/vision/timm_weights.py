@@ -160,6 +160,7 @@ def _read(path: Path) -> dict[str, Tensor]:
     Raises:
         CheckpointError: the file is missing or damaged, or holds something else.
     """
+    # Read safetensors, or only the tensors of a pickle.
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
@@ -197,6 +198,7 @@ def _merged_last(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     if any(name.startswith("layers.0.downsample.") for name in found):
         return found
 
+    # Move each merging to the stage before.
     def before(match: re.Match[str]) -> str:
         return f"layers.{int(match[1]) - 1}.downsample."
 
@@ -222,6 +224,7 @@ def _positions_for(model: VisionTransformer, positions: Tensor) -> tuple[Tensor,
     others = model.num_tokens - model.grid.num_patches
     side = math.isqrt(max(0, len(positions) - others))
     grid = Grid(side, side)
+    # Keep positions that fit already, or that belong to no square.
     if grid.num_patches + others != len(positions) or grid == model.grid:
         return positions, []
     old, new = (f"{height} x {width}" for height, width in (grid, model.grid))

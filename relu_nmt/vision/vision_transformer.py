@@ -120,6 +120,7 @@ class VisionTransformer(VisionModel):
             nn.Parameter(torch.empty(1, 1, dim)) if config.pooling == "class" else None
         )
         self.num_tokens = self.grid.num_patches + (self.class_token is not None)
+        # Leave the class token without a position in Big Vision's form.
         placed = self.grid.num_patches if config.vit.big_vision else self.num_tokens
         self.positions = nn.Parameter(torch.empty(placed, dim))
         self.dropout = Dropout(config.dropout)

@@ -121,6 +121,7 @@ class ConvolutionalStem(nn.Module):
         super().__init__()
         halvings = [side.bit_length() - 1 for side in config.patch_sides]
         steps = max(halvings)
+        # Check that halvings end exactly at a patch, and leave a width.
         if any(2**n != side for n, side in zip(halvings, config.patch_sides, strict=True)):
             raise ConfigError(
                 f"--patch-size {'x'.join(map(str, config.patch_sides))}: --family xcit needs sides "
@@ -136,6 +137,7 @@ class ConvolutionalStem(nn.Module):
         width = 3
         for step in range(1, steps + 1):
             wider = config.embed_dim >> (steps - step)
+            # Keep the length of a side that is short enough already.
             stride = [2 if step <= n else 1 for n in halvings]
             layers += [
                 nn.Conv2d(width, wider, 3, (stride[0], stride[1]), padding=1, bias=False),
@@ -159,6 +161,7 @@ def fourier_positions(grid: Grid, device: torch.device) -> Tensor:
         grid: of the N patches, row by row.
         device: of the result.
     """
+    # Space the rates geometrically, beginning with 1.
     rates = 10000.0 ** (-torch.arange(0, WAVES, 2, device=device) / WAVES)  # [16]
     waves = []
     for size in grid:
@@ -244,6 +247,7 @@ class ClassAttention(SelfAttention):
     def forward(self, x: Tensor, grid: Grid) -> Tensor:  # type: ignore[override]
         """Map tokens [B, N, D] to the output of the first, [B, 1, D]."""
         each = self.qkv(x).chunk(self.parts, dim=-1)  # [B, N, D] each
+        # Keep only the class token's query if the mechanism allows fewer queries.
         queries = each[0]
         if self.attention.capabilities.cross:
             queries = queries[:, :1]
@@ -252,6 +256,7 @@ class ClassAttention(SelfAttention):
         q, k = self.attention.map_queries(q), self.attention.map_keys(k)
         visibility = Visibility(q.size(2), k.size(2), device=x.device, grid=grid)
         values = self.attend(q, k, v, visibility)
+        # Keep the output of the class token: [B, 1, D].
         return self.finish(values[:, :1], x[:, :1])
 
 

@@ -83,6 +83,7 @@ class AttentionStatistics:
             "definitions": DEFINITIONS,
             "sentences": self._num_sentences,
             "attention": {slot: self._model.config.attention_of(slot) for slot in SLOTS},
+            # Name slots without weights only after a pass: before it, no slot has sums.
             "without_weights": [slot for slot in SLOTS if not of_slot[slot]]
             if self._num_sentences
             else [],
@@ -93,6 +94,7 @@ class AttentionStatistics:
 
 
 def _of_module(sums: ModuleSums) -> dict[str, Any]:
+    # Divide totals by the number of rows, and name the results.
     def means(totals: np.ndarray, rows: float, **further: float) -> dict[str, float]:
         names = zip(sums.statistics, (totals / rows).tolist(), strict=True)
         return _with_exp({**dict(names), **further})
@@ -103,6 +105,7 @@ def _of_module(sums: ModuleSums) -> dict[str, Any]:
         "mean": means(sums.heads.mean(1), rows, mean_log_n=sums.log_counts / rows),
         "heads": [means(of_head, rows) for of_head in sums.heads.T],
     }
+    # Split causal rows by their number of visible keys; leave out empty buckets.
     if len(sums.bucket_rows):
         counted = zip(sums.bucket_rows, sums.buckets.T, strict=True)
         part["by_visible_keys"] = {
@@ -123,6 +126,7 @@ def _with_exp(means: dict[str, float]) -> dict[str, float]:
     """Return the means with ``exp_entropy`` directly after the entropy, if it is known."""
     result = {}
     for name, value in means.items():
+        # Drop a mean of exp(H): exp of the mean H replaces it.
         if name == "exp_entropy":
             continue
         result[name] = value

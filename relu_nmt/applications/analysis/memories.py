@@ -59,6 +59,7 @@ class BranchStatistics:
         pad_index = self._model.decoder.pad_index
         batches = input_batches(sources, targets, self._ensemble, lambda n: n * n)
         for _, src_tokens, prev_output_tokens in batches:
+            # Leave padding out of the variances.
             real = {"encoder": src_tokens != pad_index, "decoder": prev_output_tokens != pad_index}
             with self._ensemble.evaluating(), ExitStack() as hooks:
                 for (side, _, _), variances in self._variances.items():
@@ -85,6 +86,7 @@ class BranchVariances:
     def watching(self, real: Tensor) -> Iterator[None]:
         """Add the states of passes inside the block; real [B, N] bool, True = no padding."""
 
+        # Watch the states before and after the branch, without padding.
         def enter(module: nn.Module, args: tuple[Any, ...]) -> None:
             self._input += _moments(args[0][real])
 
@@ -100,6 +102,7 @@ class BranchVariances:
         try:
             yield
         finally:
+            # Remove the hooks even if a pass fails.
             for handle in handles:
                 handle.remove()
 
@@ -170,6 +173,7 @@ class MemoryStatistics:
 
         A mean of no values, and a ratio to a variance of 0, is None.
         """
+        # Leave the lists empty before the first sentence.
         found = {
             side: [sums.report() for sums in layers] if self._num_sentences else []
             for side, layers in self._sums.items()
@@ -228,10 +232,12 @@ def anisotropy(values: Tensor) -> float | None:
         1.0
     """
     rows = values.double()
+    # Drop zero rows, which have no direction.
     rows = F.normalize(rows[rows.any(-1)], dim=-1, eps=0.0)
     number = len(rows)
     if number < 2:
         return None
+    # Subtract the cosines of rows with themselves, which are 1.
     return (float(rows.sum(0).square().sum()) - number) / (number * (number - 1))
 
 
@@ -248,6 +254,7 @@ class _LayerSums:
         self._network, self._variances = network, BranchVariances(layer, "feed_forward")
         self.size = network.outer.in_features
         self._percents = percents
+        # Round the numbers of keys up, so that each p has a key.
         self._counts = [math.ceil(percent * self.size / 100) for percent in percents]
         self._num_tokens, self._num_summed, self._is_signed = 0, 0, False
         self._top_sums = np.zeros(len(percents))
@@ -275,6 +282,7 @@ class _LayerSums:
             ranked = part.sort(-1, descending=True).values.double().cumsum(-1)
             ranked = ranked[ranked[:, -1] > NULL_SUM]
             self._num_summed += len(ranked)
+            # Divide the sums of the largest weights by the whole sum: [R', P].
             shares = ranked[:, [count - 1 for count in self._counts]] / ranked[:, -1:]
             self._top_sums += shares.sum(0).cpu().numpy()
 
@@ -286,6 +294,7 @@ class _LayerSums:
             "variance_ratio": self._variances.ratio,
             "anisotropy": anisotropy(self._network.outer.weight.detach().T),
         }
+        # Leave out shares of signed weights.
         if self._is_signed:
             return part
         means = (self._top_sums / max(1, self._num_summed)).tolist()

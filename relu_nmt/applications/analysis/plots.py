@@ -61,6 +61,7 @@ def by_layer(series: Sequence[Series], statistic: str, title: str, scale: float 
         if statistic in record and record["layer"] != "mean"
     }
     slots = [slot for slot in SLOTS if any(slot == place[0] for place in places)]
+    # Return no plot for one layer: a curve needs two.
     if not any(layer > 0 for _, layer in places):
         return ""
 
@@ -82,6 +83,7 @@ def by_layer(series: Sequence[Series], statistic: str, title: str, scale: float 
                     alpha=0.45,
                     linewidths=0,
                 )
+                # Draw a line through the means over heads.
                 means = [r for r in of_layers if r["head"] == "mean"]
                 layers |= {r["layer"] for r in means}
                 axes.plot(
@@ -94,6 +96,7 @@ def by_layer(series: Sequence[Series], statistic: str, title: str, scale: float 
             plain_axes(axes, SLOT_NAMES[slot])
             axes.set_xticks(sorted(layers))
             axes.set_xlabel("layer")
+        # Label the shared vertical axis once, and let it include 0.
         panels[0].set_ylabel(title)
         panels[0].set_ylim(bottom=min(0.0, panels[0].get_ylim()[0]))
         common_legend(figure, 4)
@@ -130,6 +133,7 @@ def by_rank(series: Sequence[Series]) -> str:
                         shares = [100 * share for share in points.values()]
                         axes.plot(list(points), shares, label=one.name, **one.style)
                 plain_axes(axes, SLOT_NAMES[slot] if row == 0 else "")
+        # Label each axis once: percents at the bottom, titles at the left.
         for axes in panels[1]:
             axes.set_xlabel("largest p % of the visible keys")
         for axes, title in zip(
@@ -152,6 +156,7 @@ def of_memories(reports: Mapping[str, Mapping[str, Any]]) -> str:
     def draw(figure: "Figure") -> None:
         panels = figure.subplots(1, 2, sharey=True)
         for axes, side in zip(panels, ("encoder", "decoder"), strict=True):
+            # Draw a line for each checkpoint with known shares.
             for index, (name, report) in enumerate(reports.items()):
                 sums = report["sides"][side].get("top_sums", {})
                 points = {float(p): 100 * share for p, share in sums.items() if share is not None}
@@ -187,12 +192,14 @@ def of_courses(courses: Sequence[Course], panels: Mapping[tuple[str, str], str])
             for index, course in enumerate(courses):
                 points = sorted(course.curves.get(key, {}).items())
                 if points:
+                    # Mark the values of short curves only.
                     few = len(points) <= 12
                     style = {**line_style(index), "markersize": 4 if few else 0}
                     axes.plot(*zip(*points, strict=True), label=course.name, **style)
             plain_axes(axes, title)
             if key[0] == TELEMETRY:
                 axes.set_ylim(bottom=0)
+            # Number the updates below every panel, although the panels share the axis.
             axes.xaxis.set_tick_params(labelbottom=True)
             axes.set_xlabel("updates")
         common_legend(figure, 4)
@@ -226,6 +233,7 @@ def course_panels(courses: Sequence[Course]) -> list[dict[tuple[str, str], str]]
         },
         (TRAIN, "gnorm"): "norm of the gradient",
     }
+    # Group the telemetry by statistic, then by slot.
     telemetry = {
         (TELEMETRY, f"{slot} {name}"): f"{STATISTICS[name].label}, {slot}"
         for name in ("entropy", "sum", "zero_fraction", "null_fraction")

@@ -90,6 +90,7 @@ class AnalysisReport:
         for index, model in enumerate(self.models):
             seen = sorted({record["sees"] for record in model.records})
             for number, sees in enumerate(seen):
+                # Number the lines of a checkpoint only if any checkpoint has two kinds.
                 kind = number if several else None
                 words = f", {SEEN[sees]}" if OWN_SENTENCE in seen else ""
                 records = [record for record in model.records if record["sees"] == sees]
@@ -169,6 +170,7 @@ class AnalysisReport:
 
     def page(self, csv_names: Sequence[str]) -> str:
         """Return the page, with links to the CSV files."""
+        # Name the page after its models, or after its trainings.
         names = [model.name for model in self.models] or [course.name for course in self.courses]
         values = {
             "title": f"{'Attention' if self.models else 'Training'} of {', '.join(names)}",

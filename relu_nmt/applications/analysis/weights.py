@@ -157,9 +157,11 @@ class WeightStatistics:
         if view is not None and asking is not None and asked is not None:
             asking = view.queries.take(asking[..., None])[..., 0]
             asked = view.paired(view.keys.take(asked[..., None]))[..., 0]
+        # Keep attention inside sentences apart from attention to all keys.
         place = record.slot, ALL_KEYS if view is None else OWN_SENTENCE, record.layer
         sums = self._sums.setdefault(place, _Sums())
         batch, heads, num_queries, num_keys = weights.shape
+        # Count the visible keys of each query, and mark real rows: [B, Nq].
         counts = visibility.positive_counts[:, 0].expand(batch, num_queries)
         real = visibility.real_rows(batch)[:, 0] > 0
         expected = _expected_keys(visibility, counts, real, record.slot == "cross")
@@ -168,11 +170,13 @@ class WeightStatistics:
         for start in range(0, num_queries, size):
             rows = slice(start, start + size)
             distances = (visibility.key_positions()[:, None] - expected[:, rows, None]).abs()
+            # Mark the keys in another sentence than the query: [B, q, Nk].
             others = None
             if asking is not None and asked is not None:
                 others = asking[:, rows, None] != asked[:, None]
             block = _Rows(weights[:, :, rows], counts[:, rows], real[:, rows])
             sums.add(block.sums())
+            # Leave out entropies of signed weights.
             if attention.capabilities.non_negative:
                 sums.add(block.entropies())
             sums.add(block.places(distances, others, kinds))
@@ -195,6 +199,7 @@ class WeightStatistics:
                 rows, heads = self._sums[place].rows, self._sums[place].means()
                 whole = {"head": "mean", "rows": rows, **_mean_of(heads)}
                 for head, means in enumerate(heads):
+                    # Drop the entropy of mean weights, which belongs to the whole layer.
                     means.pop("mean_of_heads_entropy", None)
                     found.append({**where, "head": head, "rows": rows, **means})
                 layers.append(whole)
@@ -225,6 +230,7 @@ class _Sums:
         """Return the means of each head; statistics of all heads together are with the first."""
         heads: list[dict[str, Any]] = [{} for _ in self._totals["sum"]]
         for name, totals in self._totals.items():
+            # Give statistics of all heads together to the first head only.
             for head, total, count in zip(heads, totals, self._counts[name], strict=False):
                 if count:
                     head[name] = float(total / count)
@@ -274,6 +280,7 @@ class _Rows:
         return {
             "entropy": (own, self._real),
             "entropy_with_weight": (own, self._full),
+            # Leave out rows with one visible key, whose relative entropy has no meaning.
             "relative_entropy": (own / log_counts.clamp_min(0.5), self._full & (log_counts > 0)),
             "raw_entropy": (_entropy(self._weights), self._real),
             "mean_exp_entropy": (own.exp(), self._full),
@@ -289,6 +296,7 @@ class _Rows:
             kinds: [B, Nk, 3], kinds of the keys.
         """
         tables = {"distance": (self._shares * distances[:, None]).sum(-1)}
+        # Sum the shares on each kind of key: [B, H, q, 3].
         tables |= zip(KINDS, (self._shares @ kinds[:, None]).unbind(-1), strict=True)
         if others is not None:
             tables["outside"] = (self._shares * others[:, None]).sum(-1)
@@ -303,6 +311,7 @@ class _Rows:
         for percent in PERCENTS:
             # Round down a little first: 3 % of 100 must not become 4.
             rank = (percent * counts / 100 - 1e-9).ceil().long()
+            # Find the index of the last counted key: [B, H, q, 1].
             place = rank[..., None].expand(*ranked.shape[:3], 1) - 1
             for name, values in (("top_sum", sums), ("share_at_rank", ranked)):
                 tables[f"{name} {percent:g}"] = values.gather(-1, place)[..., 0], counted
@@ -312,6 +321,7 @@ class _Rows:
 def kinds_of(dictionary: Dictionary) -> Tensor:
     """Return 1 where a symbol is of one of the ``KINDS``, else 0, float64 [V, 3]."""
     kinds = torch.zeros(len(dictionary), len(KINDS), dtype=torch.float64)
+    # Take the first words of the dictionary as the frequent ones.
     left = NUM_FREQUENT
     for index in range(len(dictionary)):
         symbol = dictionary[index]

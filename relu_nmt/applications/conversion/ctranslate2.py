@@ -56,6 +56,7 @@ def save_ctranslate2(loaded: LoadedModel, folder: Path) -> None:
     # Add the vocabularies, and write the files.
     spec.register_source_vocabulary(_symbols(task.source_dictionary))
     spec.register_target_vocabulary(_symbols(task.target_dictionary))
+    # Describe how sources end and translations begin.
     spec.config.decoder_start_token = model.config.decoder_start_symbol
     spec.config.add_source_eos = True
     spec.validate()
@@ -108,6 +109,7 @@ def _fill_stack(spec: Any, stack: TransformerStack, embeddings: Any) -> None:
     embedding = stack.embedding
     embeddings.weight = embedding.tokens.weight.numpy()
     spec.scale_embeddings = embedding.scale
+    # Store the positions as a table, of a fixed length for sinusoidal ones.
     table = embedding.positions.embed(embedding.positions.max_positions or POSITIONS)
     assert table is not None, "every scheme in EMBEDDED has a table"
     spec.position_encodings.encodings = table.contiguous().numpy()
@@ -119,6 +121,7 @@ def _fill_stack(spec: Any, stack: TransformerStack, embeddings: Any) -> None:
     for own, layer in zip(spec.layer, stack.layers, strict=True):
         _fill_attention(own.self_attention, layer.self_attention)
         _fill(own.self_attention.layer_norm, layer.self_attention_residual.norm)
+        # Fill cross-attention, which only the decoder has.
         if layer.cross_attention is not None:
             _fill_attention(own.attention, layer.cross_attention)
             _fill(own.attention.layer_norm, layer.cross_attention_residual.norm)

@@ -162,6 +162,7 @@ def transformer_config(
             ours[f"{side}_positions"] = "none"
         elif learned:
             ours[f"max_{text}_positions"] = theirs.get(f"max_{text}_positions")
+    # Read the dropout after the activation under its old name.
     if "relu_dropout" in theirs and "activation_dropout" not in theirs:
         ours["activation_dropout"] = theirs["relu_dropout"]
     try:
@@ -229,6 +230,7 @@ def joined_projections(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
             continue
         # Join all three for self-attention, keys and values for cross-attention.
         parts = [name.replace(".q_proj.", f".{part}_proj.") for part in "qkv"]
+        # Leave names alone whose keys or values are missing.
         if not all(part in found for part in parts):
             continue
         q, k, v = (found.pop(part) for part in parts)

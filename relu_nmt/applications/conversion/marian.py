@@ -89,10 +89,12 @@ class MarianModel:
         ):
             raise CheckpointError(f"{path}: damaged; expected an id from 0 for each symbol")
         ordered = sorted(ids, key=lambda symbol: ids[symbol])
+        # Require the special symbols that relu_nmt needs, too.
         if missing := {PAD, EOS, UNK} - set(ordered):
             raise CheckpointError(f"{path}: lacks {', '.join(sorted(missing))}")
         # Read the languages and the weights.
         code = _language_code(path, ordered, target_lang)
+        # Use general names if the tokenizer's file names no languages.
         path = folder / "tokenizer_config.json"
         names = _read_json(path) if path.exists() else {}
         source, target = (str(names.get(f"{k}_lang") or k) for k in ("source", "target"))
@@ -162,6 +164,7 @@ class MarianModel:
             found = from_dict(TransformerConfig, ours)
         except ConfigError as error:
             raise CheckpointError(f"{path}: {error}") from error
+        # Refuse a size from a damaged file before memory is reserved for it.
         if found.max_positions_of("encoder") > MOST_POSITIONS:
             raise CheckpointError(f"{path}: more than {MOST_POSITIONS:,} positions; damaged")
         return found
@@ -188,6 +191,7 @@ class MarianModel:
             named = joined_projections(theirs)
         except (RuntimeError, IndexError) as error:  # from tensors of a wrong shape
             raise CheckpointError(f"{self.folder}: damaged weights ({error})") from error
+        # Drop copies of the table, and positions, which are computed below.
         known = ("embed_tokens.weight", "embed_positions.weight", "lm_head.weight")
         ours = {our_name(name): t for name, t in named.items() if not name.endswith(known)}
         # Put table and bias in the order of relu_nmt's ids, with zeros for the padding symbol.
@@ -216,6 +220,7 @@ def _language_code(path: Path, symbols: list[str], target_lang: str | None) -> s
                 "single one; leave the flag out"
             )
         return None
+    # Require a language, and one that the model has.
     if target_lang not in found:
         given = "of several target languages; give --target-lang"
         if target_lang is not None:

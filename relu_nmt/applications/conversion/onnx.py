@@ -203,8 +203,10 @@ def _export(
             assert program is not None, "dynamo=True returns a program"
             program.save(path)
     except OSError:
+        # Pass on errors of writing the file.
         raise
     except Exception as error:  # the exporter raises any exception for unsupported code
+        # Report the line that names the error, without the trace.
         reason = next((line for line in str(error).splitlines() if "Error" in line), str(error))
         raise CheckpointError(f"cannot become an ONNX graph: {reason.strip()[:200]}") from error
     finally:

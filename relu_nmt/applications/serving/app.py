@@ -238,6 +238,7 @@ def make_app(
         desk.close()
         raise
 
+    # Close the desk in a thread, as it waits for requests in progress.
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         yield
@@ -267,12 +268,14 @@ def _add_routes(
     limits: ServerLimits,
     metrics: Metrics,
 ) -> None:
+    # Prepare answers that never change: the page and the model's description.
     page, headers = _page()
     own_limits = schema.Limits(
         bytes=limits.max_bytes, tokens=limits.max_tokens, seconds=limits.seconds
     )
     description = schema.ModelDescription(**service.describe(), limits=own_limits)
 
+    # Serve the page for people, outside the description of the interface.
     @app.get("/", response_class=HTMLResponse, include_in_schema=False)
     async def show_page() -> HTMLResponse:
         return HTMLResponse(page, headers=headers)
@@ -288,6 +291,7 @@ def _add_routes(
         text = TranslationRequest.of_lines(
             asked.lines, asked.prefixes, asked.forced, asked.ordered, asked.banned
         )
+        # Wait for the translation in a thread of the desk.
         return await desk.answer(
             request, lambda ticket: _json(service.translate(text, asked.max_doc_tokens, ticket))
         )
@@ -295,6 +299,7 @@ def _add_routes(
     @app.post("/attention", response_model=schema.AttentionAnswer, responses=PROBLEMS)
     async def show_attention(asked: schema.AttentionRequest, request: Request) -> Response:
         """Return the attention weights of each token, in every layer and head of a slot."""
+        # Pass on the service's bytes: it writes large JSON in parts.
         return await desk.answer(
             request,
             lambda ticket: service.attention(
@@ -305,6 +310,7 @@ def _add_routes(
     @app.get("/health", response_model=schema.Health, responses={503: {"model": schema.Health}})
     async def tell_health() -> JSONResponse:
         """Report whether the server accepts requests."""
+        # Answer 503 while stopping, so that health checks fail.
         status = "ok" if desk.is_open else "stopping"
         values = {"status": status, "waiting": desk.num_waiting}
         return JSONResponse(values, 200 if desk.is_open else 503)
@@ -318,6 +324,7 @@ def _add_routes(
 def _page() -> tuple[str, dict[str, str]]:
     """Return the page, and headers that allow only its own script and calls of this server."""
     text = PAGE.read_text("utf-8")
+    # Forbid everything at first, then allow the own server.
     rules = ["default-src 'none'", "connect-src 'self'", "img-src data:", "base-uri 'none'"]
     rules += ["form-action 'none'", "frame-ancestors 'none'"]
     # Allow the inline script and style by their hashes.
@@ -337,6 +344,7 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def wrong_request(_: Request, error: RequestValidationError) -> JSONResponse:
+        # Report only the first problem, in one line.
         first = error.errors()[0]
         if first["type"] == "json_invalid":
             return _problem(422, f"the body is no JSON: {first['ctx']['error']}")
@@ -349,6 +357,7 @@ def _add_errors(app: FastAPI) -> None:
         status = 422 if error.status_code == 400 else error.status_code
         return _problem(status, str(error.detail), error.headers)
 
+    # Answer an error of the table with its fixed text, or the error's own.
     async def known(
         status: int, text: str | None, retry: bool, _: Request, error: Exception
     ) -> JSONResponse:

@@ -239,6 +239,7 @@ class Batcher:
         return batch
 
     def _is_full(self) -> bool:
+        # Count the tokens that are not taken yet; a function fills a batch alone.
         tokens = 0
         for order in self._orders:
             tokens += sum(len(source.ids) for source in order.sources[order.num_taken :])
@@ -252,6 +253,7 @@ class Batcher:
         tokens = 0
         while self._orders:
             order = self._orders[0]
+            # Drop orders that were answered or given up.
             if order.is_over:
                 self._orders.popleft()
                 continue
@@ -276,6 +278,7 @@ class Batcher:
         """Run a batch and answer its orders; after an error, run each order by itself."""
         [first, *others] = dict.fromkeys(order for order, _ in batch)
         try:
+            # Call a function that needs the model, alone in its batch.
             if first.call is not None:
                 _finish(first.future, first.call())
                 return

@@ -29,8 +29,10 @@ class Metrics:
     """Counters and timers of the server, for Prometheus."""
 
     def __init__(self) -> None:
+        # Keep a registry of its own, apart from the global one of the process.
         self.registry = CollectorRegistry()
         shared: dict[str, Any] = {"namespace": "relu_nmt", "registry": self.registry}
+        # Measure requests: answers, seconds and the number that wait.
         self.answers = Counter(
             "requests", "Answers by path and status.", ["path", "status"], **shared
         )
@@ -38,6 +40,7 @@ class Metrics:
             "request_seconds", "Time from request to answer.", ["path"], buckets=SECONDS, **shared
         )
         self.waiting = Gauge("requests_waiting", "Requests that are not answered yet.", **shared)
+        # Measure the batches of the model.
         self.batch_sentences = Histogram(
             "batch_sentences", "Sentences translated at once.", buckets=SIZES, **shared
         )
@@ -69,9 +72,11 @@ class CountAnswers:
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Serve one request."""
+        # Pass on messages that are no requests, such as the start of the server.
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        # Join all unknown paths, so that clients cannot fill the memory with counters.
         path = scope["path"] if scope["path"] in self.paths else "other"
         start, status = time.perf_counter(), 500
 
@@ -82,6 +87,7 @@ class CountAnswers:
                 status = message["status"]
             await send(message)
 
+        # Count the answer even after an error; without a status it counts as 500.
         try:
             await self.app(scope, receive, sending)
         finally:
@@ -176,6 +182,7 @@ class LimitBody:
             await answer(send, 408, f"the request did not come within {self.seconds:g} seconds")
             return
         except ConnectionAbortedError:
+            # Send nothing to a client that left.
             return
         # Pass the body on as a single message, and then the client's further messages.
         if body is None:

@@ -64,6 +64,7 @@ class TranslationService:
         """Return the description of the model as JSON values."""
         translator = self._translator
         models = translator.models
+        # Describe the attention of each slot by its first layer.
         slots = {}
         for slot in SLOTS:
             attention = attention_of(models[0], slot, 0)
@@ -72,8 +73,10 @@ class TranslationService:
                 "mechanism": str(models[0].config.attention_of(slot)),
                 "layers": len(layers),
                 "heads": attention.num_heads,
+                # Offer the weights of a single model only, not of an ensemble.
                 "has_weights": attention.capabilities.weights and len(models) == 1,
             }
+        # Add the languages, the size and the defaults of the search.
         return {
             "source_lang": translator.task.source_lang,
             "target_lang": translator.task.target_lang,
@@ -110,6 +113,7 @@ class TranslationService:
             overlap = 0 if max_doc_tokens == SINGLE_SENTENCES else windows.window_overlap
             windows = WindowConfig(max_doc_tokens, overlap, repair=True)
 
+        # Check the length and the forced terms of each window before its search.
         def search(sources: Sequence[SourceSentence]) -> list[list[Translation]]:
             for source in sources:
                 self._check_length(source, "lines to translate at once have")
@@ -173,6 +177,7 @@ class TranslationService:
         query_side = by_side["source" if slot == "encoder" else "target"]
         key_side = by_side["target" if slot == "decoder" else "source"]
         rows = query_side.rows(line)
+        # Count the weights before the model computes them, and refuse too many.
         size = self._checked_size(slot, query_side, len(rows), key_side)
         queries, keys = query_side.tokens(ticket), key_side.tokens(ticket)
         if slot == "decoder":
@@ -232,6 +237,7 @@ class TranslationService:
         found, tokens = [], 0
         for number in range(1, num_lines + 1):
             ticket.check()
+            # Let one thread at a time use the tokenizer, which keeps state.
             with self._text_lock:
                 found.append(next(sentences))
             if is_source:

@@ -150,6 +150,7 @@ def token_spans(text: str, tokens: Sequence[str], pipeline: TextPipeline) -> lis
     for i, j in _same("".join(p[0] for p in places), "".join(o[0] for o in owners)):
         place, index = places[i][1], owners[j][1]
         found[index] = Span(found[index].begin if index in found else place, place + 1)
+    # Give adjacent text to found tokens, then a place to every token.
     _widen(text, pieces, found)
     return _all_spans(text, pieces, found)
 
@@ -175,6 +176,7 @@ def _same(written: str, read: str) -> Iterator[tuple[int, int]]:
 
 def _meetings(written: str, read: str, i: int, j: int) -> Iterator[tuple[int, int]]:
     """Yield the next indices with three equal letters, nearest first; then those with one."""
+    # Prefer a meeting of three letters, as single letters meet by chance.
     for run in (3, 1):
         for skipped in range(1, WINDOW + 1):
             for there in range(j, j + skipped + 1):
@@ -226,11 +228,14 @@ def _all_spans(text: str, pieces: Sequence[str | None], found: dict[int, Span]) 
             spans.append(found[index])
             last = found[index].end
         elif piece is None and spans:
+            # Repeat the span of the character's first byte.
             spans.append(spans[-1])
         elif not piece:
+            # Place the empty span no further left than the last token.
             begin = max(begin, spans[-1].begin) if spans else begin
             spans.append(Span(begin, begin))
         else:
+            # Share the text between two found tokens among all missing ones.
             if begin not in between:
                 between[begin] = _stripped(text, begin, behind[index + 1])
             spans.append(between[begin])

@@ -121,6 +121,7 @@ class ClusterRunner(StepRunner):
         except ReluNmtError as error:
             note = str(error)
         state = step.state
+        # Trust the state that the job wrote at its end.
         if state is not None and state.status != STARTED:
             self._conclude(step, state)
         elif self.signal is not None or stopped is not None:

@@ -36,6 +36,7 @@ def probe(attentions: Sequence[str], user_modules: Sequence[str]) -> dict[str, A
         text=True,
         check=False,
     )
+    # Pass on the last line, which holds the error.
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
         raise ConfigError(f"--attentions {lines[-1]}")
@@ -44,6 +45,7 @@ def probe(attentions: Sequence[str], user_modules: Sequence[str]) -> dict[str, A
 
 def _inspect(attentions: Sequence[str], user_modules: Sequence[str]) -> dict[str, Any]:
     """Return the result of :func:`probe`; runs in the process that imports PyTorch."""
+    # Import PyTorch here only, in the process of the probe.
     import torch
 
     from relu_nmt.attention import attentions as registry

@@ -216,6 +216,7 @@ def _error(average: "Average", column: str) -> tuple[float, float]:
 def course_figure(data: "ReportData") -> str:
     """Return plots of the first seed's trainings over updates, for the ``src`` of an image."""
     panels = []
+    # Go through the cells backwards, so that the first seed's course stays.
     courses = {cell.system: cell.course for cell in reversed(data.cells)}
     for name, (title, log_y) in COURSE_TITLES.items():
         lines = [
@@ -255,6 +256,7 @@ def memory_figures(data: "ReportData") -> list[str]:
                 if (value := record.get(f"memory_top_sum[{percent}]")) is not None
             }
             if sums:
+                # Give a size the same style in every panel.
                 size = record["memory_size"]
                 lines.append(Line(f"size {size:g}", sizes.index(size), sums))
         title = f"{name}: share of the sum"

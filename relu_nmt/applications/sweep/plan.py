@@ -136,6 +136,7 @@ class SweepPlan:
             *start,
             *("--seed", str(model.seed), "--save-dir", checkpoints),
         )
+        # Start several processes for one training, if the settings say so.
         train = launched(train, self.settings.running.training_processes)
         # Average the last checkpoints by a second command.
         if config.averaged is None:
@@ -149,6 +150,7 @@ class SweepPlan:
 
     def _generate_command(self, step: Step) -> Command:
         config = self.settings.sweep
+        # Skip the statistics of attentions without weights.
         measured = step.model.attention not in self.without_weights
         return tool(
             "generate",
@@ -244,6 +246,7 @@ class Published:
         for name, kind in PUBLISHED_FIELDS.items():
             if not isinstance(values[name], kind) or not values[name]:
                 raise ValueError(f"{name}: {PUBLISHED_FORM}")
+        # Allow the name of a column alone, or with a length.
         for column in values["columns"]:
             _, at, length = str(column).partition("@")
             if at and not length.isdigit():
@@ -316,6 +319,7 @@ def read_description(folder: Path) -> SweepDescription | None:
         settings = dataclasses.replace(from_dict(SweepSettings, values), **typed)
         published = Published.of(found.get("published"))
         names = tuple(found["attentions"])
+        # Accept files of earlier versions, which lack the task.
         task = found.get("task") or {}
         return SweepDescription(settings, found["environment"], names, published, task)
     except FileNotFoundError:
@@ -340,6 +344,7 @@ def write_description(folder: Path, description: SweepDescription) -> SweepDescr
     known = () if earlier is None else earlier.attentions
     if earlier is not None:
         _check_same_setting(folder, earlier.settings, description.settings)
+    # Append new attentions, so that the baseline stays the first.
     attentions = tuple(dict.fromkeys([*known, *description.settings.sweep.systems]))
     published = description.published or (earlier.published if earlier else None)
     description = dataclasses.replace(description, attentions=attentions, published=published)
@@ -355,6 +360,7 @@ def write_description(folder: Path, description: SweepDescription) -> SweepDescr
 
 def _check_same_setting(folder: Path, old: SweepSettings, new: SweepSettings) -> None:
     """Check that all models of a report share data, split, checkpoint and flags."""
+    # Refuse other data, splits and checkpoints, even without results.
     for flag, was, now in (
         ("data", old.data, new.data),
         ("gen-subset", old.sweep.gen_subset, new.sweep.gen_subset),

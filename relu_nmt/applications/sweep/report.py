@@ -96,11 +96,13 @@ def page(data: ReportData) -> str:
         "start": _start_in_words(data.description.settings.sweep.start_from),
         "command": shlex.join(["relu-nmt-sweep", *data.description.settings.command]),
         "now": time.strftime("%d %B %Y, %H:%M"),
+        # Pass functions, so that the template decides where figures stand.
         "trouble": trouble,
         "length_name": length_name,
         "length_figure": length_figure,
         "course_figure": course_figure,
         "memory_figures": memory_figures,
+        # Pass constants that its texts and tables name.
         "WORDS": WORDS,
         "BAD": BAD,
         "SLOTS": SLOTS,

@@ -83,6 +83,7 @@ def average_cells(cells: Sequence[Cell], baseline: str) -> list[Average]:
       baseline;
     * ``seeds``, and the numbers of seeds by status.
     """
+    # Group the seeds of each system and length.
     groups: dict[tuple[System, int], list[Cell]] = {}
     for cell in cells:
         groups.setdefault((cell.system, cell.length), []).append(cell)
@@ -95,6 +96,7 @@ def average_cells(cells: Sequence[Cell], baseline: str) -> list[Average]:
         for column, speed in SPEEDS.items():
             if average.record.get(speed) and other.record.get(speed):
                 average.record[column] = average.record[speed] / other.record[speed]
+        # Leave the baseline without a gain over itself.
         if other is not average:
             gain, average.gains = compare(average, other)
             average.record |= gain
@@ -122,6 +124,7 @@ def _average(system: System, length: int, cells: list[Cell]) -> Average:
             record[name] = value
         elif name not in NO_MEAN and len(numbers) == len(values):
             record[name] = sum(numbers) / len(numbers)
+    # Add the interval over seeds, if there are two or more.
     interval = mean_interval([cell.record["d_bleu"] for cell in converged])
     if interval is not None:
         record["d_bleu_seed_interval"] = interval
@@ -221,6 +224,7 @@ class ReportData:
             gain, seeds = compare(best, other) if best else ({}, [])
             if len(seeds) < LEAST_SEEDS or gain["p_value"] >= SIGNIFICANT:
                 return None
+            # Refuse a gain that its spread over seeds could explain.
             if gain["gain"] <= gain["gain_seed_interval"]:
                 return None
         return best if others else None
@@ -243,6 +247,7 @@ class ReportData:
         alike: dict[tuple[str, str], list[str]] = {}
         for name, cell in found.items():
             alike.setdefault((cell.status, cell.record["note"]), []).append(name)
+        # Show a few names for each error, and count the rest.
         return [
             (
                 "; ".join(names[:MOST_NAMED])
@@ -286,6 +291,7 @@ class ReportData:
         # Take the first record with the lengths of a split.
         trained = {length for cell in self.cells for length in cell.model.lengths}
         for length in sorted({*self.lengths, *trained}):
+            # Look for mixtures in all records, for other models at their length.
             everywhere = [cell.record for cell in self.cells]
             here = [cell.record for cell in self.cells if cell.length == length]
             for prefix, split, records in (
@@ -348,6 +354,7 @@ def read_report(folder: Path, description: SweepDescription) -> ReportData:
     attentions = description.attentions
     rank = {name: position for position, name in enumerate(attentions)}
 
+    # Sort by mixture, then in the order of attentions, lengths and seeds.
     def order(cell: Cell) -> tuple[object, ...]:
         name, mixture = cell.system
         return mixture, rank.get(name, len(rank)), name, cell.length, cell.model.seed

@@ -146,6 +146,7 @@ def _evaluated(step: Step, length: int, train: StepState | None, shared: Record)
         status, note = (STARTED, "") if state is None else (state.status, state.note)
     if state is not None:
         cell.record["evaluate_command"] = _shown(state)
+    # Count unreadable results as a failure of this evaluation alone.
     if status == DONE:
         try:
             _add_scores(cell, step)
@@ -159,6 +160,7 @@ def _add_scores(cell: Cell, step: Step) -> None:
     # Copy scores and speeds from the results of relu-nmt-generate.
     record = cell.record
     results = json.loads(step.path(".results.json").read_text("utf-8"))
+    # Refuse results without the score that every table needs.
     if not results["d_bleu"]:
         raise ValueError("no d-BLEU; are there references?")
     for name in SCORES:
@@ -168,6 +170,7 @@ def _add_scores(cell: Cell, step: Step) -> None:
     for column, name in RESULTS.items():
         if results.get(name) is not None:
             record[column] = results[name]
+    # Add the parts that only some evaluations have.
     _add_lengths(record, "test", results.get("lengths"))
     _add_weights(record, step.path(".attention.json"))
     _add_memories(record, step.path(".memory.json"))
@@ -234,6 +237,7 @@ def _training_record(step: Step, state: StepState | None) -> Record:
         "torch": machine.get("torch"),
         "python": machine.get("python"),
     }
+    # Leave unknown columns out, so that they stay empty in results.csv.
     record = {name: value for name, value in record.items() if value is not None}
     # Add the lengths of the training documents, if the file is whole.
     with suppress(OSError, ValueError, KeyError, TypeError):
@@ -261,6 +265,7 @@ def _contrast_record(step: Step) -> Record:
 
 
 def _results_of(checkpoints: Path) -> Record:
+    # Return no columns before the first results.
     try:
         results = TrainingResult.load(checkpoints)
     except DataError:

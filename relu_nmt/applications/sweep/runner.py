@@ -131,6 +131,7 @@ class StepRunner:
                 self._reap()
                 if self.signal is None:
                     self._start_what_fits()
+                # Report once that the next step waits for another sweep.
                 waiting = [step for step in self._open_steps() if step in self._not_before]
                 if waiting and not self._running and not has_reported_waiting:
                     has_reported_waiting = True

@@ -88,6 +88,7 @@ def parse_attentions(text: str) -> tuple[str, ...]:
             names.append(part.strip())
     if len(set(names)) < len(names):
         raise ValueError(f"'{text}': an attention is named twice")
+    # Check the names of attentions that are no presets.
     for name in names:
         if name not in ATTENTION_PRESETS:
             attentions.check(AttentionSpec.parse(name).name)
@@ -286,6 +287,7 @@ class JobsConfig(ClusterOptions):
                 f"--gpus {shown}: {together} --training-processes each need one; expected a "
                 f"multiple of {together}"
             )
+        # Refuse GPUs that no process would use.
         if len(self.gpus) > self.jobs * together:
             raise ConfigError(
                 f"--gpus {shown}: each process uses one, so some would stay idle; raise --jobs "
