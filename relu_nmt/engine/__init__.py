@@ -28,6 +28,7 @@ def install(model: EncoderDecoder, dtype: torch.dtype | None = None) -> FastDeco
     Raises:
         ConfigError: 8-bit integers on a GPU, or on a processor without the instructions.
     """
+    # Replace or pack the maps first: the decoder looks for kernels when it is made.
     if dtype == torch.int8:
         use_int8(model)
     elif all(weight.is_cpu for weight in model.parameters()):

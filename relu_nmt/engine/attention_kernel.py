@@ -91,6 +91,7 @@ def attend_rows(
         gain = attention.gain()
     map, centered = form(attention)
     values = _attend(q, k, v, visibility, bias, map, centered, scale, row_scale, rows)
+    # Apply the learnt gain of each head, where the mechanism has gains.
     if gain is not None:
         values = (values * gain[:, None, None]).to(values.dtype)
     return values.transpose(1, 2).flatten(2)
@@ -111,6 +112,7 @@ def _supports(problem: AttentionProblem) -> bool:
         and not (problem.need.rows or problem.need.weights or problem.dropout)
         and q.size(2) <= tuned.MAX_QUERIES
         and q.dtype == k.dtype == v.dtype
+        # Require equal batch, heads and width, since the kernel does not broadcast.
         and k.shape[:3] == v.shape[:3]
         and (*q.shape[:2], q.size(3)) == (*k.shape[:2], k.size(3))
         and v.size(3) % MULTIPLE == 0
@@ -182,6 +184,7 @@ def _attend(
     visible = None if visibility.mask is None else with_rows(visibility.mask)
     bias = None if score_bias is None else with_rows(score_bias.values().float())
     scales = None if row_scale is None else row_scale[..., None].float()  # [B or 1, 1, Nq or 1, 1]
+    # Lay the heads of a query side by side, so that joining them copies nothing.
     out = v.new_empty(batch, queries, heads, v.size(3))
     # Listed queries [1, H, N, d] come from samples of the visibility's size.
     queries_of_sample = queries if rows is None else visibility.num_queries
@@ -199,6 +202,7 @@ def _attend(
         out=out,
         shape=shape(batch * queries, queries_of_sample, strides, *seen, map, centered),
     )
+    # Let the kernel fill the output, then show it as [B, H, Nq, dv].
     native.call(f"attend_{native.DTYPES[q.dtype]}", arguments, score_scale)
     return out.transpose(1, 2)
 
@@ -229,6 +233,7 @@ def shape(
         map: one of :data:`MAPS`.
         centered: subtract the mean of each row of scores.
     """
+    # Pass strides in elements, so that the kernel reads views without copies.
     q_batch, q_head, q_row = q_strides
     k_batch, k_head, k_row, _ = k.stride()
     v_batch, v_head, v_row, _ = v.stride()
@@ -248,6 +253,7 @@ def shape(
         "v_batch": v_batch,
         "v_head": v_head,
         "v_row": v_row,
+        # Give 0 as the stride of dimensions that all queries or samples share.
         "visible_batch": _stride(visible, 0),
         "visible_query": _stride(visible, 2),
         "bias_batch": _stride(bias, 0),
@@ -279,7 +285,9 @@ def put_rows(x: Tensor, rows: Tensor, to: Tensor) -> None:
         to: changed in place.
     """
     assert to.stride(3) == 1, "the kernel writes adjacent elements"
+    # Convert to the dtype of the target, since the kernel copies plain bytes.
     x, size = with_rows(x.to(to.dtype)), to.element_size()
+    # Give sizes and strides in bytes: one kernel serves all dtypes.
     arguments = native.Arguments().add(
         "Put",
         source=x,
@@ -314,6 +322,7 @@ def take_entries(x: Tensor, trees: Tensor, entries: Tensor, room: int) -> Tensor
     """
     x, size = with_rows(x), x.element_size()
     (num_trees, num_entries), heads, width = entries.shape, x.size(1), x.size(3)
+    # Leave the memory empty: the kernel also writes the zeros behind the entries.
     taken = x.new_empty(num_trees, heads, num_entries + room, width)
     arguments = native.Arguments().add(
         "Take",

@@ -29,6 +29,7 @@ class FastScores(StepScores):
         log_probs, rows = self.log_probs, self.rows
         if not (log_probs.is_cpu and log_probs.dtype == torch.float32 and native.is_wanted()):
             return super().best_continuations(totals, count)
+        # Expand scores that all beams share, as in the first step, to [B, K, V].
         if rows is None:
             log_probs = log_probs.expand(-1, totals.size(1), -1)
         log_probs, totals = log_probs.contiguous(), totals.float().contiguous()
@@ -137,11 +138,14 @@ class FastDecoder:
         """
         decoder, embedded, seen = self.model.decoder, [], []
         for step, state in zip(steps, states, strict=True):
+            # Translate indices into a shortlist back to ids of the dictionary.
             tokens = step.tokens if state.shortlist is None else state.shortlist[step.tokens]
             x, visibility = decoder.embed_step(tokens, state.decoder)
             x = x.reshape(1, -1, x.size(-1))  # [1, B K, D]
+            # Leave out dead beams if that is worth it, [1, N, D].
             computed = self._computed(step)
             embedded.append(x if computed is None else computed.take(x))
+            # Compute the positions' rotation and bias once, for all layers.
             relative = decoder.relative(visibility)
             seen.append((computed, visibility, relative, state.decoder.cross_visibility))
         # All layers share the views; each has its own cache.
@@ -160,6 +164,7 @@ class FastDecoder:
         num_beams = step.tokens.numel()
         if step.rows is None or len(step.rows) > tuned.MAX_COMPUTED_SHARE * num_beams:
             return None
+        # Fill up to a multiple only for oneDNN, since own kernels take any number.
         own_products = native.is_wanted() and native.has_kernel("linear_float")
         multiple = 1 if own_products else tuned.ONEDNN_ROW_MULTIPLE
         return ComputedBeams.of(step.rows, num_beams, multiple)
@@ -204,9 +209,11 @@ def projection_to(projection: nn.Module, symbols: Tensor) -> Callable[[Tensor], 
         projection: an ``nn.Linear``, or a module with a method ``rows`` that returns the map.
         symbols: [V'] ids.
     """
+    # Ask the module itself first: packed and 8-bit maps select rows of their own.
     rows = getattr(projection, "rows", None)
     if rows is not None:
         return rows(symbols)
+    # Select the rows of the weight, [V', D], and of the bias.
     linear = cast(nn.Linear, projection)
     bias = None if linear.bias is None else linear.bias[symbols]
     return partial(F.linear, weight=linear.weight[symbols], bias=bias)

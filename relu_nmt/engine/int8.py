@@ -45,9 +45,11 @@ class Int8Linear(PanelLinear):
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
         weight = linear.weight.detach().float()
+        # Scale each row to integers of -127 to 127; the bound keeps null rows finite.
         scale = weight.abs().amax(1).clamp_min(torch.finfo(torch.float32).tiny) / 127
         self.register_buffer("weight", (weight / scale[:, None]).round().to(torch.int8))
         self.register_buffer("scale", scale)
+        # Sum each row's integers, to correct for the zero level of inputs.
         self.register_buffer("sums", self.weight.sum(1, dtype=torch.int32))
         bias = None if linear.bias is None else linear.bias.detach().float()
         self.register_buffer("bias", bias)
@@ -108,6 +110,7 @@ def quantize(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """
     low, high = x.aminmax(dim=-1, keepdim=True)
     low, high = low.clamp(max=0), high.clamp(min=0)
+    # Divide the range into levels; a row of zeros gets a tiny scale.
     scale = (high - low).clamp(min=1e-30) / LEVELS  # NaN stays
     scale = scale.where(scale.isfinite(), math.nan)
     zero = (-low / scale).round().nan_to_num()
@@ -133,6 +136,7 @@ def use_int8(model: nn.Module) -> None:
     Raises:
         ConfigError: the model is on a GPU, or this processor lacks the instructions.
     """
+    # Check the device and the instructions before any weight is changed.
     if any(not weight.is_cpu for weight in model.parameters()):
         raise ConfigError("--int8 is for CPUs; add --cpu")
     if not has_fast_int8():

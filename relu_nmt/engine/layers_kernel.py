@@ -48,6 +48,7 @@ class LayersKernel:
         self.linears = [linear for layer in layers for linear in _linears(layer).values()]
         self.attentions = [attention for layer in layers for attention in _attentions(layer)]
         self.kernel, self.kept = KERNELS[self.linears[0].kernel]
+        # Remember the largest map, which decides if kernels are worth it.
         self.largest = max(self.linears, key=lambda linear: linear.weight.numel())
         self._constant: _Constant | None = None
 
@@ -70,13 +71,17 @@ class LayersKernel:
         """
         num_rows, dtype = x.size(1), computing_dtype(x)
         return (
+            # Use one thread only where few threads or few rows leave little to share.
             (native.is_wanted() or num_rows <= tuned.MAX_ROWS_OF_LAYERS)
             and x.dtype == torch.float32
             and x.is_cpu
+            # Leave training and traced models to PyTorch.
             and not (torch.is_grad_enabled() or self.layers[0].training)
             and not (torch.compiler.is_compiling() or torch.jit.is_tracing())
+            # Require a kernel that pays, and copies of the current weights.
             and self.largest.wants_kernel(num_rows, dtype)
             and all(linear.is_current for linear in self.linears)
+            # Compute attention that hooks watch, or that needs another back end, elsewhere.
             and all(_is_plain(attention) for attention in self.attentions)
             and all(_has_few_queries(step) for step in steps[0])
         )
@@ -92,6 +97,7 @@ class LayersKernel:
         if constant is None or constant.is_moved:
             # Assign the finished object, because other threads may use it.
             constant = self._constant = _Constant.of(self.layers)
+        # Copy the states, because the kernel works in place.
         states = x.clone(memory_format=torch.contiguous_format)
         arguments = native.Arguments().add(
             "Layers",
@@ -102,6 +108,7 @@ class LayersKernel:
             searches=len(steps[0]),
             **constant.sizes,
         )
+        # Append the searches one by one; each brings its caches of all layers.
         for steps_of_search in zip(*steps, strict=True):
             self._add_search(arguments, steps_of_search, width=x.size(2))
         native.call(self.kernel, arguments, constant.epsilon)
@@ -126,6 +133,7 @@ class LayersKernel:
         caches: list[dict[str, Tensor]] = []
         for each in steps:
             cache = cast(FastCache, each.cache)
+            # Store keys and values in the dtype that the kernel reads.
             cache.keep_as(self.kept)
             keys, values = cache.reserve(own, shape_of_keys, self.kept)
             memory_keys, memory_values = cache.source
@@ -152,6 +160,7 @@ class LayersKernel:
         seen = keys, values, visible, bias, scales
         strides = (own.num_queries * 3 * width, attention.head_dim, 3 * width)
         own_shape = shape(step.num_rows, own.num_queries, strides, *seen, *form(attention))
+        # Describe cross-attention likewise, without a bias.
         memory_seen = first["memory_keys"], first["memory_values"], memory_visible, None
         strides = (memory.num_queries * width, cross.head_dim, width)
         memory_shape = shape(
@@ -232,10 +241,12 @@ def _kind(layer: TransformerLayer) -> tuple[Any, ...] | None:
     if cross is None or type(layer.feed_forward) is not ReluFeedForward:
         return None
     norms, linears = list(_norms(layer).values()), list(_linears(layer).values())
+    # Collect the kernels of the affine maps, with an empty name for a map without.
     kernels = {
         linear.kernel if isinstance(linear, PanelLinear) and linear.has_kernel else ""
         for linear in linears
     }
+    # Require plain modules, whose computations the kernel repeats.
     fits = (
         own.parts == 3
         and type(own) is SelfAttention

@@ -67,6 +67,7 @@ class PanelLinear(nn.Module, ABC):
         outputs, inputs = self.weight.shape
         if x.size(-1) != inputs:
             raise ValueError(f"x has width {x.size(-1)}, the affine map needs {inputs}")
+        # Bring the rows together in memory, as the kernel reads them.
         x = x.contiguous()
         found = x.new_empty(*x.shape[:-1], outputs)
         arguments = native.Arguments().add(
@@ -112,11 +113,13 @@ class PackedLinear(PanelLinear, nn.Linear):
     """
 
     def __init__(self, linear: nn.Linear, dtype: torch.dtype) -> None:
+        # Begin without memory on the meta device, then share the map's parameters.
         super().__init__(linear.in_features, linear.out_features, bias=False, device="meta")
         self.weight, self.bias = linear.weight, linear.bias
         self.dtype = dtype
         self.kernel = f"linear_{native.DTYPES[dtype]}"
         self._packed_of = self._numbers()
+        # Pack at once for the kernel if it exists, else for oneDNN.
         if self.has_kernel:
             self._panels = self.pack_for_kernel()
         else:

@@ -52,11 +52,13 @@ class ComputedBeams:
         )
         dead = (~live).nonzero().squeeze(1)
         more = -len(rows) % multiple
+        # Compute all beams if dead ones are too few, or all are dead.
         if len(dead) <= more or len(rows) == 0:
             return None
         if more:
             live = live.index_fill(0, dead[:more], True)
             rows = live.nonzero().squeeze(1)
+        # Give each dead beam the computed one before it.
         return cls(rows, (live.cumsum(0) - 1).clamp_min(0))
 
     def take(self, x: Tensor) -> Tensor:
@@ -136,6 +138,7 @@ def step_layer(
 def _self_values(own: SelfAttention, parts: Tensor, step: LayerStep) -> Tensor:
     """Return the joined heads [1, N, D] of projected rows [1, N, 3 D]."""
     visibility, cache, relative = step.visibility, step.cache, step.relative
+    # Attend from all beams, then select, where the kernel does not serve.
     if not _attends_rows(own, parts, step):
         every = step.beams(parts, visibility.num_queries)  # [R, k, 3 D]
         return step.own_rows(own.values(every, visibility, relative, cache))
@@ -144,10 +147,12 @@ def _self_values(own: SelfAttention, parts: Tensor, step: LayerStep) -> Tensor:
     q, k, v = own.heads(parts)  # [1, H, N, d]
     bias = None
     if relative is not None:
+        # Rotate queries and keys to the positions of their own beams.
         if relative.rotation is not None:
             rotation = relative.rotation.of_rows(rows)
             q, k = rotation.rotate(q), rotation.rotate(k)
         bias = relative.bias
+    # Store the newest entries, and attend to all entries in use.
     keys, values = cache.put_rows(k, v, visibility, rows)
     return attend_rows(own.attention, q, keys, values, visibility, bias, rows)
 
@@ -219,6 +224,7 @@ class FastCache(LayerCache):
             shape: R, H and d, for the first step.
             dtype: likewise.
         """
+        # Allocate the entries of the first step only; growing adds capacity later.
         if self.target is None:
             trees, heads, width = shape
             full = (trees, heads, visibility.num_queries, width)
@@ -237,10 +243,13 @@ class FastCache(LayerCache):
             rows: [N] int64, indices of the beams among all R k.
         """
         assert self.target is not None, "all beams are computed in the first step"
+        # Find the entries of the newest tokens, the last ones in use.
         used = visibility.num_keys
         new = slice(used - visibility.num_queries, used)
+        # Write only the computed beams: no live beam sees the entries of dead ones.
         for kept, own in zip(self.target, (keys, values), strict=True):
             put_rows(own, rows, kept[:, :, new])
+        # Return views of all entries in use, [R, H, Nk, d].
         kept_keys, kept_values = self.target
         return _as((kept_keys[:, :, :used], kept_values[:, :, :used]), keys.dtype)
 

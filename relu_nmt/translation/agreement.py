@@ -51,6 +51,7 @@ def describe_text(pipeline: TextPipeline) -> dict[str, str]:
     subword, joined = pipeline.subword.to_state(), NONE
     if isinstance(pipeline.subword, JoinedPieces):  # it splits no words
         subword, joined = {"name": NONE}, repr(pipeline.subword.symbol)
+    # Separate the model's name from its parameters, for which a checksum stands.
     model = subword.pop("name")
     tokenizer, version = pipeline.tokenizer, pipeline.tokenizer_version
     if version != tokenizers.get(tokenizer).version():
@@ -91,6 +92,7 @@ def require_same(
     Raises:
         ReluNmtError: they differ; the message gives the first difference.
     """
+    # Stop at the first difference, leaving out names that only one side has.
     for name, value in own.items():
         if other.get(name, value) != value:
             raise error(
@@ -124,6 +126,7 @@ def check_folder(
         if language == task.target_lang and not file.exists():  # source-only data
             continue
         dictionary = Dictionary.load(file)
+        # Add the separator that the task has but the folder's file lacks.
         if task.has_sentence_separator and SENTENCE_SEPARATOR not in dictionary:
             dictionary = dictionary.with_symbol(SENTENCE_SEPARATOR)
         if dictionary != own:

@@ -108,9 +108,11 @@ class AlignedDecoder(_AlignedStack, Decoder):
     ) -> Tensor:
         """Return the states [B, T, D] of prev_output_tokens [B, T], right-padded."""
         own, cross = self.visibilities(prev_output_tokens, encoder_out)
+        # Number the sentences: a separator as input already belongs to the next one.
         numbers = prev_output_tokens.eq(self.separator).cumsum(1)
         sentences = SentenceRows.of_tokens(numbers, prev_output_tokens != self.pad_index)
         divided = self.divides(prev_output_tokens)
+        # Show each token its own sentence, and the source sentence of equal number.
         inside = sentences.own(causal=True, divided=divided)
         across = sentences.across(encoder_out.sentences, divided=divided)
         x = self.embed(prev_output_tokens, places=sentences.positions)
@@ -134,6 +136,7 @@ class AlignedDecoder(_AlignedStack, Decoder):
     ) -> "AlignedState":
         """See :meth:`Decoder.start`; the caches are those of aligned attention."""
         states, sentences = encoder_out.states, encoder_out.sentences
+        # Project the source once for each layer, in rows of one sentence.
         caches = [
             own.remember(states, sentences)
             for own in self.cross_attentions

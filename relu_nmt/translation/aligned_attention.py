@@ -75,6 +75,7 @@ class AlignedCache(LayerCache):
     def paired(self, local: SentenceView) -> tuple[Tensor, Tensor]:
         """Return the keys and values visible to each row of queries, [R, H, L, d] each."""
         keys, values = self.source
+        # Gather all rows at first, later only those whose sentence has changed.
         if self._paired is None or local.changed is None:
             self._paired = local.rows.paired(keys), local.rows.paired(values)
         elif local.rows.pairs is not None and len(local.changed):
@@ -135,6 +136,7 @@ class _Gated(MultiheadAttention):
         vectors = self.gate.numbers(rows.numbers)  # [R, D]
         change = projection(vectors) - projection(torch.zeros_like(vectors[:1]))
         change = F.pad(change[:, :width], (0, x.size(-1) - width))
+        # Look up the change of each token's sentence, and add it.
         return x + F.embedding(rows.row_of, change).view_as(x)
 
 

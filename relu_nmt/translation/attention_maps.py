@@ -75,6 +75,7 @@ class AttentionMap:
         if Path(path).suffix != ".svg":
             raise ConfigError(f"{path}: maps are drawn as SVG; give a name that ends in .svg")
         try:
+            # Decode the picture, which arrives as the address of an image.
             with safe_writer(path) as file:
                 file.write(base64.b64decode(picture(self).partition(",")[2]))
         except OSError as error:
@@ -100,11 +101,13 @@ def checked_place(model: EncoderDecoder, place: AttentionPlace) -> AttentionPlac
         ConfigError: the layer or head does not exist, or the mechanism has no weights.
     """
     attention = attention_of(model, place.slot, place.layer)
+    # Check the head; the lookup has already checked the layer.
     if place.head is not None and not 0 <= place.head < attention.num_heads:
         raise ConfigError(f"attention {place}: its heads are 0 to {attention.num_heads - 1}")
     if not attention.capabilities.weights:
         name = model.config.attention_of(place.slot)
         raise ConfigError(f"attention {place}: {name} has no matrix of weights to show")
+    # Count the layer from 0, also where it was given from the end.
     return replace(place, layer=attention.layer)
 
 
@@ -127,6 +130,7 @@ def attention_weights(
         ConfigError: the ensemble has several models, or the place has no weights.
     """
     place = checked_place(single_model(ensemble), place)
+    # Compute all heads, since one pass records them anyway.
     [weights] = _weights_of(ensemble, [place], source, target)
     return weights if place.head is None else weights[place.head]
 

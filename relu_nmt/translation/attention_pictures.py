@@ -90,6 +90,7 @@ def large_maps(maps: Mapping[str, SentenceMap], title: Sequence[str] = ()) -> st
     """
     panels = []
     for name, own in maps.items():
+        # Average over heads only where the map has several, [Nq, Nk].
         weights = own.map.weights
         panels.append(
             _Panel(name, normalized(weights if weights.ndim == 2 else weights.mean(0)), own)
@@ -123,9 +124,11 @@ def picture(shown: AttentionMap) -> str:
     """
     heads = "every head" if shown.head is None else f"head {shown.head}"
     title = [f"{SLOT_NAMES[shown.slot]}, layer {shown.layer}, {heads}"]
+    # Write only the sentences that the slot reads.
     sides = {"source": shown.keys, "target": shown.queries}
     for side in {"encoder": ("source",), "decoder": ("target",)}.get(shown.slot, sides):
         tokens = [token for token in sides[side] if token != EOS]
+        # Join pieces of SentencePiece by their marks, those of BPE by theirs.
         text = " ".join(tokens)
         if SPACE in text:
             text = "".join(tokens).replace(SPACE, " ")
@@ -205,6 +208,7 @@ def _label(axes: "Axes", shown: AttentionMap, few: int, with_queries: bool) -> N
     sides = (axes.yaxis, shown.queries), (axes.xaxis, shown.keys)
     for (axis, tokens), name in zip(sides, AXES[shown.slot], strict=True):
         places, labels = _ticks(tokens, few)
+        # Leave out the labels that the map to the left already has.
         if axis is axes.yaxis and not with_queries:
             labels, name = [""] * len(labels), ""
         elif len(labels) < len(tokens):
@@ -212,6 +216,7 @@ def _label(axes: "Axes", shown: AttentionMap, few: int, with_queries: bool) -> N
         axis.set_ticks(places, [escaped(label) for label in labels])
         axis.set_tick_params(length=2, pad=2, labelsize=LABEL_SIZE)
         axis.set_label_text(name, fontsize=NAME_SIZE)
+    # Turn the labels of keys upright, so that they do not overlap.
     axes.tick_params(axis="x", rotation=90)
 
 
@@ -251,7 +256,9 @@ def _divide(axes: "Axes", shown: SentenceMap, width: float) -> None:
     for axis, numbers, line in sides:
         ends = [] if numbers is None else list(np.flatnonzero(np.diff(numbers)) + 0.5)
         axis.set_ticks(ends, minor=True)
+        # Draw lines only for a few sentences; many would hide the map.
         for end in ends if len(ends) <= MOST_LINES else []:
             line(end, color=SENTENCES, linewidth=width, alpha=0.5)
+    # Show the marks on the sides without labels.
     only: Any = {"top": True, "right": True, "bottom": False, "left": False}
     axes.tick_params(which="minor", length=3, color=SENTENCES, width=0.7, **only)

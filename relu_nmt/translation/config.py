@@ -122,6 +122,7 @@ class TransformerConfig(TransformerOptions):
 
     def check(self) -> None:
         """Raise a ConfigError if settings contradict each other."""
+        # Require one width for both sides, which embeddings and cross-attention share.
         if self.encoder_embed_dim != self.decoder_embed_dim:
             raise ConfigError(
                 f"--encoder-embed-dim {self.encoder_embed_dim} and --decoder-embed-dim "

@@ -103,6 +103,7 @@ class Decoder(TransformerStack):
             make_cache: makes a layer's cache from keys and values of the source.
         """
         states = encoder_out.states
+        # Project the source to keys and values once, for all steps.
         caches = [make_cache(*own.memory_heads(own.kv(states))) for own in self.cross_attentions]
         return DecoderState(caches, encoder_out.key_mask, num_groups)
 
@@ -116,6 +117,8 @@ class Decoder(TransformerStack):
         Returns:
             x [R, k, D], k beams for each of R trees, and their visibility.
         """
+        # Add the entries of the newest tokens, before their positions are counted.
         visibility = state.grow(tokens)
         x = self.embed(tokens.reshape(-1, 1), state.length - 1)  # [B K, 1, D]
+        # Group the beams by tree, [R, k, D].
         return x.view(-1, visibility.num_queries, x.size(-1)), visibility

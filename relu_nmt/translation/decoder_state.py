@@ -72,6 +72,7 @@ class DecoderState:
         self._ancestry[:, :, new] = torch.eye(size, dtype=torch.bool, device=device)
         self._used += size
         self.length += 1
+        # Return a plain visibility for a single beam, which sees all its entries.
         if size == 1:
             return Visibility(1, self._used, causal=True, device=device)
         return TreeVisibility(self._ancestry[:, :, : self._used], self.length)
@@ -85,6 +86,7 @@ class DecoderState:
         num_trees, size, num_entries = self._ancestry.shape
         if size == 1:
             return
+        # Find the parents' rows among all beams, and copy their ancestry.
         first = torch.arange(parents.size(0), device=parents.device)[:, None] * self._beam_size
         ancestry = self._ancestry.view(-1, num_entries).index_select(0, (first + parents).flatten())
         self._ancestry = ancestry.view(num_trees, size, num_entries)
@@ -123,6 +125,7 @@ class DecoderState:
         steps = min(max(LEAST_STEPS, self.length), MOST_STEPS) if self.length else 1
         room = ancestry.size(1) * steps
         entries = order[:, : self._used]
+        # Gather the ancestry of the kept entries, [R', k, M'].
         ancestry = ancestry.gather(2, entries[:, None].expand(-1, ancestry.size(1), -1))
         self._ancestry = F.pad(ancestry, (0, room))
         for cache in self.caches:

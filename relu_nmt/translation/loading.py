@@ -32,6 +32,7 @@ def build_model(config: TransformerConfig, task: TranslationTask) -> EncoderDeco
         config,
         len(task.source_dictionary),
         len(task.target_dictionary),
+        # Pass the target's padding symbol for both sides: special symbols have equal ids.
         task.target_dictionary.pad_index,
         task.separators,
     )

@@ -85,6 +85,7 @@ class TranslationObjective(RegularizedObjective):
         else:  # for example an adapter, which computes more than a product
             logits = self.model.logits(features)
             loss, nll, correct = smoothed_cross_entropy(logits, targets, self.label_smoothing)
+        # Report sums with the number of tokens, so that batches average correctly.
         count = float(batch.num_tokens)
         metrics = {"loss": Metric(loss.detach(), count), "nll_loss": Metric(nll, count)}
         if self.report_accuracy:
@@ -125,10 +126,13 @@ def alignment_loss(weights: Tensor, alignments: Tensor) -> Tensor:
     section 4; the treatment of rows that do not sum to 1 is our addition.
     """
     rows, sources, targets = alignments.unbind(1)
+    # Number the target tokens of the batch, and count the pairs of each.
     tokens = rows * weights.size(1) + targets
     counts = torch.bincount(tokens, minlength=weights[..., 0].numel())
+    # Divide each aligned weight by the sum of its row, [P].
     totals = weights.sum(-1)[rows, targets]
     shares = weights[rows, targets, sources] / totals.clamp_min(NULL_SUM)
+    # Average the logarithms over the pairs of a token.
     return -((shares + NULL_SUM).log() / counts[tokens]).sum()
 
 
@@ -177,6 +181,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
     def forward(
         ctx: Any, features: Tensor, weight: Tensor, targets: Tensor, smoothing: float
     ) -> tuple[Tensor, Tensor, Tensor]:
+        # Read the dtype of autocast, then switch it off for the explicit casts.
         device = features.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
         with torch.autocast(device, enabled=False):
@@ -184,6 +189,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
             loss, nll, correct, *gradients = _blockwise_loss(
                 h, w, targets, smoothing, with_gradients=any(ctx.needs_input_grad)
             )
+        # Keep the finished gradients, since backward only scales them.
         ctx.save_for_backward(*gradients)
         ctx.dtypes = features.dtype, weight.dtype
         ctx.mark_non_differentiable(nll, correct)

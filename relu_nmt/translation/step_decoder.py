@@ -41,6 +41,7 @@ class StepScores:
         if self.rows is None:
             return self
         shape = batch, beam_size, self.log_probs.size(2)
+        # Map each beam to the computed beam at or before it.
         computed = torch.zeros(batch * beam_size, dtype=torch.int64, device=self.rows.device)
         index = computed.index_fill_(0, self.rows, 1).cumsum(0).sub_(1).clamp_min_(0)
         return replace(self, log_probs=self.log_probs[0, index].view(shape), rows=None)
@@ -55,9 +56,11 @@ class StepScores:
         Returns:
             sums [B, C], best first, their beams and their tokens, int64 [B, C].
         """
+        # Expand scores that all beams share, [B, K, V].
         log_probs = self.of_all(*totals.shape).log_probs.expand(-1, totals.size(1), -1)
         vocab_size = log_probs.size(2)
         sums, columns = _best_columns(log_probs, totals, min(count, totals.size(1) * vocab_size))
+        # Split each of the K V columns into beam and token.
         return sums, columns // vocab_size, columns % vocab_size
 
 
@@ -192,6 +195,7 @@ class PlainDecoder:
             for layer, cache in zip(decoder.layers, state.decoder.caches, strict=True):
                 x = layer(x, visibility, relative, None, across, cache)
         logits = self.model.logits(decoder.final_norm(x).view(*tokens.shape, -1))  # [B, K, V]
+        # Keep the listed symbols only, [B, K, V'].
         if few is not None:
             logits = logits[:, :, few]
         log_probs = torch.log_softmax(logits / temperature, dim=-1)
@@ -209,6 +213,7 @@ def _best_columns(log_probs: Tensor, totals: Tensor, count: int) -> tuple[Tensor
     """
     beam_size, vocab_size = log_probs.shape[1:]
     num_blocks = -(-vocab_size // BLOCK)
+    # Search all sums where blocks would save nothing.
     if num_blocks <= 4 or num_blocks * beam_size <= count:
         return (log_probs + totals[:, :, None]).flatten(1).topk(count, dim=1)
     # Take the maximum of each block, [B, K, blocks], and choose the best blocks, [B, C].
@@ -223,6 +228,7 @@ def _best_columns(log_probs: Tensor, totals: Tensor, count: int) -> tuple[Tensor
     tokens = (blocks % num_blocks * BLOCK)[:, :, None] + torch.arange(
         BLOCK, device=log_probs.device
     )  # [B, C, BLOCK]
+    # Exclude columns behind the vocabulary, for which the clamp repeats the last one.
     inside = tokens < vocab_size
     columns = (beams * vocab_size + tokens.clamp(max=vocab_size - 1)).flatten(1)
     sums = log_probs.flatten(1).gather(1, columns) + totals.gather(

@@ -95,6 +95,7 @@ class TranslationTask:
                     f"{path}: holds source text only, in {first}; run relu-nmt-preprocess with "
                     "both sides"
                 )
+            # Accept either direction of the folder's pair.
             given = source_lang or target_lang
             if given not in (None, first, second):
                 raise DataError(f"{path}: holds {first}-{second}, not the language {given}")
@@ -143,6 +144,7 @@ class TranslationTask:
             self.source_lang: self.source_dictionary,
             self.target_lang: self.target_dictionary,
         }
+        # Check both sides for the symbol, which must be new.
         for language, dictionary in dictionaries.items():
             if SENTENCE_SEPARATOR in dictionary:
                 raise DataError(
@@ -215,6 +217,7 @@ class TranslationTask:
             DataError: one is damaged, or the first is missing.
         """
         found = [self.load_split(split, with_alignments)]
+        # Take the pair's name from the first part, in either direction.
         pair = Path(found[0].stem).suffix
         while True:
             stem = f"{split}{len(found)}{pair}.{self.source_lang}"
@@ -235,6 +238,7 @@ class TranslationTask:
         raw, text = split.raw_target, self.target_text
         if raw is not None:
             return [text.decode(line.split()) for line in raw] if text.keeps_text else raw
+        # Mark unknown words, so that no translation matches them by chance.
         return [self.decode_target(ids, ESCAPED_UNK) for ids in split.targets()]
 
     def encode_source(self, raw: str) -> np.ndarray:
@@ -279,6 +283,7 @@ class TranslationTask:
             source_text = TextPipeline.from_state(state["source_text"])
             target_text = TextPipeline.from_state(state["target_text"])
             source = Dictionary.from_text(state["source_dictionary"], "source dictionary")
+            # Reuse a joined dictionary, which the state stores once.
             target = source
             if state["target_dictionary"] is not None:
                 target = Dictionary.from_text(state["target_dictionary"], "target dictionary")

@@ -92,6 +92,7 @@ class TransformerStack(nn.Module):
                 cross = self.make_cross_attention(parts.embed_dim, i)
             layers.append(TransformerLayer(parts, own, cross))
         self.layers = cast(Sequence[TransformerLayer], nn.ModuleList(layers))
+        # Norm the output of pre-norm layers, which add to unnormed states.
         self.final_norm = parts.make_norm() if parts.normalize_before else nn.Identity()
 
     def make_self_attention(self, embed_dim: int, layer: int) -> SelfAttention:

@@ -41,6 +41,7 @@ def load_models(
 
     The arguments and errors are those of :meth:`Translator.from_checkpoint`.
     """
+    # Split joined names of checkpoints, and refuse empty ones.
     if isinstance(path, str | os.PathLike):
         path = os.fspath(path).split(os.pathsep)
         if "" in path:
@@ -75,6 +76,7 @@ def model_state(model: EncoderDecoder) -> dict[str, Any]:
                 f"a translator with hooks cannot be pickled or copied, and there are some on "
                 f"'{name}'; remove them, or {ELSEWHERE}"
             )
+    # Store tied weights once, with the names of their aliases.
     weights, tied = without_aliases(model.state_dict())
     return {
         "config": to_dict(model.config),
@@ -105,6 +107,7 @@ def model_of(state: dict[str, Any], task: TranslationTask) -> EncoderDecoder:
     load_weights(model, tensors, "the pickled translator")
     for name, backend in state["backends"].items():
         model.get_submodule(name).backend = backend
+    # Drop copies made of the initial weights, then pack the loaded ones.
     for module in model.modules():
         if isinstance(module, PanelLinear):
             module.drop_copies()
@@ -125,7 +128,9 @@ def foreign_classes(models: Sequence[EncoderDecoder], task: TranslationTask) -> 
     found: set[type] = {type(module) for model in models for module in model.modules()}
     for text in (task.source_text, task.target_text):
         found |= {type(text.subword), *text.tokenizers}
+    # Leave out this package and PyTorch, which every process imports.
     foreign = [kind for kind in found if not kind.__module__.startswith(("relu_nmt.", "torch."))]
+    # Refuse classes of files that other processes cannot import.
     for kind in foreign:
         if kind.__module__.startswith(MODULE_PREFIX):
             raise ConfigError(

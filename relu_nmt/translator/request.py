@@ -125,11 +125,13 @@ class SourceEncoder:
         ):
             beginnings = [""] * len(lines) if own_prefixes is None else as_lines(own_prefixes)
             terms = [[]] * len(lines) if own_forced is None else list(map(as_lines, own_forced))
+            # Compare the lengths of a document's lists before its first line is encoded.
             for name, given in (("prefixes", beginnings), ("lists of forced terms", terms)):
                 if len(given) != len(lines):
                     raise DataError(
                         f"{len(given)} {name}, but {len(lines)} lines; give one for each"
                     )
+            # Add the line's number to errors, counted from 1 by default.
             for number, line, prefix, required in zip(
                 own_numbers or itertools.count(1), lines, beginnings, terms, strict=False
             ):
@@ -165,6 +167,7 @@ class SourceEncoder:
             words = ids[:-2]
             words[words == self.task.separators[0]] = self.task.source_dictionary.unk_index
         is_blank = not tokens
+        # Encode the terms, leaving out blank ones, and the prefix.
         terms = (self._forced_ids(term, "term", is_blank).tolist() for term in forced)
         required = ForcedTerms(tuple(tuple(term) for term in terms if term), ordered)
         beginning = self._forced_ids(prefix, "prefix", is_blank)
@@ -194,6 +197,7 @@ class SourceEncoder:
             ids = dictionary.encode(self._target_words.encode(text, marks), append_eos=False)
             if dictionary.unk_index not in ids:
                 break
+        # Treat a separator in the text as unknown, since it ends no sentence.
         if self.task.separators is not None:
             ids[ids == self.task.separators[1]] = dictionary.unk_index
         return ids
@@ -205,11 +209,13 @@ class SourceEncoder:
             DataError: the model cannot write it, or the source line is blank.
         """
         ids = self._target_ids(text)
+        # Refuse terms in blank lines, whose translation stays empty.
         if text.split() and is_blank:
             raise DataError(
                 f"the {kind} {text!r} cannot be forced: the line is blank, and so is its "
                 "translation; leave it out"
             )
+        # Refuse unknown words and other special symbols, which no forced text may contain.
         if text.split() and (not len(ids) or ids.min() < len(SPECIAL_SYMBOLS)):
             raise DataError(
                 f"the {kind} {text!r} cannot be forced: the model has no symbols for all of it; "

@@ -101,6 +101,7 @@ class Translator:
             raise ConfigError(f"device {device}: {str(error).splitlines()[0]}") from error
         # 8-bit products replace modules of the models; their other modules compute in float32.
         self.dtype = None if dtype in (torch.float32, torch.int8) else dtype
+        # Pack weights if asked; 8-bit products need it in any case.
         self.decoders = [
             engine.install(model, dtype)
             if packed or dtype == torch.int8
@@ -137,6 +138,7 @@ class Translator:
             MissingExtraError: the backend is not installed.
         """
         models, task, max_doc_tokens = load_models(path, attention_backend, model_overrides)
+        # Pack the weights, since loaded models are not for training.
         return cls(models, task, device, dtype, max_doc_tokens, packed=True)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -146,6 +148,7 @@ class Translator:
             ConfigError: the models have hooks, or classes from a user's file.
         """
         state = {
+            # List foreign classes first: reading imports and registers them before the models.
             "classes": foreign_classes(self.models, self.task),
             "models": [model_state(model) for model in self.models],
             "task": self.task.to_state(),
@@ -197,6 +200,7 @@ class Translator:
         request = TranslationRequest.of_lines(lines, prefixes, forced, ordered, banned)
         config = _config_of(config, settings)
         found = self.answer(request, config)
+        # Warn from here, so that the warning names the caller's line.
         self._warn_of_limit(config, found)
         return found[0]
 
@@ -268,6 +272,7 @@ class Translator:
         )
         limit = self.max_doc_tokens if max_doc_tokens is None else max_doc_tokens
         windows = WindowConfig(limit, window_overlap, repair=True)
+        # Resolve the longest output for documents, which grow with their source.
         config = _config_of(config, settings).resolved(documents=True)
         found = self.answer(request, config, windows)
         self._warn_of_limit(config, found)
@@ -341,6 +346,7 @@ class Translator:
 
         def search(sources: Sequence[SourceSentence]) -> list[list[Translation]]:
             nonlocal first_id
+            # Check again, since windows join several sentences.
             check_lengths(sources, self.max_source_positions)
             found = generator.translate(sources, first_id, on_progress)
             first_id += len(sources)
@@ -383,8 +389,10 @@ class Translator:
         Raises:
             ConfigError: an ensemble, no such layer or head, or a mechanism without weights.
         """
+        # Translate the sentence first, if the caller gives no translation.
         if target is None:
             target = self.translate_nbest([source])[0][0]
+        # Take the ids of a found translation, which its text may not give back.
         if isinstance(target, Translation):
             ids = target.hypothesis.tokens
         else:

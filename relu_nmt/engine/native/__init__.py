@@ -114,6 +114,7 @@ class Arguments:
             TypeError: a field is missing or unknown.
         """
         self.words += STRUCTS[struct].words(values)
+        # Hold the tensors, since the words contain only their addresses.
         self.values.append(values)
         return self
 
@@ -165,10 +166,12 @@ def _find(name: str) -> Callable[..., None] | None:
     """Return the best form of a kernel for this processor; None if it has no form."""
     loaded = library()
     assert loaded is not None, f"look with has_kernel before calling {name}"
+    # Try the best form first; AVX512 kernels may need further instructions.
     for form in forms():
         needed = INSTRUCTIONS.get(name) if form == "avx512" else None
         function = getattr(loaded, f"{name}_{form}", None)
         if function is not None and (needed is None or getattr(torch.cpu, needed, bool)()):
+            # Declare the types, since ctypes would cut addresses to 4 bytes.
             function.argtypes = [ctypes.c_void_p, ctypes.c_double]
             function.restype = None
             return function

@@ -148,6 +148,7 @@ class BatchSearches:
             batch.banned,
             terms,
         )
+        # Encode the sources, which may need more memory than there is.
         with memory_advice(config.beam, src_tokens):
             search = BeamSearch(
                 self._ensemble,
@@ -169,12 +170,15 @@ class BatchSearches:
             ConfigError: a sentence has no hypothesis.
         """
         results = ended.search.results()
+        # Report sentences without hypothesis: all their tokens were forbidden or not finite.
         for sentence, found in zip(ended.batch.ids, results, strict=True):
             if not found:
                 raise ConfigError(f"sentence {sentence}: no possible output; {self._reason()}")
+        # Translate indices into the shortlist back to ids of the dictionary.
         if ended.shortlist is not None:
             ids_of = ended.shortlist.cpu().numpy()
             results = [[replace(h, tokens=ids_of[h.tokens]) for h in own] for own in results]
+        # Remove the context, and mark translations that fill the longest output.
         sizes, limits = ended.batch.context_sizes.tolist(), ended.limits.tolist()
         return [
             [replace(h.without_context(size), reached_limit=len(h.tokens) > limit) for h in own]
@@ -220,6 +224,7 @@ class BatchSearches:
         if terms is not None:
             return TermSelector(terms)
         if config.sampling:
+            # Draw all random numbers at once, with one more step for the end symbol.
             num_steps = int(limits.max(initial=0)) + 1
             uniforms = draw_uniforms(config.seed, batch.ids, config.beam, num_steps)
             return SamplingSelector(
@@ -227,6 +232,7 @@ class BatchSearches:
                 config.sampling_topk,
                 config.sampling_topp,
             )
+        # Treat plain beam search as a single group.
         return BeamSelector(max(1, config.diverse_beam_groups), config.diverse_beam_strength)
 
     def _reason(self) -> str:

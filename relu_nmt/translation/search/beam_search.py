@@ -156,6 +156,7 @@ class BeamSearch:
         if self._scorer.needs_attention and weights is not None:
             attention = self._live.attention_with(weights)
         live = self._continue(candidates, ends, any_ends, attention)
+        # Give dead beams a harmless token, which keeps their sentences short.
         if (idle := batch.constraints.idle_token) is not None:
             tokens = live.tokens.masked_fill(live.totals == -torch.inf, idle)
             live = replace(live, tokens=tokens)
@@ -185,6 +186,7 @@ class BeamSearch:
             self.num_live = 0
             return
         self._rows = self._count_live(live.totals)
+        # Let the states follow the chosen beams; the first step has a single one.
         if step > 0 and live.parents is not None:
             batch.state.reorder(live.parents)
         batch.constraints.advance(live.parents, live.tokens)
@@ -204,6 +206,7 @@ class BeamSearch:
         if self._config.beam_threshold is None and (is_open.all() or not self._prunes):
             self.num_live = int(is_open.sum()) * totals.size(1)
             return None
+        # Find the beams with a hypothesis in open sentences, [B, K].
         is_live = (totals != -torch.inf) & torch.from_numpy(is_open).to(totals.device)[:, None]
         rows = is_live.flatten().nonzero().squeeze(1)
         self.num_live = len(rows)
@@ -223,6 +226,7 @@ class BeamSearch:
             tokens = tokens.gather(2, order)
             parents = None if parents is None else parents.gather(2, order)
             totals = totals.masked_fill(ends, -torch.inf).gather(2, order)
+        # Cut each group to k beams, and join the groups, [B, K].
         if parents is not None:
             parents = parents[:, :, :size].flatten(1)
         return LiveHypotheses(
@@ -244,6 +248,7 @@ class BeamSearch:
         # Ended candidates among the first k of each group, [B, G, k].
         size = self._group_size
         totals = candidates.totals.masked_fill(~ends, -torch.inf)[:, :, :size]
+        # Name the parents of groups of one beam, which are the beams themselves.
         if candidates.parents is None:
             parents = torch.arange(self._config.beam, device=totals.device).view(-1, size)
             parents = parents.expand_as(totals)

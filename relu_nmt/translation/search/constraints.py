@@ -117,11 +117,13 @@ class TokenConstraints:
             log_probs[rows] = values
         if sentences is not None:
             self._count(sentences, log_probs, step, before)
+        # Force the separator where a sentence is full, after the context.
         if lengths is not None:
             full = lengths.full & _column(step >= self.context_sizes, log_probs)
             if sentences is not None:
                 full = full & (sentences.number > 0)
             _allow_only(lengths.separator, before, log_probs, full)
+        # End hypotheses at the limit, which has the highest priority.
         if step >= self._first_limit:
             _allow_only(
                 symbols.eos_index, before, log_probs, _column(step >= self.limits, log_probs)
@@ -141,6 +143,7 @@ class TokenConstraints:
             if len(own) == len(log_probs):
                 block_terms(log_probs, self._history, terms)
                 continue
+            # Write a changed copy back, since a list of rows makes no view.
             part = log_probs[own]
             block_terms(part, None if self._history is None else self._history[own], terms)
             log_probs[own] = part
@@ -215,12 +218,14 @@ class TokenConstraints:
             self._history = newest
             return
         history = self._history
+        # Gather the histories of the parents, [B, K, t].
         if parents is not None:
             history = history.gather(1, parents[:, :, None].expand_as(history))
         self._history = torch.cat([history, newest], dim=2)
 
     def keep(self, rows: Tensor, mask: np.ndarray) -> None:
         """Keep only these rows [B'], the sentences of the mask [B]."""
+        # Select limits and terms by the mask, and tensors by their rows.
         self.limits = self.limits[mask]
         self.context_sizes = self.context_sizes[mask]
         self._banned = list(itertools.compress(self._banned, mask))
@@ -296,6 +301,7 @@ def block_terms(log_probs: Tensor, history: Tensor | None, terms: Sequence[Seque
         [4, 7]
     """
     for *before, last in terms:
+        # Forbid a term of one token everywhere, a longer one after its beginning.
         if not before:
             log_probs[:, :, last] = -torch.inf
         elif history is not None and history.size(2) >= len(before):

@@ -182,6 +182,7 @@ class DocumentSearch:
         max_positions: int | None,
         decode: Callable[[Sequence[str]], str],
     ) -> None:
+        # Require separators for overlap: they show the end of the context.
         if windows.window_overlap and documents.separators is None:
             raise ConfigError(
                 f"--window-overlap {windows.window_overlap}: the model was trained without "
@@ -233,6 +234,7 @@ class DocumentSearch:
         """Take the windows that are ready: with overlap, the next one of each document."""
         ready = []
         for document, windows in list(waiting.items()):
+            # Take one window at a time with overlap, since the next needs its translation.
             number = 1 if self._windows.window_overlap else len(windows)
             ready += [windows.popleft() for _ in range(number)]
             if not windows:
@@ -306,6 +308,7 @@ def _check_forced(
     if not any(len(own.prefix) or own.forced.terms for own in documents.sentences):
         return
     are_counted = documents.separators is not None and not config.free_sentence_count
+    # Refuse windows of several sentences, whose parts could not be assigned.
     if not are_counted and windows.max_doc_tokens != SINGLE_SENTENCES:
         reason = (
             "was trained without --sentence-separator"

@@ -53,6 +53,7 @@ class Ensemble:
             raise ConfigError("no model to decode with; give at least one checkpoint")
         self.decoders = list(decoders)
         self.models = [decoder.model for decoder in decoders]
+        # List live beams as soon as one model leaves out dead ones.
         self.prunes = any(decoder.prunes for decoder in decoders)
         self.temperature = temperature
         self.dtype = dtype

@@ -206,14 +206,18 @@ class TermTracker:
         """
         rooms = room.expand(log_probs.shape[:2]).tolist()
         for row, beam, progress in self:
+            # Leave hypotheses alone that have all their terms.
             if not progress.missing:
                 continue
+            # Count the room after the next token.
             left, allowed = rooms[row][beam] - 1, list(progress.after)
+            # Allow only necessary tokens where any other would leave too little room.
             if progress.prefix or progress.otherwise.missing > left:
                 allowed = [token for token in allowed if progress.after[token].missing <= left]
                 if not progress.missing_here:  # the next sentence needs all remaining tokens
                     allowed.append(self._separator)
                 log_probs[row, beam] = -torch.inf
+            # Restore the models' scores of terms, which other rules may have forbidden.
             log_probs[row, beam, allowed] = given[row, beam, allowed]
 
     def advance(self, parents: Tensor | None, tokens: Tensor) -> None:
@@ -226,6 +230,7 @@ class TermTracker:
             # Before the first token, all beams continue the one hypothesis.
             origin = range(len(chosen[row])) if origins is None else origins[row]
             beams = [beams[min(beam, len(beams) - 1)] for beam in origin]
+            # Ignore tokens of the context, which translate earlier sentences.
             if self._num_tokens >= self._context_sizes[row]:
                 beams = [
                     b.next_sentence() if token == self._separator else b.advance(token)

@@ -68,6 +68,7 @@ class Generator:
         separators: tuple[int, int] | None = None,
         shortlist: Shortlist | None = None,
     ) -> None:
+        # Refuse a shortlist for references, which may have any symbol.
         if shortlist is not None and config.score_reference:
             raise ConfigError(
                 "--score-reference needs the scores of all symbols; leave out --shortlist"
@@ -175,6 +176,7 @@ class Generator:
             ConfigError: see :meth:`generate`.
             OutOfMemoryError: there is not enough memory.
         """
+        # Score references batch by batch; a search runs several batches together.
         if self.config.score_reference:
             for number, (sources, _) in enumerate(batches):
                 yield number, self._score(sources)
@@ -221,6 +223,7 @@ class Generator:
             if live <= MOST_LEFT * size * self.config.beam:
                 for number, batch in itertools.islice(batches, 1):
                     running[number] = self._searches.begin(batch)
+            # Return a search that is done before another step begins.
             for number, each in running.items():
                 if each.search.is_done:
                     return number
@@ -275,6 +278,7 @@ class Generator:
             ConfigError: the settings leave a sentence no output at all, or force terms in another
                 search than plain beam search.
         """
+        # Fill in defaults: consecutive numbers, and no context.
         if sentence_ids is None:
             sentence_ids = np.arange(len(src_tokens))
         if context_sizes is None:

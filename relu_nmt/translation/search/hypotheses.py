@@ -136,6 +136,7 @@ class SearchHistory:
         totals = np.zeros((len(steps), longest), dtype=np.float32)
         aligned = self._steps[0][2] is not None
         alignment = np.zeros((len(steps), longest + 1), dtype=np.int64) if aligned else None
+        # Copy the beams, which the way back changes step by step.
         beams = beams.copy()
         for t in range(longest, -1, -1):
             # Read the token of each hypothesis that is longer than t, and go to its parent.
@@ -227,6 +228,7 @@ class FinishedHypotheses:
         self.count += real.sum(2)
         scores = torch.cat([self.scores, scores.masked_fill(~real, -torch.inf)], dim=2)
         self.scores, best = scores.topk(self.scores.size(2), dim=2)
+        # Gather totals and origins in the order of the best scores, [B, G, k].
         self.totals = torch.cat([self.totals, totals], dim=2).gather(2, best)
         origins = step * self._beam_size + parents
         self.origins = torch.cat([self.origins, origins], dim=2).gather(2, best)

@@ -23,6 +23,7 @@ def length_limits(
         ConfigError: the models cannot write ``--min-len`` tokens.
     """
     a, b = config.longest_output
+    # Scale with the source, but always leave room for the fewest tokens.
     limits = (a * source_lengths + b).astype(np.int64)
     limits = np.maximum(limits, config.min_len)
     if max_positions is None:
@@ -32,6 +33,7 @@ def length_limits(
             f"--min-len {config.min_len}: the model can write {max_positions - 1} tokens and the "
             "end symbol at most"
         )
+    # Leave one position of the model for the end symbol.
     return np.minimum(limits, max_positions - 1)
 
 
@@ -69,6 +71,7 @@ class SentencesLeft:
         needed = self.number[:, 0].cpu().numpy() + context_sizes
         if prefixes is None:
             return needed
+        # Subtract separators inside the context, which were counted twice.
         ends = (prefixes == self.separator).cpu().numpy()
         return needed - (ends & (np.arange(ends.shape[1]) < context_sizes[:, None])).sum(1)
 

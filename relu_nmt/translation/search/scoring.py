@@ -181,6 +181,7 @@ def score_references(
         separator: see :func:`words_of`.
     """
     pad, models = symbols.pad_index, ensemble.models
+    # Shift the references right, as decoder input that begins with the end symbol.
     prev_output_tokens = shift_right(tgt_tokens, pad, symbols.eos_index)
     real = tgt_tokens != pad
     targets = tgt_tokens[real]  # [N]
@@ -201,6 +202,7 @@ def score_references(
                 [model.logits(own[chunk]) for model, own in zip(models, features, strict=True)]
             )  # [C, V]
             chosen.append(log_probs.gather(1, targets[chunk, None])[:, 0])
+        # Divide the token scores among the sentences again.
         by_sentence = torch.cat(chosen).split(real.sum(1).tolist())
         # Score each reference as a finished hypothesis, in float64.
         totals = torch.stack([own.double().sum() for own in by_sentence])[:, None]

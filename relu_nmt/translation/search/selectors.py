@@ -85,6 +85,7 @@ class BeamSelector:
             _, parents, tokens = steered_scores.best_continuations(own_totals, 2 * size)  # [B, 2k]
             gains = own_probs.flatten(1).gather(1, parents * vocab_size + tokens)
             groups.append((own_totals.gather(1, parents) + gains, tokens, parents + first))
+        # Stack the groups, [B, G, 2k].
         columns_of_groups = zip(*groups, strict=True)
         return Candidates(*(torch.stack(column, dim=1) for column in columns_of_groups))
 
@@ -165,6 +166,7 @@ class SamplingSelector:
         count = min(self._topk, vocab_size) if self._topk > 0 else vocab_size
         values, tokens = log_probs.topk(count, dim=2)
         probs = _relative(values)
+        # Leave out tokens once the likelier ones together reach p.
         if self._topp > 0:
             below = probs.cumsum(2) - probs  # sum over all likelier tokens
             probs = probs.masked_fill(below >= self._topp * probs.sum(2, keepdim=True), 0.0)
@@ -201,6 +203,7 @@ def draw_uniforms(
         float64 [B, T, K].
     """
     shape = (num_steps, beam_size)
+    # Seed a generator for each sentence, so that batches do not change the draws.
     return np.stack([np.random.default_rng([seed, int(i)]).random(shape) for i in sentence_ids])
 
 
@@ -247,6 +250,8 @@ def _shared_out(
             by_missing[missing].append((total, token, parent))
     ranked = []
     for missing, own in by_missing.items():
+        # Sort by total, then by beam and token, so that ties are reproducible.
         own.sort(key=lambda candidate: (-candidate[0], candidate[2], candidate[1]))
         ranked += [(rank, missing, candidate) for rank, candidate in enumerate(own)]
+    # Take turns: the best of each rank, candidates that miss fewest tokens first.
     return [candidate for *_, candidate in sorted(ranked, key=lambda entry: entry[:2])]

@@ -112,6 +112,7 @@ class Shortlist:
         best = (rank < num_candidates) & (sources > 0)
         candidates = np.zeros((num_source, num_candidates), dtype=np.int64)
         candidates[sources[best], rank[best]] = targets[best]
+        # Order symbols by frequency, ties by their ids.
         common = np.argsort(-frequency, kind="stable")[:num_common]
         return cls(torch.from_numpy(common), torch.from_numpy(candidates), num_target)
 
@@ -122,6 +123,7 @@ class Shortlist:
         """
 
         def line(first: list[str], ids: Tensor, *last: str) -> str:
+            # Leave out special symbols, which every list has anyway.
             own = (target[i] for i in ids.tolist() if i >= NUM_SPECIAL)
             return " ".join([*first, *own, *last]) + "\n"
 
@@ -179,5 +181,6 @@ class Shortlist:
         candidates = torch.zeros(len(source), max(map(len, found.values()), default=0)).long()
         for i, ids in found.items():
             candidates[i, : len(ids)] = torch.tensor(ids)
+        # Ignore common symbols that the dictionary lacks, such as the named languages.
         known = [target.index(symbol) for symbol in common if symbol in target]
         return cls(torch.tensor(known, dtype=torch.int64), candidates, len(target))

@@ -184,6 +184,7 @@ def replace_unknown_words(
     """
     replaced = []
     for token, position in zip(tokens, alignment, strict=False):
+        # Ignore the end symbol of the source, which stands for no word.
         if token == unk and position < len(source_tokens):
             source = source_tokens[position]
             token = translations.get(source, source)
@@ -204,5 +205,6 @@ def load_translations(path: str | os.PathLike[str]) -> dict[str, str]:
             raise DataError(
                 f"{path}:{number}: expected 'source target', found {line.strip()[:60]!r}"
             )
+        # Keep the last entry of a repeated word.
         translations[words[0]] = words[1]
     return translations
