@@ -58,6 +58,7 @@ or leave it out
     def decorate(cls: Any) -> Any:
         if "__post_init__" in vars(cls):
             raise TypeError(f"{cls.__name__}: a settings class defines check(), not __post_init__")
+        # Turn each option into a field that keeps its description.
         for name, entry in list(vars(cls).items()):
             if isinstance(entry, Option):
                 # False would silently undo a class's ``_: KW_ONLY``; MISSING keeps it.
@@ -70,6 +71,7 @@ or leave it out
         cls.named_by_flags = flags
         cls.of = classmethod(lambda made, **values: from_flat(made, values))
         cls = dataclass(frozen=True)(cls)
+        # Refuse a name that two groups share, since flags have no group names.
         names = list(options_of(cls))
         for _, kind in groups_of(cls).values():
             names += all_options(kind)
@@ -129,10 +131,12 @@ def idle_options(
         if is_default and (name not in given or is_off(value)):
             continue
         for needed, *allowed in entry.conditions:
+            # Look at the option that replaces one without a value.
             if needed in options and values[needed] is None:
                 needed = options[needed].otherwise or needed
             if needed in options and not _is_met(entry, options[needed], values[needed], allowed):
                 current, is_typed = values[needed], needed in given
+                # Accept a default typed together with the default of the needed option.
                 if not (is_default and is_typed and current == options[needed].default):
                     yield (
                         entry,
@@ -262,6 +266,7 @@ def merged(
         ConfigError: a missing or wrong value, or a given one that does nothing.
     """
     values = all_values(config_class, given, base or {})
+    # Drop idle values of files and presets, and refuse idle ones of the user.
     for entry, text in list(idle_options(config_class, values, given)):
         if entry.name not in given:
             values[entry.name] = entry.default
@@ -303,6 +308,7 @@ def all_values(
         if entry.presets is None:
             continue
         value = entry.read({**defaults, **by_preset, **base, **by_given, **given}[name])
+        # Put a preset that the user changed before the file's values.
         is_new = (name in given or name in by_given) and base.get(name) != value
         (by_given if is_new else by_preset).update(entry.presets[value])
     values = {**by_preset, **base, **by_given, **given}
@@ -310,6 +316,7 @@ def all_values(
         name: entry.read(values[name]) if name in values else entry.default
         for name, entry in options.items()
     }
+    # Rank typed values above the file, and the file above defaults.
     return _spread(options, read, {**dict.fromkeys(base, 1), **dict.fromkeys(given, 2)})
 
 
@@ -341,6 +348,7 @@ def _spread(
             was = values[field] if other.is_sequence else [values[field]]
             now = tuple(chosen.get(part, x) for part, x in zip(other.parts[1:], was, strict=False))
             value = now if other.is_sequence else now[0]
+            # Compare precedence: equal ranks may not differ, a higher one wins.
             rank, own_rank = ranks.get(field, 0), max(1, ranks.get(name, 0))
             if value != values[field] and rank == own_rank:
                 raise ConfigError(
@@ -348,6 +356,7 @@ def _spread(
                 )
             if rank < own_rank:
                 found[field] = value
+        # Keep only options in the text that have no field.
         fields = [other for other in options.values() if other.parts[:1] == (name,)]
         moved = {part for other in fields for part in other.parts[1:]}
         rest = {key: value for key, value in spec.options.items() if key not in moved}
@@ -392,11 +401,14 @@ def chosen_part(config: Any, name: str) -> tuple[Any, Any]:
     part_class = getattr(part, "Config", None)
     if part_class is None:
         return part, None
+    # Begin with the options in the text; fields add theirs.
     values: dict[str, Any] = dict(spec.options)
     for field, other in options.items():
         value = getattr(config, field)
+        # Leave out defaults for the user's own parts, which have their own.
         is_set = value != other.default or (registry.is_built_in(spec.name) and value is not None)
         if other.parts[:1] == (name,) and is_set:
+            # Pass a field's values under the names that the part knows.
             elements = value if other.is_sequence else [value]
             pairs = zip(other.parts[1:], elements, strict=True)
             values |= {part: x for part, x in pairs if part in options_of(part_class)}

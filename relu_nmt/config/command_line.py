@@ -118,6 +118,7 @@ def _add_flags(
         if entry.name in hidden:
             common["help"] = argparse.SUPPRESS
         if entry.positional:
+            # Add a word, and flags that mean the same under another name.
             count = "*" if entry.several else "?"
             parser.add_argument(entry.name, nargs=count, metavar=entry.metavar, **common)
             if entry.flags:
@@ -125,6 +126,7 @@ def _add_flags(
                 common["help"] = f"the same as the word {entry.metavar}"
                 group.add_argument(*entry.flags, nargs="+" if entry.several else None, **common)
         elif entry.kind is bool:
+            # Add one switch for a negative name, or a pair of switches.
             is_negative = entry.name.startswith("no_")
             if is_negative:
                 common["action"] = "store_true"
@@ -159,6 +161,7 @@ def _metavar(entry: Option) -> str | None:
 def _help_text(entry: Option) -> str:
     """Return the help with default and needs, as argparse takes it."""
     text, default = entry.help, entry.default
+    # Name the options that this one needs, unless they must be off.
     needs = [
         " ".join([flag_of(name), *(["/".join(map(shown, values))] if values else [])])
         for name, *values in entry.conditions
@@ -172,6 +175,7 @@ def _help_text(entry: Option) -> str:
         text += " (on by default)"
     elif default not in (None, "", (), False, REQUIRED) and not entry.positional:
         text += f" (default: {entry.text_of(default)})"
+    # Double the percent signs, which argparse would replace.
     return text.replace("%", "%%")
 
 
@@ -212,10 +216,12 @@ def _given(options: Mapping[str, Option], typed: Mapping[str, Any]) -> dict[str,
         ConfigError: a word belongs to no argument, or one is given by words and by its flag.
     """
     given = {name: value for name, value in typed.items() if name in options}
+    # Find the argument that takes several words, for those left over.
     rest = next((name for name, entry in options.items() if entry.positional and entry.several), "")
     for name, entry in options.items():
         if (value := typed.get(BY_FLAG + name)) is None:
             continue
+        # Hand a word that is displaced by a flag to that argument.
         if (word := given.pop(name, None)) is not None:
             if rest in ("", name):
                 raise ConfigError(
@@ -249,6 +255,7 @@ def read_settings_file(config_class: type, path: str | os.PathLike[str]) -> dict
     nested, is_stored = _nested_values(Path(path))
     try:
         found = known_fields(config_class, flat(nested))
+        # Refuse idle values only in files by hand; stored files have all values.
         if not is_stored:
             for entry, text in idle_options(config_class, all_values(config_class, found, {})):
                 if entry.name in found and not entry.no_effect:
@@ -304,6 +311,7 @@ def to_yaml(config: Any, indent: str = "") -> str:
     values = to_dict(config)
     text = ""
     for name, entry in options_of(type(config)).items():
+        # Write tuples as lists, which YAML has.
         value = list(values[name]) if isinstance(values[name], tuple) else values[name]
         comment = textwrap.wrap(entry.help, 96 - len(indent))
         text += "".join(f"{indent}# {part}\n" for part in comment)

@@ -157,6 +157,7 @@ class Option:
         if not self.is_sequence:
             return self._read_element(value, value)
         values = tuple(self._read_element(_plain(element), value) for element in _elements(value))
+        # Refuse an empty sequence where the default has elements.
         if not values and self.default:
             raise self._error(value, f"expected {self._expected}")
         return values
@@ -205,6 +206,7 @@ class Option:
         )
         if not inside:
             raise self._error(whole, f"expected {self._range_text}")
+        # Bound whole numbers, and refuse inf unless it is the limit.
         if isinstance(value, int):
             if self.most is None and abs(value) > MOST_WHOLE:
                 raise self._error(whole, f"expected at most {MOST_WHOLE:,}")
@@ -307,11 +309,13 @@ def _converted(value: Any, kind: Any) -> Any:
         if isinstance(value, bool):
             return value
     elif kind is int:
+        # Refuse bools, which Python counts as whole numbers.
         if isinstance(value, (str, numbers.Integral)) and not isinstance(value, bool):
             return int(value)
     elif kind is float:
         if isinstance(value, (str, numbers.Real)) and not isinstance(value, bool):
             value = float(value)
+            # Refuse NaN, which no comparison would find.
             if not math.isnan(value):
                 return value
     elif isinstance(value, kind):
@@ -380,6 +384,7 @@ def known_fields(config_class: type, values: Mapping[str, Any]) -> dict[str, Any
     Raises:
         ConfigError: no field has such a name.
     """
+    # Collect all spellings of each field, and flags that stand for a value.
     names: dict[str, str] = {}
     constants: dict[str, tuple[str, Any]] = {}
     for entry in all_options(config_class).values():
@@ -393,8 +398,10 @@ def known_fields(config_class: type, values: Mapping[str, Any]) -> dict[str, Any
         if key in names:
             found[names[key]] = value
         elif key in constants:
+            # Set the constant, unless the file switches the flag off.
             found |= dict([constants[key]]) if value else {}
         else:
+            # Advise close names, or all names if they are few.
             known = "see --help for all options"
             if len(names) <= MOST_SHOWN_NAMES:
                 known = f"known: {', '.join(names) or 'none'}"

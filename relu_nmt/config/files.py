@@ -127,6 +127,7 @@ def _refuse_shared(first: PathValue, second: PathValue, written: PathValue) -> N
     other = first if written is second else second
     named, owner = (other, written) if written.is_folder else (written, other)
     both = f"{first.label} and {second.label} are both {named.text}; give two files"
+    # Compare the paths, then the files that belong to each, then links.
     if first.path == second.path and not written.is_folder | other.is_folder:
         text = both
     elif first.has(second) or second.has(first):

@@ -176,6 +176,7 @@ def import_user_module(path: str) -> str:
     try:
         spec.loader.exec_module(module)
     except Exception as error:
+        # Forget a module that failed, so that it can run again.
         del sys.modules[name]
         reason = " ".join(str(error).split())
         raise ConfigError(

@@ -37,6 +37,7 @@ def parse_yaml(text: str) -> Any:
 
     try:
         values = yaml.load(text, _loader())
+        # Count the values, since aliases can make a short text very large.
         count = _count(values, {})
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ValueError(" ".join(str(error).split())) from error
@@ -69,6 +70,7 @@ def _loader() -> Any:
         def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
             node = super().compose_mapping_node(anchor)
             names = set()
+            # Refuse a repeated name, of which PyYAML would keep the last.
             for key, _ in node.value:
                 if isinstance(key, yaml.ScalarNode) and key.value in names:
                     text = f"'{key.value}' is given twice"
@@ -79,16 +81,19 @@ def _loader() -> Any:
     def construct(loader: Any, node: Any) -> Any:
         kind = node.tag.removeprefix(TAG)
         text = loader.construct_scalar(node)
+        # Refuse a text with an explicit tag that it does not fit.
         if not re.fullmatch(CORE_SCHEMA[kind][0], text):
             raise yaml.constructor.ConstructorError(
                 None, None, f"'{text}' is not a {kind} of YAML 1.2", node.start_mark
             )
         return _scalar(kind, text)
 
+    # Keep merge keys alone of YAML 1.1, and add the core schema.
     Loader.yaml_implicit_resolvers = {"<": [(f"{TAG}merge", re.compile(r"<<\Z"))]}
     _add_core_schema(Loader)
     for kind in CORE_SCHEMA:
         Loader.add_constructor(TAG + kind, construct)
+    # Leave out dates, which the core schema does not have.
     Loader.add_constructor(f"{TAG}timestamp", Loader.construct_undefined)
     return Loader
 
@@ -121,6 +126,7 @@ def _dumper() -> Any:
         return dumper.represent_scalar(f"{TAG}str", text, style=None if text.isprintable() else '"')
 
     _add_core_schema(Dumper)
+    # Quote single letters too, which YAML 1.1 takes for bools.
     Dumper.add_implicit_resolver(f"{TAG}bool", re.compile(r"[yYnN]\Z"), list("yYnN"))
     Dumper.add_representer(str, represent)
     return Dumper

@@ -76,6 +76,7 @@ def _cut(sorted_sizes: np.ndarray, limits: BatchLimits) -> np.ndarray:
         if limits.max_tokens is not None:
             # Every sentence is at least as long as the first.
             most = min(most, max(1, limits.max_tokens // max(1, sizes[start])))
+            # Search for the most sentences whose cost fits, between 1 and the bound.
             fits = 1
             while fits < most:
                 middle = (fits + most + 1) // 2
@@ -83,6 +84,7 @@ def _cut(sorted_sizes: np.ndarray, limits: BatchLimits) -> np.ndarray:
                     fits = middle
                 else:
                     most = middle - 1
+        # Round down to the multiple, except in the last batch.
         if limits.multiple < most < count - start:
             most -= most % limits.multiple
         starts.append(start + most)

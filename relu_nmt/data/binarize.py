@@ -50,6 +50,7 @@ def count_words(files: Sequence[TextFile], workers: int, advance: Advance) -> Co
     Raises:
         DataError: a file can no longer be read.
     """
+    # Send several chunks at once, fewer if that leaves workers idle.
     num_chunks = sum(len(file.chunks) for file in files)
     longest = SENT_CHUNKS_PER_COUNT if any(f.is_compressed for f in files) else CHUNKS_PER_COUNT
     run_length = max(1, min(longest, num_chunks // (4 * workers)))
@@ -226,6 +227,7 @@ def binarize_alignments(
             # Compare the positions with the lengths of the sentences.
             own = slice(sentences, sentences + len(sizes))
             lengths = np.stack([side.sizes[own] - 1 for side in sides], 1)  # without </s>
+            # Repeat the lengths for each pair of a sentence: [S, 2] to [P, 2].
             is_beyond = pairs >= lengths.repeat(sizes, axis=0)
             if is_beyond.any():
                 place, side = np.argwhere(is_beyond)[0]
@@ -235,6 +237,7 @@ def binarize_alignments(
                     f"but the {SIDES[side]} sentence has {lengths[sentence, side]} tokens, counted "
                     "from 0; align the very text that is binarised"
                 )
+            # Flatten the pairs of positions: [P, 2] to [2P].
             writer.add(pairs.flatten(), 2 * sizes)
             sentences += len(sizes)
             total += len(pairs)

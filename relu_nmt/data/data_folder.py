@@ -181,6 +181,7 @@ def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any] | None:
         DataError: the manifest is damaged, or a file it lists is missing or of another size.
     """
     content = manifest_content(folder)
+    # Compare the files by size alone, which needs no reading.
     for name, record in ({} if content is None else content["files"]).items():
         file, size = Path(folder) / name, record["bytes"]
         if not file.is_file():
@@ -218,6 +219,7 @@ def manifest_content(folder: str | os.PathLike[str], advice: str = AGAIN) -> dic
             raise DataError(f"{path}: '{key}' is missing or damaged; {advice}")
     for name, record in content["files"].items():
         size = record.get("bytes") if isinstance(record, dict) else None
+        # Refuse names with folders, which would lead out of this one.
         if not isinstance(size, int) or os.path.basename(name) != name:
             raise DataError(f"{path}: the entry of '{name}' is damaged; {advice}")
     return content

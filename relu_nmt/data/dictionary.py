@@ -113,6 +113,7 @@ class Dictionary:
         copy = Dictionary()
         copy._symbols, copy._counts = list(self._symbols), list(self._counts)
         copy._indices = dict(self._indices)
+        # Replace the first filler, if any, and give its id to the symbol.
         for place in self.fillers[:1]:
             del copy._indices[self._symbols[place]]
             copy._symbols[place] = symbol
@@ -160,12 +161,14 @@ class Dictionary:
         """
         words = {word: n for word, n in counts.items() if word not in SPECIAL_SYMBOLS}
         ordered = sorted(words.items(), key=lambda item: (-item[1], item[0]))
+        # Cut rare words, leaving room for the special symbols.
         if nwords > 0:
             ordered = ordered[: max(0, nwords - len(SPECIAL_SYMBOLS))]
         dictionary = cls()
         for word, count in ordered:
             if count >= threshold:
                 dictionary._append(word, count)
+        # Pad to a multiple, skipping fillers that the text has as words.
         filler = 0
         while padding_factor > 1 and len(dictionary) % padding_factor:
             symbol = f"{FILLER}{filler:04d}"

@@ -173,12 +173,14 @@ def document_sizes(sides: Sequence[tuple[str, int, Boundaries]]) -> np.ndarray:
                     "sides must agree"
                 )
         if len(first) != len(other):
+            # Name the first boundary that only one side has.
             longer = (path, first) if len(first) > len(other) else (other_path, other)
             extra = longer[1][min(len(first), len(other))]
             raise DataError(
                 f"{longer[0]}:{extra[1]}: a document boundary after {extra[0]:,} sentences that "
                 "the other side does not have; the boundaries of both sides must agree"
             )
+    # Take the differences of the boundaries, beginning and end included.
     edges = [0, *(before for before, _ in first), sentences]
     return np.diff(np.array(edges, dtype=np.int64))
 
@@ -212,11 +214,13 @@ def join_texts(sentences: Iterable[str], language: str) -> str:
         >>> join_texts(["我来。", "你好。"], "zh_CN"), join_texts(["Ja.", "", "Gut."], "de")
         ('我来。你好。', 'Ja. Gut.')
     """
+    # Keep the language of the code, which may name region and script.
     code, *further = re.split("[^a-z]", language.lower())
     has_spaces = code not in WITHOUT_SPACES.split() or "latn" in further
     kept = list(filter(None, sentences))
     if has_spaces or 2 * sum(bool(_TOKENISED.search(sentence)) for sentence in kept) > len(kept):
         return " ".join(kept)
+    # Compare each sentence with the end of the one before.
     pairs = itertools.pairwise(["", *kept])
     spaces = (" " if a[-1:].isascii() and b[0].isascii() and a else "" for a, b in pairs)
     return "".join(space + sentence for space, sentence in zip(spaces, kept, strict=True))

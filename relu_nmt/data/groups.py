@@ -89,6 +89,7 @@ def plan_groups(sizes: np.ndarray, documents: np.ndarray, limit: int | np.ndarra
     assert int(documents.sum()) == len(sizes)
     limits = np.broadcast_to(np.asarray(limit, dtype=np.int64), documents.shape)
     owners = np.repeat(np.arange(len(documents)), documents)
+    # Take a shortcut for single sentences, which need no walk.
     if (limits == SINGLE_SENTENCES).all():
         one = np.broadcast_to(np.int64(1), sizes.shape)  # takes no memory
         return Groups(np.arange(len(sizes)), one, owners, one, sizes)
@@ -102,6 +103,7 @@ def plan_groups(sizes: np.ndarray, documents: np.ndarray, limit: int | np.ndarra
             tokens += contents[i]
             if i == begin or tokens > most or most == SINGLE_SENTENCES:
                 starts.append(i)
+                # Count one </s> for the whole group.
                 tokens = 1 + contents[i]
         begin += count
     # The start of each group gives its length, document and tokens.

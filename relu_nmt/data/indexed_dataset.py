@@ -104,6 +104,7 @@ class IndexedDataset:
         path = idx_path(prefix)
         index = _map_bytes(path)
         self.dtype, count = self._read_header(path, index)
+        # Compare the file's size with the number of sentences in its header.
         expected = HEADER.size + 12 * count
         if len(index) != expected:
             raise DataError(
@@ -132,6 +133,7 @@ class IndexedDataset:
                 f"{self._offsets[-1] * item_bytes:,}; the files do not belong together or are "
                 "cut off, binarise the corpus again"
             )
+        # View the mapped bytes as little-endian ids, without a copy.
         self._tokens = np.frombuffer(data, dtype=np.dtype(self.dtype).newbyteorder("<"))
 
     @staticmethod
@@ -259,6 +261,7 @@ class IndexedDatasetWriter:
             self._idx, self._bin = (
                 files.enter_context(safe_writer(path)) for path in reversed(self._paths)
             )
+            # Leave room for the number of sentences, which is known at the end.
             self._idx.write(HEADER.pack(MAGIC, VERSION, self._code, 0))
             self._files = files.pop_all()
 

@@ -93,10 +93,12 @@ class _TmxUnits:
         self._codes = 0  # number of open codes
         self._after_code = False
         self.parser = expat.ParserCreate()
+        # Get texts in one piece, not cut at each entity.
         self.parser.buffer_text = True
         self.parser.StartElementHandler = self._start_root
         self.parser.EndElementHandler = self._end
         self.parser.CharacterDataHandler = self._text
+        # Refuse entities, which could expand without end or read other files.
         self.parser.EntityDeclHandler = self._refuse_entity
         self.parser.SkippedEntityHandler = self._undeclared_entity
 
@@ -154,6 +156,7 @@ class _TmxUnits:
         elif name in ("seg", "prop") and self._pieces is not None:
             text, self._pieces = "".join(self._pieces), None
             if name == "prop":
+                # Keep the first property that names the document.
                 self._document = self._document or text.strip()
             else:
                 self._texts.setdefault(self._language, text)
@@ -207,8 +210,10 @@ def _columns(
         place = find_language(language, names)
         texts.append(names.index(side) if place is None and side in names else place)
     named = [place for place in texts if place is not None]
+    # Take the line for a header only if it names all columns.
     if len(named) == len(texts):
         return True, next((n for n, x in enumerate(names) if x in DOCUMENT_PROPERTIES), None), named
+    # Guess from the number of columns: texts, perhaps behind document and segment.
     if len(cells) not in (2, 4):
         return None
     first = len(cells) - 2
@@ -341,6 +346,7 @@ class PairSide(TextFile):
             if any(map(separates, pair)):
                 self.counts[LEFT_OUT] += 1
                 continue
+            # Put a separator between documents; a tag also begins the first.
             if document != last:
                 self.counts["documents"] += 1
                 if self.separator == "tag" or (self.separator == "blank" and last is not None):

@@ -348,6 +348,7 @@ class Split:
             DataError: a position is outside its sentence.
         """
         assert self.alignments is not None and self.target is not None
+        # Begin behind the tag, if the source has one.
         is_tagged = self.corpora is not None and self.corpora.tag_of(sentences.start) >= 0
         start, found = np.array([int(is_tagged), 0]), []
         for index in sentences:
@@ -360,9 +361,11 @@ class Split:
                     f"{lengths[1]} target tokens, but {pairs.max(0).tolist()} among the aligned "
                     "positions, which count from 0; run relu-nmt-preprocess again"
                 )
+            # Leave out pairs beyond the cut of the source.
             if (kept := self._kept_of_source) is not None:
                 pairs = pairs[pairs[:, 0] < kept - 1]
             found.append(pairs + start)
+            # Begin the next sentence behind this one and its separator.
             start = start + lengths + self._added
         return np.concatenate(found)
 
@@ -388,6 +391,7 @@ class Split:
             ids = np.append(ids[: kept - 1], Dictionary.eos_index)
         if separator is None:
             return ids
+        # Refuse a separator in the text, where it would divide a sentence.
         if separator in ids:
             raise DataError(
                 f"{side.prefix}.bin: sentence {index} already holds the sentence separator "

@@ -115,6 +115,7 @@ def collate(
     targets = [target for _, target in pairs if target is not None]
     tgt_tokens = prev_output_tokens = numbered = None
     if targets:
+        # Pad the targets, and shift them right as the decoder's input: [B, T].
         tgt_tokens = pad_rows(targets, Dictionary.pad_index)
         prev_output_tokens = shift_right(tgt_tokens, Dictionary.pad_index, Dictionary.eos_index)
     if alignments is not None:
@@ -311,9 +312,11 @@ class TranslationBatches:
         PAIRS_AS_TOKEN pairs take as much memory as one token.
         """
         assert self._plan is not None, "begin_epoch comes first"
+        # Join all batches to one array, with the start of each.
         rows = np.array([len(members) for members in self._plan])
         starts = np.cumsum(rows) - rows
         order = np.concatenate(self._plan)
+        # Add up each side's cost: rows times longest row, with its pairs.
         cost = np.zeros(len(rows))
         for sizes in self._sizes:
             if sizes is not None:

@@ -106,8 +106,10 @@ def result_of(job: "Job[Any]") -> Any:
     try:
         result = job.result()
     except (FailedJobError, UncompletedJobError) as error:
+        # Take the last line of a traceback, which names the error.
         last = str(error).strip().splitlines()[-1]
         raise ReluNmtError(f"job {job.job_id}: {last} (see {job.paths.stderr})") from error
+    # Raise errors for the user, which jobs return as results.
     if isinstance(result, ReluNmtError):
         raise result
     return result

@@ -70,6 +70,7 @@ def common_legend(figure: "Figure", columns: int) -> None:
     for axes in figure.axes:
         for line, name in zip(*axes.get_legend_handles_labels(), strict=True):
             legend.setdefault(name, line)
+    # Reduce the columns until the longest name fits.
     longest = max(map(len, legend), default=0)
     fitting = int(LETTERS_PER_INCH * figure.get_figwidth() / (longest + LEGEND_LETTERS))
     shown = {"ncols": max(1, min(columns, fitting)), "frameon": False, "handlelength": LEGEND_LINE}
@@ -104,6 +105,7 @@ def draw_image(
         figure = Figure(figsize=(width, height), layout="constrained", dpi=IMAGE_DPI)
         draw(figure)
         file = io.BytesIO()
+        # Leave out the date, so that equal figures give equal files.
         figure.savefig(file, format="svg", metadata={"Date": None})
     return "data:image/svg+xml;base64," + base64.b64encode(file.getvalue()).decode("ascii")
 
@@ -118,6 +120,7 @@ def render_page(place: str | Path, template: str, values: Mapping[str, Any]) -> 
     """
     import jinja2
 
+    # Look for templates in the caller's place first, then in the shared one.
     shared = jinja2.PackageLoader("relu_nmt.io")
     own: jinja2.BaseLoader
     own = jinja2.PackageLoader(place) if isinstance(place, str) else jinja2.FileSystemLoader(place)
@@ -151,6 +154,7 @@ def number(value: float | None, decimals: int = 2, signed: bool = False) -> str:
     if decimals and abs(value) >= LARGE:
         mantissa, _, exponent = f"{value:{sign}.{decimals}e}".partition("e")
         text = f"{mantissa}e{int(exponent)}"
+    # Drop the sign of a number that is rounded to 0.
     if not float(text.replace(",", "")):
         text = text.lstrip("+-")
     return text.replace("-", "\u2212")

@@ -138,10 +138,12 @@ def other_threads(load_file: str = LOAD_FILE, own_tasks: str = OWN_TASKS) -> int
         running = int(Path(load_file).read_text("ascii").split()[3].split("/")[0])
         own = 0
         for file in Path(own_tasks).glob("*/stat"):
+            # Skip the command's name, which may itself hold spaces.
             _, _, after_name = file.read_text("utf-8", "replace").rpartition(")")
             own += after_name.split()[0] == "R"
     except (OSError, ValueError, IndexError):
         return None
+    # Subtract this thread at least, which runs now.
     return max(0, running - max(1, own))
 
 

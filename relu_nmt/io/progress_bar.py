@@ -95,21 +95,25 @@ def progress_bar(
 
     def show_waiting() -> None:
         while not ended.wait(SECONDS_UNTIL_WAITING):
+            # Refresh the bar, or print a line, when work has stood still.
             if bar is not None:
                 bar.refresh()
             elif time.monotonic() - last_line >= SECONDS_UNTIL_WAITING:
                 print_line()
 
+    # Make it a daemon, so that it cannot keep the program alive.
     waiting = threading.Thread(target=show_waiting, daemon=True)
     if shows_waiting:
         waiting.start()
     try:
         yield advance
     finally:
+        # Stop the thread before the bar closes, since it may draw.
         ended.set()
         if shows_waiting:
             waiting.join()
         if bar is not None:
             bar.close()
+    # Print the last line, unless short work should show none.
     if not only_if_slow or last_line > started:
         print_line()

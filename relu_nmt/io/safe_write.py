@@ -103,10 +103,12 @@ def temporary_folder(path: Path) -> Iterator[Path]:
     """
     folder, lock = path, None
     try:
+        # Try names until one is free of other processes.
         for number in itertools.count():
             folder = path.with_name(f".{path.name}.{number}.tmp")
             if (lock := _acquire(folder, may_make=True)) is not None:
                 break
+        # Empty it, as a killed process may have left files.
         _empty(folder)
         yield folder
     finally:
@@ -237,11 +239,13 @@ def _set_permissions(path: Path, final: Path) -> None:
     try:
         old = final.stat()
     except FileNotFoundError:
+        # Make a plain file to see the permissions that a new one gets.
         plain = path.with_name(PLAIN)
         plain.touch()
         mode = stat.S_IMODE(plain.stat().st_mode)
     else:
         mode = stat.S_IMODE(old.st_mode)
+        # Keep owner and group, or at least the group if that is refused.
         for owner in (old.st_uid, -1):
             with suppress(OSError):
                 os.chown(path, owner, old.st_gid)

@@ -212,6 +212,7 @@ def decode_lines(data: bytes, path: str, first_line: int = 1) -> list[str]:
     Raises:
         DataError: the bytes are not UTF-8; the message gives the line.
     """
+    # Drop the byte order mark, which only a file's beginning has.
     if first_line == 1:
         data = data.removeprefix(codecs.BOM_UTF8)
     try:
@@ -267,6 +268,7 @@ def scan_text(path: str, chunk_bytes: int = CHUNK_BYTES) -> TextFile:
     with reading(path), open_text(path) as file:
         for data in _whole_lines(file, chunk_bytes):
             digest.update(data)
+            # Note where the chunk begins, so that workers can read it alone.
             start, first_line = result.num_bytes, result.num_lines + 1
             result.num_bytes += len(data)
             lines = decode_lines(data, path, first_line)
@@ -289,6 +291,7 @@ def read_chunk(chunk: Chunk) -> list[str]:
         with reading(chunk.path), open_text(chunk.path) as file:
             file.seek(chunk.start)
             data = file.read(chunk.end - chunk.start)
+    # Compare the length, since the file may have been cut meanwhile.
     if len(data) != chunk.end - chunk.start:
         raise DataError(f"{chunk.path}: was changed while it was read; start again")
     return decode_lines(data, chunk.path, chunk.first_line)

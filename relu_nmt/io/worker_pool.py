@@ -73,6 +73,7 @@ def ordered_map(
     try:
         for task in tasks:
             waiting.append((task, pool.submit(function, task)))
+            # Wait for the oldest task when enough are queued, to bound memory.
             if len(waiting) > workers * TASKS_AHEAD:
                 first, future = waiting.popleft()
                 yield first, future.result()

@@ -166,6 +166,7 @@ def load_ahead(
     if num_workers == 0:
         yield from map(load_pinned, indices)
         return
+    # Queue a few batches more than there are threads, so that none is idle.
     remaining = iter(indices)
     with ThreadPoolExecutor(num_workers, thread_name_prefix="batches") as pool:
         waiting = deque(
@@ -175,6 +176,7 @@ def load_ahead(
         try:
             while waiting:
                 batch = waiting.popleft().result()
+                # Refill the queue before the batch is used, so that loading goes on meanwhile.
                 for index in itertools.islice(remaining, 1):
                     waiting.append(pool.submit(load_pinned, index))
                 yield batch

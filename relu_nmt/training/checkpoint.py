@@ -83,6 +83,7 @@ def save_checkpoint(path: str | os.PathLike[str], checkpoint: Checkpoint) -> Non
     header["checksums"] = {name: _checksum(tensor) for name, tensor in stored.items()}
     text = {key: json.dumps(value, ensure_ascii=False) for key, value in header.items()}
     text["metadata_checksum"] = json.dumps(_checksum_of_texts(text))
+    # Write beside the target and rename, so that a failure harms no file.
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with replacing(target, durable=True) as temporary:
@@ -129,6 +130,7 @@ def load_checkpoint(path: str | os.PathLike[str], with_training_state: bool = Fa
     for alias, name in tied.items():
         if name in tensors:
             tensors[alias] = tensors[name]
+    # Divide the tensors into weights for decoding and those for training only.
     model, training = {}, {}
     for name, tensor in tensors.items():
         if name.startswith(MODEL_PREFIX):
@@ -161,6 +163,7 @@ def check_fit(
     Raises:
         CheckpointError: names or shapes differ.
     """
+    # Collect tensors of another shape, and names that only one side has.
     unlike = [
         f"{name} {list(tensors[name].shape)} instead of {list(own[name].shape)}"
         for name in own
@@ -168,6 +171,7 @@ def check_fit(
     ]
     missing = [name for name in own if name not in tensors]
     foreign = [name for name in tensors if name not in own]
+    # Raise the first kind of difference, with a few names as examples.
     for verb, names in (("has", unlike), ("lacks", missing), ("has also", foreign)):
         if names:
             more = f" and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else ""
@@ -196,6 +200,7 @@ def _read_header(source: Path) -> dict[str, Any]:
             raw = file.metadata() or {}
     except (OSError, SafetensorError) as error:
         raise _damaged(source, error) from error
+    # Compare the checksum of the metadata; earlier files have no checksums at all.
     checksum = raw.pop("metadata_checksum", None)
     expected = None if "checksums" not in raw else str(_checksum_of_texts(raw))
     if checksum != expected:
@@ -223,6 +228,7 @@ def without_aliases(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], d
     tied: dict[str, str] = {}
     first_name: dict[tuple[Any, ...], str] = {}
     for name, tensor in tensors.items():
+        # Identify a tensor by its memory and layout, since tied weights share both.
         identity = (
             tensor.untyped_storage().data_ptr(),
             tensor.storage_offset(),
@@ -254,6 +260,7 @@ def _check_is_safetensors(path: Path) -> None:
     """Refuse folders, pickles and other wrong files, each with a remedy."""
     if path.is_dir():
         raise CheckpointError(f"{path}: a folder; give the checkpoint file in it")
+    # Read the size of the header, 8 bytes, and its first character.
     try:
         with open(path, "rb") as file:
             start = file.read(9)
@@ -307,9 +314,11 @@ def _upgrade_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
             upgraded[name] = tensor
             continue
         module, kind, rest = packed.group("module", "kind", "rest")
+        # Keep one tensor for self-attention, whose q, k and v have the same input.
         if not module.endswith("cross_attention"):
             upgraded[f"{module}.qkv.{kind}{rest}"] = tensor
             continue
+        # Split [3C, ...] into q [C, ...] and kv [2C, ...].
         width = tensor.size(0) // 3 if tensor.dim() else 0
         # Copy a scalar, such as the number of steps, since the parts count separately.
         halves = (tensor[:width], tensor[width:]) if width else (tensor, tensor.clone())

@@ -77,6 +77,7 @@ class CheckpointFolder:
         config = self._config
         if config.no_save:
             return []
+        # Name the checkpoint by epoch, and by updates, if their intervals are complete.
         names = []
         if end_of_epoch and not config.no_epoch_checkpoints and epoch % config.save_interval == 0:
             names.append(f"checkpoint{epoch}{SUFFIX}")
@@ -86,6 +87,7 @@ class CheckpointFolder:
             names.append(BEST)
         if kept_score is not None:
             names.append(f"checkpoint.best_{self._metric}_{kept_score:.4f}{SUFFIX}")
+        # Store the last checkpoint unless switched off; an interrupted training always needs it.
         if interrupted or not config.no_last_checkpoints:
             names.append(LAST)
         return names
@@ -174,6 +176,7 @@ class CheckpointFolder:
                 "choose another folder"
             )
         try:
+            # Remove files of killed trainings only under the lock, which keeps others out.
             remove_abandoned(self.path, LEFT_BEHIND)
             yield
         finally:
@@ -191,7 +194,9 @@ class CheckpointFolder:
         """
         if self._config.no_save:
             return
+        # Estimate the size of a checkpoint: weights, optimiser state and perhaps the average.
         checkpoint_bytes = num_weights * (VALUES_PER_WEIGHT + averaged) * BYTES_PER_VALUE
+        # Make the folder, and a file in it, to find missing permissions now.
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=self.path):
@@ -222,6 +227,7 @@ class CheckpointFolder:
             is_best=self._validates,
             kept_score=0.0 if self._validates and config.keep_best_checkpoints > 0 else None,
         )
+        # Count one file less for each that is replaced and shares no bytes.
         kept = [self.path / name for name in names if name in (BEST, LAST)]
         return 1 + len(names) - sum(file.exists() and file.stat().st_nlink == 1 for file in kept)
 
@@ -242,12 +248,14 @@ class CheckpointFolder:
             (BY_EPOCHS, config.keep_last_epochs, False),
             (self._best_pattern, config.keep_best_checkpoints, True),
         ):
+            # Leave out kinds without a limit, or without a new checkpoint.
             own = _numbers(pattern, written)
             if count <= 0 or not own:
                 continue
             found = numbered_checkpoints(self.path, pattern)
             if not is_score:  # larger numbers belong to an earlier training and go first
                 found.sort(key=lambda one: (one[0] <= own[0][0], one[0]))
+            # Remove from the front the oldest or lowest; of scores to minimise, the highest.
             most = self._maximize if is_score else True
             for _, path in found[: max(0, len(found) - count)] if most else found[count:]:
                 path.unlink(missing_ok=True)

@@ -104,6 +104,7 @@ def _add_line(course: Course, line: str) -> None:
         elif "num_updates" in values:
             course.add(TRAIN, values)
         else:
+            # Take a validation line apart: its names begin with the subset's.
             for name in [key for key in values if key.endswith("_num_updates")]:
                 subset = name.removesuffix("_num_updates")
                 if subset != TRAIN:  # the means of an epoch repeat the other lines
@@ -137,6 +138,7 @@ def _of_slots(telemetry: Mapping[str, Any]) -> dict[str, float]:
     found: dict[str, list[float]] = {}
     squares: dict[str, dict[float, list[float]]] = {}
     for name, value in telemetry.items():
+        # Split attention/SLOT.LAYER.HEAD/STATISTIC into its parts.
         kind, _, rest = name.partition("/")
         place, _, statistic = rest.partition("/")
         slot, _, head = place.split(".") if place.count(".") == 2 else ("", "", "")
@@ -145,9 +147,11 @@ def _of_slots(telemetry: Mapping[str, Any]) -> dict[str, float]:
         if head.isdigit():
             found.setdefault(f"{slot} {statistic}", []).append(value)
         elif head and statistic == "output_square":
+            # Take the middle of a range nLOW-HIGH for its number of keys.
             bounds = [int(bound) for bound in head.removeprefix("n").split("-")]
             of_slot = squares.setdefault(slot, {})
             of_slot.setdefault(sum(bounds) / len(bounds), []).append(value)
+    # Average the statistics, and fit the growth of the squares with the keys.
     means = {name: sum(values) / len(values) for name, values in found.items()}
     growths = {f"{slot} {GROWTH}": _slope(values) for slot, values in squares.items()}
     return means | {name: growth for name, growth in growths.items() if growth is not None}

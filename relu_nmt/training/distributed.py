@@ -137,10 +137,12 @@ def join_processes(cpu: bool) -> ProcessGroup:
     world_size = _environment_number("WORLD_SIZE", 1)
     if world_size == 1:
         return ProcessGroup(0, 1, torch.device("cuda:0" if on_gpu else "cpu"))
+    # Number the process overall, and on its machine, to choose its GPU.
     rank = _environment_number("RANK", None)
     local_rank = _environment_number("LOCAL_RANK", rank)
     device = torch.device("cpu")
     if on_gpu:
+        # Give each process of the machine a GPU of its own.
         if local_rank >= torch.cuda.device_count():
             raise ConfigError(
                 f"process {local_rank} of this machine has no GPU: there are "

@@ -99,6 +99,7 @@ class Meters:
             "lr": lr,
             "gnorm": self.gradient_norms / updates,
         }
+        # Add values only where they apply: clipped updates, and float16's loss scale.
         if self.clips:
             stats["clip"] = 100.0 * self.clips / updates
         if loss_scale is not None:
@@ -311,6 +312,7 @@ def _summary_writer(folder: str) -> type:
             "--tensorboard-logdir needs the package tensorboard; install it with "
             "pip install tensorboard"
         ) from error
+    # Make the folder now, so that an error comes before the training.
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -73,6 +73,7 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Op
         for parameters, decay in ((decayed, config.weight_decay), (exempt, 0.0))
         if parameters
     ]
+    # Pass options only to optimisers that have settings of their own.
     make, options = chosen_part(config, "optimizer")
     optimizer: torch.optim.Optimizer = make(groups) if options is None else make(groups, options)
     return optimizer

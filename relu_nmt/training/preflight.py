@@ -59,6 +59,7 @@ def check_before_start(
         if config.run.preflight:
             data.train.begin_epoch(state.epoch)
             log.say(try_batch(parts, data.train.load(data.train.largest())))
+            # Let all processes join in if the model is sharded, to gather its weights.
             if not config.checkpoint.no_save and (is_first or is_sharded(parts.objective)):
                 with parts.snapshot(state, description) as checkpoint:
                     if is_first:
@@ -114,6 +115,7 @@ def try_batch(parts: Components, batch: Batch) -> str:
         torch.cuda.reset_peak_memory_stats(device)
     with leaving_no_trace(parts.objective), naming_batch(batch, "preflight"):
         parts.loss(batch).loss.backward()
+        # Add the memory that the optimiser's first step will take.
         peak = _peak_bytes(device) + _bytes_to_come(parts.optimizer)
         seconds = time.monotonic() - start
     return (
@@ -168,11 +170,13 @@ def first_not_finite(parts: Components, batches: Sequence[Batch]) -> str | None:
         for batch in batches:
             bad.clear()
             loss = parts.loss(batch).loss
+            # Name the module that finished first with a bad output.
             if not _is_finite(loss):
                 return f"the output of {bad[0]} is the first" if bad else "the loss is the first"
             loss.backward()
             broken = [n for n, p in objective.named_parameters() if _has_bad_gradient(p)]
             if broken:  # the backward pass begins with the last module
+                # Find the broken parameter whose module came last in the forward pass.
                 places = {name: place for place, name in enumerate(order)}
                 first = max(broken, key=lambda name: places.get(name.rpartition(".")[0], -1))
                 return f"the gradient of {first} is the first"

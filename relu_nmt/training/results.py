@@ -230,11 +230,13 @@ class TrainingResult:
         Raises:
             DataError: the file is damaged.
         """
+        # Begin a new result if the checkpoint comes from another folder.
         continues = checkpoint is not None and checkpoint.parent.resolve() == folder.resolve()
         if not continues or not (folder / FILE_NAME).exists():
             return cls(folder)
         result = cls.load(folder)
         result.ended, result.signal, result.diverged = None, None, False
+        # Drop entries that the continued run will make a second time.
         for entries in (result.train, result.epochs, *result.valid.values()):
             entries[:] = [one for one in entries if (one.get("num_updates") or 0) <= num_updates]
         return result

@@ -382,6 +382,7 @@ class ScheduleConfig:
                 f"--lr with {len(self.lr)} values needs --lr-scheduler fixed, "
                 f"not {self.lr_scheduler}"
             )
+        # Refuse settings with which the rate could not fall.
         if self.lr_scheduler == "cosine" and self.lr[0] <= self.min_lr:
             raise ConfigError(f"--lr {self.lr[0]:g} must be above --min-lr {self.min_lr:g}")
         if self.lr_scheduler == "polynomial_decay" and self.total_num_update <= self.warmup:

@@ -42,7 +42,9 @@ def shard(objective: nn.Module, device: torch.device, mesh: "DeviceMesh") -> nn.
     """
     from torch.distributed.fsdp import fully_shard
 
+    # Keep the attributes, such as no_weight_decay, to restore them at the end.
     attributes = {name: dict(vars(one)) for name, one in objective.named_parameters()}
+    # Shard layers before the whole, which then takes only the remaining weights.
     for unit in [*_layers(objective), objective]:
         fully_shard(unit, mesh=mesh)
     objective.to(device)  # moves tensors outside of all units; parameters lose their attributes
@@ -91,6 +93,7 @@ def whole_weights(objective: nn.Module) -> Iterator[None]:
     All processes enter and leave the block together.
     """
     units = [module for module in objective.modules() if is_sharded(module)]
+    # Gather each unit's weights, and keep them after its forward pass.
     for unit in units:
         unit.unshard()
         unit.set_reshard_after_forward(False, recurse=False)

@@ -107,6 +107,7 @@ class TrainingState:
         try:
             known = dict(values)
             for name in ("inner", "epoch_meters"):
+                # Turn the lists of JSON back into pairs.
                 sums = {key: (total, count) for key, (total, count) in values[name]["sums"].items()}
                 known[name] = Meters(**{**values[name], "sums": sums})
             # Earlier checkpoints hold the best score a second time, together with the count.
@@ -182,8 +183,10 @@ class Components:
         state.precision = self.precision.scaler.state_dict()
         metadata = {**description, "training_state": dataclasses.asdict(state)}
         training = optimizer_tensors(self.model, self.optimizer) if with_optimizer else {}
+        # Apply the average; the raw weights that it replaces are stored beside it.
         with self.average.applied() as raw:
             training |= {RAW_PREFIX + name: tensor for name, tensor in raw.items()}
+            # Keep parameters as they are, so that tied ones stay one tensor.
             tensors = [self.model.state_dict(keep_vars=True), training]
             model, training = (whole_tensors(one, self.process.is_first) for one in tensors)
             yield Checkpoint(model, metadata, training)
@@ -292,6 +295,7 @@ def _load_optimizer(
             f"{path}: the checkpoint holds no optimiser state for this model; add "
             "--reset-optimizer, or start from its weights with --finetune-from-model"
         )
+    # Number the parameters as PyTorch does, cutting tensors to this process's part.
     state = {
         index: {k: part_like(t, parameter) for k, t in by_parameter[names[parameter]].items()}
         for index, parameter in enumerate(order)

@@ -147,6 +147,7 @@ class Trainer:
             ) or self._validation.patience_is_over(self.state, self.result)
             if self.state.epoch > 1 and self.state.batch_offset == 0:
                 self._reason = self._reason or self._rate_has_fallen()
+            # Go on after an interruption even at a limit, to make up for it.
             if self._reason is None or self.state.interrupted:
                 parts, description = self.parts, self._description
                 check_before_start(
@@ -176,6 +177,7 @@ class Trainer:
         except BaseException as error:
             self.result.ended = str(error) or type(error).__name__
             self.result.diverged = isinstance(error, TrainingError)
+            # Save the updates before damaged data, so that none are lost.
             is_saved = self._save_before(error)
             with suppress(DataError):  # the first error is the one to show
                 self._write_result()
@@ -242,6 +244,7 @@ class Trainer:
         """
         state = self.state
         number = state.num_updates + 1
+        # Vote in the update, so that all processes stop at the same one.
         plan = UpdatePlan(
             number,
             state.epoch,
@@ -254,6 +257,7 @@ class Trainer:
         launched = self._updater.run(batches, plan)
         # While a GPU works on this update, read the numbers of the one before.
         self._read_launched()
+        # Count the batches even of a skipped update.
         state.batch_offset = min(
             state.batch_offset + self._share.batches_per_update, state.num_batches
         )
@@ -265,6 +269,7 @@ class Trainer:
         state.num_updates = number
         self.parts.average.update(number)
         self._launched = launched
+        # Read at once if no GPU is kept waiting, or a line is due.
         if not self._reads_late or number % self.config.logging.log_interval == 0:
             self._read_launched()
         return True
@@ -282,6 +287,7 @@ class Trainer:
             raise TrainingError(f"{error}; {self._origin_of_divergence(launched)}") from error
         # Add the numbers to the meters, and log them at the interval.
         state, plan = self.state, launched.plan
+        # Measure the time since the numbers before, without validation and saving.
         now = time.monotonic()
         result.meters.seconds, self._lap = now - self._lap, now
         for meters in (state.inner, state.epoch_meters):
@@ -340,6 +346,7 @@ class Trainer:
         score, is_best, is_kept = None, False, False
         ends = self._reason is not None
         if self._validation.is_due(state, end_of_epoch=end_of_epoch, save=save, ends=ends):
+            # Read the pending numbers first, so that they stand before the scores.
             self._read_launched()
             score = self._validation.run(state, self.result)
             self._lap = time.monotonic()
@@ -381,6 +388,7 @@ class Trainer:
             kept_score=score if is_kept else None,
             interrupted=state.interrupted or keeps_last,
         )
+        # Gather parts in all processes; only the first one writes.
         if names and (self._process.is_first or is_sharded(self.parts.objective)):
             start = time.monotonic()
             shown = "none" if score is None else f"{score:g}"
@@ -393,6 +401,7 @@ class Trainer:
                 f"{state.num_updates} updates, score {shown}) (writing took "
                 f"{time.monotonic() - start:.2f} seconds)"
             )
+        # Leave the time of writing out of the next update's.
         self._lap = time.monotonic()
 
     def _write_result(self) -> None:

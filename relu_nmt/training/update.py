@@ -123,6 +123,7 @@ class Precision:
         before = self.scaler.get_scale()
         self.scaler.step(optimizer)
         self.scaler.update()
+        # Find an overflow by the scale, which falls only then.
         if self.scaler.get_scale() >= before:
             return True
         if self.scaler.get_scale() < self._min_scale:
@@ -322,8 +323,10 @@ class Updater:
         for group in self._optimizer.param_groups:
             group["lr"] = plan.lr
         sums_of_all = torch.cat([gradient_norm.double().view(1), vector])
+        # Leave the verdict on the device, so that the CPU need not wait.
         finite = None if is_sharded(self._objective) else sums_of_all.isfinite().all()
         skipped = not self._precision.step(self._optimizer, finite)
+        # Return the numbers unread, so that the next update can start at once.
         return LaunchedUpdate(
             plan,
             list(sums),
@@ -345,6 +348,7 @@ class Updater:
                 output: LossOutput = self._objective(
                     batch.to(self._process.device), telemetry=telemetry
                 )
+            # Scale for float16, and by the weight, 0 for a batch without effect.
             self._precision.scaler.scale(output.loss * weight).backward()
         return output
 
@@ -354,13 +358,17 @@ class Updater:
 
         DistributedDataParallel averages over the processes; ``world_size`` undoes that.
         """
+        # Undo the loss scale, so that norms are comparable.
         self._precision.scaler.unscale_(self._optimizer)
         gradients = [own_part(p.grad) for p in self._parameters if p.grad is not None]
+        # Keep the factor on the device, without a wait for the GPU.
         factor = (self._process.world_size / sample_size.clamp(min=1)).to(gradients[0].dtype)
         norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
         if is_sharded(self._objective):
+            # Add the squares of all parts, since each process has only its own.
             norm = self._process.sum(norm.square()).sqrt()
         norm = norm * factor
+        # Clip by the same factor, so that the gradients are multiplied once.
         if self._clip_norm > 0:
             factor = factor * (self._clip_norm / (norm + 1e-6)).clamp(max=1.0)
         torch._foreach_mul_(gradients, factor)

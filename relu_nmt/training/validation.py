@@ -83,6 +83,7 @@ class Validation:
         except DataError:
             # The training, once it goes on, validates again.
             state.interrupted = True
+            # Remove entries of the sets that were validated before the error.
             for entries in (result.epochs, *result.valid.values()):
                 entries[:] = [e for e in entries if e["num_updates"] != state.num_updates]
             raise
@@ -163,6 +164,7 @@ def measure(
                 continue
             with naming_batch(batch, "validation"):
                 output = parts.loss(batch)
+            # Leave out the batch that only keeps processes in step.
             if not largest_only and rank + index * world_size >= count:
                 continue
             metrics = all_metrics(output)
@@ -198,6 +200,7 @@ def forget_other_measure(
     """
     if signature is None:
         return False
+    # Store the present signature, with which later scores are compared.
     was, state.best_signature = state.best_signature, signature
     if state.best_score is None or _is_comparable(was, signature):
         return False
@@ -235,6 +238,7 @@ def loss_without_score(validations: Sequence[Stats], metric: str) -> tuple[float
         for one in validations
         if one.get(metric) is not None and one.get("loss") is not None
     ]
+    # Ask for two validations at least, all with a score of 0.
     if len(both) < 2 or any(score >= PRINTED_AS_ZERO for score, _ in both):
         return None
     first, last = both[0][1], both[-1][1]
