@@ -187,6 +187,7 @@ class Attention(nn.Module):
         self.head_dim = head_dim
         self.dropout = dropout
         self.backend = "auto"
+        # Give defaults, since build_attention sets name, slot and layer later.
         self.name, self.slot, self.layer = type(self).__name__, "encoder", 0
         # Make the gains of qk_norm; settings of a user's mechanism may lack the option.
         normalized = getattr(config, "qk_norm", False)
@@ -309,6 +310,7 @@ def build_attention(
             + (f", since {able.reason}" if able.reason else "")
             + f"; choose one of {', '.join(others)}"
         )
+    # Refuse dropout of weights that the mechanism does not have.
     if dropout > 0 and not able.weights:
         raise ConfigError(
             f"--attention-dropout {dropout:g}: {spec.name} has no weights to drop; set it to 0"

@@ -61,6 +61,7 @@ class ScoreBias:
         """Add the gradient of the scores [B, H, Nq, Nk] to the table's gradient [H, R]."""
         index = self._columns()
         by_head = grad_scores.transpose(0, 1)
+        # Sum over the samples where all share the codes.
         if len(index) == 1:
             by_head = by_head.sum(1)
         by_head = by_head.reshape(len(grad_table), -1)

@@ -113,6 +113,7 @@ def _grid_places(visibility: Visibility, like: Tensor) -> tuple[Tensor, Tensor]:
         raise ConfigError("cosformer: grid=true is for the patches of images; leave it out")
     # Number rows and columns of the patches; tokens before them get the middle.
     rows, columns = visibility.grid
+    # Count the tokens before the patches, such as a class token.
     others = visibility.num_keys - rows * columns
     patches = torch.arange(rows * columns, device=like.device)
     places = []

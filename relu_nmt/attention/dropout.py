@@ -21,6 +21,7 @@ def dropout(x: Tensor, probability: float) -> Tensor:
     """
     if probability == 0.0:
         return x
+    # Leave other devices to PyTorch, which draws in parallel there.
     if x.device.type != "cpu":
         return F.dropout(x, probability)
     return x * dropout_factors(x, probability)
@@ -40,10 +41,14 @@ def dropout_factors(
         keep = torch.empty_like(x).bernoulli_(1 - probability, generator=generator)
         return keep.div_(1 - probability)
     dropped = round(probability * _LEVELS)
+    # Draw 64 random bits for each four entries.
     draws = torch.empty(-(-x.numel() // _WORDS_PER_DRAW), dtype=torch.int64)
     draws.random_(-(2**63), None, generator=generator)
+    # Cut them into numbers of 16 bits, one for each entry.
     words = draws.view(torch.int16)[: x.numel()].view(x.shape)
+    # Drop the entries whose number is among the lowest ``dropped`` levels.
     keep = (words >= dropped - _LEVELS // 2).to(x.dtype)
+    # Scale by the rounded probability, so that the expectation is exact.
     return keep.mul_(_LEVELS / (_LEVELS - dropped))
 
 

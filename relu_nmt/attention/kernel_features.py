@@ -47,6 +47,7 @@ class FeatureAttention(Attention):
         # A column of ones in v sums the weights of each row.
         extended = F.pad(problem.v, (0, 1), value=1.0)
         sums = masked_sums(queries, keys, extended, visibility)
+        # Divide the weighted sums by the row sums in their last channel.
         values = sums[..., :-1] / self._divisor(sums[..., -1:], visibility)
         if visibility.empty_rows is not None:
             values = values.masked_fill(visibility.empty_rows, 0.0)
@@ -87,8 +88,10 @@ def masked_sums(queries: Tensor, keys: Tensor, v: Tensor, visibility: Visibility
         elif visibility.hides_later:
             products = products.tril(num_keys - num_queries)
         return products @ v
+    # Multiply keys and values first, which is linear in both lengths.
     if not visibility.hides_later:
         return queries @ (keys.transpose(-1, -2) @ v)
+    # Sum by chunks, so that causal use stays linear in the length.
     return _causal_sums(queries, keys, v)
 
 
@@ -105,6 +108,7 @@ def _causal_sums(queries: Tensor, keys: Tensor, v: Tensor) -> Tensor:
     queries, keys, v = (_in_chunks(x) for x in (queries, keys[:, :, old:], v[:, :, old:]))
     within = (queries @ keys.transpose(-1, -2)).tril() @ v  # [B, H, chunks, C, dv]
     sums = keys[:, :, :-1].transpose(-1, -2) @ v[:, :, :-1]  # the last chunk is before no other
+    # Sum the chunks before each one, earlier keys included.
     running = torch.cat([before[:, :, None], sums], 2).cumsum(2)  # [B, H, chunks, R, dv]
     return (within + queries @ running).flatten(2, 3)[:, :, :num_queries]
 

@@ -70,6 +70,7 @@ class LinformerAttention(Attention):
         k, v = (without_padding(x, problem.visibility) for x in (problem.k, problem.v))
         keys = self.keys_projection[:, :num_keys] @ k  # [B, H, rank, d]
         mixtures = self.values_projection[:, :num_keys] @ v
+        # Compare each query with the mixed keys, [B, H, Nq, rank].
         scores = problem.q @ keys.transpose(-1, -2) / math.sqrt(self.head_dim)
         # Without keys all mixtures are 0, and so is the output.
         return AttentionOutput(scores.softmax(-1) @ mixtures)

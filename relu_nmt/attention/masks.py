@@ -69,6 +69,7 @@ class Visibility:
         self.rows = rows
         self.share = share
         self.device = key_mask.device if key_mask is not None else device
+        # Keep the additive mask of each dtype, which all layers share.
         self._score_masks: dict[torch.dtype, Tensor] = {}
 
     @property
@@ -87,6 +88,7 @@ class Visibility:
         mask = None if self.key_mask is None else self.key_mask[:, None, None, :]
         if self.hides_later:
             ones = torch.ones(self.num_queries, self.num_keys, dtype=torch.bool, device=self.device)
+            # Shift the triangle, since the queries are the last of the keys.
             triangle = ones.tril(self.num_keys - self.num_queries)[None, None]
             mask = triangle if mask is None else mask & triangle
         return mask
@@ -181,6 +183,7 @@ class Visibility:
             rows: the queries; start and stop must be set.
         """
         num_keys = self.num_keys
+        # Leave out the keys behind the last query's own.
         if self.hides_later:
             num_keys = max(0, num_keys - self.num_queries + rows.stop)
         return Visibility(

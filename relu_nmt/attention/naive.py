@@ -72,6 +72,7 @@ def relu_attention(
     if centered:
         z = z - (z * mask).sum(-1, keepdim=True) / n
     mean_square = {1: 1 / 2, 2: 3 / 2}[power]  # of relu(z)^power for a standard normal z
+    # Rectify, hide keys, and give the output the variance 1 / gamma^2.
     s = z.relu() ** power * mask / (gamma * torch.sqrt(n * mean_square))
     return s @ v
 
@@ -146,12 +147,15 @@ def entmax(z: Tensor, alpha: float) -> Tensor:
     algorithm 1. The last step is Newton's, whose gradient is that of the solution.
     """
     x = (alpha - 1) * z
+    # Enclose the threshold: at max - 1 the sum is at least 1.
     high = x.detach().amax(-1, keepdim=True)
     low = high - 1
+    # Halve the interval until only rounding is left.
     for _ in range(100):
         t = (low + high) / 2
         is_low = ((x.detach() - t).clamp_min(0) ** (1 / (alpha - 1))).sum(-1, keepdim=True) > 1
         low, high = torch.where(is_low, t, low), torch.where(is_low, high, t)
+    # Correct the threshold by one step that gradients pass through.
     p = (x - low).clamp_min(0) ** (1 / (alpha - 1))
     slope = ((p > 0) * p.detach() ** (2 - alpha)).sum(-1, keepdim=True) / (alpha - 1)
     t = low + (p.sum(-1, keepdim=True) - 1) / slope
@@ -196,10 +200,12 @@ def cosformer_attention(
     Reference: Qin et al. 2022, "cosFormer: Rethinking Softmax in Attention", Eq. 9-10.
     """
     if axes is None:
+        # Number the visible tokens, and divide by M.
         real = mask.any(-2).to(q.dtype)
         axes = [real.cumsum(-1) / (horizon or real.sum(-1, keepdim=True))]
     w = q.relu() @ k.relu().mT * mask
     for x in axes:
+        # Weigh each pair by the cosine of its distance.
         w = w * torch.cos(math.pi / 2 * (x[..., -q.size(-2) :, None] - x[..., None, :]))
     return w / w.sum(-1, keepdim=True).clamp_min(1e-6) @ v
 
@@ -215,14 +221,17 @@ def performer_attention(
     Reference: Choromanski et al. 2021, "Rethinking Attention with Performers", Lemma 1.
     """
     q, k = q / q.size(-1) ** 0.25, k / k.size(-1) ** 0.25
+    # Project both on the random directions, [B, H, N, m].
     to_q, to_k = q @ w.mT, k @ w.mT
     if kernel == "relu":
         a = (to_q.relu() + 1e-3) @ (to_k.relu() + 1e-3).mT * mask
     else:
+        # Find the largest product among the visible keys of each query.
         seen = to_k.amax(-1)[..., None, :].masked_fill(~mask, -math.inf).amax(-1, keepdim=True)
         to_k = to_k - (k**2).sum(-1, keepdim=True) / 2
         f_q = torch.exp(to_q - (q**2).sum(-1, keepdim=True) / 2 - to_q.amax(-1, True)) + 1e-4
         f_k = torch.exp(to_k[..., None, :, :] - seen[..., None]) + 1e-4  # [B, H, Nq, Nk, m]
+        # Sum over the features, [B, H, Nq, Nk].
         a = (f_q[..., None, :] * f_k).sum(-1) * mask
     return a / a.sum(-1, keepdim=True) @ v
 
@@ -270,6 +279,7 @@ def xca_attention(
     """
     z = q.mT @ k
     if unit_norm:
+        # Divide by the norms of both channels, so that entries are cosines.
         z = z / (q.norm(dim=-2)[..., :, None] * k.norm(dim=-2)[..., None, :])
     else:
         z = z / math.sqrt(q.size(-2))
@@ -290,8 +300,10 @@ def nystromformer_attention(
     size = -(-k.size(-2) // landmarks)
     if size == 1:
         return kernel(q @ k.mT) @ v
+    # Average each segment, [B, H, m, d].
     few_q, few_k = (torch.stack([s.mean(-2) for s in x.split(size, -2)], -2) for x in (q, k))
     a, one = kernel(few_q @ few_k.mT), torch.eye(few_q.size(-2), dtype=q.dtype)
+    # Start the inverse from A^T over the product of both norms.
     norms = a.abs().sum(-2).amax(-1) * a.abs().sum(-1).amax(-1)
     z = a.mT / norms[..., None, None]
     for _ in range(steps):
@@ -311,6 +323,7 @@ def soft_attention(
     algorithm 2, from A / |A|_1^2 on.
     """
     q, k = q / q.size(-1) ** 0.25, k / k.size(-1) ** 0.25
+    # Compare queries, keys and landmarks with the landmarks.
     from_q, from_k, a = (
         torch.exp(-(x[..., :, None, :] - landmarks[..., None, :, :]).square().sum(-1) / 2)
         for x in (q, k, landmarks)

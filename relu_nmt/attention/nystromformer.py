@@ -94,6 +94,7 @@ class NystromformerAttention(Attention):
         segments = segment_means(visibility, num_tokens, self.config.landmarks, k)
         present = segments.any(-1)[..., None, :]  # [B or 1, 1, 1, m]
         landmark_q, landmark_k, landmark_v = (segments @ x for x in (q, k, v))
+        # Choose the polynomial's scale: n^(-1/2) or 1, perhaps times a learnt g.
         scale = (
             count.clamp_min(1).rsqrt() if self.config.scale != "none" else torch.ones_like(count)
         )
@@ -111,6 +112,7 @@ class NystromformerAttention(Attention):
         keys = None if real is None else real[:, None, None, :]
         from_tokens = self._kernel(landmark_q, k, keys, scale)  # [B, H, m, N]
         mixed = pseudo_inverse(core, self.config.iterations) @ (from_tokens @ v)
+        # Use full attention where each token is its own landmark.
         return to_landmarks @ torch.where(count <= self.config.landmarks, landmark_v, mixed)
 
     def _kernel(self, x: Tensor, y: Tensor, seen: Tensor | None, scale: Tensor) -> Tensor:
@@ -174,4 +176,5 @@ def pseudo_inverse(matrix: Tensor, iterations: int) -> Tensor:
         product = matrix @ inverse
         inner = 15 * identity - product @ (7 * identity - product)
         inverse = 0.25 * inverse @ (13 * identity - product @ inner)
+    # Undo the scaling, which multiplied the inverse.
     return inverse / largest

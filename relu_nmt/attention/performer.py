@@ -60,9 +60,11 @@ class PerformerAttention(FeatureAttention):
         self, config: PerformerConfig, num_heads: int, head_dim: int, dropout: float
     ) -> None:
         super().__init__(config, num_heads, head_dim, dropout)
+        # Draw a seed from the global generator, for checkpoints to store.
         seed = int(torch.randint(2**31, ()))
         self.seed_and_passes: Tensor
         self.register_buffer("seed_and_passes", torch.tensor([seed, 0]))
+        # Reserve room for the directions, which the first pass draws.
         directions = torch.empty(config.features, head_dim)
         self.directions: Tensor
         self.register_buffer("directions", directions, persistent=False)
@@ -101,6 +103,7 @@ class PerformerAttention(FeatureAttention):
             seen = rows.amax(3, keepdim=True)  # over [B, H, Nq, Nk]
         elif visibility.hides_later:
             seen = largest.cummax(2).values[:, :, k.size(2) - q.size(2) :]
+        # Multiply by exp(c - c_i), which puts c_i in the place of c.
         rescaled = queries * (stabiliser - seen).exp()
         # One more feature for the keys' epsilon, which is not rescaled.
         total = SOFTMAX_EPSILON * queries.sum(-1, keepdim=True)
@@ -142,10 +145,12 @@ def _forget_draw(attention: PerformerAttention, _: object) -> None:
 @second_pass.register
 def _(attention: PerformerAttention) -> AbstractContextManager[None]:
     """Repeat the draw of the first pass, and do not count the pass again."""
+    # Remember the count now, before the first pass raises it.
     passes = attention.passes
 
     @contextmanager
     def block() -> Iterator[None]:
+        # Set the count back for the second pass, and restore it after.
         later, attention.passes = attention.passes, passes
         try:
             yield

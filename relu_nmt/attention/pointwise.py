@@ -99,6 +99,7 @@ class PointwiseAttention(Attention):
         )
         # Let a back end compute out_i = c(n_i) sum_j h(z_ij) v_j.
         backend = choose_backend(self, asked)
+        # Center queries and keys here, unless the back end does.
         if self.centered and not backend.centers:
             asked.q, asked.k = reference.centered(asked.q, asked.k, asked.visibility)
         result = backend.solve(asked)

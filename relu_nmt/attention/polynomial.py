@@ -59,7 +59,9 @@ class PolynomialAttention(PointwiseAttention):
         super().__init__(config, num_heads, head_dim, dropout, power_map(config.power))
         self.scale = None
         if config.scale == "dynamic":
+            # Give up non-negative weights, since a learnt scale may become negative.
             self.capabilities = Capabilities(scores=True, non_negative=False)
+            # Start at 1/sqrt(N), or at 1 where counts scale the rows.
             start = 1.0 if config.length is None else config.length**-0.5
             self.scale = nn.Parameter(torch.full((num_heads if config.per_head else 1,), start))
             self.scale.no_weight_decay = True  # type: ignore[attr-defined]

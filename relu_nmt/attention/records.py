@@ -83,6 +83,7 @@ def record_attention(
     ) -> None:
         if _paused.get():
             return
+        # Find the arguments by name, however the caller passed them.
         given = dict(zip(("q", "k", "v", "visibility"), args, strict=False)) | kwargs
         visibility = given["visibility"]
         vectors = {}
@@ -153,12 +154,14 @@ def vector_sizes(q: Tensor, k: Tensor, values: Tensor, visibility: Visibility) -
     Reference: ReLUFormer, section 4.1: without its factor the outputs grow with the number of keys.
     """
     keys = k.float().norm(dim=-1)  # [B, H, Nk]
+    # Zero the lengths of padded keys, so that they enter no sum.
     if visibility.key_mask is not None:
         keys = keys.masked_fill(~visibility.key_mask[:, None], 0.0)
     # Sum the lengths of the keys that each query sees.
     if visibility.offset is None:
         seen = keys.sum(-1, keepdim=True)
     else:
+        # Take running sums from the first query's own key on.
         seen = keys.cumsum(-1)[..., visibility.offset :]
     return {
         "query_norm": q.float().norm(dim=-1),
@@ -198,6 +201,7 @@ class ModuleSums:
         self.rows += other.rows
         self.log_counts += other.log_counts
         self.heads = self.heads + other.heads
+        # Pad the buckets to the longer ones, since lengths of batches differ.
         longest = max(len(self.bucket_rows), len(other.bucket_rows))
         self.bucket_rows = _padded(self.bucket_rows, longest) + _padded(other.bucket_rows, longest)
         self.buckets = _padded(self.buckets, longest) + _padded(other.buckets, longest)
@@ -222,6 +226,7 @@ def attention_sums(records: Sequence[AttentionRecord]) -> list[ModuleSums]:
     tensors = [x for record, tables in found for x in _summed(record, tables)]
     flat = torch.cat([x.flatten() for x in tensors]).cpu().double()
     values = flat.split([x.numel() for x in tensors])
+    # Give each array its shape; sums without dimensions become numbers.
     arrays = (value.view(x.shape).numpy()[()] for value, x in zip(values, tensors, strict=True))
     # Each record has five arrays. Add up records of the same module.
     sums: dict[tuple[str, int], ModuleSums] = {}
@@ -249,8 +254,10 @@ def attention_telemetry(records: Sequence[AttentionRecord]) -> dict[str, float]:
         for statistic, heads, buckets in zip(
             sums.statistics, sums.heads, sums.buckets, strict=True
         ):
+            # Average over the real rows for each head.
             for head, total in enumerate(heads):
                 scalars[f"{module}.{head}/{statistic}"] = float(total / max(1.0, sums.rows))
+            # Average over the rows of each bucket; empty buckets give no scalar.
             for index, (total, rows) in enumerate(zip(buckets, sums.bucket_rows, strict=True)):
                 if rows:
                     name = f"{module}.n{bucket_name(index)}/{statistic}"
@@ -271,6 +278,7 @@ def _tables(record: AttentionRecord) -> dict[str, Tensor]:
         "largest": rows.largest,
         **record.vectors,
     }
+    # Leave out unknown statistics, and follow the order of the log.
     return {name: table for name in LOGGED if (table := tables.get(name)) is not None}
 
 

@@ -56,5 +56,6 @@ def regularizer_terms(
     real = visibility.real_rows(len(rows.total))  # [B, 1, Nq]
     num_rows = (real.sum() * rows.total.size(1)).clamp_min(1)
     excess = entropy_excess(rows.entropy, visibility.positive_counts, margin)
+    # Set the excess of null rows to 0: their entropy is undefined.
     excess = excess.masked_fill(rows.total <= NULL_SUM, 0.0)
     return (normalisation(rows.total) * real).sum() / num_rows, (excess * real).sum() / num_rows

@@ -67,8 +67,10 @@ class SentenceRows:
         first = counts.cumsum(0) - counts
         row_of = first[:, None] + numbers
         steps = torch.arange(length, device=real.device)
+        # Mark the first token of each sentence.
         begins = torch.ones_like(real)
         begins[:, 1:] = numbers[:, 1:] != numbers[:, :-1]
+        # Subtract the place of the sentence's first token.
         positions = (steps - (steps * begins).cummax(1).values).masked_fill(~real, 0)
         # Read both sizes in one transfer from the device.
         num_rows, longest = torch.stack([counts.sum(), 1 + positions.amax()]).tolist()
@@ -78,6 +80,7 @@ class SentenceRows:
         taken = places.flatten()[tokens]
         index = places.new_zeros(num_rows * longest).index_copy_(0, taken, tokens)
         mask = real.new_zeros(num_rows * longest).index_fill_(0, taken, True)
+        # Find each row's document, whose first row has number 0.
         rows = torch.arange(num_rows, device=real.device)
         document = torch.arange(batch, device=real.device).repeat_interleave(
             counts, output_size=num_rows
@@ -156,6 +159,7 @@ class SentenceRows:
         """Return the view of cross-attention: tokens see the source sentence of their number."""
         pairs = None
         if not torch.equal(self.counts, source.counts):
+            # Find the source sentence of each row, since the counts differ.
             documents = torch.arange(len(self.counts), device=self.counts.device)
             pairs = source.rows_of(
                 documents.repeat_interleave(self.counts, output_size=len(self.numbers)),
@@ -242,10 +246,12 @@ class SentenceView:
             source: the sentences of the B documents.
             last: the view of the last step, if the documents are the same.
         """
+        # Make each newest token a row of its own.
         queries = SentenceRows.of_beams(numbers, numbers.numel(), 1)
         documents = torch.arange(len(numbers), device=numbers.device)[:, None].expand_as(numbers)
         pairs = source.rows_of(documents, numbers).flatten()
         rows, changed = SentencePairs(queries, source, pairs), None
+        # Note the rows whose source sentence differs from the last step's.
         if last is not None and last.rows.pairs is not None:
             changed = (pairs != last.rows.pairs).nonzero().squeeze(1)
         return cls(rows, rows.all_visible(), changed)
@@ -264,6 +270,7 @@ class SentenceView:
         parts: list[SentencePart] = []
         for power in powers.unique():
             rows = (powers == power).nonzero().squeeze(1)
+            # Cut the rows to the longest query and key sentence of the part.
             num_queries, num_keys = lengths[:, rows].amax(1).tolist()
             visibility = Visibility(
                 num_queries,
@@ -298,9 +305,11 @@ class SentenceView:
         places = self.rows.queries.places
         if self.parts[0].visibility is self.visibility:
             return places
+        # Map the tokens of all parts to their places in the rows.
         tokens = torch.cat([part.queries.flatten() for part in self.parts])
         masks = [part.visibility.query_mask for part in self.parts]
         real = torch.cat([mask.flatten() for mask in masks if mask is not None])
+        # Leave out padding, whose indices are arbitrary.
         [taken] = real.nonzero(as_tuple=True)
         return (
             torch.zeros_like(places).flatten().index_copy_(0, tokens[taken], taken).view_as(places)

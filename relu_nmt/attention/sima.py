@@ -52,6 +52,7 @@ class SimAAttention(Attention):
     def attend(self, problem: AttentionProblem) -> AttentionOutput:
         """See :meth:`Attention.attend`."""
         need = problem.need
+        # Zero the padding, so that norms over the tokens leave it out.
         q, k = (without_padding(x, problem.visibility) for x in (problem.q, problem.k))
         if self.config.norm != "none":
             q, k = (normalized_over_tokens(x, int(self.config.norm[1])) for x in (q, k))
@@ -60,6 +61,7 @@ class SimAAttention(Attention):
         if wanted or not self.channels_first(q.size(2), k.size(2)):
             problem.q, problem.k = q, k
             return rows.solve(problem)
+        # Multiply keys and values first, without a matrix of weights.
         return AttentionOutput(q @ (k.transpose(-1, -2) @ problem.v))
 
     def channels_first(self, num_queries: int, num_keys: int) -> bool:

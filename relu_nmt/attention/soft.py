@@ -82,6 +82,7 @@ class SOFTAttention(Attention):
             core = core * (present & present.transpose(-1, -2))
         inverse = newton_inverse(core, self.config.iterations)
         if self.config.normalized:
+            # Take row sums of landmarks; rows of zeros keep the factor 1.
             totals = core.sum(-1)
             roots = totals.masked_fill(totals == 0, 1.0).rsqrt()
             inverse = roots[..., :, None] * inverse * roots[..., None, :]
@@ -109,6 +110,7 @@ def in_windows(x: Tensor, stride: int) -> Tensor:
     In an exported graph for any N the last window holds zeros only.
     """
     num_tokens = x.size(2)
+    # Pad to whole windows where the length is a plain number.
     if isinstance(num_tokens, int):
         filled = F.pad(x, (0, 0, 0, -num_tokens % stride))
         return filled.unflatten(2, (-1, stride)).flatten(3)

@@ -78,6 +78,7 @@ class AttentionPlace:
             ConfigError: something else, or no such slot.
         """
         slot, *numbers = text.split(".")
+        # Read layer and head; a missing layer fails like a bad number.
         try:
             layer, *head = (int(number) for number in numbers)
         except ValueError:

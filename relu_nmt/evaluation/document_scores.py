@@ -96,10 +96,12 @@ def _check(edges: Sequence[int], name: str, unit: str) -> None:
 
 
 def _divided(values: Sequence[int], edges: Sequence[int], least: int) -> Buckets:
+    # Name each bucket by its range, the last one by its limit.
     lowest = [least, *(edge + 1 for edge in edges)]
     ranges = zip(lowest, edges, strict=False)
     names = [str(low) if low == high else f"{low}-{high}" for low, high in ranges]
     buckets: Buckets = {name: [] for name in (*names, f">{edges[-1]}")}
+    # Put each segment into its bucket; an edge belongs to the lower one.
     members = list(buckets.values())
     for number, value in enumerate(values):
         members[bisect.bisect_left(edges, value)].append(number)
@@ -158,6 +160,7 @@ def split_sentences(documents: Documents, separator: str) -> Documents:
         sentences: list[str] = []
         for line in lines:
             parts = re.split(f"({re.escape(separator)})", line)
+            # Drop blank parts, so that no blank sentence arises.
             parts = [part for part in parts if part == separator or part.strip()]
             own = ["".join(parts[one]).strip() for one in sentence_slices(parts, separator)]
             sentences += own or [""]
@@ -228,6 +231,7 @@ class SentenceAlignment:
 
     def by_position(self, metric: MetricConfig, edges: Sequence[int]) -> list[BucketScore]:
         """Return the scores of sentences by position, without mismatched documents."""
+        # Leave out whole documents, whose position is 0.
         texts = (self.hypotheses, *self.references)
         own, *others = (list(itertools.compress(lines, self.positions)) for lines in texts)
         positions = [position for position in self.positions if position]
@@ -247,6 +251,7 @@ def align_sentences(
     positions: list[int] = []
     mismatched = 0
     for number, (own, *others) in enumerate(zip(hypotheses, *references, strict=True), 1):
+        # Compare the references first, since all must have the same sentences.
         if len({len(lines) for lines in others}) > 1:
             counts = " and ".join(f"{len(lines):,}" for lines in others)
             raise DataError(

@@ -223,6 +223,7 @@ class MetricConfig:
             DataError: the numbers of segments differ or are 0.
             ConfigError: see :meth:`build`.
         """
+        # Refuse texts of other lengths, and name the set at fault.
         for number, lines in enumerate(references, 1):
             if len(lines) != len(hypotheses):
                 raise DataError(
@@ -262,6 +263,7 @@ def _explained(tokenizer: str) -> Iterator[None]:
         yield
     except (Exception, SystemExit) as error:  # sacreBLEU exits where a certificate is wrong
         reason = " ".join(str(error).split())
+        # Name the folder of a downloaded model, so that users can repair it.
         if tokenizer in FETCHED:
             from sacrebleu.utils import SACREBLEU_DIR
 
@@ -288,7 +290,9 @@ def recommended_tokenizer(language: str) -> str:
         >>> [recommended_tokenizer(code) for code in ("de", "zh_TW", "jpn_Jpan", "tha", "zh-Latn")]
         ['13a', 'zh', 'ja-mecab', 'char', '13a']
     """
+    # Split at anything but letters, as in zh-CN or zho_Hans.
     code, *further = re.split(r"[^a-z]", language.lower())
+    # Try the script first, since it says more than the language.
     for wanted, table in [*((part, SCRIPTS) for part in further), (code, CODES)]:
         for name, codes in table.items():
             if wanted in codes.split():
@@ -308,12 +312,14 @@ def choose_tokenizer(language: str, references: Sequence[str]) -> tuple[str, str
     name = wanted = recommended_tokenizer(language)
     note = f"BLEU of {language} uses the tokeniser {name}" if name != DEFAULT_TOKENIZER else ""
     if wanted in INSTEAD:
+        # Build it once, to find out if its package is installed.
         try:
             MetricConfig(tokenize=wanted).build()
         except ConfigError:
             name, package = INSTEAD[wanted], f"sacrebleu[{wanted[:2]}]"
             note = f"BLEU of {language} uses the tokeniser {name}; for {wanted} install '{package}'"
     elif wanted == DEFAULT_TOKENIZER:
+        # Look for very long words, a sign of text without spaces.
         lengths = [len(word) for line in references for word in line.split()]
         if sum(lengths) > LONGEST_WORDS * len(lengths):
             note = "the references have hardly any spaces; --sacrebleu-tokenizer char suits them"
@@ -331,6 +337,7 @@ def comet_score(
 
     Reference: Rei et al. 2020, "COMET: a neural framework for MT evaluation".
     """
+    # Import late, since the package is optional.
     try:
         from comet import download_model, load_from_checkpoint
     except ImportError as missing:
@@ -339,6 +346,7 @@ def comet_score(
         ) from missing
     import torch
 
+    # Load a local file, or fetch a model by name.
     try:
         path = model if Path(model).is_file() else download_model(model)
         metric = load_from_checkpoint(path)
@@ -351,5 +359,6 @@ def comet_score(
     gpus = min(1, torch.cuda.device_count())
     found = metric.predict(data, batch_size=COMET_BATCH_SIZE, gpus=gpus, progress_bar=False)
     value = float(found.system_score)
+    # Name model and version, since scores depend on both.
     version = importlib.metadata.version("unbabel-comet")
     return Score(value, f"COMET = {value:.4f}", f"model:{model}|version:{version}")

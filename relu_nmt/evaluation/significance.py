@@ -103,12 +103,15 @@ def resampled_scores(
         seed: seed of the resamples; None draws others each time.
     """
     segments = len(systems[0].counts)
+    # Draw the segments of each resample, with replacement.
     drawn = np.random.default_rng(seed).choice(segments, size=(samples, segments), replace=True)
+    # Count how often each resample has each segment, [samples, segments].
     times = np.zeros((samples, segments), dtype=np.int64)
     np.add.at(times, (np.arange(samples)[:, None], drawn), 1)
     scores = []
     for system in systems:
         metric = system._totals_metric()
+        # Sum the counts of all resamples by one matrix product.
         scores.append([_score(metric, sums) for sums in times @ system.counts])
     return np.array(scores)
 
@@ -128,9 +131,12 @@ def p_value(system: np.ndarray, baseline: np.ndarray, difference: float) -> floa
         difference: difference of the scores on all segments.
     """
     differences = np.abs(system - baseline)
+    # Return 1 where no resample shows a difference.
     if not differences.any():
         return 1.0
+    # Center the differences, as if both systems were equally good.
     larger = int((differences - differences.mean() > abs(difference)).sum())
+    # Count the observed difference as one more resample.
     return (larger + 1) / (len(differences) + 1)
 
 
@@ -147,6 +153,7 @@ def mean_interval(values: Sequence[float]) -> float | None:
     if len(values) < 2:
         return None
     freedom = len(values) - 1
+    # Use the normal quantile where the table of t ends.
     quantile = T_QUANTILES[freedom - 1] if freedom <= len(T_QUANTILES) else NORMAL_QUANTILE
     return quantile * statistics.stdev(values) / math.sqrt(len(values))
 
@@ -230,11 +237,13 @@ def paired_bootstrap(
     Reference: Koehn 2004, "Statistical significance tests for machine translation evaluation";
     the p-value as sacreBLEU computes it. Deviation: for two systems with the same output it is 1.
     """
+    # Read the seed, and refuse bad settings before any work.
     seed = os.environ.get("SACREBLEU_SEED", str(DEFAULT_SEED)).lower()
     if not seed.isdecimal() and seed != "none":
         raise ConfigError(f"SACREBLEU_SEED={seed}: expected a number, or none for another each run")
     if samples < 1:
         raise ConfigError(f"--paired-bs-n {samples}: expected 1 or more resamples")
+    # Score all segments first, which also checks the references.
     score = metric.score(system, references)
     if len(baseline) != len(system):
         raise DataError(

@@ -85,6 +85,7 @@ class SplitScorer:
         self._task = task
         self._split = split
         self._tokenised = config.scoring in ("bleu", "compound-bleu")
+        # Ignore case where the data was lower-cased, unless set.
         lowercase = config.sacrebleu_lowercase
         if lowercase is None:
             lowercase = pipeline.lowercase
@@ -111,6 +112,7 @@ class SplitScorer:
         """Return the tokeniser for the target language; set :attr:`note`."""
         pipeline = self._task.target_text
         name, note = choose_tokenizer(pipeline.language, self._references)
+        # Keep the words of tokenised text, which no step detokenises.
         if name in WITH_SPACES and pipeline.keeps_text and pipeline.detokenizer == "none":
             return "none"
         self.note = note
@@ -161,6 +163,7 @@ class SplitScorer:
         """
         shown, references = self._by_document(documents)
         language = self._task.target_lang
+        # Take raw text for chrF, even where BLEU compares words.
         texts = [[text for text, _ in lines] for lines in documents]
         raw = references
         if self._tokenised:
@@ -173,6 +176,7 @@ class SplitScorer:
             ),
             "chrf": document_score(self._chrf, texts, [raw], language),
         }
+        # Leave out s-BLEU if all documents are mismatched.
         return {name: score for name, score in scores.items() if score is not None}
 
     def document_statistics(self, documents: Sequence[Sequence[Line]]) -> SegmentStatistics:
@@ -194,6 +198,7 @@ class SplitScorer:
         """
         # Boundaries are known if groups were translated.
         counts = self._split.require_documents("a score of documents", SINGLE_SENTENCES)
+        # Number the sentences of each document from 1.
         in_document = np.concatenate([np.arange(1, count + 1) for count in counts]).tolist()
         shown = [self._shown(one.line) for one in sentences]
         references = [self._references[one.number] for one in sentences]

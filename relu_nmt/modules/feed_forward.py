@@ -75,6 +75,7 @@ class FeedForward(nn.Module):
         self.inner = nn.Linear(embed_dim, parts * ffn_dim, bias=self.inner_bias)
         self.outer = nn.Linear(ffn_dim, embed_dim)
         self.dropout = Dropout(dropout)
+        # Initialise each matrix by its own shape, not the joined one.
         for weight in (*self.inner.weight.chunk(parts), self.outer.weight):
             nn.init.xavier_uniform_(weight)
         for bias in (self.inner.bias, self.outer.bias):

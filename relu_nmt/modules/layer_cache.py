@@ -45,6 +45,7 @@ class LayerCache:
         if self.target is None:
             self.target = keys, values
         else:
+            # Overwrite the last entries in use, which were reserved for them.
             new = slice(used - keys.size(2), used)
             self.target[0][:, :, new], self.target[1][:, :, new] = keys, values
         kept_keys, kept_values = self.target

@@ -35,6 +35,7 @@ class MultiheadAttention(nn.Module):
         for count in parts:
             with torch.random.fork_rng(devices=[]):  # nn.Linear draws weights that are replaced
                 linear = nn.Linear(dim, count * dim, device=device)
+            # Initialise each part by itself, with the variance of the joined matrix.
             for weight in linear.weight.chunk(count):
                 nn.init.xavier_uniform_(weight, gain=2**-0.5)
             made.append(linear)

@@ -63,6 +63,7 @@ class RegularizedObjective(nn.Module):
         self.model = model
         self.label_smoothing = label_smoothing
         self.regularizer = regularizer
+        # Refuse mechanisms whose weights the regulariser cannot use.
         if regularizer.active:
             for module in model.modules():
                 if isinstance(module, Attention) and not module.capabilities.non_negative:
@@ -82,6 +83,7 @@ class RegularizedObjective(nn.Module):
         ``telemetry`` adds the attention statistics of every layer and head.
         """
         regularize = self.regularizer.active and self.training
+        # Record only the statistics that this pass needs.
         need = Need(statistics=regularize, telemetry=telemetry)
         with record_attention(self.model, need) as records:
             output = self.loss(batch)
@@ -103,6 +105,7 @@ class RegularizedObjective(nn.Module):
                 shares.append(record.visibility.share)
                 values = regularizer_terms(record.rows, record.visibility, margin)
                 terms.append(torch.stack(values) * shares[-1])
+        # Divide by the sum of shares, so that parts make up one module.
         norm, entropy = torch.stack(terms).sum(0).div(sum(shares)).unbind()
         # The logged loss is that of the task; log the regulariser apart.
         for name, value in (("norm", norm), ("entropy", entropy)):

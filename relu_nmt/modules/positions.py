@@ -108,6 +108,7 @@ class Rotation:
     def of_rows(self, rows: Tensor) -> "Rotation":
         """Return the rotation [1, 1, N', d] of tokens with these indices [N'] among all B N."""
         batch, _, length, width = self.cosines.shape
+        # Wrap the indices if all samples share the angles.
         index = rows % length if batch == 1 else rows
         return Rotation(
             *(x.reshape(-1, width)[index][None, None] for x in (self.cosines, self.sines))
@@ -175,6 +176,7 @@ class FairseqSinusoidalPositions(SinusoidalPositions):
 def sinusoids(positions: Tensor, embed_dim: int) -> Tensor:
     """Return the waves [N, D] at positions [N]: sines in the first half, cosines in the second."""
     half = (embed_dim + 1) // 2
+    # Lower the rates geometrically from 1 to 1/10000.
     rates = torch.arange(half, device=positions.device) * (-math.log(10000.0) / max(half - 1, 1))
     angles = positions[:, None] * rates.exp()[None, :]
     return torch.cat([angles.sin(), angles.cos()], dim=1)[:, :embed_dim]

@@ -132,9 +132,11 @@ def _least_distances(num_buckets: int) -> Tensor:
     The ranges begin at e (M / e)^(s / r), s = 1 .. r - 1, with e single distances, r ranges and M
     the largest distance. Powers of whole numbers are exact; logarithms would round some borders.
     """
+    # Give half of the buckets to single distances.
     exact = num_buckets // 2
     ranges = num_buckets - exact
     powers = [distance**ranges for distance in range(T5_MAX_DISTANCE)]
+    # Find each border as the least distance whose power reaches it.
     starts = [
         bisect_left(powers, T5_MAX_DISTANCE**step * exact ** (ranges - step))
         for step in range(1, ranges)

@@ -82,6 +82,7 @@ class TransformerLayer(nn.Module):
         self.self_attention = self_attention
         self.self_attention_residual = Residual(config)
         self.cross_attention = cross_attention
+        # Add the attention to the encoder in decoders only.
         if cross_attention is not None:
             self.cross_attention_residual = Residual(config)
         options = config.options
@@ -226,6 +227,7 @@ def run_layer(layer: nn.Module, inputs: tuple[Any, ...], recompute: bool) -> Ten
     # Contexts of the two passes, with these hooks.
     @contextmanager
     def hooked(*around: AbstractContextManager[None]) -> Iterator[None]:
+        # Enter the contexts first, then hook every attention.
         with ExitStack() as stack:
             for block in around:
                 stack.enter_context(block)
@@ -236,6 +238,7 @@ def run_layer(layer: nn.Module, inputs: tuple[Any, ...], recompute: bool) -> Ten
             yield
 
     def passes() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+        # Keep the state of the modules in the second pass, and record nothing.
         again = [second_pass(module) for module in layer.modules()]
         return hooked(), hooked(without_records(), *again)
 

@@ -260,6 +260,7 @@ def load_subword(name: str, path: str | os.PathLike[str] | None) -> SubwordModel
     """
     if path is None:
         return WholeWords()
+    # Read and parse apart, so that each error names its cause.
     try:
         content = Path(path).read_bytes()
     except OSError as error:
@@ -279,6 +280,7 @@ def sentence_splitter(language: str) -> Callable[[str], list[str]]:
     Raises:
         MissingExtraError: the package is not installed.
     """
+    # Import late, since the package is optional.
     try:
         import sentencex
     except ImportError as missing:

@@ -107,6 +107,7 @@ def _whole_letters() -> tuple[str, str]:
     """
     combining, letters = [], []
     for c in map(chr, range(0x80, 0x10000)):
+        # Tell marks and format characters from letters and digits.
         kind = unicodedata.category(c)
         if kind[0] == "M" or kind == "Cf":
             combining.append(c)
@@ -151,7 +152,9 @@ class ReversibleMosesTokenizer(MosesTokenizer):
 
     def split(self, text: str) -> list[str]:
         """Return the words of ``text``, with marks where spaces are unusual."""
+        # Reduce all spaces to single ones, and remove control characters.
         text = " ".join(_CONTROLS.sub("", " ".join(text.split())).split())
+        # Take only the lengths of words from sacremoses, not their text.
         found = self._tokenizer.tokenize(
             _APOSTROPHE.sub("'", text), aggressive_dash_splits=self.aggressive, escape=False
         )
@@ -172,6 +175,7 @@ class ReversibleMosesTokenizer(MosesTokenizer):
         marks = [["", ""] for _ in words]
         for i in range(1, len(words)):
             if spaces[i] != usual[i]:
+                # Put the mark on a symbol that precedes a word, else on this word.
                 at_end = _has_letters(words[i]) and not _has_letters(words[i - 1])
                 marks[i - at_end][at_end] = SPACE if spaces[i] else NO_SPACE
         escaped = self._tokenizer.escape_xml(" ".join(words)).split()
@@ -195,8 +199,10 @@ class ReversibleMosesTokenizer(MosesTokenizer):
 
     def _usual_spaces(self, words: Sequence[str]) -> list[bool]:
         """Return True for each word before which Moses' detokeniser writes a space."""
+        # Write typographic apostrophes as Moses knows them.
         words = [word.replace("’", "'") if len(word) > 1 else word for word in words]
         text = self._detokenizer.detokenize(words, unescape=False)
+        # Expect spaces everywhere if the detokeniser has changed the words.
         if text.replace(" ", "") != "".join(words):
             return [True] * len(words)
         spaces, end = [], 0
@@ -208,11 +214,13 @@ class ReversibleMosesTokenizer(MosesTokenizer):
     def _unmarked(self, word: str) -> tuple[str, str, str]:
         """Return the mark at the start of a word, the word, and the mark at its end."""
         begin = end = ""
+        # Cut off marks at both ends; a lone character is no mark.
         if len(word) > 1 and word[0] in _ESCAPES:
             begin, word = word[0], word[1:]
         if len(word) > 1 and word[-1] in _ESCAPES:
             word, end = word[:-1], word[-1]
         if "&" in word:
+            # Restore escaped marks first, then the escapes of Moses.
             for mark, escape in _ESCAPES.items():
                 word = word.replace(escape, mark)
             word = self._detokenizer.unescape_xml(word)

@@ -58,6 +58,7 @@ class JoinedPieces(WholeWords):
     def join(self, pieces: Sequence[str]) -> list[str]:
         """Return the words."""
         if self.symbol == "sentencepiece":
+            # Join byte pieces first, since a character may span several.
             pieces = _with_characters(pieces)
         if self.symbol in WORD_MARKS:
             return "".join(pieces).replace(WORD_MARKS[self.symbol], " ").split()
@@ -76,6 +77,7 @@ def _with_characters(pieces: Sequence[str]) -> list[str]:
     found: list[str] = []
     for is_byte, run in itertools.groupby(pieces, lambda p: bool(_BYTE_PIECE.fullmatch(p))):
         if is_byte:
+            # Decode a run of bytes; wrong ones become surrogates, then U+FFFD.
             text = bytes(int(piece[3:5], 16) for piece in run).decode("utf-8", "surrogateescape")
             found.append(_SURROGATE.sub("\ufffd", text))
         else:
@@ -202,6 +204,7 @@ class TextPipeline:
         found = [tokens]
         if self.sentence_separator is not None:
             found = [tokens[own] for own in sentence_slices(tokens, self.sentence_separator)]
+        # Leave out the first symbol where a sentence begins with it.
         begins = [self.first_symbol is not None and own[:1] == [self.first_symbol] for own in found]
         return [list(own)[begun:] for own, begun in zip(found, begins, strict=True)]
 
@@ -230,6 +233,7 @@ class TextPipeline:
             ConfigError: this pipeline has a subword model of its own.
         """
         subword = self.subword
+        # Join pieces only where no subword model does it already.
         if remove_bpe is not None:
             if not isinstance(subword, WholeWords):
                 raise ConfigError(
@@ -298,6 +302,7 @@ def load_pipeline(
         raise DataError(
             f"{folder}: the manifest's entry of '{language}' lacks {error}; {AGAIN}"
         ) from error
+    # Check that a model with a file has one, and others none.
     if (subword_models.get(name).file_name is None) != (file_name is None):
         raise DataError(
             f"{folder}: the manifest's subword model of '{language}' is damaged ('{name}' in "

@@ -79,11 +79,13 @@ class SentencePiece(SubwordModel):
         """
         pieces: list[str] = []
         for word in words:
+            # Find the splits of each word once, within a bound of memory.
             if word not in self._ways_of:
                 if len(self._ways_of) >= CACHED_WORDS:
                     self._ways_of.clear()
                 self._ways_of[word] = self._ways(word)
             ways, scores = self._ways_of[word]
+            # Weigh the splits relative to the likeliest, so that nothing overflows.
             shares = [math.exp(strength * (score - scores[0])) for score in scores]
             for piece in draws.choices(ways, shares)[0]:
                 pieces += _unlike_symbols(piece)
@@ -105,6 +107,7 @@ class SentencePiece(SubwordModel):
         """Return the words, decoded by the model itself; ``<unk>`` stays as it is."""
         processor, unk = self._processor, self._processor.unk_id()
         known: list[str] = []
+        # Prepare the pieces, since decoding replaces unknown ones.
         for piece in pieces:
             if processor.piece_to_id(piece) != unk:
                 known.append(piece)
@@ -129,9 +132,11 @@ class SentencePiece(SubwordModel):
             # Collect the bytes of a character; continuation bytes begin with 10.
             byte = int(piece[3:5], 16)
             if byte & 0xC0 != 0x80:
+                # Start a new character at its first byte.
                 content, begin = b"", len(found)
             content += bytes([byte])
             found.append(None)
+            # Give the character to its first byte's piece once it is complete.
             found[begin] = content.decode("utf-8", "ignore")
         return found
 
@@ -144,6 +149,7 @@ class SentencePiece(SubwordModel):
         """
         # Learn from a stream of sentences, and keep all characters as they are.
         model = io.BytesIO()
+        # Seed the sample of sentences, which is drawn at random.
         sentencepiece.set_random_generator_seed(seed)
         try:
             sentencepiece.SentencePieceTrainer.train(

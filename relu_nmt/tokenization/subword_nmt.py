@@ -72,6 +72,7 @@ class SubwordNmt(SubwordModel):
         for word in words:
             found = known.get(word)
             if found is None:
+                # Empty both caches when full, which bounds the memory.
                 if len(known) >= CACHED_WORDS:
                     known.clear()
                     self._bpe.cache.clear()
@@ -108,12 +109,14 @@ class SubwordNmt(SubwordModel):
         """Learn ``size`` merges, fewer if no pair of symbols occurs twice; nothing is random."""
         counts = text.word_counts()
         codes = io.StringIO()
+        # Learn only if a word has two letters to merge.
         if any(len(word) > 1 for word in counts):
             # Sort the words, so that ties between merges do not depend on the order of the text.
             entries = (f"{word} {count}\n" for word, count in sorted(counts.items()))
             progress = sys.stderr if bars_are_drawn() else io.StringIO()
             with contextlib.redirect_stderr(progress):
                 learn_bpe.learn_bpe(entries, codes, size, is_dict=True)
+        # Refuse a model without merges, with the version line alone.
         if codes.getvalue().count("\n") < 2:
             raise ConfigError(
                 "--subword subword-nmt: in the training text no two letters occur together twice"

@@ -64,6 +64,7 @@ def choose_backend(attention: "Attention", problem: Any) -> Backend:
     if not reached:
         check_backend(attention, name)
         backends[name].require(problem.q.device)
+    # Start at the named back end, and take the first that can.
     for each, backend in backends.items():
         reached = reached or each == name
         # Ask ``supports`` last: it takes longer.
@@ -94,6 +95,7 @@ def set_attention_backend(model: nn.Module, name: str) -> None:
     for module in model.modules():
         if isinstance(module, Attention):
             check_backend(module, name)
+            # Refuse a missing package now, not in the first batch.
             if name in module.backends:
                 module.backends[name].require(None)
             module.backend = name
@@ -119,6 +121,7 @@ def require_triton(device: torch.device | None) -> None:
             "--attention-backend triton: Triton is not installed; "
             "pip install 'relu-nmt[triton]', or choose blockwise"
         )
+    # Accept GPUs, unknown devices, and Triton's interpreter on the CPU.
     if device is None or device.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1":
         return
     raise ConfigError(

@@ -79,9 +79,11 @@ def parts(visibility: Visibility, q: Tensor, k: Tensor) -> list[Part]:
     # Find the rows of a block of one head, and how many such blocks fit into the cache.
     weights = tuned.CPU_BLOCK_BYTES // q.element_size() * (2 if q.element_size() == 2 else 1)
     rows = max(tuned.CPU_LEAST_ROWS, weights // max(1, num_keys))
+    # Make causal blocks short, so that they compute few hidden weights.
     if visibility.hides_later:
         rows = min(rows, tuned.CPU_LEAST_ROWS)
     size = max(1, num_keys * min(rows, q.size(2)))
+    # Count the samples whose blocks of all heads fit into half the cache.
     samples = weights // 2 // (heads * size)
     found: list[Part] = []
     # Short sequences: several samples with all their heads.
@@ -157,6 +159,7 @@ def live_keys(weights: Tensor) -> Tensor | None:
     # A few rows show most dense matrices, without a pass over all.
     if weights[..., -tuned.PROBED_ROWS :, :].flatten(0, -2).amax(0).count_nonzero() > enough:
         return None
+    # Find tiles of keys without any weight.
     tile = tuned.SKIP_TILE
     is_zero = weights.flatten(0, -2).amax(0) == 0
     is_zero = F.pad(is_zero, (0, -num_keys % tile), value=True).view(-1, tile).all(1)

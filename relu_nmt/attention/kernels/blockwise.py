@@ -34,6 +34,7 @@ def pointwise(problem: PointwiseProblem) -> PointwiseResult:
     # The seed comes from the global generator, so that torch.manual_seed repeats everything.
     seed = int(torch.randint(1 << 62, ())) if problem.dropout > 0 else 0
     table = None if problem.bias is None else problem.bias.table
+    # Cast here, since the function turns autocast off.
     inputs = in_one_dtype(problem)
     # Autograd keeps the inputs; those of the problem would outlive the backward pass.
     plan = replace(problem, q=NO_INPUT, k=NO_INPUT, v=NO_INPUT)
@@ -72,6 +73,7 @@ class _Blockwise(torch.autograd.Function):
         sums = [q.new_zeros(q.shape[:3], dtype=exact) if want else None for want in wanted]
         ctx.blocks, ctx.parts, ctx.plan = [], parts(plan.visibility, q, k), plan
         ctx.save_for_backward(q, k, v)
+        # Leave missing gradients None, to save their products.
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*(x for x in sums[2:] if x is not None))
         # Fill them block by block. ``room`` counts the bytes of scores that may still be kept.
@@ -97,6 +99,7 @@ class _Blockwise(torch.autograd.Function):
         refuse_second_derivatives("blockwise")
         q, k, v = (x.contiguous() for x in ctx.saved_tensors)
         plan = ctx.plan
+        # Take zeros if the loss depends on the sums only.
         if grad_values is None:
             grad_values = v.new_zeros(*q.shape[:3], v.size(3))
         grads = [_heads_inside(x, x.size(2)) for x in (q, k, v)]
@@ -116,6 +119,7 @@ class _Blockwise(torch.autograd.Function):
                 )
                 for _ in range(-(-q.size(2) // part.block_rows)):
                     step.backward(next(done), grads[0][at], grad_table)
+                # Copy the part's gradients; keys behind its last one keep 0.
                 for grad, total in zip(grads[1:], (step.grad_keys, step.grad_values), strict=True):
                     if total is not None:
                         grad[at][..., : part.num_keys, :] = total
@@ -157,8 +161,10 @@ class _Step:
         # cheaper.
         self.scale_first = v.dtype == torch.float16
         self.bias = plan.bias
+        # Take the bias of this part's samples and heads.
         if plan.bias is not None and part.sample is not None:
             self.bias = plan.bias.part(part.sample, part.heads)
+        # Look for zero weights on the CPU only: a GPU would wait.
         self.skips = plan.map.rectifies and q.device.type == "cpu"
 
     def forward(self, block: Block, values: Tensor, sums: list[Tensor | None]) -> None:
@@ -275,14 +281,17 @@ class _Step:
         if self.part.hidden is not None:
             hidden = self.part.hidden[..., : block.num_keys]
             if block.live is not None:
+                # Select the live keys, since the weights hold no others.
                 hidden = hidden.index_select(-1, block.live)
             weights.masked_fill_(hidden, 0.0)
         if offset is not None:
             # Query i sees keys up to offset + i, so only the last columns have hidden entries.
             first = max(0, offset + rows.start + 1)
             if block.live is None:
+                # Clear above the diagonal; all rows see the columns before.
                 weights[..., first:].tril_(offset + rows.start - first)
             else:
+                # Compare each live key with the last visible one of the row.
                 last = torch.arange(rows.start, rows.stop, device=weights.device) + offset
                 weights.masked_fill_(block.live > last[:, None], 0.0)
         return weights
@@ -330,11 +339,13 @@ class _Step:
             return product if is_last else product.to(self.exact, copy=True)
         # Otherwise add to the rows of the block's keys.
         if total is None:
+            # Start from zeros, since the block holds only some keys.
             shape = (*x.shape[:-2], self.part.num_keys, x.size(-1))
             total = x.new_zeros(shape, dtype=self.exact)
         if block.live is not None:
             total.index_add_(-2, block.live, self.workspace.product(name, weights, x).to(total))
             return total
+        # Add to the keys in range, by one fused product where possible.
         seen = total[..., : block.num_keys, :]
         if seen.dtype == x.dtype and x.dim() == 2:
             seen.addmm_(weights, x)

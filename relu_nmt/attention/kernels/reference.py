@@ -77,6 +77,7 @@ def row_statistics(
     if sums.nonzero is not None and sums.largest is not None:
         with torch.no_grad():
             statistics.zero_fraction = 1 - sums.nonzero / visibility.positive_counts
+            # Take the absolute scale, since a learnt factor may be negative.
             scale = row_scale.abs() if isinstance(row_scale, Tensor) else abs(row_scale)
             statistics.largest = sums.largest * scale
     return statistics
@@ -173,6 +174,7 @@ def centered(q: Tensor, k: Tensor, visibility: Visibility) -> tuple[Tensor, Tens
     # Otherwise subtract q_i c_i by one more channel. A row that sees one key gets score 0, which
     # the rounded difference of two products would miss.
     q = q.masked_fill((visibility.counts == 1)[..., None], 0.0)
+    # Append the shift as a channel, times -1 in the keys.
     shifts = (q * means).sum(-1, keepdim=True)
     return torch.cat([q, shifts], -1), torch.cat([k, -torch.ones_like(k[..., :1])], -1)
 

@@ -38,10 +38,12 @@ def blockwise(problem: AttentionProblem) -> AttentionOutput:
     visibility, bias, need = problem.visibility, problem.bias, problem.need
     positive = problem.attention.capabilities.non_negative
     num_queries = problem.q.size(2)
+    # Choose the rows that fill a block of the largest size.
     rows_of_block = tuned.ROWS_BLOCK_WEIGHTS * num_queries // max(1, _num_weights(problem))
     size = max(tuned.ROWS_LEAST_ROWS, rows_of_block)
 
     def block(q: Tensor, k: Tensor, v: Tensor, rows: slice) -> tuple[Tensor, RowSums | None]:
+        # Cut bias and visibility to these rows and the keys they see.
         some_bias = None if bias is None else bias.block(rows, slice(k.size(2)))
         seen = visibility.block(rows)
         weights = problem.attention.weights(
@@ -54,12 +56,14 @@ def blockwise(problem: AttentionProblem) -> AttentionOutput:
     parts = []
     for start in range(0, num_queries, size):
         rows = slice(start, min(start + size, num_queries))
+        # Leave out keys behind the last query's own.
         seen = visibility.block(rows).num_keys
         inputs = problem.q[:, :, rows], problem.k[:, :, :seen], problem.v[:, :, :seen], rows
         if torch.is_grad_enabled():
             parts.append(checkpoint(block, *inputs, use_reentrant=False))
         else:
             parts.append(block(*inputs))
+    # Join the row sums and outputs of all blocks.
     sums = [some for _, some in parts if some is not None]
     statistics = row_statistics(RowSums.joined(sums), visibility) if sums else None
     return AttentionOutput(torch.cat([values for values, _ in parts], 2), None, statistics)
@@ -89,6 +93,7 @@ def _num_weights(problem: AttentionProblem) -> int:
 def fused(problem: AttentionProblem) -> AttentionOutput:
     """Return the outputs of softmax attention by PyTorch's fused kernel."""
     q, k, visibility = problem.q, problem.k, problem.visibility
+    # Use the kernel's causal mode only where its triangle fits ours.
     only_causal = visibility.hides_later and visibility.key_mask is None and q.size(2) == k.size(2)
     values = F.scaled_dot_product_attention(
         q,
@@ -98,6 +103,7 @@ def fused(problem: AttentionProblem) -> AttentionOutput:
         dropout_p=problem.dropout,
         is_causal=only_causal,
     )
+    # Zero the rows that see no key.
     if visibility.empty_rows is not None:
         values = values.masked_fill(visibility.empty_rows, 0.0)
     return AttentionOutput(values)

@@ -38,11 +38,13 @@ def supports(problem: PointwiseProblem) -> bool:
     """Return True if the kernels can solve the problem here; they never return the weights."""
     q, k, v = problem.q, problem.k, problem.v
     tree = problem.visibility.ancestry
+    # Refuse weights, maps without kernels, and trees of hypotheses.
     if problem.need.weights or problem.map.kernels is None or tree is not None:
         return False
     learnt = problem.bias is not None and problem.bias.table.requires_grad
     if learnt and not _any_order():  # the gradient of the table is added up in any order
         return False
+    # Take recent GPUs, and other devices only in the interpreter.
     if q.device.type == "cuda":
         if torch.cuda.get_device_capability(q.device) < _MIN_CAPABILITY or _interpreted():
             return False
@@ -51,6 +53,7 @@ def supports(problem: PointwiseProblem) -> bool:
     # Look for the package last: it takes as long as a decoding step of a small model.
     if "triton" not in sys.modules and importlib.util.find_spec("triton") is None:
         return False
+    # Check dtypes and widths, and that every causal query has a key.
     return (
         all(x.dim() == 4 and x.dtype in _DTYPES and x.numel() > 0 for x in (q, k, v))
         and max(q.size(3), v.size(3)) <= MAX_WIDTH
@@ -149,6 +152,7 @@ class _Task:
     def constants(self, q: Tensor, v: Tensor) -> dict[str, Any]:
         """Return the constants for which all kernels are compiled."""
         assert self.map.kernels is not None, "supports() refuses such maps"
+        # Get the map and its derivative as functions of the device.
         value, slope = self.map.kernels()
         return {
             "VALUE": value,
@@ -176,6 +180,7 @@ class _PointwiseAttention(torch.autograd.Function):
         out, total, logs, nonzero, largest = _forward(q, k, v, task)
         ctx.save_for_backward(q, k, v)
         ctx.task = task
+        # Leave missing gradients None, so that the kernels leave them out.
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*(x for x in (nonzero, largest) if x is not None))
         return out, total, logs, nonzero, largest
@@ -249,6 +254,7 @@ class _Backward:
             self.by_columns(blocks, dk, dv, None)
 
         def in_one(blocks: Blocks) -> Tensor:
+            # Sum in float32, since many blocks add to each row.
             sum_dq = q.new_zeros(q.shape, dtype=torch.float32)
             self.by_columns(blocks, dk, dv, sum_dq)
             return sum_dq
@@ -260,6 +266,7 @@ class _Backward:
             fused_blocks, fused_time = _blocks("fused", in_one, q, k, v, self.task)
             if fused_time < row_time + column_time:
                 return dq.copy_(in_one(fused_blocks)), dk, dv, None
+        # Run the two passes with their best sizes.
         grad_table = by_rows(row_blocks)
         by_columns(column_blocks)
         return dq, dk, dv, grad_table
@@ -310,10 +317,12 @@ def _blocks(
     kernel: str, launch: Any, q: Tensor, k: Tensor, v: Tensor, task: _Task
 ) -> tuple[Blocks, float]:
     """Return the block sizes for a kernel and its milliseconds, 0 if not measured."""
+    # Use fixed sizes in the interpreter, which is too slow to measure.
     if _interpreted():
         return Blocks(**{**vars(INTERPRETED), "skip": task.map.rectifies}), 0.0
     width = max(_padded(q.size(3)), _padded(v.size(3)))
     rectifies = task.map.rectifies
+    # Measure long inputs only, and never while a graph is captured.
     long = min(q.size(2), k.size(2)) >= tuned.TRITON_LONG
     long = long and not torch.cuda.is_current_stream_capturing()
     key = (kernel, q.device, q.dtype, width, task.causal, rectifies, long, task.bias is None)
@@ -332,6 +341,7 @@ def _run(
     """Launch a kernel over blocks of ``length`` and all heads of all samples."""
     programs = -(-length // block) * q.size(0) * q.size(1)
     sizes = {"ROWS": blocks.rows, "COLUMNS": blocks.columns, "SKIP": blocks.skip}
+    # Launch on the device of the inputs, not on the current one.
     device = torch.cuda.device(q.device) if q.is_cuda else contextlib.nullcontext()
     with device:
         kernel[(programs,)](

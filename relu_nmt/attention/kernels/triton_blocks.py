@@ -76,6 +76,7 @@ def candidates(
     if not long:
         return _SHORT
     chosen = [Blocks(*sizes) for sizes in _LONG[kernel, max(width, 64)]]
+    # Leave out skipping sizes where weights are never exactly zero.
     return tuple(b for b in chosen if rectifies or not b.skip) + _SMALLEST
 
 
@@ -113,6 +114,7 @@ def _time(launch: Callable[[Blocks], None], blocks: Blocks, measure: bool) -> fl
     """Return milliseconds a run, or ``None`` if the device lacks the memory for such blocks."""
     from triton.runtime.errors import OutOfResources
 
+    # Run once: this compiles the kernel and shows if it fits.
     try:
         launch(blocks)
     except OutOfResources:

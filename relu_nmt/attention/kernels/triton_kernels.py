@@ -119,6 +119,7 @@ def forward_kernel(
     key_mask_row = key_mask
     if HAS_MASK:
         key_mask_row = key_mask + sample * mask_batch
+    # Load the scale of the rows, and find the keys they see.
     c = tl.load(scale + sample * scale_batch + rows * scale_stride, mask=real, other=0.0)
     plain, end = key_range(
         key_bounds, sample, first, num_queries, num_keys, ROWS, COLUMNS, CAUSAL, HAS_MASK
@@ -252,6 +253,7 @@ def rows_kernel(
     if HAS_MASK:
         key_mask_row = key_mask + sample * mask_batch
     c = tl.load(scale + sample * scale_batch + rows * scale_stride, mask=real, other=0.0)
+    # Load the gradients of the row sums, 0 where unused.
     row_offsets = tl.cast(head, tl.int64) * num_queries + rows
     gt = tl.zeros([ROWS], tl.float32)
     gl = tl.zeros([ROWS], tl.float32)
@@ -269,6 +271,7 @@ def rows_kernel(
         key_codes += sample * key_code_batch
     if BIAS_GRAD:
         grad_bias += tl.cast(head, tl.int64) * bias_stride + zero
+    # Stream the keys past the queries.
     acc = tl.zeros([ROWS, PADDED], tl.float32)
     for MASKED in tl.static_range(2):  # first the blocks that need no mask
         begin = MASKED * plain
@@ -394,6 +397,7 @@ def columns_kernel(
         v + sample * v_batch + inner * v_head, first, v_stride, seen, COLUMNS, VALUE_WIDTH,
         VALUE_PADDED, True,
     )  # fmt: skip
+    # Move the pointers to this head's queries, gradients and sums.
     q += sample * q_batch + inner * q_head
     do += sample * do_batch + inner * do_head
     scale += sample * scale_batch
@@ -421,6 +425,7 @@ def columns_kernel(
         for block in tl.range(0, count, num_stages=1 if MASKED else None):
             start = (high + block) * ROWS
             if MASKED:
+                # Take the diagonal blocks, then the last partial one.
                 start = tl.where(block < diagonal, low + block, num_queries // ROWS) * ROWS
             dk_tile, dv_tile = _columns_step(
                 dk_tile, dv_tile, k_tile, v_tile, columns, seen, bias, query_codes, key_code, q,
@@ -429,6 +434,7 @@ def columns_kernel(
                 HAS_BIAS, CAUSAL, MASKED, TOTAL_GRAD, LOGS_GRAD, DROPOUT, SCALE_FIRST, SKIP,
                 FUSED, WIDTH, VALUE_WIDTH, PADDED, VALUE_PADDED, ROWS,
             )  # fmt: skip
+    # Scale once at the end where all rows share the factor.
     if not SCALE_FIRST:
         dk_tile = dk_tile * c
         dv_tile = dv_tile * c

@@ -100,6 +100,7 @@ def key_range(
         seen_by_first = first_row + num_keys - num_queries + 1
         plain = tl.minimum(plain, seen_by_first)
         end = tl.minimum(end, seen_by_first + ROWS - 1)
+    # Round down to whole blocks; the rest gets the mask.
     return plain // COLUMNS * COLUMNS, end
 
 
@@ -140,6 +141,7 @@ def row_range(
         low = tl.maximum(first_column - shift, 0) // ROWS
         high = tl.minimum(tl.cdiv(tl.maximum(first_column + COLUMNS - 1 - shift, 0), ROWS), blocks)
     diagonal = high - low
+    # Count full blocks behind the diagonal, and a partial last one.
     plain = tl.maximum(full - high, 0)
     tail = tl.minimum(blocks - full, tl.maximum(blocks - high, 0))
     if HAS_MASK:  # no row sees columns behind the last visible key
