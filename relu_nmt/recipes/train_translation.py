@@ -382,6 +382,7 @@ class TranslationTraining(Training):
 
     def _bleu_of(self, model: EncoderDecoder, batches: TranslationBatches) -> ValidationBleu:
         options, run = self.settings.bleu, self.settings.trainer.run
+        # Search in the dtype of the training.
         dtype = torch.bfloat16 if run.bf16 else torch.float16 if run.fp16 else None
         search = search_settings(options.eval_bleu_args)
         decoders, symbols = [FastDecoder(model)], self.task.target_dictionary

@@ -100,6 +100,7 @@ class Training(ABC):
             config: settings of the trainer.
             start: returns the initial weights from the checkpoint of another model.
         """
+        # Describe model, data and settings for the metadata of checkpoints.
         description = {
             "model_config": to_dict(self.settings.model),
             "task": task,
