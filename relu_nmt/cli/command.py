@@ -85,6 +85,7 @@ def make_parser(prog: str, description: str, user_modules: bool = False) -> argp
         "--debug", action="store_true", help="show the trace of an error, not only its message"
     )
     parser.add_argument("--version", action="version", version=f"relu_nmt {relu_nmt.__version__}")
+    # Import the files while parsing, so that later flags can name their attentions.
     if user_modules:
         parser.add_argument(
             FLAG,
@@ -136,6 +137,7 @@ class RecipeCommand:
         settings = read_settings(self.settings_class, arguments)
         if self.computes and (note := crowding_note()):
             print(note, file=sys.stderr)
+        # Import the recipe late, so that --help and wrong flags need no PyTorch.
         result = importlib.import_module(f"relu_nmt.recipes.{self.recipe}").run(settings)
         return getattr(result, "exit_code", 0)
 
@@ -150,6 +152,7 @@ def run_command(
     Exit codes: 0 success, 2 an error that the user can fix (one line on standard error), 130
     interrupted from the keyboard, 141 the reader of standard output has left.
     """
+    # Bound the cache of compiled kernels, since text rarely repeats a shape.
     os.environ.setdefault(KERNEL_CACHE, "256")
     debug = "--debug" in (sys.argv[1:] if argv is None else argv)
     try:
@@ -164,6 +167,7 @@ def run_command(
         _print_error(f"{parser.prog}: error: {error}")
         return USER_ERROR
     except (RuntimeError, MemoryError) as error:
+        # Report a lack of memory in one line; other errors of these kinds are bugs.
         if debug or not is_out_of_memory(error):
             raise
         reason = f" ({' '.join(str(error).split())})" if str(error) else ""

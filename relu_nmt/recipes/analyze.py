@@ -136,6 +136,7 @@ class _Analyzer:
                     f"--examples {number}: split {subset} has {len(self._groups):,} {self._unit}, "
                     "numbered from 0"
                 )
+        # Find the places in each model; None if the attention has no weights.
         self._places = {
             text: [_weights_at(one, AttentionPlace.parse(text)) for one in self._translators]
             for text in self._options.places
@@ -191,6 +192,7 @@ class _Analyzer:
             for start in range(0, len(chosen), AT_ONCE):
                 part = chosen[start : start + AT_ONCE].tolist()
                 pairs = [self._pair(index, number) for number in part]
+                # Number the sentences of groups only; single sentences give None.
                 numbers = [own for n in part if (own := self._numbers(index, n)) is not None]
                 sides = [source for source, _ in pairs], [target for _, target in pairs]
                 weights.add(*sides, numbers or None, advance)
@@ -212,6 +214,7 @@ class _Analyzer:
         """Return the maps of one sentence or group."""
         figures = []
         for text, places in self._places.items():
+            # Leave out models without weights at this place.
             found = {
                 self._names[index]: self._map(index, number, place)
                 for index, place in enumerate(places)

@@ -46,6 +46,7 @@ def run(settings: Settings, *, progress: bool = True) -> AverageResult:
         DataError: the output cannot be written, is one of the inputs, or is a foreign file.
     """
     inputs = [Path(path) for path in settings.inputs]
+    # Replace a folder by its last checkpoints, if a flag asks for them.
     for count, pattern in (
         (settings.num_epoch_checkpoints, BY_EPOCHS),
         (settings.num_update_checkpoints, BY_UPDATES),
@@ -81,6 +82,7 @@ def average_checkpoints(paths: Sequence[Path]) -> Checkpoint:
         _check_same_model(first, paths[0], checkpoint, path)
         added = set()
         for name, own in first.model_tensors.items():
+            # Skip integers, and tied weights that are added already.
             if id(own) in added or not own.is_floating_point():
                 continue
             added.add(id(own))
@@ -91,6 +93,7 @@ def average_checkpoints(paths: Sequence[Path]) -> Checkpoint:
         id(own): (sums[id(own)] / len(paths)).to(own.dtype) if id(own) in sums else own
         for own in first.model_tensors.values()
     }
+    # Leave out the training state, since the mean is for decoding only.
     metadata = {k: v for k, v in first.metadata.items() if k != "training_state"}
     metadata["averaged"] = [path.name for path in paths]
     return Checkpoint({k: means[id(own)] for k, own in first.model_tensors.items()}, metadata)
@@ -154,4 +157,5 @@ def _last_checkpoints(folder: Path, count: int, pattern: str, most: int | None) 
         raise CheckpointError(
             f"{folder}: {len(found)} checkpoints saved by {kind}{bound}, but {count} are asked for"
         )
+    # Take the last ones in reverse, the newest first.
     return found[: -count - 1 : -1]

@@ -42,6 +42,7 @@ def refuse_other_model(path: Path, stored: Mapping[str, Any], model: Any) -> Non
     Raises:
         CheckpointError: the models differ; the message names the flags.
     """
+    # Compare in the present form, since earlier versions named some settings otherwise.
     changes = _changes(_in_full(_of_today(stored, model)), _in_full(flat(to_dict(model))))
     found = {k: values for k, values in changes.items() if not _may_change(k)}
     if found:
@@ -72,6 +73,7 @@ def refuse_unrelated(folder: CheckpointFolder, settings: Any) -> str:
     if not folder.begins_here():
         return ""
     advice = f"choose another --save-dir than {folder.path}, or move the file away"
+    # Compare the settings with those in a checkpoint of the folder.
     if (path := folder.present()) is not None:
         try:
             stored = read_metadata(path)
@@ -83,6 +85,7 @@ def refuse_unrelated(folder: CheckpointFolder, settings: Any) -> str:
             f"{path}: is another training's, and might be written over; {advice}, or go on from it "
             f"with --restore-file {path.name}"
         )
+    # Compare with earlier results if the folder has no checkpoint.
     results = folder.path / RESULTS
     if not results.exists():
         return ""
@@ -92,6 +95,7 @@ def refuse_unrelated(folder: CheckpointFolder, settings: Any) -> str:
         raise ConfigError(
             f"{results}: is not of a training, and would be lost; {advice}"
         ) from error
+    # Allow the run with a note, since no checkpoint is lost.
     if earlier.num_updates and not _is_equal(earlier.settings, settings):
         return f"note: {results} is of another training, and is replaced"
     return ""
@@ -116,6 +120,7 @@ def change_note(stored: Mapping[str, Any], settings: Any, goes_on: bool) -> str:
     own = to_dict(settings, stored_only=True)
     changes = _changes(_noted(stored), _noted(own))
     model = _changes(_of_today(stored.get("model") or {}, settings.model), flat(own["model"]))
+    # Leave out fixed settings if training goes on, since they were compared before.
     changes |= {name: values for name, values in model.items() if _may_change(name) or not goes_on}
     if not changes:
         return ""
@@ -151,17 +156,20 @@ def _changes(stored: Mapping[str, Any], own: Mapping[str, Any]) -> Changes:
 def _in_full(model: Mapping[str, Any]) -> dict[str, Any]:
     """Return a model's settings with the value of each slot and side in place of a common one."""
     full, common = dict(model), set()
+    # Give each slot and side the common value that it falls back to.
     for name, value in model.items():
         _, _, shared = name.partition("_")
         if shared in model and shared in ("attention", "positions"):
             full[name] = model[shared] if value is None else value
             common.add(shared)
+    # Write attentions in the present form, so that equal ones compare as equal.
     for name in full:
         if name.endswith("attention") and isinstance(full[name], str):
             try:
                 full[name] = str(AttentionSpec.parse(full[name]))
             except ConfigError:  # as an earlier version wrote it
                 continue
+    # Leave out common settings, whose values the slots have now.
     return {name: value for name, value in full.items() if name not in common}
 
 

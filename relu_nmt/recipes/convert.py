@@ -31,6 +31,7 @@ def run(settings: Settings, *, progress: bool = True) -> Path:
         checkpoint.metadata.pop("training_state", None)
         save_checkpoint(target_of(output), checkpoint)
     elif settings.to == "ctranslate2":
+        # Import here, since this form may need packages that are not installed.
         from relu_nmt.applications.conversion.ctranslate2 import save_ctranslate2
 
         with new_folder(output) as folder:
@@ -47,6 +48,7 @@ def run(settings: Settings, *, progress: bool = True) -> Path:
             else:
                 save_onnx(load_model(settings.checkpoint), folder)
     if progress:
+        # Add up the sizes of all files, since some forms are folders.
         files = [output] if output.is_file() else list(output.iterdir())
         size = sum(file.stat().st_size for file in files)
         print(f"written: {output} ({size:,} bytes)")

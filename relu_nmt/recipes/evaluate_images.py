@@ -139,12 +139,14 @@ def run(settings: Settings, *, progress: bool = True) -> EvaluationResult:
             classifier = load_classifier(settings.path, settings.model, size)
             names, outputs = candidates(classifier.classes, settings.path, options.classes, known)
             absent = names[len(outputs) :]
+            # Report absent classes once, before the first result.
             if progress and not found and absent:
                 print(
                     f"the model does not have {len(absent):,} of the classes, whose images count "
                     f"as wrong: {some_of(absent)}"
                 )
             for name, images in sets.items():
+                # Number the labels like the candidates; labels of absent classes come last.
                 images = with_classes_of(images, names, origin)
                 found.append(accuracy(name, images, classifier, outputs, options))
                 if progress:
@@ -192,6 +194,7 @@ def accuracy(
     whole = len(images) - (len(damaged) if damaged is not None else 0)
     if not whole:
         raise DataError(f"{images.store.origin}: {name}: all of its images are damaged")
+    # Add up the ranks: top-k counts all ranks up to k.
     percent = 100 * right.cumsum() / whole
     return Accuracy(
         name,

@@ -118,6 +118,7 @@ def loaded(
     """
     numbers = range(batches.begin_epoch(epoch))
     with progress_bar(label, len(batches.images), "images") as advance:
+        # Load ahead, into pinned memory if there is a GPU.
         for batch in load_ahead(batches.load, numbers, num_workers, torch.cuda.is_available()):
             if batch.num_sentences:
                 yield batch

@@ -38,6 +38,7 @@ def run(settings: Settings, *, progress: bool = True) -> Path:
     task = TranslationTask.from_data_folder(
         settings.data, theirs.get("source_lang"), theirs.get("target_lang")
     )
+    # Add tokeniser and subwords from the flags or the data folder.
     task = replace(
         task,
         source_text=_pipeline(task.source_text, settings),
@@ -115,6 +116,7 @@ def save_model(
     except RuntimeError as error:
         reason = str(error).splitlines()[-1].strip()
         raise CheckpointError(f"{origin}: does not fit its settings: {reason}") from error
+    # Store settings and task, from which the model is built again.
     metadata: dict[str, Any] = {"model_config": to_dict(config), "task": task.to_state()}
     metadata["args"] = {"model": to_dict(config)}
     save_checkpoint(target_of(path), Checkpoint(dict(model.state_dict()), metadata))

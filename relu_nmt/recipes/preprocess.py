@@ -99,6 +99,7 @@ def run(settings: Settings, *, progress: bool = True) -> PreprocessResult:
     jobs = [
         cluster.submit(Work(_run_quietly, shard), n) for shard, n in zip(others, names, strict=True)
     ]
+    # Wait for the jobs in the order of the shards.
     for name, job in zip(names, jobs, strict=True):
         result_of(job)
         if progress:
@@ -136,10 +137,12 @@ class _Builder:
 
     def build(self) -> dict[str, Any]:
         """Do all unfinished steps; return the manifest."""
+        # Read through all inputs first, so that mistakes are reported early.
         self.inputs = scan_inputs(self.config, self.workers, self.say)
         self.alignments = scan_alignments(self.config, self.inputs, self.workers, self.say)
         key = self._key()
         self.folder.mkdir(parents=True, exist_ok=True)
+        # Lock the folder, since two runs would mix their files.
         with folder_locked(self.folder) as is_free:
             if not is_free:
                 raise DataError(
@@ -161,6 +164,7 @@ class _Builder:
         texts = steps.run()
         dictionaries = self._make_dictionaries(journal, texts)
         manifest = {}
+        # Write the manifest last, since it marks the folder as complete.
         if not self.config.dict_only:
             sides = self._binarize(journal, texts, dictionaries)
             alignments = self._binarize_alignments(journal, steps)
@@ -171,6 +175,7 @@ class _Builder:
 
     def _key(self) -> str:
         """Return a hash of the job's settings and of the contents of its files."""
+        # Take the settings that change the result; files count by content, not by path.
         settings = {
             name: value
             for name, value in to_dict(self.config).items()
@@ -194,6 +199,7 @@ class _Builder:
             "contents": contents,
             "versions": self._versions(),
         }
+        # Add only later tokeniser versions, so that old folders keep their keys.
         if (version := tokenizers.get(self.config.tokenizer).version()) > 1:
             job["tokenizer_version"] = version
         return hashlib.sha256(json.dumps(job, sort_keys=True).encode()).hexdigest()
@@ -216,6 +222,7 @@ class _Builder:
             DataError: the folder has other data or a damaged manifest, and ``--overwrite`` is not
                 given.
         """
+        # Read the manifest; remove a damaged one only with --overwrite.
         advice = "give another --destdir, or --overwrite to replace it"
         try:
             manifest = manifest_content(self.folder, advice)
@@ -246,6 +253,7 @@ class _Builder:
                 if self.folder / name not in given:
                     (self.folder / name).unlink(missing_ok=True)
         elif not self.config.overwrite and Journal.read(self.folder / WORK_FOLDER) is None:
+            # Refuse to replace present dictionaries, since no unfinished run explains them.
             dictionaries = (self.config.srcdict, self.config.tgtdict)
             for language, given_path in zip(self.config.languages, dictionaries, strict=False):
                 path = dictionary_path(self.config.destdir, language)
@@ -265,6 +273,7 @@ class _Builder:
         }
 
         def make() -> bool:
+            # Make one dictionary for each group, and save it for each of its languages.
             for languages, side in zip(self.config.sharing, ("src", "tgt"), strict=False):
                 dictionary = self._dictionary(languages, side, texts)
                 for language in languages:
@@ -282,6 +291,7 @@ class _Builder:
         self, languages: tuple[str, ...], side: str, texts: Mapping[SideKey, TextFile]
     ) -> Dictionary:
         """Return the dictionary of these languages, by the settings of ``side``: src or tgt."""
+        # Take a given dictionary; a joined one may come from either flag.
         given = getattr(self.config, f"{side}dict")
         if self.config.joined_dictionary:
             given = given or self.config.tgtdict
@@ -341,6 +351,7 @@ class _Builder:
         finished = {}
         for split, text in self.alignments.items():
             step = f"{split} alignments binarized"
+            # Skip a split that an earlier run finished.
             done = journal.result(step)
             if done is None:
                 # Compare the positions with the binarised sentences while writing.
@@ -349,6 +360,7 @@ class _Builder:
                     IndexedDataset(split_path(self.folder, split, self.config.pair, language))
                     for language in self.config.languages
                 ]
+                # Leave out separator lines of the text, which have no sentences.
                 separators = steps.separators.get(split, [])
                 with progress_bar("alignments", text.num_bytes) as advance:
                     done = binarize_alignments(
@@ -373,6 +385,7 @@ class _Builder:
         # List all files with size and checksum.
         own = [dictionary_path(self.folder, language) for language in config.languages]
         files = {path.name: file_record(path) for path in [*own, *steps.kept_files()]}
+        # Take the known checksums, instead of reading the data once more.
         for result in (*sides.values(), *alignments.values()):
             for name, checksum in result["checksums"].items():
                 files[name] = file_record(self.folder / name, checksum)

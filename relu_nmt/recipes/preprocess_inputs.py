@@ -30,6 +30,7 @@ def scan_inputs(
         DataError: a file is missing or empty, not UTF-8, or not parallel to its counterpart.
     """
     pair_files, paths = _find_texts(config)
+    # Read a file once, even if several splits or sides name it.
     distinct = list(dict.fromkeys(paths.values()))
     scanned: dict[str, TextFile] = {}
     found: dict[SideKey, TextFile] = {}
@@ -45,9 +46,11 @@ def scan_inputs(
             found |= {(split, side.language): side for side in sides}
             report.append(describe(sides[0]))
             advance(os.path.getsize(path))
+    # Print the report after the progress bar has ended.
     for line in report:
         say(line)
     found |= {key: scanned[path] for key, path in paths.items()}
+    # Put the sides in the order of splits and languages.
     inputs = {
         (split, language): found[split, language]
         for split in config.splits()
@@ -60,6 +63,7 @@ def scan_inputs(
     for split in config.splits() if config.document_separator == "none" else ():
         texts = [inputs[split, language] for language in config.languages]
         check_parallel({text.path: text.num_lines for text in texts}, "lines")
+        # Warn of blank lines, which may be boundaries of documents.
         if blank := min(text.num_blank for text in texts):
             say(
                 f"NOTE: {texts[0].path}: {blank:,} blank lines become sentences without "
@@ -143,6 +147,7 @@ def describe_round_trip(pipeline: TextPipeline, text: TextFile, separator: str) 
     """
     total = kept = length = 0
     for line in _sample(text, separator):
+        # Remove differences that tokens cannot keep: white space and case.
         expected = " ".join(line.split())
         if pipeline.lowercase:
             expected = expected.lower()
@@ -152,6 +157,7 @@ def describe_round_trip(pipeline: TextPipeline, text: TextFile, separator: str) 
             break
     share = f"{kept / max(1, total):.1%}"
     report = f"{kept:,} of {total:,} sampled lines ({share}) come back from their tokens unchanged"
+    # Advise subwords that lose nothing, if many lines change.
     if total - kept > SMALL_SHARE * total and pipeline.tokenizer != "none":
         report += "; --subword sentencepiece without --tokenizer changes none"
     return report

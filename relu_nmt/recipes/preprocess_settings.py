@@ -190,11 +190,13 @@ class PreprocessSettings(ClusterOptions):
     def _check_alignments(self) -> None:
         if self.align_suffix is None:
             return
+        # Refuse an ending that names the text itself.
         if self.align_suffix in ("", *self.languages):
             raise ConfigError(
                 f"--align-suffix '{self.align_suffix}': expected another ending than those of the "
                 "text"
             )
+        # Refuse steps that would change the tokens that alignments count.
         for flag, value in (("--tokenizer", self.tokenizer), ("--subword", self.subword)):
             if value != "none":
                 raise ConfigError(
@@ -236,6 +238,7 @@ class PreprocessSettings(ClusterOptions):
             return
         if self.dict_only:
             raise ConfigError("--dict-only: give one --trainpref, the text to learn from")
+        # Require one model, since all shards take over that of the first.
         if self.learns_subwords and not self.joined_dictionary and not self.only_source:
             raise ConfigError(
                 f"--subword {self.subword} of several --trainpref: add --joined-dictionary, for "
@@ -251,6 +254,7 @@ class PreprocessSettings(ClusterOptions):
         """Return the settings of each shard; the first also gets validation and test text."""
         folders = [f"{self.destdir}/shard{i}" for i in range(len(self.training_texts))]
         own = replace(self, cluster=None, cluster_parameters=None, trainpref=self.training_texts[0])
+        # Give the other shards dictionaries and subwords of the first.
         source, *target = (str(dictionary_path(folders[0], group[0])) for group in self.sharing)
         others: dict[str, Any] = {"validpref": None, "testpref": None, "srcdict": source}
         others["tgtdict"] = target[0] if target else None

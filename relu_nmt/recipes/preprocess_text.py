@@ -89,6 +89,7 @@ def _convert_chunk(
     separates = SEPARATOR_TESTS[conversion.separator]
     sentences: list[str] = []
     boundaries: Boundaries = []
+    # Take separators out; note the sentences before each, and its line number.
     for number, line in enumerate(read_chunk(chunk), chunk.first_line):
         if separates(line):
             boundaries.append((len(sentences), number))
@@ -108,6 +109,7 @@ def _convert_chunk(
         "tokens": lambda line: " ".join(split(pipeline.words(line))),
         "keep": lambda line: line,
     }
+    # Encode each requested file: the converted text, and the raw text if kept.
     parts = {}
     for path, step in ((conversion.output, conversion.step), (conversion.raw_output, "keep")):
         if path is not None:
@@ -139,6 +141,7 @@ def convert_texts(
     states = {language: pipeline.to_state() for language, pipeline in pipelines.items()}
     # Send the conversions without their lists of chunks, which are large.
     light = [replace(c, text=TextFile(c.text.path)) for c in conversions]
+    # Make the tasks lazily, since chunks of compressed files carry their text.
     tasks = (
         (i, light[i], chunk)
         for i, conversion in enumerate(conversions)
@@ -156,9 +159,11 @@ def convert_texts(
                 for path, data in parts.items():
                     files[path].write(data)
                     hashes[path].update(data)
+                # Count sentences from the beginning of the file, not of the chunk.
                 boundaries += [(sentences + before, line) for before, line in inner]
                 sentences += count
                 advance(chunk.end - chunk.start)
+        # Yield only now, when the files are complete under their names.
         found = {"sentences": sentences, "boundaries": boundaries}
         yield conversions[i], found, {path: hashes[path].hexdigest() for path in hashes}
 
@@ -213,6 +218,7 @@ class TextSteps:
         if not config.dict_only:
             todo = {key: text for key, text in self.inputs.items() if key not in done}
         done |= self._through(todo, "tokens")
+        # Test on a sample that tokens decode to the original text.
         for language, pipeline in self._pipelines().items():
             if not pipeline.keeps_text:
                 text = next(text for (_, own), text in self.inputs.items() if own == language)
@@ -285,6 +291,7 @@ class TextSteps:
         split, language = key
         separator = "none" if step == "pieces" else self.config.document_separator
         is_train = split == "train"
+        # Copy text that the pipeline keeps, or use the file where it is.
         if step != "pieces" and pipeline.keeps_text:
             step = "keep"
             if is_train and separator == "none":
@@ -292,7 +299,9 @@ class TextSteps:
         output: Path | None = self.journal.folder / f"{split}.{language}.{step}"
         if step == "keep" and not is_train:
             output = None  # the raw sentences, which are kept anyway, are the tokens
+        # Keep the raw text of other splits, from which references come.
         raw_output = None if is_train else self._path(split, f"{language}.raw")
+        # Draw random subwords for training text only.
         sampling = None
         if is_train and self.config.subword_sampling:
             sampling = (self.config.subword_sampling, self.config.seed)
@@ -311,6 +320,7 @@ class TextSteps:
                 for conversion, found, checksums in convert_texts(
                     todo, pipelines, self.workers, advance
                 ):
+                    # Note each conversion at once, so that an interrupted run keeps it.
                     self.journal.note(conversion.name, found, checksums)
                     known[conversion.side] = found
         return known
@@ -336,8 +346,10 @@ class TextSteps:
             )
             write_documents(self._path(split, "documents"), sizes)
             self.num_documents[split] = len(sizes)
+            # Keep the lines of the separators, since word alignments count all lines.
             boundaries = found[split, self.config.languages[0]]["boundaries"]
             self.separators[split] = [line for _, line in boundaries]
+        # Compare the totals last, since differing documents give a more exact error.
         check_parallel({path: side["sentences"] for path, side in sides.items()}, "sentences")
 
     def _copy_model(self, given: str) -> None:

@@ -131,6 +131,7 @@ def _data_set(train_path: str, test_path: str) -> tuple[ImageSet, ImageSet]:
         names = ", ".join(images.name for images in (first, *others))
         raise DataError(f"--test {test_path}: holds {names}; give the path of one")
     test = others[0] if others else first
+    # Number the test classes like those of the training set.
     return train, with_classes_of(test, train.classes, train_path)
 
 
@@ -157,6 +158,7 @@ def features_of_batch(classifier: ImageClassifier, images: Tensor, kind: str) ->
     """
     if kind == "last":
         return classifier.outputs(images).features.float()
+    # Request the last blocks, or all of a smaller model.
     count = classifier.model.config.num_blocks
     last = range(max(0, count - JOINED_BLOCKS), count)
     return joined_features(classifier.outputs(images, last))
@@ -175,7 +177,9 @@ def joined_features(output: VisionOutput) -> Tensor:
     found = []
     for index in sorted(output.intermediate.keys() | output.class_tokens.keys()):
         token = output.class_tokens.get(index)
+        # Take the class token or all patches: [B, 1, D] or [B, N, D].
         tokens = output.intermediate[index].flatten(2).mT if token is None else token[:, None]
+        # Normalise each token, then average over tokens: [B, D].
         found.append(F.layer_norm(tokens.float(), tokens.shape[-1:], eps=NORM_EPS).mean(1))
     return torch.cat(found, 1)
 
@@ -206,9 +210,11 @@ def features_of(
     damaged = damaged_images(options.skip_damaged_images)
     features, labels, ids = [], [], list[int]()
     batches = ImageBatches(images, transform, size, damaged=damaged)
+    # Keep the features on the device, [B, D] for each batch.
     for batch in loaded(batches, label, options.num_workers):
         features.append(features_of_batch(classifier, batch.images, options.features))
         labels.append(batch.labels.to(classifier.device))
+        # Note the images that were read, since damaged ones are missing.
         ids += batch.ids.tolist()
     if not ids:
         raise DataError(f"{images.store.origin}: {label}: all of its images are damaged")
@@ -220,6 +226,7 @@ def _knn(
 ) -> list[list[float]]:
     """Return the accuracies of nearest neighbours."""
     transform = classifier.transform.with_eval_ratio(options.eval_crop_ratio)
+    # Compute the features of both sets with the crop of evaluation.
     (known, labels, _), (queries, right, _) = (
         features_of(classifier, images, transform, name, options)
         for name, images in (("train", train), ("test", test))
@@ -259,13 +266,17 @@ def neighbour_scores(
         >>> [[round(score, 3) for score in row] for row in scores.tolist()]
         [[0.368, 0.0, 1.0]]
     """
+    # Normalise the rows, so that dot products are cosines.
     train, test = F.normalize(train.float()), F.normalize(test.float())
     count = min(neighbours, len(train))
     found = []
+    # Compare some queries at a time, to bound the memory.
     for queries in test.split(QUERIES_AT_ONCE):
         best = (queries @ train.T).topk(count)  # cosines, [queries, count]
         scores = torch.zeros(len(queries), num_classes, device=test.device)
+        # Subtract the best cosine, so that no exponent is above 0: [queries, count].
         votes = ((best.values - best.values[:, :1]) / temperature).exp()
+        # Add each vote to the class of its neighbour: [queries, C].
         found.append(scores.scatter_add_(1, labels[best.indices], votes))
     return torch.cat(found)
 
@@ -306,6 +317,7 @@ def choose_shots(labels: np.ndarray, num_classes: int, shots: int, seed: int) ->
         seed: of the choice.
     """
     generator = np.random.default_rng(seed)
+    # Shuffle the images of each class, and keep the first ones.
     return np.concatenate(
         [generator.permutation(np.flatnonzero(labels == c))[:shots] for c in range(num_classes)]
     )
@@ -330,14 +342,18 @@ def ridge_scores(
     accuracies); constants as in Big Vision's public few-shot evaluation.
     """
     shots, test = shots.double(), test.double()
+    # Measure mean and deviation on the shots alone, [D] each.
     mean, std = shots.mean(0), shots.std(0, correction=0) + STD_MARGIN
 
     def whitened(features: Tensor) -> Tensor:
         return F.pad((features - mean) / std, (0, 1), value=CONSTANT_FEATURE)
 
+    # Append the constant to the features, [N, D + 1], and encode classes, [N, C].
     x, y = whitened(shots), 2 * F.one_hot(labels, num_classes).double() - 1
     gram = x.T @ x
+    # Add the penalty to the diagonal of [D + 1, D + 1].
     gram.diagonal().add_(l2)
+    # Solve for the weights [D + 1, C], and apply them to the test features.
     return whitened(test) @ torch.linalg.solve(gram, x.T @ y)
 
 

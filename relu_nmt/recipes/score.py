@@ -81,6 +81,7 @@ def run(settings: Settings, *, progress: bool = True) -> ScoreResult:
         found = sentence_report(settings.texts)
     else:
         found = text_report(settings.texts, settings.segments)
+    # Collect the scores, which the generators compute one at a time.
     entries = []
     with hidden_progress(not progress):
         for entry in found:
@@ -108,6 +109,7 @@ def sentence_report(options: ScoreOptions) -> Iterator[Entry]:
     for number, (own, *others) in enumerate(lines):
         score = metric.sentence_score(own, others)
         yield Entry(f"{number} {score.text}", {"line": number, **_values(score)})
+    # Print the signature once, since all lines share it.
     if texts.hypotheses:
         yield Entry(f"signature: {score.signature}", {"signature": score.signature})
     yield from _notes(note)
@@ -131,6 +133,7 @@ def text_report(options: ScoreOptions, documents: DocumentOptions) -> Iterator[E
         yield from texts.scores(metric)
     if "bleu" in options.metrics or documents.length_buckets:
         yield from _notes(note)
+    # Score with COMET, which also reads the sources.
     if COMET in options.metrics and options.src is not None:
         sources = read_input(options.src)
         if len(sources) != len(texts.hypotheses):
@@ -140,6 +143,7 @@ def text_report(options: ScoreOptions, documents: DocumentOptions) -> Iterator[E
             )
         score = comet_score(options.comet_model, sources, texts.hypotheses, texts.references[0])
         yield _entry(score)
+    # Score the segments by the length of their references.
     if documents.length_buckets:
         for metric in metrics:
             yield from _by_length(metric, texts, documents.length_buckets)
@@ -178,9 +182,11 @@ class _Texts:
         paths = options.ref.split(",")
         self._language = options.language
         self._references = [(path, self._read(path, documents.documents)) for path in paths]
+        # Read the translations last, since they are checked against the references.
         self._hypotheses = self._translations(options.sys, documents.sys_documents)
         self.hypotheses = self._segments(self._hypotheses)
         self.references = [self._segments(found) for _, found in self._references]
+        # Align the sentences of each document, for scores of sentences.
         if self._has_documents:
             references = [found for _, found in self._references]
             self._alignment = docs.align_sentences(self._hypotheses, references, self._language)
@@ -222,12 +228,14 @@ class _Texts:
                 "documents in the same order (an empty translation looks like a blank separator: "
                 "use --documents or <d> lines)"
             )
+        # Require as many documents or lines as in each reference.
         for reference, documents in self._references:
             if len(documents) != len(found):
                 raise DataError(
                     f"{_name(reference)}: {len(documents):,} {self.counted}, but {_name(path)} has "
                     f"{len(found):,}; both need the same {same}"
                 )
+        # Divide joined lines at the symbol between sentences, if one is given.
         separator = self._options.sentence_separator
         return found if separator is None else docs.split_sentences(found, separator)
 
@@ -250,6 +258,7 @@ class _Texts:
         number, alignment = len(self.hypotheses), self._alignment
         yield _entry(whole.labelled("d-", f"documents = {number}"), documents=number)
         mismatch = {"documents": number, "mismatched_documents": alignment.num_mismatched}
+        # Score the sentences of documents that have as many lines as their reference.
         score = alignment.score(metric)
         if score is None:
             name, reason = f"s-{whole.name}", "no document has as many lines as its reference"

@@ -77,6 +77,7 @@ def _parse(line: str, place: str) -> Contrast:
         ) from error
     if not isinstance(record, dict):
         raise DataError(f"{place}: expected a JSON object, found {line[:40]!r}")
+    # Fill in the optional fields.
     record = {"phenomenon": "", "distance": None, **record}
     values: dict[str, Any] = {}
     # Check the types of all fields.
@@ -90,6 +91,7 @@ def _parse(line: str, place: str) -> Contrast:
             raise DataError(f"{place}: expected a list of texts as '{name}'")
         values[name] = tuple(texts)
     distance = record["distance"]
+    # Compare the exact type, since True and False are ints too.
     if distance is not None and (type(distance) is not int or distance < 0):
         raise DataError(f"{place}: expected a number of sentences as 'distance'")
     # Compare the fields with each other.
@@ -114,6 +116,7 @@ def contrast_report(options: ContrastOptions) -> Iterator[Entry]:
         DataError: the file is damaged, or has no sentence in the model's source language.
         ReluNmtError: the checkpoint does not fit.
     """
+    # Read the file first, since loading the model takes longer.
     every = read_contrasts(options.contrastive)
     # Keep the contrasts in the model's source language.
     translator = Translator.from_checkpoint(options.path, "cpu" if options.cpu else None)
@@ -130,6 +133,7 @@ def contrast_report(options: ContrastOptions) -> Iterator[Entry]:
         counts = ", ".join(f"{count:,} in {language}" for language, count in others.items())
         text = f"NOTE: left out {counts}: the model translates from {task.source_lang}"
         yield Entry(text, {"left out": dict(others)})
+    # Score with context, then without, to show its effect.
     for context in (options.context_sentences, 0):
         yield from _accuracies(translator, contrasts, context, options.batch_size)
 
@@ -159,6 +163,7 @@ def contrast_scores(
         DataError: a source is too long for learned positions.
     """
     task, sources, prefixes = translator.task, [], []
+    # Make a source and a target for each translation, the right one first.
     for contrast in contrasts:
         source, prefix = _encode(task, contrast, context)
         for text in (contrast.reference, *contrast.contrasts):
@@ -174,6 +179,7 @@ def contrast_scores(
     ]
     if not np.isfinite(totals).all():
         raise ConfigError("the model's scores are not finite (training diverged)")
+    # Divide the flat list of scores by contrast.
     rest = iter(totals)
     return [np.array(list(itertools.islice(rest, 1 + len(c.contrasts)))) for c in contrasts]
 
@@ -183,6 +189,7 @@ def _encode(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the source with its context, and the target's context without ``</s>``."""
     before = len(contrast.source_context)
+    # Keep the nearest sentences of the context.
     first = 0 if context is None else max(0, before - context)
     sources = [*contrast.source_context[first:], contrast.source]
     targets = contrast.reference_context[first:]
@@ -240,6 +247,7 @@ def accuracies(contrasts: Sequence[Contrast], is_right: Sequence[bool]) -> list[
             "score": 100 * sum(right for _, right in own) / len(own),
             "right": sum(right for _, right in own),
             "contrasts": len(own),
+            # Average over contrasts, which may have different numbers of choices.
             "chance": 100 * sum(1 / (1 + len(c.contrasts)) for c, _ in own) / len(own),
         }
         for category, own in groups

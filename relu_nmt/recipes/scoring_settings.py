@@ -242,6 +242,7 @@ class ScoreSettings:
 
     def check(self) -> None:
         """Compare the groups with each other."""
+        # Refuse flags of the other kinds of scores.
         if self.contrasts.contrastive:
             _refuse(self.texts, "not with --contrastive")
             _refuse(self.segments, "not with --contrastive")

@@ -22,6 +22,7 @@ def run(settings: Settings, *, progress: bool = True) -> None:
         CheckpointError: a checkpoint is missing or damaged.
         MissingExtraError: the web server is not installed.
     """
+    # Import the web server only here, since it is an extra.
     try:
         import uvicorn
 
@@ -36,6 +37,7 @@ def run(settings: Settings, *, progress: bool = True) -> None:
     with _listening(server.host, server.port) as listener:
         translator = load_translator(settings.model)
         windows = settings.documents.windows(translator.max_doc_tokens)
+        # Bound the requests; at a local address, accept only local host names by default.
         is_local = server.host in LOOPBACK
         limits = ServerLimits(
             max_bytes=server.max_request_bytes,

@@ -100,8 +100,10 @@ def run(settings: Settings, *, progress: bool = True) -> SweepResult:
     config, folder = settings.sweep, Path(settings.sweep.save_dir)
     if settings.running.report_only:
         return _report_only(config, folder, progress)
+    # Check the folder and read the published results before any work.
     _refuse_foreign(folder)
     published = None if config.published is None else read_published(config.published)
+    # Register the user's own attentions, which the flags may name.
     for path in settings.user_modules:
         import_user_module(path)
     # Check all flags and data before the first training: a sweep may take days.
@@ -133,6 +135,7 @@ def run(settings: Settings, *, progress: bool = True) -> SweepResult:
     description = SweepDescription(settings, environment, published=published, task=task)
     description = write_description(folder, description)
     runner.run(lambda: write_report(folder, description))
+    # Write the report also when no step had to run.
     data = write_report(folder, description)
     runner.say(f"report: {folder / REPORT_NAME}")
     return SweepResult(folder / REPORT_NAME, data, runner.failed, runner.signal)
@@ -148,6 +151,7 @@ def _checked_trainings(
     budget = config.time.flags[0].removeprefix("--").replace("-", "_")
     own = {**TRAIN_OWN_FLAGS, budget: "--budget"}
     _refuse(TranslationTrainingSettings, "behind the --", config.train_flags, own)
+    # Let variants set the attention, unlike the flags of all models.
     fixed = {field: by for field, by in own.items() if field not in ATTENTION_FIELDS}
     for name, flags in config.variant_flags.items():
         _refuse(TranslationTrainingSettings, f"in --variants {name}", flags, fixed)
@@ -174,8 +178,10 @@ def _checked_evaluation(config: SweepConfig, plan: SweepPlan) -> TranslateSplitS
 def _check_documents(settings: Settings, training: TranslationTrainingSettings) -> None:
     """Check that the data have document boundaries, unless all models see single sentences."""
     config, folders = settings.sweep, data_folders(settings.data)
+    # Take the languages from the flags, or else from the first folder.
     typed = [name for name in (training.task.source_lang, training.task.target_lang) if name]
     languages = tuple(typed) if len(typed) == 2 else infer_languages(folders[0])
+    # Skip the check if no model joins sentences.
     if max(*config.lengths, *config.doc_mixture, 1) == SINGLE_SENTENCES:
         return
     # Check the training text of all folders, and the evaluated split of the first.
@@ -200,6 +206,7 @@ def _checked_task(settings: Settings, training: TranslationTrainingSettings) -> 
         (config.start_from, f"{SAME_TEXT} and dictionaries, or choose another --start-from"),
     ):
         earlier = None if folder is None else read_description(Path(folder))
+        # Skip folders without results, whose settings may still be corrected.
         if folder is not None and earlier is not None and has_results(Path(folder)):
             require_same(earlier.task, folder, task, data, advice, ConfigError)
     return task

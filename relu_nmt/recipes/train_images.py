@@ -144,6 +144,7 @@ class ImageTraining(Training):
         sets = add_set({}, dataclasses.replace(train, name="train"))
         self._say_images(sets["train"])
         if not self.settings.trainer.validation.disable_validation:
+            # Validate on held-out images and all given sets, else on the first other set.
             for images in held + others[: 1 if options.valid_data is None else None]:
                 images = with_classes_of(images, train.classes, str(train.store.origin))
                 sets = add_set(sets, images)
@@ -207,6 +208,7 @@ class ImageTraining(Training):
         is_first = self.process.is_first
         damaged = DamagedImages(self.say if is_first else partial(print, file=sys.stderr))
         run, skips = self.settings.trainer.run, self.settings.task.skip_damaged_images
+        # Check images in one process, for a limited time.
         if run.preflight and is_first:
             errors = check_images(sets, run.num_workers)
             if errors and not skips:
@@ -224,7 +226,9 @@ class ImageTraining(Training):
         path = self.checkpoint_to_continue()
         if path is None:
             return images
+        # Read the classes in any case, to refuse a model of another task.
         classes = classes_of(read_metadata(path), path)
+        # Keep the own numbers if the checkpoint only gives weights to start from.
         if not self.goes_on:
             return images
         if set(map(composed, classes)) != set(images.classes):
@@ -258,6 +262,7 @@ def config_for_data(
             schedule, batch_size * processes * config.run.update_freq_of(1), say
         )
     if schedule.warmup_epochs:
+        # Round up, since the last update of an epoch may be smaller.
         updates = -(-batches // (config.run.update_freq_of(1) * processes))
         warmup = round(schedule.warmup_epochs * updates)
         say(f"{warmup:,} updates of warm-up ({schedule.warmup_epochs:g} epochs)")

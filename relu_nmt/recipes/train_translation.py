@@ -107,12 +107,14 @@ class TranslationTraining(Training):
             self._folders[0], options.source_lang, options.target_lang
         )
         languages = {"source_lang": task.source_lang, "target_lang": task.target_lang}
+        # Refuse a detokeniser of another language than the data's.
         for name, language in detokenizer_settings(bleu.eval_bleu_detok_args).items():
             if language != languages[name]:
                 raise ConfigError(
                     f"--eval-bleu-detok-args: {name} {language}, but the data's is "
                     f"{languages[name]}; text is detokenised as that"
                 )
+        # Undo the preparation of data that came prepared, for BLEU.
         if task.target_text.keeps_text:
             task = task.with_post_processing(bleu.eval_bleu_remove_bpe, bleu.eval_bleu_detok)
         return task.with_sentence_separator() if settings.documents.sentence_separator else task
@@ -125,6 +127,7 @@ class TranslationTraining(Training):
             (task.target_lang, task.target_dictionary),
         ):
             self.say(f"[{language}] dictionary: {len(dictionary)} types")
+        # Refuse to share embeddings of symbols that two dictionaries number differently.
         if config.share_all_embeddings and not task.joined_dictionary:
             raise ConfigError(
                 f"--share-all-embeddings: {self.settings.data} has two dictionaries; preprocess "
@@ -157,6 +160,7 @@ class TranslationTraining(Training):
             return
         refuse_images(path, stored)
         theirs, own = TranslationTask.from_state(stored["task"]), self.task
+        # Require the same languages only if the training goes on.
         pairs = [f"{task.source_lang}-{task.target_lang}" for task in (theirs, own)]
         if self.goes_on and pairs[0] != pairs[1]:
             raise CheckpointError(
@@ -165,6 +169,7 @@ class TranslationTraining(Training):
             )
         for side in ("source", "target"):
             self._check_dictionary(path, theirs, side)
+        # Recognise models of other toolkits: their checkpoints name no data folder.
         self._check_text(path, theirs, is_imported="data" not in (stored.get("args") or {}))
         if pairs[0] != pairs[1]:
             self.say(f"note: {path} translates {pairs[0]}, and learns {pairs[1]} now")
@@ -177,6 +182,7 @@ class TranslationTraining(Training):
         Raises:
             CheckpointError: the preparations differ.
         """
+        # Leave out the properties that other checks compare.
         known, own = (
             {k: v for k, v in one.describe(way_back=False).items() if not k.endswith(APART)}
             for one in (theirs, self.task)
@@ -200,8 +206,10 @@ class TranslationTraining(Training):
             return
         if theirs.has_sentence_separator and not self.task.has_sentence_separator:
             raise CheckpointError(f"{path}: trained with --sentence-separator; give it here too")
+        # Accept a dictionary that only has the separator in place of a filler.
         adds_symbol = self.task.has_sentence_separator and SENTENCE_SEPARATOR not in stored
         if adds_symbol and stored.with_symbol(SENTENCE_SEPARATOR) == own:
+            # Require equal lengths, since the embeddings otherwise lack a row for the symbol.
             if len(stored) == len(own):
                 return
             raise CheckpointError(
@@ -237,6 +245,7 @@ class TranslationTraining(Training):
         batching, lengths = self.settings.batching, self.settings.documents.training_lengths
         split = self._open_corpora(folder)
         skip = batching.skip_invalid_size_inputs
+        # Refuse sentences that fit into no batch, if single sentences are trained on.
         if not skip and (not lengths or SINGLE_SENTENCES in lengths):
             refuse_too_long(split, batching.max_tokens)
         seed = self.settings.trainer.run.seed
@@ -265,6 +274,7 @@ class TranslationTraining(Training):
         As in fairseq, ``train1``, ``train2``... belong to ``train``.
         """
         options, own = self.settings.task, self._folders[0]
+        # Open each further folder, whose dictionaries must fit those of the first.
         tasks = [self.task] if folder == own else [self.task.at_folder(folder, own)]
         tasks += [self.task.at_folder(extra, own) for extra in options.extra_data]
         corpora = [
@@ -272,11 +282,13 @@ class TranslationTraining(Training):
             for task in tasks
         ]
         for one in corpora:
+            # Refuse a corpus without alignments if the loss learns from them.
             if options.load_alignments and one.alignments is None:
                 raise DataError(
                     f"{one.stem}: no word alignments of it; run relu-nmt-preprocess with "
                     "--align-suffix, or leave --load-alignments out"
                 )
+        # Begin sources of further corpora with unused symbols, if tags are asked for.
         tags = [-1] * len(corpora)
         if options.tag_extra_data:
             dictionary = self.task.source_dictionary
@@ -288,6 +300,7 @@ class TranslationTraining(Training):
                     f"for {len(options.extra_data)} tags; preprocess with --padding-factor {wanted}"
                 )
             tags[1:] = fillers[: len(options.extra_data)]
+        # Warn of corpora without boundaries if others have them.
         if self.settings.documents.active and any(one.documents is not None for one in corpora):
             for one in corpora:
                 if one.documents is None:
@@ -310,6 +323,7 @@ class TranslationTraining(Training):
     def _prepared(self, split: Split, has_tags: bool = False) -> Split:
         """Return a split with long sources cut and documents required, as the settings say."""
         longest = self._longest[0]
+        # Cut long sources, which works for single sentences only.
         if self.settings.task.truncate_source:
             if longest is None:
                 raise ConfigError(
@@ -320,6 +334,7 @@ class TranslationTraining(Training):
                 raise ConfigError(
                     "--truncate-source cuts single sentences; leave it out for documents"
                 )
+            # Leave room for the tag, if sources have one.
             split.longest_source = longest - has_tags
             if cut := split.num_truncated:
                 self.say(
@@ -327,6 +342,7 @@ class TranslationTraining(Training):
                     "(--truncate-source)"
                 )
         if self.settings.documents.active:
+            # Require boundaries of documents if groups have several sentences.
             documents = self.settings.documents
             flag = "--doc-mixture" if documents.doc_mixture else "--max-doc-tokens"
             longest = max(*documents.training_lengths, documents.validation_length)
@@ -347,6 +363,7 @@ class TranslationTraining(Training):
     def _write_lengths(self, batches: Iterable[TranslationBatches]) -> None:
         """Write the lengths of the groups of sentences, if there are documents."""
         splits = {one.split.name: one.describe_lengths() for one in batches}
+        # Describe the first epoch, since later ones draw other mixtures.
         content = {
             "sentence_separator": self.settings.documents.sentence_separator,
             "mixture_of_epoch": 1,
@@ -365,6 +382,7 @@ class TranslationTraining(Training):
 
     def _bleu_of(self, model: EncoderDecoder, batches: TranslationBatches) -> ValidationBleu:
         options, run = self.settings.bleu, self.settings.trainer.run
+        # Search in the dtype of the training.
         dtype = torch.bfloat16 if run.bf16 else torch.float16 if run.fp16 else None
         search = search_settings(options.eval_bleu_args)
         decoders, symbols = [FastDecoder(model)], self.task.target_dictionary

@@ -100,6 +100,7 @@ class Training(ABC):
             config: settings of the trainer.
             start: returns the initial weights from the checkpoint of another model.
         """
+        # Describe model, data and settings for the metadata of checkpoints.
         description = {
             "model_config": to_dict(self.settings.model),
             "task": task,
@@ -121,6 +122,7 @@ class Training(ABC):
         if path is None:
             return
         stored = read_metadata(path)
+        # Require the same model only if the training goes on.
         if self.goes_on:
             refuse_other_model(path, stored.get("model_config") or {}, self.settings.model)
         if note := change_note(stored.get("args") or {}, self.settings, self.goes_on):
@@ -132,6 +134,7 @@ def smaller_batches(settings: TrainingSettings) -> str:
     values = flat(to_dict(settings))
     name = "max_tokens" if values.get("max_tokens") else "batch_size"
     smaller = int(values[name] * SMALLER_SHARE)
+    # Advise another remedy if the batch cannot shrink.
     if smaller < 1:
         return (
             f"{flag_of(name)} is {values[name]} already; take a smaller model or input, or "
@@ -160,6 +163,7 @@ def run_training(
     config = settings.trainer
     process = join_processes(config.run.cpu)
     try:
+        # Let the first process alone check and lock the folder.
         folder = CheckpointFolder(config.checkpoint, config.validation)
         note = refuse_unrelated(folder, settings) if process.is_first else ""
         with folder.owned() if process.is_first else nullcontext():
@@ -169,13 +173,16 @@ def run_training(
             try:
                 result = training_class(settings, process, log).trainer().train()
             except OutOfMemoryError as error:
+                # Add advice here, where the settings are known.
                 raise OutOfMemoryError(f"{error}; {smaller_batches(settings)}") from error
             except RuntimeError as error:
+                # Replace the error of the connection: the lost process reports the cause.
                 if process.world_size > 1 and LOST_PEER in str(error):
                     raise TrainingError("another process has ended; it tells why") from error
                 raise
             if (peak := peak_gpu_bytes()) is not None:
                 log.say(f"peak GPU memory: {peak:,} bytes")
     finally:
+        # Leave the group of processes, also after an error.
         process.close()
     return result

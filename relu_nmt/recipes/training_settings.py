@@ -299,6 +299,7 @@ class ImageTrainingSettings(TrainingSettings):
         """Compare the groups with each other."""
         if self.task.init and self.trainer.checkpoint.finetune_from_model:
             raise ConfigError("--init and --finetune-from-model exclude each other")
+        # Refuse mixtures of images that lack a partner.
         if self.task.batch_size == 1:
             for name in ("mixup", "cutmix"):
                 if value := getattr(self.augmentation, name):

@@ -63,6 +63,7 @@ def run(settings: Settings, *, progress: bool = True) -> TextTranslation:
         DataError: the text cannot be read, or a line is too long for the model.
     """
     options = settings.documents
+    # Read the text first, since loading the model takes longer.
     lines, prefixes, terms = _read(settings.file, options)
     translator = load_translator(settings.model)
     windows = options.windows(translator.max_doc_tokens)
@@ -86,6 +87,7 @@ def run(settings: Settings, *, progress: bool = True) -> TextTranslation:
         () if options.banned_terms is None else read_lines(options.banned_terms),
         [[i + 1 for i in own] for own in places] if is_whole else None,
     )
+    # Encode the sentences; find long ones before the limit cuts or empties them.
     sources = translator.sources.encode(request)
     limit = source_limit(settings.model, translator)
     too_long = _too_long(sources, limit, places, paragraphs)
@@ -111,6 +113,7 @@ def run(settings: Settings, *, progress: bool = True) -> TextTranslation:
     ]
     if progress:
         print("".join(f"{line}\n" for line in text), end="")
+        # Leave out the length note if it was printed at the start.
         print_notes(*report[is_longer:])
     return TextTranslation(text, found, [one for one in [tabs, *report] if one])
 
@@ -129,6 +132,7 @@ def _read(path: str, options: TextDocumentOptions) -> tuple[list[str], list[str]
             f"--prefixes {options.prefixes}: {len(prefixes):,} lines, but the text has "
             f"{len(lines):,}; give one for each, empty for none"
         )
+    # Refuse prefixes and terms of blank lines, since these are not translated.
     for number, (line, own) in enumerate(zip(lines, prefixes, strict=True)):
         if is_blank(line) and any(map(str.strip, (own, *terms[number]))):
             raise DataError(
@@ -202,6 +206,7 @@ def _report(
     ]
     if num_over_long:
         parts.append(f"{num_over_long:,} longer lines translated whole")
+    # Count mismatches only if separators divide groups of several lines.
     if sources.separators is not None and limit != SINGLE_SENTENCES:
         wrong = share(found.num_mismatched, found.num_groups)
         parts.append(f"{wrong} groups had another number of sentences than lines")

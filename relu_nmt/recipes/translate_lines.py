@@ -60,6 +60,7 @@ def run(settings: Settings, *, progress: bool = True) -> TranslatedLines:
     pictures: list[Path] = []
     if options.attention_pictures is not None:
         _check_pictures(Path(options.attention_pictures))
+    # Open the input before loading the model, so that a missing file fails at once.
     with _opened(options.input) as file:
         translator = load_translator(settings.model, settings.data)
         limit = source_limit(settings.model, translator)
@@ -82,6 +83,7 @@ def run(settings: Settings, *, progress: bool = True) -> TranslatedLines:
                     tokens = translations[0].hypothesis.tokens
                     pictures.append(Path(options.attention_pictures, f"{number}.svg"))
                     translator.attention_at(LAST_CROSS, source, tokens).save(pictures[-1])
+                # Keep the best translation, and note the line if it may be cut off.
                 texts.append(translations[0].text)
                 if translations[0].reached_limit:
                     at_limit.append(number)
@@ -149,6 +151,7 @@ def _translated(
     config = settings.search.resolved(workers=0)
     prefixes = None if options.prefixes is None else read_lines(options.prefixes)
     banned = () if options.banned_terms is None else read_lines(options.banned_terms)
+    # Read lines as they arrive; ``done`` counts the lines of earlier buffers.
     for lines in read_buffers(file, options.input, options.buffer_size):
         if progress and not has_tabs and (note := tab_note(lines, options.constraints, done)):
             has_tabs = True  # print this note once
@@ -175,6 +178,7 @@ def _translated(
             ) as advance,
         ):
             found = translator.answer(limited, config, first_id=done, on_progress=advance)
+        # Yield the sentences before the limit, so that the caller can mark long ones.
         translations = [window.translations for window in found.windows]
         yield from zip(lines, encoded.sentences, translations, strict=True)
         done += len(lines)
@@ -197,6 +201,7 @@ def _prefixes_of(
     """
     if prefixes is None:
         return None
+    # Compare with the lines so far, since their total is not known yet.
     if len(prefixes) < first + count:
         raise DataError(
             f"--prefixes {options.prefixes}: {len(prefixes):,} lines, but the input has more; give "
@@ -242,8 +247,10 @@ def read_buffers(file: io.BufferedReader, origin: str, buffer_size: int) -> Iter
         end = block.rfind(b"\n") + 1
         rest.append(block[:end] if end else block)
         unended += len(block)
+        # Refuse endless input before it fills the memory.
         if unended > MOST_BYTES:
             raise DataError(f"{origin}:{number}: a line without an end; expected text")
+        # Go on reading until a line ends or the input does.
         if block and not end:
             continue
         # Decode the whole lines, and yield them in buffers.

@@ -60,9 +60,11 @@ def run(settings: Settings, *, progress: bool = True) -> SplitTranslation:
             a file cannot be written.
     """
     translator = load_translator(settings.model, settings.data)
+    # Make the statistics first, since they may not fit the model.
     attention = AttentionReport(settings.attention, translator, settings.split.gen_subset)
     with _output(settings, progress) as output:
         result = _SplitTranslator(translator, settings, attention, output).run(progress)
+    # Measure attention last, so that it does not count for the speed.
     attention.write()
     return result
 
@@ -144,6 +146,7 @@ class _SplitTranslator:
         self._found = SplitTranslation()
         self._aligned: list[AlignedSentence] = []
         self._first = 0 if before is None else self._num_windows(before)
+        # Check the output files before the translation begins.
         for flag in ("output", "results"):
             check_writable(f"--{flag}", getattr(settings.documents, flag))
 
@@ -155,6 +158,7 @@ class _SplitTranslator:
         """
         options, trained = self._settings.documents, self._translator.max_doc_tokens
         asked, is_divided = options.max_doc_tokens, self._split.has_documents
+        # Join sentences if asked, or if data and model both have documents.
         self._has_documents = asked is not None or (is_divided and trained != SINGLE_SENTENCES)
         if not self._has_documents:
             options.check_sentences()
@@ -199,6 +203,7 @@ class _SplitTranslator:
             for documents, numbers in _document_ranges(self._counts):
                 counts = self._counts[documents.start : documents.stop]
                 sources = self._documents(numbers, counts)
+                # Measure the translation alone, without reading and printing.
                 started = time.perf_counter()
                 first_id = self._first + len(found.groups)
                 translated = self._translator.answer(
@@ -206,6 +211,7 @@ class _SplitTranslator:
                 )
                 found.seconds += time.perf_counter() - started
                 self._take(translated)
+        # Report no mismatches if groups cannot be divided without separators.
         if found.num_undivided and self._task.separators is None:
             found.num_mismatched = None
         self._score()
@@ -303,6 +309,7 @@ class _SplitTranslator:
         # Documents have d-BLEU and, if sentences can be counted, s-BLEU.
         counts = np.array(found.counts)
         found.scores = scorer.document_scores(found.documents, found.groups, counts)
+        # Leave out the score of sentences if groups were not divided.
         if found.num_mismatched is None:
             found.scores.pop("s_bleu", None)
         if self._settings.documents.results is not None:
@@ -334,6 +341,7 @@ class _SplitTranslator:
             self._print(f"NOTE: {self._scorer.note}")
         for score in found.scores.values():
             self._print(f"{beginning}: {score}")
+        # Give the reason if the score of sentences is missing.
         cut = self._has_documents and found.num_mismatched is not None
         if cut and found.scores and "s_bleu" not in found.scores:
             reason = "no document has as many sentences as its reference"
@@ -369,6 +377,7 @@ class _SplitTranslator:
             "at_limit": found.num_at_limit,
             "memory_bytes": peak_resident_bytes(),
             "gpu_memory_bytes": peak_gpu_bytes(),
+            # Store null for scores that were not computed.
             **{name: _values(found.scores.get(name)) for name in DOCUMENT_SCORES},
             "s_bleu_by_position": found.by_position,
             "lengths": found.lengths,

@@ -144,6 +144,7 @@ class LineFormat:
             values = own.hypothesis.positional_scores.tolist()
             entry = {
                 "text": own.text,
+                # Write null for an infinite score, which JSON lacks.
                 "score": own.score if math.isfinite(own.score) else None,
                 "tokens": own.tokens,
                 "token_scores": [round(value, 6) for value in values],
@@ -185,6 +186,7 @@ def tab_note(lines: Sequence[str], constraints: str | None, first: int = 0) -> s
         constraints: ``--constraints``.
         first: number of the first line, from 0.
     """
+    # Ignore tabs at both ends of a line, which are white space.
     numbers = [number for number, line in enumerate(lines, first) if "\t" in line.strip()]
     if constraints is not None or not numbers:
         return ""

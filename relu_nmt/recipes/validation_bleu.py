@@ -57,6 +57,7 @@ class ValidationBleu:
         self._task = task
         self._split = batches.split
         self._groups = batches.groups
+        # Score dictionary tokens or detokenised text, following the options.
         scoring = ScoringConfig(
             scoring="bleu" if options.eval_tokenized_bleu else "sacrebleu",
             sacrebleu_tokenizer=options.sacrebleu_tokenizer,
@@ -89,10 +90,12 @@ class ValidationBleu:
         everyones = process.gather(list(zip(mine, self._translate(mine), strict=True)))
         score = None
         if process.is_first:
+            # Restore the order of the split from the shares of all processes.
             tokens = [line for _, line in sorted(itertools.chain.from_iterable(everyones))]
             lines = [Line(self._task.target_text.decode(line), line) for line in tokens]
             score = self._score(lines).value
             self._print_samples([line.text for line in lines])
+        # Share the score, since only the first process computes it.
         return {"bleu": process.from_first(score)}
 
     def _score(self, lines: list[Line]) -> Score:
