@@ -41,9 +41,14 @@ def trained(tmp_path_factory):
 @pytest.fixture
 def registered():
     """The example's attention, forgotten again afterwards."""
+    forget()  # another test may have registered it
+    yield ["--user-module", str(EXAMPLE / "own_attention.py")]
+    forget()
+
+
+def forget():
     from relu_nmt.attention import attentions
 
-    yield ["--user-module", str(EXAMPLE / "own_attention.py")]
     attentions._entries.pop("cosine_relu", None)
     for name in [name for name in sys.modules if name.startswith("relu_nmt_user_own_attention")]:
         del sys.modules[name]

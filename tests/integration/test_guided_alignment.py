@@ -126,7 +126,11 @@ def test_validation_text_may_be_without(folder, tmp_path):
         ("bin", f"{GUIDED} --alignment-layer 2", "layer 2: the decoder's layers are 0 to 1"),
         ("bin", f"{GUIDED} --alignment-heads 3", "is more than --decoder-attention-heads 2"),
         ("bin", f"{GUIDED} --cross-attention polynomial", "polynomial has no weights that are"),
-        ("bin", f"{GUIDED} --full-context-alignment", "--full-context-alignment: what aligns"),
+        (
+            "bin",
+            f"{GUIDED} --full-context-alignment",
+            "the alignment of a token depends on",
+        ),
         ("bin", f"{GUIDED} --extra-data plain", "plain/train.de-en: no word alignments of it"),
     ],
 )

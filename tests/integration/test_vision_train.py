@@ -20,7 +20,7 @@ from relu_nmt.recipes.train_images import config_for_data, with_cosine_period
 from relu_nmt.recipes.training_settings import ImageTrainingSettings
 from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.training.config import RunConfig, TrainerConfig
-from relu_nmt.training.schedules import CosineSchedule
+from relu_nmt.training.schedules import build_schedule
 from relu_nmt.translation.loading import load_model
 from relu_nmt.vision.images import open_images
 from relu_nmt.vision.loading import ImageClassifier
@@ -276,7 +276,7 @@ def test_the_cosine_ends_with_the_training():
         (RunConfig(max_update=30), 30),
     ):
         config = with_cosine_period(TrainerConfig(run=run_config, schedule=schedule), 7, 1)
-        rates = CosineSchedule(config.schedule, 0, False)
+        rates = build_schedule(config.schedule)
         found = [rates.learning_rate(update, 1) for update in range(5, last + 1)]
         assert found[0] == 1.0
         assert found == sorted(found, reverse=True)
@@ -288,7 +288,7 @@ def test_a_training_that_ends_in_the_warm_up_is_allowed():
     config = TrainerConfig(
         run=RunConfig(max_epoch=1), schedule=VisionScheduleConfig(warmup_updates=9)
     )
-    rates = CosineSchedule(with_cosine_period(config, 7, 1).schedule, 0, False)
+    rates = build_schedule(with_cosine_period(config, 7, 1).schedule)
     assert rates.learning_rate(7, 1) == pytest.approx(7 / 9 * 1e-3)
 
 
