@@ -6,7 +6,7 @@ Each comment names the machine, date and command of the measurement, as far as t
 MAX_THREADS = 2
 """Prefer the single-threaded kernels over PyTorch's up to this many threads of PyTorch."""
 # Attention of 5 to 60 queries takes 0.25 to 0.85 of the time of PyTorch's fused kernel.
-# AMD EPYC (AVX512), 2 cores, 2026-11-24, hand-written code; table in docs/performance.md.
+# AMD EPYC (AVX512), 2 cores, 2026-11-24, hand-written code; table in docs/lab/performance.md.
 
 MAX_QUERIES = 64
 """Use the attention kernel up to this many queries of a sample."""
@@ -35,4 +35,4 @@ ONEDNN_ROW_MULTIPLE = 16
 """Fill up the computed beams to a multiple of this where oneDNN computes the products.
 
 oneDNN compiles products for each new number of rows."""
-# A multiple of 32 took 7 % more time, with hand-written code; see docs/performance.md.
+# A multiple of 32 took 7 % more time, with hand-written code; see docs/lab/performance.md.
