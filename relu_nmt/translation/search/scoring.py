@@ -4,6 +4,7 @@ A search ranks hypotheses by its :class:`Scorer` alone. The scorer also bounds t
 open hypothesis can still reach, for the rules that stop the search.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -13,8 +14,8 @@ from torch import Tensor
 
 from relu_nmt.attention.base import Need
 from relu_nmt.attention.records import record_attention
-from relu_nmt.attention.spec import AttentionSpec
 from relu_nmt.config import from_flat, option, settings
+from relu_nmt.config.registry import Spec
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.translation_batches import shift_right
 from relu_nmt.errors import ConfigError
@@ -48,7 +49,7 @@ class Outputs:
     is_word: Tensor
 
 
-class Scorer:
+class Scorer(ABC):
     """The base class of scorers, which rank finished hypotheses.
 
     Args:
@@ -67,9 +68,9 @@ class Scorer:
         self.config = config
         self.search = search
 
+    @abstractmethod
     def score(self, outputs: Outputs) -> Tensor:
         """Return the scores [B, M]; the highest is the best."""
-        raise NotImplementedError
 
     def bound(self, totals: Tensor, shortest: np.ndarray, longest: np.ndarray) -> Tensor:
         """Return scores [B, M] that no continuation of open hypotheses exceeds.
@@ -142,7 +143,7 @@ def build_scorer(search: GenerationConfig) -> Scorer:
     Raises:
         ConfigError: an unknown name or option, or a wrong value.
     """
-    spec = AttentionSpec.parse(search.scorer)
+    spec = Spec.parse(search.scorer)
     kind = scorers.get(spec.name)
     try:
         return kind(from_flat(kind.Config, spec.options), search)
