@@ -32,7 +32,7 @@ def _tar_members(archive: Path) -> Iterator[tuple[str, Callable[[], IO[bytes]]]]
 def _zip_members(archive: Path) -> Iterator[tuple[str, Callable[[], IO[bytes]]]]:
     with zipfile.ZipFile(archive) as packed:
         for info in packed.infolist():
-            if not info.is_dir():
+            if info.filename and not info.is_dir():
                 yield info.filename, lambda info=info: packed.open(info)
 
 

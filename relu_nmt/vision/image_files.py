@@ -133,7 +133,8 @@ class FileTree:
         path, size = PurePosixPath(name), entry.file_size
         leads_out = path.is_absolute() or ".." in path.parts or "\\" in name
         is_empty, is_link = not path.parts, stat.S_ISLNK(entry.external_attr >> 16)
-        if leads_out or (is_empty and not entry.is_dir()) or is_link:
+        is_folder = name.endswith("/")
+        if leads_out or (is_empty and not is_folder) or is_link:
             raise DataError(
                 f"{self.origin}: its entry '{name}' is a link or leads out of it; this is no "
                 "archive of images, or a damaged one"
@@ -145,7 +146,7 @@ class FileTree:
                 f"{self.origin}: its entry '{name}' has {size:,} bytes, but no image may have more "
                 f"than {MOST_BYTES:,}"
             )
-        return f"{path}/" if entry.is_dir() else str(path)
+        return f"{path}/" if is_folder else str(path)
 
     def paths(self) -> Iterator[str]:
         """Yield the path of each file in the tree, with ``/`` between its parts, in any order.

@@ -32,6 +32,15 @@ def test_a_link_in_a_zip_file_is_refused(tmp_path):
         open_images(tmp_path / "a.zip")
 
 
+def test_a_zip_entry_without_a_name_is_refused(tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("cat/1.png", b"")
+        archive.writestr("x", b"")
+        archive.infolist()[1].filename = ""
+    with pytest.raises(DataError, match="its entry '' is a link or leads out of it"):
+        open_images(tmp_path / "a.zip")
+
+
 def test_zip_bombs_are_refused(tmp_path):
     with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("cat/1.png", bytes(MOST_BYTES + 1))
