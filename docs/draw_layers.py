@@ -31,9 +31,8 @@ path { fill: none; stroke: #8aa4c4; stroke-width: 1.4 }
 
 
 def rules() -> dict[str, frozenset[str]]:
-    """Return what each part may import, the commands included; the package's face left out."""
-    parts = {name: frozenset(allowed) for name, allowed in MAY_IMPORT.items() if name != "__init__"}
-    return {**parts, "cli": frozenset(parts)}
+    """Return what each part may import; the package's face left out."""
+    return {name: frozenset(allowed) for name, allowed in MAY_IMPORT.items() if name != "__init__"}
 
 
 @lru_cache

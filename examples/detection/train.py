@@ -35,7 +35,6 @@ from relu_nmt.errors import CheckpointError, ConfigError
 from relu_nmt.modules.config import arch_option
 from relu_nmt.recipes.train_images import config_for_data
 from relu_nmt.recipes.training import Training, run_training
-from relu_nmt.recipes.training_settings import TrainingSettings
 from relu_nmt.training.batches import TrainingData
 from relu_nmt.training.checkpoint import load_checkpoint, load_weights, read_metadata
 from relu_nmt.training.config import ValidationConfig
@@ -124,7 +123,7 @@ class DetectionTrainerConfig(VisionTrainerConfig):
 
 
 @settings
-class DetectionSettings(TrainingSettings):
+class DetectionSettings:
     """All settings of a training.
 
     Raises:

@@ -20,6 +20,7 @@ from views import ViewBatches, ViewConfig, Views
 
 from relu_nmt.attention.spec import AttentionBackendConfig, AttentionPresetOptions
 from relu_nmt.cli.command import make_parser, run_command
+from relu_nmt.cli.vision_train import ImageTrainingSettings
 from relu_nmt.config import (
     REQUIRED,
     add_settings,
@@ -35,7 +36,6 @@ from relu_nmt.errors import CheckpointError, ConfigError
 from relu_nmt.modules.config import arch_option
 from relu_nmt.recipes.train_images import config_for_data, updates_of_epochs
 from relu_nmt.recipes.training import Training, run_training
-from relu_nmt.recipes.training_settings import ImageTrainingSettings, TrainingSettings
 from relu_nmt.training.batches import TrainingData
 from relu_nmt.training.checkpoint import read_metadata
 from relu_nmt.training.config import DistributedConfig, OptimizerConfig, ValidationConfig
@@ -133,7 +133,7 @@ class DinoTrainerConfig(VisionTrainerConfig):
 
 
 @settings
-class DinoSettings(TrainingSettings):
+class DinoSettings:
     """All settings of a training.
 
     Raises:

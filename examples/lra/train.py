@@ -25,7 +25,6 @@ from relu_nmt.config import REQUIRED, add_settings, group, like, option, read_se
 from relu_nmt.config.shared import CommonOptions
 from relu_nmt.errors import CheckpointError, ConfigError
 from relu_nmt.recipes.training import Training, run_training
-from relu_nmt.recipes.training_settings import TrainingSettings
 from relu_nmt.training.batches import TrainingData
 from relu_nmt.training.checkpoint import read_metadata
 from relu_nmt.training.config import (
@@ -162,7 +161,7 @@ class LraTrainerConfig(TrainerConfig):
 
 
 @settings
-class LraSettings(TrainingSettings):
+class LraSettings:
     """All settings of a training."""
 
     data: str = option(REQUIRED, "folder of the task's files", metavar="DATA", positional=True)

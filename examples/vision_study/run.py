@@ -30,9 +30,9 @@ from relu_nmt.applications.sweep.steps import (
     tool,
 )
 from relu_nmt.cli.command import make_parser, run_command
+from relu_nmt.cli.vision_train import ImageTrainingSettings
 from relu_nmt.config import REQUIRED, add_settings, group, option, read_settings, settings
 from relu_nmt.errors import ConfigError, DataError
-from relu_nmt.recipes.training_settings import ImageTrainingSettings
 from relu_nmt.training.results import SIGNAL_EXIT_CODE
 
 TESTS = ("test", "val", "valid", "validation")

@@ -1,1 +1,1 @@
-"""The commands; thin, and imported by nothing."""
+"""The commands: flags and settings of each, without PyTorch."""

@@ -1,7 +1,126 @@
 """relu-nmt-analyze: a page about the attention and the training of models."""
 
+from relu_nmt.attention.spec import AttentionPlace
 from relu_nmt.cli.command import RecipeCommand
-from relu_nmt.recipes.analysis_settings import AnalysisSettings
+from relu_nmt.cli.translation_settings import ModelOptions
+from relu_nmt.config import REQUIRED, group, like, option, settings
+from relu_nmt.config.files import READ, Files
+from relu_nmt.config.shared import CommonOptions, PrecisionOptions
+from relu_nmt.data.data_folder import DATA_FILES
+from relu_nmt.data.documents import SINGLE_SENTENCES, DocumentConfig
+from relu_nmt.errors import ConfigError
+
+LAST_LAYERS = ("encoder.-1", "decoder.-1", "cross.-1")
+
+
+def _places(text: str) -> tuple[str, ...]:
+    return tuple(str(AttentionPlace.parse(place)) for place in filter(None, text.split(",")))
+
+
+@settings
+class AnalyzedModelOptions(PrecisionOptions):
+    """Models to show side by side."""
+
+    path: tuple[str, ...] = option(
+        (),
+        "checkpoints to show side by side, in this order",
+        metavar="FILE",
+        several=True,
+        files=Files(beside=r"results\.json"),
+    )
+    names: tuple[str, ...] = option(
+        (),
+        "names of the checkpoints, one each; by default the parts in which their paths differ",
+        metavar="NAME,NAME,...",
+        needs="path",
+    )
+    cpu: bool = like(PrecisionOptions, "cpu", False, needs="path")
+    bf16: bool = like(ModelOptions, "bf16", False, needs="path")
+    fp16: bool = like(PrecisionOptions, "fp16", False, needs="path")
+
+
+@settings
+class AnalyzedDataOptions:
+    """Sentences to analyse, and those to draw."""
+
+    no_progress_bar: bool = like(CommonOptions, "no_progress_bar")
+    gen_subset: str = like(
+        CommonOptions, "gen_subset", "test", "split to analyse: test, valid...", needs="path"
+    )
+    max_doc_tokens: int | None = like(
+        DocumentConfig,
+        "max_doc_tokens",
+        None,
+        "analyse documents: join their consecutive sentences as in training, up to N tokens, "
+        f"</s> included ({SINGLE_SENTENCES}, the default: single sentences)",
+        needs="path",
+    )
+    sample: int = option(
+        200,
+        "take N sentences, or groups of them, evenly spread over the split; 0: all",
+        metavar="N",
+        least=0,
+        needs="path",
+    )
+    examples: tuple[int, ...] = option(
+        (0,),
+        "draw the weights of these sentences or groups, by their number in the split, from 0, as "
+        "in the lines of relu-nmt-generate",
+        metavar="N,N,...",
+        least=0,
+        needs="path",
+    )
+    places: tuple[str, ...] = option(
+        LAST_LAYERS,
+        "layers or heads to draw: SLOT.LAYER for the mean of the heads and for each head, "
+        "SLOT.LAYER.HEAD for one; LAYER from 0, -1 is the last",
+        metavar="PLACE,PLACE,...",
+        parse=_places,
+        needs="path",
+    )
+
+
+@settings
+class AnalysisSettings:
+    """All settings of :mod:`relu_nmt.recipes.analyze`.
+
+    Raises:
+        ConfigError: nothing to analyse, or settings that contradict each other.
+    """
+
+    data: str | None = option(
+        None, "data folder", metavar="DATA", positional=True, files=DATA_FILES
+    )
+    models: AnalyzedModelOptions = group("models", AnalyzedModelOptions)
+    sentences: AnalyzedDataOptions = group("sentences", AnalyzedDataOptions)
+    log: tuple[str, ...] = option(
+        (),
+        "also draw the course of these trainings: a results.json, or a log (--log-file) in any "
+        "format; a results.json beside a checkpoint is drawn anyway",
+        metavar="FILE",
+        several=True,
+        files=READ,
+    )
+    output: str = option(
+        REQUIRED,
+        "page to write, report.html; its CSV files are written beside it",
+        files=Files(written=True, beside=r"STEM_\w+\.csv"),
+    )
+
+    def check(self) -> None:
+        """Check that there is something to show, and a name for each checkpoint."""
+        paths, names = self.models.path, self.models.names
+        if not paths and not self.log:
+            raise ConfigError("nothing to analyse: give --path with checkpoints, or --log")
+        if paths and self.data is None:
+            raise ConfigError("--path needs a data folder, whose sentences the models read")
+        if self.data is not None and not paths:
+            raise ConfigError(f"data {self.data}: give --path with the checkpoints to analyse")
+        if names and len(names) != len(paths):
+            raise ConfigError(f"--names: {len(names)} names for {len(paths)} checkpoints")
+        if len(set(names)) < len(names):
+            raise ConfigError(f"--names {','.join(names)}: give each another name")
+
 
 DESCRIPTION = """\
 Compare the attention of models on sentences or documents of a data folder:

@@ -1,7 +1,57 @@
 """relu-nmt-average: the mean of the weights of several checkpoints."""
 
 from relu_nmt.cli.command import RecipeCommand
-from relu_nmt.recipes.training_settings import AverageSettings
+from relu_nmt.config import REQUIRED, option, settings
+from relu_nmt.config.files import WRITTEN, Files
+from relu_nmt.errors import ConfigError
+
+NUMBERED = r"checkpoint(\d+|_\d+_\d+)\.safetensors"
+"""Names of the checkpoints that are saved by epochs and by updates."""
+
+
+@settings
+class AverageSettings:
+    """Checkpoints to average, and the file for the average.
+
+    Raises:
+        ConfigError: settings that contradict each other.
+    """
+
+    inputs: tuple[str, ...] = option(
+        REQUIRED,
+        "checkpoints, or their folder",
+        metavar="FILE",
+        several=True,
+        files=Files(names=NUMBERED),
+    )
+    output: str = option(REQUIRED, "checkpoint to write", files=WRITTEN)
+    num_epoch_checkpoints: int | None = option(
+        None, "average the last N of the folder that were saved by epochs", metavar="N", least=1
+    )
+    num_update_checkpoints: int | None = option(
+        None, "average the last N of the folder that were saved by updates", metavar="N", least=1
+    )
+    checkpoint_upper_bound: int | None = option(
+        None, "take none of a later epoch (or update)", metavar="N"
+    )
+
+    def check(self) -> None:
+        """Compare the settings with each other."""
+        counts = [self.num_epoch_checkpoints, self.num_update_checkpoints]
+        given = [count for count in counts if count is not None]
+        if len(given) > 1:
+            raise ConfigError(
+                "--num-epoch-checkpoints and --num-update-checkpoints exclude each other"
+            )
+        if not given and self.checkpoint_upper_bound is not None:
+            raise ConfigError(
+                "--checkpoint-upper-bound needs --num-epoch-checkpoints or --num-update-checkpoints"
+            )
+        if given and len(self.inputs) != 1:
+            raise ConfigError(
+                "--num-epoch-checkpoints and --num-update-checkpoints need one folder as --inputs"
+            )
+
 
 DESCRIPTION = """\
 Average the weights of checkpoints, which often translates better than the last one alone:

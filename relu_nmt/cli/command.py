@@ -130,6 +130,10 @@ class RecipeCommand:
 
     def __call__(self, argv: Sequence[str] | None = None) -> int:
         """Run the command with these arguments, by default those of the command line."""
+        if self.settings_class.__module__ == "__main__":
+            # Under python -m, leave to the imported module, whose classes are those of the recipe.
+            name = self.prog.removeprefix("relu-nmt-").replace("-", "_")
+            return importlib.import_module(f"relu_nmt.cli.{name}").main(argv)
         choose_threads()
         return run_command(self.parser(), self._run, argv)
 
@@ -137,9 +141,13 @@ class RecipeCommand:
         settings = read_settings(self.settings_class, arguments)
         if self.computes and (note := crowding_note()):
             print(note, file=sys.stderr)
-        # Import the recipe late, so that --help and wrong flags need no PyTorch.
-        result = importlib.import_module(f"relu_nmt.recipes.{self.recipe}").run(settings)
-        return getattr(result, "exit_code", 0)
+        return run_recipe(self.recipe, settings)
+
+
+def run_recipe(name: str, settings: Any) -> int:
+    """Run a recipe, and return its exit code; until now nothing has imported PyTorch."""
+    result = importlib.import_module(f"relu_nmt.recipes.{name}").run(settings)
+    return getattr(result, "exit_code", 0)
 
 
 def run_command(

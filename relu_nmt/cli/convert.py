@@ -1,7 +1,31 @@
 """relu-nmt-convert: write a model for other programs, or for decoding alone."""
 
 from relu_nmt.cli.command import RecipeCommand
-from relu_nmt.recipes.conversion_settings import ConvertSettings
+from relu_nmt.config import REQUIRED, option, settings
+from relu_nmt.config.files import READ, WRITTEN
+
+
+@settings
+class ConvertSettings:
+    """All settings of :mod:`relu_nmt.recipes.convert`."""
+
+    checkpoint: str = option(
+        REQUIRED, "checkpoint of relu_nmt", metavar="FILE", positional=True, files=READ
+    )
+    to: str = option(
+        "checkpoint",
+        "checkpoint: for decoding alone, without the optimiser's state, a third of the size; "
+        "ctranslate2: fast translation, for softmax attention; onnx: for many runtimes, and for "
+        "more models",
+        choices=("checkpoint", "ctranslate2", "onnx"),
+    )
+    output: str = option(
+        REQUIRED,
+        "file to write, or the folder for ctranslate2 and onnx",
+        metavar="PATH",
+        files=WRITTEN,
+    )
+
 
 DESCRIPTION = """\
 Write a model in another form:

@@ -1,7 +1,189 @@
 """relu-nmt-generate: translate a split of a data folder and score it."""
 
+from pathlib import Path
+
+from relu_nmt.attention.spec import AttentionPlace
 from relu_nmt.cli.command import RecipeCommand
-from relu_nmt.recipes.split_settings import TranslateSplitSettings
+from relu_nmt.cli.translation_settings import ModelOptions, WindowOptions
+from relu_nmt.config import REQUIRED, group, like, option, settings
+from relu_nmt.config.fields import options_of
+from relu_nmt.config.files import WRITTEN, Files
+from relu_nmt.config.shared import CommonOptions
+from relu_nmt.data.data_folder import DATA_FILES
+from relu_nmt.data.documents import SEPARATORS, SINGLE_SENTENCES, DocumentConfig
+from relu_nmt.errors import ConfigError
+from relu_nmt.evaluation.metrics import ScoringConfig
+from relu_nmt.translation.search.config import DOCUMENT_LENGTHS, PRINTED, GenerationConfig
+
+
+@settings
+class SplitOptions:
+    """Sentences to translate, and the place of the printed lines."""
+
+    gen_subset: str = like(CommonOptions, "gen_subset")
+    no_progress_bar: bool = like(CommonOptions, "no_progress_bar")
+    results_path: str | None = option(
+        None,
+        "write to generate-SPLIT.txt in this folder instead of standard output; one of several "
+        "--num-shards to generate-SPLIT-I-of-N.txt",
+        metavar="DIR",
+        files=Files(written=True, names=r"generate-[^.]*\.txt"),
+    )
+    quiet: bool = option(False, "print the score only")
+    skip_invalid_size_inputs_valid_test: bool = option(
+        False,
+        "leave sentences untranslated that are longer than the model can read (or "
+        "--max-source-length), instead of stopping",
+    )
+
+    num_shards: int = option(
+        1, "translate one of N equal consecutive parts of the split", least=1, metavar="N"
+    )
+    shard_id: int = option(0, "number of this part, from 0", least=0, metavar="I")
+
+    def check(self) -> None:
+        """Compare the number of the shard with the number of shards."""
+        if self.shard_id >= self.num_shards:
+            raise ConfigError(
+                f"--shard-id {self.shard_id}: expected 0 to {self.num_shards - 1} "
+                f"(--num-shards {self.num_shards})"
+            )
+
+    @property
+    def results_file(self) -> Path | None:
+        """The file for the lines; None: standard output."""
+        if self.results_path is None:
+            return None
+        part = f"-{self.shard_id}-of-{self.num_shards}" if self.num_shards > 1 else ""
+        return Path(self.results_path) / f"generate-{self.gen_subset}{part}.txt"
+
+
+@settings
+class SplitDocumentOptions(WindowOptions):
+    """Translation of the documents of a data folder, and files for the results.
+
+    Raises:
+        ConfigError: an overlap of single sentences.
+    """
+
+    max_doc_tokens: int | None = like(
+        DocumentConfig,
+        "max_doc_tokens",
+        None,
+        "translate documents: join their consecutive sentences as in training, up to N tokens, "
+        f"</s> included ({SINGLE_SENTENCES}: single sentences; a longer sentence is kept whole), "
+        "and score d-BLEU; lines are printed for each group. By default the longest that the model "
+        "was trained on, if the folder has boundaries of documents; otherwise single sentences. "
+        "The longest output of documents is by default "
+        f"{DOCUMENT_LENGTHS[0]} * (source tokens) + {DOCUMENT_LENGTHS[1]}",
+    )
+    count_source_only: bool = option(
+        False,
+        "count only source tokens for --max-doc-tokens, as for text without references; by default "
+        "a sentence counts as the longer of its two sides, as in training",
+    )
+    output: str | None = option(
+        None,
+        "write the documents as text, a line for each sentence. A group whose translation has "
+        "another number of sentences (--free-sentence-count, or a model without separators) gets "
+        "one line",
+        metavar="FILE",
+        files=WRITTEN,
+    )
+    output_separator: str = option(
+        "blank",
+        "boundary of documents in --output: a blank line between them (empty translations are then "
+        "left out), or a line <d> before each (tag)",
+        choices=SEPARATORS[1:],
+        needs="output",
+    )
+    results: str | None = option(
+        None,
+        "write speed, mismatches, scores and lengths of documents to FILE as JSON",
+        metavar="FILE",
+        files=WRITTEN,
+    )
+
+    def check_sentences(self) -> None:
+        """Check that no option for documents is given.
+
+        Raises:
+            ConfigError: an option is given.
+        """
+        for name in ("window_overlap", "count_source_only", "output", "results"):
+            if value := getattr(self, name):
+                flag = options_of(type(self))[name].with_value(value)
+                raise ConfigError(
+                    f"{flag} does nothing without --max-doc-tokens, as the model was trained on "
+                    "single sentences or the data has no boundaries of documents; give both, or "
+                    "leave it out"
+                )
+
+
+@settings
+class AttentionOptions:
+    """Statistics and weights of attention, and statistics of memories."""
+
+    attention_stats: str | None = option(
+        None,
+        "write row sum, entropy, zeros and largest weight of every layer and head to FILE as JSON, "
+        "means over the references, or over the best translations if the split has none",
+        files=WRITTEN,
+    )
+    memory_stats: str | None = option(
+        None,
+        "write variance ratio, sums of the largest weights and anisotropy of every feed-forward "
+        "network, seen as a memory, over the same texts to FILE as JSON",
+        files=WRITTEN,
+    )
+    print_attention: str | None = option(
+        None,
+        "print the weights for each translation: A-, its number, and JSON. SLOT is encoder, "
+        "decoder or cross; LAYER counts from 0, -1 is the last; without HEAD: all heads; without a "
+        "value: cross.-1",
+        metavar="SLOT.LAYER[.HEAD]",
+        parse=lambda text: str(AttentionPlace.parse(text)),
+        bare="cross.-1",
+        needs=PRINTED,
+    )
+
+
+@settings
+class TranslateSplitSettings:
+    """All settings of :mod:`relu_nmt.recipes.translate_split`.
+
+    Raises:
+        ConfigError: settings that contradict each other.
+    """
+
+    data: str = option(REQUIRED, "data folder", metavar="DATA", positional=True, files=DATA_FILES)
+    model: ModelOptions = group("model", ModelOptions)
+    split: SplitOptions = group("data and output", SplitOptions)
+    documents: SplitDocumentOptions = group("documents", SplitDocumentOptions)
+    search: GenerationConfig = group("search", GenerationConfig)
+    score: ScoringConfig = group("score", ScoringConfig)
+    attention: AttentionOptions = group("attention", AttentionOptions)
+
+    def check(self) -> None:
+        """Compare the groups with each other."""
+        attention = self.attention
+        self.search.resolved(documents=self.documents.max_doc_tokens is not None)
+        if attention.print_attention is not None and self.search.print_alignment is not None:
+            raise ConfigError(
+                "--print-attention and --print-alignment both print A- lines; give one"
+            )
+        # Statistics and weights need the whole translation of a window.
+        for flag, given in (
+            ("--attention-stats", attention.attention_stats),
+            ("--memory-stats", attention.memory_stats),
+            ("--print-attention", attention.print_attention),
+        ):
+            if given is not None and self.documents.window_overlap:
+                raise ConfigError(
+                    f"{flag}: not with --window-overlap, where the context's translation is left "
+                    "out"
+                )
+
 
 DESCRIPTION = """\
 Translate a split of a data folder and score it:

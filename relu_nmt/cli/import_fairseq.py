@@ -1,7 +1,62 @@
 """relu-nmt-import-fairseq: convert a transformer trained by fairseq."""
 
 from relu_nmt.cli.command import RecipeCommand
-from relu_nmt.recipes.conversion_settings import ImportFairseqSettings
+from relu_nmt.cli.preprocess import PreprocessSettings
+from relu_nmt.config import REQUIRED, like, option, settings
+from relu_nmt.config.files import READ, WRITTEN
+from relu_nmt.data.data_folder import DATA_FILES
+from relu_nmt.errors import ConfigError
+
+
+@settings
+class ImportFairseqSettings:
+    """All settings of :mod:`relu_nmt.recipes.import_fairseq`."""
+
+    checkpoint: str = option(
+        REQUIRED, "checkpoint of fairseq", metavar="MODEL.pt", positional=True, files=READ
+    )
+    data: str = option(
+        REQUIRED,
+        "data folder of the model's training, or its dictionaries alone",
+        metavar="DIR",
+        files=DATA_FILES,
+    )
+    output: str = option(REQUIRED, "checkpoint to write", files=WRITTEN)
+    trust_pickle: bool = option(
+        False,
+        "read the file, a pickle: the reader calls no function in it, but a malicious file may "
+        "still do harm",
+    )
+    tokenizer: str = like(
+        PreprocessSettings,
+        "tokenizer",
+        "none",
+        "tokeniser of the training text, so that the model takes raw text",
+    )
+    lowercase: bool = like(PreprocessSettings, "lowercase", False, "the text was lower-cased")
+    subword: str = like(PreprocessSettings, "subword", "none", "method that split its words")
+    subword_model: str | None = like(
+        PreprocessSettings,
+        "subword_model",
+        None,
+        "codes of subword-nmt or model of SentencePiece that split the words",
+        needs=("subword", "subword-nmt", "sentencepiece"),
+    )
+
+    def check(self) -> None:
+        """Check that the user trusts the file and gives the subword model.
+
+        Raises:
+            ConfigError: ``--trust-pickle`` or ``--subword-model`` is missing.
+        """
+        if not self.trust_pickle:
+            raise ConfigError(
+                f"{self.checkpoint}: checkpoints of fairseq are pickles, which may do harm when "
+                "read; if you trust the author of this one, give --trust-pickle"
+            )
+        if self.subword in ("subword-nmt", "sentencepiece") and self.subword_model is None:
+            raise ConfigError(f"--subword {self.subword}: give its --subword-model, too")
+
 
 DESCRIPTION = """\
 Convert a transformer trained by fairseq into a checkpoint. It gives the same translations, can be

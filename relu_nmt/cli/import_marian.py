@@ -1,7 +1,36 @@
 """relu-nmt-import-marian: convert a Marian model of Hugging Face (OPUS-MT)."""
 
 from relu_nmt.cli.command import RecipeCommand
-from relu_nmt.recipes.conversion_settings import ImportMarianSettings
+from relu_nmt.config import REQUIRED, like, option, settings
+from relu_nmt.config.files import WRITTEN, Files
+from relu_nmt.config.shared import CommonOptions
+
+MARIAN_NAMES = (
+    r"model\.safetensors|pytorch_model\.bin|(tokenizer_)?config\.json|vocab\.json"
+    r"|(source|target)\.spm"
+)
+
+
+@settings
+class ImportMarianSettings:
+    """All settings of :mod:`relu_nmt.recipes.import_marian`."""
+
+    folder: str = option(
+        REQUIRED,
+        "folder with config.json, vocab.json, source.spm, target.spm, and model.safetensors or "
+        "pytorch_model.bin",
+        metavar="DIR",
+        positional=True,
+        files=Files(names=MARIAN_NAMES),
+    )
+    output: str = option(REQUIRED, "checkpoint to write", files=WRITTEN)
+    target_lang: str | None = like(
+        CommonOptions,
+        "target_lang",
+        None,
+        "target language, for a model of several: fra if the vocabulary has >>fra<<",
+    )
+
 
 DESCRIPTION = """\
 Convert a Marian model in the format of Hugging Face's transformers, such as OPUS-MT, into a

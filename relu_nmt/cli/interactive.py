@@ -1,7 +1,84 @@
 """relu-nmt-interactive: translate raw lines from standard input or a file."""
 
+from typing import ClassVar
+
 from relu_nmt.cli.command import RecipeCommand
-from relu_nmt.recipes.translation_settings import TranslateLinesSettings
+from relu_nmt.cli.translation_settings import (
+    NEED_REFERENCES,
+    ModelOptions,
+    TermOptions,
+    refuse_references,
+)
+from relu_nmt.config import group, like, option, settings
+from relu_nmt.config.files import READ, Files
+from relu_nmt.config.shared import CommonOptions
+from relu_nmt.data.data_folder import DATA_FILES
+from relu_nmt.errors import ConfigError
+from relu_nmt.translation.search.config import GenerationConfig
+
+
+@settings
+class LineOptions(TermOptions):
+    """Input and output of lines."""
+
+    no_progress_bar: bool = like(CommonOptions, "no_progress_bar")
+    input: str = option("-", "file to translate; - is standard input", files=READ)
+    buffer_size: int = option(
+        0,
+        "translate at most N lines together; 0: all lines that have arrived, so that a file is "
+        "read in large batches and a single typed line is answered at once",
+        metavar="N",
+        least=0,
+    )
+    format: str = option(
+        "text",
+        "text: translations only, with --nbest D- lines (number, score, text); fairseq: S-, H-, D- "
+        "and P- lines with scores in base 2; json: one object for each line with all translations, "
+        "tokens, scores in nats and, with --print-alignment, alignments",
+        choices=("text", "fairseq", "json"),
+    )
+    attention_pictures: str | None = option(
+        None,
+        "draw the last layer's cross-attention for the best translation of each line: NUMBER.svg, "
+        "from 0, in this folder, which must not have such files yet",
+        metavar="DIR",
+        files=Files(written=True, names=r"\d+\.svg"),
+    )
+
+
+@settings
+class TranslateLinesSettings:
+    """All settings of :mod:`relu_nmt.recipes.translate_lines`.
+
+    Raises:
+        ConfigError: settings without effect for plain text.
+    """
+
+    data: str | None = option(
+        None,
+        "data folder; not needed, as the checkpoint has everything",
+        metavar="DATA",
+        positional=True,
+        files=DATA_FILES,
+    )
+    model: ModelOptions = group("model", ModelOptions)
+    lines: LineOptions = group("input and output", LineOptions)
+    search: GenerationConfig = group("search", GenerationConfig)
+    refused: ClassVar = NEED_REFERENCES
+    """See :class:`TranslateDocumentsSettings`."""
+
+    def check(self) -> None:
+        """Refuse settings that need references, are not printed, or cannot force terms."""
+        self.search.resolved()
+        refuse_references(self.search)
+        if self.lines.constraints:
+            self.search.check_terms()
+        if self.search.print_alignment is not None and self.lines.format == "text":
+            raise ConfigError(
+                "--print-alignment does nothing with --format text; it needs --format fairseq or "
+                "json"
+            )
+
 
 DESCRIPTION = """\
 Translate raw text, one sentence a line:

@@ -1,7 +1,318 @@
 """relu-nmt-preprocess: from text files to a data folder."""
 
+from dataclasses import replace
+from typing import Any
+
 from relu_nmt.cli.command import RecipeCommand
-from relu_nmt.recipes.preprocess_settings import PreprocessSettings
+from relu_nmt.config import like, option, settings
+from relu_nmt.config.files import Files
+from relu_nmt.config.shared import ClusterOptions, CommonOptions, FairseqOptions
+from relu_nmt.data.data_folder import DATA_FILES, dictionary_path, pair_name
+from relu_nmt.data.documents import SEPARATORS
+from relu_nmt.errors import ConfigError
+from relu_nmt.tokenization.base import subword_file_name, subword_models, tokenizers
+
+DEFAULT_SUBWORDS = 10000
+
+
+TEXTS = Files(beside=r"NAME\.[^.-]+(\.(gz|xz|bz2|zst))?", separator=",")
+
+
+GIVEN = Files(part_of=("destdir",))
+"""Files that the data folder may contain already, and keeps."""
+
+
+@settings
+class PreprocessSettings(ClusterOptions):
+    """All settings of :mod:`relu_nmt.recipes.preprocess`.
+
+    Raises:
+        ConfigError: two settings contradict each other, or one is missing.
+    """
+
+    source_lang: str | None = like(
+        CommonOptions, "source_lang", None, "source language, the ending of its files"
+    )
+    target_lang: str | None = like(
+        CommonOptions, "target_lang", None, "target language, the ending of its files"
+    )
+    trainpref: str | None = option(
+        None,
+        "training text without the ending: corpus/train for train.de, train.en, which may be "
+        "compressed (train.de.gz, .xz, .bz2, .zst); or one file with both sides, a translation "
+        "memory (.tmx) or a table (.tsv). Several with commas become data folders of "
+        "their own, DIR/shard0, DIR/shard1..., with the dictionaries and subwords of the first",
+        metavar="FP",
+        files=TEXTS,
+    )
+    validpref: str | None = option(
+        None,
+        "validation text without the ending; several with commas (valid, valid1, ...)",
+        metavar="FP",
+        files=TEXTS,
+    )
+    testpref: str | None = option(
+        None,
+        "test text without the ending; several with commas (test, test1, ...)",
+        metavar="FP",
+        files=TEXTS,
+    )
+    destdir: str = option(
+        "data-bin",
+        "the data folder to make",
+        metavar="DIR",
+        files=replace(DATA_FILES, written=True),
+    )
+    joined_dictionary: bool = option(
+        False, "one dictionary (and one subword model) for both languages"
+    )
+    srcdict: str | None = option(None, "use this source dictionary", files=GIVEN)
+    tgtdict: str | None = option(None, "use this target dictionary", files=GIVEN)
+    thresholdsrc: int = option(
+        0,
+        "source words (joined dictionary: all words) that occur less often are unknown",
+        metavar="N",
+    )
+    thresholdtgt: int = option(
+        0,
+        "target words that occur less often are unknown",
+        metavar="N",
+        needs=("joined_dictionary", False),
+        no_effect="--thresholdsrc is that of the joined dictionary",
+    )
+    nwordssrc: int = option(
+        -1,
+        "size of the source dictionary (joined: of the dictionary) at most; -1 for no limit",
+        least=-1,
+        metavar="N",
+    )
+    nwordstgt: int = option(
+        -1,
+        "size of the target dictionary at most; -1 for no limit",
+        least=-1,
+        metavar="N",
+        needs=("joined_dictionary", False),
+        no_effect="--nwordssrc is that of the joined dictionary",
+    )
+    padding_factor: int = option(
+        8, "fill dictionaries up to a multiple of this size", least=1, most=10_000, metavar="N"
+    )
+    only_source: bool = option(False, "there is no target text")
+    dict_only: bool = option(False, "make the dictionaries only")
+    tokenizer: str = option(
+        "none",
+        "how to tokenise the text; moses-aggressive splits hyphens too",
+        choices=tokenizers,
+    )
+    lowercase: bool = option(False, "lower-case both sides")
+    subword: str = option(
+        "none", "split words, with a model learnt on the training text", choices=subword_models
+    )
+    subword_size: int = option(
+        DEFAULT_SUBWORDS,
+        "number of merges (subword-nmt) or pieces (sentencepiece) to learn",
+        least=1,
+        metavar="N",
+        needs=[("subword", "subword-nmt", "sentencepiece"), ("subword_model", None)],
+    )
+    subword_model: str | None = option(
+        None,
+        "use this model instead: codes of subword-nmt, or a model of SentencePiece",
+        files=GIVEN,
+    )
+    subword_sampling: float = option(
+        0.0,
+        "split training text at random instead of in the likeliest way: probability of dropping a "
+        "merge (subword-nmt; 0.1 is usual), or power of the probabilities (sentencepiece; 0.2). "
+        "Each of several --trainpref has its own draws: --trainpref train,train,train makes three "
+        "samples of one text, and relu-nmt-train DIR/shard0:DIR/shard1:DIR/shard2 reads another "
+        "one each epoch",
+        least=0,
+        most=1,
+        metavar="X",
+        needs=("subword", "subword-nmt", "sentencepiece"),
+    )
+    document_separator: str = option(
+        "none",
+        "line between documents: a blank line, or a line <d> before each document (tag)",
+        choices=SEPARATORS,
+    )
+    align_suffix: str | None = option(
+        None,
+        "ending of files with word alignments (train.align), for relu-nmt-train --load-alignments: "
+        "for each line of the source text, pairs 0-0 1-2 of the positions of source and target "
+        "tokens; validation and test text need none",
+        metavar="SUFFIX",
+        needs=[("only_source", False), ("dict_only", False)],
+    )
+    workers: int = option(
+        0,
+        "processes; 0 for one per core (the result does not depend on it)",
+        least=0,
+        most=1024,
+        metavar="N",
+    )
+    no_progress_bar: bool = like(CommonOptions, "no_progress_bar", False)
+    seed: int = like(
+        CommonOptions,
+        "seed",
+        1,
+        "seed of the sample on which a subword model is learnt",
+        needs=("subword", "subword-nmt", "sentencepiece"),
+        no_effect="no subword model is learnt",
+    )
+    overwrite: bool = option(False, "replace a data folder that was made in another way")
+    task: str = like(FairseqOptions, "task", "translation")
+    dataset_impl: str = like(FairseqOptions, "dataset_impl", "mmap")
+
+    def check(self) -> None:
+        """Compare the settings with each other."""
+        if not self.source_lang:
+            raise ConfigError(
+                "--source-lang is missing: give the ending of the source files (-s de)"
+            )
+        if not self.only_source and not self.target_lang:
+            raise ConfigError(
+                "--target-lang is missing: give the ending of the target files (-t en), or "
+                "--only-source"
+            )
+        if self.source_lang == self.target_lang and not self.only_source:
+            raise ConfigError(f"--source-lang and --target-lang are both '{self.source_lang}'")
+        # Languages become part of file names.
+        for language in (self.source_lang, self.target_lang):
+            if language and set(language) & set("./-"):
+                raise ConfigError(
+                    f"language '{language}': it must not contain '.', '-' or '/', since it is part "
+                    "of file names like train.de-en.de; rename the files"
+                )
+        if not (self.trainpref or self.validpref or self.testpref):
+            raise ConfigError("no text: give --trainpref, --validpref or --testpref")
+        self._check_dictionaries()
+        self._check_subwords()
+        self._check_alignments()
+        self._check_shards()
+
+    def _check_alignments(self) -> None:
+        if self.align_suffix is None:
+            return
+        # Refuse an ending that names the text itself.
+        if self.align_suffix in ("", *self.languages):
+            raise ConfigError(
+                f"--align-suffix '{self.align_suffix}': expected another ending than those of the "
+                "text"
+            )
+        # Refuse steps that would change the tokens that alignments count.
+        for flag, value in (("--tokenizer", self.tokenizer), ("--subword", self.subword)):
+            if value != "none":
+                raise ConfigError(
+                    f"--align-suffix: alignments belong to the tokens between spaces of the text, "
+                    f"which {flag} {value} would change; split the text before you align it, and "
+                    f"leave {flag} out"
+                )
+
+    def _check_dictionaries(self) -> None:
+        if self.joined_dictionary and self.srcdict and self.tgtdict:
+            raise ConfigError("--joined-dictionary: give --srcdict or --tgtdict, not both")
+        if self.joined_dictionary and self.only_source:
+            raise ConfigError("--joined-dictionary and --only-source exclude each other")
+        if self.trainpref or (self.joined_dictionary and (self.srcdict or self.tgtdict)):
+            return
+        for flag, path in (("--srcdict", self.srcdict), ("--tgtdict", self.tgtdict)):
+            if not path and not (flag == "--tgtdict" and self.only_source):
+                raise ConfigError(f"without --trainpref, {flag} must name a dictionary")
+
+    def _check_subwords(self) -> None:
+        if self.subword == "none" and self.subword_model:
+            raise ConfigError(
+                "--subword-model: give its kind with --subword "
+                + " or ".join(name for name in subword_models.names() if name != "none")
+            )
+        if self.subword != "none" and not self.subword_model and not self.trainpref:
+            raise ConfigError(
+                f"--subword {self.subword} learns on the training text: give --trainpref or "
+                "--subword-model"
+            )
+
+    def _check_shards(self) -> None:
+        if len(self.training_texts) < 2:
+            if self.cluster:
+                raise ConfigError(
+                    "--cluster: shards of the training text are its jobs; give several with "
+                    "--trainpref a,b,c"
+                )
+            return
+        if self.dict_only:
+            raise ConfigError("--dict-only: give one --trainpref, the text to learn from")
+        # Require one model, since all shards take over that of the first.
+        if self.learns_subwords and not self.joined_dictionary and not self.only_source:
+            raise ConfigError(
+                f"--subword {self.subword} of several --trainpref: add --joined-dictionary, for "
+                "one model of both languages, or give --subword-model"
+            )
+
+    @property
+    def training_texts(self) -> list[str]:
+        """The prefixes of the training text, one for each shard."""
+        return self.trainpref.split(",") if self.trainpref else []
+
+    def shards(self) -> list["PreprocessSettings"]:
+        """Return the settings of each shard; the first also gets validation and test text."""
+        folders = [f"{self.destdir}/shard{i}" for i in range(len(self.training_texts))]
+        own = replace(self, cluster=None, cluster_parameters=None, trainpref=self.training_texts[0])
+        # Give the other shards dictionaries and subwords of the first.
+        source, *target = (str(dictionary_path(folders[0], group[0])) for group in self.sharing)
+        others: dict[str, Any] = {"validpref": None, "testpref": None, "srcdict": source}
+        others["tgtdict"] = target[0] if target else None
+        if self.learns_subwords:
+            language = None if self.joined_dictionary else self.languages[0]
+            name = subword_file_name(self.subword, language)
+            others |= {"subword_model": f"{folders[0]}/{name}", "subword_size": DEFAULT_SUBWORDS}
+        # With sampling, each shard has a seed of its own, as several may have the same text.
+        step = 1 if self.subword_sampling else 0
+        return [
+            replace(
+                own,
+                trainpref=text,
+                destdir=folder,
+                seed=own.seed + i * step,
+                **(others if i else {}),
+            )
+            for i, (text, folder) in enumerate(zip(self.training_texts, folders, strict=True))
+        ]
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """The source language and, unless there is no target text, the target language."""
+        both = (self.source_lang, None if self.only_source else self.target_lang)
+        return tuple(language for language in both if language)
+
+    @property
+    def sharing(self) -> tuple[tuple[str, ...], ...]:
+        """The groups of languages that share a dictionary and a subword model."""
+        if self.joined_dictionary:
+            return (self.languages,)
+        return tuple((language,) for language in self.languages)
+
+    @property
+    def pair(self) -> str:
+        """The middle of the file names, "de-en"."""
+        return pair_name(self.languages[0], None if self.only_source else self.target_lang)
+
+    @property
+    def learns_subwords(self) -> bool:
+        """Return whether a subword model is to be learnt."""
+        return self.subword != "none" and self.subword_model is None
+
+    def splits(self) -> dict[str, str]:
+        """Return the path prefix of each split by its name: train, valid, valid1, ..., test."""
+        result = {}
+        if self.trainpref:
+            result["train"] = self.trainpref
+        for name, prefixes in (("valid", self.validpref), ("test", self.testpref)):
+            for k, prefix in enumerate(prefixes.split(",") if prefixes else ()):
+                result[f"{name}{k}" if k else name] = prefix
+        return result
+
 
 DESCRIPTION = """\
 Make a data folder: dictionaries, binarised text, and everything needed to start from raw text

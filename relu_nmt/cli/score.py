@@ -1,7 +1,297 @@
 """relu-nmt-score: BLEU and chrF of a file of translations, by line or by document."""
 
+import dataclasses
+from pathlib import Path
+from typing import Any
+
 from relu_nmt.cli.command import RecipeCommand
-from relu_nmt.recipes.scoring_settings import ScoreSettings
+from relu_nmt.cli.preprocess import PreprocessSettings
+from relu_nmt.config import flag_of, group, like, option, settings
+from relu_nmt.config.files import CHECKPOINTS, READ, WRITTEN, Files
+from relu_nmt.config.shared import CommonOptions, PrecisionOptions
+from relu_nmt.data.dictionary import SENTENCE_SEPARATOR
+from relu_nmt.errors import ConfigError
+from relu_nmt.evaluation.document_scores import (
+    DEFAULT_EDGES,
+    DEFAULT_POSITIONS,
+    length_buckets,
+    position_buckets,
+)
+from relu_nmt.evaluation.metrics import DEFAULT_TOKENIZER, METRICS, TokenizerOptions
+from relu_nmt.evaluation.significance import DEFAULT_SAMPLES
+
+COMET = "comet"
+
+
+COMET_MODEL = "Unbabel/wmt22-comet-da"
+
+
+@settings
+class ScoreOptions:
+    """The texts to compare, and the scores.
+
+    Raises:
+        ConfigError: a setting would have no effect.
+    """
+
+    sys: str = option("-", "translations; - is standard input", flags=("-s",), files=READ)
+    ref: str = option(
+        "", "references; several sets with commas", flags=("-r",), files=Files(separator=",")
+    )
+    metrics: tuple[str, ...] = option(
+        ("bleu",),
+        "scores to print: bleu,chrf, and comet, if the package unbabel-comet is installed",
+        metavar="M",
+        choices=(*METRICS, COMET),
+        parse=str.lower,
+    )
+    src: str | None = option(None, "sources, which comet reads too", files=READ)
+    comet_model: str = option(
+        COMET_MODEL,
+        "model of comet: a file, or a name of Hugging Face's hub",
+        metavar="NAME",
+        files=READ,
+    )
+    order: int = option(4, "longest n-gram of BLEU", flags=("-o",), metavar="N", least=1, most=100)
+    ignore_case: bool = option(False, "ignore case")
+    sacrebleu_tokenizer: str | None = like(TokenizerOptions, "sacrebleu_tokenizer", None)
+    target_lang: str | None = option(
+        None,
+        "language of the texts, for the tokeniser of BLEU; by default the ending of --ref",
+        metavar="LANG",
+        needs=("sacrebleu_tokenizer", None),
+    )
+    chrf_word_order: int = option(
+        0, "longest word n-gram of chrF; 2 is chrF++", metavar="N", least=0, most=100
+    )
+    sacrebleu: bool = option(False, "as in fairseq", no_effect="all scores are sacreBLEU's anyway")
+    sentence_bleu: bool = option(False, "print the (smoothed) BLEU of each line instead")
+
+    def check(self) -> None:
+        """Check that every setting belongs to a requested score."""
+        # A setting of a score that is not computed has no effect.
+        metrics = ("bleu",) if self.sentence_bleu else self.metrics
+        for value, default, metric in (
+            (f"--order {self.order}", "--order 4", "bleu"),
+            (f"--chrf-word-order {self.chrf_word_order}", "--chrf-word-order 0", "chrf"),
+            (f"--src {self.src}", "--src None", COMET),
+            (f"--comet-model {self.comet_model}", f"--comet-model {COMET_MODEL}", COMET),
+        ):
+            if value != default and metric not in metrics:
+                raise ConfigError(f"{value} does nothing without --metrics {metric}; leave it out")
+        if self.sentence_bleu and self.metrics != ("bleu",):
+            raise ConfigError("--metrics: not with --sentence-bleu")
+        if self.ref and "" in self.ref.split(","):
+            raise ConfigError(
+                f"--ref {self.ref}: an empty name of a file; give several with a comma between them"
+            )
+        if COMET in metrics and (self.src is None or "," in self.ref):
+            raise ConfigError("--metrics comet needs --src FILE, and one set of references")
+
+    @property
+    def language(self) -> str:
+        """Code of the language of the texts, by default the ending of the references."""
+        return self.target_lang or Path(self.ref.split(",")[0]).suffix[1:]
+
+
+@settings
+class DocumentOptions:
+    """Document boundaries, the comparison with a baseline, and scores of buckets.
+
+    Raises:
+        ConfigError: two settings contradict each other.
+    """
+
+    document_separator: str = like(
+        PreprocessSettings,
+        "document_separator",
+        "none",
+        "line between documents, in all files: a blank line, or a line <d> before each document "
+        "(tag); other lines may be sentences or groups of sentences",
+    )
+    documents: str | None = option(
+        None,
+        "lines of each document of the references, a number a line, as relu-nmt-preprocess writes "
+        "it (test.de-en.documents)",
+        files=READ,
+    )
+    sys_documents: str | None = option(
+        None,
+        "the same for --sys if its lines are groups of sentences",
+        needs="documents",
+        files=READ,
+    )
+    baseline_documents: str | None = option(
+        None, "the same for --baseline", needs=["documents", "baseline"], files=READ
+    )
+    sentence_separator: str | None = option(
+        None,
+        "cut the lines of the translations at this symbol, for s-BLEU "
+        f"(without a value: {SENTENCE_SEPARATOR})",
+        metavar="SYMBOL",
+        bare=SENTENCE_SEPARATOR,
+    )
+    baseline: str | None = option(
+        None,
+        "translations of another system: is --sys better? Paired bootstrap, over documents if "
+        "their boundaries are given, otherwise over lines; SACREBLEU_SEED sets the seed",
+        files=READ,
+    )
+    paired_bs_n: int = option(
+        DEFAULT_SAMPLES,
+        "resamples of the paired bootstrap",
+        metavar="N",
+        least=1,
+        needs="baseline",
+    )
+    length_buckets: tuple[int, ...] = option(
+        (),
+        "also score by reference length; longest of each bucket, in tokens of BLEU (without a "
+        f"value: {','.join(map(str, DEFAULT_EDGES))})",
+        metavar="N,N,...",
+        bare=DEFAULT_EDGES,
+    )
+    position_buckets: tuple[int, ...] = option(
+        (),
+        "also score sentences by their position in the document; last of each bucket (without a "
+        f"value: {','.join(map(str, DEFAULT_POSITIONS))})",
+        metavar="N,N,...",
+        bare=DEFAULT_POSITIONS,
+    )
+
+    def check(self) -> None:
+        """Compare the settings with each other."""
+        if self.documents and self.document_separator != "none":
+            raise ConfigError("--documents and --document-separator exclude each other")
+        if self.sentence_separator is not None and (
+            not self.has_documents or not self.sentence_separator
+        ):
+            raise ConfigError(
+                "--sentence-separator needs a symbol and document boundaries: --documents or "
+                "--document-separator"
+            )
+        # Check the buckets before any file is read.
+        if self.length_buckets:
+            length_buckets((), self.length_buckets)
+        if self.position_buckets:
+            position_buckets((), self.position_buckets)
+            if not self.has_documents:
+                raise ConfigError(
+                    "--position-buckets needs document boundaries: --documents or "
+                    "--document-separator"
+                )
+
+    @property
+    def has_documents(self) -> bool:
+        """Return whether document boundaries are known."""
+        return self.documents is not None or self.document_separator != "none"
+
+
+@settings
+class ContrastOptions:
+    """The contrastive test of a model.
+
+    Raises:
+        ConfigError: contrasts without a model.
+    """
+
+    contrastive: str = option(
+        "",
+        "score the right and wrong translations of this file (test.contrasts.jsonl of "
+        "data_prep/grammar_corpus.py) with a model, with and without the sentences before",
+        files=READ,
+    )
+    path: str = option(
+        "",
+        "checkpoint; several with colons are an ensemble",
+        needs="contrastive",
+        files=CHECKPOINTS,
+    )
+    context_sentences: int | None = option(
+        None,
+        "most sentences before to give to the model; all by default",
+        metavar="N",
+        least=1,
+        needs="contrastive",
+    )
+    cpu: bool = like(PrecisionOptions, "cpu", False, needs="contrastive")
+    batch_size: int | None = like(
+        CommonOptions,
+        "batch_size",
+        None,
+        "most translations in a batch; the default suits the device",
+        needs="contrastive",
+    )
+
+    def check(self) -> None:
+        """Compare the settings with each other."""
+        if self.contrastive and not self.path:
+            raise ConfigError("--contrastive needs a model: give its checkpoint with --path")
+
+
+@settings
+class ScoreSettings:
+    """All settings of :mod:`relu_nmt.recipes.score`, for texts or a contrastive test.
+
+    Raises:
+        ConfigError: no references, or flags that would have no effect.
+    """
+
+    texts: ScoreOptions = group("score", ScoreOptions)
+    segments: DocumentOptions = group("documents", DocumentOptions)
+    contrasts: ContrastOptions = group("contrastive test of a model", ContrastOptions)
+    format: str = option("text", "a line for each score, or JSON", choices=("text", "json"))
+    results: str | None = option(None, "also write the scores to FILE as JSON", files=WRITTEN)
+
+    def check(self) -> None:
+        """Compare the groups with each other."""
+        # Refuse flags of the other kinds of scores.
+        if self.contrasts.contrastive:
+            _refuse(self.texts, "not with --contrastive")
+            _refuse(self.segments, "not with --contrastive")
+        elif not self.texts.ref:
+            raise ConfigError("--ref: give the file of the references")
+        elif self.texts.sentence_bleu:
+            _refuse(self.segments, "not with --sentence-bleu")
+        elif COMET in self.texts.metrics:
+            _refuse(self.segments, "not with --metrics comet, which scores single lines")
+        # The tokeniser needs a score that uses it.
+        for name in ("sacrebleu_tokenizer", "target_lang"):
+            value, is_read = getattr(self.texts, name), "bleu" in self.texts.metrics
+            if value not in (None, DEFAULT_TOKENIZER) and not (
+                is_read or self.segments.length_buckets
+            ):
+                raise ConfigError(
+                    f"{flag_of(name)} {value} does nothing without --metrics bleu or "
+                    "--length-buckets; leave it out"
+                )
+        if self.inputs.count("-") > 1:
+            raise ConfigError(
+                "- is standard input, which is read once; give files for all but one of --sys "
+                "(- by default), --ref, --src and --baseline"
+            )
+
+    @property
+    def inputs(self) -> list[str]:
+        """The files to read."""
+        texts, segments, contrasts = self.texts, self.segments, self.contrasts
+        counts = (segments.documents, segments.sys_documents, segments.baseline_documents)
+        named = (texts.sys, *texts.ref.split(","), texts.src, segments.baseline, *counts)
+        return [
+            path for path in (*named, contrasts.contrastive, *contrasts.path.split(":")) if path
+        ]
+
+
+def _refuse(options: Any, reason: str) -> None:
+    """Refuse flags that would have no effect.
+
+    Raises:
+        ConfigError: an option differs from its default.
+    """
+    for field in dataclasses.fields(options):
+        if getattr(options, field.name) != field.default:
+            raise ConfigError(f"{flag_of(field.name)}: {reason}")
+
 
 DESCRIPTION = """\
 Score translations, one a line, against references:

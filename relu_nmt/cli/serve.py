@@ -1,7 +1,116 @@
 """relu-nmt-serve: a model behind HTTP, with a page to try it."""
 
+from typing import ClassVar
+
 from relu_nmt.cli.command import RecipeCommand
-from relu_nmt.recipes.serve_settings import ServeSettings
+from relu_nmt.cli.translation_settings import (
+    NEED_REFERENCES,
+    ModelOptions,
+    WindowOptions,
+    refuse_references,
+)
+from relu_nmt.config import REQUIRED, group, option, settings
+from relu_nmt.config.files import CHECKPOINTS
+from relu_nmt.errors import ConfigError
+from relu_nmt.translation.search.config import GenerationConfig
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+@settings
+class ServedModelOptions(ModelOptions):
+    """The model to serve."""
+
+    path: str = option(
+        REQUIRED,
+        "checkpoint; several with colons (a:b) are an ensemble",
+        metavar="CKPT",
+        positional=True,
+        files=CHECKPOINTS,
+    )
+
+
+@settings
+class ServerOptions:
+    """Address and limits of the server.
+
+    Raises:
+        ConfigError: a number out of range.
+    """
+
+    host: str = option(
+        LOOPBACK[0], "address to listen at; the default is reachable from this machine only"
+    )
+    port: int = option(8000, "port to listen at; 0: any that is free", least=0, most=65535)
+    allowed_hosts: tuple[str, ...] = option(
+        (),
+        "host names that browsers may use for the server, separated by commas; by default those of "
+        "this machine, or any name if --host is another address",
+        metavar="NAMES",
+    )
+    max_request_bytes: int = option(
+        131_072, "longest request; longer ones get status 413", least=1, metavar="BYTES"
+    )
+    max_request_tokens: int = option(
+        4096,
+        "most tokens of a request, source and forced; larger requests get status 413",
+        least=2,
+        metavar="N",
+    )
+    max_waiting: int = option(
+        64,
+        "most requests that wait for an answer; further ones get status 429",
+        least=1,
+        most=1024,
+        metavar="N",
+    )
+    request_seconds: float = option(
+        60.0, "time limit of a request; it then gets status 504", above=0, metavar="SECONDS"
+    )
+    batch_wait: float = option(
+        0.005,
+        "time that a batch below --max-tokens waits for further requests",
+        least=0,
+        most=1,
+        metavar="SECONDS",
+    )
+
+
+@settings
+class ServeSettings:
+    """All settings of :mod:`relu_nmt.recipes.serve`.
+
+    Raises:
+        ConfigError: settings that a server cannot use.
+    """
+
+    model: ServedModelOptions = group("model", ServedModelOptions)
+    server: ServerOptions = group("server", ServerOptions)
+    documents: WindowOptions = group("documents", WindowOptions)
+    search: GenerationConfig = group("search", GenerationConfig)
+    refused: ClassVar = (
+        *NEED_REFERENCES,
+        *("nbest", "print_alignment", "truncate_source", "max_source_length", "seed"),
+        *("sampling", "sampling_topk", "sampling_topp"),
+    )
+    """Options of the search that :meth:`check` refuses and ``--help`` hides."""
+
+    def check(self) -> None:
+        """Refuse settings that give no, several, or random translations of a line."""
+        refuse_references(self.search)
+        given = {
+            "--nbest": self.search.nbest > 1,
+            "--print-alignment": self.search.print_alignment is not None,
+            "--sampling": self.search.sampling,
+            "--truncate-source": self.model.truncate_source,
+            "--max-source-length": self.model.max_source_length is not None,
+        }
+        for flag in (flag for flag, is_given in given.items() if is_given):
+            raise ConfigError(
+                f"{flag}: the server gives one translation for each line, of the whole line and "
+                "the same for every client; leave it out"
+            )
+
 
 DESCRIPTION = """\
 Serve a model on this machine, for programs and for people:

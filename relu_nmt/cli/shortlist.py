@@ -1,7 +1,40 @@
 """relu-nmt-shortlist: the target symbols that the translation of each source symbol may need."""
 
 from relu_nmt.cli.command import RecipeCommand
-from relu_nmt.recipes.shortlist_settings import ShortlistSettings
+from relu_nmt.config import REQUIRED, like, option, settings
+from relu_nmt.config.files import WRITTEN
+from relu_nmt.config.shared import CommonOptions
+from relu_nmt.data.data_folder import DATA_FILES
+
+
+@settings
+class ShortlistSettings:
+    """All settings of :mod:`relu_nmt.recipes.shortlist`."""
+
+    source_lang: str | None = like(CommonOptions, "source_lang")
+    target_lang: str | None = like(CommonOptions, "target_lang")
+    data: str = option(
+        REQUIRED,
+        "data folder that the model was trained on",
+        metavar="DATA",
+        positional=True,
+        files=DATA_FILES,
+    )
+    output: str = option(REQUIRED, "shortlist to write", files=WRITTEN)
+    gen_subset: str = like(CommonOptions, "gen_subset", "train", "split to learn from")
+    candidates: int = option(
+        20, "number of likeliest translations of each source symbol", least=1, metavar="N"
+    )
+    common: int = option(
+        1000, "number of frequent symbols that every translation may use", least=0, metavar="N"
+    )
+    pairs: int = option(
+        100_000,
+        "most sentence pairs to learn from, evenly spread; 100,000 may take 1 to 2 GB",
+        least=1,
+        metavar="N",
+    )
+
 
 DESCRIPTION = """\
 Learn the target symbols that the translation of each source symbol may need. With a shortlist a

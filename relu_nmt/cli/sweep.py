@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from relu_nmt.applications.sweep.settings import SweepSettings
-from relu_nmt.cli.command import make_parser, run_command
+from relu_nmt.cli.command import make_parser, run_command, run_recipe
 from relu_nmt.config import add_settings, read_settings
 
 DESCRIPTION = """\
@@ -63,9 +63,7 @@ def _run(arguments: argparse.Namespace, words: list[str]) -> int:
     settings = read_settings(SweepSettings, arguments)
     modules = tuple(arguments.user_module)
     settings = dataclasses.replace(settings, user_modules=modules, command=tuple(words))
-    from relu_nmt.recipes import sweep
-
-    return sweep.run(settings).exit_code
+    return run_recipe("sweep", settings)
 
 
 if __name__ == "__main__":

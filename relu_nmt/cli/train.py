@@ -1,7 +1,248 @@
 """relu-nmt-train: train a translation model on a data folder."""
 
+import json
+from typing import Any
+
+from relu_nmt.attention.spec import (
+    AttentionBackendConfig,
+    AttentionPresetOptions,
+    AttentionRegularizerConfig,
+)
 from relu_nmt.cli.command import RecipeCommand
-from relu_nmt.recipes.training_settings import TranslationTrainingSettings
+from relu_nmt.config import REQUIRED, checked_by, from_flat, group, like, option, settings
+from relu_nmt.config.shared import BatchingConfig, CommonOptions, FairseqOptions
+from relu_nmt.data.data_folder import DATA_FILES
+from relu_nmt.data.documents import DocumentConfig
+from relu_nmt.errors import ConfigError
+from relu_nmt.evaluation.metrics import TokenizerOptions
+from relu_nmt.modules.config import arch_option
+from relu_nmt.training.config import TrainerConfig
+from relu_nmt.translation.config import TransformerConfig, architectures
+from relu_nmt.translation.search.config import GenerationConfig
+
+LABEL_SMOOTHED = "label_smoothed_cross_entropy"
+
+
+WITH_ALIGNMENT = "label_smoothed_cross_entropy_with_alignment"
+
+
+DEFAULT_SEARCH = '{"beam": 5, "max_len_a": 1.2, "max_len_b": 10}'
+
+
+@settings
+class TaskOptions(FairseqOptions):
+    """Languages, shape of the model, loss and corpora.
+
+    Raises:
+        ConfigError: a value out of range.
+    """
+
+    source_lang: str | None = like(CommonOptions, "source_lang")
+    target_lang: str | None = like(CommonOptions, "target_lang")
+    arch: str = arch_option(
+        "reluformer",
+        architectures,
+        "transformer*; reluformer* is the same with --attention-preset reluformer",
+    )
+    attention_preset: str = like(AttentionPresetOptions, "attention_preset", "none")
+    criterion: str = option(
+        LABEL_SMOOTHED,
+        "loss per target token; cross_entropy is without smoothing; with alignment, "
+        "cross-attention learns to attend to the words aligned with each token (Garg et al. 2019)",
+        choices=(LABEL_SMOOTHED, "cross_entropy", WITH_ALIGNMENT),
+    )
+    label_smoothing: float = option(
+        0.1,
+        "probability taken from the right word and spread over all",
+        metavar="P",
+        least=0,
+        below=1,
+        needs=("criterion", LABEL_SMOOTHED, WITH_ALIGNMENT),
+    )
+    load_alignments: bool = option(
+        False,
+        "train on the word alignments of relu-nmt-preprocess --align-suffix, in the attention of "
+        "--alignment-layer and --alignment-heads",
+        needs=("criterion", WITH_ALIGNMENT),
+    )
+    alignment_lambda: float = option(
+        0.05,
+        "weight of the alignment loss",
+        above=0,
+        metavar="W",
+        needs=("criterion", WITH_ALIGNMENT),
+    )
+    report_accuracy: bool = option(
+        False, "also log how many percent of the target tokens are predicted right"
+    )
+    train_subset: str = option("train", "split to train on", metavar="SPLIT")
+    extra_data: tuple[str, ...] = option(
+        (),
+        "further data folders to train on, with commas: same dictionaries, but back-translated "
+        "text, say, or sentences beside documents",
+        metavar="DIRS",
+        files=DATA_FILES,
+    )
+    corpus_weights: tuple[float, ...] = option(
+        (),
+        "how often an epoch reads DATA and each further folder: 2,0.5 reads DATA twice and a half "
+        "of the other, another half in each epoch; by default all once",
+        above=0,
+        needs="extra_data",
+        metavar="W",
+    )
+    tag_extra_data: bool = option(
+        False,
+        "begin the source sentences (or documents) of each further folder with a tag of its own, "
+        "an unused entry of the dictionary, so that later translations are like DATA",
+        needs="extra_data",
+    )
+    truncate_source: bool = option(
+        False,
+        "train on the beginning of source sentences that are longer than --max-source-positions",
+    )
+    valid_subset: str = option(
+        "valid",
+        "splits to validate on, with commas; the first one decides which checkpoint is the best",
+        metavar="SPLITS",
+    )
+
+    def check(self) -> None:
+        """Refuse a criterion without alignments, or corpus weights for other folders."""
+        if self.criterion == WITH_ALIGNMENT and not self.load_alignments:
+            raise ConfigError(
+                f"--criterion {WITH_ALIGNMENT}: give --load-alignments too, and data made with "
+                "relu-nmt-preprocess --align-suffix"
+            )
+        corpora = 1 + len(self.extra_data)
+        if self.corpus_weights and len(self.corpus_weights) != corpora:
+            raise ConfigError(
+                f"--corpus-weights: {len(self.corpus_weights)} numbers, but there are {corpora} "
+                "data folders"
+            )
+
+    @property
+    def smoothing(self) -> float:
+        """The label smoothing of the chosen criterion."""
+        return 0.0 if self.criterion == "cross_entropy" else self.label_smoothing
+
+
+def search_settings(text: str) -> GenerationConfig:
+    """Return the search settings in a JSON object with fields of :class:`GenerationConfig`.
+
+    Raises:
+        ValueError: the text is not a JSON object.
+        ConfigError: unknown field or a value out of range.
+    """
+    try:
+        values = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"expected JSON such as '{DEFAULT_SEARCH}' ({error})") from None
+    if not isinstance(values, dict):
+        raise ValueError(f"expected a JSON object such as '{DEFAULT_SEARCH}'")
+    return from_flat(GenerationConfig, values)
+
+
+def detokenizer_settings(text: str) -> dict[str, Any]:
+    """Return a detokeniser's settings in a JSON object.
+
+    Raises:
+        ValueError: the text is not a JSON object, or has an unknown setting.
+    """
+    values = json.loads(text)
+    if not isinstance(values, dict) or values.keys() - {"source_lang", "target_lang"}:
+        raise ValueError('expected JSON such as \'{"target_lang": "en"}\'')
+    return values
+
+
+@settings
+class EvalBleuOptions:
+    """BLEU of the validation set during training."""
+
+    eval_bleu: bool = option(False, "translate the first validation set and report BLEU")
+    eval_bleu_args: str = option(
+        DEFAULT_SEARCH,
+        "settings of the search as JSON",
+        metavar="JSON",
+        parse=checked_by(search_settings),
+        needs="eval_bleu",
+    )
+    eval_bleu_remove_bpe: str | None = option(
+        None,
+        "how data that came split (fairseq's folders) is joined: '@@ ' (also without a value), "
+        "sentencepiece...",
+        metavar="SYMBOL",
+        bare="@@ ",
+        needs="eval_bleu",
+    )
+    eval_bleu_detok: str | None = option(
+        None,
+        "how data that came tokenised is detokenised",
+        choices=("moses", "space", "none"),
+        needs="eval_bleu",
+    )
+    eval_bleu_detok_args: str = option(
+        "{}",
+        "as in fairseq, JSON: target_lang, which is the data's anyway",
+        metavar="JSON",
+        parse=checked_by(detokenizer_settings),
+        needs="eval_bleu",
+    )
+    eval_tokenized_bleu: bool = option(
+        False,
+        "BLEU of the tokenised words, as multi-bleu.perl, instead of sacreBLEU of raw text",
+        needs="eval_bleu",
+    )
+    sacrebleu_tokenizer: str | None = like(
+        TokenizerOptions,
+        "sacrebleu_tokenizer",
+        None,
+        needs=["eval_bleu", ("eval_tokenized_bleu", False)],
+    )
+    eval_bleu_print_samples: bool = option(
+        False, "print some translations at each validation", needs="eval_bleu"
+    )
+
+
+@settings
+class TranslationTrainingSettings:
+    """All settings of the training of a translation model.
+
+    Raises:
+        ConfigError: settings that contradict each other.
+
+    Example:
+        >>> settings = TranslationTrainingSettings.of(
+        ...     data="data-bin", arch="reluformer_tiny", max_tokens=4096
+        ... )
+        >>> settings.model.encoder_layers
+        2
+    """
+
+    data: str = option(
+        REQUIRED,
+        "data folder; of several (shards), a:b:c, each epoch trains on one, in turn",
+        metavar="DATA",
+        positional=True,
+        files=DATA_FILES,
+    )
+    task: TaskOptions = group("task and loss", TaskOptions)
+    model: TransformerConfig = group("model", TransformerConfig)
+    regularizer: AttentionRegularizerConfig = group(
+        "attention regulariser", AttentionRegularizerConfig
+    )
+    backend: AttentionBackendConfig = group(
+        "attention back end", AttentionBackendConfig, stored=False
+    )
+    batching: BatchingConfig = group("batches", BatchingConfig)
+    documents: DocumentConfig = group("documents", DocumentConfig)
+    bleu: EvalBleuOptions = group("BLEU in validation", EvalBleuOptions)
+    trainer: TrainerConfig = group("trainer", TrainerConfig)
+
+    def check(self) -> None:
+        """Compare the groups with each other."""
+        self.documents.check_fits(self.batching.max_tokens)
+
 
 DESCRIPTION = """\
 Train a translation model on a data folder that relu-nmt-preprocess or fairseq-preprocess made:

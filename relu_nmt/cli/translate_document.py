@@ -1,7 +1,82 @@
 """relu-nmt-translate-document: translate a text of whole documents."""
 
+from typing import ClassVar
+
 from relu_nmt.cli.command import RecipeCommand
-from relu_nmt.recipes.translation_settings import TranslateDocumentsSettings
+from relu_nmt.cli.translation_settings import (
+    NEED_REFERENCES,
+    ModelOptions,
+    TermOptions,
+    WindowOptions,
+    refuse_references,
+)
+from relu_nmt.config import REQUIRED, group, like, option, settings
+from relu_nmt.config.files import READ
+from relu_nmt.config.shared import CommonOptions
+from relu_nmt.errors import ConfigError
+from relu_nmt.translation.search.config import GenerationConfig
+
+
+@settings
+class TextDocumentOptions(WindowOptions, TermOptions):
+    """Translation of a text of documents."""
+
+    no_progress_bar: bool = like(CommonOptions, "no_progress_bar")
+    split_sentences: bool = option(
+        False,
+        "lines are paragraphs: cut them into sentences (with the package sentencex), and join the "
+        "translations of each paragraph",
+    )
+
+    def check(self) -> None:
+        """Refuse prefixes and terms of a line that is cut into sentences."""
+        super().check()
+        if self.split_sentences and (self.prefixes or self.constraints):
+            flag = "--prefixes" if self.prefixes else "--constraints"
+            raise ConfigError(
+                f"{flag}: with --split-sentences a line may become several sentences; "
+                "give the text with one sentence a line"
+            )
+
+
+@settings
+class TranslateDocumentsSettings:
+    """All settings of :mod:`relu_nmt.recipes.translate_documents`.
+
+    Raises:
+        ConfigError: settings without effect for plain text.
+    """
+
+    file: str = option(
+        REQUIRED,
+        "text to translate; - is standard input",
+        metavar="FILE",
+        positional=True,
+        files=READ,
+    )
+    model: ModelOptions = group("model", ModelOptions)
+    documents: TextDocumentOptions = group("documents", TextDocumentOptions)
+    search: GenerationConfig = group("search", GenerationConfig)
+    refused: ClassVar = (*NEED_REFERENCES, "nbest", "print_alignment")
+    """Options of the search that :meth:`check` refuses and ``--help`` hides."""
+
+    def check(self) -> None:
+        """Refuse settings that need references or print more than one line for each line."""
+        self.search.resolved(documents=True)
+        refuse_references(self.search)
+        if self.documents.constraints:
+            self.search.check_terms()
+        if self.search.nbest > 1:
+            raise ConfigError(
+                "--nbest: each line has one translation here; relu-nmt-interactive prints more, "
+                "and relu-nmt-generate more of documents"
+            )
+        if self.search.print_alignment is not None:
+            raise ConfigError(
+                "--print-alignment: only text is printed here; relu-nmt-generate prints alignments "
+                "of documents, relu-nmt-interactive --format fairseq those of lines"
+            )
+
 
 DESCRIPTION = """\
 Translate raw text of whole documents, a sentence or paragraph a line, blank lines between them:

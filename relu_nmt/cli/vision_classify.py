@@ -1,7 +1,57 @@
 """relu-nmt-vision-classify: classify pictures with a trained model."""
 
+from relu_nmt.attention.spec import AttentionBackendConfig
 from relu_nmt.cli.command import RecipeCommand
-from relu_nmt.recipes.image_settings import ClassifyImagesSettings
+from relu_nmt.config import REQUIRED, like, option, settings
+from relu_nmt.config.files import READ
+from relu_nmt.config.shared import PrecisionOptions
+from relu_nmt.vision.config import check_sides, sides_option
+
+EVALUATION_BATCH = 128
+CHECKPOINT = option(
+    REQUIRED,
+    "checkpoint: the first word, unless --path names it",
+    metavar="CKPT",
+    positional=True,
+    flags=("--path",),
+    files=READ,
+)
+
+
+@settings
+class ClassifierOptions(PrecisionOptions, AttentionBackendConfig):
+    """Device, precision and attention back end of a trained classifier."""
+
+    bf16: bool = like(PrecisionOptions, "bf16", False, "compute in bfloat16; also on the CPU")
+
+
+@settings
+class ClassifyImagesSettings(ClassifierOptions):
+    """All settings of ``relu-nmt-vision-classify``."""
+
+    path: str = CHECKPOINT
+    images: tuple[str, ...] = option(
+        REQUIRED,
+        "image files",
+        metavar="PHOTO",
+        positional=True,
+        several=True,
+        flags=("--data",),
+        files=READ,
+    )
+    top_k: int = option(5, "number of classes to print for each picture", least=1, metavar="N")
+    json: bool = option(False, "print JSON")
+    image_size: tuple[int, ...] | None = sides_option(
+        None,
+        "resize pictures to this many pixels a side, or this height and width (192x256) (default: "
+        "as in training)",
+    )
+
+    def check(self) -> None:
+        """Check that an image has two sides."""
+        super().check()
+        check_sides(self, "image_size")
+
 
 DESCRIPTION = """\
 Classify pictures of any size:

@@ -1,7 +1,93 @@
 """relu-nmt-vision-evaluate: top-1 and top-5 accuracy of an image classifier."""
 
 from relu_nmt.cli.command import RecipeCommand
-from relu_nmt.recipes.image_settings import EvaluateImagesSettings
+from relu_nmt.cli.vision_classify import (
+    CHECKPOINT,
+    EVALUATION_BATCH,
+    ClassifierOptions,
+    ClassifyImagesSettings,
+)
+from relu_nmt.config import REQUIRED, group, like, option, settings
+from relu_nmt.config.fields import options_of
+from relu_nmt.config.files import READ, WRITTEN
+from relu_nmt.config.shared import CommonOptions
+from relu_nmt.errors import ConfigError
+from relu_nmt.training.config import RunConfig
+from relu_nmt.vision.config import SIDES
+from relu_nmt.vision.training_config import IMAGES, PreprocessingConfig
+
+
+@settings
+class EvaluationOptions:
+    """The images to evaluate on, and the settings of the evaluation.
+
+    Raises:
+        ConfigError: an image size is malformed.
+    """
+
+    no_progress_bar: bool = like(CommonOptions, "no_progress_bar")
+    batch_size: int = option(EVALUATION_BATCH, "images of a batch", least=1, metavar="N")
+    num_workers: int = like(RunConfig, "num_workers", 1)
+    skip_damaged_images: bool = option(
+        False, "warn about images that cannot be decoded, and go on without them"
+    )
+    data: tuple[str, ...] = option(
+        REQUIRED,
+        "images, one or more paths as of relu-nmt-vision-train; if a path has a set train and "
+        "others, the others are taken",
+        several=True,
+        metavar="DATA",
+        positional=True,
+        flags=("--data",),
+        files=IMAGES,
+    )
+    image_size: tuple[str, ...] = option(
+        (),
+        "resize pictures to this many pixels a side, or this height and width (192x256); several "
+        "with commas (default: as in training)",
+        metavar="N|YxX",
+    )
+    eval_crop_ratio: float | None = like(
+        PreprocessingConfig,
+        "eval_crop_ratio",
+        None,
+        "share of a side that the centre crop keeps (default: as in the training's validation)",
+    )
+    classes: str | None = option(
+        None,
+        "choose only among the classes in this file, one a line (text after a space is a remark, "
+        "unless it is part of a class's name); images of classes that the model does not have "
+        "count as wrong",
+        files=READ,
+    )
+    results: str | None = option(None, "write the results to FILE as JSON", files=WRITTEN)
+
+    @property
+    def image_sides(self) -> list[tuple[int, ...] | None]:
+        """The image sizes, each pixels a side or height and width; None: as in training.
+
+        Raises:
+            ConfigError: an image size is malformed.
+        """
+        entry = options_of(ClassifyImagesSettings)["image_size"]
+        sides = [entry.read(text) for text in self.image_size]
+        for two in (two for two in sides if len(two) > 2):
+            raise ConfigError(f"{entry.with_value(two)}: {SIDES}")
+        return sides or [None]
+
+    def check(self) -> None:
+        """Check the image sizes."""
+        _ = self.image_sides
+
+
+@settings
+class EvaluateImagesSettings:
+    """All settings of ``relu-nmt-vision-evaluate``."""
+
+    path: str = CHECKPOINT
+    options: EvaluationOptions = group("evaluation", EvaluationOptions)
+    model: ClassifierOptions = group("model", ClassifierOptions, stored=False)
+
 
 DESCRIPTION = """\
 Evaluate an image classifier on folders of images, at its own size and others:

@@ -1,7 +1,99 @@
 """relu-nmt-vision-probe: probe the frozen features of an image model."""
 
 from relu_nmt.cli.command import RecipeCommand
-from relu_nmt.recipes.image_settings import ProbeImagesSettings
+from relu_nmt.cli.vision_classify import CHECKPOINT, ClassifierOptions, ClassifyImagesSettings
+from relu_nmt.cli.vision_evaluate import EvaluationOptions
+from relu_nmt.config import REQUIRED, group, like, option, settings
+from relu_nmt.config.shared import CommonOptions
+from relu_nmt.errors import ConfigError
+from relu_nmt.training.config import RunConfig
+from relu_nmt.vision.config import check_sides
+from relu_nmt.vision.training_config import IMAGES
+
+JOINED_BLOCKS = 4
+
+
+KNN, RIDGE, LINEAR = ("method", "knn"), ("method", "ridge"), ("method", "linear")
+
+
+@settings
+class ProbeOptions:
+    """The method that probes frozen features, and the images."""
+
+    no_progress_bar: bool = like(CommonOptions, "no_progress_bar")
+    train: tuple[str, ...] = option(
+        REQUIRED,
+        "images to learn from; several data sets are evaluated one after the other, then averaged",
+        several=True,
+        metavar="PATH",
+        files=IMAGES,
+    )
+    test: tuple[str, ...] = option(
+        REQUIRED,
+        "images to test on, for each path of --train",
+        several=True,
+        metavar="PATH",
+        files=IMAGES,
+    )
+    method: str = option(
+        REQUIRED,
+        "knn, votes of the nearest images of --train; ridge, linear regression from a few images "
+        "of each class; linear, a classifier trained on random views",
+        choices=("knn", "ridge", "linear"),
+    )
+    neighbours: int = option(20, "number of neighbours that vote", least=1, needs=KNN, metavar="K")
+    temperature: float = option(0.07, "votes are exp(cosine / T)", above=0, needs=KNN, metavar="T")
+    shots: int = option(10, "images of each class", least=1, needs=RIDGE, metavar="N")
+    seeds: tuple[int, ...] = option(
+        (0, 1, 2), "choices of these images; accuracies are averaged", least=0, needs=RIDGE
+    )
+    l2: float = option(1024.0, "weight of the squared norm", above=0, needs=RIDGE)
+    epochs: int = option(100, "passes over --train", least=1, needs=LINEAR, metavar="N")
+    lr: float = option(
+        0.001, "learning rate, which falls to 0 as a cosine", above=0, needs=LINEAR, metavar="LR"
+    )
+    features: str = option(
+        "last",
+        "last, the input of the model's classifier; joined, the class tokens of the last "
+        f"{JOINED_BLOCKS} blocks, or the mean of the patches of a block without one",
+        choices=("last", "joined"),
+        needs=LINEAR,
+    )
+    seed: int = option(1, "seed of weights, order and views", least=0, needs=LINEAR, metavar="N")
+    batch_size: int | None = option(
+        None, "images of a batch (default: 128; with linear 1,024)", least=1, metavar="N"
+    )
+    num_workers: int = like(RunConfig, "num_workers", 1)
+    skip_damaged_images: bool = like(EvaluationOptions, "skip_damaged_images", False)
+    image_size: tuple[int, ...] | None = like(ClassifyImagesSettings, "image_size", None)
+    eval_crop_ratio: float = option(
+        0.875,
+        "share of a side that the centre crop keeps (224 of 256 pixels in the papers; 1 suits "
+        "small images)",
+        above=0,
+        most=1,
+        metavar="P",
+    )
+    results: str | None = like(EvaluationOptions, "results", None)
+
+    def check(self) -> None:
+        """Check that an image has two sides, and that each data set has both its parts."""
+        check_sides(self, "image_size")
+        if len(self.train) != len(self.test):
+            raise ConfigError(
+                f"--train has {len(self.train)} and --test {len(self.test)} data sets; give one "
+                "for each, in the same order"
+            )
+
+
+@settings
+class ProbeImagesSettings:
+    """All settings of ``relu-nmt-vision-probe``."""
+
+    path: str = CHECKPOINT
+    options: ProbeOptions = group("probe", ProbeOptions)
+    model: ClassifierOptions = group("model", ClassifierOptions, stored=False)
+
 
 DESCRIPTION = """\
 Probe the features of a model on images of any classes, without training it:

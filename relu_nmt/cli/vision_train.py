@@ -1,7 +1,66 @@
 """relu-nmt-vision-train: train an image classifier on class folders."""
 
+from relu_nmt.attention.spec import (
+    AttentionBackendConfig,
+    AttentionRegularizerConfig,
+)
 from relu_nmt.cli.command import RecipeCommand
-from relu_nmt.recipes.training_settings import ImageTrainingSettings
+from relu_nmt.config import REQUIRED, group, option, settings
+from relu_nmt.errors import ConfigError
+from relu_nmt.vision.config import VisionTransformerConfig
+from relu_nmt.vision.training_config import (
+    IMAGES,
+    RECIPES,
+    AugmentationConfig,
+    ImageTaskOptions,
+    PreprocessingConfig,
+    VisionTrainerConfig,
+)
+
+
+@settings
+class ImageTrainingSettings:
+    """All settings of the training of an image classifier.
+
+    Raises:
+        ConfigError: settings that contradict each other.
+    """
+
+    data: str = option(
+        REQUIRED,
+        "images: folder, zip file, NumPy archive or parquet file",
+        metavar="DATA",
+        positional=True,
+        flags=("--data",),
+        files=IMAGES,
+    )
+    task: ImageTaskOptions = group("images and loss", ImageTaskOptions)
+    model: VisionTransformerConfig = group("model", VisionTransformerConfig)
+    regularizer: AttentionRegularizerConfig = group(
+        "attention regulariser", AttentionRegularizerConfig
+    )
+    backend: AttentionBackendConfig = group(
+        "attention back end", AttentionBackendConfig, stored=False
+    )
+    preprocessing: PreprocessingConfig = group("crops and normalisation", PreprocessingConfig)
+    augmentation: AugmentationConfig = group("augmentation", AugmentationConfig)
+    trainer: VisionTrainerConfig = group("trainer", VisionTrainerConfig)
+
+    def check(self) -> None:
+        """Compare the groups with each other."""
+        if self.task.init and self.trainer.checkpoint.finetune_from_model:
+            raise ConfigError("--init and --finetune-from-model exclude each other")
+        # Refuse mixtures of images that lack a partner.
+        if self.task.batch_size == 1:
+            for name in ("mixup", "cutmix"):
+                if value := getattr(self.augmentation, name):
+                    raise ConfigError(
+                        f"--{name} {value:g} does nothing with --batch-size 1, where there is no "
+                        "other image; set it to 0, or take larger batches"
+                    )
+        recipe = RECIPES[self.task.recipe]
+        self.preprocessing.check_fits(max(self.model.image_size), recipe)
+
 
 DESCRIPTION = """\
 Train an image classifier on a folder or zip file that holds class folders (cat/1.jpg, dog/1.jpg),

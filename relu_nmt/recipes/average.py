@@ -8,9 +8,9 @@ from typing import Any
 
 from torch import Tensor
 
+from relu_nmt.cli.average import AverageSettings as Settings
 from relu_nmt.errors import CheckpointError
 from relu_nmt.recipes.output_files import check_replaceable, check_writable, target_of
-from relu_nmt.recipes.training_settings import AverageSettings as Settings
 from relu_nmt.training.checkpoint import Checkpoint, load_checkpoint, read_metadata, save_checkpoint
 from relu_nmt.training.checkpoint_manager import BY_EPOCHS, BY_UPDATES, numbered_checkpoints
 from relu_nmt.translation.agreement import fingerprint, require_same

@@ -5,8 +5,8 @@ import json
 import sys
 from typing import Any
 
+from relu_nmt.cli.vision_classify import ClassifyImagesSettings as Settings
 from relu_nmt.errors import DataError
-from relu_nmt.recipes.image_settings import ClassifyImagesSettings as Settings
 from relu_nmt.recipes.images import load_classifier
 from relu_nmt.vision.loading import BATCH_SIZE
 
@@ -41,13 +41,12 @@ def run(settings: Settings, *, progress: bool = True) -> Classified:
         CheckpointError: the checkpoint is missing or damaged, or cannot work at this image size.
         ConfigError: settings that do not fit the model or the device.
     """
-    options = settings.options
-    classifier = load_classifier(settings.path, settings.model, options.image_size)
+    classifier = load_classifier(settings.path, settings, settings.image_size)
     found, remaining, values = Classified(), iter(settings.images), list[dict[str, Any]]()
     # Classify batch by batch, and print each result at once.
     while chunk := list(itertools.islice(remaining, BATCH_SIZE)):
         errors: list[DataError] = []
-        results = classifier.classify(chunk, options.top_k, damaged=errors.append)
+        results = classifier.classify(chunk, settings.top_k, damaged=errors.append)
         # Errors come in the order of the pictures without classes.
         damaged = [image for image, classes in zip(chunk, results, strict=True) if not classes]
         own = dict(zip(damaged, map(str, errors), strict=False))
@@ -55,7 +54,7 @@ def run(settings: Settings, *, progress: bool = True) -> Classified:
             values.append({"image": image, "classes": classes})
             if image in own:
                 values[-1]["error"] = own[image]
-            elif progress and not options.json:
+            elif progress and not settings.json:
                 shares = (f"{name} {share:.1%}" for name, share in classes.items())
                 print("\t".join([image, *shares]), flush=True)
         found += results
@@ -63,7 +62,7 @@ def run(settings: Settings, *, progress: bool = True) -> Classified:
         if progress and own:
             print("\n".join(own.values()), file=sys.stderr)
     # Print all as JSON, and the number of failures.
-    if progress and options.json:
+    if progress and settings.json:
         print(json.dumps(values, indent=1, ensure_ascii=False))
     if progress and len(settings.images) > 1 and found.errors:
         lost = len(found) - sum(map(bool, found))

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from relu_nmt.cli.convert import ConvertSettings as Settings
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io.safe_write import remove_abandoned, replacing
-from relu_nmt.recipes.conversion_settings import ConvertSettings as Settings
 from relu_nmt.recipes.output_files import check_writable, output_path, target_of
 from relu_nmt.training.checkpoint import load_checkpoint, read_metadata, save_checkpoint
 from relu_nmt.translation.loading import load_model

@@ -12,9 +12,9 @@ from relu_nmt.applications.conversion.fairseq import (
     transformer_config,
     transformer_tensors,
 )
+from relu_nmt.cli.import_fairseq import ImportFairseqSettings as Settings
 from relu_nmt.config import to_dict
 from relu_nmt.errors import CheckpointError, ConfigError
-from relu_nmt.recipes.conversion_settings import ImportFairseqSettings as Settings
 from relu_nmt.recipes.output_files import output_path, target_of
 from relu_nmt.tokenization.base import load_subword
 from relu_nmt.tokenization.pipeline import TextPipeline

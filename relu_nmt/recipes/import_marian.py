@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from relu_nmt.applications.conversion.marian import MarianModel
-from relu_nmt.recipes.conversion_settings import ImportMarianSettings as Settings
+from relu_nmt.cli.import_marian import ImportMarianSettings as Settings
 from relu_nmt.recipes.import_fairseq import save_model
 from relu_nmt.recipes.output_files import output_path
 from relu_nmt.tokenization.base import load_subword

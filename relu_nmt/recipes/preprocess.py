@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import relu_nmt
+from relu_nmt.cli.preprocess import PreprocessSettings as Settings
 from relu_nmt.config import to_dict
 from relu_nmt.data.binarize import Side, binarize, binarize_alignments, count_words
 from relu_nmt.data.data_folder import (
@@ -40,7 +41,6 @@ from relu_nmt.io.progress_bar import hidden_progress, progress_bar
 from relu_nmt.io.safe_write import folder_locked, remove_abandoned
 from relu_nmt.io.text_lines import TextFile
 from relu_nmt.recipes.preprocess_inputs import SideKey, scan_alignments, scan_inputs
-from relu_nmt.recipes.preprocess_settings import PreprocessSettings as Settings
 from relu_nmt.recipes.preprocess_text import TextSteps
 from relu_nmt.tokenization.base import subword_models, tokenizers
 

@@ -15,6 +15,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from relu_nmt.cli.preprocess import PreprocessSettings
 from relu_nmt.data.binarize import Advance
 from relu_nmt.data.data_folder import Journal, split_path
 from relu_nmt.data.documents import (
@@ -31,7 +32,6 @@ from relu_nmt.io.safe_write import safe_writer
 from relu_nmt.io.text_lines import Chunk, TextFile, encode_lines, read_chunk, scan_text
 from relu_nmt.io.worker_pool import ordered_map
 from relu_nmt.recipes.preprocess_inputs import SideKey, describe_round_trip
-from relu_nmt.recipes.preprocess_settings import PreprocessSettings
 from relu_nmt.tokenization.base import (
     LearningText,
     load_subword,

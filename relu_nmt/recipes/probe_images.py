@@ -10,11 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from relu_nmt.cli.vision_classify import EVALUATION_BATCH
+from relu_nmt.cli.vision_probe import JOINED_BLOCKS, ProbeOptions
+from relu_nmt.cli.vision_probe import ProbeImagesSettings as Settings
 from relu_nmt.config import to_dict
 from relu_nmt.errors import DataError, TrainingError
 from relu_nmt.io.progress_bar import hidden_progress
-from relu_nmt.recipes.image_settings import EVALUATION_BATCH, JOINED_BLOCKS, ProbeOptions
-from relu_nmt.recipes.image_settings import ProbeImagesSettings as Settings
 from relu_nmt.recipes.images import (
     damaged_images,
     load_classifier,

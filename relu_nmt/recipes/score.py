@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from relu_nmt.cli.score import COMET, DocumentOptions, ScoreOptions
+from relu_nmt.cli.score import ScoreSettings as Settings
 from relu_nmt.data.documents import DOCUMENT_TAG, SEPARATOR_TESTS, SEPARATORS, read_documents
 from relu_nmt.errors import DataError
 from relu_nmt.evaluation import document_scores as docs
@@ -15,8 +17,6 @@ from relu_nmt.evaluation.significance import paired_bootstrap
 from relu_nmt.io.progress_bar import hidden_progress
 from relu_nmt.io.text_lines import read_input
 from relu_nmt.recipes.output_files import check_writable, write_file
-from relu_nmt.recipes.scoring_settings import COMET, DocumentOptions, ScoreOptions
-from relu_nmt.recipes.scoring_settings import ScoreSettings as Settings
 
 FEW_SEGMENTS = 20
 """With fewer segments, resamples differ so little that the p-value of a bootstrap says little."""

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 import relu_nmt
+from relu_nmt.cli.score import ContrastOptions
 from relu_nmt.data.groups import join_sentences
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io.progress_bar import progress_bar
 from relu_nmt.io.text_lines import read_lines
 from relu_nmt.recipes.score import Entry
-from relu_nmt.recipes.scoring_settings import ContrastOptions
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.translations import SourceSentence
 from relu_nmt.translation.task import TranslationTask

@@ -2,9 +2,9 @@
 
 import socket
 
+from relu_nmt.cli.serve import LOOPBACK
+from relu_nmt.cli.serve import ServeSettings as Settings
 from relu_nmt.errors import ConfigError, MissingExtraError
-from relu_nmt.recipes.serve_settings import LOOPBACK
-from relu_nmt.recipes.serve_settings import ServeSettings as Settings
 from relu_nmt.recipes.translation import length_note, load_translator, print_notes
 
 SPARE_CONNECTIONS = 256

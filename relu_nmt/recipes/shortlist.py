@@ -4,10 +4,10 @@ from pathlib import Path
 
 import numpy as np
 
+from relu_nmt.cli.shortlist import ShortlistSettings as Settings
 from relu_nmt.data.data_folder import pair_name
 from relu_nmt.errors import DataError
 from relu_nmt.recipes.output_files import check_writable, write_file
-from relu_nmt.recipes.shortlist_settings import ShortlistSettings as Settings
 from relu_nmt.translation.search.shortlist import Shortlist
 from relu_nmt.translation.task import TranslationTask
 

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from relu_nmt.cli.vision_train import ImageTrainingSettings as Settings
 from relu_nmt.config import flag_of, shown, to_dict
 from relu_nmt.config.classes import flat
 from relu_nmt.errors import CheckpointError, ConfigError, DataError
 from relu_nmt.recipes.images import check_images
 from relu_nmt.recipes.training import Training, run_training
-from relu_nmt.recipes.training_settings import ImageTrainingSettings as Settings
 from relu_nmt.training.batches import TrainingData
 from relu_nmt.training.checkpoint import Checkpoint, read_metadata
 from relu_nmt.training.config import RunConfig, TrainerConfig

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import torch
 
+from relu_nmt.cli.train import TranslationTrainingSettings as Settings
+from relu_nmt.cli.train import detokenizer_settings, search_settings
 from relu_nmt.data.batch_plan import least_limit
 from relu_nmt.data.data_folder import data_folders
 from relu_nmt.data.dictionary import SENTENCE_SEPARATOR
@@ -22,8 +24,6 @@ from relu_nmt.engine import FastDecoder
 from relu_nmt.errors import CheckpointError, ConfigError, DataError
 from relu_nmt.io.safe_write import write_text
 from relu_nmt.recipes.training import Training, run_training
-from relu_nmt.recipes.training_settings import TranslationTrainingSettings as Settings
-from relu_nmt.recipes.training_settings import detokenizer_settings, search_settings
 from relu_nmt.recipes.validation_bleu import ValidationBleu
 from relu_nmt.training.batches import Scorer, TrainingData
 from relu_nmt.training.checkpoint import read_metadata

@@ -4,18 +4,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import nn
 
 from relu_nmt.attention.kernels import set_attention_backend
+from relu_nmt.attention.spec import AttentionBackendConfig
 from relu_nmt.config import to_dict
 from relu_nmt.config.classes import flat
 from relu_nmt.config.fields import flag_of
 from relu_nmt.errors import OutOfMemoryError, TrainingError
 from relu_nmt.recipes.continuing import change_note, refuse_other_model, refuse_unrelated
-from relu_nmt.recipes.training_settings import TrainingSettings
 from relu_nmt.training.batches import TrainingData
 from relu_nmt.training.checkpoint import read_metadata
 from relu_nmt.training.checkpoint_manager import CheckpointFolder
@@ -29,6 +29,26 @@ from relu_nmt.training.trainer import Trainer
 SMALLER_SHARE = 3 / 4
 
 ModelT = TypeVar("ModelT", bound=nn.Module)
+
+
+class TrainingSettings(Protocol):
+    """The fields that the settings of every training have."""
+
+    @property
+    def data(self) -> str:
+        """The path of the data."""
+
+    @property
+    def model(self) -> Any:
+        """The shape of the model."""
+
+    @property
+    def backend(self) -> AttentionBackendConfig:
+        """The back end of attention, which is not stored."""
+
+    @property
+    def trainer(self) -> TrainerConfig:
+        """Updates, optimiser, validation, checkpoints and log."""
 
 
 class Training(ABC):

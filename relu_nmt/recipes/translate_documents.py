@@ -5,6 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from relu_nmt.cli.translate_document import TextDocumentOptions
+from relu_nmt.cli.translate_document import TranslateDocumentsSettings as Settings
 from relu_nmt.data.documents import SEPARATOR_TESTS, SINGLE_SENTENCES, join_texts
 from relu_nmt.errors import DataError
 from relu_nmt.io.progress_bar import hidden_progress, progress_bar
@@ -20,8 +22,6 @@ from relu_nmt.recipes.translation import (
     tab_note,
     too_long_note,
 )
-from relu_nmt.recipes.translation_settings import TextDocumentOptions
-from relu_nmt.recipes.translation_settings import TranslateDocumentsSettings as Settings
 from relu_nmt.tokenization.base import sentence_splitter
 from relu_nmt.translation.search.config import WindowConfig
 from relu_nmt.translation.search.document_search import (

@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from relu_nmt.attention.spec import AttentionPlace
+from relu_nmt.cli.interactive import LineOptions
+from relu_nmt.cli.interactive import TranslateLinesSettings as Settings
 from relu_nmt.data.documents import SINGLE_SENTENCES
 from relu_nmt.errors import DataError
 from relu_nmt.io.process import standard_input
@@ -25,8 +27,6 @@ from relu_nmt.recipes.translation import (
     tab_note,
     too_long_note,
 )
-from relu_nmt.recipes.translation_settings import LineOptions
-from relu_nmt.recipes.translation_settings import TranslateLinesSettings as Settings
 from relu_nmt.translation.search.translations import (
     SourceLimit,
     SourceSentence,

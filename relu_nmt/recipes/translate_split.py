@@ -14,6 +14,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from relu_nmt.cli.generate import TranslateSplitSettings as Settings
 from relu_nmt.data.documents import SINGLE_SENTENCES
 from relu_nmt.data.groups import describe_lengths, lengths_in_words, longer_side
 from relu_nmt.data.split import Split
@@ -24,7 +25,6 @@ from relu_nmt.io.progress_bar import hidden_progress, progress_bar
 from relu_nmt.io.safe_write import replacing
 from relu_nmt.recipes.output_files import check_writable, write_file
 from relu_nmt.recipes.split_report import AttentionReport, SplitTranslation, documents_text
-from relu_nmt.recipes.split_settings import TranslateSplitSettings as Settings
 from relu_nmt.recipes.translation import (
     LineFormat,
     length_note,

@@ -22,6 +22,7 @@ import numpy as np
 
 from relu_nmt.applications.conversion.marian import MarianModel
 from relu_nmt.applications.sweep.plan import read_published
+from relu_nmt.cli.train import TranslationTrainingSettings
 from relu_nmt.config.classes import merged
 from relu_nmt.config.command_line import read_settings_file
 from relu_nmt.data.dictionary import Dictionary
@@ -32,7 +33,6 @@ from relu_nmt.data.split import Split
 from relu_nmt.errors import ReluNmtError
 from relu_nmt.io.text_lines import read_lines
 from relu_nmt.recipes.score_contrasts import read_contrasts
-from relu_nmt.recipes.training_settings import TranslationTrainingSettings
 from relu_nmt.tokenization.base import load_subword
 from relu_nmt.tokenization.sentencepiece import SentencePiece
 from relu_nmt.training.checkpoint import load_checkpoint, read_metadata

@@ -9,9 +9,9 @@ import sacrebleu
 from relu_nmt.applications.sweep.plan import SweepPlan
 from relu_nmt.applications.sweep.settings import SweepSettings
 from relu_nmt.cli import generate, score, train
+from relu_nmt.cli.preprocess import PreprocessSettings
+from relu_nmt.cli.score import ScoreSettings
 from relu_nmt.recipes import preprocess
-from relu_nmt.recipes.preprocess_settings import PreprocessSettings
-from relu_nmt.recipes.scoring_settings import ScoreSettings
 from tests.tiny import preprocessed
 
 DIGITS = "零一二三四五六七八九"

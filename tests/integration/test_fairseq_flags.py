@@ -6,8 +6,8 @@ import shutil
 import pytest
 
 from relu_nmt.cli.fairseq_flags import NEAREST
+from relu_nmt.cli.preprocess import PreprocessSettings
 from relu_nmt.config.fields import all_options
-from relu_nmt.recipes.preprocess_settings import PreprocessSettings
 from tests import tiny
 from tests.commands import run_here
 from tests.tiny import digits, json_lines, preprocessed, write_documents
@@ -204,7 +204,7 @@ SHAPES = {
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_big_shapes_are_fairseqs(name):
-    from relu_nmt.recipes.training_settings import TranslationTrainingSettings as Settings
+    from relu_nmt.cli.train import TranslationTrainingSettings as Settings
 
     for family in ("transformer", "reluformer"):
         model = Settings.of(data="d", max_tokens=9, arch=f"{family}_{name}").model
@@ -214,11 +214,11 @@ def test_big_shapes_are_fairseqs(name):
 
 
 def test_what_is_refused_is_no_flag_of_ours():
-    from relu_nmt.recipes import scoring_settings, split_settings, training_settings
-    from relu_nmt.recipes.translation_settings import TranslateLinesSettings
+    from relu_nmt.cli import generate, score, train
+    from relu_nmt.cli.interactive import TranslateLinesSettings
 
-    classes = [training_settings.TranslationTrainingSettings, PreprocessSettings]
-    classes += [split_settings.TranslateSplitSettings, scoring_settings.ScoreSettings]
+    classes = [train.TranslationTrainingSettings, PreprocessSettings]
+    classes += [generate.TranslateSplitSettings, score.ScoreSettings]
     classes += [TranslateLinesSettings]
     own = set()
     for kind in classes:

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from relu_nmt.cli.command import make_parser, run_command
+from relu_nmt.cli.preprocess import PreprocessSettings
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.errors import DataError
 from relu_nmt.io.progress_bar import progress_bar
 from relu_nmt.io.text_lines import read_lines
 from relu_nmt.recipes import preprocess
-from relu_nmt.recipes.preprocess_settings import PreprocessSettings
 from tests.commands import run_here
 
 ROOT = Path(__file__).parents[2]

@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from relu_nmt.cli import train
+from relu_nmt.cli.preprocess import PreprocessSettings
 from relu_nmt.recipes import preprocess
-from relu_nmt.recipes.preprocess_settings import PreprocessSettings
 from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.translator import Translator
 from tests.tiny import digits, json_lines, preprocessed, tensors, values, write_lines

@@ -12,18 +12,18 @@ from pathlib import Path
 import pytest
 
 from relu_nmt.applications.sweep.settings import SweepSettings
+from relu_nmt.cli.generate import TranslateSplitSettings
 from relu_nmt.config import REQUIRED, from_flat
 from relu_nmt.config.fields import Option, all_options
 from relu_nmt.config.files import READ, Files
 from relu_nmt.data.data_folder import DATA_FILES
 from relu_nmt.errors import ConfigError
-from relu_nmt.recipes.split_settings import TranslateSplitSettings
 
 CLI = Path(__file__).parents[2] / "relu_nmt/cli"
 COMMANDS = {
-    path.stem: getattr(importlib.import_module(f"relu_nmt.cli.{path.stem}"), "main", None)
+    path.stem: module.main
     for path in sorted(CLI.glob("[a-z]*.py"))
-    if path.stem not in ("command", "fairseq_flags")
+    if hasattr(module := importlib.import_module(f"relu_nmt.cli.{path.stem}"), "main")
 }
 SETTINGS = {name: getattr(main, "settings_class", SweepSettings) for name, main in COMMANDS.items()}
 OTHERS = {  # what a command needs beside the options that must be given

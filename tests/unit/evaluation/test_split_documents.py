@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import sacrebleu
 
+from relu_nmt.cli.preprocess import PreprocessSettings
 from relu_nmt.data.documents import write_documents
 from relu_nmt.evaluation.metrics import MetricConfig, ScoringConfig
 from relu_nmt.evaluation.split_score import AlignedSentence, SplitScorer, aligned_sentences
 from relu_nmt.recipes import preprocess
-from relu_nmt.recipes.preprocess_settings import PreprocessSettings
 from relu_nmt.translation.search.document_search import WindowTranslation
 from relu_nmt.translation.search.translations import Line, Translation
 from relu_nmt.translation.search.windows import Window

@@ -1,12 +1,12 @@
 import numpy as np
 import pytest
 
+from relu_nmt.cli.preprocess import PreprocessSettings
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.errors import DataError
 from relu_nmt.evaluation.metrics import MetricConfig, ScoringConfig
 from relu_nmt.evaluation.split_score import SplitScorer
 from relu_nmt.recipes import preprocess
-from relu_nmt.recipes.preprocess_settings import PreprocessSettings
 from relu_nmt.translation.search.translations import Line
 from relu_nmt.translation.task import TranslationTask
 

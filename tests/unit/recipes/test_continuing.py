@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from relu_nmt.cli.vision_train import ImageTrainingSettings
 from relu_nmt.config import to_dict
 from relu_nmt.errors import CheckpointError
 from relu_nmt.recipes.continuing import change_note, refuse_other_model
-from relu_nmt.recipes.training_settings import ImageTrainingSettings
 
 
 def settings(**changes):

@@ -4,12 +4,12 @@ import shutil
 
 import pytest
 
+from relu_nmt.cli.preprocess import PreprocessSettings
+from relu_nmt.cli.shortlist import ShortlistSettings
 from relu_nmt.config import from_flat
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io import safe_write
 from relu_nmt.recipes import preprocess, shortlist
-from relu_nmt.recipes.preprocess_settings import PreprocessSettings
-from relu_nmt.recipes.shortlist_settings import ShortlistSettings
 
 
 @pytest.fixture(scope="module")

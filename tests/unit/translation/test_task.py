@@ -3,11 +3,11 @@ import json
 import numpy as np
 import pytest
 
+from relu_nmt.cli.preprocess import PreprocessSettings
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.indexed_dataset import IndexedDatasetWriter
 from relu_nmt.errors import CheckpointError, ConfigError, DataError
 from relu_nmt.recipes import preprocess as recipe
-from relu_nmt.recipes.preprocess_settings import PreprocessSettings
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.translation.task import TranslationTask
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from relu_nmt.cli.vision_train import ImageTrainingSettings
 from relu_nmt.errors import ConfigError
-from relu_nmt.recipes.training_settings import ImageTrainingSettings
 from relu_nmt.vision.batches import ImageTransform, sample_generator
 from relu_nmt.vision.training_config import PreprocessingConfig
 

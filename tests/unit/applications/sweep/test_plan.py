@@ -6,8 +6,8 @@ from relu_nmt.applications.sweep.plan import SweepPlan, attention_flags
 from relu_nmt.applications.sweep.settings import SweepSettings
 from relu_nmt.applications.sweep.steps import arguments_of, shown_command
 from relu_nmt.cli.command import make_parser
+from relu_nmt.cli.train import TranslationTrainingSettings
 from relu_nmt.config import add_settings, read_settings
-from relu_nmt.recipes.training_settings import TranslationTrainingSettings
 
 
 def make_plan(train_flags=(), **values):

@@ -1,10 +1,8 @@
 import pytest
 
+from relu_nmt.cli.interactive import TranslateLinesSettings
+from relu_nmt.cli.translate_document import TranslateDocumentsSettings
 from relu_nmt.errors import ConfigError
-from relu_nmt.recipes.translation_settings import (
-    TranslateDocumentsSettings,
-    TranslateLinesSettings,
-)
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,15 @@
 import pytest
 
+from relu_nmt.cli.generate import TranslateSplitSettings
 from relu_nmt.errors import ConfigError
-from relu_nmt.recipes.split_settings import TranslateSplitSettings
 
 
-def split_settings(**given):
+def settings_of(**given):
     return TranslateSplitSettings.of(data="data", path="model", **given)
 
 
 def test_no_file_overwrites_another():
-    split_settings(max_doc_tokens=9, output="a", results="b", attention_stats="c", results_path="a")
+    settings_of(max_doc_tokens=9, output="a", results="b", attention_stats="c", results_path="a")
     for one, two, flags in (
         ({"output": "a"}, {"results": "./a"}, "--output and --results"),
         ({"results": "a"}, {"attention_stats": "b/../a"}, "--results and --attention-stats"),
@@ -23,12 +23,12 @@ def test_no_file_overwrites_another():
         ),
     ):
         with pytest.raises(ConfigError, match=f"{flags} are both .*; give two files"):
-            split_settings(max_doc_tokens=9, **one, **two)
+            settings_of(max_doc_tokens=9, **one, **two)
 
 
 def test_a_separator_without_a_file_is_refused():
     with pytest.raises(ConfigError, match="--output-separator tag does nothing without --output"):
-        split_settings(max_doc_tokens=9, output_separator="tag")
+        settings_of(max_doc_tokens=9, output_separator="tag")
 
 
 @pytest.mark.parametrize(
@@ -38,34 +38,34 @@ def test_a_separator_without_a_file_is_refused():
 def test_options_of_documents_are_errors_for_sentences(given):
     flag = "--" + next(iter(given)).replace("_", "-")
     with pytest.raises(ConfigError, match=f"{flag}.* does nothing without --max-doc-tokens"):
-        split_settings(**given).documents.check_sentences()
-    split_settings().documents.check_sentences()
+        settings_of(**given).documents.check_sentences()
+    settings_of().documents.check_sentences()
 
 
 def test_the_longest_output_of_documents_grows_with_the_source():
-    sentences, documents = map(split_settings().search.resolved, (False, True))
+    sentences, documents = map(settings_of().search.resolved, (False, True))
     assert (sentences.max_len_a, sentences.max_len_b) == (0, 200)
     assert (documents.max_len_a, documents.max_len_b) == (1.5, 50)
-    given = split_settings(max_len_b=7, beam=2).search.resolved(documents=True)
+    given = settings_of(max_len_b=7, beam=2).search.resolved(documents=True)
     assert (given.max_len_a, given.max_len_b, given.beam) == (1.5, 7, 2)
     with pytest.raises(ConfigError, match="--min-len 9 is more than --max-len-b 8"):
-        split_settings(min_len=9, max_len_b=8)
+        settings_of(min_len=9, max_len_b=8)
 
 
 def test_attention_statistics_are_refused_with_a_window_overlap():
     with pytest.raises(ConfigError, match="--attention-stats: not with --window-overlap"):
-        split_settings(max_doc_tokens=9, window_overlap=1, attention_stats="a")
+        settings_of(max_doc_tokens=9, window_overlap=1, attention_stats="a")
     with pytest.raises(ConfigError, match="--memory-stats: not with --window-overlap"):
-        split_settings(max_doc_tokens=9, window_overlap=1, memory_stats="a")
+        settings_of(max_doc_tokens=9, window_overlap=1, memory_stats="a")
     with pytest.raises(ConfigError, match="both print A- lines"):
-        split_settings(print_attention="cross.0", print_alignment="hard")
+        settings_of(print_attention="cross.0", print_alignment="hard")
 
 
 @pytest.mark.parametrize(
     "given", [{"nbest": 2}, {"print_alignment": "hard"}, {"print_attention": "cross.0"}]
 )
 def test_options_of_printed_translations_are_errors_with_quiet(given):
-    split_settings(**given)
+    settings_of(**given)
     flag = "--" + next(iter(given)).replace("_", "-")
     with pytest.raises(ConfigError, match=f"{flag}.* does nothing with --quiet; leave one of them"):
-        split_settings(quiet=True, **given)
+        settings_of(quiet=True, **given)

@@ -1,14 +1,13 @@
-"""Settings of the recipes that translate plain text: documents, or lines as they arrive."""
+"""Settings that the commands share that translate."""
 
 import ast
 import json
-from typing import Any, ClassVar
+from typing import Any
 
 from relu_nmt.attention.spec import AttentionBackendConfig
-from relu_nmt.config import REQUIRED, checked_by, group, like, option, settings
-from relu_nmt.config.files import CHECKPOINTS, READ, Files
+from relu_nmt.config import REQUIRED, checked_by, like, option, settings
+from relu_nmt.config.files import CHECKPOINTS, READ
 from relu_nmt.config.shared import CommonOptions, FairseqOptions, PrecisionOptions
-from relu_nmt.data.data_folder import DATA_FILES
 from relu_nmt.data.documents import SINGLE_SENTENCES, DocumentConfig
 from relu_nmt.errors import ConfigError
 from relu_nmt.translation.search.config import GenerationConfig, WindowConfig
@@ -158,130 +157,6 @@ class TermOptions:
         choices=("ordered", "unordered"),
         bare="ordered",
     )
-
-
-@settings
-class TextDocumentOptions(WindowOptions, TermOptions):
-    """Translation of a text of documents."""
-
-    no_progress_bar: bool = like(CommonOptions, "no_progress_bar")
-    split_sentences: bool = option(
-        False,
-        "lines are paragraphs: cut them into sentences (with the package sentencex), and join the "
-        "translations of each paragraph",
-    )
-
-    def check(self) -> None:
-        """Refuse prefixes and terms of a line that is cut into sentences."""
-        super().check()
-        if self.split_sentences and (self.prefixes or self.constraints):
-            flag = "--prefixes" if self.prefixes else "--constraints"
-            raise ConfigError(
-                f"{flag}: with --split-sentences a line may become several sentences; "
-                "give the text with one sentence a line"
-            )
-
-
-@settings
-class TranslateDocumentsSettings:
-    """All settings of :mod:`relu_nmt.recipes.translate_documents`.
-
-    Raises:
-        ConfigError: settings without effect for plain text.
-    """
-
-    file: str = option(
-        REQUIRED,
-        "text to translate; - is standard input",
-        metavar="FILE",
-        positional=True,
-        files=READ,
-    )
-    model: ModelOptions = group("model", ModelOptions)
-    documents: TextDocumentOptions = group("documents", TextDocumentOptions)
-    search: GenerationConfig = group("search", GenerationConfig)
-    refused: ClassVar = (*NEED_REFERENCES, "nbest", "print_alignment")
-    """Options of the search that :meth:`check` refuses and ``--help`` hides."""
-
-    def check(self) -> None:
-        """Refuse settings that need references or print more than one line for each line."""
-        self.search.resolved(documents=True)
-        refuse_references(self.search)
-        if self.documents.constraints:
-            self.search.check_terms()
-        if self.search.nbest > 1:
-            raise ConfigError(
-                "--nbest: each line has one translation here; relu-nmt-interactive prints more, "
-                "and relu-nmt-generate more of documents"
-            )
-        if self.search.print_alignment is not None:
-            raise ConfigError(
-                "--print-alignment: only text is printed here; relu-nmt-generate prints alignments "
-                "of documents, relu-nmt-interactive --format fairseq those of lines"
-            )
-
-
-@settings
-class LineOptions(TermOptions):
-    """Input and output of lines."""
-
-    no_progress_bar: bool = like(CommonOptions, "no_progress_bar")
-    input: str = option("-", "file to translate; - is standard input", files=READ)
-    buffer_size: int = option(
-        0,
-        "translate at most N lines together; 0: all lines that have arrived, so that a file is "
-        "read in large batches and a single typed line is answered at once",
-        metavar="N",
-        least=0,
-    )
-    format: str = option(
-        "text",
-        "text: translations only, with --nbest D- lines (number, score, text); fairseq: S-, H-, D- "
-        "and P- lines with scores in base 2; json: one object for each line with all translations, "
-        "tokens, scores in nats and, with --print-alignment, alignments",
-        choices=("text", "fairseq", "json"),
-    )
-    attention_pictures: str | None = option(
-        None,
-        "draw the last layer's cross-attention for the best translation of each line: NUMBER.svg, "
-        "from 0, in this folder, which must not have such files yet",
-        metavar="DIR",
-        files=Files(written=True, names=r"\d+\.svg"),
-    )
-
-
-@settings
-class TranslateLinesSettings:
-    """All settings of :mod:`relu_nmt.recipes.translate_lines`.
-
-    Raises:
-        ConfigError: settings without effect for plain text.
-    """
-
-    data: str | None = option(
-        None,
-        "data folder; not needed, as the checkpoint has everything",
-        metavar="DATA",
-        positional=True,
-        files=DATA_FILES,
-    )
-    model: ModelOptions = group("model", ModelOptions)
-    lines: LineOptions = group("input and output", LineOptions)
-    search: GenerationConfig = group("search", GenerationConfig)
-    refused: ClassVar = NEED_REFERENCES
-    """See :class:`TranslateDocumentsSettings`."""
-
-    def check(self) -> None:
-        """Refuse settings that need references, are not printed, or cannot force terms."""
-        self.search.resolved()
-        refuse_references(self.search)
-        if self.lines.constraints:
-            self.search.check_terms()
-        if self.search.print_alignment is not None and self.lines.format == "text":
-            raise ConfigError(
-                "--print-alignment does nothing with --format text; it needs --format fairseq or "
-                "json"
-            )
 
 
 def refuse_references(config: GenerationConfig) -> None:
