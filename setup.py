@@ -69,7 +69,7 @@ setup(
         "triton": ["triton>=3.6"],
         "vision": ["pillow>=10"],
         "parquet": ["pyarrow>=17"],
-        "detection": ["pillow>=10", "torchvision>=0.26", "pycocotools>=2.0.8"],
+        "detection": ["pillow>=10", "pycocotools>=2.0.8"],
         "zstd": ["zstandard>=0.19"],
         "fuzz": ["atheris>=3"],
         "cluster": ["submitit>=1.5"],

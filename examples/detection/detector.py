@@ -1,16 +1,16 @@
-"""Mask R-CNN of torchvision on the feature pyramid of a vision transformer, and its loss."""
+"""Mask R-CNN on the feature pyramid of a vision transformer, and its loss."""
 
-from types import ModuleType
 from typing import Any
 
 import torch
-from coco import EXTRA, DetectionBatch
+from coco import DetectionBatch
+from mask_rcnn import FeaturePyramidNetwork, MaskRCNN
 from torch import Tensor, nn
 
 from relu_nmt.attention.base import Need
 from relu_nmt.attention.records import attention_telemetry, record_attention
-from relu_nmt.config import option, settings
-from relu_nmt.errors import ConfigError, MissingExtraError
+from relu_nmt.config import option, settings, to_dict
+from relu_nmt.errors import ConfigError
 from relu_nmt.modules.objective import LossOutput, Metric
 from relu_nmt.vision.base import build_vision_model, exempt_from_decay
 from relu_nmt.vision.config import VisionTransformerConfig
@@ -18,7 +18,6 @@ from relu_nmt.vision.pyramid import FeaturePyramid
 from relu_nmt.vision.training_config import IMAGENET_MEAN, IMAGENET_STD
 
 PYRAMID_DIM = 256
-RATIOS = (0.5, 1.0, 2.0)
 
 
 @settings
@@ -69,23 +68,6 @@ class DetectorConfig:
             raise ConfigError("--pixel-mean and --pixel-std: expected three numbers, as .5,.5,.5")
 
 
-def detection_library() -> ModuleType:
-    """Return torchvision, with its operators.
-
-    Raises:
-        MissingExtraError: it is not installed, or its build does not fit that of PyTorch.
-    """
-    try:
-        import torchvision
-        from torchvision.models import detection  # noqa: F401
-    except (ImportError, RuntimeError) as error:
-        reason = str(error).splitlines()[0]
-        raise MissingExtraError(
-            f"detection needs torchvision, in the build that fits this PyTorch ({reason}): {EXTRA}"
-        ) from error
-    return torchvision
-
-
 class Backbone(nn.Module):
     """The maps of a vision transformer, joined from coarse to fine, for Mask R-CNN.
 
@@ -94,28 +76,23 @@ class Backbone(nn.Module):
 
     Raises:
         ConfigError: its patches do not suit a pyramid.
-        MissingExtraError: torchvision cannot be imported.
-
-    Reference: Lin et al. 2017, "Feature pyramid networks for object detection".
     """
 
     def __init__(self, config: VisionTransformerConfig) -> None:
         super().__init__()
-        ops = detection_library().ops
         self.maps = FeaturePyramid(build_vision_model(config, 1))
-        pooled = ops.feature_pyramid_network.LastLevelMaxPool()
-        self.pyramid = ops.FeaturePyramidNetwork(self.maps.channels, PYRAMID_DIM, pooled)
+        self.pyramid = FeaturePyramidNetwork(self.maps.channels, PYRAMID_DIM)
         self.strides = [*self.maps.strides, 2 * self.maps.strides[-1]]
         self.out_channels = PYRAMID_DIM
 
-    def forward(self, images: Tensor) -> dict[str, Tensor]:
-        """Return maps [B, 256, Y / stride, X / stride] of images [B, 3, Y, X], by name."""
-        return self.pyramid(self.maps(images))
+    def forward(self, images: Tensor) -> list[Tensor]:
+        """Return maps [B, 256, Y / stride, X / stride] of images [B, 3, Y, X]."""
+        return self.pyramid([*self.maps(images).values()])
 
 
 def build_detector(
     config: DetectorConfig, backbone: VisionTransformerConfig, num_kinds: int
-) -> nn.Module:
+) -> MaskRCNN:
     """Return an untrained Mask R-CNN whose norms and biases are exempt from weight decay.
 
     Args:
@@ -125,36 +102,11 @@ def build_detector(
 
     Raises:
         ConfigError: the backbone's patches do not suit a pyramid.
-        MissingExtraError: torchvision cannot be imported.
 
-    Reference: He et al. 2017, "Mask R-CNN", with the heads of Koohpayegani and Pirsiavash 2024,
-    "SimA", section 4.3, which are those of torchvision: boxes by two layers of 1,024, masks by
-    four convolutions.
+    Reference: He et al. 2017, "Mask R-CNN", on the backbones of Koohpayegani and Pirsiavash 2024,
+    "SimA", section 4.2: boxes by two layers of 1,024, masks by four convolutions.
     """
-    vision = detection_library()
-    body = Backbone(backbone)
-    anchors = vision.models.detection.rpn.AnchorGenerator(
-        tuple((round(config.anchor_scale * stride),) for stride in body.strides),
-        (RATIOS,) * len(body.strides),
-    )
-    names = [str(level) for level in range(len(body.maps.strides))]
-    pools = [vision.ops.MultiScaleRoIAlign(names, side, sampling_ratio=2) for side in (7, 14)]
-    model = vision.models.detection.MaskRCNN(
-        body,
-        1 + num_kinds,
-        min_size=config.min_size,
-        max_size=config.max_size,
-        image_mean=list(config.pixel_mean),
-        image_std=list(config.pixel_std),
-        rpn_anchor_generator=anchors,
-        rpn_pre_nms_top_n_train=config.proposals,
-        rpn_post_nms_top_n_train=config.proposals,
-        rpn_pre_nms_top_n_test=config.proposals // 2,
-        rpn_post_nms_top_n_test=config.proposals // 2,
-        box_batch_size_per_image=config.sampled_boxes,
-        box_roi_pool=pools[0],
-        mask_roi_pool=pools[1],
-    )
+    model = MaskRCNN(Backbone(backbone), 1 + num_kinds, **to_dict(config))
     exempt_from_decay(model)
     return model
 

@@ -63,7 +63,6 @@ def load_detector(path: str) -> tuple[nn.Module, list[int]]:
 
     Raises:
         CheckpointError: the file is missing, damaged or of another kind.
-        MissingExtraError: torchvision cannot be imported.
     """
     checkpoint = load_checkpoint(path)
     task = checkpoint.metadata.get("task") or {}
@@ -143,7 +142,7 @@ def run(settings: EvaluationSettings) -> None:
     Raises:
         CheckpointError: the checkpoint cannot be read, or has other categories.
         DataError: images or annotations are missing or damaged.
-        MissingExtraError: torchvision or pycocotools is not installed.
+        MissingExtraError: pycocotools is not installed.
     """
     data = CocoSet(settings.data, settings.valid_set)
     model, categories = load_detector(settings.path)

@@ -4,7 +4,7 @@ r"""Train Mask R-CNN on a vision transformer, on a folder in COCO's format.
     python examples/detection/train.py shapes --setting small --save-dir detection/xca
     python examples/detection/evaluate.py detection/xca/checkpoint_last.safetensors shapes
 
-The same command continues a stopped training. It needs torchvision and pycocotools:
+The same command continues a stopped training. It needs pycocotools:
 pip install 'relu-nmt[detection]'.
 """
 
@@ -169,7 +169,7 @@ class DetectionTraining(Training):
         Raises:
             DataError: images or annotations are missing or damaged.
             CheckpointError: the checkpoint to continue from belongs to another kind of training.
-            MissingExtraError: torchvision or pycocotools is not installed.
+            MissingExtraError: pycocotools is not installed.
         """
         settings, options = self.settings, self.settings.task
         path = self.checkpoint_to_continue()

@@ -171,7 +171,7 @@ def joined_features(output: VisionOutput) -> Tensor:
     The features of a block are its class token, or the mean of the patches if it has none. Each
     token is first normalised to mean 0 and variance 1 over its channels.
 
-    Reference: Koohpayegani and Pirsiavash 2024, "SimA", section 4.4: XCiT's last four blocks, two
+    Reference: Koohpayegani and Pirsiavash 2024, "SimA", section 4.3: XCiT's last four blocks, two
     of them class attention; Caron et al. 2021 (DINO): ViT's last four. Deviation: the papers'
     final norm has gains, which the probe's weights can learn.
     """

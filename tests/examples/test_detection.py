@@ -1,7 +1,4 @@
-"""examples/detection: data in COCO's format, Mask R-CNN on our backbones, average precision.
-
-Tests of torchvision are skipped if its build does not fit PyTorch's.
-"""
+"""examples/detection: data in COCO's format, Mask R-CNN on our backbones, average precision."""
 
 import json
 
@@ -12,23 +9,14 @@ from PIL import Image
 
 from relu_nmt.cli import vision_train
 from relu_nmt.config import add_settings, read_settings
-from relu_nmt.errors import DataError, MissingExtraError
+from relu_nmt.errors import DataError
 from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.vision.config import VisionTransformerConfig, architectures
 from tests.example_modules import example_modules
 from tests.unit.vision.made_images import make_squares
 
-try:
-    from torchvision.models import detection as library
-except (ImportError, RuntimeError) as error:
-    library, reason = None, str(error)
-else:
-    reason = ""
 pytest.importorskip("pycocotools", reason="pycocotools is not installed")
-needs_library = pytest.mark.skipif(
-    library is None, reason=f"torchvision cannot be imported here: {reason}"
-)
-MODULES = ("coco", "detector", "train", "evaluate", "shapes")
+MODULES = ("boxes", "mask_rcnn", "coco", "detector", "train", "evaluate", "shapes")
 SHAPE = "--arch vit_ti_p16_64 --layers 1 --embed-dim 16 --heads 2"
 TINY = (
     f"--cpu {SHAPE} --min-size 64 --proposals 16 --sampled-boxes 8 --batch-size 2 --lr 1e-3 "
@@ -174,14 +162,6 @@ def test_the_papers_settings(example):
     assert (paper.detector.max_size, paper.trainer.optimizer.weight_decay) == (1333, 0.05)
 
 
-@pytest.mark.skipif(library is not None, reason="torchvision is there")
-def test_a_missing_library_is_an_error(example, data, tmp_path, capsys):
-    with pytest.raises(MissingExtraError, match=r"relu-nmt\[detection\]"):
-        example.detector.detection_library()
-    assert example.train.main([str(data), *TINY.split(), "--save-dir", str(tmp_path)]) == 2
-    assert "detection needs torchvision" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -213,10 +193,9 @@ def test_no_annotations_is_an_error(example, tmp_path):
         example.coco.CocoSet(str(tmp_path), "x")
 
 
-@needs_library
 @pytest.mark.parametrize(("attention", "less"), [("xca", 0), ("sima", 96)])
 def test_the_size_is_the_published_one(example, attention, less):
-    """The papers print 44.3 million; torchvision's heads also count the background.
+    """The papers print 44.3 million; our heads also count the background, as torchvision's do.
 
     So there are a box (4 numbers) and a mask more than categories, of 1,025 and 257 weights.
     """
@@ -229,7 +208,6 @@ def test_the_size_is_the_published_one(example, attention, less):
     assert count - 4 * 1025 - 257 == 44_386_560 - less
 
 
-@needs_library
 def test_weight_decay_spares_norms_and_biases(example):
     config = VisionTransformerConfig.of(**{**architectures["xcit_nano_12_p8_128"], "layers": 3})
     model = example.detector.build_detector(example.detector.DetectorConfig(), config, 3)
@@ -239,7 +217,6 @@ def test_weight_decay_spares_norms_and_biases(example):
     assert not exempt & {"rpn.head.cls_logits.weight", "roi_heads.box_head.fc6.weight"}
 
 
-@needs_library
 def test_a_detector_trains_resumes_exactly_and_is_evaluated(example, data, tmp_path, capsys):
     def train(folder, *words):
         save = ["--save-dir", str(tmp_path / folder)]
@@ -262,7 +239,6 @@ def test_a_detector_trains_resumes_exactly_and_is_evaluated(example, data, tmp_p
     assert "val: 3 images: boxes: AP " in capsys.readouterr().out
 
 
-@needs_library
 def test_the_backbone_starts_from_an_image_classifier(example, tmp_path):
     make_squares(tmp_path / "squares", 4, seed=1)
     words = f"{tmp_path}/squares --cpu {SHAPE} --image-size 64 --batch-size 6 --max-update 1"

@@ -1,0 +1,520 @@
+"""Mask R-CNN in plain PyTorch: proposals, then a class, a box and a mask of each.
+
+The names of the parameters are those of torchvision's Mask R-CNN: weights of either load in both.
+
+Reference: He et al. 2017, "Mask R-CNN"; Ren et al. 2015, "Faster R-CNN"; Lin et al. 2017, "Feature
+pyramid networks for object detection".
+"""
+
+import math
+from collections import OrderedDict
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from boxes import area, batched_nms, box_iou, clip, decode, encode, roi_align
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+Target = dict[str, Tensor]
+Size = tuple[int, int]
+
+RATIOS = (0.5, 1.0, 2.0)
+"""Height by width of the anchors at each position."""
+PADDED_TO = 32
+"""Sides of a batch are multiples of it, in pixels."""
+BETWEEN, BELOW = -2, -1
+"""Matches of boxes that overlap an object somewhat, and too little."""
+UNIT = (1.0, 1.0)
+HEAD_WEIGHTS = (10.0, 5.0)
+"""Factors of the offsets of centres and sides that the box head predicts."""
+CANONICAL_SIDE, CANONICAL_LEVEL = 224, 4
+"""A box of this side, in pixels, is looked up in the map of stride 2 ** level."""
+
+
+def convolution(inputs: int, outputs: int, side: int, *after: nn.Module) -> nn.Sequential:
+    """Return a convolution that keeps height and width, with the layers ``after`` it."""
+    return nn.Sequential(nn.Conv2d(inputs, outputs, side, padding=side // 2), *after)
+
+
+class FeaturePyramidNetwork(nn.Module):
+    """Join maps from coarse to fine, and add one of twice the coarsest stride.
+
+    Args:
+        channels: of each map, the finest first.
+        dim: channels of every map of the result.
+    """
+
+    def __init__(self, channels: Sequence[int], dim: int) -> None:
+        super().__init__()
+        self.inner_blocks, self.layer_blocks = nn.ModuleList(), nn.ModuleList()
+        for width in channels:
+            self.inner_blocks.append(convolution(width, dim, 1))
+            self.layer_blocks.append(convolution(dim, dim, 3))
+        for layer in self.modules():
+            if isinstance(layer, nn.Conv2d):
+                nn.init.kaiming_uniform_(layer.weight, a=1)
+                nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
+
+    def forward(self, maps: Sequence[Tensor]) -> list[Tensor]:
+        """Return one map [B, dim, Y, X] for each, the finest first, and a coarser one."""
+        inner: Tensor | None = None
+        found: list[Tensor] = []
+        for x, project, smooth in zip(
+            reversed(maps), reversed(self.inner_blocks), reversed(self.layer_blocks), strict=True
+        ):
+            x = project(x)
+            inner = x if inner is None else x + F.interpolate(inner, size=x.shape[-2:])
+            found.insert(0, smooth(inner))
+        return [*found, F.max_pool2d(found[-1], 1, 2)]
+
+
+def make_anchors(sides: Sequence[float], image: Size, maps: Sequence[Tensor]) -> list[Tensor]:
+    """Return the anchors of each map, [Y * X * ratios, 4], in pixels.
+
+    Args:
+        sides: side of the square anchor of each map, in pixels.
+        image: height and width of the padded images.
+        maps: [B, C, Y, X] each.
+    """
+    anchors = []
+    for side, features in zip(sides, maps, strict=True):
+        # Anchors around 0, [ratios, 4], in whole pixels.
+        high = torch.tensor(RATIOS, device=features.device).sqrt()
+        half = torch.stack([1 / high, high], 1) * side / 2
+        around = torch.cat([-half, half], 1).round()
+        # Move them to each position of the map.
+        rows, columns = features.shape[-2:]
+        y = torch.arange(rows, device=features.device) * float(image[0] // rows)
+        x = torch.arange(columns, device=features.device) * float(image[1] // columns)
+        y, x = torch.meshgrid(y, x, indexing="ij")
+        corners = torch.stack([x, y, x, y], 2)  # [Y, X, 4]
+        anchors.append((corners[:, :, None] + around).flatten(0, 2))
+    return anchors
+
+
+def match(objects: Tensor, boxes: Tensor, low: float, high: float, all_objects: bool) -> Tensor:
+    """Assign an object to each box.
+
+    Args:
+        objects: [N, 4].
+        boxes: [M, 4].
+        low: boxes whose greatest overlap is less are of the background.
+        high: boxes whose greatest overlap is less are neither.
+        all_objects: assign each object to the boxes that overlap it most, however little.
+
+    Returns:
+        [M] int64: the index of an object, ``BELOW`` or ``BETWEEN``.
+    """
+    if not len(objects):
+        return torch.full((len(boxes),), BELOW, device=boxes.device)
+    overlap = box_iou(objects, boxes)
+    value, nearest = overlap.max(0)
+    found = nearest.masked_fill(value < high, BETWEEN).masked_fill(value < low, BELOW)
+    if all_objects:
+        best = (overlap == overlap.amax(1, keepdim=True)).any(0)
+        found = torch.where(best, nearest, found)
+    return found
+
+
+def sample(matches: Tensor, count: int, share: float) -> tuple[Tensor, Tensor]:
+    """Draw boxes with an object and boxes of the background.
+
+    Args:
+        matches: result of :func:`match`.
+        count: number of boxes, if there are so many.
+        share: greatest share of boxes with an object.
+
+    Returns:
+        Indices of both kinds, in ascending order.
+    """
+    chosen, room = [], int(count * share)
+    for candidates in ((matches >= 0).nonzero()[:, 0], (matches == BELOW).nonzero()[:, 0]):
+        drawn = torch.randperm(len(candidates), device=matches.device)[:room]
+        chosen.append(candidates[drawn].sort().values)
+        room = count - len(chosen[0])
+    return chosen[0], chosen[1]
+
+
+def offset_loss(predicted: Tensor, wanted: Tensor) -> Tensor:
+    """Return the sum of the smooth absolute differences of two sets of offsets."""
+    return F.smooth_l1_loss(predicted.to(wanted.dtype), wanted, beta=1 / 9, reduction="sum")
+
+
+class ProposalNetwork(nn.Module):
+    """Find boxes in which there may be an object, of any class.
+
+    Args:
+        dim: channels of the maps.
+        sides: side of the square anchor of each map, in pixels.
+        most: proposals of an image in training; half in evaluation.
+    """
+
+    sampled, share, low, high, threshold, least_side = 256, 0.5, 0.3, 0.7, 0.7, 1e-3
+
+    def __init__(self, dim: int, sides: Sequence[float], most: int) -> None:
+        super().__init__()
+        self.sides, self.most = sides, most
+        self.head = nn.ModuleDict(
+            {
+                "conv": nn.Sequential(convolution(dim, dim, 3, nn.ReLU())),
+                "cls_logits": nn.Conv2d(dim, len(RATIOS), 1),
+                "bbox_pred": nn.Conv2d(dim, 4 * len(RATIOS), 1),
+            }
+        )
+        for layer in self.modules():
+            if isinstance(layer, nn.Conv2d):
+                nn.init.normal_(layer.weight, std=0.01)
+                nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
+
+    def forward(
+        self, maps: Sequence[Tensor], image: Size, sizes: Sequence[Size], targets: Sequence[Target]
+    ) -> tuple[list[Tensor], dict[str, Tensor]]:
+        """Return the proposals of each image, [N, 4], and in training the losses.
+
+        Args:
+            maps: [B, C, Y, X] each.
+            image: height and width of the padded images.
+            sizes: height and width of each image without padding.
+            targets: objects of each image; in evaluation none.
+        """
+        # Predict for each anchor, in the order of maps, rows, columns and ratios.
+        hidden = [self.head["conv"](x) for x in maps]
+        logits = [self.head["cls_logits"](x).permute(0, 2, 3, 1).flatten(1) for x in hidden]
+        offsets = torch.cat(
+            [
+                self.head["bbox_pred"](x).permute(0, 2, 3, 1).unflatten(3, (-1, 4)).flatten(1, 3)
+                for x in hidden
+            ],
+            1,
+        )  # [B, N, 4]
+        anchors = torch.cat(make_anchors(self.sides, image, maps))
+        boxes = torch.stack([decode(x[:, None], anchors, UNIT)[:, 0] for x in offsets.detach()])
+        proposals = self.best(boxes, [x.detach() for x in logits], sizes)
+        if not self.training:
+            return proposals, {}
+        return proposals, self.losses(torch.cat(logits, 1), offsets, anchors, targets)
+
+    def best(self, boxes: Tensor, logits: Sequence[Tensor], sizes: Sequence[Size]) -> list[Tensor]:
+        """Return the best boxes of each image, without those that overlap a better one.
+
+        Args:
+            boxes: [B, N, 4].
+            logits: of each map, [B, N_l].
+            sizes: height and width of each image.
+        """
+        most = self.most if self.training else self.most // 2
+        # Choose the best of each map before the suppression, which is slower.
+        indices, levels, start = [], [], 0
+        for level, scores in enumerate(logits):
+            indices.append(scores.topk(min(most, scores.size(1)), 1).indices + start)
+            levels.append(torch.full_like(indices[-1], level))
+            start += scores.size(1)
+        picked, level_of = torch.cat(indices, 1), torch.cat(levels, 1)
+        scores = torch.cat(list(logits), 1).gather(1, picked).sigmoid()
+        found = []
+        for own, score, level, row, size in zip(
+            boxes, scores, level_of, picked, sizes, strict=True
+        ):
+            own = clip(own[row], size)
+            wide = (own[:, 2:] - own[:, :2] >= self.least_side).all(1)
+            own, score, level = own[wide], score[wide], level[wide]
+            found.append(own[batched_nms(own, score, level, self.threshold)[:most]])
+        return found
+
+    def losses(
+        self, logits: Tensor, offsets: Tensor, anchors: Tensor, targets: Sequence[Target]
+    ) -> dict[str, Tensor]:
+        """Return the losses of scores [B, N] and offsets [B, N, 4] on a sample of anchors."""
+        scores, labels, predicted, wanted = [], [], [], []
+        for row, target in enumerate(targets):
+            matches = match(target["boxes"], anchors, self.low, self.high, all_objects=True)
+            objects, others = sample(matches, self.sampled, self.share)
+            chosen = torch.cat([objects, others])
+            scores.append(logits[row, chosen].float())
+            labels.append((matches[chosen] >= 0).float())
+            predicted.append(offsets[row, objects])
+            wanted.append(encode(target["boxes"][matches[objects]], anchors[objects], UNIT))
+        count = sum(len(each) for each in labels)
+        return {
+            "loss_objectness": F.binary_cross_entropy_with_logits(
+                torch.cat(scores), torch.cat(labels)
+            ),
+            "loss_rpn_box_reg": offset_loss(torch.cat(predicted), torch.cat(wanted)) / count,
+        }
+
+
+class RegionHeads(nn.Module):
+    """Give each proposal a class, a better box and a mask.
+
+    Args:
+        dim: channels of the maps.
+        strides: of the maps in which proposals are looked up, in pixels.
+        num_classes: with the background, class 0.
+        sampled: proposals of an image that the heads learn from.
+    """
+
+    box_side, mask_side, share, overlap = 7, 14, 0.25, 0.5
+    least_score, threshold, most, least_side = 0.05, 0.5, 100, 1e-2
+
+    def __init__(self, dim: int, strides: Sequence[int], num_classes: int, sampled: int) -> None:
+        super().__init__()
+        self.strides, self.sampled = strides, sampled
+        width = 1024
+        self.box_head = nn.Sequential(
+            OrderedDict(
+                flatten=nn.Flatten(),
+                fc6=nn.Linear(dim * self.box_side**2, width),
+                relu6=nn.ReLU(),
+                fc7=nn.Linear(width, width),
+                relu7=nn.ReLU(),
+            )
+        )
+        self.box_predictor = nn.ModuleDict(
+            {
+                "cls_score": nn.Linear(width, num_classes),
+                "bbox_pred": nn.Linear(width, 4 * num_classes),
+            }
+        )
+        self.mask_head = nn.Sequential(*(convolution(dim, dim, 3, nn.ReLU()) for _ in range(4)))
+        self.mask_predictor = nn.Sequential(
+            OrderedDict(
+                conv5_mask=nn.ConvTranspose2d(dim, dim, 2, 2),
+                relu=nn.ReLU(),
+                mask_fcn_logits=nn.Conv2d(dim, num_classes, 1),
+            )
+        )
+        for name, parameter in [
+            *self.mask_head.named_parameters(),
+            *self.mask_predictor.named_parameters(),
+        ]:
+            if name.endswith("weight"):
+                nn.init.kaiming_normal_(parameter, mode="fan_out", nonlinearity="relu")
+        for name, parameter in self.mask_head.named_parameters():
+            if name.endswith("bias"):
+                nn.init.zeros_(parameter)
+
+    def pooled(self, maps: Sequence[Tensor], boxes: Sequence[Tensor], side: int) -> Tensor:
+        """Return the features [K, C, side, side] of all boxes, each from the map of its size."""
+        rois = torch.cat(list(boxes))
+        counts = torch.tensor([len(each) for each in boxes], device=rois.device)
+        owners = torch.arange(len(boxes), device=rois.device).repeat_interleave(counts)
+        # Choose the map of each box by the box's size, then sample the boxes of each map.
+        first, last = (round(math.log2(self.strides[end])) for end in (0, -1))
+        size = area(rois).sqrt() / CANONICAL_SIDE
+        levels = (CANONICAL_LEVEL + size.log2() + 1e-6).floor().clamp(first, last).long() - first
+        found = maps[0].new_zeros(len(rois), maps[0].size(1), side, side)
+        for level, stride in enumerate(self.strides):
+            own = (levels == level).nonzero()[:, 0]
+            cut = roi_align(maps[level], rois[own], owners[own], (side, side), 1 / stride, 2)
+            found = found.index_copy(0, own, cut)
+        return found
+
+    def scores_and_offsets(
+        self, maps: Sequence[Tensor], boxes: Sequence[Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """Return the class logits [K, classes] and offsets [K, classes, 4] of all boxes."""
+        hidden = self.box_head(self.pooled(maps, boxes, self.box_side))
+        offsets = self.box_predictor["bbox_pred"](hidden).unflatten(1, (-1, 4))
+        return self.box_predictor["cls_score"](hidden), offsets
+
+    def mask_logits(
+        self, maps: Sequence[Tensor], boxes: Sequence[Tensor], labels: Tensor
+    ) -> Tensor:
+        """Return the mask logits [K, 28, 28] of all boxes, each for its own class."""
+        hidden = self.mask_head(self.pooled(maps, boxes, self.mask_side))
+        every = self.mask_predictor(hidden)  # [K, classes, 28, 28]
+        return every[torch.arange(len(labels), device=labels.device), labels]
+
+    def losses(
+        self, maps: Sequence[Tensor], proposals: Sequence[Tensor], targets: Sequence[Target]
+    ) -> dict[str, Tensor]:
+        """Return the losses of classes, boxes and masks on a sample of the proposals."""
+        # Draw proposals, the objects themselves among them.
+        boxes, labels, wanted, owners = [], [], [], []
+        for own, target in zip(proposals, targets, strict=True):
+            own = torch.cat([own, target["boxes"]])
+            matches = match(target["boxes"], own, self.overlap, self.overlap, all_objects=False)
+            chosen = torch.cat(sample(matches, self.sampled, self.share)).sort().values
+            own, matches = own[chosen], matches[chosen]
+            positive = matches >= 0
+            owner = matches[positive]
+            boxes.append(own)
+            owners.append((positive, owner))
+            labels.append(
+                torch.zeros_like(matches).masked_scatter(positive, target["labels"][owner])
+            )
+            wanted.append(encode(target["boxes"][owner], own[positive], HEAD_WEIGHTS))
+        # Learn classes from all of them, boxes and masks from those with an object.
+        logits, offsets = self.scores_and_offsets(maps, boxes)
+        label = torch.cat(labels)
+        positive = label.nonzero()[:, 0]
+        box_loss = offset_loss(offsets[positive, label[positive]], torch.cat(wanted))
+        mask_boxes = [own[each] for own, (each, _) in zip(boxes, owners, strict=True)]
+        masks = self.mask_logits(maps, mask_boxes, label[positive])
+        seen = [
+            roi_align(target["masks"][:, None].to(own), own, owner, (2 * self.mask_side,) * 2)[:, 0]
+            for target, own, (_, owner) in zip(targets, mask_boxes, owners, strict=True)
+        ]
+        mask_loss = F.binary_cross_entropy_with_logits(
+            masks.float(), torch.cat(seen), reduction="sum"
+        ) / max(masks.numel(), 1)
+        return {
+            "loss_classifier": F.cross_entropy(logits, label),
+            "loss_box_reg": box_loss / len(label),
+            "loss_mask": mask_loss,
+        }
+
+    def detect(
+        self, maps: Sequence[Tensor], proposals: Sequence[Tensor], sizes: Sequence[Size]
+    ) -> list[Target]:
+        """Return boxes, labels, scores and masks [N, 1, 28, 28] of the objects of each image."""
+        logits, offsets = self.scores_and_offsets(maps, proposals)
+        boxes = decode(offsets, torch.cat(list(proposals)), HEAD_WEIGHTS)  # [K, classes, 4]
+        counts = [len(each) for each in proposals]
+        found: list[Target] = []
+        for own, score, size in zip(
+            boxes.split(counts), logits.float().softmax(1).split(counts), sizes, strict=True
+        ):
+            # Every proposal is a candidate for every class but the background.
+            own, score = clip(own[:, 1:], size).flatten(0, 1), score[:, 1:]
+            label = torch.arange(1, score.size(1) + 1, device=own.device).expand_as(score).flatten()
+            score = score.flatten()
+            good = (score > self.least_score) & (own[:, 2:] - own[:, :2] >= self.least_side).all(1)
+            own, score, label = own[good], score[good], label[good]
+            kept = batched_nms(own, score, label, self.threshold)[: self.most]
+            found.append({"boxes": own[kept], "labels": label[kept], "scores": score[kept]})
+        labels = torch.cat([each["labels"] for each in found])
+        masks = self.mask_logits(maps, [each["boxes"] for each in found], labels).sigmoid()[:, None]
+        for each, mask in zip(found, masks.split([len(x["labels"]) for x in found]), strict=True):
+            each["masks"] = mask
+        return found
+
+
+def paste_masks(masks: Tensor, boxes: Tensor, size: Size) -> Tensor:
+    """Return masks [N, 1, Y, X] in the size of an image, from masks [N, 1, M, M] inside boxes."""
+    side = masks.size(-1)
+    # Pad by a position on each side, so that a mask fades out at its border.
+    padded = F.pad(masks.float(), (1, 1, 1, 1))
+    centres, half = (boxes[:, :2] + boxes[:, 2:]) / 2, (boxes[:, 2:] - boxes[:, :2]) / 2
+    half = half * ((side + 2) / side)
+    corners = torch.cat([centres - half, centres + half], 1).long().tolist()
+    found = padded.new_zeros(len(masks), 1, *size)
+    for mask, (left, top, right, bottom), image in zip(padded, corners, found, strict=True):
+        shape = (max(bottom - top + 1, 1), max(right - left + 1, 1))
+        mask = F.interpolate(mask[None], size=shape, mode="bilinear", align_corners=False)[0]
+        y, x = (
+            slice(max(top, 0), min(bottom + 1, size[0])),
+            slice(max(left, 0), min(right + 1, size[1])),
+        )
+        image[:, y, x] = mask[:, y.start - top : y.stop - top, x.start - left : x.stop - left]
+    return found
+
+
+class MaskRCNN(nn.Module):
+    """Mask R-CNN on a backbone with a feature pyramid network.
+
+    Args:
+        backbone: maps images [B, 3, Y, X] to a list of maps [B, C, Y / stride, X / stride]; has
+            ``out_channels`` and ``strides``, in pixels.
+        num_classes: with the background, class 0.
+        min_size: shorter side of an image in pixels; of several one is drawn in training, and
+            the last one is that of evaluation.
+        max_size: greatest longer side in pixels.
+        pixel_mean: subtracted from red, green and blue.
+        pixel_std: divisors after the subtraction.
+        anchor_scale: side of an anchor in strides.
+        proposals: most proposals of an image in training; half in evaluation.
+        sampled_boxes: proposals of an image that the heads learn from.
+    """
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        num_classes: int,
+        *,
+        min_size: Sequence[int],
+        max_size: int,
+        pixel_mean: Sequence[float],
+        pixel_std: Sequence[float],
+        anchor_scale: float,
+        proposals: int,
+        sampled_boxes: int,
+    ) -> None:
+        super().__init__()
+        self.min_size, self.max_size = min_size, max_size
+        self.pixel_mean, self.pixel_std = pixel_mean, pixel_std
+        self.backbone = backbone
+        dim: int = backbone.out_channels
+        strides: list[int] = backbone.strides
+        sides = [round(anchor_scale * stride) for stride in strides]
+        self.rpn = ProposalNetwork(dim, sides, proposals)
+        # Proposals are not looked up in the last map, which only finds the largest of them.
+        self.roi_heads = RegionHeads(dim, strides[:-1], num_classes, sampled_boxes)
+
+    def forward(
+        self, images: Sequence[Tensor], targets: Sequence[Target] = ()
+    ) -> dict[str, Tensor] | list[Target]:
+        """Return the losses in training, the objects of each image in evaluation.
+
+        Args:
+            images: [3, Y, X] each, from 0 to 1.
+            targets: boxes [N, 4], labels [N] from 1 and masks [N, Y, X] of each image, for
+                training.
+
+        Returns:
+            The losses by name; or boxes, labels, scores and masks [N, 1, Y, X] from 0 to 1, the
+            best first, in pixels of the given images.
+        """
+        pixels, scaled = self.resized(images, targets)
+        sizes = [(each.size(1), each.size(2)) for each in pixels]
+        batch = padded(pixels)
+        maps = self.backbone(batch)
+        proposals, losses = self.rpn(maps, (batch.size(2), batch.size(3)), sizes, scaled)
+        if self.training:
+            return {**self.roi_heads.losses(maps, proposals, scaled), **losses}
+        found = self.roi_heads.detect(maps, proposals, sizes)
+        for image, size, each in zip(images, sizes, found, strict=True):
+            original = (image.size(1), image.size(2))
+            each["boxes"] = scale_boxes(each["boxes"], size, original)
+            each["masks"] = paste_masks(each["masks"], each["boxes"], original)
+        return found
+
+    def resized(
+        self, images: Sequence[Tensor], targets: Sequence[Target]
+    ) -> tuple[list[Tensor], list[Target]]:
+        """Return normalised images of the size for the model, and their objects."""
+        found, scaled = [], []
+        for index, image in enumerate(images):
+            image = (image - image.new_tensor(self.pixel_mean)[:, None, None]) / image.new_tensor(
+                self.pixel_std
+            )[:, None, None]
+            drawn = int(torch.rand(1) * len(self.min_size)) if self.training else -1
+            old = (image.size(1), image.size(2))
+            factor = min(
+                np.float32(self.min_size[drawn]) / np.float32(min(old)),
+                np.float32(self.max_size) / np.float32(max(old)),
+            )
+            new = (int(old[0] * float(factor)), int(old[1] * float(factor)))
+            found.append(F.interpolate(image[None], new, mode="bilinear", align_corners=False)[0])
+            if targets:
+                target = targets[index]
+                masks = F.interpolate(target["masks"][:, None].float(), new)[:, 0].byte()
+                boxes = scale_boxes(target["boxes"], old, new)
+                scaled.append({**target, "boxes": boxes, "masks": masks})
+        return found, scaled
+
+
+def scale_boxes(boxes: Tensor, old: Size, new: Size) -> Tensor:
+    """Return boxes of an image of the size ``old`` for the same image of the size ``new``."""
+    y, x = (after / before for before, after in zip(old, new, strict=True))
+    return boxes * boxes.new_tensor([x, y, x, y])
+
+
+def padded(images: Sequence[Tensor]) -> Tensor:
+    """Return images [3, Y, X] as one batch, padded on the right and below with the mean colour."""
+    sides = [max(each.size(axis) for each in images) for axis in (1, 2)]
+    high, wide = (-(-side // PADDED_TO) * PADDED_TO for side in sides)
+    return torch.stack(
+        [F.pad(each, (0, wide - each.size(2), 0, high - each.size(1))) for each in images]
+    )
