@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from relu_nmt.config.shared import BatchLimits
-from relu_nmt.data.batch_plan import plan_batches
+from relu_nmt.data.groups import plan_batches
 from relu_nmt.errors import DataError, MissingExtraError
 from relu_nmt.vision.batches import sample_generator
 from relu_nmt.vision.image_files import read_image

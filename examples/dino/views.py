@@ -10,7 +10,7 @@ from torch import Tensor
 
 from relu_nmt.config import option, settings
 from relu_nmt.config.shared import BatchLimits
-from relu_nmt.data.batch_plan import plan_batches
+from relu_nmt.data.groups import plan_batches
 from relu_nmt.errors import ConfigError
 from relu_nmt.vision.augmentation import operations
 from relu_nmt.vision.batches import random_box, resized_part, sample_generator

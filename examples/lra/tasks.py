@@ -12,7 +12,7 @@ from pathfinder import make_image
 from torch import Tensor
 
 from relu_nmt.config.shared import BatchLimits
-from relu_nmt.data.batch_plan import plan_batches
+from relu_nmt.data.groups import plan_batches
 from relu_nmt.errors import DataError
 from relu_nmt.io.safe_write import safe_writer
 from relu_nmt.vision.images import open_images

@@ -18,8 +18,14 @@ from relu_nmt.errors import DataError
 from relu_nmt.evaluation.significance import mean_interval
 from relu_nmt.io.page import LEAST_SEEDS, arms, csv_text, render_page
 from relu_nmt.io.safe_write import write_text
-from relu_nmt.training.course import TELEMETRY, TRAIN, Course, read_course
-from relu_nmt.training.results import FILE_NAME, TrainingResult
+from relu_nmt.training.results import (
+    FILE_NAME,
+    TELEMETRY,
+    TRAIN,
+    Course,
+    TrainingResult,
+    read_course,
+)
 
 REPORT, RESULTS, CURVES = "report.html", "results.csv", "curves.csv"
 ACCURACY, NORMS = "accuracy.json", "norms.json"

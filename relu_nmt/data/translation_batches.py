@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from relu_nmt.config.shared import BatchLimits
-from relu_nmt.data.batch_plan import least_limit, plan_batches
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.data.groups import Groups, describe_lengths, longer_side
+from relu_nmt.data.groups import Groups, describe_lengths, least_limit, longer_side, plan_batches
 from relu_nmt.data.split import Pair, Split
 from relu_nmt.errors import DataError
 

@@ -24,8 +24,7 @@ from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io.progress_bar import hidden_progress, progress_bar
 from relu_nmt.recipes.output_files import check_writable, write_file
 from relu_nmt.recipes.translation import load_translator
-from relu_nmt.training.course import Course, read_course
-from relu_nmt.training.results import FILE_NAME
+from relu_nmt.training.results import FILE_NAME, Course, read_course
 from relu_nmt.translation.attention_maps import (
     SLOT_NAMES,
     attention_of,

@@ -8,11 +8,10 @@ import torch
 
 from relu_nmt.cli.train import TranslationTrainingSettings as Settings
 from relu_nmt.cli.train import detokenizer_settings, search_settings
-from relu_nmt.data.batch_plan import least_limit
 from relu_nmt.data.data_folder import data_folders
 from relu_nmt.data.dictionary import SENTENCE_SEPARATOR
 from relu_nmt.data.documents import SINGLE_SENTENCES
-from relu_nmt.data.groups import LENGTHS_FILE, lengths_in_words
+from relu_nmt.data.groups import LENGTHS_FILE, least_limit, lengths_in_words
 from relu_nmt.data.split import Split
 from relu_nmt.data.translation_batches import (
     Longest,

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import torch
 
 from relu_nmt.cli.translation_settings import ModelOptions, model_overrides
-from relu_nmt.data.batch_plan import least_limit
 from relu_nmt.data.data_folder import data_folders, pair_name
 from relu_nmt.data.documents import SINGLE_SENTENCES
+from relu_nmt.data.groups import least_limit
 from relu_nmt.errors import ConfigError
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.training.distributed import keep_freed_memory

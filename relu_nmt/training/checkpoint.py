@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from relu_nmt.errors import CheckpointError
 from relu_nmt.io.safe_write import replacing
-from relu_nmt.training.sharding import part_like
+from relu_nmt.training.distributed import part_like
 
 SUFFIX = ".safetensors"
 FORMAT = "relu_nmt checkpoint"

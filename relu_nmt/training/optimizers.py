@@ -16,7 +16,7 @@ from relu_nmt.config import option, settings
 from relu_nmt.config.classes import chosen_part
 from relu_nmt.training import OPTIMIZERS
 from relu_nmt.training.config import EmaConfig, OptimizerConfig
-from relu_nmt.training.sharding import own_part
+from relu_nmt.training.distributed import own_part
 
 
 @settings(flags=False)

@@ -13,9 +13,9 @@ from relu_nmt.io.progress_bar import progress_bar
 from relu_nmt.training.batches import Batch, TrainingData, naming_batch, shapes_of
 from relu_nmt.training.checkpoint_manager import CheckpointFolder
 from relu_nmt.training.config import TrainerConfig
+from relu_nmt.training.distributed import is_sharded, whole_weights
 from relu_nmt.training.log import TrainingLog
 from relu_nmt.training.results import peak_resident_bytes
-from relu_nmt.training.sharding import is_sharded, whole_weights
 from relu_nmt.training.state import Components, TrainingState
 from relu_nmt.training.validation import measure
 

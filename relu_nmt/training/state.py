@@ -16,11 +16,10 @@ from relu_nmt.modules.objective import LossOutput
 from relu_nmt.training.batches import Batch
 from relu_nmt.training.checkpoint import Checkpoint, check_fit, load_checkpoint, load_weights
 from relu_nmt.training.config import CheckpointConfig, TrainerConfig
-from relu_nmt.training.distributed import ProcessGroup
+from relu_nmt.training.distributed import ProcessGroup, give_back, part_like, whole_tensors
 from relu_nmt.training.log import Meters
 from relu_nmt.training.optimizers import WeightAverage, averaged_tensors, build_optimizer
 from relu_nmt.training.schedules import build_schedule
-from relu_nmt.training.sharding import give_back, part_like, whole_tensors
 from relu_nmt.training.update import Precision
 
 OPTIMIZER_PREFIX = "optimizer."

@@ -13,11 +13,10 @@ from relu_nmt.errors import DataError, TrainingError
 from relu_nmt.training.batches import Batch, Share, TrainingData, load_ahead
 from relu_nmt.training.checkpoint_manager import CheckpointFolder
 from relu_nmt.training.config import TrainerConfig
-from relu_nmt.training.distributed import LOST_PEER, ProcessGroup, SignalWatch
+from relu_nmt.training.distributed import LOST_PEER, ProcessGroup, SignalWatch, is_sharded
 from relu_nmt.training.log import Meters, TrainingLog
 from relu_nmt.training.preflight import check_before_start, first_not_finite
 from relu_nmt.training.results import TrainingResult, entry
-from relu_nmt.training.sharding import is_sharded
 from relu_nmt.training.state import Components, StartWeights, TrainingState, weights_of
 from relu_nmt.training.update import LaunchedUpdate, UpdatePlan, Updater, UpdateResult, update_seed
 from relu_nmt.training.validation import Validation, forget_other_measure, is_multiple

@@ -16,9 +16,8 @@ from relu_nmt.errors import ConfigError, TrainingError
 from relu_nmt.modules.objective import LossOutput
 from relu_nmt.training.batches import Batch, naming_batch
 from relu_nmt.training.config import RunConfig
-from relu_nmt.training.distributed import ProcessGroup
+from relu_nmt.training.distributed import ProcessGroup, exchanging, is_sharded, own_part
 from relu_nmt.training.log import Meters, add_metrics
-from relu_nmt.training.sharding import exchanging, is_sharded, own_part
 
 FAIRSEQ_SCALE_WINDOW = 2**14
 SHOWN_IDS = 20

@@ -10,9 +10,9 @@ from torch import Tensor
 from relu_nmt.errors import DataError
 from relu_nmt.training.batches import BatchSource, Scorer, TrainingData, load_ahead, naming_batch
 from relu_nmt.training.config import TrainerConfig
+from relu_nmt.training.distributed import is_sharded, whole_weights
 from relu_nmt.training.log import TrainingLog, add_metrics, metric_averages
 from relu_nmt.training.results import Stats, TrainingResult, entry
-from relu_nmt.training.sharding import is_sharded, whole_weights
 from relu_nmt.training.state import Components, TrainingState
 from relu_nmt.training.update import all_metrics
 

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from relu_nmt.attention.masks import TreeVisibility, Visibility
 from relu_nmt.attention.sentences import SentencePairs, SentenceRows, SentenceView
-from relu_nmt.data.batch_plan import least_limit
 from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.data.groups import least_limit
 from relu_nmt.modules.layer_cache import LayerCache
 from relu_nmt.modules.multihead import MultiheadAttention
 from relu_nmt.translation.aligned_attention import (

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from relu_nmt.attention.base import Attention
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.records import AttentionRecord
-from relu_nmt.data.batch_plan import least_limit
 from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.data.groups import least_limit
 from relu_nmt.modules.layer_cache import LayerCache
 from relu_nmt.modules.multihead import CrossAttention
 from relu_nmt.translation.config import TransformerConfig

@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from relu_nmt.data.batch_plan import least_limit
+from relu_nmt.data.groups import least_limit
 from relu_nmt.errors import ConfigError
 from relu_nmt.translation.aligned import AlignedDecoder, AlignedEncoder
 from relu_nmt.translation.config import TransformerConfig

@@ -13,7 +13,7 @@ from relu_nmt.attention.base import Attention, build_attention
 from relu_nmt.attention.dropout import Dropout
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.spec import AttentionSpec
-from relu_nmt.data.batch_plan import least_limit
+from relu_nmt.data.groups import least_limit
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules import position_schemes
 from relu_nmt.modules.multihead import CrossAttention, SelfAttention

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from relu_nmt.config.shared import BatchLimits
-from relu_nmt.data.batch_plan import plan_batches
+from relu_nmt.data.groups import plan_batches
 from relu_nmt.errors import DataError
 from relu_nmt.vision.augmentation import Augmentation, mix_images
 from relu_nmt.vision.images import SKIP_FLAG, DamagedImages, ImageSet

@@ -36,7 +36,7 @@ from relu_nmt.recipes.score_contrasts import read_contrasts
 from relu_nmt.tokenization.base import load_subword
 from relu_nmt.tokenization.sentencepiece import SentencePiece
 from relu_nmt.training.checkpoint import load_checkpoint, read_metadata
-from relu_nmt.training.course import read_course
+from relu_nmt.training.results import read_course
 from relu_nmt.training.state import TrainingState
 from relu_nmt.translation.loading import load_model
 from relu_nmt.translation.task import TranslationTask

@@ -10,7 +10,7 @@ from relu_nmt.cli import vision_train
 from relu_nmt.errors import DataError
 from relu_nmt.recipes import train_images, training
 from relu_nmt.training.checkpoint import load_checkpoint
-from relu_nmt.training.sharding import own_part
+from relu_nmt.training.distributed import own_part
 from relu_nmt.vision.batches import ImageBatches
 from tests.ranks import run_ranks
 from tests.unit.vision.made_images import make_squares

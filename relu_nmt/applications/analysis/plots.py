@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from relu_nmt.attention.spec import SLOTS
 from relu_nmt.attention.statistics import STATISTICS
 from relu_nmt.io.page import common_legend, draw_image, line_style, plain_axes
-from relu_nmt.training.course import TELEMETRY, TRAIN, Course
+from relu_nmt.training.results import TELEMETRY, TRAIN, Course
 from relu_nmt.translation.attention_maps import SLOT_NAMES
 
 if TYPE_CHECKING:

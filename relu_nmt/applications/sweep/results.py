@@ -27,9 +27,8 @@ from relu_nmt.data.groups import LENGTHS_FILE
 from relu_nmt.errors import DataError, ReluNmtError
 from relu_nmt.evaluation.document_scores import DEFAULT_EDGES, length_buckets
 from relu_nmt.evaluation.significance import SegmentStatistics
-from relu_nmt.training import course as training_course
-from relu_nmt.training.course import GROWTH, TELEMETRY, TRAIN
-from relu_nmt.training.results import FILE_NAME, TrainingResult
+from relu_nmt.training.results import FILE_NAME, GROWTH, TELEMETRY, TRAIN, TrainingResult
+from relu_nmt.training.results import read_course as read_curves
 
 PENDING, NOT_CONVERGED = "pending", "not converged"
 LOWEST_CONVERGED_BLEU = 1.0
@@ -312,13 +311,13 @@ def read_course(step: Step) -> Course:
         ``train_loss`` in bits and ``gradient_norm``, means of each log interval; from telemetry,
         means over the slots: ``query_norm`` and ``key_norm``, the lengths of queries and keys,
         and ``output_square``, the mean square of outputs; and ``output_growth``
-        (:data:`relu_nmt.training.course.GROWTH`) of the decoder's self-attention.
+        (:data:`relu_nmt.training.results.GROWTH`) of the decoder's self-attention.
     """
     # Read the log first: the results replace its values, but have no telemetry.
     curves: dict[tuple[str, str], dict[int, float]] = {}
     for path in (step.path(".log"), step.checkpoints / FILE_NAME):
         with suppress(DataError):
-            curves |= training_course.read_course(path, step.model.name, may_be_empty=True).curves
+            curves |= read_curves(path, step.model.name, may_be_empty=True).curves
     found = {
         "train_loss": curves.get((TRAIN, "loss")),
         "gradient_norm": curves.get((TRAIN, "gnorm")),

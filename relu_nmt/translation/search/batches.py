@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from relu_nmt.data.batch_plan import longest_first
+from relu_nmt.data.groups import longest_first
 from relu_nmt.io.worker_pool import ordered_map
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.hypotheses import Hypothesis

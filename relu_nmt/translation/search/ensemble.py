@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from relu_nmt.data.batch_plan import least_limit
+from relu_nmt.data.groups import least_limit
 from relu_nmt.errors import ConfigError
 from relu_nmt.translation.step_decoder import SearchState, SearchStep, StepDecoder, StepScores
 

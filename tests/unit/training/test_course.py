@@ -8,9 +8,8 @@ import pytest
 from relu_nmt.applications.analysis.plots import course_panels
 from relu_nmt.errors import DataError
 from relu_nmt.training.config import LoggingConfig
-from relu_nmt.training.course import read_course
 from relu_nmt.training.log import TrainingLog
-from relu_nmt.training.results import TrainingResult, entry
+from relu_nmt.training.results import TrainingResult, entry, read_course
 
 TELEMETRY = {
     "attention/encoder.0.0/entropy": 1.0,

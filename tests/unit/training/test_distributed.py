@@ -121,7 +121,7 @@ import sys, torch
 from torch.profiler import ProfilerActivity, profile
 from pathlib import Path
 from relu_nmt.training.distributed import join_processes
-from relu_nmt.training.sharding import whole_weights
+from relu_nmt.training.distributed import whole_weights
 from tests.unit.training import test_distributed, toy
 process = join_processes(cpu=True)
 folder = Path(sys.argv[1])

@@ -11,7 +11,7 @@ from relu_nmt.applications.analysis.plots import (
     course_panels,
     of_courses,
 )
-from relu_nmt.training.course import TRAIN, Course
+from relu_nmt.training.results import TRAIN, Course
 
 
 def svg_of(source):
