@@ -38,7 +38,7 @@ API = {
         "relu_nmt.ImageClassifier",
         "relu_nmt.vision.base",
         "relu_nmt.vision.vision_transformer",
-        "relu_nmt.vision.gated_attention_unit",
+        "relu_nmt.vision.vision_transformer",
     ],
     "Attention": [
         "relu_nmt.attention",

@@ -76,11 +76,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
 }
 
-CLASSIFIER = {
-    "vit": ("tanh_layer", "head_bias"),
-    "xcit": ("class_layers", "class_attention", "class_layers_norm_patches"),
-}
-"""Settings of a vision model that concern its classifier, by group."""
+CLASSIFIER = (
+    *("tanh_layer", "head_bias"),
+    *("class_layers", "class_attention", "class_layers_norm_patches"),
+)
+"""Settings of a vision model that concern its classifier."""
 
 
 @settings
@@ -150,12 +150,9 @@ class DetectionSettings:
         if not self.trainer.validation.disable_validation:
             raise ConfigError("there is no validation in training; evaluate.py judges a checkpoint")
         plain = VisionTransformerConfig.of(**architectures[self.task.arch])
-        for group_name, names in CLASSIFIER.items():
-            asked, usual = getattr(self.model, group_name), getattr(plain, group_name)
-            for name in names:
-                if getattr(asked, name) != getattr(usual, name):
-                    flag = flag_of(name)
-                    raise ConfigError(f"{flag}: a detector has no classifier; leave it out")
+        for name in CLASSIFIER:
+            if getattr(self.model, name) != getattr(plain, name):
+                raise ConfigError(f"{flag_of(name)}: a detector has no classifier; leave it out")
 
 
 class DetectionTraining(Training):

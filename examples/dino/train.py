@@ -161,7 +161,7 @@ class DinoSettings:
             )
         if not self.trainer.validation.disable_validation:
             raise ConfigError("without labels there is nothing to validate on; see vision-probe")
-        if self.model.vit.head_bias:
+        if self.model.head_bias:
             raise ConfigError("--head-bias: the head is not trained; leave it out")
         if self.trainer.ema.store_ema:
             raise ConfigError("--store-ema: the teacher is an average already; leave it out")

@@ -27,7 +27,7 @@ vision_blocks: "Registry[Callable[[VisionTransformerConfig, int], nn.Module]]" =
     "vision block",
     {
         "transformer": "relu_nmt.vision.vision_transformer",
-        "gau": "relu_nmt.vision.gated_attention_unit",
+        "gau": "relu_nmt.vision.vision_transformer",
     },
 )
 """Called with (config, index of the block); see :mod:`relu_nmt.vision.vision_transformer`."""

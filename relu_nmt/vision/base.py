@@ -1,8 +1,8 @@
 """The interface of all vision transformers, the parts that they share, and their loss."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from relu_nmt.attention.base import Attention, build_attention
 from relu_nmt.attention.spec import AttentionRegularizerConfig, AttentionSpec
+from relu_nmt.modules.feed_forward import build_feed_forward
 from relu_nmt.modules.objective import LossOutput, Metric, RegularizedObjective
-from relu_nmt.modules.transformer_layer import LayerConfig
+from relu_nmt.modules.transformer_layer import LayerConfig, Residual
 from relu_nmt.vision import vision_models
 from relu_nmt.vision.config import VisionTransformerConfig
 from relu_nmt.vision.training_config import CROSS_ENTROPY
@@ -94,20 +95,27 @@ class VisionModel(nn.Module):
         self.config = config
 
     def forward(self, images: Tensor, blocks: Collection[int] = ()) -> VisionOutput:
-        """Classify images.
+        """Classify images; a family may define this alone, without the two methods below.
 
         Args:
             images: [B, 3, Y, X], normalised, of any size.
             blocks: indices, from 0, of the blocks whose features are also returned.
         """
-        raise TypeError(f"{type(self).__name__} must define forward")
+        encoded = self.encode(images, blocks)
+        features = self.features(encoded, blocks)
+        logits = self.head(features).float()  # [B, C]
+        return VisionOutput(logits, features, encoded.intermediate, encoded.class_tokens)
 
     def encode(self, images: Tensor, blocks: Collection[int] = ()) -> EncodedImages:
         """Return the output of the blocks; the arguments are those of :meth:`forward`.
 
-        A family needs this method only to be the backbone of another model.
+        A model can be the backbone of another one only with this method.
         """
         raise TypeError(f"{type(self).__name__} must define encode to be a backbone")
+
+    def features(self, encoded: EncodedImages, blocks: Collection[int] = ()) -> Tensor:
+        """Return the input of the classifier, [B, D]; may add class tokens to ``encoded``."""
+        raise TypeError(f"{type(self).__name__} must define forward, or encode and features")
 
 
 def build_vision_model(config: VisionTransformerConfig, num_classes: int) -> VisionModel:
@@ -128,6 +136,11 @@ def initialize(*weights: Tensor) -> None:
     """Draw weights from the normal distribution of standard deviation .02, cut off at 2."""
     for weight in weights:
         nn.init.trunc_normal_(weight, std=INIT_STD)
+
+
+def initialize_linears(modules: Iterable[nn.Module]) -> None:
+    """Draw the weights of the linear maps among the modules, in their order."""
+    initialize(*(module.weight for module in modules if isinstance(module, nn.Linear)))
 
 
 def exempt_from_decay(model: nn.Module, *others: Tensor | None) -> None:
@@ -182,6 +195,59 @@ def pre_norm(
         normalize_before=True,
         drop_path=drop_path,
         layer_scale=config.layer_scale,
+    )
+
+
+class Block(nn.Module):
+    """Attention, perhaps convolutions, and a feed-forward network, each in a residual branch.
+
+    Args:
+        placement: norm, dropout, gains and stochastic depth of the branches.
+        attention: attention with its projections, called with (x, place).
+        feed_forward: the feed-forward network.
+        local: convolutions of the patches, which map [B, D, height, width] to the same shape.
+    """
+
+    def __init__(
+        self,
+        placement: LayerConfig,
+        attention: nn.Module,
+        feed_forward: nn.Module,
+        local: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        self.attention = attention
+        self.attention_residual = Residual(placement)
+        self.local = local
+        if local is not None:
+            self.local_residual = Residual(placement)
+        self.feed_forward = feed_forward
+        self.feed_forward_residual = Residual(placement)
+
+    def forward(self, x: Tensor, place: Any, grid: Grid | None = None) -> Tensor:
+        """Map [B, N, D] to [B, N, D].
+
+        Args:
+            x: the states.
+            place: the arrangement of the tokens, as the attention reads it: visibility in XCiT,
+                windows in Swin, the grid in CvT.
+            grid: the patches; needed with ``local``.
+        """
+        residual = self.attention_residual
+        x = residual.add(x, self.attention(residual.before(x), place))
+        if self.local is not None:
+            assert grid is not None, "convolutions need the grid"
+            residual = self.local_residual
+            picture = map_of(residual.before(x), grid)  # [B, D, height, width]
+            x = residual.add(x, self.local(picture).flatten(2).transpose(1, 2))
+        residual = self.feed_forward_residual
+        return residual.add(x, self.feed_forward(residual.before(x)))
+
+
+def new_feed_forward(config: VisionTransformerConfig, placement: LayerConfig) -> nn.Module:
+    """Return a new feed-forward network for blocks of this width."""
+    return build_feed_forward(
+        config.feed_forward, placement.embed_dim, placement.ffn_dim, config.activation_dropout
     )
 
 

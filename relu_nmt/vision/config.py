@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from relu_nmt.config import group, like, option, settings, shown
+from relu_nmt.config import like, option, settings, shown
 from relu_nmt.config.fields import options_of
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.config import (
@@ -54,80 +54,6 @@ def check_sides(config: Any, name: str) -> None:
 _vit, _xcit, _swin = ("family", "vit"), ("family", "xcit"), ("family", "swin")
 _alike = ("family", "vit", "xcit")  # families whose blocks all have one shape
 _staged = ("family", "swin", "cvt")  # families whose blocks come in stages
-
-
-@settings
-class ViTOptions:
-    """The options of ViT alone."""
-
-    big_vision: bool = option(
-        False,
-        "Big Vision's ViT: no position for the class token, and its initial weights",
-        needs=_vit,
-    )
-    tanh_layer: bool = option(False, "a linear map and tanh before the classifier", needs=_vit)
-    head_bias: float = option(
-        0.0,
-        "initial bias of the classifier, such as -6.9 for a sigmoid loss over 1,000 classes",
-        needs=_vit,
-        metavar="F",
-    )
-
-
-@settings
-class XCiTOptions:
-    """The options of XCiT alone."""
-
-    local_patch_interaction: bool = option(
-        True, "convolutions over the grid of patches in every block", needs=_xcit
-    )
-    conv_activation: str = option(
-        "gelu",
-        "activation between the convolutions, those of the patches included",
-        choices=("gelu", "relu"),
-        needs=_xcit,
-    )
-    class_layers: int = depth_option(
-        2, "class layers: blocks of attention from the class token to the patches", needs=_xcit
-    )
-    class_attention: str = attention_option(
-        "softmax", "attention of the class layers: NAME or NAME:option=value,...", needs=_xcit
-    )
-    class_layers_norm_patches: bool = option(
-        True,
-        "norm the patches, too, between the attention and the FFN of the class layers",
-        needs=_xcit,
-    )
-
-
-@settings
-class StageOptions:
-    """The stages of Swin and CvT; the defaults are those of Swin-T.
-
-    Raises:
-        ConfigError: the two lists have different lengths.
-    """
-
-    stage_layers: tuple[int, ...] = depth_option(
-        (2, 2, 6, 2), "number of blocks of each stage", needs=_staged, metavar="N,N"
-    )
-    stage_heads: tuple[int, ...] = size_option(
-        (3, 6, 12, 24),
-        "attention heads of the blocks of each stage; all are as wide as those of the first",
-        needs=_staged,
-        metavar="N,N",
-    )
-    window_size: int = size_option(
-        7, "patches a side of the windows that attention stays inside", needs=_swin
-    )
-
-    def check(self) -> None:
-        """Compare the numbers of stages."""
-        if len(self.stage_heads) != len(self.stage_layers):
-            raise ConfigError(
-                f"--stage-heads {shown(self.stage_heads)}: expected as many numbers as in "
-                f"--stage-layers {shown(self.stage_layers)}"
-            )
 
 
 @settings
@@ -183,9 +109,53 @@ class VisionTransformerConfig(TransformerOptions):
         least=0,
         metavar="F",
     )
-    vit: ViTOptions = group("ViT", ViTOptions)
-    xcit: XCiTOptions = group("XCiT", XCiTOptions)
-    stages: StageOptions = group("stages of Swin and CvT", StageOptions)
+    # ViT.
+    big_vision: bool = option(
+        False,
+        "Big Vision's ViT: no position for the class token, and its initial weights",
+        needs=_vit,
+    )
+    tanh_layer: bool = option(False, "a linear map and tanh before the classifier", needs=_vit)
+    head_bias: float = option(
+        0.0,
+        "initial bias of the classifier, such as -6.9 for a sigmoid loss over 1,000 classes",
+        needs=_vit,
+        metavar="F",
+    )
+    # XCiT.
+    local_patch_interaction: bool = option(
+        True, "convolutions over the grid of patches in every block", needs=_xcit
+    )
+    conv_activation: str = option(
+        "gelu",
+        "activation between the convolutions, those of the patches included",
+        choices=("gelu", "relu"),
+        needs=_xcit,
+    )
+    class_layers: int = depth_option(
+        2, "class layers: blocks of attention from the class token to the patches", needs=_xcit
+    )
+    class_attention: str = attention_option(
+        "softmax", "attention of the class layers: NAME or NAME:option=value,...", needs=_xcit
+    )
+    class_layers_norm_patches: bool = option(
+        True,
+        "norm the patches, too, between the attention and the FFN of the class layers",
+        needs=_xcit,
+    )
+    # Swin and CvT; the defaults are those of Swin-T.
+    stage_layers: tuple[int, ...] = depth_option(
+        (2, 2, 6, 2), "number of blocks of each stage", needs=_staged, metavar="N,N"
+    )
+    stage_heads: tuple[int, ...] = size_option(
+        (3, 6, 12, 24),
+        "attention heads of the blocks of each stage; all are as wide as those of the first",
+        needs=_staged,
+        metavar="N,N",
+    )
+    window_size: int = size_option(
+        7, "patches a side of the windows that attention stays inside", needs=_swin
+    )
 
     def check(self) -> None:
         """Compare the sizes with each other."""
@@ -196,10 +166,15 @@ class VisionTransformerConfig(TransformerOptions):
             raise ConfigError(
                 f"--embed-dim {self.embed_dim} must be a multiple of --heads {self.heads}"
             )
-        if self.family in _staged[1:] and self.embed_dim % self.stages.stage_heads[0]:
+        if len(self.stage_heads) != len(self.stage_layers):
+            raise ConfigError(
+                f"--stage-heads {shown(self.stage_heads)}: expected as many numbers as in "
+                f"--stage-layers {shown(self.stage_layers)}"
+            )
+        if self.family in _staged[1:] and self.embed_dim % self.stage_heads[0]:
             raise ConfigError(
                 f"--embed-dim {self.embed_dim} must be a multiple of the first of --stage-heads "
-                f"{shown(self.stages.stage_heads)}"
+                f"{shown(self.stage_heads)}"
             )
         if self.ffn_dim < 1:
             raise ConfigError(
@@ -214,19 +189,19 @@ class VisionTransformerConfig(TransformerOptions):
     @property
     def stage_head_dim(self) -> int:
         """The width of every head, where blocks come in stages."""
-        return self.embed_dim // self.stages.stage_heads[0]
+        return self.embed_dim // self.stage_heads[0]
 
     @property
     def stage_dims(self) -> tuple[int, ...]:
         """The width of each stage."""
-        return tuple(heads * self.stage_head_dim for heads in self.stages.stage_heads)
+        return tuple(heads * self.stage_head_dim for heads in self.stage_heads)
 
     @property
     def num_blocks(self) -> int:
         """The number of blocks, in the order of their indices; class attention comes last."""
         if self.family in _staged[1:]:
-            return sum(self.stages.stage_layers)
-        return self.layers + (self.xcit.class_layers if self.family == "xcit" else 0)
+            return sum(self.stage_layers)
+        return self.layers + (self.class_layers if self.family == "xcit" else 0)
 
     @property
     def image_sides(self) -> tuple[int, int]:

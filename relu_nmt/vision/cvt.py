@@ -4,6 +4,7 @@ The blocks are those of Swin, with another attention.
 """
 
 from collections.abc import Collection, Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +21,6 @@ from relu_nmt.vision.base import (
     EncodedImages,
     Grid,
     VisionModel,
-    VisionOutput,
     exempt_from_decay,
     growing,
     initialize,
@@ -101,23 +101,16 @@ def depth_wise(dim: int, stride: int) -> nn.Sequential:
     )
 
 
-class ConvolutionalEmbedding(nn.Module):
-    """A strided convolution, and a norm of the tokens; the stage with index ``stage`` follows.
+def convolutional_embedding(config: VisionTransformerConfig, stage: int) -> nn.ModuleDict:
+    """Return a strided convolution, and a norm of its tokens, before the stage of this index.
 
     Reference: Wu et al. 2021, "CvT", section 3.1.
     """
-
-    def __init__(self, config: VisionTransformerConfig, stage: int) -> None:
-        super().__init__()
-        channels = config.stage_dims[stage - 1] if stage else 3
-        shape = NEXT_EMBEDDING if stage else FIRST_EMBEDDING
-        self.convolution = nn.Conv2d(channels, config.stage_dims[stage], *shape)
-        self.norm = stage_norm(config, config.stage_dims[stage])
-
-    def forward(self, image: Tensor) -> tuple[Tensor, Grid]:
-        """Map [B, C, Y, X] to tokens [B, N, D], row by row, and their grid."""
-        made = self.convolution(image)  # [B, D, height, width]
-        return self.norm(made.flatten(2).transpose(1, 2)), Grid(made.size(2), made.size(3))
+    channels = config.stage_dims[stage - 1] if stage else 3
+    shape = NEXT_EMBEDDING if stage else FIRST_EMBEDDING
+    convolution = nn.Conv2d(channels, config.stage_dims[stage], *shape)
+    norm = stage_norm(config, config.stage_dims[stage])
+    return nn.ModuleDict({"convolution": convolution, "norm": norm})
 
 
 @vision_models.register("cvt")
@@ -147,10 +140,9 @@ class ConvolutionalTransformer(VisionModel):
         height, breadth = ((n + 2 * padding - width) // stride + 1 for n in config.image_sides)
         self.num_tokens = height * breadth
         # Before each stage, embed the image or the map of the stage before.
-        layers, dim = config.stages.stage_layers, config.stage_dims[-1]
-        self.embeddings = nn.ModuleList(
-            ConvolutionalEmbedding(config, stage) for stage in range(len(layers))
-        )
+        layers, dim = config.stage_layers, config.stage_dims[-1]
+        embeddings = [convolutional_embedding(config, stage) for stage in range(len(layers))]
+        self.embeddings = cast(Sequence[nn.ModuleDict], nn.ModuleList(embeddings))
         self.dropout = Dropout(config.dropout)
         # Drop branches in the last stage only, at growing rates.
         rates = [growing(config.drop_path, index, layers[-1]) for index in range(layers[-1])]
@@ -164,28 +156,18 @@ class ConvolutionalTransformer(VisionModel):
         nn.init.zeros_(self.head.bias)
         exempt_from_decay(self, self.class_token)
 
-    def forward(self, images: Tensor, blocks: Collection[int] = ()) -> VisionOutput:
-        """See :meth:`VisionModel.forward`."""
-        encoded = self.encode(images, blocks)
-        features = self.norm(encoded.tokens[:, 0])
-        logits = self.head(features).float()
-        return VisionOutput(logits, features, encoded.intermediate, encoded.class_tokens)
-
     def encode(self, images: Tensor, blocks: Collection[int] = ()) -> EncodedImages:
-        """See :meth:`VisionModel.encode`.
-
-        Raises:
-            ConfigError: the images are too small.
-        """
+        """See :meth:`VisionModel.encode`; raise a ConfigError if the images are too small."""
         # Each stage embeds the map [B, C, height, width] of the stage before.
         _check_size(images.shape[2:])
         image, intermediate, class_tokens, layer = images, {}, {}, 0
         for embedding, stage in zip(self.embeddings, self.stages, strict=True):
-            x, grid = embedding(image)  # [B, N, D]
+            image = embedding["convolution"](image)  # [B, D, height, width]
+            grid = Grid(image.size(2), image.size(3))
+            x = embedding["norm"](image.flatten(2).transpose(1, 2))  # [B, N, D]
             if stage is self.stages[-1]:
-                x = torch.cat(
-                    [self.class_token.expand(x.size(0), -1, -1), x], dim=1
-                )  # [B, 1 + N, D]
+                first = self.class_token.expand(x.size(0), -1, -1)
+                x = torch.cat([first, x], dim=1)  # [B, 1 + N, D]
             x = self.dropout(x)
             # Each token attends to all keys, a quarter of the tokens.
             for block in stage:
@@ -198,6 +180,10 @@ class ConvolutionalTransformer(VisionModel):
             # Lay the tokens out for the next stage: [B, D, height, width].
             image = map_of(x, grid)
         return EncodedImages(x, grid, intermediate, class_tokens)
+
+    def features(self, encoded: EncodedImages, blocks: Collection[int] = ()) -> Tensor:
+        """See :meth:`VisionModel.features`."""
+        return self.norm(encoded.tokens[:, 0])  # [B, D]
 
 
 def _check_size(sides: Sequence[int]) -> None:

@@ -70,12 +70,13 @@ class FeaturePyramid(nn.Module):
             levels = [changed_stride(config.embed_dim, side, stride) for stride in STRIDES]
         else:
             # Stages: the last block of each, with a norm.
-            ends = [sum(config.stages.stage_layers[: i + 1]) for i in range(len(config.stage_dims))]
+            ends = [sum(config.stage_layers[: i + 1]) for i in range(len(config.stage_dims))]
             self.blocks = [end - 1 for end in ends]
             self.channels = list(config.stage_dims)
             first = config.patch_size[0] if config.family == "swin" else 4
             self.strides = [first * 2**stage for stage in range(len(ends))]
-            levels = [ChannelNorm(norms.get(config.norm)(d, NORM_EPS)) for d in self.channels]
+            made = [norms.get(config.norm)(dim, NORM_EPS) for dim in self.channels]
+            levels = [nn.ModuleDict({"norm": norm}) for norm in made]
         self.levels = cast(Sequence[nn.Module], nn.ModuleList(levels))
         exempt_from_decay(self)
 
@@ -88,25 +89,15 @@ class FeaturePyramid(nn.Module):
             images: [B, 3, Y, X], normalised.
         """
         found = self.model.encode(images, self.blocks).intermediate
-        maps = zip(self.blocks, self.levels, strict=True)
-        return OrderedDict((str(i), level(found[block])) for i, (block, level) in enumerate(maps))
-
-
-class ChannelNorm(nn.Module):
-    """A norm over the channels of a map [B, C, height, width].
-
-    Args:
-        norm: of vectors of width C.
-    """
-
-    def __init__(self, norm: nn.Module) -> None:
-        super().__init__()
-        self.norm = norm
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map [B, C, height, width] to the same shape."""
-        # The norm acts on the last axis: [B, height, width, C].
-        return self.norm(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        maps: OrderedDict[str, Tensor] = OrderedDict()
+        for number, (block, level) in enumerate(zip(self.blocks, self.levels, strict=True)):
+            x = found[block]  # [B, C, height, width]
+            # A norm acts on the last axis.
+            if isinstance(level, nn.ModuleDict):
+                maps[str(number)] = level["norm"](x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+            else:
+                maps[str(number)] = level(x)
+        return maps
 
 
 def changed_stride(dim: int, old: int, new: int) -> nn.Module:

@@ -8,7 +8,7 @@ import itertools
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
-from typing import Any, cast
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -20,20 +20,21 @@ from relu_nmt.attention.dropout import Dropout
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.spec import AttentionSpec
 from relu_nmt.modules import norms
-from relu_nmt.modules.feed_forward import build_feed_forward
 from relu_nmt.modules.multihead import MultiheadAttention, SelfAttention
-from relu_nmt.modules.transformer_layer import Residual, run_layer
+from relu_nmt.modules.transformer_layer import run_layer
 from relu_nmt.vision import vision_models
 from relu_nmt.vision.base import (
+    Block,
     EncodedImages,
     Grid,
     VisionModel,
-    VisionOutput,
     exempt_from_decay,
     grid_of,
     growing,
     initialize,
+    initialize_linears,
     map_of,
+    new_feed_forward,
     pre_norm,
     resize_positions,
 )
@@ -142,7 +143,7 @@ def stage_attention(config: VisionTransformerConfig, stage: int, layer: int) -> 
         stage: number of the stage, from 0.
         layer: number of the block in the model, from 0.
     """
-    spec, heads = AttentionSpec.parse(config.attention), config.stages.stage_heads[stage]
+    spec, heads = AttentionSpec.parse(config.attention), config.stage_heads[stage]
     head_dim, dropout = config.stage_head_dim, config.attention_dropout
     return build_attention(spec, "encoder", layer, heads, head_dim, dropout, "--attention")
 
@@ -160,7 +161,7 @@ class WindowAttention(SelfAttention):
         super().__init__(config.stage_dims[stage], stage_attention(config, stage, layer))
         self.position_bias = None
         if self.attention.capabilities.scores:
-            differences = (2 * config.stages.window_size - 1) ** 2
+            differences = (2 * config.window_size - 1) ** 2
             self.position_bias = nn.Parameter(torch.empty(differences, self.num_heads))
             initialize(self.position_bias)
 
@@ -172,68 +173,33 @@ class WindowAttention(SelfAttention):
         return self.finish(windows.put(values), x)
 
 
-class StageBlock(nn.Module):
-    """Attention and feed-forward network, each in a pre-norm residual branch.
-
-    Args:
-        config: the model's settings.
-        attention: attention with its projections; called with (x, place).
-        drop_path: probability that an image skips a branch.
-
-    Reference: Liu et al. 2021, "Swin Transformer", Eq. 3.
-    """
-
-    def __init__(
-        self, config: VisionTransformerConfig, attention: MultiheadAttention, drop_path: float
-    ) -> None:
-        super().__init__()
-        dim = attention.embed_dim
-        placement = pre_norm(config, dim, drop_path, STAGE_NORM_EPS)
-        self.attention = attention
-        self.attention_residual = Residual(placement)
-        self.feed_forward = build_feed_forward(
-            config.feed_forward, dim, placement.ffn_dim, config.activation_dropout
-        )
-        self.feed_forward_residual = Residual(placement)
-        # Only direct children of the attention: a mechanism draws its own weights.
-        made = (*attention.children(), *self.feed_forward.modules())
-        initialize(*(module.weight for module in made if isinstance(module, nn.Linear)))
-
-    def forward(self, x: Tensor, place: Any) -> Tensor:
-        """Map [B, N, D] to [B, N, D].
-
-        Args:
-            x: the states.
-            place: the arrangement of the tokens, as the attention reads it: windows in Swin, the
-                grid in CvT.
-        """
-        residual = self.attention_residual
-        x = residual.add(x, self.attention(residual.before(x), place))
-        residual = self.feed_forward_residual
-        return residual.add(x, self.feed_forward(residual.before(x)))
-
-
 def build_stages(
     config: VisionTransformerConfig,
-    attention: Callable[[VisionTransformerConfig, int, int], MultiheadAttention],
+    make_attention: Callable[[VisionTransformerConfig, int, int], MultiheadAttention],
     drop_paths: Sequence[float],
-) -> Sequence[Sequence[StageBlock]]:
+) -> Sequence[Sequence[Block]]:
     """Return the blocks of each stage, as a module.
 
     Args:
         config: the model's settings.
-        attention: makes the attention of a block from (config, stage, number of the block).
+        make_attention: called with (config, stage, number of the block).
         drop_paths: probability that an image skips a branch, for each block.
+
+    Reference: Liu et al. 2021, "Swin Transformer", Eq. 3.
     """
-    stages, layers = nn.ModuleList(), itertools.count()
-    for stage, count in enumerate(config.stages.stage_layers):
+    stages, rates = nn.ModuleList(), enumerate(drop_paths)
+    for stage, count in enumerate(config.stage_layers):
         # Number the blocks on through all stages.
-        blocks = [
-            StageBlock(config, attention(config, stage, layer), drop_paths[layer])
-            for layer in itertools.islice(layers, count)
-        ]
-        stages.append(nn.ModuleList(blocks))
-    return cast(Sequence[Sequence[StageBlock]], stages)
+        blocks = nn.ModuleList()
+        for layer, rate in itertools.islice(rates, count):
+            attention = make_attention(config, stage, layer)
+            placement = pre_norm(config, attention.embed_dim, rate, STAGE_NORM_EPS)
+            feed_forward = new_feed_forward(config, placement)
+            # Only direct children of the attention: a mechanism draws its own weights.
+            initialize_linears((*attention.children(), *feed_forward.modules()))
+            blocks.append(Block(placement, attention, feed_forward))
+        stages.append(blocks)
+    return cast(Sequence[Sequence[Block]], stages)
 
 
 def stage_norm(config: VisionTransformerConfig, dim: int) -> nn.Module:
@@ -297,7 +263,7 @@ class SwinTransformer(VisionModel):
         self.dropout = Dropout(config.dropout)
         # Transform the tokens, and merge them after each stage but the last.
         self.mergings = nn.ModuleList(PatchMerging(config, i) for i in range(len(dims) - 1))
-        count = sum(config.stages.stage_layers)
+        count = sum(config.stage_layers)
         rates = [growing(config.drop_path, layer, count) for layer in range(count)]
         self.stages = build_stages(config, WindowAttention, rates)
         # Classify the mean of the tokens.
@@ -309,12 +275,6 @@ class SwinTransformer(VisionModel):
         modules = [m for m in self.modules() if isinstance(m, WindowAttention)]
         exempt_from_decay(self, *(module.position_bias for module in modules))
 
-    def forward(self, images: Tensor, blocks: Collection[int] = ()) -> VisionOutput:
-        """See :meth:`VisionModel.forward`."""
-        encoded = self.encode(images, blocks)
-        features = self.norm(encoded.tokens).mean(1)  # [B, D]
-        return VisionOutput(self.head(features).float(), features, encoded.intermediate)
-
     def encode(self, images: Tensor, blocks: Collection[int] = ()) -> EncodedImages:
         """See :meth:`VisionModel.encode`."""
         config, intermediate, layer = self.config, {}, 0
@@ -325,15 +285,17 @@ class SwinTransformer(VisionModel):
             if number:
                 x, grid = self.mergings[number - 1](x, grid)
             # Alternate between regular and shifted windows.
-            windows = [
-                Windows(grid, config.stages.window_size, shifted, x) for shifted in (False, True)
-            ]
+            windows = [Windows(grid, config.window_size, shifted, x) for shifted in (False, True)]
             for index, block in enumerate(stage):
                 x = run_layer(block, (x, windows[index % 2]), config.checkpoint_activations)
                 if layer in blocks:
                     intermediate[layer] = map_of(x, grid)
                 layer += 1
         return EncodedImages(x, grid, intermediate)
+
+    def features(self, encoded: EncodedImages, blocks: Collection[int] = ()) -> Tensor:
+        """See :meth:`VisionModel.features`."""
+        return self.norm(encoded.tokens).mean(1)  # [B, D]
 
 
 def fit_position_biases(weights: dict[str, Tensor], own: Mapping[str, Tensor]) -> list[str]:

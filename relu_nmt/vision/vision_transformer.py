@@ -6,37 +6,42 @@ height * width of the N tokens are the patches of the ``grid``, row by row; clas
 them.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from relu_nmt.attention.base import Attention, build_attention
 from relu_nmt.attention.dropout import Dropout
 from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.spec import AttentionSpec
+from relu_nmt.errors import ConfigError
 from relu_nmt.modules import norms
 from relu_nmt.modules.feed_forward import FeedForward
 from relu_nmt.modules.multihead import SelfAttention
-from relu_nmt.modules.transformer_layer import TransformerLayer, run_layer
+from relu_nmt.modules.transformer_layer import Residual, TransformerLayer, run_layer
 from relu_nmt.vision import vision_blocks, vision_models
 from relu_nmt.vision.base import (
     NORM_EPS,
     EncodedImages,
     Grid,
     VisionModel,
-    VisionOutput,
     exempt_from_decay,
     grid_of,
     growing,
     initialize,
+    initialize_linears,
     map_of,
     mechanism,
     pre_norm,
     resize_positions,
 )
 from relu_nmt.vision.config import VisionTransformerConfig
-from relu_nmt.vision.gated_attention_unit import GatedAttentionUnit
 
+BASE_DIM = 128
+"""Width of queries and keys of gated attention units in the paper."""
 CUT_NORMAL_STD = 0.87962566103423978
 """Standard deviation of a standard normal distribution that is cut off at -2 and 2."""
 
@@ -83,12 +88,127 @@ class TransformerBlock(nn.Module):
         attention = SelfAttention(config.embed_dim, mechanism(config, index, config.heads))
         drop_path = growing(config.drop_path, index, config.layers)
         self.layer = TransformerLayer(pre_norm(config, config.embed_dim, drop_path), attention)
-        linears = [m for m in self.layer.feed_forward.modules() if isinstance(m, nn.Linear)]
-        initialize(*(m.weight for m in (attention.qkv, attention.out_proj, *linears)))
+        feed_forward = self.layer.feed_forward.modules()
+        initialize_linears((attention.qkv, attention.out_proj, *feed_forward))
 
     def forward(self, x: Tensor, visibility: Visibility, grid: Grid) -> Tensor:
         """Map [B, N, D] to [B, N, D]."""
         return self.layer(x, visibility)
+
+
+class GatedAttentionUnit(nn.Module):
+    """out = (u * (A v)) W_o, with A = n^-alpha h(q k^T / sqrt(s)) of a single head.
+
+    u = silu(x W_u) and v = silu(x W_v) have width e, 2 D in the paper; q = b * g1 + b1 and
+    k = b * g2 + b2 share the base b = silu(x W_b) of width s. With 6 D^2 + s D weights, two units
+    take the place of attention (4 D^2) and feed-forward network (8 D^2). Like a sublayer, a unit
+    has neither norm nor residual connection; put it in
+    :class:`~relu_nmt.modules.transformer_layer.Residual`.
+
+    The gains start at 1 and the shifts at 0, so that scores are of order 1.
+
+    Args:
+        embed_dim: D.
+        inner_dim: e.
+        attention: the mechanism that computes A v, ``pointwise`` with a single head of width s; h
+            is ``relu2`` in the paper.
+
+    Reference: Hua et al. 2022, "Transformer quality in linear time", section 2.2; Wortsman et al.
+    2023, "Replacing softmax with ReLU in vision transformers", Fig. 4, in one of two readings.
+    Deviations: the optional relative position bias is left out; the length divides the weights,
+    as n^-alpha, not the scores; the gains start at 1.
+
+    Example:
+        >>> spec = AttentionSpec.parse("pointwise:h=relu2,qk_norm=false")
+        >>> unit = GatedAttentionUnit(8, 16, build_attention(spec, "encoder", 0, 1, 4, 0.0))
+        >>> tuple(unit(torch.zeros(2, 5, 8), Visibility(5, 5)).shape)
+        (2, 5, 8)
+    """
+
+    def __init__(self, embed_dim: int, inner_dim: int, attention: Attention) -> None:
+        super().__init__()
+        key_dim = attention.head_dim
+        self.widths = [inner_dim, inner_dim, key_dim]
+        self.in_proj = nn.Linear(embed_dim, sum(self.widths), bias=False)  # W_u, W_v and W_b
+        # Derive queries and keys from one base by a gain and a shift each.
+        self.query_gain = nn.Parameter(torch.ones(key_dim))
+        self.query_shift = nn.Parameter(torch.zeros(key_dim))
+        self.key_gain = nn.Parameter(torch.ones(key_dim))
+        self.key_shift = nn.Parameter(torch.zeros(key_dim))
+        self.attention = attention
+        self.out_proj = nn.Linear(inner_dim, embed_dim, bias=False)
+        self.draw_by_xavier()
+
+    def matrices(self) -> tuple[Tensor, ...]:
+        """Return W_u, W_v, W_b and W_o; the first three are views of one parameter."""
+        return (*self.in_proj.weight.split(self.widths), self.out_proj.weight)
+
+    def draw_by_xavier(self) -> None:
+        """Draw each matrix from Xavier's uniform distribution."""
+        for weight in self.matrices():
+            nn.init.xavier_uniform_(weight)
+
+    def forward(self, x: Tensor, visibility: Visibility) -> Tensor:
+        """Map [B, N, D] to [B, N, D]; the visibility may be causal."""
+        # u and v: [B, N, e]; base: [B, N, s].
+        u, v, base = F.silu(self.in_proj(x)).split(self.widths, dim=-1)
+        # Add the axis of the single head: [B, 1, N, s].
+        q = (base * self.query_gain + self.query_shift).to(v.dtype)[:, None]
+        k = (base * self.key_gain + self.key_shift).to(v.dtype)[:, None]
+        q, k = self.attention.map_queries(q), self.attention.map_keys(k)
+        values = self.attention(q, k, v[:, None], visibility).values.squeeze(1)  # [B, N, e]
+        return self.out_proj(u * values)
+
+
+@vision_blocks.register("gau")
+class GatedBlock(nn.Module):
+    """Two gated attention units in place of attention and feed-forward network.
+
+    Their queries and keys have the paper's width of 128, whatever the number of heads. Inside,
+    they are half as wide as the feed-forward network that they replace.
+
+    Raises:
+        ConfigError: the attention is not an ungated ``pointwise``, or there are settings of a
+            feed-forward network.
+
+    Reference: Hua et al. 2022, "Transformer quality in linear time", section 2.2.
+    """
+
+    def __init__(self, config: VisionTransformerConfig, index: int) -> None:
+        super().__init__()
+        # Refuse settings that the units cannot use.
+        spec = AttentionSpec.parse(config.attention)
+        if spec.name != "pointwise" or spec.options.get("gate", "none") != "none":
+            raise ConfigError(
+                f"--block gau has a gate of its own and works with --attention pointwise:h=relu2 "
+                f"(or another h) without one, not with --attention {config.attention}"
+            )
+        usual = ("gelu", "gelu-tanh") if config.big_vision else ("gelu",)
+        if config.activation_dropout or config.feed_forward not in usual:
+            raise ConfigError(
+                "--block gau has no feed-forward network; leave out --activation-dropout and "
+                "--feed-forward"
+            )
+        # Each unit counts as an attention layer of its own.
+        dim, inner_dim = config.embed_dim, max(1, config.ffn_dim // 2)
+        dropout = config.attention_dropout
+        units = []
+        for layer in (2 * index, 2 * index + 1):
+            attention = build_attention(spec, "encoder", layer, 1, BASE_DIM, dropout, "--attention")
+            units.append(GatedAttentionUnit(dim, inner_dim, attention))
+        # Draw all matrices like the linear maps of other blocks.
+        for unit in units:
+            initialize(*unit.matrices())
+        self.units = nn.ModuleList(units)
+        placement = pre_norm(config, dim, growing(config.drop_path, index, config.layers))
+        residuals = nn.ModuleList(Residual(placement) for _ in units)
+        self.residuals = cast(Sequence[Residual], residuals)
+
+    def forward(self, x: Tensor, visibility: Visibility, grid: Grid) -> Tensor:
+        """Map [B, N, D] to [B, N, D]."""
+        for unit, residual in zip(self.units, self.residuals, strict=True):
+            x = residual.add(x, unit(residual.before(x), visibility))
+        return x
 
 
 @vision_models.register("vit")
@@ -121,7 +241,7 @@ class VisionTransformer(VisionModel):
         )
         self.num_tokens = self.grid.num_patches + (self.class_token is not None)
         # Leave the class token without a position in Big Vision's form.
-        placed = self.grid.num_patches if config.vit.big_vision else self.num_tokens
+        placed = self.grid.num_patches if config.big_vision else self.num_tokens
         self.positions = nn.Parameter(torch.empty(placed, dim))
         self.dropout = Dropout(config.dropout)
         # Transform the tokens.
@@ -129,30 +249,19 @@ class VisionTransformer(VisionModel):
         self.blocks = nn.ModuleList(make_block(config, i) for i in range(config.layers))
         self.norm = norms.get(config.norm)(dim, NORM_EPS)
         # Classify the class token, or the mean of the patches.
-        self.tanh_layer = nn.Linear(dim, dim) if config.vit.tanh_layer else None
+        self.tanh_layer = nn.Linear(dim, dim) if config.tanh_layer else None
         self.head = nn.Linear(dim, num_classes)
         # Draw the initial weights.
         initialize(self.positions, self.head.weight)
-        nn.init.constant_(self.head.bias, config.vit.head_bias)
+        nn.init.constant_(self.head.bias, config.head_bias)
         if self.class_token is not None:
             initialize(self.class_token)
         if self.tanh_layer is not None:
             initialize(self.tanh_layer.weight)
             nn.init.zeros_(self.tanh_layer.bias)
-        if config.vit.big_vision:
+        if config.big_vision:
             self._draw_as_big_vision()
         exempt_from_decay(self, self.class_token, self.positions)
-
-    def forward(self, images: Tensor, blocks: Collection[int] = ()) -> VisionOutput:
-        """See :meth:`VisionModel.forward`."""
-        encoded = self.encode(images, blocks)
-        # Eq. 4: y = norm(class token), then the linear classifier.
-        x = self.norm(encoded.tokens)  # [B, N, D]
-        features = x.mean(1) if self.class_token is None else x[:, 0]  # [B, D]
-        if self.tanh_layer is not None:
-            features = self.tanh_layer(features).tanh()
-        logits = self.head(features).float()  # [B, C]
-        return VisionOutput(logits, features, encoded.intermediate, encoded.class_tokens)
 
     def encode(self, images: Tensor, blocks: Collection[int] = ()) -> EncodedImages:
         """See :meth:`VisionModel.encode`."""
@@ -161,7 +270,7 @@ class VisionTransformer(VisionModel):
         positions = resize_positions(self.positions, self.grid, grid)
         if self.class_token is not None:
             token = self.class_token.expand(x.size(0), -1, -1)
-            if self.config.vit.big_vision:
+            if self.config.big_vision:
                 positions = F.pad(positions, (0, 0, 1, 0))  # zero for the class token
             x = torch.cat([token, x], dim=1)  # [B, N, D]
         x = self.dropout(x + positions)
@@ -175,6 +284,13 @@ class VisionTransformer(VisionModel):
                 if self.class_token is not None:
                     class_tokens[index] = x[:, 0]
         return EncodedImages(x, grid, intermediate, class_tokens)
+
+    def features(self, encoded: EncodedImages, blocks: Collection[int] = ()) -> Tensor:
+        """See :meth:`VisionModel.features`."""
+        # Eq. 4: y = norm(class token), before the linear classifier.
+        x = self.norm(encoded.tokens)  # [B, N, D]
+        found = x.mean(1) if self.class_token is None else x[:, 0]  # [B, D]
+        return found if self.tanh_layer is None else self.tanh_layer(found).tanh()
 
     def _draw_as_big_vision(self) -> None:
         """Draw the initial weights of Big Vision, and Flax's defaults where it sets none."""

@@ -1,6 +1,7 @@
 """XCiT: patches mixed by attention between channels and by small convolutions."""
 
 import math
+from collections import OrderedDict
 from collections.abc import Collection
 
 import torch
@@ -12,22 +13,23 @@ from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.spec import AttentionSpec
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules import norms
-from relu_nmt.modules.feed_forward import build_feed_forward
 from relu_nmt.modules.multihead import SelfAttention
-from relu_nmt.modules.transformer_layer import Residual, run_layer
+from relu_nmt.modules.transformer_layer import run_layer
 from relu_nmt.vision import vision_models
 from relu_nmt.vision.base import (
     NORM_EPS,
     BatchNorm,
+    Block,
     EncodedImages,
     Grid,
     VisionModel,
-    VisionOutput,
     exempt_from_decay,
     grid_of,
     initialize,
+    initialize_linears,
     map_of,
     mechanism,
+    new_feed_forward,
     pre_norm,
 )
 from relu_nmt.vision.config import VisionTransformerConfig
@@ -63,34 +65,20 @@ class XCiT(VisionModel):
         dim = config.embed_dim
         # Embed the patches, with positions.
         self.num_tokens = grid_of(config.image_sides, config.patch_sides).num_patches
-        self.stem = ConvolutionalStem(config)
+        self.stem = convolutional_stem(config)
         self.positions = nn.Linear(2 * WAVES, dim)
         self.dropout = Dropout(config.dropout)
         # Transform the patches, then the class token.
-        self.blocks = nn.ModuleList(XCiTBlock(config, i) for i in range(config.layers))
+        self.blocks = nn.ModuleList(xcit_block(config, i) for i in range(config.layers))
         self.class_token = nn.Parameter(torch.empty(1, 1, dim))
         self.class_blocks = nn.ModuleList(
-            ClassBlock(config, config.layers + i) for i in range(config.xcit.class_layers)
+            ClassBlock(config, config.layers + i) for i in range(config.class_layers)
         )
         self.norm = norms.get(config.norm)(dim, NORM_EPS)
         self.head = nn.Linear(dim, num_classes)
         initialize(self.class_token, self.head.weight)
         nn.init.zeros_(self.head.bias)
         exempt_from_decay(self, self.class_token)
-
-    def forward(self, images: Tensor, blocks: Collection[int] = ()) -> VisionOutput:
-        """See :meth:`VisionModel.forward`."""
-        encoded, class_tokens = self.encode(images, blocks), {}
-        # Put the class token in front, and let it attend to the patches.
-        x = encoded.tokens
-        x = torch.cat([self.class_token.expand(x.size(0), -1, -1), x], dim=1)  # [B, 1 + N, D]
-        for index, block in enumerate(self.class_blocks, len(self.blocks)):
-            x = block(x, encoded.grid)
-            if index in blocks:
-                class_tokens[index] = x[:, 0]
-        features = self.norm(x[:, 0])  # [B, D]
-        logits = self.head(features).float()
-        return VisionOutput(logits, features, encoded.intermediate, class_tokens)
 
     def encode(self, images: Tensor, blocks: Collection[int] = ()) -> EncodedImages:
         """See :meth:`VisionModel.encode`."""
@@ -107,49 +95,56 @@ class XCiT(VisionModel):
                 intermediate[index] = map_of(x, grid)
         return EncodedImages(x, grid, intermediate)
 
+    def features(self, encoded: EncodedImages, blocks: Collection[int] = ()) -> Tensor:
+        """See :meth:`VisionModel.features`."""
+        # Put the class token in front, and let it attend to the patches.
+        x = encoded.tokens
+        x = torch.cat([self.class_token.expand(x.size(0), -1, -1), x], dim=1)  # [B, 1 + N, D]
+        for index, block in enumerate(self.class_blocks, len(self.blocks)):
+            x = block(x, encoded.grid)
+            if index in blocks:
+                encoded.class_tokens[index] = x[:, 0]
+        return self.norm(x[:, 0])  # [B, D]
 
-class ConvolutionalStem(nn.Module):
-    """Patches by 3 x 3 convolutions with BatchNorm, each of which halves the sides.
+
+def convolutional_stem(config: VisionTransformerConfig) -> nn.Sequential:
+    """Return 3 x 3 convolutions with BatchNorm, each of which halves the sides, up to patches.
+
+    They map [B, 3, Y, X] to [B, D, height, width].
 
     Raises:
         ConfigError: the sides of a patch or the width cannot be halved as often as needed.
 
     Reference: El-Nouby et al. 2021, appendix A; Graham et al. 2021, "LeViT", section 4.2.
     """
-
-    def __init__(self, config: VisionTransformerConfig) -> None:
-        super().__init__()
-        halvings = [side.bit_length() - 1 for side in config.patch_sides]
-        steps = max(halvings)
-        # Check that halvings end exactly at a patch, and leave a width.
-        if any(2**n != side for n, side in zip(halvings, config.patch_sides, strict=True)):
-            raise ConfigError(
-                f"--patch-size {'x'.join(map(str, config.patch_sides))}: --family xcit needs sides "
-                "that are powers of 2"
-            )
-        if steps == 0 or config.embed_dim % 2 ** (steps - 1):
-            raise ConfigError(
-                f"--embed-dim {config.embed_dim} with patches of {max(config.patch_sides)} pixels: "
-                f"--family xcit halves sides and width {steps} times, at least once"
-            )
-        # Double the width with each halving, up to D in the last; the shorter side stops earlier.
-        layers: list[nn.Module] = []
-        width = 3
-        for step in range(1, steps + 1):
-            wider = config.embed_dim >> (steps - step)
-            # Keep the length of a side that is short enough already.
-            stride = [2 if step <= n else 1 for n in halvings]
-            layers += [
-                nn.Conv2d(width, wider, 3, (stride[0], stride[1]), padding=1, bias=False),
-                BatchNorm(wider),
-                ACTIVATIONS[config.xcit.conv_activation](),
-            ]
-            width = wider
-        self.layers = nn.Sequential(*layers[:-1])  # no activation at the end
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Map [B, 3, Y, X] to [B, D, height, width]."""
-        return self.layers(images)
+    halvings = [side.bit_length() - 1 for side in config.patch_sides]
+    steps = max(halvings)
+    # Check that halvings end exactly at a patch, and leave a width.
+    if any(2**n != side for n, side in zip(halvings, config.patch_sides, strict=True)):
+        raise ConfigError(
+            f"--patch-size {'x'.join(map(str, config.patch_sides))}: --family xcit needs sides "
+            "that are powers of 2"
+        )
+    if steps == 0 or config.embed_dim % 2 ** (steps - 1):
+        raise ConfigError(
+            f"--embed-dim {config.embed_dim} with patches of {max(config.patch_sides)} pixels: "
+            f"--family xcit halves sides and width {steps} times, at least once"
+        )
+    # Double the width with each halving, up to D in the last; the shorter side stops earlier.
+    layers: list[nn.Module] = []
+    width = 3
+    for step in range(1, steps + 1):
+        wider = config.embed_dim >> (steps - step)
+        # Keep the length of a side that is short enough already.
+        stride = [2 if step <= n else 1 for n in halvings]
+        layers += [
+            nn.Conv2d(width, wider, 3, (stride[0], stride[1]), padding=1, bias=False),
+            BatchNorm(wider),
+            ACTIVATIONS[config.conv_activation](),
+        ]
+        width = wider
+    # The last convolution has no activation.
+    return nn.Sequential(OrderedDict(layers=nn.Sequential(*layers[:-1])))
 
 
 def fourier_positions(grid: Grid, device: torch.device) -> Tensor:
@@ -174,64 +169,35 @@ def fourier_positions(grid: Grid, device: torch.device) -> Tensor:
     return torch.cat([rows, columns], 2).flatten(0, 1)  # [N, 64]
 
 
-class LocalPatchInteraction(nn.Module):
-    """Two depth-wise 3 x 3 convolutions over the grid, with an activation and BatchNorm between.
+def local_patch_interaction(config: VisionTransformerConfig) -> nn.Sequential:
+    """Return two depth-wise 3 x 3 convolutions of a map, with activation and BatchNorm between.
 
     Reference: El-Nouby et al. 2021, section 3.3; the activation precedes the BatchNorm, as in the
     public code.
     """
-
-    def __init__(self, embed_dim: int, activation: str) -> None:
-        super().__init__()
-        self.first = nn.Conv2d(embed_dim, embed_dim, 3, padding=1, groups=embed_dim)
-        self.activation = ACTIVATIONS[activation]()
-        self.norm = BatchNorm(embed_dim)
-        self.second = nn.Conv2d(embed_dim, embed_dim, 3, padding=1, groups=embed_dim)
-
-    def forward(self, x: Tensor, grid: Grid) -> Tensor:
-        """Map patches [B, N, D] of the grid to [B, N, D]."""
-        picture = map_of(x, grid)  # [B, D, height, width]
-        picture = self.second(self.norm(self.activation(self.first(picture))))
-        return picture.flatten(2).transpose(1, 2)  # [B, N, D]
-
-
-def _feed_forward(config: VisionTransformerConfig) -> nn.Module:
-    """Return a new feed-forward network with ViT's initial weights."""
-    network = build_feed_forward(
-        config.feed_forward, config.embed_dim, config.ffn_dim, config.activation_dropout
+    dim = config.embed_dim
+    return nn.Sequential(
+        OrderedDict(
+            first=nn.Conv2d(dim, dim, 3, padding=1, groups=dim),
+            activation=ACTIVATIONS[config.conv_activation](),
+            norm=BatchNorm(dim),
+            second=nn.Conv2d(dim, dim, 3, padding=1, groups=dim),
+        )
     )
-    initialize(*(m.weight for m in network.modules() if isinstance(m, nn.Linear)))
-    return network
 
 
-class XCiTBlock(nn.Module):
-    """Attention, local patch interaction and feed-forward network in pre-norm residual branches.
+def xcit_block(config: VisionTransformerConfig, index: int) -> Block:
+    """Return a new block of attention, local patch interaction and feed-forward network.
 
     All blocks have the same rate of stochastic depth.
     """
-
-    def __init__(self, config: VisionTransformerConfig, index: int) -> None:
-        super().__init__()
-        placement = pre_norm(config, config.embed_dim, config.drop_path)
-        self.attention = SelfAttention(config.embed_dim, mechanism(config, index, config.heads))
-        initialize(self.attention.qkv.weight, self.attention.out_proj.weight)
-        self.attention_residual = Residual(placement)
-        self.local = None
-        if config.xcit.local_patch_interaction:
-            self.local = LocalPatchInteraction(config.embed_dim, config.xcit.conv_activation)
-            self.local_residual = Residual(placement)
-        self.feed_forward = _feed_forward(config)
-        self.feed_forward_residual = Residual(placement)
-
-    def forward(self, x: Tensor, visibility: Visibility, grid: Grid) -> Tensor:
-        """Map patches [B, N, D] to [B, N, D]."""
-        residual = self.attention_residual
-        x = residual.add(x, self.attention(residual.before(x), visibility))
-        if self.local is not None:
-            residual = self.local_residual
-            x = residual.add(x, self.local(residual.before(x), grid))
-        residual = self.feed_forward_residual
-        return residual.add(x, self.feed_forward(residual.before(x)))
+    placement = pre_norm(config, config.embed_dim, config.drop_path)
+    attention = SelfAttention(config.embed_dim, mechanism(config, index, config.heads))
+    initialize(attention.qkv.weight, attention.out_proj.weight)
+    local = local_patch_interaction(config) if config.local_patch_interaction else None
+    feed_forward = new_feed_forward(config, placement)
+    initialize_linears(feed_forward.modules())
+    return Block(placement, attention, feed_forward, local)
 
 
 class ClassAttention(SelfAttention):
@@ -260,7 +226,7 @@ class ClassAttention(SelfAttention):
         return self.finish(values[:, :1], x[:, :1])
 
 
-class ClassBlock(nn.Module):
+class ClassBlock(Block):
     """Class attention and a feed-forward network for the class token.
 
     Patches are changed as in the public code: their normed states are added to them, then they are
@@ -268,23 +234,21 @@ class ClassBlock(nn.Module):
     """
 
     def __init__(self, config: VisionTransformerConfig, layer: int) -> None:
-        super().__init__()
         # The attention has heads as wide as those of the other blocks, but may be another.
-        placement = pre_norm(config, config.embed_dim, drop_path=0.0)
-        spec = AttentionSpec.parse(config.xcit.class_attention)
-        head_dim = config.embed_dim // config.heads
-        dropout = config.attention_dropout
+        spec, heads = AttentionSpec.parse(config.class_attention), config.heads
+        head_dim, dropout = config.embed_dim // heads, config.attention_dropout
         made = build_attention(
-            spec, "encoder", layer, config.heads, head_dim, dropout, "--class-attention"
+            spec, "encoder", layer, heads, head_dim, dropout, "--class-attention"
         )
-        self.attention = ClassAttention(config.embed_dim, made)
-        initialize(self.attention.qkv.weight, self.attention.out_proj.weight)
-        self.attention_residual = Residual(placement)
-        self.feed_forward = _feed_forward(config)
-        self.feed_forward_residual = Residual(placement)
-        self.norms_patches = config.xcit.class_layers_norm_patches
+        attention = ClassAttention(config.embed_dim, made)
+        initialize(attention.qkv.weight, attention.out_proj.weight)
+        placement = pre_norm(config, config.embed_dim, drop_path=0.0)
+        feed_forward = new_feed_forward(config, placement)
+        initialize_linears(feed_forward.modules())
+        super().__init__(placement, attention, feed_forward)
+        self.norms_patches = config.class_layers_norm_patches
 
-    def forward(self, x: Tensor, grid: Grid) -> Tensor:
+    def forward(self, x: Tensor, grid: Grid) -> Tensor:  # type: ignore[override]
         """Map class token and patches [B, 1 + N, D] to [B, 1 + N, D]."""
         # The class token gets its attention output, the patches get their own normed states.
         residual = self.attention_residual

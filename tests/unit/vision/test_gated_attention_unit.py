@@ -8,7 +8,7 @@ from relu_nmt.attention.base import Need, build_attention
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.records import record_attention
 from relu_nmt.attention.spec import AttentionSpec
-from relu_nmt.vision.gated_attention_unit import GatedAttentionUnit
+from relu_nmt.vision.vision_transformer import GatedAttentionUnit
 
 
 def new_unit(embed_dim, inner_dim, key_dim, alpha=1.0):

@@ -53,12 +53,12 @@ def test_parameter_counts_match_the_paper(arch, expected):
     config = VisionTransformerConfig.of(**architectures[arch])
     with torch.device("meta"):
         model = build_vision_model(config, 1000)
-        output = model(torch.zeros(1, 3, 224, 224), blocks=range(sum(config.stages.stage_layers)))
+        output = model(torch.zeros(1, 3, 224, 224), blocks=range(sum(config.stage_layers)))
     assert sum(p.numel() for p in model.parameters()) == expected
     assert model.num_tokens == 56**2
     sides = [picture.shape[2:] for picture in output.intermediate.values()]
     maps = {side: sides.count((side, side)) for side in (56, 28, 14, 7)}
-    assert tuple(maps.values()) == config.stages.stage_layers
+    assert tuple(maps.values()) == config.stage_layers
 
 
 def test_the_rate_of_drop_path_grows_linearly_over_all_blocks():
@@ -271,7 +271,7 @@ def test_position_biases_are_interpolated_to_another_window():
     }
     checkpoint = SimpleNamespace(model_tensors=trained.state_dict(), metadata=metadata)
     weights, notes = start_weights(model, checkpoint, list("abcde"))
-    size = trained.config.stages.window_size
+    size = trained.config.window_size
     assert notes == [f"its position biases of windows of {size} patches are interpolated"]
     model.load_state_dict(weights)
     assert not start_weights(trained, checkpoint, list("abcde"))[1]

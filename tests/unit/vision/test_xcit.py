@@ -176,4 +176,4 @@ def test_options_of_xcit_are_refused_in_other_families():
         ImageTrainingSettings.of(data="d", local_patch_interaction=False)
     settings = ImageTrainingSettings.of(data="d", arch="xcit_nano_12_p8", attention="sima")
     assert (settings.model.attention, settings.model.patch_size) == ("sima", (8,))
-    assert not settings.model.xcit.class_layers_norm_patches
+    assert not settings.model.class_layers_norm_patches
