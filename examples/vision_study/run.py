@@ -18,8 +18,8 @@ from pathlib import Path
 from report import ACCURACY, NORMS, REPORT, write_report
 from studies import STUDIES, Study
 
-from relu_nmt.applications.sweep.cluster import make_runner
 from relu_nmt.applications.sweep.environment import describe_environment, probe
+from relu_nmt.applications.sweep.runner import StepRunner
 from relu_nmt.applications.sweep.settings import JobsConfig
 from relu_nmt.applications.sweep.steps import (
     Command,
@@ -201,7 +201,7 @@ def run(settings: StudySettings) -> int:
     for step in steps:  # check all before the first training
         read_settings(ImageTrainingSettings, parser.parse_args(arguments_of(step.commands[0])))
     environment = describe_environment(probe([], [])["gpus"])
-    runner = make_runner(steps, settings.running, environment, folder)
+    runner = StepRunner(steps, settings.running, environment, folder)
     runner.run(lambda: write_report(folder, study))
     write_report(folder, study)
     runner.say(f"report: {folder / REPORT}")

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
-from relu_nmt.applications.sweep.cluster import make_runner
 from relu_nmt.applications.sweep.environment import describe_environment, probe
 from relu_nmt.applications.sweep.plan import (
     SWEEP_FILE,
@@ -20,6 +19,7 @@ from relu_nmt.applications.sweep.plan import (
 )
 from relu_nmt.applications.sweep.report import CARD_NAME, CSV_NAME, REPORT_NAME, write_report
 from relu_nmt.applications.sweep.report_data import ReportData
+from relu_nmt.applications.sweep.runner import StepRunner
 from relu_nmt.applications.sweep.settings import SweepConfig
 from relu_nmt.applications.sweep.settings import SweepSettings as Settings
 from relu_nmt.applications.sweep.steps import DONE, Step, arguments_of
@@ -130,7 +130,7 @@ def run(settings: Settings, *, progress: bool = True) -> SweepResult:
     steps = plan.steps()
     # Make the runner first: it compares the steps with earlier runs before any file is written.
     seconds = config.time.seconds or None
-    runner = make_runner(steps, settings.running, environment, folder, seconds, progress)
+    runner = StepRunner(steps, settings.running, environment, folder, seconds, progress)
     # Run the steps, with a report after each.
     description = SweepDescription(settings, environment, published=published, task=task)
     description = write_description(folder, description)

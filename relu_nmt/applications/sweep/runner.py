@@ -1,17 +1,21 @@
-"""Run the steps of a sweep: several at once, each of them once, even if some steps fail."""
+"""Run the steps of a sweep: several at once, each of them once, even if some steps fail.
+
+A step runs as a process of this machine, or as a job of a cluster, which runs a sweep of one step.
+"""
 
 import os
 import shlex
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
+from relu_nmt.applications.sweep.environment import describe_environment, probe
 from relu_nmt.applications.sweep.settings import JobsConfig
 from relu_nmt.applications.sweep.steps import (
     DIVERGED,
@@ -23,67 +27,93 @@ from relu_nmt.applications.sweep.steps import (
     Step,
     StepState,
     check_same_commands,
+    in_words,
+    last_line,
     shown_command,
+    time_left,
 )
 from relu_nmt.errors import DataError, ReluNmtError
+from relu_nmt.io.cluster import Cluster, result_of
 from relu_nmt.io.process import handle_stop_signals
 from relu_nmt.io.safe_write import acquire_lock
 from relu_nmt.training.results import MAXRSS_UNIT, TrainingResult
 
+if TYPE_CHECKING:
+    from submitit import Job
+    from submitit.helpers import DelayedSubmission
+
 POLL_SECONDS = 0.2
 RETRY_LOCK_SECONDS = 3.0
 LEFT_OUT = "left out"
+JOBS_FOLDER = "jobs"
 
 
 @dataclass
-class RunningStep:
-    """A running step.
+class RunningProcess:
+    """A step that runs as a process of this machine.
 
     Args:
         index: index of the process among those at once, see :meth:`JobsConfig.environment`.
         lock: descriptor that holds the step's lock until the step ends.
         log: open file to which all its commands write.
         state: the state stored at the beginning.
-        process: process of the present command.
-        command: index of the present command.
-        begun: monotonic time in seconds.
-        is_ending: whether it was asked to end.
+        process: process of the present command, the one at the index ``command``.
     """
 
-    step: Step
     index: int
     lock: int
     log: BinaryIO
     state: StepState
     process: subprocess.Popen[bytes]
     command: int = 0
-    begun: float = field(default_factory=time.monotonic)
-    is_ending: bool = False
 
-    @property
-    def seconds(self) -> float:
-        """Time since the beginning."""
-        return time.monotonic() - self.begun
 
-    def end(self) -> None:
-        """Ask the step to save its state and end."""
-        if not self.is_ending:
-            self.is_ending = True
-            # Popen.terminate would reap a command that has just ended, and lose its exit code.
-            os.kill(self.process.pid, signal.SIGTERM)
+@dataclass
+class StepWork:
+    """The work of a job: run one step with its lock, log and state, like a local sweep."""
+
+    step: Step
+    config: JobsConfig
+    runner: "StepRunner | None" = field(default=None, init=False)
+
+    def __call__(self) -> int | None:
+        """Run the step; return the number of the signal that stopped it, if any."""
+        environment = describe_environment(probe([], [])["gpus"])
+        self.runner = StepRunner([self.step], self.config, environment)
+        self.runner.run(lambda: None)
+        return self.runner.signal
+
+    def checkpoint(self) -> "DelayedSubmission":
+        """Let the training save a checkpoint; return the work that continues in another job.
+
+        submitit calls this before the cluster takes the machine away.
+        """
+        from submitit.helpers import DelayedSubmission
+
+        if self.runner is not None:
+            self.runner.end()
+        return DelayedSubmission(StepWork(self.step, self.config))
 
 
 class StepRunner:
-    """A runner of steps as processes of this machine; a subclass may run them elsewhere.
+    """A runner of steps.
 
-    A training stands before the evaluations of its model. Every step stores ``environment``, the
-    machine and the versions. ``training_seconds`` is the budget of a training, if it is a time.
+    On a cluster, the jobs hold the locks and write logs and states. So sweeps on a cluster and
+    others may share a folder.
+
+    Args:
+        steps: steps, each training before the evaluations of its model.
+        config: the processes or the cluster.
+        environment: machine and versions, which every step stores.
+        folder: folder of the sweep; only a cluster needs it.
+        training_seconds: budget of a training, if it is a time.
+        progress: print events.
 
     Attributes:
         signal: number of the signal that stopped the run, if any.
 
     Raises:
-        ConfigError: a step was run with another command.
+        ConfigError: a step was run with another command, or this machine has no such cluster.
         DataError: a state file is damaged.
     """
 
@@ -92,6 +122,7 @@ class StepRunner:
         steps: Sequence[Step],
         config: JobsConfig,
         environment: dict[str, Any],
+        folder: Path = Path(),
         training_seconds: float | None = None,
         progress: bool = True,
     ) -> None:
@@ -103,14 +134,25 @@ class StepRunner:
         # Seconds of the finished trainings (True) and evaluations (False).
         self._seconds: dict[bool, list[float]] = {True: [], False: []}
         self._training_seconds = training_seconds
-        # Steps that run now, and times before which locked steps are not tried again.
-        self._running: list[Any] = []  # RunningStep, or a subclass's own class
+        # Steps that run now, their monotonic times of beginning, and those that are asked to end.
+        self._running: dict[Step, RunningProcess | Job[int | None]] = {}
+        self._begun: dict[Step, float] = {}
+        self._ending: set[Step] = set()
+        # Times before which locked steps are not tried again.
         self._not_before: dict[Step, float] = {}
         self.signal: int | None = None
         self._kill = False
         # Note the steps that earlier runs have finished.
         for step in self._steps:
-            self._is_done(step, first=True)
+            self._is_done(step)
+        # The sweep deletes checkpoints, not its jobs: other steps may need them.
+        self._cluster: Cluster | None = None
+        self._job_config = config
+        if config.cluster is not None:
+            self._cluster = Cluster(config.cluster, config.asked_for, folder / JOBS_FOLDER)
+            self._job_config = replace(
+                config, jobs=1, cluster=None, cluster_parameters=None, delete_checkpoints=False
+            )
 
     @property
     def failed(self) -> int:
@@ -129,8 +171,10 @@ class StepRunner:
             # Poll until all steps have ended, or a signal stops the run.
             while self._running or (self._open_steps() and self.signal is None):
                 self._reap()
-                if self.signal is None:
-                    self._start_what_fits()
+                for step in self._ready_steps() if self.signal is None else ():
+                    # Its training may just have diverged.
+                    if len(self._running) < self._config.jobs and step not in self._ended:
+                        self._start(step)
                 # Report once that the next step waits for another sweep.
                 waiting = [step for step in self._open_steps() if step in self._not_before]
                 if waiting and not self._running and not has_reported_waiting:
@@ -138,8 +182,8 @@ class StepRunner:
                     self.say(f"{waiting[0]}: another sweep is at it; waiting (Ctrl-C stops)")
                 time.sleep(POLL_SECONDS)
         finally:
-            for running in self._running:  # after an error of the sweep itself
-                running.end()
+            for step in self._running:  # after an error of the sweep itself
+                self._ask_to_end(step)
             for number, handler in before.items():
                 signal.signal(number, handler)
 
@@ -148,34 +192,47 @@ class StepRunner:
 
         For a signal handler in the middle of :meth:`run`, after which the program ends.
         """
-        for running in self._running:
-            running.end()
-            os.waitid(os.P_PID, running.process.pid, os.WEXITED | os.WNOWAIT)
+        for step, running in self._running.items():
+            self._ask_to_end(step)
+            if isinstance(running, RunningProcess):
+                os.waitid(os.P_PID, running.process.pid, os.WEXITED | os.WNOWAIT)
+
+    def _ask_to_end(self, step: Step) -> None:
+        """Ask a running step once to end, so that its training saves a checkpoint."""
+        if step in self._ending:
+            return
+        self._ending.add(step)
+        running = self._running[step]
+        if isinstance(running, RunningProcess):
+            # Popen.terminate would reap a command that has just ended, and lose its exit code.
+            os.kill(running.process.pid, signal.SIGTERM)
+        else:
+            running.cancel()
 
     # ------------------------------------------------------------------- which step is next
 
-    def _is_done(self, step: Step, first: bool = False) -> bool:
+    def _is_done(self, step: Step) -> bool:
         """Return whether this or another sweep has finished the step, and note its end."""
         state = step.state
         check_same_commands(step, state)
         if state is None or state.status not in FINAL:
             return False
-        self._end(step, state.status, state.seconds if first else None)
+        self._end(step, state)
         return True
 
-    def _end(self, step: Step, status: str, seconds: float | None) -> None:
-        self._ended[step] = status
+    def _end(self, step: Step, state: StepState) -> None:
+        status = self._ended[step] = state.status
+        if status == DONE:
+            self._seconds[step.is_training].append(state.seconds)
         # Without its training, a model has no evaluations.
-        if status == DONE and seconds is not None:
-            self._seconds[step.is_training].append(seconds)
         if step.is_training and status != DONE:
             for other in self._steps:
                 if other.model == step.model and other not in self._ended:
                     self._ended[other] = status if status == DIVERGED else LEFT_OUT
 
     def _open_steps(self) -> list[Step]:
-        running = {running.step for running in self._running}
-        return [step for step in self._steps if step not in self._ended and step not in running]
+        begun = self._ended.keys() | self._running.keys()
+        return [step for step in self._steps if step not in begun]
 
     def _ready_steps(self) -> list[Step]:
         """Return the steps that may begin now; evaluations come first, as they give results."""
@@ -191,30 +248,30 @@ class StepRunner:
         ]
         return sorted(ready, key=lambda step: step.is_training)
 
-    def _start_what_fits(self) -> None:
-        for step in self._ready_steps():
-            if len(self._running) >= self._config.jobs:
-                return
-            if step not in self._ended:  # its training may just have diverged
-                self._start(step)
-
     # ------------------------------------------------------------------- running one step
 
     def _start(self, step: Step) -> None:
         """Start a step, unless another sweep runs it or has finished it."""
-        lock = acquire_lock(step.path(".lock"))
-        if lock is None:
+        # A job takes the lock itself.
+        lock = None if self._cluster is not None else acquire_lock(step.path(".lock"))
+        if lock is None and self._cluster is None:
             self._not_before[step] = time.monotonic() + RETRY_LOCK_SECONDS
         elif self._is_done(step):
-            os.close(lock)
+            if lock is not None:
+                os.close(lock)
             self.say(f"{step}: done by another sweep")
             self._delete_checkpoints(step)
-        else:
-            self._start_locked(step, lock)
+        elif self._cluster is not None:
+            job = self._cluster.submit(StepWork(step, self._job_config), str(step))
+            self._running[step], self._begun[step] = job, time.monotonic()
+            self.say(f"{step}: job {job.job_id}")
+        elif lock is not None:
+            self._start_process(step, lock)
 
-    def _start_locked(self, step: Step, lock: int) -> None:
+    def _start_process(self, step: Step, lock: int) -> None:
         # Take the lowest index that no running step has.
-        index = min(set(range(self._config.jobs)) - {running.index for running in self._running})
+        taken = {one.index for one in self._running.values() if isinstance(one, RunningProcess)}
+        index = min(set(range(self._config.jobs)) - taken)
         variables, earlier = self._config.environment(index), step.state
         # Store that the step has begun; a training that continues keeps its peak memory.
         shown = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
@@ -235,7 +292,8 @@ class StepRunner:
         except OSError as error:
             raise DataError(f"{step.path('.log')}: cannot be written: {error.strerror}") from error
         process = self._spawn(step.commands[0], index, lock, log)
-        self._running.append(RunningStep(step, index, lock, log, state, process))
+        self._running[step] = RunningProcess(index, lock, log, state, process)
+        self._begun[step] = time.monotonic()
         self.say(f"{step}: begins")
 
     def _spawn(
@@ -256,31 +314,44 @@ class StepRunner:
         )
 
     def _reap(self) -> None:
-        """Process the commands that have ended."""
-        for running in list(self._running):
-            process = running.process
-            # Ask for the exit code and the peak memory.
-            pid, status, usage = os.wait4(process.pid, os.WNOHANG)
-            if pid == 0:
-                self._pass_signal_on(running)
+        """Process the commands and jobs that have ended."""
+        for step, running in list(self._running.items()):
+            if isinstance(running, RunningProcess):
+                self._reap_process(step, running)
                 continue
-            process.returncode = os.waitstatus_to_exitcode(status)
-            memory = max(running.state.peak_memory, usage.ru_maxrss * MAXRSS_UNIT)
-            running.state = replace(running.state, peak_memory=memory)
-            # Start the next command of the step, or finish the step.
-            running.command += 1
-            more = running.command < len(running.step.commands)
-            if process.returncode == 0 and more and self.signal is None:
-                command = running.step.commands[running.command]
-                running.process = self._spawn(command, running.index, running.lock, running.log)
-            else:
-                self._finish(running, process.returncode, complete=not more)
+            if self.signal is not None:
+                self._ask_to_end(step)
+            if running.done():
+                self._finish_job(step, running)
 
-    def _finish(self, running: RunningStep, exit_code: int, complete: bool) -> None:
-        step, log = running.step, running.step.path(".log")
+    def _reap_process(self, step: Step, running: RunningProcess) -> None:
+        # Ask for the exit code and the peak memory.
+        process = running.process
+        pid, status, usage = os.wait4(process.pid, os.WNOHANG)
+        if pid == 0:
+            # Pass the first signal on, so that trainings save a checkpoint; a second one kills.
+            if self._kill:
+                os.kill(process.pid, signal.SIGKILL)
+            elif self.signal is not None:
+                self._ask_to_end(step)
+            return
+        process.returncode = os.waitstatus_to_exitcode(status)
+        memory = max(running.state.peak_memory, usage.ru_maxrss * MAXRSS_UNIT)
+        running.state = replace(running.state, peak_memory=memory)
+        # Start the next command of the step, or finish the step.
+        running.command += 1
+        more = running.command < len(step.commands)
+        if process.returncode == 0 and more and self.signal is None:
+            command = step.commands[running.command]
+            running.process = self._spawn(command, running.index, running.lock, running.log)
+        else:
+            self._finish_process(step, running, process.returncode, complete=not more)
+
+    def _finish_process(
+        self, step: Step, running: RunningProcess, exit_code: int, complete: bool
+    ) -> None:
         running.log.close()
-        self._running.remove(running)
-        seconds = running.seconds
+        seconds = self._leave(step)
         status, note = DONE, ""
         # A stopped step stays open; a failed one gets the reason.
         if exit_code != 0 or not complete:
@@ -289,7 +360,7 @@ class StepRunner:
                 os.close(running.lock)
                 self.say(f"{step}: stopped after {in_words(seconds)}")
                 return
-            status, note = FAILED, last_line(log)
+            status, note = FAILED, last_line(step.path(".log"))
             with suppress(DataError):  # a crash before the first results
                 if step.is_training and TrainingResult.load(step.checkpoints).diverged:
                     status = DIVERGED
@@ -301,9 +372,37 @@ class StepRunner:
         os.close(running.lock)
         self._conclude(step, state)
 
+    def _finish_job(self, step: Step, job: "Job[int | None]") -> None:
+        """Note the end of a job from the state that it wrote."""
+        seconds = self._leave(step)
+        # Fetch the result; a job that the cluster ended has none.
+        note, stopped = "", None
+        try:
+            stopped = result_of(job)
+        except ReluNmtError as error:
+            note = str(error)
+        state = step.state
+        # Trust the state that the job wrote at its end.
+        if state is not None and state.status != STARTED:
+            self._conclude(step, state)
+        elif self.signal is not None or stopped is not None:
+            # A step stopped by a signal stays open, and is submitted again.
+            self.say(f"{step}: stopped")
+        else:
+            note = note or f"job {job.job_id} ended without a result"
+            state = StepState(FAILED, step.commands, step.model, note, seconds=seconds)
+            state.write(step)
+            self._conclude(step, state)
+
+    def _leave(self, step: Step) -> float:
+        """Remove a step from the running ones; return the seconds since its beginning."""
+        del self._running[step]
+        self._ending.discard(step)
+        return time.monotonic() - self._begun.pop(step)
+
     def _conclude(self, step: Step, state: StepState) -> None:
         """Note the end of a step, report it, and update the report."""
-        self._end(step, state.status, state.seconds)
+        self._end(step, state)
         code = f"{state.status} (exit code {state.exit_code}): {state.note}"
         self.say(f"{step}: {code if state.note else state.status} after {in_words(state.seconds)}")
         self._delete_checkpoints(step)
@@ -322,19 +421,10 @@ class StepRunner:
                 if path not in kept:
                     path.unlink(missing_ok=True)
 
-    # ------------------------------------------------------------------- signals and messages
-
     def _note_signal(self, number: int, frame: FrameType | None) -> None:
-        """Store the signal for the main loop: here a command may be starting or ending."""
+        # The main loop acts on it: here a command may be starting or ending.
         self._kill = self.signal is not None
         self.signal = number
-
-    def _pass_signal_on(self, running: RunningStep) -> None:
-        """Pass the first signal on, so that trainings save a checkpoint; a second one kills."""
-        if self._kill:
-            os.kill(running.process.pid, signal.SIGKILL)
-        elif self.signal is not None:
-            running.end()
 
     def say(self, text: str) -> None:
         """Print an event, with the time left."""
@@ -345,56 +435,8 @@ class StepRunner:
         known = dict(self._seconds)
         if not known[True] and self._training_seconds is not None:
             known[True] = [self._training_seconds]
-        spent = {running.step: running.seconds for running in self._running}
+        now = time.monotonic()
+        spent = {step: now - begun for step, begun in self._begun.items()}
         estimate = time_left(left, known, spent, self._config.jobs)
         clock, done = time.strftime("%H:%M:%S"), len(self._ended)
         print(f"{clock} | {done}/{len(self._steps)} | {estimate} | {text}", flush=True)
-
-
-def last_line(path: Path) -> str:
-    """Return the last line of a log that is not empty: the error of a failed command."""
-    try:
-        lines = path.read_text("utf-8", errors="replace").split("\n")
-    except OSError:
-        return ""
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")
-
-
-def time_left(
-    left: Collection[Step],
-    known: Mapping[bool, Sequence[float]],
-    spent: Mapping[Step, float],
-    jobs: int,
-) -> str:
-    """Return the estimated remaining time of a sweep in words.
-
-    Args:
-        left: the steps that are not done.
-        known: seconds of other trainings (True) and evaluations (False); a kind without any does
-            not count.
-        spent: seconds since the beginning of each running step.
-        jobs: number of steps at once.
-    """
-    if not left:
-        return "nothing left"
-    # Subtract the time already spent from the mean of each kind of step.
-    means = {kind: sum(seconds) / len(seconds) for kind, seconds in known.items() if seconds}
-    counted = [step for step in left if step.is_training in means]
-    total = sum(max(0.0, means[step.is_training] - spent.get(step, 0.0)) for step in counted)
-    if not total:
-        return "time left unknown"
-    word = "about" if len(counted) == len(left) else "over"
-    return f"{word} {in_words(total / min(jobs, len(left)))} left"
-
-
-def in_words(seconds: float) -> str:
-    """Return a duration in words.
-
-    Example:
-        >>> in_words(42), in_words(600), in_words(9000)
-        ('42 s', '10 min', '2 h 30 min')
-    """
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"

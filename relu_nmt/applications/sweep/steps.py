@@ -7,7 +7,7 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -262,3 +262,51 @@ def check_same_commands(step: Step, state: StepState | None) -> None:
         f"'{was}' where there is '{now}' now. Type the old flags, choose another --save-dir, or "
         f"delete {mark} to run it again"
     )
+
+
+# ------------------------------------------------------------------- logs and durations
+
+
+def last_line(path: Path) -> str:
+    """Return the last line of a log that is not empty, the error of a failed command."""
+    try:
+        lines = path.read_text("utf-8", errors="replace").split("\n")
+    except OSError:
+        return ""
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+
+def time_left(
+    left: Collection[Step],
+    known: Mapping[bool, Sequence[float]],
+    spent: Mapping[Step, float],
+    jobs: int,
+) -> str:
+    """Return the estimated remaining time of a sweep in words.
+
+    ``known`` has the seconds of other trainings (True) and evaluations (False); a kind without any
+    does not count. ``spent`` has the seconds since the beginning of each running step.
+    """
+    if not left:
+        return "nothing left"
+    # Subtract the time already spent from the mean of each kind of step.
+    means = {kind: sum(seconds) / len(seconds) for kind, seconds in known.items() if seconds}
+    counted = [step for step in left if step.is_training in means]
+    total = sum(max(0.0, means[step.is_training] - spent.get(step, 0.0)) for step in counted)
+    if not total:
+        return "time left unknown"
+    word = "about" if len(counted) == len(left) else "over"
+    return f"{word} {in_words(total / min(jobs, len(left)))} left"
+
+
+def in_words(seconds: float) -> str:
+    """Return a duration in words.
+
+    Example:
+        >>> in_words(42), in_words(600), in_words(9000)
+        ('42 s', '10 min', '2 h 30 min')
+    """
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"

@@ -9,8 +9,7 @@ import time
 
 import pytest
 
-from relu_nmt.applications.sweep.cluster import ClusterRunner, StepWork, make_runner
-from relu_nmt.applications.sweep.runner import StepRunner
+from relu_nmt.applications.sweep.runner import StepRunner, StepWork
 from relu_nmt.applications.sweep.settings import JobsConfig
 from relu_nmt.applications.sweep.steps import DIVERGED, DONE, FAILED, STARTED, StepState
 from relu_nmt.errors import ConfigError, DataError
@@ -23,8 +22,7 @@ LOCAL = {"cluster": "local", "cluster_parameters": "timeout_min=10"}
 
 
 def run(steps, folder, **config):
-    runner = make_runner(steps, JobsConfig(**LOCAL, **config), {}, folder)
-    assert isinstance(runner, ClusterRunner)
+    runner = StepRunner(steps, JobsConfig(**LOCAL, **config), {}, folder)
     runner.run(lambda: None)
     return runner
 
@@ -87,7 +85,7 @@ def cluster(monkeypatch):
             submitted.append(FakeJob(pickle.loads(pickle.dumps(work)), ends.pop(0)))
             return submitted[-1]
 
-    monkeypatch.setattr("relu_nmt.applications.sweep.cluster.Cluster", FakeCluster)
+    monkeypatch.setattr("relu_nmt.applications.sweep.runner.Cluster", FakeCluster)
     return ends, submitted
 
 
@@ -136,7 +134,7 @@ def test_a_signal_cancels_the_jobs(tmp_path, cluster):
 
     ends += [interrupted]
     steps = make_steps(tmp_path, "", lengths=(8,))
-    runner = make_runner(steps, JobsConfig(**LOCAL), {}, tmp_path)
+    runner = StepRunner(steps, JobsConfig(**LOCAL), {}, tmp_path)
     start = runner._start
 
     def start_and_interrupt(step):
@@ -178,7 +176,7 @@ def test_a_training_saves_and_continues_elsewhere_when_the_cluster_takes_the_mac
     finally:
         signal.signal(signal.SIGUSR2, before)
     assert statuses(steps) == [STARTED]
-    os.close(work.runner._running[0].lock)  # as the end of the process does
+    os.close(work.runner._running[steps[0]].lock)  # as the end of the process does
     assert pickle.loads(pickle.dumps(again[0])).function() is None
     assert statuses(steps) == [DONE]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from relu_nmt.applications.sweep.plan import models_in
-from relu_nmt.applications.sweep.runner import StepRunner, in_words, last_line, time_left
+from relu_nmt.applications.sweep.runner import StepRunner
 from relu_nmt.applications.sweep.settings import JobsConfig
 from relu_nmt.applications.sweep.steps import (
     DIVERGED,
@@ -20,6 +20,9 @@ from relu_nmt.applications.sweep.steps import (
     Step,
     StepState,
     SweepModel,
+    in_words,
+    last_line,
+    time_left,
 )
 from relu_nmt.errors import DataError
 from relu_nmt.io.safe_write import acquire_lock
