@@ -1,23 +1,17 @@
-"""A request: raw text with its prefixes and terms, their token ids, and the text of the answer."""
+"""A request: raw text with its prefixes and terms, and their token ids."""
 
 import itertools
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from relu_nmt.data.dictionary import SPECIAL_SYMBOLS, UNK
+from relu_nmt.data.dictionary import SPECIAL_SYMBOLS
 from relu_nmt.errors import DataError
 from relu_nmt.translation.search.document_search import SourceDocuments
 from relu_nmt.translation.search.forced_terms import ForcedTerms, Term
-from relu_nmt.translation.search.hypotheses import Hypothesis
-from relu_nmt.translation.search.translations import (
-    SourceSentence,
-    Translation,
-    as_lines,
-    load_translations,
-    replace_unknown_words,
-)
+from relu_nmt.translation.search.translations import SourceSentence, as_lines
 from relu_nmt.translation.task import TranslationTask
 
 
@@ -69,6 +63,10 @@ class TranslationRequest:
 class SourceEncoder:
     """Encodes requests as token ids.
 
+    Attributes:
+        text_lock: held while text is tokenized. Hold it for other work with the task's text, since
+            tokenizers keep state.
+
     Example:
         >>> from relu_nmt.data.dictionary import Dictionary
         >>> from relu_nmt.tokenization.pipeline import TextPipeline
@@ -81,6 +79,7 @@ class SourceEncoder:
 
     def __init__(self, task: TranslationTask) -> None:
         self.task = task
+        self.text_lock = threading.Lock()
         # One tokenizer for all terms: making one is slower than tokenizing a sentence.
         self._target_words = replace(task.target_text, sentence_separator=None)
         self._banned_text: tuple[str, ...] = ()
@@ -160,17 +159,17 @@ class SourceEncoder:
         Raises:
             DataError: the model cannot write a term or the prefix, or the sentence is blank.
         """
-        tokens = self.task.source_text.encode(line)
+        with self.text_lock:
+            tokens = self.task.source_text.encode(line)
+            # Encode the terms, leaving out blank ones, and the prefix.
+            terms = [self._forced_ids(term, "term", not tokens).tolist() for term in forced]
+            beginning = self._forced_ids(prefix, "prefix", not tokens)
+        required = ForcedTerms(tuple(tuple(term) for term in terms if term), ordered)
         ids = self.task.source_dictionary.encode(tokens)
         if self.task.separators is not None:
             # A separator in the raw text is an unknown word: it ends no sentence.
             words = ids[:-2]
             words[words == self.task.separators[0]] = self.task.source_dictionary.unk_index
-        is_blank = not tokens
-        # Encode the terms, leaving out blank ones, and the prefix.
-        terms = (self._forced_ids(term, "term", is_blank).tolist() for term in forced)
-        required = ForcedTerms(tuple(tuple(term) for term in terms if term), ordered)
-        beginning = self._forced_ids(prefix, "prefix", is_blank)
         return SourceSentence(ids, tokens, prefix=beginning, forced=required, banned=banned)
 
     def _banned(self, terms: Iterable[str]) -> tuple[Term, ...]:
@@ -179,13 +178,14 @@ class SourceEncoder:
         The model cannot write unknown words anyway.
         """
         text = tuple(as_lines(terms))
-        # Consecutive requests of a command ban the same terms.
-        if text != self._banned_text:
-            unk_index = self.task.target_dictionary.unk_index
-            ids = (tuple(self._target_ids(term).tolist()) for term in text)
-            self._banned_ids = tuple(term for term in ids if term and unk_index not in term)
-            self._banned_text = text
-        return self._banned_ids
+        with self.text_lock:
+            # Consecutive requests of a command ban the same terms.
+            if text != self._banned_text:
+                unk_index = self.task.target_dictionary.unk_index
+                ids = (tuple(self._target_ids(term).tolist()) for term in text)
+                self._banned_ids = tuple(term for term in ids if term and unk_index not in term)
+                self._banned_text = text
+            return self._banned_ids
 
     def _target_ids(self, text: str) -> np.ndarray:
         """Return the token ids of whole target words, without separator and ``</s>``.
@@ -222,34 +222,3 @@ class SourceEncoder:
                 "give another"
             )
         return ids
-
-
-class TextDecoder:
-    """Decodes the hypotheses of a search as text.
-
-    Args:
-        task: tokenization and dictionaries.
-        replace_unk: see ``--replace-unk``: None keeps unknown words, "" copies their source word,
-            and a file translates it.
-    """
-
-    def __init__(self, task: TranslationTask, replace_unk: str | None) -> None:
-        self._task = task
-        self._replaces_unknown = replace_unk is not None
-        self._words = load_translations(replace_unk) if replace_unk else {}
-
-    def decode(
-        self, sources: Sequence[SourceSentence], found: Sequence[Sequence[Hypothesis]]
-    ) -> list[list[Translation]]:
-        """Return the hypotheses of each source as translations."""
-        return [
-            [self._translation(source.tokens, own) for own in hypotheses]
-            for source, hypotheses in zip(sources, found, strict=True)
-        ]
-
-    def _translation(self, source_tokens: Sequence[str], hypothesis: Hypothesis) -> Translation:
-        tokens = self._task.target_dictionary.symbols_of(hypothesis.tokens)
-        alignment = hypothesis.alignment
-        if self._replaces_unknown and alignment is not None:
-            tokens = replace_unknown_words(tokens, source_tokens, alignment, UNK, self._words)
-        return Translation(self._task.target_text.decode(tokens), tokens, hypothesis)

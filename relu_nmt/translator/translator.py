@@ -12,6 +12,7 @@ import torch
 from relu_nmt import engine
 from relu_nmt.attention.spec import AttentionPlace
 from relu_nmt.config import from_flat
+from relu_nmt.data.dictionary import UNK
 from relu_nmt.data.documents import SINGLE_SENTENCES
 from relu_nmt.errors import ConfigError, is_out_of_memory
 from relu_nmt.translation.attention_maps import AttentionMap, attention_weights, checked_place
@@ -25,6 +26,7 @@ from relu_nmt.translation.search.document_search import (
 )
 from relu_nmt.translation.search.ensemble import Ensemble
 from relu_nmt.translation.search.generator import Generator
+from relu_nmt.translation.search.hypotheses import Hypothesis
 from relu_nmt.translation.search.shortlist import Shortlist
 from relu_nmt.translation.search.translations import (
     SourceSentence,
@@ -32,13 +34,14 @@ from relu_nmt.translation.search.translations import (
     Translation,
     as_lines,
     check_lengths,
+    load_translations,
+    replace_unknown_words,
 )
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator.models import foreign_classes, load_models, model_of, model_state
-from relu_nmt.translator.request import SourceEncoder, TextDecoder, TranslationRequest
+from relu_nmt.translator.request import SourceEncoder, TranslationRequest
 
 SINGLE_LINES = WindowConfig(SINGLE_SENTENCES)
-"""Windows of one line each."""
 
 
 class Translator:
@@ -54,8 +57,7 @@ class Translator:
         device: by default a GPU, if there is one.
         dtype: compute dtype: ``torch.float16`` or ``torch.bfloat16``; float32 by default.
             ``torch.int8`` replaces the models' products by those of 8-bit integers (CPU only).
-        max_doc_tokens: longest group of sentences in the training data, in tokens; 1: single
-            sentences.
+        max_doc_tokens: most tokens of a group of sentences in training; 1: single sentences.
         packed: pack the weights for fast decoding; the models can no longer be trained.
         shortlist: restricts the target vocabulary by the source words; None: no restriction.
 
@@ -179,8 +181,8 @@ class Translator:
     ) -> TranslatedLines:
         """Return the best translation of each line; a blank line gives an empty one.
 
-        ``at_limit`` of the result lists the translations that reached the longest output and may
-        be cut off; a warning counts them.
+        ``at_limit`` of the result lists translations that reached the longest output and may be cut
+        off; a warning counts them.
 
         Args:
             lines: raw sentences.
@@ -217,10 +219,9 @@ class Translator:
     ) -> list[list[Translation]]:
         """Return the n best translations of each line, best first.
 
-        ``reached_limit`` of a translation says that it may be cut off. A warning counts the lines
-        whose best translation reached the limit. ``first_id`` is the number of the first line,
-        which seeds the draws of sampling. All other arguments, and the errors, are those of
-        :meth:`translate` (``nbest=5``).
+        ``reached_limit`` of a translation says that it may be cut off; a warning counts the lines
+        whose best one is. ``first_id`` is the number of the first line, which seeds the draws of
+        sampling. All other arguments, and the errors, are those of :meth:`translate` (``nbest=5``).
         """
         request = TranslationRequest.of_lines(lines, prefixes, forced, ordered, banned)
         config = _config_of(config, settings)
@@ -248,24 +249,15 @@ class Translator:
         lines. The result also has ``mismatch_rate``, ``num_at_limit`` and more
         (:class:`TranslatedDocuments`); a warning counts translations that may be cut off.
 
-        Args:
-            documents: the lines of each document, sentences or paragraphs; a blank line gives an
-                empty one.
-            max_doc_tokens: most source tokens to translate at once; by default as in training. 1:
-                each line on its own. A longer line is not cut.
-            window_overlap: number of previous lines that each window repeats as context.
-            config: settings of the search.
-            prefixes: as in :meth:`translate`, a list for each document.
-            banned: as in :meth:`translate`.
-            forced: as in :meth:`translate`, a list for each document.
-            ordered: as in :meth:`translate`.
-            settings: instead of ``config``, fields of :class:`GenerationConfig`.
+        At most ``max_doc_tokens`` source tokens are translated at once, by default as in training;
+        1: each line on its own. A longer line is not cut. Each window repeats ``window_overlap``
+        previous lines as context. A line may be a paragraph. All other arguments are those of
+        :meth:`translate`; prefixes and forced terms come as a list for each document.
 
         Raises:
-            ConfigError: a setting is unknown or out of range; or prefixes and forced terms for
-                lines that are translated together by a model that does not separate sentences.
-            DataError: a group is too long for the model, a document is a single text, the model
-                cannot write a forced term, or a term is forced in a blank line.
+            ConfigError: as in :meth:`translate`; or prefixes and forced terms for lines that are
+                translated together by a model that does not separate sentences.
+            DataError: as in :meth:`translate`, for a document and a group of lines.
         """
         request = TranslationRequest(
             [as_lines(lines) for lines in documents], prefixes, forced, ordered, banned
@@ -320,8 +312,8 @@ class Translator:
                 "--prefix-size nor --score-reference"
             )
         # Divide the documents into windows, and search these.
-        positions, decode = self.ensemble.max_positions, self.task.target_text.decode
-        planned = DocumentSearch(documents, windows, config, positions, decode)
+        positions = self.ensemble.max_positions
+        planned = DocumentSearch(documents, windows, config, positions, self._text_of)
         return planned.run(search or self.searcher(config, first_id, on_progress))
 
     def searcher(
@@ -332,17 +324,22 @@ class Translator:
     ) -> Search:
         """Return a function that translates sentences given as token ids.
 
-        Args:
-            config: settings of the search.
-            first_id: number of the first sentence, which seeds the draws of sampling; later calls
-                go on counting.
-            on_progress: called after each batch with its number of sentences.
+        ``first_id`` and ``on_progress`` are those of :meth:`answer`; later calls go on counting.
 
         Raises:
             ConfigError: the settings do not fit the model.
         """
         generator = self.generator(config)
-        decoder = TextDecoder(self.task, config.replace_unk)
+        # Unknown words stay, or become their source word or its translation in a file.
+        replaced = config.replace_unk
+        words = load_translations(replaced) if replaced else {}
+
+        def translation(source: SourceSentence, hypothesis: Hypothesis) -> Translation:
+            tokens = self.task.target_dictionary.symbols_of(hypothesis.tokens)
+            alignment = hypothesis.alignment
+            if replaced is not None and alignment is not None:
+                tokens = replace_unknown_words(tokens, source.tokens, alignment, UNK, words)
+            return Translation(self._text_of(tokens), tokens, hypothesis)
 
         def search(sources: Sequence[SourceSentence]) -> list[list[Translation]]:
             nonlocal first_id
@@ -350,9 +347,16 @@ class Translator:
             check_lengths(sources, self.max_source_positions)
             found = generator.translate(sources, first_id, on_progress)
             first_id += len(sources)
-            return decoder.decode(sources, found)
+            return [
+                [translation(source, own) for own in hypotheses]
+                for source, hypotheses in zip(sources, found, strict=True)
+            ]
 
         return search
+
+    def _text_of(self, tokens: Sequence[str]) -> str:
+        with self.sources.text_lock:
+            return self.task.target_text.decode(tokens)
 
     def generator(self, config: GenerationConfig) -> Generator:
         """Return the search engine for token ids, which can also score references."""
