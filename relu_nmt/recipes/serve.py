@@ -26,8 +26,8 @@ def run(settings: Settings, *, progress: bool = True) -> None:
     try:
         import uvicorn
 
-        from relu_nmt.applications.serving.app import ServerLimits, make_app
-        from relu_nmt.applications.serving.limits import ImpatientProtocol
+        from relu_nmt.applications.serving.app import make_app
+        from relu_nmt.applications.serving.limits import ImpatientProtocol, ServerLimits
     except ImportError as error:
         raise MissingExtraError(
             f'the server needs the package {error.name}: pip install "relu-nmt[serve]"'

@@ -5,34 +5,31 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
 from typing import Any
 
 import torch
-from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.exceptions import HTTPException
 
 import relu_nmt
 from relu_nmt.applications.serving import schema
-from relu_nmt.applications.serving.batcher import Batcher, Busy, Closed, RequestGone, Ticket
 from relu_nmt.applications.serving.limits import (
-    CheckHeaders,
-    CountAnswers,
-    LimitBody,
+    Guard,
     Message,
     Metrics,
     Receive,
     Send,
+    ServerLimits,
 )
-from relu_nmt.applications.serving.service import BATCH_TOKENS, TooLarge, TranslationService
+from relu_nmt.applications.serving.queues import Desk, Refused, Ticket
+from relu_nmt.applications.serving.service import TranslationService
 from relu_nmt.errors import OutOfMemoryError, ReluNmtError
 from relu_nmt.translation.search.config import GenerationConfig, WindowConfig
 from relu_nmt.translator import TranslationRequest, Translator
@@ -54,82 +51,49 @@ REASONS = {
     504: "No answer within the time limit.",
 }
 NO_MEMORY = "not enough memory for this text; send fewer lines at a time"
-ERRORS: dict[type[Exception], tuple[int, str | None, bool]] = {
-    TooLarge: (413, None, False),
-    ReluNmtError: (422, None, False),
-    RequestGone: (504, "the request was given up", False),
-    Busy: (429, "too many requests for large answers; come back later, or ask for a line", True),
-    Closed: (503, "the server is stopping", True),
-    OutOfMemoryError: (503, NO_MEMORY, False),
-    MemoryError: (503, NO_MEMORY, False),
-    torch.OutOfMemoryError: (503, NO_MEMORY, False),
-    Exception: (500, "an error of the server; see its log", False),
+ERRORS: dict[type[Exception], tuple[int, str | None]] = {
+    ReluNmtError: (422, None),
+    OutOfMemoryError: (503, NO_MEMORY),
+    MemoryError: (503, NO_MEMORY),
+    torch.OutOfMemoryError: (503, NO_MEMORY),
+    Exception: (500, "an error of the server; see its log"),
 }
-"""Status, text (None: that of the error) and whether to come back later, for each error."""
+"""Status and text (None: that of the error) for each error."""
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     status: {"model": schema.Problem, "description": text} for status, text in REASONS.items()
 }
 
 
-@dataclass(frozen=True)
-class ServerLimits:
-    """Limits of the server's load.
-
-    Args:
-        max_bytes: longest body of a request.
-        max_tokens: most source tokens of a request.
-        max_waiting: most requests that are not answered yet.
-        seconds: most time for one request.
-        batch_wait: seconds that a batch waits for more requests if it is not full.
-        allowed_hosts: host names that clients may use, without port; empty: any name.
-    """
-
-    max_bytes: int = 131_072
-    max_tokens: int = 4096
-    max_waiting: int = 64
-    seconds: float = 60.0
-    batch_wait: float = 0.005
-    allowed_hosts: Sequence[str] = ()
-
-
-class _UnreadAnswers:
-    """Answers that clients have not read yet; the oldest are cancelled if there are too many."""
-
-    def __init__(self) -> None:
-        self._sizes: dict[asyncio.Future[None], int] = {}
-
-    async def add(self, sending: asyncio.Future[None], size: int) -> None:
-        """Wait until an answer of ``size`` bytes is sent or cancelled."""
-        self._sizes[sending] = size
-        # Cancel the oldest answers until the rest fits.
-        for oldest in list(self._sizes)[:-1]:
-            if sum(self._sizes.values()) <= MOST_UNREAD_BYTES:
-                break
-            oldest.cancel()
-            del self._sizes[oldest]
-        try:
-            await asyncio.wait({sending})
-        finally:
-            sending.cancel()
-            self._sizes.pop(sending, None)
-
-
 class _Answer(Response):
     """JSON that is sent in parts, each when the client has read the previous one.
 
+    If clients leave too many bytes of all answers unread, the oldest answers are cancelled.
+
     Args:
         body: the JSON.
-        unread: counts the answer until the client has read it.
+        unread: sizes of all answers that are being sent, oldest first.
     """
 
-    def __init__(self, body: bytes, unread: _UnreadAnswers) -> None:
+    def __init__(self, body: bytes, unread: dict[asyncio.Future[None], int]) -> None:
         super().__init__(body, media_type="application/json")
         self._unread = unread
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Send the answer."""
+        unread = self._unread
         sending = asyncio.ensure_future(self._send(send))
-        await self._unread.add(sending, len(self.body))
+        unread[sending] = len(self.body)
+        # Cancel the oldest answers until the rest fits.
+        for oldest in list(unread)[:-1]:
+            if sum(unread.values()) <= MOST_UNREAD_BYTES:
+                break
+            oldest.cancel()
+            del unread[oldest]
+        try:
+            await asyncio.wait({sending})
+        finally:
+            sending.cancel()
+            unread.pop(sending, None)
 
     async def _send(self, send: Send) -> None:
         # Each send waits until the connection accepts the part.
@@ -139,61 +103,6 @@ class _Answer(Response):
             part = self.body[first : first + WRITTEN_BYTES]
             await send({"type": "http.response.body", "body": part, "more_body": True})
         await send({"type": "http.response.body"})
-
-
-class _Desk:
-    """Gives each request a thread, refuses requests if too many wait, and ends slow ones."""
-
-    def __init__(self, batcher: Batcher, limits: ServerLimits, metrics: Metrics) -> None:
-        self._batcher = batcher
-        self._limits = limits
-        self._metrics = metrics
-        self._pool = ThreadPoolExecutor(limits.max_waiting, "request")
-        self._unread = _UnreadAnswers()
-        self.num_waiting = 0
-
-    @property
-    def is_open(self) -> bool:
-        return self._batcher.works
-
-    async def answer(self, request: Request, work: Callable[[Ticket], bytes]) -> Response:
-        """Call ``work`` with a ticket in a thread, and return its JSON.
-
-        Raises:
-            HTTPException: 503 the server stops, 429 too many requests wait, 504 no time is left.
-        """
-        if not self.is_open:
-            raise HTTPException(503, "the server is stopping", RETRY)
-        if self.num_waiting >= self._limits.max_waiting:
-            text = f"{self.num_waiting} requests are waiting; come back later"
-            raise HTTPException(429, text, RETRY)
-        # Start the work, and watch the connection: its next message says that the client left.
-        ticket = Ticket()
-        self._count(1)
-        done = asyncio.get_running_loop().run_in_executor(self._pool, work, ticket)
-        done.add_done_callback(lambda _: self._count(-1))
-        left = asyncio.ensure_future(request.receive())
-        # Wait for the first event: the answer, the client's departure, or the time limit.
-        waits: set[asyncio.Future[Any]] = {done, left}
-        try:
-            await asyncio.wait(
-                waits, timeout=self._limits.seconds, return_when=asyncio.FIRST_COMPLETED
-            )
-            if done.done():
-                return _Answer(done.result(), self._unread)
-        finally:
-            ticket.give_up()
-            left.cancel()
-        done.add_done_callback(lambda own: own.exception())  # ignore a later error
-        raise HTTPException(504, f"not done within {self._limits.seconds:g} seconds")
-
-    def _count(self, change: int) -> None:
-        self.num_waiting += change
-        self._metrics.waiting.set(self.num_waiting)
-
-    def close(self) -> None:
-        self._batcher.close()
-        self._pool.shutdown()
 
 
 def _json(values: Any) -> bytes:
@@ -222,16 +131,8 @@ def make_app(
     windows = windows or WindowConfig(translator.max_doc_tokens, repair=True)
     # Start the model's thread, and the queue before it.
     metrics = Metrics()
-    batcher = Batcher(
-        translator.searcher(config),
-        config.max_tokens or BATCH_TOKENS,
-        limits.batch_wait,
-        metrics.count_batch,
-    )
-    desk = _Desk(batcher, limits, metrics)
-    # Large answers leave an eighth of the queue to other requests.
-    max_large = max(1, limits.max_waiting - max(1, limits.max_waiting // 8))
-    service = TranslationService(translator, config, windows, limits.max_tokens, max_large, batcher)
+    service = TranslationService(translator, config, windows, limits, metrics.count_batch)
+    desk = Desk(service.batcher, limits.max_waiting, limits.seconds, metrics.waiting.set)
     try:  # report settings that do not fit now, and not in the first answer
         service.translate(TranslationRequest.of_lines(["."]), None, Ticket())
     except BaseException:
@@ -252,21 +153,14 @@ def make_app(
         redoc_url=None,
         lifespan=lifespan,
     )
-    # The middleware that is added last sees a request first.
     _add_routes(app, desk, service, limits, metrics)
     _add_errors(app)
-    app.add_middleware(CheckHeaders, names=limits.allowed_hosts)
-    app.add_middleware(LimitBody, max_bytes=limits.max_bytes, seconds=limits.seconds)
-    app.add_middleware(CountAnswers, metrics=metrics, paths=frozenset(PATHS))
+    app.add_middleware(Guard, limits=limits, metrics=metrics, paths=frozenset(PATHS))
     return app
 
 
 def _add_routes(
-    app: FastAPI,
-    desk: _Desk,
-    service: TranslationService,
-    limits: ServerLimits,
-    metrics: Metrics,
+    app: FastAPI, desk: Desk, service: TranslationService, limits: ServerLimits, metrics: Metrics
 ) -> None:
     # Prepare answers that never change: the page and the model's description.
     page, headers = _page()
@@ -274,6 +168,11 @@ def _add_routes(
         bytes=limits.max_bytes, tokens=limits.max_tokens, seconds=limits.seconds
     )
     description = schema.ModelDescription(**service.describe(), limits=own_limits)
+
+    unread: dict[asyncio.Future[None], int] = {}
+
+    async def answer(request: Request, work: Callable[[Ticket], bytes]) -> Response:
+        return _Answer(await desk.answer(request.receive, work), unread)
 
     # Serve the page for people, outside the description of the interface.
     @app.get("/", response_class=HTMLResponse, include_in_schema=False)
@@ -292,7 +191,7 @@ def _add_routes(
             asked.lines, asked.prefixes, asked.forced, asked.ordered, asked.banned
         )
         # Wait for the translation in a thread of the desk.
-        return await desk.answer(
+        return await answer(
             request, lambda ticket: _json(service.translate(text, asked.max_doc_tokens, ticket))
         )
 
@@ -300,7 +199,7 @@ def _add_routes(
     async def show_attention(asked: schema.AttentionRequest, request: Request) -> Response:
         """Return the attention weights of each token, in every layer and head of a slot."""
         # Pass on the service's bytes: it writes large JSON in parts.
-        return await desk.answer(
+        return await answer(
             request,
             lambda ticket: service.attention(
                 asked.lines, asked.translation, asked.slot, asked.line, ticket
@@ -351,17 +250,19 @@ def _add_errors(app: FastAPI) -> None:
         place = ".".join(str(part) for part in first["loc"] if part != "body")
         return _problem(422, f"{place}: {first['msg']}" if place else "expected an object")
 
-    @app.exception_handler(StarletteHTTPException)
-    async def refused(_: Request, error: StarletteHTTPException) -> JSONResponse:
+    @app.exception_handler(Refused)
+    async def refused(_: Request, error: Refused) -> JSONResponse:
+        return _problem(error.status, str(error), RETRY if error.retry else None)
+
+    @app.exception_handler(HTTPException)
+    async def unknown(_: Request, error: HTTPException) -> JSONResponse:
         # FastAPI answers 400 if it cannot read the JSON at all.
         status = 422 if error.status_code == 400 else error.status_code
         return _problem(status, str(error.detail), error.headers)
 
     # Answer an error of the table with its fixed text, or the error's own.
-    async def known(
-        status: int, text: str | None, retry: bool, _: Request, error: Exception
-    ) -> JSONResponse:
-        return _problem(status, text or str(error), RETRY if retry else None)
+    async def known(status: int, text: str | None, _: Request, error: Exception) -> JSONResponse:
+        return _problem(status, text or str(error))
 
     # Starlette chooses the handler of the nearest base class.
     for kind, answer in ERRORS.items():

@@ -1,4 +1,4 @@
-"""Guards before the application: limits of connections and requests, and counts of answers."""
+"""The guard before the application: limits of connections and requests, and counts of answers."""
 
 import asyncio
 import json
@@ -57,16 +57,43 @@ class Metrics:
 
 
 @dataclass(frozen=True)
-class CountAnswers:
-    """Counts answers and measures their time.
+class ServerLimits:
+    """Limits of the server's load.
 
     Args:
-        app: the application that answers.
-        metrics: receives the counts.
+        max_bytes: longest body of a request.
+        max_tokens: most source tokens of a request.
+        max_waiting: most requests that are not answered yet.
+        seconds: most time for one request, and for its body to arrive.
+        batch_wait: seconds that a batch waits for more requests if it is not full.
+        allowed_hosts: host names that clients may use, without port, an IPv6 address without
+            brackets; empty: any name.
+    """
+
+    max_bytes: int = 131_072
+    max_tokens: int = 4096
+    max_waiting: int = 64
+    seconds: float = 60.0
+    batch_wait: float = 0.005
+    allowed_hosts: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Guard:
+    """Counts all answers, and refuses some requests before the application sees them.
+
+    A body may be too large or too slow. A page of another origin could make a browser send a
+    request.
+
+    Args:
+        app: the application that answers all other requests.
+        limits: limits of the load.
+        metrics: receives the counts and times of answers.
         paths: paths to count separately; all other paths count as one.
     """
 
     app: App
+    limits: ServerLimits
     metrics: Metrics
     paths: frozenset[str]
 
@@ -89,40 +116,62 @@ class CountAnswers:
 
         # Count the answer even after an error; without a status it counts as 500.
         try:
-            await self.app(scope, receive, sending)
+            await self._answer(scope, receive, sending)
         finally:
             self.metrics.answers.labels(path, str(status)).inc()
             self.metrics.seconds.labels(path).observe(time.perf_counter() - start)
 
-
-@dataclass(frozen=True)
-class CheckHeaders:
-    """Refuses requests that a page of another origin could make a browser send.
-
-    Args:
-        app: the application that answers all other requests.
-        names: allowed host names, without port; an IPv6 address without brackets. Without names
-            every host is allowed.
-    """
-
-    app: App
-    names: Sequence[str]
-
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Serve one request."""
-        if scope["type"] == "http" and (problem := self._problem(scope)) is not None:
-            await answer(send, *problem)
+    async def _answer(self, scope: Message, receive: Receive, send: Send) -> None:
+        # Read the body; send nothing to a client that left.
+        seconds, body = self.limits.seconds, b""
+        problem: tuple[int, str] | None = None
+        try:
+            body = await asyncio.wait_for(self._read(receive), seconds)
+        except asyncio.TimeoutError:
+            problem = 408, f"the request did not come within {seconds:g} seconds"
+        except OverflowError:
+            problem = 413, f"more than {self.limits.max_bytes:,} bytes; send less text at a time"
+        except ConnectionAbortedError:
             return
-        await self.app(scope, receive, send)
+        if problem := problem or self._problem(scope):
+            await _refuse(send, *problem)
+            return
+        # Pass the body on as a single message, and then the client's further messages.
+        first: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def replayed() -> Message:
+            return first.pop() if first else await receive()
+
+        await self.app(scope, replayed, send)
+
+    async def _read(self, receive: Receive) -> bytes:
+        """Return the body.
+
+        Raises:
+            OverflowError: it is too long.
+            ConnectionAbortedError: the client has disconnected.
+        """
+        body = bytearray()
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise ConnectionAbortedError
+            body += message.get("body", b"")
+            if len(body) > self.limits.max_bytes:
+                raise OverflowError
+            if not message.get("more_body"):
+                return bytes(body)
 
     def _problem(self, scope: Message) -> tuple[int, str] | None:
-        """Return status and message for a request that is refused."""
+        """Return status and message for a request whose headers are refused."""
         # Header names and values in lower case; a header may occur several times.
         headers: dict[str, list[str]] = defaultdict(list)
         for name, value in scope["headers"]:
             headers[name.decode("latin-1").lower()].append(value.decode("latin-1").lower())
         # Check the host, the origin and the type of the body, in this order.
-        if self.names and not self._is_name(headers["host"]):
+        names = {own.lower() for own in self.limits.allowed_hosts}
+        host = _HOST.fullmatch(headers["host"][-1] if headers["host"] else "")
+        if names and (host is None or (host[1] or host[2]) not in names):
             text = "the Host header is not a name of this server; --allowed-hosts lists its names"
             return 400, text
         if headers["origin"] and not _is_own_page(headers):
@@ -134,10 +183,6 @@ class CheckHeaders:
         if scope["method"] == "POST" and types != ["application/json"]:
             return 415, "expected Content-Type: application/json"
         return None
-
-    def _is_name(self, hosts: Sequence[str]) -> bool:
-        found = _HOST.fullmatch(hosts[-1] if hosts else "")
-        return found is not None and (found[1] or found[2]) in {own.lower() for own in self.names}
 
 
 def _is_own_page(headers: Mapping[str, list[str]]) -> bool:
@@ -157,66 +202,7 @@ def _is_own_page(headers: Mapping[str, list[str]]) -> bool:
     return place.removesuffix(port) in {own.strip().removesuffix(port) for own in called}
 
 
-@dataclass(frozen=True)
-class LimitBody:
-    """Refuses bodies that are too large or too slow, before the application reads them.
-
-    Args:
-        app: the application that answers all other requests.
-        max_bytes: longest body.
-        seconds: most time until the whole body has arrived.
-    """
-
-    app: App
-    max_bytes: int
-    seconds: float
-
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Serve one request."""
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        try:
-            body = await asyncio.wait_for(self._read(receive), self.seconds)
-        except asyncio.TimeoutError:
-            await answer(send, 408, f"the request did not come within {self.seconds:g} seconds")
-            return
-        except ConnectionAbortedError:
-            # Send nothing to a client that left.
-            return
-        # Pass the body on as a single message, and then the client's further messages.
-        if body is None:
-            text = f"more than {self.max_bytes:,} bytes; send less text at a time"
-            await answer(send, 413, text)
-            return
-        first: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-        await self.app(scope, lambda: _replayed(first, receive), send)
-
-    async def _read(self, receive: Receive) -> bytes | None:
-        """Return the body; None if it is too long.
-
-        Raises:
-            ConnectionAbortedError: the client has disconnected.
-        """
-        parts, size = [], 0
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise ConnectionAbortedError
-            part = message.get("body", b"")
-            parts.append(part)
-            size += len(part)
-            if size > self.max_bytes:
-                return None
-            if not message.get("more_body"):
-                return b"".join(parts)
-
-
-async def _replayed(first: list[Message], receive: Receive) -> Message:
-    return first.pop() if first else await receive()
-
-
-async def answer(send: Send, status: int, text: str) -> None:
+async def _refuse(send: Send, status: int, text: str) -> None:
     """Send an error as JSON, and close the connection."""
     body = json.dumps({"error": text}).encode()
     headers = [
@@ -247,7 +233,7 @@ class ImpatientProtocol(H11Protocol):
 
     @property
     def is_silent(self) -> bool:
-        """Return whether the server waits for the client: for a request, or for its reading."""
+        """Return whether the server waits for a request of the client, or for its reading."""
         return not self._has_request or self.cycle.more_body or "answer" in self._timers
 
     @property

@@ -26,15 +26,14 @@ Term = Annotated[str, Field(max_length=TERM_CHARACTERS)]
 LineTerms = Annotated[list[Term], Field(max_length=MOST_FORCED)]
 
 
-class Strict(BaseModel):
-    """A request: unknown fields are errors, and no value is converted."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
+STRICT = ConfigDict(extra="forbid", strict=True)
+"""In a request, unknown fields are errors, and no value is converted."""
 
 
-class TranslationRequest(Strict):
+class TranslationRequest(BaseModel):
     """A document to translate."""
 
+    model_config = STRICT
     lines: Lines = Field(description="Its sentences in order; a blank one gives an empty one.")
     max_doc_tokens: MaxDocTokens | None = Field(
         None,
@@ -81,9 +80,10 @@ class TranslationAnswer(BaseModel):
     target_tokens: int
 
 
-class AttentionRequest(Strict):
+class AttentionRequest(BaseModel):
     """Lines that are translated at once, and a translation of them."""
 
+    model_config = STRICT
     lines: Lines
     translation: Lines = Field(description="Line by line, or one line for all.")
     slot: Literal["cross", "encoder", "decoder"] = "cross"

@@ -1,20 +1,22 @@
 """Answers to requests: translations of documents, and their attention weights."""
 
 import json
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any
 
-from relu_nmt.applications.serving.batcher import Batcher, Ticket, Turns
-from relu_nmt.applications.serving.shown_attention import DECIMALS, Side, weights_json
+import numpy as np
+
+from relu_nmt.applications.serving.limits import ServerLimits
+from relu_nmt.applications.serving.queues import Batcher, Refused, Ticket, Turns
+from relu_nmt.applications.serving.spans import token_spans
 from relu_nmt.attention.spec import SLOTS
 from relu_nmt.data.documents import SINGLE_SENTENCES
 from relu_nmt.data.groups import join_sentences
-from relu_nmt.errors import ConfigError, ReluNmtError
+from relu_nmt.errors import ConfigError
+from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.translation.attention_maps import MOST_WEIGHTS, attention_of, slot_weights
 from relu_nmt.translation.search.config import GenerationConfig, WindowConfig
-from relu_nmt.translation.search.document_search import TranslatedDocuments
 from relu_nmt.translation.search.translations import SourceSentence, Translation
 from relu_nmt.translator import TranslationRequest, Translator
 
@@ -24,10 +26,7 @@ LARGE_NUMBERS = 2**17
 """Make answers with more weights than this one at a time."""
 BATCH_TOKENS = 2048
 """Source tokens of a batch without ``--max-tokens``, for a second or two on a CPU."""
-
-
-class TooLarge(ReluNmtError):
-    """A request asks for more than the server allows."""
+DECIMALS = 4
 
 
 class TranslationService:
@@ -37,8 +36,10 @@ class TranslationService:
         translator: the model.
         config: settings of the search, the same for all requests.
         windows: how to divide documents, unless a request says so.
-        max_tokens: most tokens of a request, forced ones included.
-        max_large: most requests that make a large answer or wait to do so.
+        limits: limits of the load.
+        on_batch: see :class:`Batcher`.
+
+    Attributes:
         batcher: runs the model, in a thread of its own.
     """
 
@@ -47,18 +48,18 @@ class TranslationService:
         translator: Translator,
         config: GenerationConfig,
         windows: WindowConfig,
-        max_tokens: int,
-        max_large: int,
-        batcher: Batcher,
+        limits: ServerLimits,
+        on_batch: Callable[[int, int, float], object],
     ) -> None:
         self._translator = translator
         self._config = config
         self._windows = windows
-        self._max_tokens = max_tokens
-        self._batcher = batcher
-        self._large_answers = Turns(max_large)
-        # Tokenizers keep state while they split a text; joining tokens keeps none.
-        self._text_lock = threading.Lock()
+        self._max_tokens = limits.max_tokens
+        # Large answers leave an eighth of the queue to other requests.
+        self._large_answers = Turns(max(1, limits.max_waiting - max(1, limits.max_waiting // 8)))
+        max_tokens = config.max_tokens or BATCH_TOKENS
+        search = translator.searcher(config)
+        self.batcher = Batcher(search, max_tokens, limits.batch_wait, on_batch)
 
     def describe(self) -> dict[str, Any]:
         """Return the description of the model as JSON values."""
@@ -92,13 +93,10 @@ class TranslationService:
     ) -> dict[str, Any]:
         """Return the translation of a document, as JSON values.
 
-        Args:
-            request: one document.
-            max_doc_tokens: tokens to translate at once; by default as the server's flags say.
-            ticket: the request's.
+        ``max_doc_tokens`` are translated at once; by default as the server's flags say.
 
         Raises:
-            TooLarge: too many tokens.
+            Refused: too many tokens, or the request was given up.
             ConfigError: the model cannot read a line or write so many sentences, or the search
                 cannot force terms.
             DataError: the model cannot write a term, or a blank line has a prefix or terms.
@@ -116,20 +114,30 @@ class TranslationService:
         # Check the length and the forced terms of each window before its search.
         def search(sources: Sequence[SourceSentence]) -> list[list[Translation]]:
             for source in sources:
-                self._check_length(source, "lines to translate at once have")
+                self._check_length(len(source.ids), "lines to translate at once have")
                 if source.forced.num_tokens and self._config.not_for_terms:
                     raise ConfigError(
                         f"this server runs with {self._config.not_for_terms}, which can force "
                         "neither terms nor a prefix behind the first line of several; leave them "
                         "out"
                     )
-            return self._batcher.search(sources, ticket)
+            return self.batcher.search(sources, ticket)
 
         # Search its windows in batches with those of other requests.
         found = translator.answer(documents, self._config, windows, search=search)
+        groups = [
+            {
+                "first": own.window.first,
+                "count": own.window.num_new,
+                "lines": [line.text for line in own.lines],
+                "score": round(own.translations[0].score, DECIMALS),
+                "reached_limit": own.reached_limit,
+            }
+            for own in found.windows
+        ]
         return {
             "lines": list(found[0]),
-            "groups": _groups(found),
+            "groups": groups,
             "source_tokens": int(documents.sizes.sum()),
             "target_tokens": sum(len(line.tokens) for line in found.lines[0]),
         }
@@ -152,73 +160,85 @@ class TranslationService:
             ticket: the request's.
 
         Raises:
-            TooLarge: too many tokens or weights.
+            Refused: too many tokens or weights, or the request was given up.
             ConfigError: the slot has no weights, or there is no such line.
         """
         # Encode both sides, and check their lengths.
-        request = TranslationRequest.of_lines(lines)
-        sources = self._read(self._translator.sources.sentences(request), len(lines), ticket)
+        translator, ensemble = self._translator, self._translator.ensemble
+        given = translator.sources.sentences(TranslationRequest.of_lines(lines))
+        sources = self._read(given, len(lines), ticket)
         written = map(self._encoded_target, translation)
         targets = self._read(written, len(translation), ticket, is_source=False)
-        source = SourceSentence(join_sentences([own.ids for own in sources]))
-        target = SourceSentence(join_sentences([own.ids for own in targets]))
-        ensemble = self._translator.ensemble
-        self._check_length(source, "lines to read at once have")
-        if ensemble.max_positions is not None and len(target.ids) > ensemble.max_positions:
+        source_ids, target_ids = (
+            join_sentences([own.ids for own in side]) for side in (sources, targets)
+        )
+        self._check_length(len(source_ids), "lines to read at once have")
+        if ensemble.max_positions is not None and len(target_ids) > ensemble.max_positions:
             raise ConfigError(
-                f"the translation has {len(target.ids):,} tokens, but the model writes "
+                f"the translation has {len(target_ids):,} tokens, but the model writes "
                 f"{ensemble.max_positions:,}"
             )
-        by_side = {
-            "source": Side(lines, sources, self._translator.task.source_text),
-            "target": Side(translation, targets, self._translator.task.target_text),
-        }
-        # Locate the tokens of queries and keys in the text.
-        query_side = by_side["source" if slot == "encoder" else "target"]
-        key_side = by_side["target" if slot == "decoder" else "source"]
-        rows = query_side.rows(line)
+        # Choose the sides of queries and keys, and the rows of the wanted tokens.
+        source = lines, sources, translator.task.source_text
+        target = translation, targets, translator.task.target_text
+        query_side = source if slot == "encoder" else target
+        key_side = target if slot == "decoder" else source
+        rows = _rows(query_side[1], line)
         # Count the weights before the model computes them, and refuse too many.
-        size = self._checked_size(slot, query_side, len(rows), key_side)
-        queries, keys = query_side.tokens(ticket), key_side.tokens(ticket)
+        num_queries, num_keys = (len(_rows(side[1], None)) for side in (query_side, key_side))
+        size = self._checked_size(slot, num_queries, len(rows), num_keys)
+        # Locate the tokens of queries and keys in the text.
+        queries, keys = self._tokens(*query_side, ticket), self._tokens(*key_side, ticket)
         if slot == "decoder":
             keys = [keys[-1], *keys[:-1]]  # the decoder reads the end symbol first
         # Compute the weights, [layers, heads, rows, keys], and write the JSON in parts.
         with self._large_answers.turn(ticket) if size > LARGE_NUMBERS else nullcontext():
-            weights = self._batcher.run(
-                lambda: slot_weights(ensemble, slot, source.ids, target.ids)[:, :, rows], ticket
+            weights = self.batcher.run(
+                lambda: slot_weights(ensemble, slot, source_ids, target_ids)[:, :, rows], ticket
             )
-            head = {
-                "queries": [queries[i].as_values() for i in rows],
-                "keys": [token.as_values() for token in keys],
-            }
+            head = {"queries": [queries[i] for i in rows], "keys": keys}
             begin = json.dumps(head, ensure_ascii=False).removesuffix("}")
             return b"".join(
                 [f'{begin}, "weights": '.encode(), *weights_json(weights, ticket), b"}"]
             )
 
-    def _checked_size(self, slot: str, query_side: Side, num_rows: int, key_side: Side) -> int:
-        """Return the number of weights in an answer.
-
-        Raises:
-            TooLarge: too many.
-        """
+    def _checked_size(self, slot: str, num_queries: int, num_rows: int, num_keys: int) -> int:
+        """Return the number of weights in an answer, and refuse too many."""
         # The model computes all queries; the answer may have the rows of one line only.
         model = self._translator.models[0]
         layers = (model.encoder if slot == "encoder" else model.decoder).layers
         num_heads = len(layers) * attention_of(model, slot, 0).num_heads
-        num_queries, num_keys = query_side.num_tokens, key_side.num_tokens
         if num_heads * num_queries * num_keys > MOST_WEIGHTS:
-            raise TooLarge(
+            raise Refused(
+                413,
                 f"{num_queries:,} and {num_keys:,} tokens are too many to show the attention of "
-                "all layers; ask for fewer lines"
+                "all layers; ask for fewer lines",
             )
         size = num_heads * num_rows * num_keys
         if size > MOST_NUMBERS:
-            raise TooLarge(
+            raise Refused(
+                413,
                 f"{size:,} weights are more than the {MOST_NUMBERS:,} of an answer; ask for a "
-                "line, or for fewer"
+                "line, or for fewer",
             )
         return size
+
+    def _tokens(
+        self,
+        lines: Sequence[str],
+        sentences: Sequence[SourceSentence],
+        text: TextPipeline,
+        ticket: Ticket,
+    ) -> list[dict[str, Any]]:
+        """Return the tokens of lines and their places as JSON values, the end symbol last."""
+        shown: list[dict[str, Any]] = []
+        for number, (line, own) in enumerate(zip(lines, sentences, strict=True)):
+            ticket.check()
+            with self._translator.sources.text_lock:
+                spans = token_spans(line, own.tokens, text)
+            for token, (begin, end) in zip(own.tokens, spans, strict=True):
+                shown.append({"text": token, "line": number, "begin": begin, "end": end})
+        return [*shown, {"text": "</s>", "line": None, "begin": 0, "end": 0}]
 
     def _read(
         self,
@@ -227,56 +247,68 @@ class TranslationService:
         ticket: Ticket,
         is_source: bool = True,
     ) -> list[SourceSentence]:
-        """Return sentences that are encoded one by one, and stop when they are too many.
-
-        Raises:
-            RequestGone: the request was given up.
-            TooLarge: too many tokens.
-            ConfigError: the model cannot read so long a line.
-        """
+        """Return sentences that are encoded one by one, and refuse too many tokens."""
         found, tokens = [], 0
         for number in range(1, num_lines + 1):
             ticket.check()
-            # Let one thread at a time use the tokenizer, which keeps state.
-            with self._text_lock:
-                found.append(next(sentences))
+            found.append(next(sentences))
             if is_source:
-                self._check_length(found[-1], f"line {number} has")
+                self._check_length(len(found[-1].ids), f"line {number} has")
             # Count forced tokens, as they make the search longer.
             tokens += len(found[-1].ids) + len(found[-1].prefix) + found[-1].forced.num_tokens
             if tokens > self._max_tokens:
-                raise TooLarge(
+                raise Refused(
+                    413,
                     f"more than {self._max_tokens:,} tokens, at line {number} of {num_lines:,}; "
-                    "send fewer lines at a time"
+                    "send fewer lines at a time",
                 )
         return found
 
     def _encoded_target(self, line: str) -> SourceSentence:
         task = self._translator.task
-        tokens = task.target_text.encode(line)
+        with self._translator.sources.text_lock:
+            tokens = task.target_text.encode(line)
         ids = task.target_dictionary.encode(tokens)
         if task.separators is not None:  # a separator in the raw text is an unknown word
             words = ids[:-2]
             words[words == task.separators[1]] = task.target_dictionary.unk_index
         return SourceSentence(ids, tokens)
 
-    def _check_length(self, source: SourceSentence, subject: str) -> None:
+    def _check_length(self, num_tokens: int, subject: str) -> None:
         limit = self._translator.max_source_positions
-        if limit is not None and len(source.ids) > limit:
-            raise ConfigError(
-                f"{subject} {len(source.ids):,} tokens, but the model reads {limit:,}"
-            )
+        if limit is not None and num_tokens > limit:
+            raise ConfigError(f"{subject} {num_tokens:,} tokens, but the model reads {limit:,}")
 
 
-def _groups(found: TranslatedDocuments) -> list[dict[str, Any]]:
-    """Return the groups of lines that were translated at once, as JSON values."""
-    return [
-        {
-            "first": own.window.first,
-            "count": own.window.num_new,
-            "lines": [line.text for line in own.lines],
-            "score": round(own.translations[0].score, DECIMALS),
-            "reached_limit": own.reached_limit,
-        }
-        for own in found.windows
-    ]
+def _rows(sentences: Sequence[SourceSentence], line: int | None) -> list[int]:
+    """Return the indices of the tokens of a line; of all tokens and the end symbol without one.
+
+    Raises:
+        ConfigError: the line has none.
+    """
+    counts = [len(own.tokens) for own in sentences]
+    if line is None:
+        return list(range(sum(counts) + 1))
+    begin = sum(counts[:line])
+    rows = list(range(begin, begin + sum(counts[line : line + 1])))
+    if not rows:
+        raise ConfigError(f"line {line}: the line has no token; lines count from 0")
+    return rows
+
+
+def weights_json(weights: np.ndarray, ticket: Ticket) -> Iterator[bytes]:
+    """Yield the weights as JSON, row by row, to let other threads run in between.
+
+    Raises:
+        Refused: the request is given up.
+    """
+    if weights.ndim == 1:
+        ticket.check()
+        yield json.dumps(
+            np.round(weights.astype(np.float64), DECIMALS).tolist(), allow_nan=False
+        ).encode()
+        return
+    for index, part in enumerate(weights):
+        yield b", " if index else b"["
+        yield from weights_json(part, ticket)
+    yield b"]"

@@ -20,10 +20,11 @@ from schemathesis import GenerationMode
 
 from relu_nmt.applications.serving import app as app_module
 from relu_nmt.applications.serving import service
-from relu_nmt.applications.serving.app import ServerLimits, make_app
-from relu_nmt.applications.serving.limits import LimitBody
-from relu_nmt.applications.serving.shown_attention import weights_json
+from relu_nmt.applications.serving.app import make_app
+from relu_nmt.applications.serving.limits import Guard, Metrics, ServerLimits
+from relu_nmt.applications.serving.service import weights_json
 from relu_nmt.errors import ConfigError, OutOfMemoryError
+from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.translation.search.config import GenerationConfig, WindowConfig
 from tests.unit.applications.serving.served_models import make_translator
 
@@ -148,6 +149,30 @@ def test_simultaneous_requests_get_the_same_answers_as_alone():
         alone = [client.post("/translate", json={"lines": text}) for text in texts]
     assert [a.json()["lines"] for a in together] == [a.json()["lines"] for a in alone]
     assert batches < len(texts)
+
+
+def test_one_thread_at_a_time_uses_the_tokenizers(monkeypatch):
+    used, most = [], []
+
+    def alone(function):
+        def call(*arguments):
+            used.append(1)
+            most.append(len(used))
+            time.sleep(0.002)
+            used.pop()
+            return function(*arguments)
+
+        return call
+
+    for name in ("encode", "decode", "letters"):
+        monkeypatch.setattr(TextPipeline, name, alone(getattr(TextPipeline, name)))
+    asked = {"lines": LINES, "banned": ["big"]}
+    shown = {"lines": LINES, "translation": ["the house"]}
+    with client_of() as client, ThreadPoolExecutor(4) as pool:
+        answers = [pool.submit(client.post, "/translate", json=asked) for _ in range(6)]
+        answers += [pool.submit(client.post, "/attention", json=shown) for _ in range(6)]
+        assert {answer.result().status_code for answer in answers} == {200}
+    assert len(most) > 60 and max(most) == 1
 
 
 def test_a_model_of_sentences_gives_a_group_for_each(client):
@@ -401,12 +426,14 @@ def test_the_size_of_an_answer_is_checked_before_the_model_runs(monkeypatch, cli
 def test_large_answers_run_one_at_a_time_and_leave_places_to_others(monkeypatch):
     running, most, go = [], [], threading.Event()
 
-    def slow_json(*arguments):
+    def slow_json(weights, ticket):
+        if weights.ndim < 4:  # a part of an answer
+            return weights_json(weights, ticket)
         running.append(1)
         most.append(len(running))
         assert go.wait(60)
         running.pop()
-        return weights_json(*arguments)
+        return weights_json(weights, ticket)
 
     monkeypatch.setattr(service, "LARGE_NUMBERS", 100)
     monkeypatch.setattr(service, "weights_json", slow_json)
@@ -476,8 +503,9 @@ def test_a_body_without_end_or_too_slow_is_refused(client, pause, status):
     async def send(message):
         sent.append(message)
 
-    limit = LimitBody(client.app, max_bytes=20_000, seconds=0.5)
-    asyncio.run(limit({"type": "http"}, receive, send))
+    limits = ServerLimits(max_bytes=20_000, seconds=0.5)
+    guard = Guard(client.app, limits, Metrics(), frozenset())
+    asyncio.run(guard({"type": "http", "path": "/translate"}, receive, send))
     assert sent[0]["status"] == status and "error" in json.loads(sent[1]["body"])
 
 

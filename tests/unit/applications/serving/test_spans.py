@@ -7,7 +7,7 @@ import sentencepiece
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relu_nmt.applications.serving.shown_attention import folded, token_spans
+from relu_nmt.applications.serving.spans import folded, token_spans
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.tokenization.sentencepiece import SentencePiece
 from relu_nmt.tokenization.subword_nmt import SubwordNmt
@@ -161,7 +161,7 @@ def test_spans_of_a_long_line_are_fast(subword, line):
     spans = token_spans(line, tokens, pipeline)
     # A comparison of all with all took minutes.
     assert time.perf_counter() - begin < 5
-    assert spans[-1].end >= len(line) - 2
+    assert spans[-1][1] >= len(line) - 2
 
 
 def test_spans_of_tokens_from_another_text_are_fast():

@@ -1,29 +1,30 @@
-"""Common batches for the searches of many requests, in one thread that owns the model."""
+"""The ways of requests through the server: its desk, common batches for one model, and turns."""
 
+import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, InvalidStateError
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from relu_nmt.translation.search.translations import SourceSentence, Translation
 
 ResultT = TypeVar("ResultT")
 Search = Callable[[Sequence[SourceSentence]], list[list[Translation]]]
+STOPPING = "the server is stopping"
+TOO_MANY = "too many requests for large answers; come back later, or ask for a line"
 
 
-class RequestGone(Exception):
-    """The request was given up: its time is over, or the client has disconnected."""
+class Refused(Exception):
+    """The server does not answer a request; ``retry``: the client may come back later."""
 
-
-class Closed(Exception):
-    """The server is stopping."""
-
-
-class Busy(Exception):
-    """Too many requests wait for the same thing."""
+    def __init__(self, status: int, text: str, retry: bool = False) -> None:
+        super().__init__(text)
+        self.status = status
+        self.retry = retry
 
 
 class Ticket:
@@ -32,33 +33,34 @@ class Ticket:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting: Future[Any] | None = None
-        self.gone = False
+        self.is_gone = False
 
     def give_up(self) -> None:
         """End the wait of the request's thread, and refuse its later calls."""
         with self._lock:
-            self.gone = True
-            _fail(self._waiting, RequestGone())
+            self.is_gone = True
+            if self._waiting is not None:
+                _fail(self._waiting, _gone())
 
     def check(self) -> None:
         """Check that the request was not given up.
 
         Raises:
-            RequestGone: it was.
+            Refused: it was.
         """
-        if self.gone:
-            raise RequestGone
+        if self.is_gone:
+            raise _gone()
 
     def wait(self, future: "Future[ResultT]") -> ResultT:
         """Return the result.
 
         Raises:
-            RequestGone: the request was given up, now or before.
+            Refused: the request was given up, now or before.
         """
         with self._lock:
             self._waiting = future
-            if self.gone:
-                _fail(future, RequestGone())
+            if self.is_gone:
+                _fail(future, _gone())
         return future.result()
 
 
@@ -86,15 +88,14 @@ class Turns:
         """Wait for the request's turn, which ends with the block.
 
         Raises:
-            Busy: too many requests wait.
-            RequestGone: the request was given up.
+            Refused: too many requests wait, or the request was given up.
         """
         # Join the queue, in which requests that were given up do not count.
         future: Future[None] = Future()
         with self._lock:
             waiting = [own for own in self._queue if not own.done()]
             if len(waiting) + self._is_taken >= self._most:
-                raise Busy
+                raise Refused(429, TOO_MANY, retry=True)
             self._queue = deque([*waiting, future])
         self._call_next()
         # The turn is taken when another thread, or this one, sets the future.
@@ -111,31 +112,20 @@ class Turns:
                 self._is_taken = _finish(self._queue.popleft(), None)
 
 
+@dataclass(eq=False)
 class _Order:
     """Sentences to translate for one call, or a function to call."""
 
-    def __init__(
-        self, ticket: Ticket, sources: Sequence[SourceSentence], call: Callable[[], Any] | None
-    ) -> None:
-        self.ticket = ticket
-        self.sources = sources
-        self.call = call
-        self.num_taken = 0
-        self.results: dict[int, list[Translation]] = {}
-        self.future: Future[Any] = Future()
-
-    @property
-    def is_over(self) -> bool:
-        return self.ticket.gone or self.future.done()
-
-    def take_in(self, index: int, found: list[Translation]) -> None:
-        self.results[index] = found
-        if len(self.results) == len(self.sources):
-            _finish(self.future, [self.results[i] for i in range(len(self.sources))])
+    ticket: Ticket
+    sources: Sequence[SourceSentence] = ()
+    call: Callable[[], Any] | None = None
+    num_taken: int = 0
+    results: dict[int, list[Translation]] = field(default_factory=dict)
+    future: "Future[Any]" = field(default_factory=Future)
 
 
 class Batcher:
-    """Joins the sentences of many requests into batches for one model.
+    """Joins the sentences of many requests into batches for one model, in a thread that owns it.
 
     The requests take turns in every batch, a sentence each. So a single sentence need not wait for
     the end of a long document. If a batch fails, the batcher repeats it request by request, so
@@ -186,19 +176,17 @@ class Batcher:
         """Wait for the translations of the sentences, and return them.
 
         Raises:
-            RequestGone: the request was given up.
-            Closed: the batcher is closed.
+            Refused: the request was given up, or the batcher is closed.
         """
-        return self._wait_for(_Order(ticket, sources, None)) if sources else []
+        return self._wait_for(_Order(ticket, sources)) if sources else []
 
     def run(self, call: Callable[[], ResultT], ticket: Ticket) -> ResultT:
         """Call a function that needs the model in the model's thread, and return its result.
 
         Raises:
-            RequestGone: the request was given up.
-            Closed: the batcher is closed.
+            Refused: the request was given up, or the batcher is closed.
         """
-        return self._wait_for(_Order(ticket, (), call))
+        return self._wait_for(_Order(ticket, call=call))
 
     def close(self) -> None:
         """Finish the current batch, and refuse all other sentences."""
@@ -210,7 +198,7 @@ class Batcher:
     def _wait_for(self, order: _Order) -> Any:
         with self._changed:
             if self._closed:
-                raise Closed
+                raise Refused(503, STOPPING, retry=True)
             self._orders.append(order)
             self._changed.notify_all()
         return order.ticket.wait(order.future)
@@ -223,7 +211,7 @@ class Batcher:
             with self._changed:
                 self._closed = True
                 for order in self._orders:
-                    _fail(order.future, Closed())
+                    _fail(order.future, Refused(503, STOPPING, retry=True))
 
     def _next_batch(self) -> list[tuple[_Order, int]]:
         """Wait for the next batch, pairs of order and sentence index; empty when closed."""
@@ -254,7 +242,7 @@ class Batcher:
         while self._orders:
             order = self._orders[0]
             # Drop orders that were answered or given up.
-            if order.is_over:
+            if order.ticket.is_gone or order.future.done():
                 self._orders.popleft()
                 continue
             if order.call is not None:
@@ -297,7 +285,86 @@ class Batcher:
         # Give each order its translations; an order is answered when it has all of them.
         self._on_batch(len(sources), sum(len(source.ids) for source in sources), seconds)
         for (order, index), translations in zip(batch, found, strict=True):
-            order.take_in(index, translations)
+            order.results[index] = translations
+            if len(order.results) == len(order.sources):
+                _finish(order.future, [order.results[i] for i in range(len(order.sources))])
+
+
+class Desk:
+    """Gives each request a thread, refuses requests if too many wait, and ends slow ones.
+
+    Args:
+        batcher: runs the model.
+        max_waiting: most requests that are not answered yet.
+        seconds: most time for one request.
+        on_change: called with the number of requests that wait.
+    """
+
+    def __init__(
+        self,
+        batcher: Batcher,
+        max_waiting: int,
+        seconds: float,
+        on_change: Callable[[int], object],
+    ) -> None:
+        self._batcher = batcher
+        self._max_waiting = max_waiting
+        self._seconds = seconds
+        self._on_change = on_change
+        self._pool = ThreadPoolExecutor(max_waiting, "request")
+        self.num_waiting = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether the server accepts requests."""
+        return self._batcher.works
+
+    async def answer(
+        self, receive: Callable[[], Awaitable[Any]], work: Callable[[Ticket], bytes]
+    ) -> bytes:
+        """Call ``work`` with a ticket in a thread, and return its result.
+
+        ``receive`` waits for the next message of the client, which says that it left.
+
+        Raises:
+            Refused: the server stops, too many requests wait, or no time is left.
+        """
+        if not self.is_open:
+            raise Refused(503, STOPPING, retry=True)
+        if self.num_waiting >= self._max_waiting:
+            text = f"{self.num_waiting} requests are waiting; come back later"
+            raise Refused(429, text, retry=True)
+        # Start the work, and watch the connection.
+        ticket = Ticket()
+        self._count(1)
+        done = asyncio.get_running_loop().run_in_executor(self._pool, work, ticket)
+        done.add_done_callback(lambda _: self._count(-1))
+        left = asyncio.ensure_future(receive())
+        # Wait for the first event: the answer, the client's departure, or the time limit.
+        waits: set[asyncio.Future[Any]] = {done, left}
+        try:
+            first = asyncio.FIRST_COMPLETED
+            await asyncio.wait(waits, timeout=self._seconds, return_when=first)
+            if done.done():
+                return done.result()
+        finally:
+            ticket.give_up()
+            left.cancel()
+        done.add_done_callback(lambda own: own.exception())  # ignore a later error
+        raise Refused(504, f"not done within {self._seconds:g} seconds")
+
+    def _count(self, change: int) -> None:
+        self.num_waiting += change
+        self._on_change(self.num_waiting)
+
+    def close(self) -> None:
+        """Refuse further requests, and wait for the end of those in progress."""
+        self._batcher.close()
+        self._pool.shutdown()
+
+
+def _gone() -> Refused:
+    return Refused(504, "the request was given up")
 
 
 def _finish(future: "Future[Any]", result: Any) -> bool:
@@ -308,7 +375,6 @@ def _finish(future: "Future[Any]", result: Any) -> bool:
     return False
 
 
-def _fail(future: "Future[Any] | None", error: BaseException) -> None:
-    if future is not None:
-        with suppress(InvalidStateError):
-            future.set_exception(error)
+def _fail(future: "Future[Any]", error: BaseException) -> None:
+    with suppress(InvalidStateError):
+        future.set_exception(error)

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from relu_nmt.applications.serving.batcher import Batcher, Busy, Closed, RequestGone, Ticket, Turns
+from relu_nmt.applications.serving.queues import Batcher, Refused, Ticket, Turns
 
 
 def sentence(name, tokens=1):
@@ -105,9 +105,9 @@ def test_a_request_that_is_given_up_ends_at_once_and_uses_no_model(model, pool):
         asked = pool.submit(batcher.search, [sentence("gone")], ticket)
         until(lambda: batcher._orders)
         ticket.give_up()
-        with pytest.raises(RequestGone):
+        with pytest.raises(Refused, match="given up"):
             asked.result(30)
-        with pytest.raises(RequestGone):
+        with pytest.raises(Refused, match="given up"):
             batcher.search([sentence("later")], ticket)
         model.go.set()
         assert batcher.search([sentence("next")], Ticket()) == [["NEXT"]]
@@ -138,10 +138,10 @@ def test_turns_come_one_after_the_other(pool):
         for number in range(3):
             asked.append(pool.submit(work, number))
             until(lambda: len(turns._queue) == len(asked))
-        with pytest.raises(Busy), turns.turn(tickets[3]):
+        with pytest.raises(Refused, match="too many"), turns.turn(tickets[3]):
             pass
         tickets[1].give_up()
-        with pytest.raises(RequestGone):
+        with pytest.raises(Refused, match="given up"):
             asked[1].result(30)
         last = pool.submit(work, 3)  # the place of the one that is gone
         until(lambda: len(turns._queue) == 3)
@@ -163,8 +163,8 @@ def test_closing_finishes_the_batch_and_refuses_the_rest(model, pool):
     model.go.set()
     closing.result(30)
     assert first.result(30) == [["FIRST"]]
-    with pytest.raises(Closed):
+    with pytest.raises(Refused, match="stopping"):
         waiting.result(30)
-    with pytest.raises(Closed):
+    with pytest.raises(Refused, match="stopping"):
         batcher.search([sentence("late")], Ticket())
     assert batcher.search([], Ticket()) == []

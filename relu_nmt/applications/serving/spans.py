@@ -1,116 +1,16 @@
-"""Attention as JSON: the tokens with their places in the text, and the weights."""
+"""The places of tokens in their text."""
 
-import json
 import unicodedata
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any, NamedTuple
 
-import numpy as np
-
-from relu_nmt.applications.serving.batcher import Ticket
-from relu_nmt.errors import ConfigError
 from relu_nmt.tokenization.pipeline import TextPipeline
-from relu_nmt.translation.search.translations import SourceSentence
 
-DECIMALS = 4
 WINDOW = 16
 """Most letters of text and tokens together to skip at once where they differ."""
-
-
-class Span(NamedTuple):
-    """Characters ``begin`` to ``end - 1`` of a text; empty if ``begin == end``."""
-
-    begin: int
-    end: int
-
-
-@dataclass(frozen=True)
-class ShownToken:
-    """A token and its place in the text.
-
-    Args:
-        text: the token itself.
-        line: number of its line, from 0; None for the end symbol.
-        span: its characters in this line.
-    """
-
-    text: str
-    line: int | None
-    span: Span
-
-    def as_values(self) -> dict[str, Any]:
-        """Return the token as JSON values."""
-        begin, end = self.span
-        return {"text": self.text, "line": self.line, "begin": begin, "end": end}
-
-
-@dataclass(frozen=True)
-class Side:
-    """The lines of a group, or their translations.
-
-    Args:
-        lines: raw text.
-        sentences: the lines as tokens.
-        text: the pipeline that tokenized them.
-    """
-
-    lines: Sequence[str]
-    sentences: Sequence[SourceSentence]
-    text: TextPipeline
-
-    @property
-    def num_tokens(self) -> int:
-        """Number of tokens, the end symbol included."""
-        return sum(len(own.tokens) for own in self.sentences) + 1
-
-    def rows(self, line: int | None) -> list[int]:
-        """Return the indices of the tokens of a line, or of all tokens.
-
-        Raises:
-            ConfigError: the line has none.
-        """
-        if line is None:
-            return list(range(self.num_tokens))
-        counts = [len(own.tokens) for own in self.sentences]
-        begin = sum(counts[:line])
-        rows = list(range(begin, begin + sum(counts[line : line + 1])))
-        if not rows:
-            raise ConfigError(f"line {line}: the line has no token; lines count from 0")
-        return rows
-
-    def tokens(self, ticket: Ticket) -> list[ShownToken]:
-        """Return the tokens and their places, the end symbol last.
-
-        Raises:
-            RequestGone: the request is given up.
-        """
-        shown = []
-        for number, (line, own) in enumerate(zip(self.lines, self.sentences, strict=True)):
-            ticket.check()
-            spans = token_spans(line, own.tokens, self.text)
-            shown += [ShownToken(t, number, s) for t, s in zip(own.tokens, spans, strict=True)]
-        return [*shown, ShownToken("</s>", None, Span(0, 0))]
-
-
-def weights_json(weights: np.ndarray, ticket: Ticket) -> Iterator[bytes]:
-    """Yield the weights as JSON, row by row, to let other threads run in between.
-
-    Raises:
-        RequestGone: the request is given up.
-    """
-    if weights.ndim == 1:
-        ticket.check()
-        yield json.dumps(
-            np.round(weights.astype(np.float64), DECIMALS).tolist(), allow_nan=False
-        ).encode()
-        return
-    for index, part in enumerate(weights):
-        yield b", " if index else b"["
-        yield from weights_json(part, ticket)
-    yield b"]"
+Span = tuple[int, int]
+"""Characters ``begin`` to ``end - 1`` of a text; empty if ``begin == end``."""
 
 
 def token_spans(text: str, tokens: Sequence[str], pipeline: TextPipeline) -> list[Span]:
@@ -119,11 +19,6 @@ def token_spans(text: str, tokens: Sequence[str], pipeline: TextPipeline) -> lis
     Text and tokens are read once, side by side. Spaces, case, compatibility forms, invisible
     characters, marks of subwords and escapes make no difference. A token that is not found gets
     the text between its neighbours. A symbol of the model gets an empty span.
-
-    Args:
-        text: a line.
-        tokens: its tokens, from the pipeline.
-        pipeline: the text steps.
 
     Example:
         >>> text, moses = "Don't  go.", TextPipeline("en", "moses", lowercase=True)
@@ -149,7 +44,7 @@ def token_spans(text: str, tokens: Sequence[str], pipeline: TextPipeline) -> lis
     found: dict[int, Span] = {}
     for i, j in _same("".join(p[0] for p in places), "".join(o[0] for o in owners)):
         place, index = places[i][1], owners[j][1]
-        found[index] = Span(found[index].begin if index in found else place, place + 1)
+        found[index] = (found[index][0] if index in found else place, place + 1)
     # Give adjacent text to found tokens, then a place to every token.
     _widen(text, pieces, found)
     return _all_spans(text, pieces, found)
@@ -196,15 +91,15 @@ def _widen(text: str, pieces: Sequence[str | None], found: dict[int, Span]) -> N
         first = 0 if before is None else before + 1
         if missing[len(pieces) if behind is None else behind] > missing[first]:
             continue
-        begin = 0 if before is None else found[before].end
-        end = len(text) if behind is None else found[behind].begin
+        begin = 0 if before is None else found[before][1]
+        end = len(text) if behind is None else found[behind][0]
         # Words that touch a token become part of it.
         gap = text[begin:end]
         words = gap.split()
         if before is not None and words and gap.startswith(words[0]):
-            found[before] = found[before]._replace(end=begin + len(words.pop(0)))
+            found[before] = (found[before][0], begin + len(words.pop(0)))
         if behind is not None and words and gap.endswith(words[-1]):
-            found[behind] = found[behind]._replace(begin=end - len(words[-1]))
+            found[behind] = (end - len(words[-1]), found[behind][1])
 
 
 def _all_spans(text: str, pieces: Sequence[str | None], found: dict[int, Span]) -> list[Span]:
@@ -216,7 +111,7 @@ def _all_spans(text: str, pieces: Sequence[str | None], found: dict[int, Span]) 
     # Find the begin of the next found token behind each token.
     behind = [len(text)]
     for index in reversed(range(len(pieces))):
-        behind.append(found[index].begin if index in found else behind[-1])
+        behind.append(found[index][0] if index in found else behind[-1])
     behind.reverse()
     # Go through the tokens, and remember the end of the last found one.
     spans: list[Span] = []
@@ -226,26 +121,20 @@ def _all_spans(text: str, pieces: Sequence[str | None], found: dict[int, Span]) 
         begin = min(last, behind[index + 1])
         if index in found:
             spans.append(found[index])
-            last = found[index].end
+            last = found[index][1]
         elif piece is None and spans:
             # Repeat the span of the character's first byte.
             spans.append(spans[-1])
         elif not piece:
             # Place the empty span no further left than the last token.
-            begin = max(begin, spans[-1].begin) if spans else begin
-            spans.append(Span(begin, begin))
+            begin = max(begin, spans[-1][0]) if spans else begin
+            spans.append((begin, begin))
         else:
             # Share the text between two found tokens among all missing ones.
             if begin not in between:
-                between[begin] = _stripped(text, begin, behind[index + 1])
+                # Leave out the spaces around it.
+                inner = text[begin : behind[index + 1]].lstrip()
+                first = behind[index + 1] - len(inner) if inner else begin
+                between[begin] = (first, first + len(inner.rstrip()))
             spans.append(between[begin])
     return spans
-
-
-def _stripped(text: str, begin: int, end: int) -> Span:
-    """Return the span of a part of the text without the spaces around it."""
-    inner = text[begin:end].lstrip()
-    if not inner:
-        return Span(begin, begin)
-    begin = end - len(inner)
-    return Span(begin, begin + len(inner.rstrip()))
