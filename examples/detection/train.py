@@ -37,7 +37,7 @@ from relu_nmt.recipes.train_images import config_for_data
 from relu_nmt.recipes.training import Training, run_training
 from relu_nmt.training.batches import TrainingData
 from relu_nmt.training.checkpoint import load_checkpoint, load_weights, read_metadata
-from relu_nmt.training.config import ValidationConfig
+from relu_nmt.training.config import CheckpointConfig
 from relu_nmt.training.results import TrainingResult
 from relu_nmt.training.trainer import Trainer
 from relu_nmt.vision.config import VisionTransformerConfig, architectures
@@ -107,19 +107,23 @@ class TaskOptions:
 
 
 @settings
-class DetectionValidationConfig(ValidationConfig):
+class DetectionCheckpointConfig(CheckpointConfig):
     """Validation is off: evaluate.py computes the average precision afterwards."""
 
-    disable_validation: bool = like(ValidationConfig, "disable_validation", True)
+    disable_validation: bool = like(CheckpointConfig, "disable_validation", True)
 
 
 @settings
 class DetectionTrainerConfig(VisionTrainerConfig):
     """The settings of the trainer with the defaults of detection."""
 
-    optimizer: VisionOptimizerConfig = group("optimiser", VisionOptimizerConfig)
+    optimizer: VisionOptimizerConfig = group(
+        "optimiser and averaged weights", VisionOptimizerConfig
+    )
     schedule: VisionScheduleConfig = group("learning rate", VisionScheduleConfig)
-    validation: DetectionValidationConfig = group("validation", DetectionValidationConfig)
+    checkpoint: DetectionCheckpointConfig = group(
+        "validation and checkpoints", DetectionCheckpointConfig
+    )
 
 
 @settings
@@ -147,7 +151,7 @@ class DetectionSettings:
 
     def check(self) -> None:
         """Check that the settings need no missing part."""
-        if not self.trainer.validation.disable_validation:
+        if not self.trainer.checkpoint.disable_validation:
             raise ConfigError("there is no validation in training; evaluate.py judges a checkpoint")
         plain = VisionTransformerConfig.of(**architectures[self.task.arch])
         for name in CLASSIFIER:

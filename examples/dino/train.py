@@ -38,7 +38,7 @@ from relu_nmt.recipes.train_images import config_for_data, updates_of_epochs
 from relu_nmt.recipes.training import Training, run_training
 from relu_nmt.training.batches import TrainingData
 from relu_nmt.training.checkpoint import read_metadata
-from relu_nmt.training.config import DistributedConfig, OptimizerConfig, ValidationConfig
+from relu_nmt.training.config import CheckpointConfig, OptimizerConfig, RunConfig
 from relu_nmt.training.results import TrainingResult
 from relu_nmt.training.trainer import Trainer
 from relu_nmt.vision.config import VisionTransformerConfig, architectures, shown_sides
@@ -109,27 +109,27 @@ class DinoOptimizerConfig(VisionOptimizerConfig):
 
 
 @settings
-class DinoValidationConfig(ValidationConfig):
+class DinoCheckpointConfig(CheckpointConfig):
     """Validation is off: it would need labels."""
 
-    disable_validation: bool = like(ValidationConfig, "disable_validation", True)
+    disable_validation: bool = like(CheckpointConfig, "disable_validation", True)
 
 
 @settings
-class DinoDistributedConfig(DistributedConfig):
+class DinoRunConfig(RunConfig):
     """Unused parameters are expected: the frozen last layer has no gradient."""
 
-    ddp_backend: str = like(DistributedConfig, "ddp_backend", "legacy_ddp")
+    ddp_backend: str = like(RunConfig, "ddp_backend", "legacy_ddp")
 
 
 @settings
 class DinoTrainerConfig(VisionTrainerConfig):
     """The settings of the trainer with the defaults of DINO."""
 
-    optimizer: DinoOptimizerConfig = group("optimiser", DinoOptimizerConfig)
+    optimizer: DinoOptimizerConfig = group("optimiser and averaged weights", DinoOptimizerConfig)
     schedule: VisionScheduleConfig = group("learning rate", VisionScheduleConfig)
-    validation: DinoValidationConfig = group("validation", DinoValidationConfig)
-    distributed: DinoDistributedConfig = group("several processes", DinoDistributedConfig)
+    run: DinoRunConfig = group("updates, limits and processes", DinoRunConfig)
+    checkpoint: DinoCheckpointConfig = group("validation and checkpoints", DinoCheckpointConfig)
 
 
 @settings
@@ -159,11 +159,11 @@ class DinoSettings:
                 f"--image-size {shown_sides(self.model.image_size)}: views are squares; give one "
                 "number"
             )
-        if not self.trainer.validation.disable_validation:
+        if not self.trainer.checkpoint.disable_validation:
             raise ConfigError("without labels there is nothing to validate on; see vision-probe")
         if self.model.head_bias:
             raise ConfigError("--head-bias: the head is not trained; leave it out")
-        if self.trainer.ema.store_ema:
+        if self.trainer.optimizer.store_ema:
             raise ConfigError("--store-ema: the teacher is an average already; leave it out")
 
 

@@ -31,7 +31,6 @@ from relu_nmt.training.config import (
     CheckpointConfig,
     OptimizerConfig,
     TrainerConfig,
-    ValidationConfig,
 )
 from relu_nmt.training.schedules import ScheduleConfig
 from relu_nmt.training.trainer import Trainer
@@ -137,16 +136,10 @@ class LraScheduleConfig(ScheduleConfig):
 
 
 @settings
-class LraValidationConfig(ValidationConfig):
-    """The best checkpoint is the most accurate one."""
-
-    best_checkpoint_metric: str = like(ValidationConfig, "best_checkpoint_metric", "accuracy")
-
-
-@settings
 class LraCheckpointConfig(CheckpointConfig):
-    """The best and the last checkpoint are kept."""
+    """The most accurate and the last checkpoint are kept."""
 
+    best_checkpoint_metric: str = like(CheckpointConfig, "best_checkpoint_metric", "accuracy")
     no_epoch_checkpoints: bool = like(CheckpointConfig, "no_epoch_checkpoints", True)
 
 
@@ -154,10 +147,9 @@ class LraCheckpointConfig(CheckpointConfig):
 class LraTrainerConfig(TrainerConfig):
     """The settings of the trainer with the defaults of Long Range Arena."""
 
-    optimizer: LraOptimizerConfig = group("optimiser", LraOptimizerConfig)
+    optimizer: LraOptimizerConfig = group("optimiser and averaged weights", LraOptimizerConfig)
     schedule: LraScheduleConfig = group("learning rate", LraScheduleConfig)
-    validation: LraValidationConfig = group("validation", LraValidationConfig)
-    checkpoint: LraCheckpointConfig = group("checkpoints", LraCheckpointConfig)
+    checkpoint: LraCheckpointConfig = group("validation and checkpoints", LraCheckpointConfig)
 
 
 @settings

@@ -276,7 +276,7 @@ def _check_checkpoint(config: SweepConfig, trainer: TrainerConfig) -> None:
     """Check that a training will write the checkpoint to evaluate."""
     which, number, checkpoint = config.checkpoint, config.averaged, trainer.checkpoint
     # A single checkpoint: the training must write its kind.
-    if which == "best" and trainer.validation.disable_validation:
+    if which == "best" and trainer.checkpoint.disable_validation:
         raise ConfigError(
             "--disable-validation: there is no best checkpoint; add --checkpoint last"
         )

@@ -143,7 +143,7 @@ class ImageTraining(Training):
         # Reserve the name train for the training set, as the log has lines called train.
         sets = add_set({}, dataclasses.replace(train, name="train"))
         self._say_images(sets["train"])
-        if not self.settings.trainer.validation.disable_validation:
+        if not self.settings.trainer.checkpoint.disable_validation:
             # Validate on held-out images and all given sets, else on the first other set.
             for images in held + others[: 1 if options.valid_data is None else None]:
                 images = with_classes_of(images, train.classes, str(train.store.origin))

@@ -226,7 +226,7 @@ class TranslationTraining(Training):
         settings = self.settings
         train = ShardedBatches(self._folders, self._training_batches)
         names = settings.task.valid_subset.split(",")
-        if settings.trainer.validation.disable_validation:
+        if settings.trainer.checkpoint.disable_validation:
             names = []
         valid = {name: self._validation_batches(name) for name in names}
         if self.process.is_first and not settings.trainer.checkpoint.no_save:

@@ -99,7 +99,7 @@ class Training(ABC):
 
     def _restore_path(self) -> Path | None:
         config = self.settings.trainer
-        return CheckpointFolder(config.checkpoint, config.validation).restore_path()
+        return CheckpointFolder(config.checkpoint).restore_path()
 
     def trainer_of(
         self,
@@ -184,7 +184,7 @@ def run_training(
     process = join_processes(config.run.cpu)
     try:
         # Let the first process alone check and lock the folder.
-        folder = CheckpointFolder(config.checkpoint, config.validation)
+        folder = CheckpointFolder(config.checkpoint)
         note = refuse_unrelated(folder, settings) if process.is_first else ""
         with folder.owned() if process.is_first else nullcontext():
             log = TrainingLog(config.logging, quiet=not process.is_first, shown=progress)

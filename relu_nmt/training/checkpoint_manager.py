@@ -12,7 +12,7 @@ from pathlib import Path
 from relu_nmt.errors import CheckpointError, ConfigError, DataError
 from relu_nmt.io.safe_write import acquire_lock, copy_file, remove_abandoned, temporary_folder
 from relu_nmt.training.checkpoint import SUFFIX, Checkpoint, save_checkpoint
-from relu_nmt.training.config import CheckpointConfig, ValidationConfig
+from relu_nmt.training.config import CheckpointConfig
 from relu_nmt.training.results import BEST, LAST
 from relu_nmt.training.results import FILE_NAME as RESULTS
 
@@ -36,20 +36,16 @@ class CheckpointFolder:
     """The folder ``--save-dir``.
 
     Args:
-        config: path of the folder, and the checkpoints to keep.
-        validation: the metric of the best checkpoint.
+        config: path of the folder, the checkpoints to keep, and the metric of the best one.
 
     Example:
-        >>> folder = CheckpointFolder(CheckpointConfig(), ValidationConfig())
+        >>> folder = CheckpointFolder(CheckpointConfig())
         >>> folder.names(3, 300, end_of_epoch=True)
         ['checkpoint3.safetensors', 'checkpoint_last.safetensors']
     """
 
-    def __init__(self, config: CheckpointConfig, validation: ValidationConfig) -> None:
+    def __init__(self, config: CheckpointConfig) -> None:
         self._config = config
-        self._metric = validation.best_checkpoint_metric
-        self._maximize = validation.maximize
-        self._validates = not validation.disable_validation
         self.path = Path(config.save_dir)
 
     def names(
@@ -86,7 +82,9 @@ class CheckpointFolder:
         if is_best:
             names.append(BEST)
         if kept_score is not None:
-            names.append(f"checkpoint.best_{self._metric}_{kept_score:.4f}{SUFFIX}")
+            names.append(
+                f"checkpoint.best_{config.best_checkpoint_metric}_{kept_score:.4f}{SUFFIX}"
+            )
         # Store the last checkpoint unless switched off; an interrupted training always needs it.
         if interrupted or not config.no_last_checkpoints:
             names.append(LAST)
@@ -100,11 +98,11 @@ class CheckpointFolder:
         kept = [number for number, _ in numbered_checkpoints(self.path, self._best_pattern)]
         if len(kept) < count:
             return True
-        return score > min(kept) if self._maximize else score < max(kept)
+        return score > min(kept) if self._config.maximize else score < max(kept)
 
     @property
     def _best_pattern(self) -> str:
-        return rf"checkpoint\.best_{re.escape(self._metric)}_(-?\d+\.?\d*)"
+        return rf"checkpoint\.best_{re.escape(self._config.best_checkpoint_metric)}_(-?\d+\.?\d*)"
 
     def write(self, checkpoint: Checkpoint, names: list[str]) -> None:
         """Write one checkpoint under several names, then remove those beyond the limits.
@@ -224,8 +222,8 @@ class CheckpointFolder:
             config.save_interval,
             config.save_interval_updates,
             end_of_epoch=True,
-            is_best=self._validates,
-            kept_score=0.0 if self._validates and config.keep_best_checkpoints > 0 else None,
+            is_best=not config.disable_validation,
+            kept_score=0.0 if config.keep_best_checkpoints > 0 else None,
         )
         # Count one file less for each that is replaced and shares no bytes.
         kept = [self.path / name for name in names if name in (BEST, LAST)]
@@ -256,7 +254,7 @@ class CheckpointFolder:
             if not is_score:  # larger numbers belong to an earlier training and go first
                 found.sort(key=lambda one: (one[0] <= own[0][0], one[0]))
             # Remove from the front the oldest or lowest; of scores to minimise, the highest.
-            most = self._maximize if is_score else True
+            most = config.maximize if is_score else True
             for _, path in found[: max(0, len(found) - count)] if most else found[count:]:
                 path.unlink(missing_ok=True)
 

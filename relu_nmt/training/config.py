@@ -30,7 +30,7 @@ MAXIMIZED_METRICS = ("bleu", "chrf", "accuracy", "acc", "top1", "top5")
 
 @settings
 class OptimizerConfig:
-    """Settings of the optimiser.
+    """Settings of the optimiser, and of the exponential moving average of the weights.
 
     Raises:
         ConfigError: an unknown optimiser or option, or values out of range.
@@ -69,6 +69,24 @@ class OptimizerConfig:
         0.0, "decoupled weight decay", least=0, metavar="WD", flags=("--wd",)
     )
 
+    store_ema: bool = option(
+        False, "average the weights; validation, decoding and the stored model use the average"
+    )
+    ema_decay: float = option(
+        0.9999,
+        "share of the old average at each update",
+        least=0,
+        below=1,
+        needs="store_ema",
+        metavar="D",
+    )
+    ema_start_update: int = option(
+        0, "copy the weights before this update", least=0, needs="store_ema", metavar="N"
+    )
+    ema_update_freq: int = option(
+        1, "updates between two steps of the average", least=1, needs="store_ema", metavar="N"
+    )
+
     def check(self) -> None:
         """Refuse another number of decay rates than two."""
         if len(self.adam_betas) != 2:
@@ -77,9 +95,14 @@ class OptimizerConfig:
             )
 
 
+def _of_one_process() -> str:
+    """Return the reason why --ddp-backend has no effect; empty if it has one."""
+    return "" if int(os.environ.get("WORLD_SIZE", "1")) > 1 else "there is one process"
+
+
 @settings
 class RunConfig(PrecisionOptions):
-    """Updates, and the limits of a training."""
+    """Updates, processes (from torchrun's environment variables) and the limits of a training."""
 
     seed: int = like(CommonOptions, "seed")
     max_epoch: int = option(0, "stop after this epoch; 0: no limit", least=0, metavar="N")
@@ -130,6 +153,14 @@ class RunConfig(PrecisionOptions):
         "where validation translates, and a checkpoint; and print the memory that training will "
         "take",
     )
+    ddp_backend: str = option(
+        "pytorch_ddp",
+        "legacy_ddp also allows weights that a batch does not use, and is slower; c10d and "
+        "no_c10d are older names of the two. fully_sharded leaves each process only its part of "
+        "weights, gradients and optimiser, for models that do not fit one device",
+        choices=DDP_BACKENDS,
+        no_effect=_of_one_process,
+    )
 
     def update_freq_of(self, epoch: int) -> int:
         """Return the batches per update and process in ``epoch`` (from 1)."""
@@ -157,8 +188,12 @@ class RunConfig(PrecisionOptions):
 
 
 @settings
-class ValidationConfig:
-    """Times of validation, and the metric of the best checkpoint."""
+class CheckpointConfig:
+    """Times of validation, folder and number of the checkpoints, and the start of the training.
+
+    Raises:
+        ConfigError: settings that exclude each other, or leave no checkpoint to be saved.
+    """
 
     disable_validation: bool = option(False, "never validate")
     validate_interval: int = option(
@@ -186,23 +221,6 @@ class ValidationConfig:
         "losses)",
         needs=VALIDATES,
     )
-
-    @property
-    def maximize(self) -> bool:
-        """True if more of that metric is better."""
-        if self.maximize_best_checkpoint_metric is not None:
-            return self.maximize_best_checkpoint_metric
-        return self.best_checkpoint_metric in MAXIMIZED_METRICS
-
-
-@settings
-class CheckpointConfig:
-    """Folder and number of the checkpoints, and the start of the training.
-
-    Raises:
-        ConfigError: settings that exclude each other.
-    """
-
     save_dir: str = option("checkpoints", "folder of the checkpoints", metavar="DIR", files=SAVED)
     restore_file: str = option(
         LAST,
@@ -254,7 +272,7 @@ class CheckpointConfig:
     )
 
     def check(self) -> None:
-        """Refuse resets and --restore-file beside --finetune-from-model."""
+        """Refuse resets and --restore-file beside --finetune-from-model, and saving nothing."""
         resets = (
             self.reset_optimizer,
             self.reset_lr_scheduler,
@@ -267,6 +285,19 @@ class CheckpointConfig:
             raise ConfigError(
                 "--finetune-from-model begins a training and --restore-file goes on; leave one out"
             )
+        saves = self.no_save or self.save_interval_updates or not self.disable_validation
+        if self.no_epoch_checkpoints and self.no_last_checkpoints and not saves:
+            raise ConfigError(
+                "--no-epoch-checkpoints, --no-last-checkpoints and --disable-validation leave no "
+                "checkpoint to be saved; leave one out, or say --no-save"
+            )
+
+    @property
+    def maximize(self) -> bool:
+        """True if more of that metric is better."""
+        if self.maximize_best_checkpoint_metric is not None:
+            return self.maximize_best_checkpoint_metric
+        return self.best_checkpoint_metric in MAXIMIZED_METRICS
 
 
 @settings
@@ -297,75 +328,11 @@ class LoggingConfig:
 
 
 @settings
-class EmaConfig:
-    """Exponential moving average of the weights."""
-
-    store_ema: bool = option(
-        False, "average the weights; validation, decoding and the stored model use the average"
-    )
-    ema_decay: float = option(
-        0.9999,
-        "share of the old average at each update",
-        least=0,
-        below=1,
-        needs="store_ema",
-        metavar="D",
-    )
-    ema_start_update: int = option(
-        0, "copy the weights before this update", least=0, needs="store_ema", metavar="N"
-    )
-    ema_update_freq: int = option(
-        1, "updates between two steps of the average", least=1, needs="store_ema", metavar="N"
-    )
-
-
-def _of_one_process() -> str:
-    """Return the reason why --ddp-backend has no effect; empty if it has one."""
-    return "" if int(os.environ.get("WORLD_SIZE", "1")) > 1 else "there is one process"
-
-
-@settings
-class DistributedConfig:
-    """Several processes, started by torchrun (from its RANK, WORLD_SIZE and LOCAL_RANK)."""
-
-    ddp_backend: str = option(
-        "pytorch_ddp",
-        "legacy_ddp also allows weights that a batch does not use, and is slower; c10d and "
-        "no_c10d are older names of the two. fully_sharded leaves each process only its part of "
-        "weights, gradients and optimiser, for models that do not fit one device",
-        choices=DDP_BACKENDS,
-        no_effect=_of_one_process,
-    )
-
-
-@settings
 class TrainerConfig:
-    """All settings of a :class:`~relu_nmt.training.trainer.Trainer`, by purpose.
+    """All settings of a :class:`~relu_nmt.training.trainer.Trainer`, by purpose."""
 
-    Raises:
-        ConfigError: settings that leave no checkpoint to be saved.
-    """
-
-    optimizer: OptimizerConfig = group("optimiser", OptimizerConfig)
+    optimizer: OptimizerConfig = group("optimiser and averaged weights", OptimizerConfig)
     schedule: ScheduleConfig = group("learning rate", ScheduleConfig)
-    run: RunConfig = group("updates and limits", RunConfig)
-    validation: ValidationConfig = group("validation", ValidationConfig)
-    checkpoint: CheckpointConfig = group("checkpoints", CheckpointConfig)
-    ema: EmaConfig = group("averaged weights", EmaConfig)
+    run: RunConfig = group("updates, limits and processes", RunConfig)
+    checkpoint: CheckpointConfig = group("validation and checkpoints", CheckpointConfig)
     logging: LoggingConfig = group("log", LoggingConfig)
-    distributed: DistributedConfig = group("several processes", DistributedConfig)
-
-    def check(self) -> None:
-        """Refuse settings that save no checkpoint without --no-save."""
-        checkpoint = self.checkpoint
-        nothing = (
-            checkpoint.no_epoch_checkpoints,
-            checkpoint.no_last_checkpoints,
-            checkpoint.save_interval_updates == 0,
-            self.validation.disable_validation,
-        )
-        if all(nothing) and not checkpoint.no_save:
-            raise ConfigError(
-                "--no-epoch-checkpoints, --no-last-checkpoints and --disable-validation leave no "
-                "checkpoint to be saved; leave one out, or say --no-save"
-            )

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from relu_nmt.config import option, settings
 from relu_nmt.config.classes import chosen_part
 from relu_nmt.training import OPTIMIZERS
-from relu_nmt.training.config import EmaConfig, OptimizerConfig
+from relu_nmt.training.config import OptimizerConfig
 from relu_nmt.training.distributed import own_part
 
 
@@ -89,7 +89,7 @@ class WeightAverage:
     Example:
         >>> model = nn.Linear(1, 1, bias=False)
         >>> _ = nn.init.ones_(model.weight)
-        >>> average = WeightAverage(model, EmaConfig(store_ema=True, ema_decay=0.9))
+        >>> average = WeightAverage(model, OptimizerConfig(store_ema=True, ema_decay=0.9))
         >>> _ = nn.init.zeros_(model.weight)
         >>> average.update(num_updates=1)
         >>> with average.applied():
@@ -97,7 +97,7 @@ class WeightAverage:
         0.9
     """
 
-    def __init__(self, model: nn.Module, config: EmaConfig) -> None:
+    def __init__(self, model: nn.Module, config: OptimizerConfig) -> None:
         self._parameters: dict[str, Tensor] = averaged_tensors(model) if config.store_ema else {}
         self._config = config
         self._averages = {name: p.detach().clone() for name, p in self._parameters.items()}

@@ -47,11 +47,11 @@ def check_before_start(
         CheckpointError: a checkpoint cannot be written.
         OutOfMemoryError: the largest batch does not fit into memory.
     """
-    folder = CheckpointFolder(config.checkpoint, config.validation)
+    folder = CheckpointFolder(config.checkpoint)
     is_first = parts.process.is_first
     if is_first:
-        folder.check(sum(p.numel() for p in parts.model.parameters()), config.ema.store_ema)
-    validates = bool(data.valid) and not config.validation.disable_validation
+        folder.check(sum(p.numel() for p in parts.model.parameters()), config.optimizer.store_ema)
+    validates = bool(data.valid) and not config.checkpoint.disable_validation
     with progress_bar(
         "preflight", 2, "steps", shows_waiting=True, only_if_slow=True, say=log.say
     ) as advance:
@@ -75,7 +75,7 @@ def check_before_start(
         names += scorer.metric_names
         with parts.evaluating(), whole_weights(parts.objective):
             scorer.check(largest=config.run.preflight)
-    metric = config.validation.best_checkpoint_metric
+    metric = config.checkpoint.best_checkpoint_metric
     if metric not in names:
         raise ConfigError(
             f"--best-checkpoint-metric {metric}: the validation set '{subset}' has only "

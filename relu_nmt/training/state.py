@@ -146,10 +146,10 @@ class Components:
         self.process = process
         self.num_workers = config.run.num_workers
         self.optimizer = build_optimizer(model, config.optimizer)
-        maximize = config.validation.maximize
+        maximize = config.checkpoint.maximize
         self.schedule = build_schedule(config.schedule, config.run.max_update, maximize)
         self.precision = Precision(config.run, process.device, process.world_size)
-        self.average = WeightAverage(model, config.ema)
+        self.average = WeightAverage(model, config.optimizer)
 
     def loss(self, batch: Batch) -> LossOutput:
         """Return the loss of a batch, in the dtype of training."""

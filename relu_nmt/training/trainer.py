@@ -88,7 +88,7 @@ class Trainer:
         self.state = TrainingState()
         self.result = TrainingResult()
         # Shard first: sharding makes new parameters, which optimiser and average must have.
-        wrapped = process.wrap(objective.train(), config.distributed.ddp_backend)
+        wrapped = process.wrap(objective.train(), config.run.ddp_backend)
         self.parts = Components(objective, config, process)
         self.log = log or TrainingLog(config.logging, quiet=not process.is_first)
         self._description = description
@@ -101,7 +101,7 @@ class Trainer:
             config.run.clip_norm,
             process,
         )
-        self._folder = CheckpointFolder(config.checkpoint, config.validation)
+        self._folder = CheckpointFolder(config.checkpoint)
         # Waiting for the numbers of each update would leave a GPU idle.
         self._reads_late = process.device.type != "cpu"
         self._validation = Validation(self.parts, data, config, self.log)
@@ -124,7 +124,7 @@ class Trainer:
             DataError: data are damaged, or the result cannot be read or written.
             TrainingError: the loss or the gradient is not finite.
         """
-        metric, say = self.config.validation.best_checkpoint_metric, self.log.say
+        metric, say = self.config.checkpoint.best_checkpoint_metric, self.log.say
         try:
             # Restore the state and the result, unless this is a fresh start.
             path = self._folder.restore_path()
@@ -349,8 +349,8 @@ class Trainer:
             self._read_launched()
             score = self._validation.run(state, self.result)
             self._lap = time.monotonic()
-            metric = self.config.validation.best_checkpoint_metric
-            is_best = state.add_score(score, self.config.validation.maximize)
+            metric = self.config.checkpoint.best_checkpoint_metric
+            is_best = state.add_score(score, self.config.checkpoint.maximize)
             is_kept = self._process.from_first(self._process.is_first and self._folder.keeps(score))
             self.result.set_best(metric, state.best_score)
             self._reason = (

@@ -40,7 +40,7 @@ class Validation:
     ) -> None:
         self._parts = parts
         self._data = data
-        self._config = config.validation
+        self._config = config.checkpoint
         self._patience = config.run.patience
         self._log = log
         self._warned: set[str] = set()

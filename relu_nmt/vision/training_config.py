@@ -343,5 +343,7 @@ class VisionScheduleConfig(ScheduleConfig):
 class VisionTrainerConfig(TrainerConfig):
     """The trainer's settings with the defaults of vision transformers."""
 
-    optimizer: VisionOptimizerConfig = group("optimiser", VisionOptimizerConfig)
+    optimizer: VisionOptimizerConfig = group(
+        "optimiser and averaged weights", VisionOptimizerConfig
+    )
     schedule: VisionScheduleConfig = group("learning rate", VisionScheduleConfig)

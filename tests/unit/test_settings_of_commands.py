@@ -169,7 +169,7 @@ def test_settings_dumped_or_stored_give_the_same_settings(tmp_path):
 
 def test_settings_of_earlier_versions_that_did_nothing_are_left_out():
     stored = {"data": "d", "batching": {"max_tokens": 9}, "trainer": {"ema": {"ema_decay": 0.998}}}
-    assert not c.from_dict(TranslationTrainingSettings, stored).trainer.ema.store_ema
+    assert not c.from_dict(TranslationTrainingSettings, stored).trainer.optimizer.store_ema
 
 
 OLD = sorted((Path(__file__).parents[1] / "compat" / "files" / "checkpoints").glob("*.safetensors"))

@@ -18,11 +18,10 @@ from relu_nmt.training.checkpoint import SUFFIX, Checkpoint, load_checkpoint, sa
 from relu_nmt.training.checkpoint_manager import CheckpointFolder
 from relu_nmt.training.config import (
     CheckpointConfig,
-    EmaConfig,
     LoggingConfig,
+    OptimizerConfig,
     RunConfig,
     TrainerConfig,
-    ValidationConfig,
 )
 from relu_nmt.training.distributed import SignalWatch
 from relu_nmt.training.log import Meters
@@ -41,11 +40,11 @@ def test_update_freq():
 
 
 def test_whether_more_is_better_follows_from_the_metric():
-    assert not ValidationConfig().maximize
-    assert ValidationConfig(best_checkpoint_metric="bleu").maximize
-    assert parsed(ValidationConfig, "--maximize-best-checkpoint-metric").maximize
+    assert not CheckpointConfig().maximize
+    assert CheckpointConfig(best_checkpoint_metric="bleu").maximize
+    assert parsed(CheckpointConfig, "--maximize-best-checkpoint-metric").maximize
     assert not parsed(
-        ValidationConfig, "--best-checkpoint-metric", "bleu", "--no-maximize-best-checkpoint-metric"
+        CheckpointConfig, "--best-checkpoint-metric", "bleu", "--no-maximize-best-checkpoint-metric"
     ).maximize
 
 
@@ -55,7 +54,7 @@ def test_whether_more_is_better_follows_from_the_metric():
         (RunConfig, {"fp16": True, "bf16": True}, "exclude"),
         (RunConfig, {"max_update": -1}, "--max-update -1"),
         (RunConfig, {"seed": -1}, "--seed -1"),
-        (ValidationConfig, {"validate_interval": 0}, "--validate-interval 0"),
+        (CheckpointConfig, {"validate_interval": 0}, "--validate-interval 0"),
         (CheckpointConfig, {"save_interval": 0}, "--save-interval 0"),
         (CheckpointConfig, {"finetune_from_model": "x", "reset_meters": True}, "leave --reset"),
         (CheckpointConfig, {"finetune_from_model": "x", "restore_file": "y"}, "leave one out"),
@@ -70,8 +69,8 @@ def test_whether_more_is_better_follows_from_the_metric():
         ),
         (LoggingConfig, {"log_interval": 0}, "--log-interval 0"),
         (LoggingConfig, {"telemetry_interval": -1}, "--telemetry-interval -1"),
-        (EmaConfig, {"ema_decay": 1.0}, "--ema-decay"),
-        (EmaConfig, {"ema_decay": 0.9}, "--ema-decay 0.9 does nothing without --store-ema"),
+        (OptimizerConfig, {"ema_decay": 1.0}, "--ema-decay"),
+        (OptimizerConfig, {"ema_decay": 0.9}, "--ema-decay 0.9 does nothing without --store-ema"),
         (RunConfig, {"fp16_init_scale": 1}, "--fp16-init-scale 1 does nothing without --fp16"),
         (CheckpointConfig, {"keep_interval_updates": 1}, "without --save-interval-updates"),
         (CheckpointConfig, {"no_save": True, "keep_last_epochs": 1}, "with --no-save"),
@@ -87,7 +86,9 @@ def test_contradictions(config_class, settings, message):
 def test_the_average_follows_the_formula():
     model = nn.Linear(2, 1)
     nn.init.zeros_(model.weight)
-    average = WeightAverage(model, EmaConfig(store_ema=True, ema_decay=0.9, ema_update_freq=2))
+    average = WeightAverage(
+        model, OptimizerConfig(store_ema=True, ema_decay=0.9, ema_update_freq=2)
+    )
     for update in range(1, 7):
         nn.init.constant_(model.weight, float(update))
         average.update(update)
@@ -99,7 +100,7 @@ def test_the_average_follows_the_formula():
 
 def test_the_statistics_of_batch_norm_are_averaged_with_the_weights_they_belong_to():
     model = nn.Sequential(nn.BatchNorm2d(1))
-    average = WeightAverage(model, EmaConfig(store_ema=True, ema_decay=0.5))
+    average = WeightAverage(model, OptimizerConfig(store_ema=True, ema_decay=0.5))
     seen = []
     for update in (1, 2):
         model(torch.full((1, 1, 1, 2), 10.0 * update))
@@ -113,7 +114,9 @@ def test_the_statistics_of_batch_norm_are_averaged_with_the_weights_they_belong_
 
 def test_before_its_start_the_average_is_a_copy():
     model = nn.Linear(2, 1)
-    average = WeightAverage(model, EmaConfig(store_ema=True, ema_decay=0.5, ema_start_update=3))
+    average = WeightAverage(
+        model, OptimizerConfig(store_ema=True, ema_decay=0.5, ema_start_update=3)
+    )
     seen = []
     for update in (1, 2, 3, 4):
         with torch.no_grad():
@@ -127,7 +130,7 @@ def test_before_its_start_the_average_is_a_copy():
 
 def test_weights_come_back_after_an_error():
     model = nn.Linear(2, 1)
-    average = WeightAverage(model, EmaConfig(store_ema=True, ema_decay=0.5))
+    average = WeightAverage(model, OptimizerConfig(store_ema=True, ema_decay=0.5))
     with torch.no_grad():
         model.weight.fill_(7.0)
     with pytest.raises(RuntimeError), average.applied():
@@ -137,7 +140,7 @@ def test_weights_come_back_after_an_error():
 
 def test_without_an_average_the_weights_are_the_models():
     model = nn.Linear(2, 1)
-    average = WeightAverage(model, EmaConfig())
+    average = WeightAverage(model, OptimizerConfig())
     average.update(1)
     before = model.weight.detach().clone()
     with average.applied() as raw:
@@ -201,8 +204,7 @@ def test_a_state_of_another_form_is_refused(at, value):
 
 def folder_at(path, metric="bleu", **settings):
     return CheckpointFolder(
-        CheckpointConfig(save_dir=str(path), **settings),
-        ValidationConfig(best_checkpoint_metric=metric),
+        CheckpointConfig(save_dir=str(path), best_checkpoint_metric=metric, **settings)
     )
 
 

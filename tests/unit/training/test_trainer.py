@@ -9,7 +9,7 @@ import torch
 from relu_nmt.errors import CheckpointError, ConfigError, TrainingError
 from relu_nmt.io.process import STOP_SIGNALS
 from relu_nmt.training.checkpoint import load_checkpoint
-from relu_nmt.training.config import EmaConfig
+from relu_nmt.training.config import OptimizerConfig
 from relu_nmt.training.optimizers import WeightAverage
 from relu_nmt.training.validation import measure
 from tests.unit.training.toy import Toy, ToyScorer, ToySource, json_lines
@@ -92,7 +92,7 @@ def test_validation_uses_the_average_and_gives_the_weights_back(tmp_path, capsys
     trainer.parts.model.load_state_dict(
         {name: stored[name] for name in trainer.parts.model.state_dict()}
     )
-    trainer.parts.average = WeightAverage(trainer.parts.model, EmaConfig())
+    trainer.parts.average = WeightAverage(trainer.parts.model, OptimizerConfig())
     loss = measure(trainer.parts, trainer._data.valid["valid"])["loss"]
     assert loss == pytest.approx(reported["valid_loss"], abs=1e-3)
 

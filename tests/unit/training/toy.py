@@ -13,13 +13,10 @@ from relu_nmt.modules.objective import LossOutput, Metric
 from relu_nmt.training.batches import TrainingData
 from relu_nmt.training.config import (
     CheckpointConfig,
-    DistributedConfig,
-    EmaConfig,
     LoggingConfig,
     OptimizerConfig,
     RunConfig,
     TrainerConfig,
-    ValidationConfig,
 )
 from relu_nmt.training.distributed import ProcessGroup
 from relu_nmt.training.schedules import ScheduleConfig
@@ -152,14 +149,13 @@ class Toy:
 
     def trainer(self, objective=None) -> Trainer:
         config = TrainerConfig(
-            run=RunConfig(**{"num_workers": 0, **self.run}),
-            optimizer=OptimizerConfig(weight_decay=0.01),
+            run=RunConfig(**{"num_workers": 0, **self.run, **self.distributed}),
+            optimizer=OptimizerConfig(weight_decay=0.01, **self.ema),
             schedule=ScheduleConfig(**{"lr": (0.05,), "warmup_updates": 3, **self.schedule}),
-            validation=ValidationConfig(**self.validation),
-            checkpoint=CheckpointConfig(**{"save_dir": str(self.folder), **self.checkpoint}),
+            checkpoint=CheckpointConfig(
+                **{"save_dir": str(self.folder), **self.checkpoint, **self.validation}
+            ),
             logging=LoggingConfig(**{"log_format": "json", "log_interval": 2, **self.logging}),
-            ema=EmaConfig(**self.ema),
-            distributed=DistributedConfig(**self.distributed),
         )
         return Trainer(
             objective or ToyObjective(ToyModel(self.dropout)),
