@@ -23,7 +23,7 @@ class CosFormerConfig(AttentionConfig):
     reweight: bool = option(True, "multiply by the cosine of the distance")
     grid: bool = option(
         False,
-        "distances of an image's patches, by rows and by columns: a cosine of each",
+        "distances by rows and columns of an image's patches, a cosine of each",
         needs="reweight",
     )
     horizon: int = option(

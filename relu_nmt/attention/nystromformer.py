@@ -30,7 +30,7 @@ class NystromformerConfig(AttentionConfig):
     kernel: str = option("softmax", "softmax or polynomial", choices=("softmax", "polynomial"))
     scale: str = option(
         "fixed",
-        "of the polynomial: fixed 1/sqrt(n), dynamic (learnt, starting there) or none",
+        "of the polynomial: fixed 1/sqrt(n), dynamic (learnt) or none",
         choices=SCALES,
         needs=("kernel", "polynomial"),
     )

@@ -21,12 +21,8 @@ class ReLUFormerConfig(AttentionConfig):
         1.0, "divisor of the weights; the paper does not print its value", above=0
     )
     learnable: bool = option(False, "learn one gamma per layer, starting from the given one")
-    centered: bool = option(
-        False, "subtract from each score the mean of its row, so that keys compete with each other"
-    )
-    power: int = option(
-        1, "of the rectified scores; with 2 the largest ones outweigh the others", choices=(1, 2)
-    )
+    centered: bool = option(False, "subtract from each score the mean of its row")
+    power: int = option(1, "exponent of the rectified scores", choices=(1, 2))
 
 
 @attentions.register("reluformer")

@@ -21,7 +21,7 @@ class SimAConfig(AttentionConfig):
 
     norm: str = option(
         "l1",
-        "norm over the tokens: l1, l2 (an ablation), or none, which the paper shows to diverge",
+        "norm over the tokens: l1, l2 or none",
         choices=("l1", "l2", "none"),
     )
 

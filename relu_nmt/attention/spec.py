@@ -29,13 +29,6 @@ ATTENTION_PRESETS: dict[str, dict[str, Any]] = {
     "reluformer": {**_RELUFORMER_PAPER, "cross_attention": "softmax"},
     "reluformer_paper": _RELUFORMER_PAPER,
 }
-BACKEND_HELP = (
-    "code that computes attention: reference keeps the whole matrix of weights, blockwise and "
-    "triton (pointwise weights, GPU) need memory linear in the length, fused is PyTorch's softmax; "
-    "auto takes the fastest; a name that an attention lacks is an error that lists its own"
-)
-
-
 AttentionSpec = Spec
 """A mechanism, or a feed-forward network, as a flag names it."""
 
@@ -98,7 +91,7 @@ class AttentionPresetOptions:
 
     attention_preset: str = option(
         "none",
-        "settings of an attention and its regulariser, for any --arch; other flags override it",
+        "settings of an attention and its regulariser",
         presets=ATTENTION_PRESETS,
         metavar="NAME",
     )
@@ -108,7 +101,9 @@ class AttentionPresetOptions:
 class AttentionBackendConfig:
     """Code that computes attention; it changes speed and memory only and is never stored."""
 
-    attention_backend: str = option("auto", BACKEND_HELP)
+    attention_backend: str = option(
+        "auto", "code that computes attention; auto: the fastest", metavar="NAME"
+    )
 
 
 @settings
@@ -116,14 +111,15 @@ class AttentionRegularizerConfig:
     """Weights of the two terms that the regulariser adds to the loss of each target token."""
 
     attention_norm_weight: float = option(
-        0.0, "weight of the mean |log(row sum)| of the attention weights", least=0
+        0.0, "weight of the mean |log(row sum)| of the weights", least=0, metavar="W"
     )
     attention_entropy_weight: float = option(
-        0.0, "weight of the mean excess of the attention entropy over its margin", least=0
+        0.0, "weight of the mean excess of the entropy over its margin", least=0, metavar="W"
     )
     attention_entropy_margin: float = option(
         0.7,
-        "the margin is this times log(number of visible keys), in nats",
+        "margin, in log(number of visible keys)",
+        metavar="M",
         needs="attention_entropy_weight",
     )
 

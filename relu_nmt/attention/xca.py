@@ -30,18 +30,18 @@ class CrossCovarianceConfig(AttentionConfig):
     )
     scale: str = option(
         "dynamic",
-        "of the polynomial: fixed 1/sqrt(N), dynamic (learnt, starting there) or none",
+        "of the polynomial: fixed 1/sqrt(N), dynamic (learnt) or none",
         choices=SCALES,
         needs=POLYNOMIAL,
     )
     count: str = option(
         "tokens",
-        "N: number of tokens, or of channels of a head, which is the side of the matrix",
+        "N: number of tokens, or of channels of a head",
         choices=("tokens", "channels"),
         needs=[POLYNOMIAL, ("scale", "fixed", "dynamic")],
     )
     unit_norm: bool = option(
-        True, "channels of l2 norm 1 over the tokens; else scores are divided by sqrt(tokens)"
+        True, "channels of l2 norm 1 over the tokens; else scores / sqrt(tokens)"
     )
 
 

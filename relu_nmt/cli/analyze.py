@@ -7,7 +7,7 @@ from relu_nmt.config import REQUIRED, group, like, option, settings
 from relu_nmt.config.files import READ, Files
 from relu_nmt.config.shared import CommonOptions, PrecisionOptions
 from relu_nmt.data.data_folder import DATA_FILES
-from relu_nmt.data.documents import SINGLE_SENTENCES, DocumentConfig
+from relu_nmt.data.documents import DocumentConfig
 from relu_nmt.errors import ConfigError
 
 LAST_LAYERS = ("encoder.-1", "decoder.-1", "cross.-1")
@@ -30,7 +30,7 @@ class AnalyzedModelOptions(PrecisionOptions):
     )
     names: tuple[str, ...] = option(
         (),
-        "names of the checkpoints, one each; by default the parts in which their paths differ",
+        "names of the checkpoints (default: the parts in which their paths differ)",
         metavar="NAME,NAME,...",
         needs="path",
     )
@@ -51,29 +51,26 @@ class AnalyzedDataOptions:
         DocumentConfig,
         "max_doc_tokens",
         None,
-        "analyse documents: join their consecutive sentences as in training, up to N tokens, "
-        f"</s> included ({SINGLE_SENTENCES}, the default: single sentences)",
+        "join sentences of a document up to N tokens (default: single sentences)",
         needs="path",
     )
     sample: int = option(
         200,
-        "take N sentences, or groups of them, evenly spread over the split; 0: all",
+        "number of sentences or groups, evenly spread over the split; 0: all",
         metavar="N",
         least=0,
         needs="path",
     )
     examples: tuple[int, ...] = option(
         (0,),
-        "draw the weights of these sentences or groups, by their number in the split, from 0, as "
-        "in the lines of relu-nmt-generate",
+        "sentences or groups to draw, by their number in the split, from 0",
         metavar="N,N,...",
         least=0,
         needs="path",
     )
     places: tuple[str, ...] = option(
         LAST_LAYERS,
-        "layers or heads to draw: SLOT.LAYER for the mean of the heads and for each head, "
-        "SLOT.LAYER.HEAD for one; LAYER from 0, -1 is the last",
+        "layers or heads to draw: SLOT.LAYER[.HEAD], from 0; -1 is the last",
         metavar="PLACE,PLACE,...",
         parse=_places,
         needs="path",
@@ -95,15 +92,14 @@ class AnalysisSettings:
     sentences: AnalyzedDataOptions = group("sentences", AnalyzedDataOptions)
     log: tuple[str, ...] = option(
         (),
-        "also draw the course of these trainings: a results.json, or a log (--log-file) in any "
-        "format; a results.json beside a checkpoint is drawn anyway",
+        "trainings to draw: their results.json or logs",
         metavar="FILE",
         several=True,
         files=READ,
     )
     output: str = option(
         REQUIRED,
-        "page to write, report.html; its CSV files are written beside it",
+        "page to write, report.html; its CSV files stand beside it",
         files=Files(written=True, beside=r"STEM_\w+\.csv"),
     )
 

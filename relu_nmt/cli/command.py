@@ -94,7 +94,7 @@ def make_parser(prog: str, description: str, user_modules: bool = False) -> argp
             default=[],
             type=import_user_module,
             metavar="FILE",
-            help="Python file or package folder that registers your own attention; repeatable",
+            help="Python file or package folder with parts of your own; repeatable",
         )
     return parser
 

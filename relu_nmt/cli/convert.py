@@ -14,9 +14,7 @@ class ConvertSettings:
     )
     to: str = option(
         "checkpoint",
-        "checkpoint: for decoding alone, without the optimiser's state, a third of the size; "
-        "ctranslate2: fast translation, for softmax attention; onnx: for many runtimes, and for "
-        "more models",
+        "form: a checkpoint for decoding alone, or one for other runtimes",
         choices=("checkpoint", "ctranslate2", "onnx"),
     )
     output: str = option(

@@ -10,10 +10,10 @@ from relu_nmt.config.fields import options_of
 from relu_nmt.config.files import WRITTEN, Files
 from relu_nmt.config.shared import CommonOptions
 from relu_nmt.data.data_folder import DATA_FILES
-from relu_nmt.data.documents import SEPARATORS, SINGLE_SENTENCES, DocumentConfig
+from relu_nmt.data.documents import SEPARATORS, DocumentConfig
 from relu_nmt.errors import ConfigError
 from relu_nmt.evaluation.metrics import ScoringConfig
-from relu_nmt.translation.search.config import DOCUMENT_LENGTHS, PRINTED, GenerationConfig
+from relu_nmt.translation.search.config import PRINTED, GenerationConfig
 
 
 @settings
@@ -24,16 +24,14 @@ class SplitOptions:
     no_progress_bar: bool = like(CommonOptions, "no_progress_bar")
     results_path: str | None = option(
         None,
-        "write to generate-SPLIT.txt in this folder instead of standard output; one of several "
-        "--num-shards to generate-SPLIT-I-of-N.txt",
+        "folder for the lines, as generate-SPLIT.txt, instead of standard output",
         metavar="DIR",
         files=Files(written=True, names=r"generate-[^.]*\.txt"),
     )
     quiet: bool = option(False, "print the score only")
     skip_invalid_size_inputs_valid_test: bool = option(
         False,
-        "leave sentences untranslated that are longer than the model can read (or "
-        "--max-source-length), instead of stopping",
+        "skip sentences that are too long for the model, instead of stopping",
     )
 
     num_shards: int = option(
@@ -70,36 +68,27 @@ class SplitDocumentOptions(WindowOptions):
         DocumentConfig,
         "max_doc_tokens",
         None,
-        "translate documents: join their consecutive sentences as in training, up to N tokens, "
-        f"</s> included ({SINGLE_SENTENCES}: single sentences; a longer sentence is kept whole), "
-        "and score d-BLEU; lines are printed for each group. By default the longest that the model "
-        "was trained on, if the folder has boundaries of documents; otherwise single sentences. "
-        "The longest output of documents is by default "
-        f"{DOCUMENT_LENGTHS[0]} * (source tokens) + {DOCUMENT_LENGTHS[1]}",
+        "join sentences of a document up to N tokens (default: as in training)",
     )
     count_source_only: bool = option(
         False,
-        "count only source tokens for --max-doc-tokens, as for text without references; by default "
-        "a sentence counts as the longer of its two sides, as in training",
+        "count only source tokens for --max-doc-tokens, not the longer side",
     )
     output: str | None = option(
         None,
-        "write the documents as text, a line for each sentence. A group whose translation has "
-        "another number of sentences (--free-sentence-count, or a model without separators) gets "
-        "one line",
+        "write the documents as text, a line for each sentence",
         metavar="FILE",
         files=WRITTEN,
     )
     output_separator: str = option(
         "blank",
-        "boundary of documents in --output: a blank line between them (empty translations are then "
-        "left out), or a line <d> before each (tag)",
+        "boundary in --output: a blank line, or a line <d> before each (tag)",
         choices=SEPARATORS[1:],
         needs="output",
     )
     results: str | None = option(
         None,
-        "write speed, mismatches, scores and lengths of documents to FILE as JSON",
+        "write speed, scores and lengths of documents to FILE as JSON",
         metavar="FILE",
         files=WRITTEN,
     )
@@ -126,21 +115,17 @@ class AttentionOptions:
 
     attention_stats: str | None = option(
         None,
-        "write row sum, entropy, zeros and largest weight of every layer and head to FILE as JSON, "
-        "means over the references, or over the best translations if the split has none",
+        "write statistics of the attention of each layer and head to FILE as JSON",
         files=WRITTEN,
     )
     memory_stats: str | None = option(
         None,
-        "write variance ratio, sums of the largest weights and anisotropy of every feed-forward "
-        "network, seen as a memory, over the same texts to FILE as JSON",
+        "write statistics of the feed-forward networks to FILE as JSON",
         files=WRITTEN,
     )
     print_attention: str | None = option(
         None,
-        "print the weights for each translation: A-, its number, and JSON. SLOT is encoder, "
-        "decoder or cross; LAYER counts from 0, -1 is the last; without HEAD: all heads; without a "
-        "value: cross.-1",
+        "print attention weights of each translation (without a value: cross.-1)",
         metavar="SLOT.LAYER[.HEAD]",
         parse=lambda text: str(AttentionPlace.parse(text)),
         bare="cross.-1",

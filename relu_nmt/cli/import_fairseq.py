@@ -24,14 +24,13 @@ class ImportFairseqSettings:
     output: str = option(REQUIRED, "checkpoint to write", files=WRITTEN)
     trust_pickle: bool = option(
         False,
-        "read the file, a pickle: the reader calls no function in it, but a malicious file may "
-        "still do harm",
+        "read the file, a pickle, which may do harm if its author is malicious",
     )
     tokenizer: str = like(
         PreprocessSettings,
         "tokenizer",
         "none",
-        "tokeniser of the training text, so that the model takes raw text",
+        "tokeniser of the training text",
     )
     lowercase: bool = like(PreprocessSettings, "lowercase", False, "the text was lower-cased")
     subword: str = like(PreprocessSettings, "subword", "none", "method that split its words")
@@ -39,7 +38,7 @@ class ImportFairseqSettings:
         PreprocessSettings,
         "subword_model",
         None,
-        "codes of subword-nmt or model of SentencePiece that split the words",
+        "codes of subword-nmt or model of SentencePiece",
         needs=("subword", "subword-nmt", "sentencepiece"),
     )
 

@@ -17,8 +17,7 @@ class ImportMarianSettings:
 
     folder: str = option(
         REQUIRED,
-        "folder with config.json, vocab.json, source.spm, target.spm, and model.safetensors or "
-        "pytorch_model.bin",
+        "folder with config.json, vocab.json, source.spm, target.spm and weights",
         metavar="DIR",
         positional=True,
         files=Files(names=MARIAN_NAMES),
@@ -28,7 +27,7 @@ class ImportMarianSettings:
         CommonOptions,
         "target_lang",
         None,
-        "target language, for a model of several: fra if the vocabulary has >>fra<<",
+        "target language of a model of several: fra for >>fra<<",
     )
 
 

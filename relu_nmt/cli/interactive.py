@@ -25,22 +25,18 @@ class LineOptions(TermOptions):
     input: str = option("-", "file to translate; - is standard input", files=READ)
     buffer_size: int = option(
         0,
-        "translate at most N lines together; 0: all lines that have arrived, so that a file is "
-        "read in large batches and a single typed line is answered at once",
+        "translate at most N lines together; 0: all that have arrived",
         metavar="N",
         least=0,
     )
     format: str = option(
         "text",
-        "text: translations only, with --nbest D- lines (number, score, text); fairseq: S-, H-, D- "
-        "and P- lines with scores in base 2; json: one object for each line with all translations, "
-        "tokens, scores in nats and, with --print-alignment, alignments",
+        "text; fairseq: its lines, scores in base 2; json: objects, scores in nats",
         choices=("text", "fairseq", "json"),
     )
     attention_pictures: str | None = option(
         None,
-        "draw the last layer's cross-attention for the best translation of each line: NUMBER.svg, "
-        "from 0, in this folder, which must not have such files yet",
+        "draw the cross-attention of each line as NUMBER.svg in this new folder",
         metavar="DIR",
         files=Files(written=True, names=r"\d+\.svg"),
     )

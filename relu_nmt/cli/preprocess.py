@@ -38,22 +38,19 @@ class PreprocessSettings(ClusterOptions):
     )
     trainpref: str | None = option(
         None,
-        "training text without the ending: corpus/train for train.de, train.en, which may be "
-        "compressed (train.de.gz, .xz, .bz2, .zst); or one file with both sides, a translation "
-        "memory (.tmx) or a table (.tsv). Several with commas become data folders of "
-        "their own, DIR/shard0, DIR/shard1..., with the dictionaries and subwords of the first",
+        "training text without its language ending; several are shards (a,b,c)",
         metavar="FP",
         files=TEXTS,
     )
     validpref: str | None = option(
         None,
-        "validation text without the ending; several with commas (valid, valid1, ...)",
+        "validation text without the ending; several with commas",
         metavar="FP",
         files=TEXTS,
     )
     testpref: str | None = option(
         None,
-        "test text without the ending; several with commas (test, test1, ...)",
+        "test text without the ending; several with commas",
         metavar="FP",
         files=TEXTS,
     )
@@ -70,7 +67,7 @@ class PreprocessSettings(ClusterOptions):
     tgtdict: str | None = option(None, "use this target dictionary", files=GIVEN)
     thresholdsrc: int = option(
         0,
-        "source words (joined dictionary: all words) that occur less often are unknown",
+        "source words (joined: all words) that occur less often are unknown",
         metavar="N",
     )
     thresholdtgt: int = option(
@@ -82,13 +79,13 @@ class PreprocessSettings(ClusterOptions):
     )
     nwordssrc: int = option(
         -1,
-        "size of the source dictionary (joined: of the dictionary) at most; -1 for no limit",
+        "largest size of the source (joined: the) dictionary; -1: no limit",
         least=-1,
         metavar="N",
     )
     nwordstgt: int = option(
         -1,
-        "size of the target dictionary at most; -1 for no limit",
+        "largest size of the target dictionary; -1: no limit",
         least=-1,
         metavar="N",
         needs=("joined_dictionary", False),
@@ -101,7 +98,7 @@ class PreprocessSettings(ClusterOptions):
     dict_only: bool = option(False, "make the dictionaries only")
     tokenizer: str = option(
         "none",
-        "how to tokenise the text; moses-aggressive splits hyphens too",
+        "tokeniser of the text; moses-aggressive splits hyphens too",
         choices=tokenizers,
     )
     lowercase: bool = option(False, "lower-case both sides")
@@ -110,23 +107,19 @@ class PreprocessSettings(ClusterOptions):
     )
     subword_size: int = option(
         DEFAULT_SUBWORDS,
-        "number of merges (subword-nmt) or pieces (sentencepiece) to learn",
+        "merges (subword-nmt) or pieces (sentencepiece) to learn",
         least=1,
         metavar="N",
         needs=[("subword", "subword-nmt", "sentencepiece"), ("subword_model", None)],
     )
     subword_model: str | None = option(
         None,
-        "use this model instead: codes of subword-nmt, or a model of SentencePiece",
+        "codes of subword-nmt or model of SentencePiece to use instead",
         files=GIVEN,
     )
     subword_sampling: float = option(
         0.0,
-        "split training text at random instead of in the likeliest way: probability of dropping a "
-        "merge (subword-nmt; 0.1 is usual), or power of the probabilities (sentencepiece; 0.2). "
-        "Each of several --trainpref has its own draws: --trainpref train,train,train makes three "
-        "samples of one text, and relu-nmt-train DIR/shard0:DIR/shard1:DIR/shard2 reads another "
-        "one each epoch",
+        "split training text at random: BPE-dropout, or power of probabilities",
         least=0,
         most=1,
         metavar="X",
@@ -134,20 +127,18 @@ class PreprocessSettings(ClusterOptions):
     )
     document_separator: str = option(
         "none",
-        "line between documents: a blank line, or a line <d> before each document (tag)",
+        "between documents: a blank line, or a line <d> before each (tag)",
         choices=SEPARATORS,
     )
     align_suffix: str | None = option(
         None,
-        "ending of files with word alignments (train.align), for relu-nmt-train --load-alignments: "
-        "for each line of the source text, pairs 0-0 1-2 of the positions of source and target "
-        "tokens; validation and test text need none",
+        "ending of files with word alignments, lines as '0-0 1-2'",
         metavar="SUFFIX",
         needs=[("only_source", False), ("dict_only", False)],
     )
     workers: int = option(
         0,
-        "processes; 0 for one per core (the result does not depend on it)",
+        "processes; 0: one per core",
         least=0,
         most=1024,
         metavar="N",

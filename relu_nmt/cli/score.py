@@ -6,7 +6,7 @@ from typing import Any
 
 from relu_nmt.cli.command import RecipeCommand
 from relu_nmt.cli.preprocess import PreprocessSettings
-from relu_nmt.config import flag_of, group, like, option, settings
+from relu_nmt.config import flag_of, group, like, option, settings, shown
 from relu_nmt.config.files import CHECKPOINTS, READ, WRITTEN, Files
 from relu_nmt.config.shared import CommonOptions, PrecisionOptions
 from relu_nmt.data.dictionary import SENTENCE_SEPARATOR
@@ -40,7 +40,7 @@ class ScoreOptions:
     )
     metrics: tuple[str, ...] = option(
         ("bleu",),
-        "scores to print: bleu,chrf, and comet, if the package unbabel-comet is installed",
+        "scores to print: bleu, chrf, comet (package unbabel-comet)",
         metavar="M",
         choices=(*METRICS, COMET),
         parse=str.lower,
@@ -57,7 +57,7 @@ class ScoreOptions:
     sacrebleu_tokenizer: str | None = like(TokenizerOptions, "sacrebleu_tokenizer", None)
     target_lang: str | None = option(
         None,
-        "language of the texts, for the tokeniser of BLEU; by default the ending of --ref",
+        "language, for the tokeniser of BLEU (default: the ending of --ref)",
         metavar="LANG",
         needs=("sacrebleu_tokenizer", None),
     )
@@ -106,13 +106,11 @@ class DocumentOptions:
         PreprocessSettings,
         "document_separator",
         "none",
-        "line between documents, in all files: a blank line, or a line <d> before each document "
-        "(tag); other lines may be sentences or groups of sentences",
+        "between documents: a blank line, or a line <d> before each (tag)",
     )
     documents: str | None = option(
         None,
-        "lines of each document of the references, a number a line, as relu-nmt-preprocess writes "
-        "it (test.de-en.documents)",
+        "number of lines of each reference document, one a line",
         files=READ,
     )
     sys_documents: str | None = option(
@@ -126,15 +124,13 @@ class DocumentOptions:
     )
     sentence_separator: str | None = option(
         None,
-        "cut the lines of the translations at this symbol, for s-BLEU "
-        f"(without a value: {SENTENCE_SEPARATOR})",
+        f"cut translations at this symbol, for s-BLEU (without a value: {SENTENCE_SEPARATOR})",
         metavar="SYMBOL",
         bare=SENTENCE_SEPARATOR,
     )
     baseline: str | None = option(
         None,
-        "translations of another system: is --sys better? Paired bootstrap, over documents if "
-        "their boundaries are given, otherwise over lines; SACREBLEU_SEED sets the seed",
+        "translations of another system, to compare by paired bootstrap",
         files=READ,
     )
     paired_bs_n: int = option(
@@ -146,15 +142,13 @@ class DocumentOptions:
     )
     length_buckets: tuple[int, ...] = option(
         (),
-        "also score by reference length; longest of each bucket, in tokens of BLEU (without a "
-        f"value: {','.join(map(str, DEFAULT_EDGES))})",
+        f"score by reference length too, in tokens (without a value: {shown(DEFAULT_EDGES)})",
         metavar="N,N,...",
         bare=DEFAULT_EDGES,
     )
     position_buckets: tuple[int, ...] = option(
         (),
-        "also score sentences by their position in the document; last of each bucket (without a "
-        f"value: {','.join(map(str, DEFAULT_POSITIONS))})",
+        f"score by position in the document too (without a value: {shown(DEFAULT_POSITIONS)})",
         metavar="N,N,...",
         bare=DEFAULT_POSITIONS,
     )
@@ -197,8 +191,7 @@ class ContrastOptions:
 
     contrastive: str = option(
         "",
-        "score the right and wrong translations of this file (test.contrasts.jsonl of "
-        "data_prep/grammar_corpus.py) with a model, with and without the sentences before",
+        "contrasts (JSON lines) whose right translations a model should prefer",
         files=READ,
     )
     path: str = option(

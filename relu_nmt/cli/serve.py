@@ -38,38 +38,35 @@ class ServerOptions:
         ConfigError: a number out of range.
     """
 
-    host: str = option(
-        LOOPBACK[0], "address to listen at; the default is reachable from this machine only"
-    )
+    host: str = option(LOOPBACK[0], "address to listen at; the default serves this machine only")
     port: int = option(8000, "port to listen at; 0: any that is free", least=0, most=65535)
     allowed_hosts: tuple[str, ...] = option(
         (),
-        "host names that browsers may use for the server, separated by commas; by default those of "
-        "this machine, or any name if --host is another address",
+        "host names that browsers may use (default: those of this machine)",
         metavar="NAMES",
     )
     max_request_bytes: int = option(
-        131_072, "longest request; longer ones get status 413", least=1, metavar="BYTES"
+        131_072, "longest request, in bytes; longer ones get status 413", least=1, metavar="BYTES"
     )
     max_request_tokens: int = option(
         4096,
-        "most tokens of a request, source and forced; larger requests get status 413",
+        "most tokens of a request, source and forced; else status 413",
         least=2,
         metavar="N",
     )
     max_waiting: int = option(
         64,
-        "most requests that wait for an answer; further ones get status 429",
+        "most requests that wait; further ones get status 429",
         least=1,
         most=1024,
         metavar="N",
     )
     request_seconds: float = option(
-        60.0, "time limit of a request; it then gets status 504", above=0, metavar="SECONDS"
+        60.0, "time limit of a request, in seconds; then status 504", above=0, metavar="SECONDS"
     )
     batch_wait: float = option(
         0.005,
-        "time that a batch below --max-tokens waits for further requests",
+        "seconds that a batch below --max-tokens waits for more requests",
         least=0,
         most=1,
         metavar="SECONDS",

@@ -30,7 +30,7 @@ class ShortlistSettings:
     )
     pairs: int = option(
         100_000,
-        "most sentence pairs to learn from, evenly spread; 100,000 may take 1 to 2 GB",
+        "most sentence pairs to learn from, evenly spread",
         least=1,
         metavar="N",
     )

@@ -42,18 +42,17 @@ class TaskOptions(FairseqOptions):
     arch: str = arch_option(
         "reluformer",
         architectures,
-        "transformer*; reluformer* is the same with --attention-preset reluformer",
+        "transformer* or reluformer*",
     )
     attention_preset: str = like(AttentionPresetOptions, "attention_preset", "none")
     criterion: str = option(
         LABEL_SMOOTHED,
-        "loss per target token; cross_entropy is without smoothing; with alignment, "
-        "cross-attention learns to attend to the words aligned with each token (Garg et al. 2019)",
+        "loss per target token; with_alignment: also of --alignment-layer",
         choices=(LABEL_SMOOTHED, "cross_entropy", WITH_ALIGNMENT),
     )
     label_smoothing: float = option(
         0.1,
-        "probability taken from the right word and spread over all",
+        "probability that is spread over all words",
         metavar="P",
         least=0,
         below=1,
@@ -61,8 +60,7 @@ class TaskOptions(FairseqOptions):
     )
     load_alignments: bool = option(
         False,
-        "train on the word alignments of relu-nmt-preprocess --align-suffix, in the attention of "
-        "--alignment-layer and --alignment-heads",
+        "train on word alignments (relu-nmt-preprocess --align-suffix)",
         needs=("criterion", WITH_ALIGNMENT),
     )
     alignment_lambda: float = option(
@@ -72,38 +70,33 @@ class TaskOptions(FairseqOptions):
         metavar="W",
         needs=("criterion", WITH_ALIGNMENT),
     )
-    report_accuracy: bool = option(
-        False, "also log how many percent of the target tokens are predicted right"
-    )
+    report_accuracy: bool = option(False, "also log the percentage of right target tokens")
     train_subset: str = option("train", "split to train on", metavar="SPLIT")
     extra_data: tuple[str, ...] = option(
         (),
-        "further data folders to train on, with commas: same dictionaries, but back-translated "
-        "text, say, or sentences beside documents",
+        "further data folders to train on, with the same dictionaries",
         metavar="DIRS",
         files=DATA_FILES,
     )
     corpus_weights: tuple[float, ...] = option(
         (),
-        "how often an epoch reads DATA and each further folder: 2,0.5 reads DATA twice and a half "
-        "of the other, another half in each epoch; by default all once",
+        "times that an epoch reads each folder, as 2,0.5",
         above=0,
         needs="extra_data",
         metavar="W",
     )
     tag_extra_data: bool = option(
         False,
-        "begin the source sentences (or documents) of each further folder with a tag of its own, "
-        "an unused entry of the dictionary, so that later translations are like DATA",
+        "tag the sources of each further folder",
         needs="extra_data",
     )
     truncate_source: bool = option(
         False,
-        "train on the beginning of source sentences that are longer than --max-source-positions",
+        "cut sources that are longer than --max-source-positions",
     )
     valid_subset: str = option(
         "valid",
-        "splits to validate on, with commas; the first one decides which checkpoint is the best",
+        "splits to validate on; the first decides which is best",
         metavar="SPLITS",
     )
 
@@ -162,35 +155,34 @@ class EvalBleuOptions:
     eval_bleu: bool = option(False, "translate the first validation set and report BLEU")
     eval_bleu_args: str = option(
         DEFAULT_SEARCH,
-        "settings of the search as JSON",
+        "search settings, JSON",
         metavar="JSON",
         parse=checked_by(search_settings),
         needs="eval_bleu",
     )
     eval_bleu_remove_bpe: str | None = option(
         None,
-        "how data that came split (fairseq's folders) is joined: '@@ ' (also without a value), "
-        "sentencepiece...",
+        "marks that join split data: '@@ ', sentencepiece...",
         metavar="SYMBOL",
         bare="@@ ",
         needs="eval_bleu",
     )
     eval_bleu_detok: str | None = option(
         None,
-        "how data that came tokenised is detokenised",
+        "detokeniser for data that came tokenised",
         choices=("moses", "space", "none"),
         needs="eval_bleu",
     )
     eval_bleu_detok_args: str = option(
         "{}",
-        "as in fairseq, JSON: target_lang, which is the data's anyway",
+        "as in fairseq; the data have the language",
         metavar="JSON",
         parse=checked_by(detokenizer_settings),
         needs="eval_bleu",
     )
     eval_tokenized_bleu: bool = option(
         False,
-        "BLEU of the tokenised words, as multi-bleu.perl, instead of sacreBLEU of raw text",
+        "BLEU of tokenised words, as multi-bleu.perl",
         needs="eval_bleu",
     )
     sacrebleu_tokenizer: str | None = like(
@@ -221,7 +213,7 @@ class TranslationTrainingSettings:
 
     data: str = option(
         REQUIRED,
-        "data folder; of several (shards), a:b:c, each epoch trains on one, in turn",
+        "data folder; of several shards, a:b:c, each epoch reads one",
         metavar="DATA",
         positional=True,
         files=DATA_FILES,

@@ -24,8 +24,7 @@ class TextDocumentOptions(WindowOptions, TermOptions):
     no_progress_bar: bool = like(CommonOptions, "no_progress_bar")
     split_sentences: bool = option(
         False,
-        "lines are paragraphs: cut them into sentences (with the package sentencex), and join the "
-        "translations of each paragraph",
+        "cut lines (paragraphs) into sentences, and join their translations",
     )
 
     def check(self) -> None:

@@ -46,8 +46,7 @@ class ModelOptions(FairseqOptions, PrecisionOptions, AttentionBackendConfig):
     )
     post_process: str | None = option(
         None,
-        "show sentences with subwords joined. Data that came split (fairseq's folders) needs the "
-        "kind of its marks: @@ (also without a value), sentencepiece, wordpiece, letter, _EOW",
+        "marks of subwords to join: @@, sentencepiece, wordpiece, letter, _EOW",
         flags=("--remove-bpe",),
         metavar="SYMBOL",
         bare="@@ ",
@@ -60,34 +59,27 @@ class ModelOptions(FairseqOptions, PrecisionOptions, AttentionBackendConfig):
     bf16: bool = like(PrecisionOptions, "bf16", False, "compute in bfloat16; also on the CPU")
     int8: bool = option(
         False,
-        "multiply 8-bit integers, on x86 CPUs with AVX2 or AVX512-VNNI: faster for batches of many "
-        "sentences. A few translations change, and some depend on the other sentences of the batch",
+        "multiply 8-bit integers (x86 CPUs): faster; a few translations change",
     )
     shortlist: str | None = option(
         None,
-        "translate with the symbols in this file of relu-nmt-shortlist only: faster. Some "
-        "translations change, and some depend on the other sentences of the batch. With forced "
-        "prefixes or terms, or banned terms, all symbols are allowed",
+        "file of relu-nmt-shortlist with the allowed target symbols: faster",
         files=READ,
     )
     model_overrides: str = option(
         "{}",
-        "settings of the model that replace those in its checkpoint, as JSON or a Python "
-        "dictionary: {'attention': 'reluformer:gamma=4'}",
+        "model settings that replace the checkpoint's, as JSON",
         metavar="SETTINGS",
         parse=checked_by(model_overrides),
     )
     max_source_length: int | None = option(
         None,
-        "longest sentence to translate, in tokens with </s>, if less than the model can read, to "
-        "bound time and memory. Longer ones get an empty translation and a note",
+        "longest sentence to translate, in tokens; others get an empty line",
         flags=("--max-source-positions",),
         least=2,
         metavar="N",
     )
-    truncate_source: bool = option(
-        False, "translate the beginning of longer sentences instead, with a note"
-    )
+    truncate_source: bool = option(False, "translate the beginning of longer sentences instead")
 
     def check(self) -> None:
         """Compare the dtypes."""
@@ -104,9 +96,7 @@ class WindowOptions:
         DocumentConfig,
         "max_doc_tokens",
         None,
-        "join lines of a document up to N source tokens, </s> included; by default the longest "
-        f"that the model was trained on ({SINGLE_SENTENCES}, line by line, after training on "
-        "sentences)",
+        "join lines of a document up to N source tokens (default: as in training)",
     )
     window_overlap: int = like(WindowConfig, "window_overlap", 0)
 
@@ -138,22 +128,17 @@ class TermOptions:
 
     prefixes: str | None = option(
         None,
-        "begin the translation of each line with the text in the same line of FILE, whole words; "
-        "an empty line forces nothing",
+        "begin the translation of each line with the same line of FILE",
         files=READ,
     )
     banned_terms: str | None = option(
         None,
-        "ban the terms in FILE from all translations; each line is a term of one or more words. "
-        "With SentencePiece, words that begin with a term are banned too",
+        "terms that no translation may have, one a line",
         files=READ,
     )
     constraints: str | None = option(
         None,
-        "force terms: the translation of a line must have the terms that follow it, each after a "
-        "tab, without overlap, in this order (ordered, also without a value) or in any order "
-        "(unordered). Use a --beam of 5 to 20, more for many terms. Subwords of a term may become "
-        "part of a longer word, as in fairseq",
+        "force the terms that follow a line after tabs, in this order or any",
         choices=("ordered", "unordered"),
         bare="ordered",
     )

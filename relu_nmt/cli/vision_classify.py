@@ -43,8 +43,7 @@ class ClassifyImagesSettings(ClassifierOptions):
     json: bool = option(False, "print JSON")
     image_size: tuple[int, ...] | None = sides_option(
         None,
-        "resize pictures to this many pixels a side, or this height and width (192x256) (default: "
-        "as in training)",
+        "pixels a side, or height and width 192x256 (default: as in training)",
     )
 
     def check(self) -> None:

@@ -29,12 +29,11 @@ class EvaluationOptions:
     batch_size: int = option(EVALUATION_BATCH, "images of a batch", least=1, metavar="N")
     num_workers: int = like(RunConfig, "num_workers", 1)
     skip_damaged_images: bool = option(
-        False, "warn about images that cannot be decoded, and go on without them"
+        False, "leave out images that cannot be decoded, with a warning"
     )
     data: tuple[str, ...] = option(
         REQUIRED,
-        "images, one or more paths as of relu-nmt-vision-train; if a path has a set train and "
-        "others, the others are taken",
+        "images, as for relu-nmt-vision-train; of its sets those other than train",
         several=True,
         metavar="DATA",
         positional=True,
@@ -43,21 +42,18 @@ class EvaluationOptions:
     )
     image_size: tuple[str, ...] = option(
         (),
-        "resize pictures to this many pixels a side, or this height and width (192x256); several "
-        "with commas (default: as in training)",
+        "pixels a side, or 192x256; several with commas (default: as in training)",
         metavar="N|YxX",
     )
     eval_crop_ratio: float | None = like(
         PreprocessingConfig,
         "eval_crop_ratio",
         None,
-        "share of a side that the centre crop keeps (default: as in the training's validation)",
+        "share of a side that the centre crop keeps (default: as in training)",
     )
     classes: str | None = option(
         None,
-        "choose only among the classes in this file, one a line (text after a space is a remark, "
-        "unless it is part of a class's name); images of classes that the model does not have "
-        "count as wrong",
+        "file with the classes to choose among, one a line",
         files=READ,
     )
     results: str | None = option(None, "write the results to FILE as JSON", files=WRITTEN)

@@ -23,7 +23,7 @@ class ProbeOptions:
     no_progress_bar: bool = like(CommonOptions, "no_progress_bar")
     train: tuple[str, ...] = option(
         REQUIRED,
-        "images to learn from; several data sets are evaluated one after the other, then averaged",
+        "images to learn from; several data sets are averaged",
         several=True,
         metavar="PATH",
         files=IMAGES,
@@ -37,8 +37,7 @@ class ProbeOptions:
     )
     method: str = option(
         REQUIRED,
-        "knn, votes of the nearest images of --train; ridge, linear regression from a few images "
-        "of each class; linear, a classifier trained on random views",
+        "nearest neighbours, ridge regression of few images, or linear classifier",
         choices=("knn", "ridge", "linear"),
     )
     neighbours: int = option(20, "number of neighbours that vote", least=1, needs=KNN, metavar="K")
@@ -54,8 +53,7 @@ class ProbeOptions:
     )
     features: str = option(
         "last",
-        "last, the input of the model's classifier; joined, the class tokens of the last "
-        f"{JOINED_BLOCKS} blocks, or the mean of the patches of a block without one",
+        f"last, the classifier's input; joined, the class tokens of {JOINED_BLOCKS} blocks",
         choices=("last", "joined"),
         needs=LINEAR,
     )
@@ -68,8 +66,7 @@ class ProbeOptions:
     image_size: tuple[int, ...] | None = like(ClassifyImagesSettings, "image_size", None)
     eval_crop_ratio: float = option(
         0.875,
-        "share of a side that the centre crop keeps (224 of 256 pixels in the papers; 1 suits "
-        "small images)",
+        "share of a side that the centre crop keeps",
         above=0,
         most=1,
         metavar="P",

@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import shutil
 import sys
 import textwrap
 from collections.abc import Collection, Mapping
@@ -34,6 +35,8 @@ from relu_nmt.errors import ConfigError
 
 ConfigT = TypeVar("ConfigT")
 MOST_SHOWN_CHOICES = 6
+MOST_SHOWN_TEXT = 24
+HELP_WIDTH, HELP_COLUMN = 100, 32
 BY_FLAG = "by flag: "
 """Prefix, in a parsed namespace, of the name of an argument that was typed with its flag."""
 
@@ -41,13 +44,25 @@ BY_FLAG = "by flag: "
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
     """Help that lists a switch once: ``--name``, or ``--[no-]name`` if it is on by default."""
 
+    def __init__(self, prog: str) -> None:
+        width = shutil.get_terminal_size((HELP_WIDTH, 0)).columns - 2
+        super().__init__(prog, max_help_position=HELP_COLUMN, width=width)
+
     def _format_action_invocation(self, action: argparse.Action) -> str:
-        if not isinstance(action, _Switch):
+        if not action.option_strings:
             return super()._format_action_invocation(action)
+        if not isinstance(action, _Switch):
+            # Show the value once, behind all names.
+            default = self._get_default_metavar_for_optional(action)
+            value = "" if action.nargs == 0 else f" {self._format_args(action, default)}"
+            return ", ".join(action.option_strings) + value
         names = [name for name in action.option_strings if not name.startswith("--no-")]
         if action.on_by_default:
             names = [name.replace("--", "--[no-]", 1) for name in names]
         return ", ".join(names)
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(text, width, break_on_hyphens=False, break_long_words=False)
 
 
 class _Switch(argparse.BooleanOptionalAction):
@@ -83,7 +98,7 @@ def add_settings(
     files.add_argument(
         "--config",
         metavar="FILE",
-        help="read settings from a YAML file, a checkpoint or a results.json; flags go before it",
+        help="settings of a YAML file, checkpoint or results.json; flags win",
     )
     files.add_argument(
         "--dump-config", action="store_true", help="print all settings as YAML and stop"
@@ -161,16 +176,17 @@ def _metavar(entry: Option) -> str | None:
 def _help_text(entry: Option) -> str:
     """Return the help with default and needs, as argparse takes it."""
     text, default = entry.help, entry.default
-    # Name the options that this one needs, unless they must be off.
-    needs = [
-        " ".join([flag_of(name), *(["/".join(map(shown, values))] if values else [])])
-        for name, *values in entry.conditions
-        if values not in ([False], [None])
-    ]
+    # Explain flags of fairseq that never do anything.
+    if isinstance(entry.no_effect, str) and not entry.needs:
+        return entry.no_effect.replace("%", "%%")
+    # Name the options that this one needs, unless they must be off, with values if they are short.
+    needs = []
+    for name, *values in entry.conditions:
+        if values not in ([False], [None]):
+            ways = "/".join(map(shown, values))
+            needs.append(f"{flag_of(name)} {ways if len(ways) <= MOST_SHOWN_TEXT else ''}".strip())
     if needs:
         text += f"; needs {' and '.join(needs)}"
-    if isinstance(entry.no_effect, str) and not entry.needs:
-        text += f"; no effect here: {entry.no_effect}"
     if default is True:
         text += " (on by default)"
     elif default not in (None, "", (), False, REQUIRED) and not entry.positional:

@@ -14,15 +14,15 @@ class CommonOptions:
     """Single options, for :func:`~relu_nmt.config.fields.like`; no command has all of these."""
 
     source_lang: str | None = option(
-        None, "source language; by default as the data was binarised", flags=("-s",), metavar="SRC"
+        None, "source language (default: as binarised)", flags=("-s",), metavar="SRC"
     )
     target_lang: str | None = option(
-        None, "target language; by default as the data was binarised", flags=("-t",), metavar="TGT"
+        None, "target language (default: as binarised)", flags=("-t",), metavar="TGT"
     )
     gen_subset: str = option("test", "split to translate: test, valid, train...", metavar="SPLIT")
     max_tokens: int | None = option(
         None,
-        "most tokens in a batch: longest source or target x sentences, padding counted",
+        "most tokens in a batch: sentences x longest side, padding counted",
         least=1,
         metavar="N",
     )
@@ -90,7 +90,7 @@ class BatchingConfig:
     max_tokens: int | None = like(CommonOptions, "max_tokens")
     batch_size: int | None = like(CommonOptions, "batch_size")
     required_batch_size_multiple: int = option(
-        1, "make batches larger than N sentences a multiple of N", least=1, metavar="N"
+        1, "make the size of larger batches a multiple of N", least=1, metavar="N"
     )
     max_tokens_valid: int | None = option(
         None,
@@ -109,8 +109,7 @@ class BatchingConfig:
     )
     skip_invalid_size_inputs: bool = option(
         False,
-        "leave out sentences that are longer than the model can take, and in training than "
-        "--max-tokens (they are counted), instead of stopping",
+        "skip sentences that are too long, instead of stopping",
         flags=("--skip-invalid-size-inputs-valid-test",),
     )
 
@@ -141,10 +140,10 @@ class PrecisionOptions:
     """
 
     cpu: bool = option(False, "use the CPU even if there is a GPU")
-    bf16: bool = option(False, "compute in bfloat16 (weights stay in 32 bits); also on the CPU")
+    bf16: bool = option(False, "compute in bfloat16; also on the CPU")
     fp16: bool = option(
         False,
-        "compute in float16; needs a CUDA GPU. Weights stay in 32 bits, by any of the names",
+        "compute in float16 on a CUDA GPU; weights stay in 32 bits",
         flags=("--amp", "--memory-efficient-fp16"),
     )
 
@@ -175,14 +174,12 @@ class ClusterOptions:
 
     cluster: str | None = option(
         None,
-        "run the parts as jobs of a cluster, by submitit (extra 'cluster'): slurm; or local, each "
-        "at once on this machine, to try it. By default the parts run here, without submitit",
+        "run the parts as jobs, by submitit: slurm, or local to try it",
         choices=("slurm", "local"),
     )
     cluster_parameters: str | None = option(
         None,
-        "resources of a job, by submitit's names: "
-        "timeout_min=600,gpus_per_node=4,cpus_per_task=8,slurm_partition=long",
+        "resources of a job, by submitit's names: timeout_min=600,cpus_per_task=8",
         needs="cluster",
         metavar="NAME=VALUE,...",
         parse=checked_by(_parameters),

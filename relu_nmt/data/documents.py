@@ -50,23 +50,19 @@ class DocumentConfig:
 
     max_doc_tokens: int | None = option(
         None,
-        "join consecutive sentences of a document while both sides have at most N tokens, </s> "
-        f"included; {SINGLE_SENTENCES}: single sentences. With --doc-mixture, the N of validation",
+        f"join sentences of a document up to N tokens; {SINGLE_SENTENCES}: sentences",
         least=1,
         metavar="N",
     )
     doc_mixture: tuple[int, ...] = option(
         (),
-        "train on several such lengths at once, as 1,128,512: in every epoch each length gets an "
-        "equal share of the sentences, drawn document by document (a number given twice gets "
-        "two shares); short groups help the model to learn long ones",
+        "train on several such lengths at once, as 1,128,512",
         metavar="N,N,...",
         least=1,
     )
     sentence_separator: bool = option(
         False,
-        "end each sentence of both sides with <sep>, so that translated documents can be cut into "
-        "sentences again; works on any data folder",
+        "end each sentence of both sides with <sep>",
     )
 
     def check(self) -> None:

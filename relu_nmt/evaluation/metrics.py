@@ -52,9 +52,7 @@ class TokenizerOptions:
 
     sacrebleu_tokenizer: str | None = option(
         None,
-        "sacreBLEU's tokeniser of BLEU: 13a, zh, ja-mecab, ko-mecab, char, intl, flores200...; "
-        "none: tokenised text; compound: the same with hyphenated words split, for WMT14 "
-        "English-German. By default the target language chooses",
+        "BLEU's tokeniser: 13a, zh, none... (default: by language)",
         flags=("--tokenize",),
         metavar="NAME",
     )
@@ -70,9 +68,7 @@ class ScoringConfig:
 
     scoring: str = option(
         "sacrebleu",
-        "sacrebleu: BLEU of raw text; bleu: BLEU of tokenised text, subwords joined, as "
-        "multi-bleu.perl; compound-bleu: the same with hyphenated words split, as usual for WMT14 "
-        "English-German; chrf: chrF2 of raw text",
+        "raw text: sacrebleu, chrf; tokenised: bleu, compound-bleu (hyphens split)",
         choices=("sacrebleu", "bleu", "compound-bleu", "chrf"),
     )
     sacrebleu: bool = option(

@@ -19,7 +19,7 @@ depth_option = partial(size_option, most=10_000)
 
 def arch_option(default: str, presets: Mapping[str, Mapping[str, Any]], names: str) -> Any:
     """Return the option ``arch``; ``names`` lists the presets in ``--help``."""
-    text = f"shape of the model: {names}; other model flags override it"
+    text = f"shape of the model: {names}"
     return option(default, text, flags=("-a",), metavar="NAME", presets=presets)
 
 
@@ -28,12 +28,11 @@ class TransformerOptions:
     """Settings that encoder-decoders and vision transformers share."""
 
     attention: str = attention_option(
-        "softmax", "attention of every layer: NAME or NAME:option=value,..."
+        "softmax", "attention of all layers: NAME or NAME:option=value,..."
     )
     feed_forward: str = option(
         "relu",
-        f"feed-forward network: {', '.join(feed_forwards.names())}; softmax and softmax-ln, "
-        "attention to a learnt memory, take :temperature=T",
+        f"feed-forward network: {', '.join(feed_forwards.names())}",
         parse=known_in(feed_forwards),
         metavar="NAME",
         flags=("--activation-fn", "--ffn"),
@@ -47,5 +46,5 @@ class TransformerOptions:
         0.0, "dropout inside the FFN", flags=("--relu-dropout",)
     )
     checkpoint_activations: bool = option(
-        False, "compute each layer's activations again in the backward pass: less memory, more time"
+        False, "recompute activations in the backward pass: less memory, more time"
     )

@@ -42,15 +42,14 @@ class OptimizerConfig:
 
     optimizer: str = option(
         "adam",
-        "NAME or NAME:option=value,...: adam or adamw, both Adam with decoupled weight decay, as "
-        "fairseq's adam is; options beta1, beta2, eps",
+        "adam or adamw, both with decoupled weight decay",
         choices=OPTIMIZERS,
         with_options=True,
         metavar="NAME",
     )
     adam_betas: tuple[float, ...] = option(
         (0.9, 0.98),
-        "decay rates of Adam's moments",
+        "decay rates of the moments",
         least=0,
         below=1,
         needs=ADAM,
@@ -59,7 +58,7 @@ class OptimizerConfig:
     )
     adam_eps: float = option(
         1e-8,
-        "added to Adam's denominator",
+        "added to the denominator",
         above=0,
         needs=ADAM,
         parts=("optimizer", "eps"),
@@ -109,20 +108,20 @@ class RunConfig(PrecisionOptions):
     max_update: int = option(0, "stop after this update; 0: no limit", least=0, metavar="N")
     stop_time_hours: float = option(
         0.0,
-        "stop after this many hours of running, the time before a resume counted in; 0: no limit",
+        "stop after this many hours, resumed ones included; 0: no limit",
         least=0,
         metavar="H",
     )
     patience: int = option(
         -1,
-        "stop after this many validations without a better --best-checkpoint-metric; -1: never",
+        "end after N validations without progress; -1: never",
         least=-1,
         needs=VALIDATES,
         metavar="N",
     )
     update_freq: tuple[int, ...] = option(
         (1,),
-        "batches per update and process (gradient accumulation), per epoch: N1,N2,...",
+        "batches per update and process; per epoch: N1,N2,...",
         least=1,
         metavar="N",
     )
@@ -134,8 +133,7 @@ class RunConfig(PrecisionOptions):
     )
     fp16_scale_window: int | None = option(
         None,
-        "updates without overflow before the loss scale doubles "
-        "(default: 2^14 / processes / update-freq)",
+        "updates without overflow before the scale doubles",
         least=1,
         needs="fp16",
         metavar="N",
@@ -149,9 +147,7 @@ class RunConfig(PrecisionOptions):
 
     preflight: bool = option(
         True,
-        "before the first update try the largest batch, a translation of the longest sentences "
-        "where validation translates, and a checkpoint; and print the memory that training will "
-        "take",
+        "try the largest batch first, and print its memory",
     )
     ddp_backend: str = option(
         "pytorch_ddp",
@@ -224,14 +220,13 @@ class CheckpointConfig:
     save_dir: str = option("checkpoints", "folder of the checkpoints", metavar="DIR", files=SAVED)
     restore_file: str = option(
         LAST,
-        "checkpoint to go on from: a path, or a name in --save-dir; a missing "
-        "checkpoint_last means a fresh start",
+        "checkpoint to go on from: a path, or a name in --save-dir",
         files=Files(part_of=("save_dir",)),
     )
     finetune_from_model: str | None = option(
-        None, "start from the weights of this checkpoint, everything else fresh", files=READ
+        None, "start from the weights of this checkpoint, all else fresh", files=READ
     )
-    reset_optimizer: bool = option(False, "restore weights but not the optimiser, and count from 0")
+    reset_optimizer: bool = option(False, "restore weights alone, and count updates from 0")
     reset_lr_scheduler: bool = option(False, "do not restore the learning-rate schedule")
     reset_dataloader: bool = option(False, "begin with epoch 1 instead of the stored position")
     reset_meters: bool = option(False, "forget averages, times and the best score so far")
@@ -241,7 +236,7 @@ class CheckpointConfig:
     )
     keep_interval_updates: int = option(
         -1,
-        "keep the last N of those saved by updates; -1: all",
+        "number of those to keep; -1: all",
         least=-1,
         needs=[SAVES, "save_interval_updates"],
         metavar="N",
@@ -255,7 +250,7 @@ class CheckpointConfig:
     )
     keep_best_checkpoints: int = option(
         -1,
-        "keep the N best as checkpoint.best_METRIC_VALUE; -1: only checkpoint_best",
+        "keep the N best as checkpoint.best_METRIC_VALUE",
         least=-1,
         needs=[SAVES, VALIDATES],
         metavar="N",
@@ -267,7 +262,7 @@ class CheckpointConfig:
     no_last_checkpoints: bool = option(False, "do not write checkpoint_last", needs=SAVES)
     no_save_optimizer_state: bool = option(
         False,
-        "leave the optimiser's state out (smaller files; training cannot be resumed exactly)",
+        "leave out the optimiser's state; training cannot go on exactly",
         needs=SAVES,
     )
 
@@ -308,20 +303,19 @@ class LoggingConfig:
     log_interval: int = option(100, "updates between two log lines", least=1, metavar="N")
     log_format: str | None = option(
         None,
-        "form of the log (default: tqdm on a terminal; simple elsewhere or with --no-progress-bar)",
+        "form of the log (default: tqdm on a terminal, else simple)",
         choices=LOG_FORMATS,
     )
     log_file: str | None = option(None, "write the log to this file too", files=WRITTEN)
     tensorboard_logdir: str | None = option(
         None,
-        "folder for TensorBoard: losses, learning rate, gradient norm, speed, attention statistics",
+        "folder for TensorBoard",
         metavar="DIR",
         files=Files(written=True, names=r"events\.out\.tfevents\..*"),
     )
     telemetry_interval: int = option(
         100,
-        "gather attention statistics every N updates, for TensorBoard and --log-format json; "
-        "0: never",
+        "attention statistics every N updates; 0: never",
         least=0,
         metavar="N",
     )

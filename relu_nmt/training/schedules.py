@@ -321,33 +321,30 @@ class ScheduleConfig:
 
     lr: tuple[float, ...] = option(
         (5e-4,),
-        "learning rate (its peak); fixed also takes one per epoch: LR1,LR2,...",
+        "learning rate, its peak; fixed: one per epoch, LR1,...",
         least=0,
         metavar="LR",
     )
     lr_scheduler: str = option(
         "inverse_sqrt",
-        "NAME or NAME:option=value,...: inverse_sqrt, cosine, polynomial_decay, fixed or "
-        "reduce_lr_on_plateau; docs/guide/settings.md lists the options",
+        "learning-rate schedule (docs/guide/settings.md)",
         choices=SCHEDULES,
         with_options=True,
         metavar="NAME",
     )
     warmup_updates: int | None = option(
         None,
-        "updates of linear warm-up (default: 4000 for inverse_sqrt, otherwise 0)",
+        "updates of linear warm-up (default: 4000 for inverse_sqrt, else 0)",
         least=0,
         parts=("lr_scheduler", "warmup"),
         metavar="N",
     )
     warmup_init_lr: float = _flag(
         "init_lr",
-        "learning rate at update 0 of the warm-up; negative: 0, for cosine --min-lr",
+        "rate at update 0; negative: 0, for cosine --min-lr",
         "LR",
     )
-    stop_min_lr: float = option(
-        -1.0, "stop when the learning rate is this low after an epoch", metavar="LR"
-    )
+    stop_min_lr: float = option(-1.0, "stop when the rate is this low after an epoch", metavar="LR")
     min_lr: float = _flag(
         "min_lr",
         "lowest learning rate",
@@ -355,24 +352,19 @@ class ScheduleConfig:
         # Recipes for the first versions of fairseq give it with every schedule.
         no_effect="only cosine has a lowest learning rate; --stop-min-lr ends training at one",
     )
-    lr_period_updates: float = _flag(
-        "period", "updates of the first period; negative: up to --max-update", "N"
-    )
-    t_mult: float = _flag("t_mult", "factor from one period to the next", "F")
+    lr_period_updates: float = _flag("period", "updates of the first period; negative: all", "N")
+    t_mult: float = _flag("t_mult", "factor of the length of periods", "F")
     lr_shrink: float = _flag(
         "shrink",
-        "factor of the learning rate: cosine per period, fixed after --force-anneal, "
-        "reduce_lr_on_plateau per plateau",
+        "factor per period, plateau or --force-anneal epoch",
         "F",
     )
     total_num_update: int = _flag("total", "update at which the decay ends", "N")
     power: float = _flag("power", "exponent of the decay", "P")
-    end_learning_rate: float = _flag("end_lr", "learning rate after the decay", "LR")
-    force_anneal: int | None = _flag(
-        "anneal", "shrink by --lr-shrink each epoch from this one on", "EPOCH"
-    )
-    lr_patience: int = _flag("patience", "epochs without improvement before the rate shrinks", "N")
-    lr_threshold: float = _flag("threshold", "smallest relative improvement that counts", "F")
+    end_learning_rate: float = _flag("end_lr", "rate after the decay", "LR")
+    force_anneal: int | None = _flag("anneal", "shrink by --lr-shrink from this epoch on", "EPOCH")
+    lr_patience: int = _flag("patience", "epochs without progress before the rate shrinks", "N")
+    lr_threshold: float = _flag("threshold", "smallest relative progress that counts", "F")
 
     def check(self) -> None:
         """Compare the learning rates and the updates with the schedule."""

@@ -25,7 +25,6 @@ def _known(names: str) -> None:
 
 _positions = partial(option, metavar="NAME", parse=checked_by(_known))
 LEARNED_POSITIONS = 1024
-_LONGEST = f"default: {LEARNED_POSITIONS} with learned positions, which need a limit"
 
 
 @settings
@@ -37,13 +36,13 @@ class TransformerConfig(TransformerOptions):
     """
 
     encoder_attention: str | None = attention_option(
-        None, "encoder self-attention; default: --attention"
+        None, "encoder self-attention (default: --attention)"
     )
     decoder_attention: str | None = attention_option(
-        None, "decoder self-attention; default: --attention"
+        None, "decoder self-attention (default: --attention)"
     )
     cross_attention: str | None = attention_option(
-        None, "attention from decoder to encoder; default: --attention"
+        None, "attention from decoder to encoder (default: --attention)"
     )
     encoder_embed_dim: int = width_option(512, "width of the encoder")
     encoder_ffn_embed_dim: int = width_option(2048, "inner width of the encoder's FFN")
@@ -51,7 +50,7 @@ class TransformerConfig(TransformerOptions):
     encoder_attention_heads: int = size_option(8, "heads of the encoder")
     encoder_normalize_before: bool = option(False, "pre-norm in the encoder")
     encoder_layerdrop: float = probability_option(
-        0.0, "LayerDrop: leave each layer of the encoder out of a batch with this probability"
+        0.0, "probability of leaving a layer out of a batch (LayerDrop)"
     )
     decoder_embed_dim: int = width_option(512, "width of the decoder")
     decoder_ffn_embed_dim: int = width_option(2048, "inner width of the decoder's FFN")
@@ -59,65 +58,61 @@ class TransformerConfig(TransformerOptions):
     decoder_attention_heads: int = size_option(8, "heads of the decoder")
     decoder_normalize_before: bool = option(False, "pre-norm in the decoder")
     decoder_layerdrop: float = probability_option(
-        0.0, "LayerDrop: leave each layer of the decoder out of a batch with this probability"
+        0.0, "probability of leaving a layer out of a batch (LayerDrop)"
     )
     share_decoder_input_output_embed: bool = option(
         False, "tie the decoder's input and output embeddings"
     )
     share_all_embeddings: bool = option(
-        False, "tie encoder input, decoder input and output embeddings (one joined dictionary)"
+        False, "tie encoder input, decoder input and output embeddings"
     )
     positions: str = _positions(
         "sinusoidal",
-        f"position scheme: {', '.join(position_schemes.names())}; or several, as in sinusoidal+t5",
+        f"position scheme, or several (a+b): {', '.join(position_schemes.names())}",
         constants={"--no-token-positional-embeddings": "none"},
     )
     encoder_positions: str | None = _positions(
         None,
-        "position scheme of the encoder; default: --positions",
+        "position scheme of the encoder (default: --positions)",
         otherwise="positions",
         constants={"--encoder-learned-pos": "learned"},
     )
     decoder_positions: str | None = _positions(
         None,
-        "position scheme of the decoder; default: --positions",
+        "position scheme of the decoder (default: --positions)",
         otherwise="positions",
         constants={"--decoder-learned-pos": "learned"},
     )
     document_attention: str = option(
         "full",
-        "tokens of a document attend to all of it (full), or in lower layers to their own sentence "
-        "and its source only (aligned, which needs --sentence-separator)",
+        "full: all of a document; aligned: below, the own sentence",
         choices=("full", "aligned"),
     )
     global_layers: int = option(
         2,
-        "upper layers of encoder and decoder that also see the whole document",
+        "upper layers that see all of a document",
         least=0,
         metavar="N",
         needs=("document_attention", "aligned"),
     )
     alignment_layer: int | None = option(
         None,
-        "decoder layer, from 0, whose cross-attention aligns tokens, for --print-alignment and "
-        "--load-alignments; default: the last",
+        "decoder layer that aligns tokens, from 0 (default: the last)",
         least=0,
         metavar="N",
     )
     alignment_heads: int | None = size_option(
-        None, "number of its first heads that align tokens; default: all"
+        None, "number of its first heads that align tokens (default: all)"
     )
     no_scale_embedding: bool = option(False, "do not multiply embeddings by sqrt(width)")
     layernorm_embedding: bool = option(False, "LayerNorm on the embeddings")
     output_bias: bool = option(False, "a bias for each symbol of the output layer")
-    decoder_start_symbol: str = option(
-        EOS, "symbol before the first token of the decoder's input", choices=(EOS, BOS)
-    )
+    decoder_start_symbol: str = option(EOS, "first input of the decoder", choices=(EOS, BOS))
     max_source_positions: int | None = size_option(
-        None, f"longest source to train on, in tokens ({_LONGEST})"
+        None, f"longest source, in tokens (default: {LEARNED_POSITIONS} with learned positions)"
     )
     max_target_positions: int | None = size_option(
-        None, f"longest target to train on, in tokens ({_LONGEST})"
+        None, f"longest target, in tokens (default: {LEARNED_POSITIONS} with learned positions)"
     )
 
     def check(self) -> None:

@@ -71,7 +71,7 @@ class VisionTransformerConfig(TransformerOptions):
     dropout: float = like(TransformerOptions, "dropout", 0.0)
     family: str = option(
         "vit",
-        f"kind of model, which --arch sets: {', '.join(vision_models.names())}",
+        f"kind of model: {', '.join(vision_models.names())}",
         choices=vision_models,
         metavar="NAME",
     )
@@ -79,11 +79,11 @@ class VisionTransformerConfig(TransformerOptions):
         "transformer", "the blocks", choices=vision_blocks, needs=_vit, metavar="NAME"
     )
     image_size: tuple[int, ...] = sides_option(
-        (224,), "resize images to this many pixels a side; or height and width: 192x256"
+        (224,), "pixels a side of the input, or height and width: 192x256"
     )
     patch_size: tuple[int, ...] = sides_option(
         (16,),
-        "pixels a side of a patch, which is one token; or its height and width: 16x8",
+        "pixels a side of a patch, or its height and width: 16x8",
         needs=("family", "vit", "xcit", "swin"),
     )
     embed_dim: int = width_option(192, "width of the model; of its first stage, if it has several")
@@ -94,18 +94,17 @@ class VisionTransformerConfig(TransformerOptions):
     )
     pooling: str = option(
         "class",
-        "input of the classifier: class, an extra token; mean, the mean of the patches",
+        "input of the classifier: a class token, or the mean of the patches",
         choices=("class", "mean"),
         needs=_vit,
     )
     drop_path: float = probability_option(
         0.0,
-        "stochastic depth: probability that an image skips a sublayer of the last block; it grows "
-        "linearly from 0 in the first one (XCiT: the same in all; CvT: only in the last stage)",
+        "stochastic depth: probability of skipping a sublayer of the last block",
     )
     layer_scale: float = option(
         0.0,
-        "initial value of a learned gain a channel on each sublayer's output; 0: no gains",
+        "initial gain of each channel of a sublayer's output; 0: no gains",
         least=0,
         metavar="F",
     )

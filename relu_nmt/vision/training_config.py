@@ -38,8 +38,7 @@ class PreprocessingConfig:
 
     train_crop: str = option(
         "auto",
-        "random crop in training: padded, after adding --crop-padding; resized, a part of random "
-        f"size and shape; none; auto is padded up to --image-size {LARGEST_PADDED}, else resized",
+        f"random crop; auto: padded up to --image-size {LARGEST_PADDED}, else resized",
         choices=("auto", "padded", "resized", "none"),
     )
     crop_padding: int = option(
@@ -57,8 +56,7 @@ class PreprocessingConfig:
     flip: bool = option(True, "mirror half of the training images")
     eval_crop_ratio: float | None = _share(
         None,
-        "share of a side that the centre crop of validation keeps "
-        "(default: 0.875 where training crops are resized, otherwise 1)",
+        "share of a side that the centre crop keeps (default: 0.875 if resized)",
     )
     pixel_mean: tuple[float, ...] = option(
         IMAGENET_MEAN,
@@ -121,14 +119,13 @@ class AugmentationConfig:
 
     rand_augment: int = option(
         0,
-        "number of changes of each image, drawn at random from rotations, shifts, colours, ... "
-        "(RandAugment); 0: none",
+        "number of random changes of each image (RandAugment); 0: none",
         least=0,
         metavar="N",
     )
     rand_augment_magnitude: float = option(
         9.0,
-        "strength of these changes, from 0 to 10; the form original also takes more",
+        "strength of these changes, from 0 to 10",
         least=0,
         needs="rand_augment",
         metavar="M",
@@ -138,8 +135,7 @@ class AugmentationConfig:
     )
     rand_augment_form: str = option(
         "increasing",
-        "increasing: each with probability 1/2, and all grow with the magnitude (timm's inc1, "
-        "DeiT); original: as the paper's public code (Big Vision)",
+        "increasing (timm's inc1, DeiT), or original (Big Vision)",
         choices=RAND_AUGMENT_FORMS,
         needs="rand_augment",
     )
@@ -147,20 +143,16 @@ class AugmentationConfig:
         0.0, "change brightness, contrast and saturation by up to this share", least=0, metavar="F"
     )
     random_erasing: float = probability_option(
-        0.0, "probability that a box of 2 to 33 % of an image is replaced by noise"
+        0.0, "probability that noise replaces a box of an image"
     )
-    mixup: float = _beta(
-        0.0, "mean of two images and their classes, weighted by Beta(A, A); 0: none"
-    )
+    mixup: float = _beta(0.0, "mix two images and their classes by Beta(A, A); 0: none")
     cutmix: float = _beta(
         0.0,
-        "a box of another image, and its class, by Beta(A, A) of the area; 0: none; with both, "
-        "each batch has either",
+        "paste a box of another image, area by Beta(A, A); 0: none",
     )
     repeated_augmentation: int = option(
         1,
-        "number of views of an image in a batch; an epoch keeps its number of views and has fewer "
-        "images",
+        "views of an image in a batch; an epoch has fewer images",
         least=1,
         metavar="N",
     )
@@ -250,49 +242,41 @@ class ImageTaskOptions:
     arch: str = arch_option(
         "vit_ti",
         architectures,
-        "vit_ti, vit_s, vit_b, vit_l (deit_ti, deit_s, deit_b are the same), "
-        "vit_small_bigvision_i1k and others (docs/reference/vision.md), xcit_nano_12, "
-        "xcit_tiny_12, xcit_small_12, swin_tiny, swin_small, swin_base, cvt_13; also as "
-        "vit_small_patch16_224",
+        "vit_s, xcit_tiny_12, swin_tiny, cvt_13... (docs/reference/vision.md)",
     )
     attention_preset: str = like(AttentionPresetOptions, "attention_preset", "none")
     recipe: str = option(
         "none",
-        f"settings of a published training: {', '.join(RECIPES)}; single flags override it",
+        f"settings of a published training: {', '.join(RECIPES)}",
         presets=RECIPES,
         metavar="NAME",
     )
     criterion: str = option(
         CROSS_ENTROPY,
-        "loss per image: over all classes together, or of a sigmoid for each",
+        "loss per image: over all classes, or of a sigmoid for each",
         choices=(CROSS_ENTROPY, "sigmoid_cross_entropy"),
     )
     init: str | None = option(
         None,
-        "start from public weights, a file of timm or the model's authors: .safetensors, or "
-        "tensors of torch.save; a head for other classes is drawn at random",
+        "start from public weights, a file of timm or the model's authors",
         files=READ,
     )
-    label_smoothing: float = probability_option(
-        0.0, "probability taken from the right class and spread over all classes, in training"
-    )
+    label_smoothing: float = probability_option(0.0, "probability that is spread over all classes")
     valid_data: str | None = option(
         None,
-        "folders or zip files to validate on, with commas; the first set decides which checkpoint "
-        "is the best (default: val, valid, validation or test in DATA, next to train)",
+        "images to validate on (default: val, valid, validation or test in DATA)",
         needs=("disable_validation", False),
         metavar="PATHS",
         files=replace(IMAGES, separator=","),
     )
     valid_fraction: float = probability_option(
         0.0,
-        "hold out this share of each class of the training images as the first validation set",
+        "hold out this share of the training images to validate on",
         needs=("disable_validation", False),
     )
     skip_damaged_images: bool = option(
         False,
-        "warn about images that cannot be decoded and go on; in training the next image takes the "
-        "place of a damaged one",
+        "replace images that cannot be decoded, with a warning",
     )
     batch_size: int = like(CommonOptions, "batch_size", 128, "images of a batch, per process")
     batch_size_valid: int | None = like(BatchingConfig, "batch_size_valid", None)
@@ -319,8 +303,7 @@ class VisionScheduleConfig(ScheduleConfig):
         ScheduleConfig,
         "lr_period_updates",
         -1.0,
-        "updates of the first period; negative: up to the end of --max-epoch or --max-update, "
-        "whichever is first",
+        "updates of the first period; negative: up to the end",
     )
     warmup_epochs: float = option(
         0.0,
@@ -331,9 +314,7 @@ class VisionScheduleConfig(ScheduleConfig):
     )
     lr_batch_size: int = option(
         0,
-        "images per update that --lr, --min-lr and --warmup-init-lr (--end-learning-rate) are "
-        "given for; the rates are scaled to the images that an update has, over all processes; 0: "
-        "no scaling",
+        "images per update that the rates are given for; 0: no scaling",
         least=0,
         metavar="N",
     )

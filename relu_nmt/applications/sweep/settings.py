@@ -108,17 +108,14 @@ class SweepConfig:
     )
     attentions: tuple[str, ...] = option(
         (),
-        "attentions; the first one, of the first sweep of a --save-dir, is the baseline. The bare "
-        "name of an --attention-preset, such as reluformer, takes all its settings; "
-        f"NAME:option=value sets options (default: {','.join(DEFAULT_ATTENTIONS)}; none with "
-        "--variants)",
+        "attentions or presets; the first is the baseline "
+        f"(default: {','.join(DEFAULT_ATTENTIONS)})",
         metavar="NAME,NAME,...",
         parse=parse_attentions,
     )
     variants: tuple[str, ...] = option(
         (),
-        "models that differ in more than the attention, listed after those of --attentions: for "
-        "each a text 'NAME: flags of relu-nmt-train', which come before the flags behind --",
+        "further models to compare, each 'NAME: flags of relu-nmt-train'",
         metavar="'NAME: FLAGS'",
         several=True,
     )
@@ -135,30 +132,26 @@ class SweepConfig:
         DocumentConfig,
         "doc_mixture",
         (),
-        "train one model per attention and seed on this mixture of lengths, as 1,128,512, and "
-        "evaluate it at all --lengths (default: a model for each length)",
+        "train one model per attention and seed on these lengths, as 1,128,512",
     )
     start_from: str | None = option(
         None,
-        "--save-dir of a sweep with --lengths 1: each model starts from the weights of the "
-        "sentence model with the same attention and seed (default: from random weights)",
+        "--save-dir of a sweep of sentence models, whose weights to start from",
         metavar="DIR",
         files=READ,
     )
     checkpoint: str = option(
         "best",
-        "checkpoint to evaluate: best, last, or average:N, the mean of the last N checkpoints of "
-        "--save-interval-updates",
+        "checkpoint to evaluate: best, last, or average:N of the last N",
         metavar="WHICH",
     )
     memory_stats: bool = option(
         False,
-        "also measure the feed-forward networks as memories, and plot scores over their size",
+        "also measure the feed-forward networks as memories",
     )
     published: str | None = option(
         None,
-        "YAML file of published figures to show beside the measured ones; examples/paper_study "
-        "has some",
+        "YAML file of published figures to show beside the measured ones",
         files=READ,
     )
     train_flags: tuple[str, ...] = option(
@@ -169,20 +162,19 @@ class SweepConfig:
     )
     generate_flags: tuple[str, ...] = option(
         (),
-        "flags of relu-nmt-generate in one text, as --generate-flags='--beam 4 --bf16'",
+        "flags of relu-nmt-generate, as --generate-flags='--beam 4 --bf16'",
         metavar="'FLAGS'",
         parse=shlex.split,
     )
     sacrebleu_tokenizer: str | None = like(TokenizerOptions, "sacrebleu_tokenizer", None)
     contrastive: str | None = option(
         None,
-        "contrasts such as test.contrasts.jsonl of data_prep/grammar_corpus.py: also report the "
-        "share that each model ranks correctly, with the sentences before and without them",
+        "contrasts (JSON lines): also report the share that each model ranks right",
         files=READ,
     )
     save_dir: str = option(
         "sweep",
-        "folder of models, logs and report; the same folder continues a sweep",
+        "folder of models, logs and report; continues the sweep in it",
         metavar="DIR",
         files=Files(written=True, names=REPORTS),
     )
@@ -247,27 +239,25 @@ class JobsConfig(ClusterOptions):
 
     jobs: int = option(
         1,
-        "processes at once, each with its GPU or its share of the CPU; with --cluster: jobs at "
-        "once, each with the resources in --cluster-parameters",
+        "trainings or evaluations at once; with --cluster: jobs at once",
         metavar="N",
         least=1,
     )
     gpus: tuple[str, ...] = option(
         (),
-        "GPUs, assigned to the processes in turn, as --gpus 0,1,2,3 --jobs 4",
+        "GPUs of the processes, in turn: --gpus 0,1,2,3 --jobs 4",
         needs=("cluster", None),
         metavar="N,N,...",
     )
     training_processes: int = option(
         1,
-        "processes that train a model together, by torchrun; each has a GPU of --gpus, as "
-        "--gpus 0,1,2,3 --jobs 2 --training-processes 2. Each has batches of --max-tokens",
+        "processes that train a model together, by torchrun, each on a GPU",
         metavar="N",
         least=1,
     )
     delete_checkpoints: bool = option(
         False,
-        "delete all checkpoints of a model but the evaluated one, after its last evaluation",
+        "keep only the evaluated checkpoint of each model",
     )
     report_only: bool = option(False, "run nothing, write the report of the present results")
 

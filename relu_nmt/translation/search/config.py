@@ -43,9 +43,7 @@ class GenerationConfig:
     )
     scorer: str = option(
         "length",
-        "score that ranks finished hypotheses: length is the log-probability over the length "
-        "penalty; coverage:beta=B adds a penalty for source words that got little attention; or "
-        "your own",
+        "score that ranks hypotheses: length, coverage:beta=B or your own",
         parse=known_in(scorers),
         metavar="NAME",
     )
@@ -59,16 +57,14 @@ class GenerationConfig:
     )
     lenpen_form: str = option(
         "power",
-        "score of T tokens with log-probability s: power is s/T^lenpen (fairseq), gnmt is "
-        "s/((5+T)/6)^lenpen",
+        "score of T tokens: power is s/T^lenpen, gnmt s/((5+T)/6)^lenpen",
         choices=LENGTH_PENALTY_FORMS,
         needs=("unnormalized", False),
     )
     unnormalized: bool = option(False, "rank hypotheses by s, without a length penalty")
     unkpen: float = option(
         0.0,
-        "subtract this from the log-probability of <unk>; below 0 gives more <unk>, inf forbids it "
-        "except in a forced prefix",
+        "subtract this from the log-probability of <unk>; inf forbids it",
         above=-math.inf,
         most=math.inf,
         metavar="U",
@@ -86,24 +82,19 @@ class GenerationConfig:
     )
     free_sentence_count: bool = option(
         False,
-        "let a translation have more or fewer sentences than its source. By default a model "
-        "trained with --sentence-separator writes as many, and the longest output grows if needed",
+        "a translation may have another number of sentences than its source",
         needs=SEARCHED,
     )
     stop_rule: str = option(
         "ahead",
-        "when K hypotheses have ended, stop at once (full, as fairseq) or when no open one scores "
-        "better so far (ahead); exact: stop when no open one can ever score better, which is "
-        "slow. A beam of 1 stops at once",
+        "with K ended hypotheses stop (full), if none is ahead, or can be (exact)",
         choices=STOP_RULES,
         constants={"--no-early-stop": "exact"},
         needs=SEARCHED,
     )
     beam_threshold: float | None = option(
         None,
-        "drop a hypothesis when its log-probability is more than this many nats below the best "
-        "continuation of its sentence: faster, but perhaps with fewer hypotheses to print. By "
-        "default none is dropped",
+        "drop hypotheses this many nats behind the best: faster",
         above=0,
         metavar="NATS",
         needs=[SEARCHED, ("sampling", False)],
@@ -116,7 +107,7 @@ class GenerationConfig:
     )
     sampling_topp: float = option(
         -1.0,
-        "draw from the fewest tokens whose probabilities sum to p; -1 from all",
+        "draw from the fewest tokens with this sum of probabilities; -1: all",
         least=-1,
         most=1,
         needs="sampling",
@@ -127,7 +118,7 @@ class GenerationConfig:
     )
     diverse_beam_groups: int = option(
         -1,
-        "number of groups of diverse beam search; -1 is plain beam search",
+        "groups of diverse beam search; -1: plain beam search",
         least=-1,
         metavar="N",
         needs=SEARCHED,
@@ -144,8 +135,7 @@ class GenerationConfig:
     score_reference: bool = option(False, "do not search, score the reference")
     replace_unk: str | None = option(
         None,
-        "replace <unk> by the source word it attends to, or by that word's entry in FILE (lines "
-        "'source target')",
+        "replace <unk> by its source word, or by that word's entry in FILE",
         metavar="FILE",
         bare="",
         needs=SEARCHED,
@@ -153,7 +143,7 @@ class GenerationConfig:
     )
     print_alignment: str | None = option(
         None,
-        "also give the source position that each output token attends to most",
+        "also give the source position that each token attends to most",
         choices=("hard",),
         bare="hard",
         needs=[SEARCHED, PRINTED],
@@ -163,9 +153,7 @@ class GenerationConfig:
     )
     workers: int | None = option(
         None,
-        "processes that translate on a CPU, with one thread each; 1: one process with several "
-        "threads; 0: one process for each thread, if there are enough sentences. By default 0 in "
-        "commands that translate files, 1 in a server and in Python",
+        "processes that translate on a CPU; 0: one per thread (default: 0; server: 1)",
         least=0,
         most=1024,
         metavar="N",
@@ -174,13 +162,12 @@ class GenerationConfig:
         CommonOptions,
         "max_tokens",
         None,
-        "most source tokens in a batch, padding included. Without this and --batch-size it depends "
-        "on the device (12000 at most)",
+        "most source tokens in a batch, padding counted (default: by device)",
     )
     max_len_a: float | None = option(
         None,
-        "longest output: a * (source tokens) + b tokens (default: "
-        f"{SENTENCE_LENGTHS[0]:g}, of documents {DOCUMENT_LENGTHS[0]})",
+        "longest output: a * source + b "
+        f"(default: {SENTENCE_LENGTHS[0]:g}, of documents {DOCUMENT_LENGTHS[0]})",
         least=0,
         most=10**6,
         metavar="A",
@@ -188,8 +175,8 @@ class GenerationConfig:
     )
     max_len_b: int | None = option(
         None,
-        "longest output: a * (source tokens) + b tokens (default: "
-        f"{SENTENCE_LENGTHS[1]}, of documents {DOCUMENT_LENGTHS[1]})",
+        "longest output: a * source + b "
+        f"(default: {SENTENCE_LENGTHS[1]}, of documents {DOCUMENT_LENGTHS[1]})",
         least=0,
         metavar="B",
         needs=SEARCHED,
@@ -283,21 +270,17 @@ class WindowConfig:
         DocumentConfig,
         "max_doc_tokens",
         SINGLE_SENTENCES,
-        "most tokens of a window, context and its one </s> included; "
-        f"{SINGLE_SENTENCES}: single sentences",
+        f"most tokens of a window with its context; {SINGLE_SENTENCES}: single sentences",
     )
     window_overlap: int = option(
         0,
-        "give the N sentences before a window as context, within --max-doc-tokens. Their "
-        "translations are forced as its beginning, and no score counts them. For documents longer "
-        "than the model was trained on; needs a model trained with --sentence-separator",
+        "sentences before a window that it gets as context",
         metavar="SENTENCES",
         least=0,
     )
     repair: bool = option(
         False,
-        "translate a window again in halves, recursively, if its translation cannot be cut into "
-        "its sentences or reached the longest output",
+        "translate windows whose translation cannot be cut again in halves",
     )
 
     def check(self) -> None:
