@@ -69,11 +69,11 @@ class OptimizerConfig:
     )
 
     store_ema: bool = option(
-        False, "average the weights; validation, decoding and the stored model use the average"
+        False, "average the weights, and validate, decode and store the average"
     )
     ema_decay: float = option(
         0.9999,
-        "share of the old average at each update",
+        "share of the old average per update",
         least=0,
         below=1,
         needs="store_ema",
@@ -83,7 +83,7 @@ class OptimizerConfig:
         0, "copy the weights before this update", least=0, needs="store_ema", metavar="N"
     )
     ema_update_freq: int = option(
-        1, "updates between two steps of the average", least=1, needs="store_ema", metavar="N"
+        1, "updates between two averagings", least=1, needs="store_ema", metavar="N"
     )
 
     def check(self) -> None:
@@ -151,9 +151,7 @@ class RunConfig(PrecisionOptions):
     )
     ddp_backend: str = option(
         "pytorch_ddp",
-        "legacy_ddp also allows weights that a batch does not use, and is slower; c10d and "
-        "no_c10d are older names of the two. fully_sharded leaves each process only its part of "
-        "weights, gradients and optimiser, for models that do not fit one device",
+        "legacy_ddp allows unused weights, fully_sharded shards the model",
         choices=DDP_BACKENDS,
         no_effect=_of_one_process,
     )
@@ -207,14 +205,13 @@ class CheckpointConfig:
     )
     best_checkpoint_metric: str = option(
         "loss",
-        "metric of the first validation set that makes a checkpoint the best",
+        "metric that decides which checkpoint is best",
         needs=VALIDATES,
         metavar="M",
     )
     maximize_best_checkpoint_metric: bool | None = option(
         None,
-        "whether more of that metric is better (default: yes for bleu, chrf, accuracy; no for "
-        "losses)",
+        "more of that metric is better (default: of bleu, chrf, accuracy)",
         needs=VALIDATES,
     )
     save_dir: str = option("checkpoints", "folder of the checkpoints", metavar="DIR", files=SAVED)

@@ -111,13 +111,13 @@ class VisionTransformerConfig(TransformerOptions):
     # ViT.
     big_vision: bool = option(
         False,
-        "Big Vision's ViT: no position for the class token, and its initial weights",
+        "Big Vision's ViT: its initial weights, no class-token position",
         needs=_vit,
     )
     tanh_layer: bool = option(False, "a linear map and tanh before the classifier", needs=_vit)
     head_bias: float = option(
         0.0,
-        "initial bias of the classifier, such as -6.9 for a sigmoid loss over 1,000 classes",
+        "initial bias of the classifier, as -6.9 for a sigmoid loss",
         needs=_vit,
         metavar="F",
     )
@@ -127,19 +127,19 @@ class VisionTransformerConfig(TransformerOptions):
     )
     conv_activation: str = option(
         "gelu",
-        "activation between the convolutions, those of the patches included",
+        "activation between the convolutions",
         choices=("gelu", "relu"),
         needs=_xcit,
     )
     class_layers: int = depth_option(
-        2, "class layers: blocks of attention from the class token to the patches", needs=_xcit
+        2, "blocks of attention from the class token to the patches", needs=_xcit
     )
     class_attention: str = attention_option(
         "softmax", "attention of the class layers: NAME or NAME:option=value,...", needs=_xcit
     )
     class_layers_norm_patches: bool = option(
         True,
-        "norm the patches, too, between the attention and the FFN of the class layers",
+        "norm the patches before the FFN of class layers, too",
         needs=_xcit,
     )
     # Swin and CvT; the defaults are those of Swin-T.
@@ -148,7 +148,7 @@ class VisionTransformerConfig(TransformerOptions):
     )
     stage_heads: tuple[int, ...] = size_option(
         (3, 6, 12, 24),
-        "attention heads of the blocks of each stage; all are as wide as those of the first",
+        "attention heads of the blocks of each stage",
         needs=_staged,
         metavar="N,N",
     )
