@@ -55,7 +55,7 @@ def make_run(cell: Cell) -> Callable[[], None]:
 
     from relu_nmt.attention.base import Need, build_attention
     from relu_nmt.attention.masks import Visibility
-    from relu_nmt.attention.spec import AttentionSpec
+    from relu_nmt.config.registry import Spec
 
     if cell.threads:
         torch.set_num_threads(cell.threads)
@@ -68,7 +68,7 @@ def make_run(cell: Cell) -> Callable[[], None]:
         .requires_grad_(cell.backward)
         for _ in range(3)
     )
-    spec = AttentionSpec.parse("reluformer")
+    spec = Spec.parse("reluformer")
     attend = build_attention(spec, "decoder", 0, cell.heads, cell.head_dim, 0.0)
     attend.backend = cell.backend
     grad = torch.randn_like(v)

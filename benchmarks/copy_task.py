@@ -84,9 +84,9 @@ def _run(command: str, *flags: str) -> str:
 def slot_of(name: str) -> str:
     """Return the slot for a test of the attention ``name``."""
     from relu_nmt.attention import attentions
-    from relu_nmt.attention.spec import AttentionSpec
+    from relu_nmt.config.registry import Spec
 
-    causal = attentions.get(AttentionSpec.parse(name).name).capabilities.causal
+    causal = attentions.get(Spec.parse(name).name).capabilities.causal
     return "decoder" if causal else "encoder"
 
 

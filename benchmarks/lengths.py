@@ -39,10 +39,11 @@ from measuring import peak_resident
 
 from relu_nmt.attention import attentions
 from relu_nmt.attention.kernels import set_attention_backend
-from relu_nmt.attention.spec import AttentionRegularizerConfig, AttentionSpec
+from relu_nmt.config.registry import Spec
 from relu_nmt.data.translation_batches import TranslationBatch, collate
 from relu_nmt.engine import FastDecoder, native
 from relu_nmt.io.safe_write import replacing
+from relu_nmt.modules.config import AttentionRegularizerConfig
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.loss import TranslationObjective
@@ -160,7 +161,7 @@ def make_run(arguments: argparse.Namespace, case: Case) -> tuple[Callable[[], No
                 beams = tokens[:, None].expand(-1, BEAMS if step else 1)
                 decoder.step([SearchStep(beams, state)])
 
-    has_sums = attentions.get(AttentionSpec.parse(case.attention).name).capabilities.non_negative
+    has_sums = attentions.get(Spec.parse(case.attention).name).capabilities.non_negative
     weight = 0.1 if has_sums and not case.attention.startswith("softmax") else 0.0
     objective = TranslationObjective(model, 0.1, AttentionRegularizerConfig(weight, weight))
     run = decode if case.what == "decoding" else training_step(objective, batch, autocast, case)
@@ -238,7 +239,7 @@ def cases(arguments: argparse.Namespace) -> Iterator[Case]:
         arguments.positions,
     )
     for length, what, attention, documents_by, positions in variants:
-        known = attentions.get(AttentionSpec.parse(attention).name).backends
+        known = attentions.get(Spec.parse(attention).name).backends
         # Skip back ends that do not run here: for GPUs, or for decoding on CPUs if not compiled.
         on_cpu = arguments.device == "cpu"
         is_there = {"triton": not on_cpu}

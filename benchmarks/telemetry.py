@@ -16,8 +16,8 @@ import time
 import numpy as np
 import torch
 
-from relu_nmt.attention.spec import AttentionRegularizerConfig
 from relu_nmt.data.translation_batches import TranslationBatch, collate
+from relu_nmt.modules.config import AttentionRegularizerConfig
 from relu_nmt.training.config import LoggingConfig
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder_decoder import EncoderDecoder

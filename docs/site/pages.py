@@ -42,7 +42,6 @@ API = {
     ],
     "Attention": [
         "relu_nmt.attention",
-        "relu_nmt.attention.spec",
         "relu_nmt.attention.base",
         "relu_nmt.attention.masks",
         "relu_nmt.attention.pointwise",
@@ -53,6 +52,7 @@ API = {
         "relu_nmt.attention.statistics",
     ],
     "Layers": [
+        "relu_nmt.modules.config",
         "relu_nmt.modules.multihead",
         "relu_nmt.modules.layer_cache",
         "relu_nmt.modules.feed_forward",

@@ -16,7 +16,6 @@ from coco import ANNOTATED, CocoSet, DetectionBatches
 from detector import DetectionObjective, DetectorConfig, build_detector
 from torch import nn
 
-from relu_nmt.attention.spec import AttentionBackendConfig, AttentionPresetOptions
 from relu_nmt.cli.command import make_parser, run_command
 from relu_nmt.config import (
     REQUIRED,
@@ -32,7 +31,7 @@ from relu_nmt.config import (
 from relu_nmt.config.files import READ
 from relu_nmt.config.shared import CommonOptions
 from relu_nmt.errors import CheckpointError, ConfigError
-from relu_nmt.modules.config import arch_option
+from relu_nmt.modules.config import AttentionBackendConfig, arch_option, attention_preset_option
 from relu_nmt.recipes.train_images import config_for_data
 from relu_nmt.recipes.training import Training, run_training
 from relu_nmt.training.batches import TrainingData
@@ -95,7 +94,7 @@ class TaskOptions:
         metavar="NAME",
     )
     arch: str = arch_option("xcit_nano_12_p8_128", architectures, "as relu-nmt-vision-train's")
-    attention_preset: str = like(AttentionPresetOptions, "attention_preset", "none")
+    attention_preset: str = attention_preset_option()
     train_set: str = option("train", "name of the set: DATA/annotations/instances_NAME.json")
     init: str | None = option(
         None,

@@ -18,7 +18,6 @@ from distillation import DistillationConfig, SelfDistillation, StudentAndTeacher
 from teacher import TASK_NAME, save_teacher
 from views import ViewBatches, ViewConfig, Views
 
-from relu_nmt.attention.spec import AttentionBackendConfig, AttentionPresetOptions
 from relu_nmt.cli.command import make_parser, run_command
 from relu_nmt.cli.vision_train import ImageTrainingSettings
 from relu_nmt.config import (
@@ -33,7 +32,7 @@ from relu_nmt.config import (
 )
 from relu_nmt.config.shared import CommonOptions
 from relu_nmt.errors import CheckpointError, ConfigError
-from relu_nmt.modules.config import arch_option
+from relu_nmt.modules.config import AttentionBackendConfig, arch_option, attention_preset_option
 from relu_nmt.recipes.train_images import config_for_data, updates_of_epochs
 from relu_nmt.recipes.training import Training, run_training
 from relu_nmt.training.batches import TrainingData
@@ -93,7 +92,7 @@ class TaskOptions:
         metavar="NAME",
     )
     arch: str = arch_option("xcit_nano_12_p8_32", architectures, "as relu-nmt-vision-train's")
-    attention_preset: str = like(AttentionPresetOptions, "attention_preset", "none")
+    attention_preset: str = attention_preset_option()
     batch_size: int = like(CommonOptions, "batch_size", 64, "images of a batch, per process")
     pixel_mean: tuple[float, ...] = like(PreprocessingConfig, "pixel_mean", IMAGENET_MEAN)
     pixel_std: tuple[float, ...] = like(PreprocessingConfig, "pixel_std", IMAGENET_STD)

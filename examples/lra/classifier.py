@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from relu_nmt.attention.base import build_attention
 from relu_nmt.attention.dropout import Dropout
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.attention.spec import AttentionSpec
 from relu_nmt.config import like, option, settings
+from relu_nmt.config.registry import Spec
 from relu_nmt.modules.config import TransformerOptions
 from relu_nmt.modules.multihead import SelfAttention
 from relu_nmt.modules.objective import LossOutput, Metric, RegularizedObjective
@@ -73,7 +73,7 @@ class SequenceClassifier(nn.Module):
         )
 
     def _layer(self, index: int) -> TransformerLayer:
-        spec, dropout = AttentionSpec.parse(self.config.attention), self.config.attention_dropout
+        spec, dropout = Spec.parse(self.config.attention), self.config.attention_dropout
         attention = build_attention(
             spec, "encoder", index, HEADS, WIDTH // HEADS, dropout, "--attention"
         )

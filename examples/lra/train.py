@@ -15,15 +15,15 @@ from typing import Any
 from classifier import ClassifierConfig, SequenceClassifier, SequenceObjective
 from tasks import SPLITS, TASKS, SequenceBatches, open_task
 
-from relu_nmt.attention.spec import (
-    AttentionBackendConfig,
-    AttentionPresetOptions,
-    AttentionRegularizerConfig,
-)
 from relu_nmt.cli.command import make_parser, run_command
 from relu_nmt.config import REQUIRED, add_settings, group, like, option, read_settings, settings
 from relu_nmt.config.shared import CommonOptions
 from relu_nmt.errors import CheckpointError, ConfigError
+from relu_nmt.modules.config import (
+    AttentionBackendConfig,
+    AttentionRegularizerConfig,
+    attention_preset_option,
+)
 from relu_nmt.recipes.training import Training, run_training
 from relu_nmt.training.batches import TrainingData
 from relu_nmt.training.checkpoint import read_metadata
@@ -73,9 +73,10 @@ PRESETS = {
 
 
 @settings
-class TaskOptions(AttentionPresetOptions):
+class TaskOptions:
     """The task of a training, and its samples and batches."""
 
+    attention_preset: str = attention_preset_option()
     task: str = option(
         "listops-small",
         f"{', '.join(TASKS)}; with {SMALL} shorter and fewer sequences and updates; other flags "

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from relu_nmt.attention.base import Attention, build_attention
 from relu_nmt.attention.kernels import set_attention_backend
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.attention.spec import AttentionSpec
+from relu_nmt.config.registry import Spec
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.multihead import CrossAttention, SelfAttention
 
@@ -113,7 +113,7 @@ class PinnsFormer(nn.Module):
 
 
 def _mechanism(text: str, slot: str) -> Attention:
-    spec, width = AttentionSpec.parse(text), WIDTH // HEADS
+    spec, width = Spec.parse(text), WIDTH // HEADS
     attention = build_attention(spec, slot, 0, HEADS, width, 0.0, "--attention")
     if not attention.capabilities.double_backward:
         raise ConfigError(

@@ -27,9 +27,9 @@ from relu_nmt.attention.base import Attention, build_attention
 from relu_nmt.attention.kernels import set_attention_backend
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.sima import SimAAttention, SimAConfig
-from relu_nmt.attention.spec import AttentionSpec
 from relu_nmt.cli.command import make_parser, run_command
 from relu_nmt.config import add_settings, option, read_settings, settings
+from relu_nmt.config.registry import Spec
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io.page import csv_text, render_page
 from relu_nmt.io.safe_write import write_text
@@ -174,7 +174,7 @@ def make_block(name: str, size: Size, device: torch.device) -> Callable[[Tensor]
     if name in ORDERS:
         attention = ORDERS[name](SimAConfig(), size.heads, head_dim, 0.0)
     else:
-        spec = AttentionSpec.parse(SPECS[name].format(tokens=size.tokens))
+        spec = Spec.parse(SPECS[name].format(tokens=size.tokens))
         attention = build_attention(spec, "encoder", 0, size.heads, head_dim, 0.0)
     block = SelfAttention(size.width, attention).to(device).eval()
     if name in BACKENDS:

@@ -12,13 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from relu_nmt import config as configuration
 from relu_nmt.attention import attentions
 from relu_nmt.attention.bias import ScoreBias
 from relu_nmt.attention.kernels import Backend
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.attention.spec import AttentionSpec
-from relu_nmt.config import option
+from relu_nmt.config import build_part, option, settings
+from relu_nmt.config.registry import Spec
 from relu_nmt.errors import ConfigError
 
 QK_NORM_EPSILON = 1e-6
@@ -146,7 +145,7 @@ class AttentionOutput:
     rows: RowStatistics | None = None
 
 
-@configuration.settings(flags=False)
+@settings(flags=False)
 class AttentionConfig:
     """Settings that every mechanism has; a mechanism with more of them subclasses this."""
 
@@ -280,7 +279,7 @@ class Attention(nn.Module):
 
 
 def build_attention(
-    spec: AttentionSpec,
+    spec: Spec,
     slot: str,
     layer: int,
     num_heads: int,
@@ -296,7 +295,6 @@ def build_attention(
     Raises:
         ConfigError: unknown name or option, or the mechanism cannot work in this slot.
     """
-    flag = flag or f"--{slot}-attention"
     kind = attentions.get(spec.name)
     able = kind.capabilities
     # Refuse a slot that the mechanism cannot serve, and list those that can.
@@ -316,11 +314,7 @@ def build_attention(
             f"--attention-dropout {dropout:g}: {spec.name} has no weights to drop; set it to 0"
         )
     # Make the mechanism from its options, and tell it its slot and layer.
-    try:
-        config: Any = configuration.from_flat(kind.Config, spec.options)
-        attention = kind(config, num_heads, head_dim, dropout)
-    except ConfigError as error:
-        raise ConfigError(f"{flag} {spec}: {error}") from error
+    attention = build_part(kind, spec, flag or f"--{slot}-attention", num_heads, head_dim, dropout)
     attention.name, attention.slot, attention.layer = spec.name, slot, layer
     return attention
 

@@ -62,8 +62,8 @@ def record_attention(
     Example:
         >>> import torch
         >>> from relu_nmt.attention.base import build_attention
-        >>> from relu_nmt.attention.spec import AttentionSpec
-        >>> attention = build_attention(AttentionSpec("softmax"), "encoder", 0, 1, 4, dropout=0.0)
+        >>> from relu_nmt.config.registry import Spec
+        >>> attention = build_attention(Spec("softmax"), "encoder", 0, 1, 4, dropout=0.0)
         >>> x = torch.zeros(1, 1, 2, 4)
         >>> with record_attention(attention, Need(weights=True)) as records:
         ...     _ = attention(x, x, x, Visibility(2, 2))

@@ -1,6 +1,5 @@
 """relu-nmt-analyze: a page about the attention and the training of models."""
 
-from relu_nmt.attention.spec import AttentionPlace
 from relu_nmt.cli.command import RecipeCommand
 from relu_nmt.cli.translation_settings import ModelOptions
 from relu_nmt.config import REQUIRED, group, like, option, settings
@@ -9,6 +8,7 @@ from relu_nmt.config.shared import CommonOptions, PrecisionOptions
 from relu_nmt.data.data_folder import DATA_FILES
 from relu_nmt.data.documents import DocumentConfig
 from relu_nmt.errors import ConfigError
+from relu_nmt.modules.config import AttentionPlace
 
 LAST_LAYERS = ("encoder.-1", "decoder.-1", "cross.-1")
 

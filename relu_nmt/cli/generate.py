@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from relu_nmt.attention.spec import AttentionPlace
 from relu_nmt.cli.command import RecipeCommand
 from relu_nmt.cli.translation_settings import ModelOptions, WindowOptions
 from relu_nmt.config import REQUIRED, group, like, option, settings
@@ -13,6 +12,7 @@ from relu_nmt.data.data_folder import DATA_FILES
 from relu_nmt.data.documents import SEPARATORS, DocumentConfig
 from relu_nmt.errors import ConfigError
 from relu_nmt.evaluation.metrics import ScoringConfig
+from relu_nmt.modules.config import AttentionPlace
 from relu_nmt.translation.search.config import PRINTED, GenerationConfig
 
 

@@ -3,11 +3,6 @@
 import json
 from typing import Any
 
-from relu_nmt.attention.spec import (
-    AttentionBackendConfig,
-    AttentionPresetOptions,
-    AttentionRegularizerConfig,
-)
 from relu_nmt.cli.command import RecipeCommand
 from relu_nmt.config import REQUIRED, checked_by, from_flat, group, like, option, settings
 from relu_nmt.config.shared import BatchingConfig, CommonOptions, FairseqOptions
@@ -15,7 +10,12 @@ from relu_nmt.data.data_folder import DATA_FILES
 from relu_nmt.data.documents import DocumentConfig
 from relu_nmt.errors import ConfigError
 from relu_nmt.evaluation.metrics import TokenizerOptions
-from relu_nmt.modules.config import arch_option
+from relu_nmt.modules.config import (
+    AttentionBackendConfig,
+    AttentionRegularizerConfig,
+    arch_option,
+    attention_preset_option,
+)
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.translation.config import TransformerConfig, architectures
 from relu_nmt.translation.search.config import GenerationConfig
@@ -44,7 +44,7 @@ class TaskOptions(FairseqOptions):
         architectures,
         "transformer* or reluformer*",
     )
-    attention_preset: str = like(AttentionPresetOptions, "attention_preset", "none")
+    attention_preset: str = attention_preset_option()
     criterion: str = option(
         LABEL_SMOOTHED,
         "loss per target token; with_alignment: also of --alignment-layer",

@@ -1,10 +1,10 @@
 """relu-nmt-vision-classify: classify pictures with a trained model."""
 
-from relu_nmt.attention.spec import AttentionBackendConfig
 from relu_nmt.cli.command import RecipeCommand
 from relu_nmt.config import REQUIRED, like, option, settings
 from relu_nmt.config.files import READ
 from relu_nmt.config.shared import PrecisionOptions
+from relu_nmt.modules.config import AttentionBackendConfig
 from relu_nmt.vision.config import check_sides, sides_option
 
 EVALUATION_BATCH = 128

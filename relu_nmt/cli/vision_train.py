@@ -1,12 +1,9 @@
 """relu-nmt-vision-train: train an image classifier on class folders."""
 
-from relu_nmt.attention.spec import (
-    AttentionBackendConfig,
-    AttentionRegularizerConfig,
-)
 from relu_nmt.cli.command import RecipeCommand
 from relu_nmt.config import REQUIRED, group, option, settings
 from relu_nmt.errors import ConfigError
+from relu_nmt.modules.config import AttentionBackendConfig, AttentionRegularizerConfig
 from relu_nmt.vision.config import VisionTransformerConfig
 from relu_nmt.vision.training_config import (
     IMAGES,

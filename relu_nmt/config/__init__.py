@@ -6,7 +6,7 @@ values, :mod:`~relu_nmt.config.classes` whole instances, which it makes from val
 :mod:`~relu_nmt.config.command_line` from flags and files.
 """
 
-from relu_nmt.config.classes import from_dict, from_flat, settings, to_dict
+from relu_nmt.config.classes import build_part, from_dict, from_flat, settings, to_dict
 from relu_nmt.config.command_line import (
     add_settings,
     read_settings,
@@ -18,6 +18,7 @@ from relu_nmt.config.fields import REQUIRED, checked_by, flag_of, group, like, o
 __all__ = [
     "REQUIRED",
     "add_settings",
+    "build_part",
     "checked_by",
     "flag_of",
     "from_dict",

@@ -197,6 +197,24 @@ def from_flat(config_class: type[ConfigT], values: Mapping[str, Any]) -> ConfigT
     return merged(config_class, known_fields(config_class, values))
 
 
+def build_part(kind: Any, spec: Spec, flag: str, *arguments: Any) -> Any:
+    """Return ``kind(settings, *arguments)``, the settings an instance of ``kind.Config``.
+
+    Args:
+        kind: the class that ``spec`` names.
+        spec: the options of the settings.
+        flag: the flag that holds the spec, for errors.
+        arguments: further arguments of ``kind``.
+
+    Raises:
+        ConfigError: an unknown option or a wrong value.
+    """
+    try:
+        return kind(from_flat(kind.Config, spec.options), *arguments)
+    except ConfigError as error:
+        raise ConfigError(f"{flag} {spec}: {error}") from error
+
+
 def from_dict(config_class: type[ConfigT], values: Mapping[str, Any]) -> ConfigT:
     """Return the settings that :func:`to_dict` described, of this version or an earlier one.
 

@@ -136,12 +136,13 @@ class Registry(Generic[T]):
                 return name
         raise KeyError(f"{entry} is not a registered {self.kind}")
 
-    def check(self, name: str) -> None:
-        """Refuse an unknown name, without importing a module.
+    def check(self, text: str) -> None:
+        """Refuse ``NAME`` or ``NAME:option=value`` of an unknown name, without importing a module.
 
         Raises:
-            ConfigError: no such name.
+            ConfigError: no such name, or an option has no value.
         """
+        name = Spec.parse(text).name
         if name not in self.names():
             self.get(name)
 

@@ -1,15 +1,45 @@
-"""Settings of all transformers, for translation and vision; the file imports no PyTorch."""
+"""Settings of all transformers and their attention, for translation and vision.
+
+The file imports no PyTorch. Settings of one mechanism are in the mechanism's file.
+"""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from relu_nmt.attention import attentions
-from relu_nmt.attention.spec import known_in
-from relu_nmt.config import option, settings
+from relu_nmt.config import checked_by, option, settings
+from relu_nmt.errors import ConfigError
 from relu_nmt.modules import feed_forwards, norms
 
-attention_option = partial(option, metavar="NAME", parse=known_in(attentions))
+SLOTS = ("encoder", "decoder", "cross")
+"""Slots of an encoder-decoder: source to source, target to target, target to source."""
+PLACE_FORM = (
+    "expected SLOT.LAYER or SLOT.LAYER.HEAD, such as cross.2, cross.-1 (the last) or encoder.0.3"
+)
+# The paper prints neither gamma nor the weights of the regulariser; docs/lab/study.md compares
+# values. Gamma 8 makes small outputs at first, which speeds up self-attention. In cross-attention
+# ReLU translates worse than softmax, so only the preset that repeats the paper has it there.
+_RELUFORMER_PAPER = {
+    "attention": "reluformer:gamma=8",
+    "attention_norm_weight": 0.1,
+    "attention_entropy_weight": 0.1,
+}
+ATTENTION_PRESETS: dict[str, dict[str, Any]] = {
+    "none": {},
+    "reluformer": {**_RELUFORMER_PAPER, "cross_attention": "softmax"},
+    "reluformer_paper": _RELUFORMER_PAPER,
+}
+
+attention_option = partial(option, metavar="NAME", parse=checked_by(attentions.check))
+attention_preset_option = partial(
+    option,
+    "none",
+    "settings of an attention and its regulariser",
+    presets=ATTENTION_PRESETS,
+    metavar="NAME",
+)
 probability_option = partial(option, least=0, below=1, metavar="P")
 size_option = partial(option, least=1, metavar="N")
 # Beyond any memory: refuse a typing error at once.
@@ -33,7 +63,7 @@ class TransformerOptions:
     feed_forward: str = option(
         "relu",
         f"feed-forward network: {', '.join(feed_forwards.names())}",
-        parse=known_in(feed_forwards),
+        parse=checked_by(feed_forwards.check),
         metavar="NAME",
         flags=("--activation-fn", "--ffn"),
     )
@@ -48,3 +78,82 @@ class TransformerOptions:
     checkpoint_activations: bool = option(
         False, "recompute activations in the backward pass: less memory, more time"
     )
+
+
+@settings
+class AttentionBackendConfig:
+    """Code that computes attention; it changes speed and memory only and is never stored."""
+
+    attention_backend: str = option(
+        "auto", "code that computes attention; auto: the fastest", metavar="NAME"
+    )
+
+
+@settings
+class AttentionRegularizerConfig:
+    """Weights of the two terms that the regulariser adds to the loss of each target token."""
+
+    attention_norm_weight: float = option(
+        0.0, "weight of the mean |log(row sum)| of the weights", least=0, metavar="W"
+    )
+    attention_entropy_weight: float = option(
+        0.0, "weight of the mean excess of the entropy over its margin", least=0, metavar="W"
+    )
+    attention_entropy_margin: float = option(
+        0.7,
+        "margin, in log(number of visible keys)",
+        metavar="M",
+        needs="attention_entropy_weight",
+    )
+
+    @property
+    def active(self) -> bool:
+        """True if a term has a weight."""
+        return self.attention_norm_weight > 0 or self.attention_entropy_weight > 0
+
+
+@dataclass(frozen=True)
+class AttentionPlace:
+    """An attention module, or one head of it.
+
+    Args:
+        slot: ``encoder``, ``decoder`` (self-attention) or ``cross``.
+        layer: from 0; negative ones count from the last, which is -1.
+        head: from 0; ``None`` is all heads.
+
+    Raises:
+        ConfigError: no such slot.
+
+    Example:
+        >>> str(AttentionPlace.parse("cross.2.1"))
+        'cross.2.1'
+    """
+
+    slot: str
+    layer: int
+    head: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.slot not in SLOTS:
+            raise ConfigError(f"attention '{self.slot}': choose a slot of {', '.join(SLOTS)}")
+
+    @classmethod
+    def parse(cls, text: str) -> "AttentionPlace":
+        """Read ``SLOT.LAYER`` or ``SLOT.LAYER.HEAD``.
+
+        Raises:
+            ConfigError: something else, or no such slot.
+        """
+        slot, *numbers = text.split(".")
+        # Read layer and head; a missing layer fails like a bad number.
+        try:
+            layer, *head = (int(number) for number in numbers)
+        except ValueError:
+            raise ConfigError(f"attention '{text}': {PLACE_FORM}") from None
+        if len(head) > 1:
+            raise ConfigError(f"attention '{text}': {PLACE_FORM}")
+        return cls(slot, layer, head[0] if head else None)
+
+    def __str__(self) -> str:
+        head = "" if self.head is None else f".{self.head}"
+        return f"{self.slot}.{self.layer}{head}"

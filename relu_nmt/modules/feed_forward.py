@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from relu_nmt.attention.dropout import Dropout
-from relu_nmt.attention.spec import AttentionSpec
 from relu_nmt.config import from_flat, option, settings
+from relu_nmt.config.registry import Spec
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules import feed_forwards
 
@@ -30,7 +30,7 @@ def build_feed_forward(text: str, embed_dim: int, ffn_dim: int, dropout: float) 
         2.0
     """
     # Networks without options have no settings class.
-    spec = AttentionSpec.parse(text)
+    spec = Spec.parse(text)
     kind: Any = feed_forwards.get(spec.name)
     config_class = getattr(kind, "Config", None)
     if config_class is None:

@@ -65,8 +65,8 @@ class SelfAttention(MultiheadAttention):
     Example:
         >>> import torch
         >>> from relu_nmt.attention.base import build_attention
-        >>> from relu_nmt.attention.spec import AttentionSpec
-        >>> attention = build_attention(AttentionSpec("softmax"), "encoder", 0, 2, 4, dropout=0.0)
+        >>> from relu_nmt.config.registry import Spec
+        >>> attention = build_attention(Spec("softmax"), "encoder", 0, 2, 4, dropout=0.0)
         >>> tuple(SelfAttention(8, attention)(torch.zeros(1, 3, 8), Visibility(3, 3)).shape)
         (1, 3, 8)
     """

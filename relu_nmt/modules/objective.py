@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from relu_nmt.attention.base import Attention, Need
 from relu_nmt.attention.records import AttentionRecord, attention_telemetry, record_attention
 from relu_nmt.attention.regulariser import regularizer_terms
-from relu_nmt.attention.spec import AttentionRegularizerConfig
 from relu_nmt.errors import ConfigError
+from relu_nmt.modules.config import AttentionRegularizerConfig
 
 
 @dataclass

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from relu_nmt.attention.spec import AttentionSpec
 from relu_nmt.config import flag_of, from_dict, to_dict
 from relu_nmt.config.classes import flat
 from relu_nmt.config.fields import Option, all_options
+from relu_nmt.config.registry import Spec
 from relu_nmt.errors import CheckpointError, ConfigError, DataError
 from relu_nmt.training.checkpoint import read_metadata
 from relu_nmt.training.checkpoint_manager import CheckpointFolder
@@ -166,7 +166,7 @@ def _in_full(model: Mapping[str, Any]) -> dict[str, Any]:
     for name in full:
         if name.endswith("attention") and isinstance(full[name], str):
             try:
-                full[name] = str(AttentionSpec.parse(full[name]))
+                full[name] = str(Spec.parse(full[name]))
             except ConfigError:  # as an earlier version wrote it
                 continue
     # Leave out common settings, whose values the slots have now.

@@ -9,11 +9,11 @@ import numpy as np
 
 from relu_nmt.applications.analysis.attention import AttentionStatistics
 from relu_nmt.applications.analysis.memories import MemoryStatistics
-from relu_nmt.attention.spec import AttentionPlace
 from relu_nmt.cli.generate import AttentionOptions
 from relu_nmt.data.documents import DOCUMENT_TAG
 from relu_nmt.evaluation.metrics import Score
 from relu_nmt.evaluation.significance import SegmentStatistics
+from relu_nmt.modules.config import AttentionPlace
 from relu_nmt.recipes.output_files import check_writable, write_file
 from relu_nmt.recipes.translation import share
 from relu_nmt.translation.attention_maps import checked_place, single_model

@@ -23,7 +23,6 @@ from relu_nmt.applications.sweep.runner import StepRunner
 from relu_nmt.applications.sweep.settings import SweepConfig
 from relu_nmt.applications.sweep.settings import SweepSettings as Settings
 from relu_nmt.applications.sweep.steps import DONE, Step, arguments_of
-from relu_nmt.attention.spec import SLOTS
 from relu_nmt.cli.generate import TranslateSplitSettings
 from relu_nmt.cli.train import TranslationTrainingSettings
 from relu_nmt.config import add_settings, flag_of, read_settings
@@ -31,6 +30,7 @@ from relu_nmt.config.registry import FLAG, import_user_module
 from relu_nmt.data.data_folder import data_folders, find_pair, infer_languages, split_path
 from relu_nmt.data.documents import SINGLE_SENTENCES
 from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.modules.config import SLOTS
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.results import SIGNAL_EXIT_CODE
 from relu_nmt.translation.agreement import SAME_TEXT, require_same

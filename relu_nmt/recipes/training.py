@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 from relu_nmt.attention.kernels import set_attention_backend
-from relu_nmt.attention.spec import AttentionBackendConfig
 from relu_nmt.config import to_dict
 from relu_nmt.config.classes import flat
 from relu_nmt.config.fields import flag_of
 from relu_nmt.errors import OutOfMemoryError, TrainingError
+from relu_nmt.modules.config import AttentionBackendConfig
 from relu_nmt.recipes.continuing import change_note, refuse_other_model, refuse_unrelated
 from relu_nmt.training.batches import TrainingData
 from relu_nmt.training.checkpoint import read_metadata

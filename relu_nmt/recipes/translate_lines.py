@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from relu_nmt.attention.spec import AttentionPlace
 from relu_nmt.cli.interactive import LineOptions
 from relu_nmt.cli.interactive import TranslateLinesSettings as Settings
 from relu_nmt.data.documents import SINGLE_SENTENCES
@@ -15,6 +14,7 @@ from relu_nmt.errors import DataError
 from relu_nmt.io.process import standard_input
 from relu_nmt.io.progress_bar import hidden_progress, progress_bar
 from relu_nmt.io.text_lines import decode_lines, open_text, read_lines, reading
+from relu_nmt.modules.config import AttentionPlace
 from relu_nmt.recipes.output_files import check_writable
 from relu_nmt.recipes.translation import (
     LineFormat,

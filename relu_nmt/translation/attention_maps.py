@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from relu_nmt.attention.base import Attention, Need
 from relu_nmt.attention.records import record_attention
-from relu_nmt.attention.spec import AttentionPlace
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.groups import longest_first
 from relu_nmt.data.translation_batches import pad_rows, shift_right
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io.safe_write import safe_writer
+from relu_nmt.modules.config import AttentionPlace
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.search.ensemble import Ensemble
 

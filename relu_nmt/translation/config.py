@@ -3,12 +3,12 @@
 from functools import partial
 from typing import Any
 
-from relu_nmt.attention.spec import ATTENTION_PRESETS
 from relu_nmt.config import checked_by, option, settings
 from relu_nmt.data.dictionary import BOS, EOS
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules import position_schemes
 from relu_nmt.modules.config import (
+    ATTENTION_PRESETS,
     TransformerOptions,
     attention_option,
     depth_option,

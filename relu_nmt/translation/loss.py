@@ -7,9 +7,9 @@ from torch import Tensor, nn
 
 from relu_nmt.attention.base import NOTHING, Need
 from relu_nmt.attention.records import record_attention
-from relu_nmt.attention.spec import AttentionRegularizerConfig
 from relu_nmt.attention.statistics import NULL_SUM
 from relu_nmt.errors import ConfigError
+from relu_nmt.modules.config import AttentionRegularizerConfig
 from relu_nmt.modules.objective import LossOutput, Metric, RegularizedObjective
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 

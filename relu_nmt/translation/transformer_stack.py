@@ -12,7 +12,7 @@ from relu_nmt.attention import attentions
 from relu_nmt.attention.base import Attention, build_attention
 from relu_nmt.attention.dropout import Dropout
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.attention.spec import AttentionSpec
+from relu_nmt.config.registry import Spec
 from relu_nmt.data.groups import least_limit
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules import position_schemes
@@ -170,14 +170,14 @@ def make_mechanism(config: TransformerConfig, slot: str, layer: int) -> Attentio
     side = "encoder" if slot == "encoder" else "decoder"
     heads = getattr(config, f"{side}_attention_heads")
     head_dim = getattr(config, f"{side}_embed_dim") // heads
-    spec, flag = AttentionSpec.parse(config.attention_of(slot)), config.attention_flag_of(slot)
+    spec, flag = Spec.parse(config.attention_of(slot)), config.attention_flag_of(slot)
     return build_attention(spec, slot, layer, heads, head_dim, config.attention_dropout, flag)
 
 
 def _position_scheme(config: TransformerConfig, side: str) -> PositionScheme:
     # Check that the attention has scores, if the scheme adds to them.
     names, attention = config.positions_of(side), config.attention_of(side)
-    able = attentions.get(AttentionSpec.parse(attention).name).capabilities
+    able = attentions.get(Spec.parse(attention).name).capabilities
     if not able.scores and any(kind.needs_scores for kind in kinds_of(names)):
         without = [n for n in position_schemes.names() if not position_schemes.get(n).needs_scores]
         raise ConfigError(

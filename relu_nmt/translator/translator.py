@@ -10,11 +10,11 @@ import numpy as np
 import torch
 
 from relu_nmt import engine
-from relu_nmt.attention.spec import AttentionPlace
 from relu_nmt.config import from_flat
 from relu_nmt.data.dictionary import UNK
 from relu_nmt.data.documents import SINGLE_SENTENCES
 from relu_nmt.errors import ConfigError, is_out_of_memory
+from relu_nmt.modules.config import AttentionPlace
 from relu_nmt.translation.attention_maps import AttentionMap, attention_weights, checked_place
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.search.config import GenerationConfig, WindowConfig

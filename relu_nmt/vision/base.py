@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from relu_nmt.attention.base import Attention, build_attention
-from relu_nmt.attention.spec import AttentionRegularizerConfig, AttentionSpec
+from relu_nmt.config.registry import Spec
+from relu_nmt.modules.config import AttentionRegularizerConfig
 from relu_nmt.modules.feed_forward import build_feed_forward
 from relu_nmt.modules.objective import LossOutput, Metric, RegularizedObjective
 from relu_nmt.modules.transformer_layer import LayerConfig, Residual
@@ -262,7 +263,7 @@ def growing(rate: float, index: int, count: int) -> float:
 
 def mechanism(config: VisionTransformerConfig, layer: int, num_heads: int) -> Attention:
     """Return the attention of a block, with heads of width D / ``config.heads``."""
-    spec, head_dim = AttentionSpec.parse(config.attention), config.embed_dim // config.heads
+    spec, head_dim = Spec.parse(config.attention), config.embed_dim // config.heads
     dropout = config.attention_dropout
     return build_attention(spec, "encoder", layer, num_heads, head_dim, dropout, "--attention")
 

@@ -18,7 +18,7 @@ from relu_nmt.attention.base import Attention, build_attention
 from relu_nmt.attention.bias import ScoreBias
 from relu_nmt.attention.dropout import Dropout
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.attention.spec import AttentionSpec
+from relu_nmt.config.registry import Spec
 from relu_nmt.modules import norms
 from relu_nmt.modules.multihead import MultiheadAttention, SelfAttention
 from relu_nmt.modules.transformer_layer import run_layer
@@ -143,7 +143,7 @@ def stage_attention(config: VisionTransformerConfig, stage: int, layer: int) -> 
         stage: number of the stage, from 0.
         layer: number of the block in the model, from 0.
     """
-    spec, heads = AttentionSpec.parse(config.attention), config.stage_heads[stage]
+    spec, heads = Spec.parse(config.attention), config.stage_heads[stage]
     head_dim, dropout = config.stage_head_dim, config.attention_dropout
     return build_attention(spec, "encoder", layer, heads, head_dim, dropout, "--attention")
 

@@ -5,13 +5,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from relu_nmt.attention.spec import AttentionPresetOptions
 from relu_nmt.config import flag_of, group, like, option, settings, shown
 from relu_nmt.config.fields import options_of
 from relu_nmt.config.files import READ, Files
 from relu_nmt.config.shared import BatchingConfig, CommonOptions
 from relu_nmt.errors import ConfigError
-from relu_nmt.modules.config import arch_option, probability_option
+from relu_nmt.modules.config import arch_option, attention_preset_option, probability_option
 from relu_nmt.training.config import OptimizerConfig, TrainerConfig
 from relu_nmt.training.schedules import ScheduleConfig
 from relu_nmt.vision.config import architectures
@@ -244,7 +243,7 @@ class ImageTaskOptions:
         architectures,
         "vit_s, xcit_tiny_12, swin_tiny, cvt_13... (docs/reference/vision.md)",
     )
-    attention_preset: str = like(AttentionPresetOptions, "attention_preset", "none")
+    attention_preset: str = attention_preset_option()
     recipe: str = option(
         "none",
         f"settings of a published training: {', '.join(RECIPES)}",

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from relu_nmt.attention.base import Attention, build_attention
 from relu_nmt.attention.dropout import Dropout
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.attention.spec import AttentionSpec
+from relu_nmt.config.registry import Spec
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules import norms
 from relu_nmt.modules.feed_forward import FeedForward
@@ -119,7 +119,7 @@ class GatedAttentionUnit(nn.Module):
     as n^-alpha, not the scores; the gains start at 1.
 
     Example:
-        >>> spec = AttentionSpec.parse("pointwise:h=relu2,qk_norm=false")
+        >>> spec = Spec.parse("pointwise:h=relu2,qk_norm=false")
         >>> unit = GatedAttentionUnit(8, 16, build_attention(spec, "encoder", 0, 1, 4, 0.0))
         >>> tuple(unit(torch.zeros(2, 5, 8), Visibility(5, 5)).shape)
         (2, 5, 8)
@@ -177,7 +177,7 @@ class GatedBlock(nn.Module):
     def __init__(self, config: VisionTransformerConfig, index: int) -> None:
         super().__init__()
         # Refuse settings that the units cannot use.
-        spec = AttentionSpec.parse(config.attention)
+        spec = Spec.parse(config.attention)
         if spec.name != "pointwise" or spec.options.get("gate", "none") != "none":
             raise ConfigError(
                 f"--block gau has a gate of its own and works with --attention pointwise:h=relu2 "

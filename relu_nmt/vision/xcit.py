@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from relu_nmt.attention.base import build_attention
 from relu_nmt.attention.dropout import Dropout
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.attention.spec import AttentionSpec
+from relu_nmt.config.registry import Spec
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules import norms
 from relu_nmt.modules.multihead import SelfAttention
@@ -235,7 +235,7 @@ class ClassBlock(Block):
 
     def __init__(self, config: VisionTransformerConfig, layer: int) -> None:
         # The attention has heads as wide as those of the other blocks, but may be another.
-        spec, heads = AttentionSpec.parse(config.class_attention), config.heads
+        spec, heads = Spec.parse(config.class_attention), config.heads
         head_dim, dropout = config.embed_dim // heads, config.attention_dropout
         made = build_attention(
             spec, "encoder", layer, heads, head_dim, dropout, "--class-attention"

@@ -3,7 +3,7 @@ import torch
 from relu_nmt.attention import attentions
 from relu_nmt.attention.base import Attention, Need, build_attention
 from relu_nmt.attention.bias import ScoreBias
-from relu_nmt.attention.spec import AttentionSpec
+from relu_nmt.config.registry import Spec
 
 VARIANTS = [
     "cosformer:reweight=false",
@@ -62,7 +62,7 @@ HOLED = ("011101011011", "000000111111", "000000000011", "110000000001", "111111
 
 
 def make_attention(name: str, slot: str = "encoder", heads: int = 2, dim: int = 4) -> Attention:
-    attention = build_attention(AttentionSpec.parse(name), slot, 0, heads, dim, dropout=0.0)
+    attention = build_attention(Spec.parse(name), slot, 0, heads, dim, dropout=0.0)
     return attention.double().eval()
 
 
@@ -76,7 +76,7 @@ def random_qkv(batch, queries, keys, *, heads=2, dim=4, seed=0, dtype=torch.floa
 
 def can(name: str, capability: str) -> bool:
     """Return a capability of the class; options may change that of an instance."""
-    return getattr(attentions.get(AttentionSpec.parse(name).name).capabilities, capability)
+    return getattr(attentions.get(Spec.parse(name).name).capabilities, capability)
 
 
 def fitted_slope(lengths, values) -> float:

@@ -7,7 +7,7 @@ from relu_nmt.attention.base import build_attention
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.nystromformer import pseudo_inverse
 from relu_nmt.attention.soft import newton_inverse
-from relu_nmt.attention.spec import AttentionSpec
+from relu_nmt.config.registry import Spec
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.multihead import SelfAttention
 from tests.attention.helpers import HOLED, make_attention, random_qkv
@@ -96,7 +96,7 @@ def test_normalised_queries_and_keys_of_soft_stay_the_same_in_training():
 @pytest.mark.parametrize("name", ["xca", "linformer", "nystromformer", "soft"])
 def test_without_weights_there_is_no_dropout_of_them(name):
     with pytest.raises(ConfigError, match="no weights to drop"):
-        build_attention(AttentionSpec(name), "encoder", 0, 2, 4, dropout=0.1)
+        build_attention(Spec(name), "encoder", 0, 2, 4, dropout=0.1)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_leaves
 from relu_nmt.attention.base import Need, build_attention
 from relu_nmt.attention.kernels import tuned
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.attention.spec import AttentionSpec
+from relu_nmt.config.registry import Spec
 from tests.attention.helpers import can, make_bias, num_queries, random_qkv, with_length
 
 TELEMETRY, REGULARISER = Need(telemetry=True), Need(statistics=True, telemetry=True)
@@ -49,7 +49,7 @@ def small_blocks(monkeypatch):
 
 def measured(name, length, need, slot="encoder", biased=False, backend="auto"):
     """Return the memory of a training step of one attention."""
-    spec = AttentionSpec.parse(with_length(name, length))
+    spec = Spec.parse(with_length(name, length))
     attend = build_attention(spec, slot, 0, 1, 4, dropout=0.0)
     attend.backend = backend
     inputs = random_qkv(1, length, length, heads=1, dtype=torch.float32)
@@ -106,7 +106,7 @@ def test_blocks_of_rows_agree_with_the_reference(name, causal, monkeypatch):
     monkeypatch.setattr(tuned, "ROWS_BLOCK_WEIGHTS", 1)
     monkeypatch.setattr(tuned, "ROWS_LEAST_ROWS", 3)
     mask = torch.arange(10) < torch.tensor([4, 10, 0])[:, None]
-    attend = build_attention(AttentionSpec.parse(name), "encoder", 0, 2, 4, 0.0).double()
+    attend = build_attention(Spec.parse(name), "encoder", 0, 2, 4, 0.0).double()
     for visibility in (
         Visibility(10, 10, causal=causal),
         Visibility(10, 10, key_mask=mask, query_mask=mask, causal=causal),
@@ -129,7 +129,7 @@ def test_blocks_of_rows_agree_with_the_reference(name, causal, monkeypatch):
 def test_dropout_is_the_same_when_a_block_is_computed_again(name, monkeypatch):
     monkeypatch.setattr(tuned, "ROWS_BLOCK_WEIGHTS", 1)
     monkeypatch.setattr(tuned, "ROWS_LEAST_ROWS", 3)
-    attend = build_attention(AttentionSpec.parse(name), "encoder", 0, 1, 4, 0.5).double()
+    attend = build_attention(Spec.parse(name), "encoder", 0, 1, 4, 0.5).double()
     q, k, v = random_qkv(1, num_queries(name, 7, 7), 7, heads=1)
     v.requires_grad_()
     output = attend(q, k, v, Visibility(7, 7), need=TELEMETRY).values

@@ -7,8 +7,8 @@ import torch
 
 from relu_nmt.attention.base import Need
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.attention.spec import AttentionRegularizerConfig
 from relu_nmt.errors import ConfigError
+from relu_nmt.modules.config import AttentionRegularizerConfig
 from relu_nmt.modules.objective import RegularizedObjective
 from relu_nmt.training.config import OptimizerConfig
 from relu_nmt.training.optimizers import build_optimizer

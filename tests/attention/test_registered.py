@@ -9,7 +9,7 @@ from relu_nmt.attention import attentions
 from relu_nmt.attention.base import Need, build_attention
 from relu_nmt.attention.kernels import tuned
 from relu_nmt.attention.masks import TreeVisibility, Visibility
-from relu_nmt.attention.spec import AttentionSpec
+from relu_nmt.config.registry import Spec
 from relu_nmt.errors import ConfigError
 from tests.attention.helpers import (
     FORMS,
@@ -219,7 +219,7 @@ def test_statistics_equal_a_dense_recomputation(name):
 def test_half_precision_stays_finite_at_4096_tokens(name, dtype):
     if name in SHORT_ONLY:
         return
-    spec = AttentionSpec.parse(with_length(name, 4096))
+    spec = Spec.parse(with_length(name, 4096))
     attend = build_attention(spec, "encoder", 0, 1, 8, 0.0)
     queries = num_queries(name, 64, 4096)
     q, k, v = (x.requires_grad_() for x in random_qkv(1, queries, 4096, dtype=dtype, **HEAD))
@@ -241,6 +241,6 @@ def test_unknown_names_and_options_are_one_line_errors():
     with pytest.raises(ConfigError, match="gamma=-1"):
         make_attention("reluformer:gamma=-1")
     with pytest.raises(ConfigError, match="expected NAME"):
-        AttentionSpec.parse("reluformer:gamma")
+        Spec.parse("reluformer:gamma")
     with pytest.raises(ConfigError, match="option 'gamma' is given twice"):
-        AttentionSpec.parse("reluformer:gamma=2,gamma=8")
+        Spec.parse("reluformer:gamma=2,gamma=8")

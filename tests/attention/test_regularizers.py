@@ -8,8 +8,8 @@ import torch
 from relu_nmt.attention.base import Need
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.regulariser import regularizer_terms
-from relu_nmt.attention.spec import AttentionRegularizerConfig
 from relu_nmt.errors import ConfigError
+from relu_nmt.modules.config import AttentionRegularizerConfig
 from tests.attention.helpers import make_attention, random_qkv
 
 ALL = Need(statistics=True, telemetry=True, weights=True)

@@ -21,12 +21,12 @@ from relu_nmt.applications.sweep.steps import (
 from relu_nmt.attention.base import Need, build_attention
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.records import record_attention
-from relu_nmt.attention.spec import AttentionSpec
 from relu_nmt.cli import vision_evaluate, vision_train
 from relu_nmt.cli.command import make_parser
 from relu_nmt.cli.vision_train import ImageTrainingSettings
 from relu_nmt.config import add_settings, read_settings, to_dict
 from relu_nmt.config.classes import flat
+from relu_nmt.config.registry import Spec
 from relu_nmt.evaluation.significance import mean_interval
 from relu_nmt.recipes.train_images import config_for_data
 from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint
@@ -302,7 +302,7 @@ def test_the_divisors_match_the_names(example, images):
             values = trained(step)
             variant = study.variants[step.model.attention]
             if variant.x is not None:
-                spec = AttentionSpec.parse(values["attention"])
+                spec = Spec.parse(values["attention"])
                 attention = build_attention(spec, "encoder", 0, 1, 4, dropout=0.0)
                 assert attention.row_scale(torch.ones(1)).item() == pytest.approx(1 / variant.x)
                 continue
@@ -317,7 +317,7 @@ def test_degrees_and_their_numbers_match_the_paper(example, images):
     steps = example.run.plan(settings_of(example, "degrees", str(images), "--setting", "paper"))
     found = {step.model.attention: trained(step) for step in steps}
     for scale in ("fixed", "dynamic"):
-        spec = AttentionSpec.parse(found[f"Swin-B x^3 {scale}"]["attention"])
+        spec = Spec.parse(found[f"Swin-B x^3 {scale}"]["attention"])
         attention = build_attention(spec, "encoder", 0, 1, 4, dropout=0.0)
         factor = attention.row_scale(torch.full((1,), 49.0))
         factor = factor if attention.gain() is None else factor * attention.gain()
@@ -347,14 +347,14 @@ def test_degrees_and_their_numbers_match_the_paper(example, images):
 )
 def test_norms_match_the_jacobian_by_autograd(example, spec):
     torch.manual_seed(1)
-    attention = build_attention(AttentionSpec.parse(spec), "encoder", 0, 2, 5, dropout=0.0)
+    attention = build_attention(Spec.parse(spec), "encoder", 0, 2, 5, dropout=0.0)
     if getattr(attention, "scale", None) is not None:
         torch.nn.init.uniform_(attention.scale, -2, 2)
     q, v = torch.randn(3, 2, 7, 5), torch.randn(3, 2, 7, 5)
 
     def weights(scores):
         """Return the weights of these scores, given as keys of the unit vectors of width 7."""
-        wide = build_attention(AttentionSpec.parse(spec), "encoder", 0, 2, 7, dropout=0.0)
+        wide = build_attention(Spec.parse(spec), "encoder", 0, 2, 7, dropout=0.0)
         wide.load_state_dict(attention.state_dict())
         wide.double()
         unit = torch.eye(7).double().expand(3, 2, 7, 7) * 7**0.5

@@ -35,13 +35,13 @@ import sys, torch
 from relu_nmt.attention.base import build_attention
 from relu_nmt.attention.kernels import set_attention_backend
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.attention.spec import AttentionSpec
+from relu_nmt.config.registry import Spec
 from relu_nmt.config.registry import import_user_module
 
 import_user_module(sys.argv[1])
 found = {}
 for backend in ("reference", "blockwise", "triton"):
-    spec = AttentionSpec.parse("pointwise:h=relu_cubed,qk_norm=false")
+    spec = Spec.parse("pointwise:h=relu_cubed,qk_norm=false")
     attend = build_attention(spec, "encoder", 0, 1, 16, dropout=0.0)
     set_attention_backend(attend, backend)
     torch.manual_seed(1)

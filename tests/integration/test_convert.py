@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from relu_nmt.attention import attentions
-from relu_nmt.attention.spec import AttentionSpec
+from relu_nmt.config.registry import Spec
 from relu_nmt.data.translation_batches import collate
 from relu_nmt.errors import CheckpointError
 from relu_nmt.training.checkpoint import load_checkpoint
@@ -208,7 +208,7 @@ def test_graphs_with_a_learnt_bias_of_distances_compute_the_same_at_all_lengths(
 
 
 def test_every_attention_is_compared():
-    compared = {AttentionSpec.parse(text).name for own in SLOTS for text in own} | {*MODELS}
+    compared = {Spec.parse(text).name for own in SLOTS for text in own} | {*MODELS}
     assert compared >= {name for name in attentions.names() if attentions.is_built_in(name)}
 
 

@@ -10,8 +10,8 @@ from docs import draw_figures, draw_layers
 from relu_nmt.attention import attentions
 from relu_nmt.attention.base import build_attention
 from relu_nmt.attention.kernels import tuned
-from relu_nmt.attention.spec import AttentionSpec
 from relu_nmt.config import from_flat
+from relu_nmt.config.registry import Spec
 from relu_nmt.vision.base import build_vision_model
 from relu_nmt.vision.config import VisionTransformerConfig, architectures
 from relu_nmt.vision.training_config import RECIPES
@@ -130,7 +130,7 @@ def test_the_options_that_change_a_mark_do():
     rows = table_under(GUIDE, "| spec | regulariser")
     assert rows
     for spec, row in rows.items():
-        attention = build_attention(AttentionSpec.parse(spec), "encoder", 0, 1, 4, dropout=0.0)
+        attention = build_attention(Spec.parse(spec), "encoder", 0, 1, 4, dropout=0.0)
         mark = attention.capabilities.non_negative
         assert row["regulariser"] == ("yes" if mark else "no"), spec
 
@@ -159,7 +159,7 @@ def test_the_code_of_the_guide_runs(monkeypatch, capsys):
     for block in code_blocks(GUIDE, "python"):
         exec(block.text, namespace)
     assert "torch.Size([1, 4, 10, 16])" in capsys.readouterr().out
-    warm = build_attention(AttentionSpec.parse("warm_softmax"), "cross", 0, 2, 4, dropout=0.0)
+    warm = build_attention(Spec.parse("warm_softmax"), "cross", 0, 2, 4, dropout=0.0)
     assert warm.config.temperature == 2.0
 
 

@@ -8,9 +8,9 @@ import numpy as np
 
 from relu_nmt.attention.base import Need
 from relu_nmt.attention.records import ModuleSums, attention_sums, bucket_name, record_attention
-from relu_nmt.attention.spec import SLOTS
 from relu_nmt.attention.statistics import LOGGED, SYMBOLS, definitions
 from relu_nmt.errors import ConfigError
+from relu_nmt.modules.config import SLOTS
 from relu_nmt.translation.attention_maps import attention_of, input_batches, single_model
 from relu_nmt.translation.search.ensemble import Ensemble
 

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from relu_nmt.attention.spec import SLOTS
 from relu_nmt.attention.statistics import STATISTICS
 from relu_nmt.io.page import common_legend, draw_image, line_style, plain_axes
+from relu_nmt.modules.config import SLOTS
 from relu_nmt.training.results import TELEMETRY, TRAIN, Course
 from relu_nmt.translation.attention_maps import SLOT_NAMES
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from relu_nmt.applications.analysis import plots
 from relu_nmt.applications.analysis.weights import ALL_KEYS, DEFINITIONS, OWN_SENTENCE
-from relu_nmt.attention.spec import SLOTS
 from relu_nmt.attention.statistics import ANALYSED, NUM_FREQUENT, STATISTICS
 from relu_nmt.io.page import csv_text, render_page
+from relu_nmt.modules.config import SLOTS
 from relu_nmt.training.results import Course
 from relu_nmt.translation.attention_maps import SLOT_NAMES
 

@@ -20,7 +20,6 @@ from torch import Tensor
 from relu_nmt.attention.base import Attention, Need
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.records import AttentionRecord, record_attention
-from relu_nmt.attention.spec import SLOTS
 from relu_nmt.attention.statistics import (
     ANALYSED,
     NULL_SUM,
@@ -30,6 +29,7 @@ from relu_nmt.attention.statistics import (
 )
 from relu_nmt.data.dictionary import EOS, SENTENCE_SEPARATOR, SPECIAL_SYMBOLS, Dictionary
 from relu_nmt.data.translation_batches import pad_rows
+from relu_nmt.modules.config import SLOTS
 from relu_nmt.translation.attention_maps import input_batches, single_model
 from relu_nmt.translation.search.ensemble import Ensemble
 

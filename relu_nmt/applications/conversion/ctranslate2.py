@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from relu_nmt.attention.spec import AttentionSpec
+from relu_nmt.config.registry import Spec
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.errors import CheckpointError, MissingExtraError
 from relu_nmt.modules.multihead import CrossAttention, SelfAttention
@@ -69,7 +69,7 @@ def _check(model: EncoderDecoder) -> None:
     config = model.config
     # Compare each part of the model with the parts of CTranslate2.
     for slot in ("encoder", "decoder", "cross"):
-        spec = AttentionSpec.parse(config.attention_of(slot))
+        spec = Spec.parse(config.attention_of(slot))
         if spec.name != "softmax" or spec.options:
             raise _lacking(f"attention {spec} ({slot})")
     for side in ("encoder", "decoder"):

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from relu_nmt.attention import attentions
 from relu_nmt.attention.base import Attention
-from relu_nmt.attention.spec import AttentionSpec
+from relu_nmt.config.registry import Spec
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.errors import CheckpointError, MissingExtraError
 from relu_nmt.translation.encoder_decoder import EncoderDecoder, EncoderOutput
@@ -76,7 +76,7 @@ def save_onnx(loaded: LoadedModel, folder: Path) -> None:
             "the ends of sentences, which a graph does not see; ONNX needs full attention"
         )
     for slot in ("encoder", "decoder", "cross"):
-        name = AttentionSpec.parse(model.config.attention_of(slot)).name
+        name = Spec.parse(model.config.attention_of(slot)).name
         if not attentions.is_built_in(name):
             raise CheckpointError(
                 f"attention {name} ({slot}): one of your own, whose graph no test checks; ONNX "

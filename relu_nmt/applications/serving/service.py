@@ -10,10 +10,10 @@ import numpy as np
 from relu_nmt.applications.serving.limits import ServerLimits
 from relu_nmt.applications.serving.queues import Batcher, Refused, Ticket, Turns
 from relu_nmt.applications.serving.spans import token_spans
-from relu_nmt.attention.spec import SLOTS
 from relu_nmt.data.documents import SINGLE_SENTENCES
 from relu_nmt.data.groups import join_sentences
 from relu_nmt.errors import ConfigError
+from relu_nmt.modules.config import SLOTS
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.translation.attention_maps import MOST_WEIGHTS, attention_of, slot_weights
 from relu_nmt.translation.search.config import GenerationConfig, WindowConfig

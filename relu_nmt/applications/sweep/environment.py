@@ -49,8 +49,8 @@ def _inspect(attentions: Sequence[str], user_modules: Sequence[str]) -> dict[str
     import torch
 
     from relu_nmt.attention import attentions as registry
-    from relu_nmt.attention.spec import AttentionSpec
     from relu_nmt.config import from_flat
+    from relu_nmt.config.registry import Spec
 
     # Register the user's attentions.
     for path in user_modules:
@@ -58,7 +58,7 @@ def _inspect(attentions: Sequence[str], user_modules: Sequence[str]) -> dict[str
     # Check the options of each attention, and note those without weights.
     without_weights = []
     for name in attentions:
-        spec = AttentionSpec.parse(name)
+        spec = Spec.parse(name)
         kind = registry.get(spec.name)
         try:
             from_flat(kind.Config, spec.options)

@@ -24,11 +24,12 @@ from relu_nmt.applications.sweep.steps import (
     launched,
     tool,
 )
-from relu_nmt.attention.spec import ATTENTION_PRESETS, AttentionSpec
 from relu_nmt.config import from_dict
+from relu_nmt.config.registry import Spec
 from relu_nmt.config.yaml_text import parse_yaml
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io.safe_write import write_text
+from relu_nmt.modules.config import ATTENTION_PRESETS
 
 SWEEP_FILE, MODELS = "sweep.json", "models"
 OUTPUT_SEPARATOR = "tag"
@@ -200,7 +201,7 @@ def attention_flags(attention: str) -> tuple[str, ...]:
         >>> attention_flags("softmax")
         ('--attention-preset', 'none', '--attention', 'softmax')
     """
-    name = AttentionSpec.parse(attention).name
+    name = Spec.parse(attention).name
     preset = name if name in ATTENTION_PRESETS else "none"
     typed = () if attention == preset else ("--attention", attention)
     return ("--attention-preset", preset, *typed)

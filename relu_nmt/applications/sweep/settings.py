@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from relu_nmt.attention import attentions
-from relu_nmt.attention.spec import ATTENTION_PRESETS, AttentionSpec
 from relu_nmt.config import checked_by, flag_of, group, like, option, settings
 from relu_nmt.config.files import READ, Files
 from relu_nmt.config.shared import ClusterOptions, CommonOptions
@@ -16,6 +15,7 @@ from relu_nmt.data.documents import DocumentConfig
 from relu_nmt.errors import ConfigError
 from relu_nmt.evaluation.metrics import TokenizerOptions
 from relu_nmt.io.process import available_cores
+from relu_nmt.modules.config import ATTENTION_PRESETS
 
 REPORTS = r"report\.html|results\.csv|card\.json|sweep\.json|\.lock|models/.*"
 DEFAULT_ATTENTIONS = ("softmax", "reluformer", "sparsemax")
@@ -91,7 +91,7 @@ def parse_attentions(text: str) -> tuple[str, ...]:
     # Check the names of attentions that are no presets.
     for name in names:
         if name not in ATTENTION_PRESETS:
-            attentions.check(AttentionSpec.parse(name).name)
+            attentions.check(name)
     return tuple(names)
 
 

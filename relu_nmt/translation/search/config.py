@@ -4,8 +4,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from relu_nmt.attention.spec import known_in
-from relu_nmt.config import like, option, settings
+from relu_nmt.config import checked_by, like, option, settings
 from relu_nmt.config.files import READ
 from relu_nmt.config.shared import CommonOptions
 from relu_nmt.data.documents import SINGLE_SENTENCES, DocumentConfig
@@ -44,7 +43,7 @@ class GenerationConfig:
     scorer: str = option(
         "length",
         "score that ranks hypotheses: length, coverage:beta=B or your own",
-        parse=known_in(scorers),
+        parse=checked_by(scorers.check),
         metavar="NAME",
     )
     lenpen: float = option(

@@ -14,11 +14,10 @@ from torch import Tensor
 
 from relu_nmt.attention.base import Need
 from relu_nmt.attention.records import record_attention
-from relu_nmt.config import from_flat, option, settings
+from relu_nmt.config import build_part, option, settings
 from relu_nmt.config.registry import Spec
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.translation_batches import shift_right
-from relu_nmt.errors import ConfigError
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.search import scorers
 from relu_nmt.translation.search.config import GenerationConfig
@@ -144,11 +143,7 @@ def build_scorer(search: GenerationConfig) -> Scorer:
         ConfigError: an unknown name or option, or a wrong value.
     """
     spec = Spec.parse(search.scorer)
-    kind = scorers.get(spec.name)
-    try:
-        return kind(from_flat(kind.Config, spec.options), search)
-    except ConfigError as error:
-        raise ConfigError(f"--scorer {spec}: {error}") from error
+    return build_part(scorers.get(spec.name), spec, "--scorer", search)
 
 
 def words_of(src_tokens: Tensor, symbols: Dictionary, separator: int = -1) -> Tensor:

@@ -12,7 +12,7 @@ from relu_nmt.attention.kernels import set_attention_backend
 from relu_nmt.attention.masks import TreeVisibility, Visibility
 from relu_nmt.attention.reluformer import ReLUFormerAttention
 from relu_nmt.attention.softmax import SoftmaxAttention
-from relu_nmt.attention.spec import AttentionSpec
+from relu_nmt.config.registry import Spec
 from relu_nmt.engine import attention_kernel as native
 from relu_nmt.engine import native as kernels
 from relu_nmt.engine import tuned
@@ -48,7 +48,7 @@ each_form = pytest.mark.parametrize("kernel_form", kernels.forms(), indirect=Tru
 
 
 def make(spec, width, dtype=torch.float32):
-    attention = build_attention(AttentionSpec.parse(spec), "decoder", 0, HEADS, width, 0.0)
+    attention = build_attention(Spec.parse(spec), "decoder", 0, HEADS, width, 0.0)
     return attention.to(dtype).eval()
 
 

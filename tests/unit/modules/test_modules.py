@@ -5,7 +5,7 @@ from torch import nn
 from relu_nmt.attention.base import build_attention
 from relu_nmt.attention.dropout import dropout
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.attention.spec import AttentionSpec
+from relu_nmt.config.registry import Spec
 from relu_nmt.modules.multihead import CrossAttention, SelfAttention
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
@@ -33,14 +33,14 @@ def test_dropout_gradient_follows_the_mask():
 
 
 def self_attention(embed_dim, heads):
-    spec = AttentionSpec.parse("softmax")
+    spec = Spec.parse("softmax")
     return SelfAttention(
         embed_dim, build_attention(spec, "encoder", 0, heads, embed_dim // heads, 0.0)
     )
 
 
 def cross_attention(embed_dim, heads):
-    spec = AttentionSpec.parse("softmax")
+    spec = Spec.parse("softmax")
     return CrossAttention(
         embed_dim, build_attention(spec, "cross", 0, heads, embed_dim // heads, 0.0)
     )

@@ -6,9 +6,9 @@ import torch
 from relu_nmt.attention.base import Need, build_attention
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.records import record_attention
-from relu_nmt.attention.spec import AttentionRegularizerConfig, AttentionSpec
+from relu_nmt.config.registry import Spec
 from relu_nmt.data.translation_batches import collate
-from relu_nmt.modules.config import TransformerOptions
+from relu_nmt.modules.config import AttentionRegularizerConfig, TransformerOptions
 from relu_nmt.modules.multihead import CrossAttention, SelfAttention
 from relu_nmt.modules.transformer_layer import LayerConfig, Residual, TransformerLayer
 from relu_nmt.translation.config import TransformerConfig
@@ -24,7 +24,7 @@ PAD, EOS = 1, 2
 
 
 def mechanism(slot):
-    return build_attention(AttentionSpec("reluformer"), slot, 0, 2, 4, dropout=0.0)
+    return build_attention(Spec("reluformer"), slot, 0, 2, 4, dropout=0.0)
 
 
 @pytest.mark.parametrize("before", [True, False])

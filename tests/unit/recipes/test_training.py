@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from relu_nmt.attention.spec import AttentionBackendConfig
 from relu_nmt.cli.average import AverageSettings
 from relu_nmt.cli.train import TranslationTrainingSettings
 from relu_nmt.cli.vision_train import ImageTrainingSettings
 from relu_nmt.config import REQUIRED, group, option, settings
 from relu_nmt.errors import ConfigError
+from relu_nmt.modules.config import AttentionBackendConfig
 from relu_nmt.recipes.training import Training, run_training, smaller_batches
 from relu_nmt.training.batches import TrainingData
 from relu_nmt.training.checkpoint import load_checkpoint

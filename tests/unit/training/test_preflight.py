@@ -10,7 +10,7 @@ from torch import nn
 
 from relu_nmt.attention.base import build_attention
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.attention.spec import AttentionSpec
+from relu_nmt.config.registry import Spec
 from relu_nmt.errors import CheckpointError, OutOfMemoryError, TrainingError
 from relu_nmt.training.batches import naming_batch
 from relu_nmt.training.checkpoint import load_checkpoint
@@ -50,7 +50,7 @@ def test_random_numbers_buffers_and_gradients_come_back():
 
 
 def test_random_features_are_drawn_again():
-    attention = build_attention(AttentionSpec("performer"), "encoder", 0, 1, 4, 0.0)
+    attention = build_attention(Spec("performer"), "encoder", 0, 1, 4, 0.0)
     with torch.no_grad():
         attention.directions.fill_(torch.nan)  # whatever memory holds before the first draw
     states = torch.ones(1, 1, 3, 4)

@@ -9,12 +9,12 @@ import torch
 from relu_nmt.attention import attentions, sentences
 from relu_nmt.attention.base import Attention, Need
 from relu_nmt.attention.records import attention_sums, record_attention
-from relu_nmt.attention.spec import AttentionRegularizerConfig
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.translation_batches import collate
 from relu_nmt.engine import FastDecoder
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules import position_schemes
+from relu_nmt.modules.config import AttentionRegularizerConfig
 from relu_nmt.modules.document_gate import DocumentGate
 from relu_nmt.modules.positions import sinusoids
 from relu_nmt.translation.attention_maps import AttentionPlace, attention_weights

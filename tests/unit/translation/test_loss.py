@@ -8,9 +8,9 @@ from torch import nn
 from relu_nmt.attention.base import Need
 from relu_nmt.attention.records import record_attention
 from relu_nmt.attention.regulariser import regularizer_terms
-from relu_nmt.attention.spec import AttentionRegularizerConfig
 from relu_nmt.data.translation_batches import collate
 from relu_nmt.errors import ConfigError
+from relu_nmt.modules.config import AttentionRegularizerConfig
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.loss import (

@@ -7,12 +7,12 @@ import torch.nn.functional as F
 from relu_nmt.attention.base import Need, build_attention
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.records import record_attention
-from relu_nmt.attention.spec import AttentionSpec
+from relu_nmt.config.registry import Spec
 from relu_nmt.vision.vision_transformer import GatedAttentionUnit
 
 
 def new_unit(embed_dim, inner_dim, key_dim, alpha=1.0):
-    spec = AttentionSpec.parse(f"pointwise:h=relu2,alpha={alpha},qk_norm=false")
+    spec = Spec.parse(f"pointwise:h=relu2,alpha={alpha},qk_norm=false")
     attention = build_attention(spec, "encoder", 0, 1, key_dim, dropout=0.0)
     return GatedAttentionUnit(embed_dim, inner_dim, attention)
 

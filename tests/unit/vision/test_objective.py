@@ -6,8 +6,8 @@ import torch
 from relu_nmt.attention.base import Need
 from relu_nmt.attention.records import record_attention
 from relu_nmt.attention.regulariser import regularizer_terms
-from relu_nmt.attention.spec import AttentionRegularizerConfig
 from relu_nmt.errors import ConfigError
+from relu_nmt.modules.config import AttentionRegularizerConfig
 from relu_nmt.vision.base import ImageObjective
 from relu_nmt.vision.batches import ImageBatch
 from relu_nmt.vision.config import VisionTransformerConfig

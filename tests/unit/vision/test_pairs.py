@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from relu_nmt.attention.spec import AttentionRegularizerConfig
+from relu_nmt.modules.config import AttentionRegularizerConfig
 from relu_nmt.vision.base import ImageObjective
 from relu_nmt.vision.batches import ImageBatch
 from tests.unit.training.toy import Toy

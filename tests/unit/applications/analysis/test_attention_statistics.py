@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from relu_nmt.applications.analysis.attention import AttentionStatistics
-from relu_nmt.attention.spec import AttentionPlace
 from relu_nmt.cli.generate import AttentionOptions
 from relu_nmt.errors import ConfigError
+from relu_nmt.modules.config import AttentionPlace
 from relu_nmt.recipes.split_report import AttentionReport
 from relu_nmt.translation import attention_maps
 from relu_nmt.translation.attention_maps import attention_weights
