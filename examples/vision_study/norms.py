@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from relu_nmt.attention.base import Attention, Need
+from relu_nmt.attention.normalized import SoftmaxAttention
 from relu_nmt.attention.pointwise import PointwiseAttention
 from relu_nmt.attention.polynomial import PolynomialAttention
 from relu_nmt.attention.records import AttentionRecord, record_attention
-from relu_nmt.attention.softmax import SoftmaxAttention
 from relu_nmt.cli.command import make_parser, run_command
 from relu_nmt.config import REQUIRED, add_settings, option, read_settings, settings
 from relu_nmt.config.files import WRITTEN, Files

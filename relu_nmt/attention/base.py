@@ -55,6 +55,12 @@ class Capabilities:
     reason: str = ""
 
 
+MIXES_TOKENS = Capabilities(
+    causal=False, cross=False, weights=False, non_negative=False, permutation_invariant=False
+)
+"""Capabilities of mechanisms that mix the tokens of one sequence without a matrix of weights."""
+
+
 @dataclass(frozen=True)
 class Need:
     """Results that a caller wants besides the output; asking for less allows faster code.
@@ -325,6 +331,13 @@ def _layer_norm(x: Tensor, gain: Tensor | None) -> Tensor:
     exact = x.to(gain.dtype)
     # Under autocast norms return float32.
     return F.layer_norm(exact, gain.shape, gain, None, QK_NORM_EPSILON).to(x.dtype)
+
+
+def without_decay(start: Tensor) -> nn.Parameter:
+    """Return a parameter that weight decay leaves out."""
+    parameter = nn.Parameter(start)
+    parameter.no_weight_decay = True  # type: ignore[attr-defined]
+    return parameter
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager:

@@ -1,17 +1,21 @@
-"""Attention by feature maps: weights f(q_i) g(k_j), summed in linear time.
+"""Attention by feature maps, in linear time: the base class, linear and efficient attention.
 
-Because the weights factor, sum_j f(q_i) g(k_j)^T v_j is f(q_i) (sum_j g(k_j)^T v_j), which needs
-no matrix [Nq, Nk]. ``R`` is the number of features.
+Because the weights f(q_i) g(k_j) factor, sum_j f(q_i) g(k_j)^T v_j is f(q_i) (sum_j g(k_j)^T v_j),
+which needs no matrix [Nq, Nk]. ``R`` is the number of features.
 """
+
+import math
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from relu_nmt.attention.base import Attention, AttentionOutput, AttentionProblem
+from relu_nmt.attention import attentions
+from relu_nmt.attention.base import Attention, AttentionOutput, AttentionProblem, Capabilities
 from relu_nmt.attention.kernels import rows, tuned
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.attention.token_axis import without_padding
+
+LINEAR_EPSILON = 1e-6
 
 
 class FeatureAttention(Attention):
@@ -39,7 +43,7 @@ class FeatureAttention(Attention):
         """See :meth:`Attention.attend`."""
         visibility = problem.visibility
         queries, keys = self.features(problem.q, problem.k, visibility)
-        keys = without_padding(keys, visibility)
+        keys = visibility.without_padding(keys)
         # With the matrix of weights, if it is needed.
         if problem.need.rows or problem.need.weights or problem.dropout > 0:
             problem.q, problem.k = queries, keys
@@ -48,15 +52,8 @@ class FeatureAttention(Attention):
         extended = F.pad(problem.v, (0, 1), value=1.0)
         sums = masked_sums(queries, keys, extended, visibility)
         # Divide the weighted sums by the row sums in their last channel.
-        values = sums[..., :-1] / self._divisor(sums[..., -1:], visibility)
-        if visibility.empty_rows is not None:
-            values = values.masked_fill(visibility.empty_rows, 0.0)
-        return AttentionOutput(values)
-
-    def _divisor(self, totals: Tensor, visibility: Visibility) -> Tensor:
-        if visibility.empty_rows is not None:
-            totals = totals.masked_fill(visibility.empty_rows, 1.0)
-        return self.divisor(totals)
+        values = sums[..., :-1] / self.divisor(visibility.without_empty_rows(sums[..., -1:], 1.0))
+        return AttentionOutput(visibility.without_empty_rows(values))
 
     def weights(self, problem: AttentionProblem) -> Tensor:
         """See :meth:`Attention.weights`; q and k are features here."""
@@ -64,7 +61,56 @@ class FeatureAttention(Attention):
         weights = problem.q @ problem.k.transpose(-1, -2)  # [B, H, Nq, Nk]
         if visibility.hidden is not None:
             weights = weights.masked_fill(visibility.hidden, 0.0)
-        return weights / self._divisor(weights.sum(-1, keepdim=True), visibility)
+        totals = weights.sum(-1, keepdim=True)
+        return weights / self.divisor(visibility.without_empty_rows(totals, 1.0))
+
+
+@attentions.register("linear")
+class LinearAttention(FeatureAttention):
+    """out_i = f(q_i) sum_j f(k_j)^T v_j / (f(q_i) sum_j f(k_j) + 1e-6), f(x) = elu(x) + 1.
+
+    Queries are not scaled by d^(-1/2).
+
+    Reference: Katharopoulos et al. 2020, "Transformers are RNNs", Eq. 7 (map), 5 and 9 (causal);
+    the 1e-6 comes from the public code.
+    """
+
+    def features(self, q: Tensor, k: Tensor, visibility: Visibility) -> tuple[Tensor, Tensor]:
+        """See :meth:`FeatureAttention.features`."""
+        return F.elu(q) + 1, F.elu(k) + 1
+
+    def divisor(self, totals: Tensor) -> Tensor:
+        """Return the sums plus 1e-6."""
+        return totals + LINEAR_EPSILON
+
+
+@attentions.register("efficient")
+class EfficientAttention(FeatureAttention):
+    """out = softmax_channels(q) (softmax_tokens(k)^T v), without d^(-1/2).
+
+    The matrix softmax_channels(q) softmax_tokens(k)^T, which is never computed, has rows that sum
+    to 1.
+
+    Reference: Shen et al. 2021, "Efficient Attention: Attention with Linear Complexities",
+    section 3.2 (softmax normalisation).
+    """
+
+    capabilities = Capabilities(
+        causal=False, reason="it normalises each channel of the keys over the whole token axis"
+    )
+
+    def features(self, q: Tensor, k: Tensor, visibility: Visibility) -> tuple[Tensor, Tensor]:
+        """See :meth:`FeatureAttention.features`."""
+        real = visibility.key_column
+        if real is not None:
+            # Let a sample without keys see all of them: its softmax would be NaN.
+            seen = real | ~real.any(2, keepdim=True)
+            k = k.masked_fill(~seen, -math.inf)
+        return q.softmax(-1), k.softmax(2)
+
+    def divisor(self, totals: Tensor) -> Tensor:
+        """Return ones: the rows already sum to 1."""
+        return torch.ones_like(totals)
 
 
 def masked_sums(queries: Tensor, keys: Tensor, v: Tensor, visibility: Visibility) -> Tensor:

@@ -7,8 +7,13 @@ import torch
 from torch import nn
 
 from relu_nmt.attention import attentions
-from relu_nmt.attention.base import Attention, AttentionConfig, AttentionOutput, AttentionProblem
-from relu_nmt.attention.token_axis import MIXES_TOKENS, without_padding
+from relu_nmt.attention.base import (
+    MIXES_TOKENS,
+    Attention,
+    AttentionConfig,
+    AttentionOutput,
+    AttentionProblem,
+)
 from relu_nmt.config import option, settings
 from relu_nmt.errors import ConfigError
 
@@ -67,7 +72,7 @@ class LinformerAttention(Attention):
                 f"linformer: {num_keys} keys, but it was made for length={self.config.length}; "
                 f"train with the attention option length={num_keys} or more"
             )
-        k, v = (without_padding(x, problem.visibility) for x in (problem.k, problem.v))
+        k, v = map(problem.visibility.without_padding, (problem.k, problem.v))
         keys = self.keys_projection[:, :num_keys] @ k  # [B, H, rank, d]
         mixtures = self.values_projection[:, :num_keys] @ v
         # Compare each query with the mixed keys, [B, H, Nq, rank].

@@ -124,6 +124,22 @@ class Visibility:
         """[B, 1, Nq or 1, 1] bool: rows that see no key; ``None`` if there can be none."""
         return None if self.key_mask is None else (self.counts == 0)[..., None]
 
+    @property
+    def key_column(self) -> Tensor | None:
+        """[B, 1, Nk, 1] bool, True = real key; ``None`` if no key is padding."""
+        return None if self.key_mask is None else self.key_mask[:, None, :, None]
+
+    def without_padding(self, x: Tensor) -> Tensor:
+        """Return x [B, H, Nk, d] with 0 in the rows of padded keys.
+
+        In self-attention without causality the padded queries are the padded keys.
+        """
+        return x if self.key_column is None else x.masked_fill(~self.key_column, 0.0)
+
+    def without_empty_rows(self, x: Tensor, value: float = 0.0) -> Tensor:
+        """Return x [B, H, Nq, d], weights or outputs, with ``value`` in rows that see no key."""
+        return x if self.empty_rows is None else x.masked_fill(self.empty_rows, value)
+
     def score_mask(self, dtype: torch.dtype) -> Tensor | None:
         """Return a mask to add to scores of this dtype: 0 where visible, -inf where hidden.
 

@@ -1,4 +1,4 @@
-"""Base class of attention whose rows of weights sum to 1, such as softmax."""
+"""Attention whose rows of weights sum to 1: the base class, and softmax, the baseline."""
 
 import math
 from collections.abc import Mapping
@@ -7,6 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from relu_nmt.attention import attentions
 from relu_nmt.attention.base import (
     Attention,
     AttentionOutput,
@@ -63,7 +64,29 @@ class NormalizedAttention(Attention):
         mask = visibility.score_mask(scores.dtype)
         if mask is not None:
             scores = scores.add_(mask)
-        weights = self.normalize(scores)
-        if visibility.empty_rows is not None:
-            weights = weights.masked_fill(visibility.empty_rows, 0.0)
-        return weights
+        return visibility.without_empty_rows(self.normalize(scores))
+
+
+@attentions.register("softmax")
+class SoftmaxAttention(NormalizedAttention):
+    """softmax(q k^T / sqrt(d)) v.
+
+    Reference: Vaswani et al. 2017, "Attention is all you need", Eq. 1.
+
+    Example:
+        >>> from relu_nmt.attention.base import AttentionConfig
+        >>> from relu_nmt.attention.masks import Visibility
+        >>> attend = SoftmaxAttention(AttentionConfig(), num_heads=1, head_dim=1, dropout=0.0)
+        >>> q, v = torch.zeros(1, 1, 2, 1), torch.tensor([[[[1.0], [3.0]]]])
+        >>> attend(q, q, v, Visibility(2, 2)).values.flatten().tolist()
+        [2.0, 2.0]
+    """
+
+    backends: ClassVar[Mapping[str, Backend]] = {
+        "fused": Backend(rows.fused, rows.supports_fused, rows.prefers_fused),
+        **NormalizedAttention.backends,
+    }
+
+    def normalize(self, scores: Tensor) -> Tensor:
+        """Return softmax of each row."""
+        return scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32))

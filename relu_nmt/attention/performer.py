@@ -11,7 +11,6 @@ from relu_nmt.attention.base import AttentionConfig
 from relu_nmt.attention.kernel_features import FeatureAttention
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.records import second_pass
-from relu_nmt.attention.token_axis import key_column
 from relu_nmt.config import option, settings
 
 SOFTMAX_EPSILON = 1e-4
@@ -89,7 +88,7 @@ class PerformerAttention(FeatureAttention):
         products, halves = exponent_parts(k, directions)
         products = products.clamp(-LARGEST_PRODUCT, LARGEST_PRODUCT)
         largest = products.amax(-1, keepdim=True)  # [B, H, Nk, 1]
-        real = key_column(visibility)
+        real = visibility.key_column
         if real is not None:
             largest = largest.masked_fill(~real, -LARGEST_PRODUCT)
         stabiliser = largest.amax(2, keepdim=True)  # c, [B, H, 1, 1]

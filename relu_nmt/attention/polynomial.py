@@ -1,10 +1,10 @@
 """Polynomial attention: a power of the scores, scaled by the root of the length."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from relu_nmt.attention import attentions
-from relu_nmt.attention.base import AttentionConfig, Capabilities
+from relu_nmt.attention.base import AttentionConfig, Capabilities, without_decay
 from relu_nmt.attention.pointwise import PointwiseAttention
 from relu_nmt.attention.pointwise_maps import power_map
 from relu_nmt.config import option, settings
@@ -63,8 +63,7 @@ class PolynomialAttention(PointwiseAttention):
             self.capabilities = Capabilities(scores=True, non_negative=False)
             # Start at 1/sqrt(N), or at 1 where counts scale the rows.
             start = 1.0 if config.length is None else config.length**-0.5
-            self.scale = nn.Parameter(torch.full((num_heads if config.per_head else 1,), start))
-            self.scale.no_weight_decay = True  # type: ignore[attr-defined]
+            self.scale = without_decay(torch.full((num_heads if config.per_head else 1,), start))
 
     def row_scale(self, counts: Tensor) -> Tensor:
         """Return the fixed scale."""

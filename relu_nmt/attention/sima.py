@@ -1,5 +1,6 @@
 """SimA: softmax-free attention with queries and keys normalised over the tokens."""
 
+import torch
 from torch import Tensor
 
 from relu_nmt.attention import attentions
@@ -11,8 +12,10 @@ from relu_nmt.attention.base import (
     Capabilities,
 )
 from relu_nmt.attention.kernels import rows
-from relu_nmt.attention.token_axis import normalized_over_tokens, without_padding
 from relu_nmt.config import option, settings
+
+DEAD_CHANNEL = 1e-12
+"""A channel with a norm over the tokens below this counts as zero."""
 
 
 @settings(flags=False)
@@ -53,7 +56,7 @@ class SimAAttention(Attention):
         """See :meth:`Attention.attend`."""
         need = problem.need
         # Zero the padding, so that norms over the tokens leave it out.
-        q, k = (without_padding(x, problem.visibility) for x in (problem.q, problem.k))
+        q, k = map(problem.visibility.without_padding, (problem.q, problem.k))
         if self.config.norm != "none":
             q, k = (normalized_over_tokens(x, int(self.config.norm[1])) for x in (q, k))
         # Make the matrix of weights where it is needed or cheaper.
@@ -71,3 +74,13 @@ class SimAAttention(Attention):
     def weights(self, problem: AttentionProblem) -> Tensor:
         """See :meth:`Attention.weights`."""
         return problem.q @ problem.k.transpose(-1, -2)  # 0 for padded keys
+
+
+def normalized_over_tokens(x: Tensor, order: int) -> Tensor:
+    """Divide each channel of x [B, H, N, d] by its norm of order 1 or 2 over the tokens.
+
+    x is 0 where padding. A zero channel gives 0 and has no gradient; x / max(norm, eps) would have
+    the gradient 1 / eps.
+    """
+    norms = torch.linalg.vector_norm(x, order, dim=2, keepdim=True)  # [B, H, 1, d]
+    return x / norms.masked_fill(norms < DEAD_CHANNEL, torch.inf)

@@ -3,12 +3,19 @@
 from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from relu_nmt.attention import attentions
-from relu_nmt.attention.base import Attention, AttentionConfig, AttentionOutput, AttentionProblem
+from relu_nmt.attention.base import (
+    MIXES_TOKENS,
+    Attention,
+    AttentionConfig,
+    AttentionOutput,
+    AttentionProblem,
+    without_decay,
+)
 from relu_nmt.attention.polynomial import MAX_POWER, SCALES
-from relu_nmt.attention.token_axis import MIXES_TOKENS, normalized_over_tokens, without_padding
+from relu_nmt.attention.sima import normalized_over_tokens
 from relu_nmt.config import option, settings
 
 POLYNOMIAL = ("kernel", "polynomial")
@@ -74,17 +81,14 @@ class CrossCovarianceAttention(Attention):
         self, config: CrossCovarianceConfig, num_heads: int, head_dim: int, dropout: float
     ) -> None:
         super().__init__(config, num_heads, head_dim, dropout)
-        self.temperature = nn.Parameter(torch.ones(num_heads))
-        self.temperature.no_weight_decay = True  # type: ignore[attr-defined]
-        self.scale = None
-        if config.kernel == "polynomial" and config.scale == "dynamic":
-            self.scale = nn.Parameter(torch.ones(1))  # g
-            self.scale.no_weight_decay = True  # type: ignore[attr-defined]
+        self.temperature = without_decay(torch.ones(num_heads))
+        has_scale = config.kernel == "polynomial" and config.scale == "dynamic"
+        self.scale = without_decay(torch.ones(1)) if has_scale else None  # g
 
     def attend(self, problem: AttentionProblem) -> AttentionOutput:
         """See :meth:`Attention.attend`."""
         visibility = problem.visibility
-        q, k, v = (without_padding(x, visibility) for x in (problem.q, problem.k, problem.v))
+        q, k, v = map(visibility.without_padding, (problem.q, problem.k, problem.v))
         # Normalise the channels, and compare them by their tokens.
         num_tokens = visibility.positive_counts[..., None].to(q)  # [B or 1, 1, 1, 1]
         if self.config.unit_norm:

@@ -14,10 +14,10 @@ from relu_nmt.attention.bias import ScoreBias
 from relu_nmt.attention.kernels import Backend, add_backend
 from relu_nmt.attention.kernels.reference import PointwiseProblem, PointwiseResult
 from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.normalized import SoftmaxAttention
 from relu_nmt.attention.pointwise import PointwiseAttention, ScaledPointwiseAttention
 from relu_nmt.attention.rela import RelaAttention
 from relu_nmt.attention.reluformer import ReLUFormerAttention
-from relu_nmt.attention.softmax import SoftmaxAttention
 from relu_nmt.engine import native, tuned
 from relu_nmt.errors import ConfigError
 

@@ -16,8 +16,8 @@ from relu_nmt.attention.kernels import (
     set_attention_backend,
 )
 from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.normalized import SoftmaxAttention
 from relu_nmt.attention.pointwise_maps import pointwise_maps
-from relu_nmt.attention.softmax import SoftmaxAttention
 from relu_nmt.errors import ConfigError, MissingExtraError
 from tests.attention.helpers import make_attention, random_qkv
 from tests.attention.test_backends import make_problem

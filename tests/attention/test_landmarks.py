@@ -4,9 +4,8 @@ import pytest
 import torch
 
 from relu_nmt.attention.base import build_attention
+from relu_nmt.attention.landmarks import newton_inverse, pseudo_inverse
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.attention.nystromformer import pseudo_inverse
-from relu_nmt.attention.soft import newton_inverse
 from relu_nmt.config.registry import Spec
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.multihead import SelfAttention

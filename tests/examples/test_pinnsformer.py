@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from relu_nmt.attention import attentions
-from relu_nmt.attention.softmax import SoftmaxAttention
+from relu_nmt.attention.normalized import SoftmaxAttention
 from relu_nmt.errors import ConfigError
 from tests.example_modules import example_modules
 

@@ -103,10 +103,7 @@ def fused(problem: AttentionProblem) -> AttentionOutput:
         dropout_p=problem.dropout,
         is_causal=only_causal,
     )
-    # Zero the rows that see no key.
-    if visibility.empty_rows is not None:
-        values = values.masked_fill(visibility.empty_rows, 0.0)
-    return AttentionOutput(values)
+    return AttentionOutput(visibility.without_empty_rows(values))
 
 
 def supports_fused(problem: AttentionProblem) -> bool:

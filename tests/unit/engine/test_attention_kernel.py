@@ -10,8 +10,8 @@ from relu_nmt.attention.base import Need, build_attention
 from relu_nmt.attention.bias import ScoreBias
 from relu_nmt.attention.kernels import set_attention_backend
 from relu_nmt.attention.masks import TreeVisibility, Visibility
+from relu_nmt.attention.normalized import SoftmaxAttention
 from relu_nmt.attention.reluformer import ReLUFormerAttention
-from relu_nmt.attention.softmax import SoftmaxAttention
 from relu_nmt.config.registry import Spec
 from relu_nmt.engine import attention_kernel as native
 from relu_nmt.engine import native as kernels

@@ -163,7 +163,7 @@ def test_a_model_with_hooks_cannot_be_pickled(tmp_path):
 
 
 OWN = """from relu_nmt.attention import attentions
-from relu_nmt.attention.softmax import SoftmaxAttention
+from relu_nmt.attention.normalized import SoftmaxAttention
 
 @attentions.register({name!r})
 class {name}(SoftmaxAttention):

@@ -9,8 +9,8 @@ import torch
 from relu_nmt.attention import attentions
 from relu_nmt.attention.base import Attention, Capabilities, Need
 from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.normalized import SoftmaxAttention
 from relu_nmt.attention.records import record_attention
-from relu_nmt.attention.softmax import SoftmaxAttention
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.modules.config import AttentionPlace
 from relu_nmt.translation.attention_maps import AttentionMap, attention_weights

@@ -1,0 +1,330 @@
+"""Attention through landmarks, a few vectors in place of all tokens: Nystromformer and SOFT."""
+
+from collections import OrderedDict
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from relu_nmt.attention import attentions
+from relu_nmt.attention.base import (
+    MIXES_TOKENS,
+    Attention,
+    AttentionConfig,
+    AttentionOutput,
+    AttentionProblem,
+    without_decay,
+)
+from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.polynomial import SCALES
+from relu_nmt.config import option, settings
+from relu_nmt.errors import ConfigError
+
+POLYNOMIAL_POWER = 3
+SMALLEST = 1e-30
+"""Below it the largest weight between landmarks counts as 0."""
+
+
+def check_width(width: int) -> None:
+    """Raise a ConfigError unless a convolution of ``width`` tokens has a middle; 0 is none."""
+    if width < 0 or (width > 0 and width % 2 == 0):
+        raise ConfigError(f"conv={width}: expected 0 (none) or an odd number of tokens")
+
+
+def token_convolution(num_heads: int, width: int) -> nn.Module | None:
+    """Return a convolution of values [B, H, N, d] over ``width`` tokens: one kernel a head.
+
+    Reference: Nystromformer, section 3.2 (skip connection of the values); its LRA experiments use
+    35 tokens.
+    """
+    if width == 0:
+        return None
+    shape = {"kernel_size": (width, 1), "padding": (width // 2, 0), "groups": num_heads}
+    convolution = nn.Conv2d(num_heads, num_heads, **shape, bias=False)  # type: ignore[arg-type]
+    return nn.Sequential(OrderedDict(convolution=convolution))  # checkpoints have the name
+
+
+class LandmarkAttention(Attention):
+    """Base class: attention of one sequence through landmarks, plus a convolution of its values.
+
+    A subclass defines :meth:`mix`, and makes the ``convolution`` that ``conv`` asks for.
+    """
+
+    convolution: nn.Module | None
+
+    def attend(self, problem: AttentionProblem) -> AttentionOutput:
+        """See :meth:`Attention.attend`."""
+        visibility, scale = problem.visibility, self.head_dim**-0.25
+        q, k, v = map(visibility.without_padding, (problem.q, problem.k, problem.v))
+        values = self.mix(q * scale, k * scale, v, visibility)
+        if self.convolution is not None:
+            values = values + self.convolution(v)
+        return AttentionOutput(visibility.without_empty_rows(values))
+
+    def mix(self, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility) -> Tensor:
+        """Return the outputs [B, H, N, d] without the convolution.
+
+        Args:
+            q: [B, H, N, d], times d^(-1/4); 0 where padding, like k and v.
+            k: likewise.
+            v: [B, H, N, d].
+            visibility: which tokens are real.
+        """
+        raise TypeError(f"{type(self).__name__} must define mix")
+
+
+@settings(flags=False)
+class NystromformerConfig(AttentionConfig):
+    """Settings of :class:`NystromformerAttention`."""
+
+    landmarks: int = option(64, "number of landmarks m", least=1)
+    kernel: str = option("softmax", "softmax or polynomial", choices=("softmax", "polynomial"))
+    scale: str = option(
+        "fixed",
+        "of the polynomial: fixed 1/sqrt(n), dynamic (learnt) or none",
+        choices=SCALES,
+        needs=("kernel", "polynomial"),
+    )
+    iterations: int = option(6, "steps towards the pseudo-inverse", least=1)
+    conv: int = option(0, "width of the convolution of the values, odd; 0 = none, LRA has 35")
+
+    def check(self) -> None:
+        """See that the convolution has a middle."""
+        check_width(self.conv)
+
+
+@attentions.register("nystromformer")
+class NystromformerAttention(LandmarkAttention):
+    """out = K(q, k_l) K(q_l, k_l)^+ K(q_l, k) v, q and k each times d^(-1/4); l are landmarks.
+
+    A landmark is the mean of ceil(n / m) consecutive queries, or keys, of the n real tokens; so
+    padding does not move it. K is softmax(x y^T) by rows, or n^(-1/2) (x y^T)^3. ``scale`` may
+    replace n^(-1/2) by 1, or by g n^(-1/2) with a learnt g a layer that starts at 1, without weight
+    decay; the output has this factor once. If every token is its own landmark (n <= m), the result
+    is full attention, K(q, k) v. A convolution of v may be added. Outputs of the polynomial kernel
+    grow with the length of the segments; with thousands of tokens in each they overflow float16,
+    but not bfloat16.
+
+    Reference: Xiong et al. 2021, "Nystromformer", Eq. 13-14 and algorithm 1; the polynomial
+    kernel is a reconstruction of "Rethinking Softmax", which does not print the formula.
+    Deviation: the pseudo-inverse starts from the norms of each matrix by itself.
+    """
+
+    Config = NystromformerConfig
+    exact = True
+    capabilities = replace(
+        MIXES_TOKENS, reason="its landmarks are means over all tokens of one sequence"
+    )
+
+    def __init__(
+        self, config: NystromformerConfig, num_heads: int, head_dim: int, dropout: float
+    ) -> None:
+        super().__init__(config, num_heads, head_dim, dropout)
+        self.convolution = token_convolution(num_heads, config.conv)
+        self.scale = without_decay(torch.ones(1)) if config.scale == "dynamic" else None  # g
+
+    def mix(self, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility) -> Tensor:
+        """See :meth:`LandmarkAttention.mix`."""
+        num_tokens = k.size(2)
+        # Means of segments: landmarks of queries, keys and values.
+        count = visibility.counts[..., None].to(k)  # n, [B or 1, 1, 1, 1]
+        segments = segment_means(visibility, num_tokens, self.config.landmarks, k)
+        present = segments.any(-1)[..., None, :]  # [B or 1, 1, 1, m]
+        landmark_q, landmark_k, landmark_v = (segments @ x for x in (q, k, v))
+        # Choose the polynomial's scale: n^(-1/2) or 1, perhaps times a learnt g.
+        scale = (
+            count.clamp_min(1).rsqrt() if self.config.scale != "none" else torch.ones_like(count)
+        )
+        if self.scale is not None:
+            scale = scale * self.scale
+
+        to_landmarks = self._kernel(q, landmark_k, present, scale)  # [B, H, N, m]
+        # An exported graph, which serves any N, takes the general way; the result is the same.
+        if isinstance(num_tokens, int) and num_tokens <= self.config.landmarks:
+            return to_landmarks @ landmark_v
+        core = self._kernel(landmark_q, landmark_k, present, scale)  # [B, H, m, m]
+        # Zero the rows and columns of landmarks without tokens; the inverse keeps them zero.
+        core = core * (present.transpose(-1, -2) & present)
+        real = visibility.key_mask
+        keys = None if real is None else real[:, None, None, :]
+        from_tokens = self._kernel(landmark_q, k, keys, scale)  # [B, H, m, N]
+        mixed = pseudo_inverse(core, self.config.iterations) @ (from_tokens @ v)
+        # Use full attention where each token is its own landmark.
+        return to_landmarks @ torch.where(count <= self.config.landmarks, landmark_v, mixed)
+
+    def _kernel(self, x: Tensor, y: Tensor, seen: Tensor | None, scale: Tensor) -> Tensor:
+        """Return K(x, y) [B, H, Nx, Ny] over the ``seen`` [B or 1, 1, 1, Ny]."""
+        scores = x @ y.transpose(-1, -2)
+        if self.config.kernel == "polynomial":
+            weights = scale * scores.pow(POLYNOMIAL_POWER)
+            return weights if seen is None else weights.masked_fill(~seen, 0.0)
+        if seen is not None:
+            # Let a sample without tokens see all of its zeros: its softmax would be NaN.
+            seen = seen | ~seen.any(-1, keepdim=True)
+            scores = scores.masked_fill(~seen, -torch.inf)
+        return scores.softmax(-1)
+
+
+def segment_means(visibility: Visibility, num_tokens: int, count: int, like: Tensor) -> Tensor:
+    """Return [B or 1, 1, m, N], the matrix that averages segments of tokens.
+
+    Segments have ceil(n / count) of the n real tokens of a sample, the last one perhaps fewer;
+    segments that begin after the last token have rows of zeros.
+
+    Args:
+        visibility: which tokens are real.
+        num_tokens: N, with padding.
+        count: the largest number of segments; m is the smaller of it and N, or always this in an
+            exported graph for any N.
+        like: a tensor with the wanted dtype and device.
+    """
+    # Number the segment of each token.
+    real_tokens = visibility.counts[:, 0].to(like.device, torch.int64)  # [B or 1, 1]
+    size = ((real_tokens + count - 1) // count).clamp_min(1)
+    segment = visibility.places().to(like.device) // size  # [B or 1, N]
+    # Mark the real tokens of each segment, and divide by their number.
+    most = min(count, num_tokens) if isinstance(num_tokens, int) else count
+    numbers = torch.arange(most, device=like.device)
+    member = segment[:, None, :] == numbers[:, None]  # [B or 1, m, N]
+    if visibility.key_mask is not None:
+        member = member & visibility.key_mask[:, None, :]
+    sizes = member.sum(-1, keepdim=True).clamp_min(1)
+    return (member.to(like.dtype) / sizes)[:, None]
+
+
+def pseudo_inverse(matrix: Tensor, iterations: int) -> Tensor:
+    """Return an approximate pseudo-inverse of each [m, m] matrix, by third-order steps.
+
+    Rows and columns of zeros stay zero. Absolute values make the start valid for signed matrices.
+
+    Reference: Nystromformer, Eq. 11 (Razavi et al. 2014).
+    """
+    absolute = matrix.abs()
+    # Scale the matrix: cubes of small scores have norms whose product would be 0 in float32.
+    largest = absolute.detach().amax((-2, -1), keepdim=True)
+    largest = largest.masked_fill(largest < SMALLEST, 1.0)
+    matrix, absolute = matrix / largest, absolute / largest
+    # Start from A^T / (|A|_1 |A|_inf), then take the steps.
+    norms = absolute.sum(-2).amax(-1) * absolute.sum(-1).amax(-1)  # |A|_1 |A|_inf
+    norms = norms.masked_fill(norms == 0, 1.0)[..., None, None]
+    inverse = matrix.transpose(-1, -2) / norms
+    identity = torch.eye(matrix.size(-1), dtype=matrix.dtype, device=matrix.device)
+    for _ in range(iterations):
+        product = matrix @ inverse
+        inner = 15 * identity - product @ (7 * identity - product)
+        inverse = 0.25 * inverse @ (13 * identity - product @ inner)
+    # Undo the scaling, which multiplied the inverse.
+    return inverse / largest
+
+
+@settings(flags=False)
+class SOFTConfig(AttentionConfig):
+    """Settings of :class:`SOFTAttention`."""
+
+    stride: int = option(8, "tokens per landmark", least=1)
+    iterations: int = option(20, "Newton steps towards the inverse", least=1)
+    normalized: bool = option(False, "divide the inverse by the root of the row sums on both sides")
+    conv: int = option(0, "width of the convolution of the values, odd; 0 = none")
+
+    def check(self) -> None:
+        """See that the convolution has a middle."""
+        check_width(self.conv)
+
+
+@attentions.register("soft")
+class SOFTAttention(LandmarkAttention):
+    """out = g(q, l) g(l, l)^(-1) g(k, l)^T v, g(x, y) = exp(-|x - y|^2 / 2), k = q, times d^(-1/4).
+
+    The landmarks l are GELU(LayerNorm(convolution(q))) of each ``stride`` tokens, with the same
+    parameters for all heads. Newton's steps invert g(l, l). The paper is for images; here the
+    tokens lie in one line, with zeros for padding and beyond the end.
+
+    The squared length of a landmark is about 0.43 d at first, so g of a query and a landmark is
+    about exp(-0.21 d): 1e-3 in the paper's heads of 32, 1e-6 in heads of 64, where gradients
+    vanish.
+
+    Reference: Lu et al. 2021, "SOFT: Softmax-free Transformer with Linear Complexity", Eq. 6-9 and
+    algorithm 2; ``normalized`` comes from its extended version. Deviation: the steps start from
+    A / |A|_1^2, not from twice that, which converges to 0 where all landmarks are equal, such as a
+    single one. Half of it takes one more step.
+    """
+
+    Config = SOFTConfig
+    shares_queries_and_keys = True
+    exact = True
+    capabilities = replace(
+        MIXES_TOKENS, reason="queries and keys are the same and its landmarks come from all tokens"
+    )
+
+    def __init__(self, config: SOFTConfig, num_heads: int, head_dim: int, dropout: float) -> None:
+        super().__init__(config, num_heads, head_dim, dropout)
+        # A convolution whose stride is its width is a linear map of windows.
+        self.window = nn.Linear(config.stride * head_dim, head_dim)
+        self.norm = nn.LayerNorm(head_dim)
+        self.convolution = token_convolution(num_heads, config.conv)
+
+    def mix(self, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility) -> Tensor:
+        """See :meth:`LandmarkAttention.mix`."""
+        # Kernels of queries, keys and landmarks with the landmarks.
+        windows = in_windows(q, self.config.stride)
+        landmarks = F.gelu(self.norm(self.window(windows)))  # [B, H, m, d]
+        from_queries = gaussian(q, landmarks)  # [B, H, N, m]
+        from_keys = gaussian(k, landmarks)
+        core = gaussian(landmarks, landmarks)  # [B, H, m, m]
+        # Remove the rows and columns of landmarks of padding alone.
+        present = self._present(visibility)
+        if present is not None:
+            from_queries = from_queries * present
+            core = core * (present & present.transpose(-1, -2))
+        inverse = newton_inverse(core, self.config.iterations)
+        if self.config.normalized:
+            # Take row sums of landmarks; rows of zeros keep the factor 1.
+            totals = core.sum(-1)
+            roots = totals.masked_fill(totals == 0, 1.0).rsqrt()
+            inverse = roots[..., :, None] * inverse * roots[..., None, :]
+        # Multiply from the right, which is linear in N.
+        return from_queries @ (inverse @ (from_keys.transpose(-1, -2) @ v))
+
+    def _present(self, visibility: Visibility) -> Tensor | None:
+        """Return [B, 1, 1, m] bool, True for landmarks of at least one real token."""
+        if visibility.key_mask is None:
+            return None
+        real = visibility.key_mask[:, None, :, None]
+        return in_windows(real, self.config.stride).any(-1)[:, :, None, :]
+
+
+def in_windows(x: Tensor, stride: int) -> Tensor:
+    """Return x [B, H, N, d] as [B, H, m, stride * d], with zeros behind the last token.
+
+    In an exported graph for any N the last window holds zeros only.
+    """
+    num_tokens = x.size(2)
+    # Pad to whole windows where the length is a plain number.
+    if isinstance(num_tokens, int):
+        filled = F.pad(x, (0, 0, 0, -num_tokens % stride))
+        return filled.unflatten(2, (-1, stride)).flatten(3)
+    # torch.export would fix whether m is 1, and cannot divide by the stride.
+    count = (num_tokens + 2 * stride - 1) // stride
+    places = torch.arange(stride, device=x.device)
+    tokens = torch.arange(count, device=x.device)[:, None] * stride + places
+    return F.pad(x, (0, 0, 0, 2 * stride - 1))[:, :, tokens].flatten(3)
+
+
+def gaussian(x: Tensor, y: Tensor) -> Tensor:
+    """Return exp(-|x_i - y_j|^2 / 2), [..., Nx, Ny]."""
+    lengths = x.square().sum(-1)[..., :, None] + y.square().sum(-1)[..., None, :]
+    return (x @ y.transpose(-1, -2) - lengths / 2).exp()
+
+
+def newton_inverse(matrix: Tensor, iterations: int) -> Tensor:
+    """Return an approximate inverse of each symmetric non-negative [m, m], by Newton's steps.
+
+    Rows and columns of zeros stay zero. See :class:`SOFTAttention` for the start.
+    """
+    norms = matrix.sum(-2).amax(-1)  # |A|_1
+    norms = norms.masked_fill(norms == 0, 1.0)[..., None, None]
+    inverse = matrix / norms.square()
+    for _ in range(iterations):
+        inverse = 2 * inverse - inverse @ matrix @ inverse
+    return inverse
