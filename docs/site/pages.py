@@ -54,10 +54,8 @@ API = {
     "Layers": [
         "relu_nmt.modules.config",
         "relu_nmt.modules.multihead",
-        "relu_nmt.modules.layer_cache",
         "relu_nmt.modules.feed_forward",
         "relu_nmt.modules.positions",
-        "relu_nmt.modules.relative_positions",
         "relu_nmt.modules.objective",
         "relu_nmt.modules.transformer_layer",
     ],

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from relu_nmt.attention.base import Attention
@@ -18,7 +19,7 @@ from relu_nmt.engine import native, tuned
 from relu_nmt.engine.attention_kernel import MULTIPLE, form, has_map, shape, with_rows
 from relu_nmt.engine.packed_linear import PanelLinear, computing_dtype
 from relu_nmt.engine.rows import FastCache, LayerStep
-from relu_nmt.modules.feed_forward import ReluFeedForward
+from relu_nmt.modules.feed_forward import FeedForward
 from relu_nmt.modules.multihead import CrossAttention, SelfAttention
 from relu_nmt.modules.transformer_layer import Residual, RMSNorm, TransformerLayer
 
@@ -237,8 +238,9 @@ class _Constant:
 
 def _kind(layer: TransformerLayer) -> tuple[Any, ...] | None:
     """Return the properties that all layers must share; None if the kernel cannot compute it."""
-    own, cross = layer.self_attention, layer.cross_attention
-    if cross is None or type(layer.feed_forward) is not ReluFeedForward:
+    own, cross, network = layer.self_attention, layer.cross_attention, layer.feed_forward
+    is_relu = type(network) is FeedForward and network.activation is F.relu
+    if cross is None or not is_relu or network.gated or network.normed:
         return None
     norms, linears = list(_norms(layer).values()), list(_linears(layer).values())
     # Collect the kernels of the affine maps, with an empty name for a map without.

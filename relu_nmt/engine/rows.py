@@ -20,8 +20,7 @@ from relu_nmt.engine.attention_kernel import (
     take_entries,
     takes,
 )
-from relu_nmt.modules.layer_cache import LayerCache
-from relu_nmt.modules.multihead import CrossAttention, SelfAttention
+from relu_nmt.modules.multihead import CrossAttention, LayerCache, SelfAttention
 from relu_nmt.modules.positions import RelativePositions
 from relu_nmt.modules.transformer_layer import TransformerLayer
 

@@ -35,10 +35,8 @@ norms: "Registry[Callable[[int, float], nn.Module]]" = Registry(
 
 position_schemes: "Registry[type[PositionScheme]]" = Registry(
     "position scheme",
-    {
-        **dict.fromkeys(
-            ("sinusoidal", "sinusoidal-fairseq", "learned", "none"), "relu_nmt.modules.positions"
-        ),
-        **dict.fromkeys(("rotary", "alibi", "t5"), "relu_nmt.modules.relative_positions"),
-    },
+    dict.fromkeys(
+        ("sinusoidal", "sinusoidal-fairseq", "learned", "none", "rotary", "alibi", "t5"),
+        "relu_nmt.modules.positions",
+    ),
 )

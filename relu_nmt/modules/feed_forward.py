@@ -1,11 +1,13 @@
 """The position-wise feed-forward networks.
 
 Your own network is a module that takes (embed_dim, ffn_dim, dropout), registered by name. The
-easiest is a subclass of :class:`FeedForward` with another ``activate``, or of another class here
-with ``gated = True`` or ``normed = True``. A network with options names its settings class
-``Config`` and takes an instance of it as a fourth argument.
+easiest is a subclass of :class:`FeedForward` with another ``activate``, perhaps with ``gated`` or
+``normed``. A network with options names its settings class ``Config`` and takes an instance of it
+as a fourth argument.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -55,6 +57,9 @@ class FeedForward(nn.Module):
         embed_dim: D.
         ffn_dim: inner width F.
         dropout: probability after the activation.
+        activation: maps [..., F] to [..., F]; None where a subclass defines :meth:`activate`.
+        gated: None keeps the attribute of the class.
+        normed: likewise.
 
     Example:
         >>> import torch
@@ -64,12 +69,23 @@ class FeedForward(nn.Module):
         (2, 3, 8)
     """
 
-    gated: ClassVar[bool] = False
-    normed: ClassVar[bool] = False
+    gated = False
+    normed = False
     inner_bias: ClassVar[bool] = True
 
-    def __init__(self, embed_dim: int, ffn_dim: int, dropout: float) -> None:
+    def __init__(
+        self,
+        embed_dim: int,
+        ffn_dim: int,
+        dropout: float,
+        activation: Callable[[Tensor], Tensor] | None = None,
+        gated: bool | None = None,
+        normed: bool | None = None,
+    ) -> None:
         super().__init__()
+        self.activation = activation
+        self.gated = self.gated if gated is None else gated
+        self.normed = self.normed if normed is None else normed
         # One matrix holds W1, and W3 below it.
         parts = 2 if self.gated else 1
         self.inner = nn.Linear(embed_dim, parts * ffn_dim, bias=self.inner_bias)
@@ -85,7 +101,9 @@ class FeedForward(nn.Module):
 
     def activate(self, hidden: Tensor) -> Tensor:
         """Map [..., F] to [..., F]."""
-        raise TypeError(f"{type(self).__name__} must define activate")
+        if self.activation is None:
+            raise TypeError(f"{type(self).__name__} must define activate")
+        return self.activation(hidden)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [..., D] to [..., D]."""
@@ -98,84 +116,28 @@ class FeedForward(nn.Module):
         return self.norm(self.outer(self.dropout(hidden)))
 
 
-@feed_forwards.register("relu")
-class ReluFeedForward(FeedForward):
-    """activate(h) = max(h, 0).
-
-    Reference: Vaswani et al. 2017, "Attention is all you need", Eq. 2.
-    """
-
-    def activate(self, hidden: Tensor) -> Tensor:
-        """See :meth:`FeedForward.activate`."""
-        return F.relu(hidden)
+def quick_gelu(hidden: Tensor) -> Tensor:
+    """Return h sigmoid(1.702 h), which approximates GELU; CvT uses it."""
+    return hidden * torch.sigmoid(1.702 * hidden)
 
 
-@feed_forwards.register("gelu")
-class GeluFeedForward(FeedForward):
-    """activate(h) = h Phi(h), with the exact normal distribution function.
-
-    Reference: Hendrycks and Gimpel 2016, "Gaussian error linear units", section 2.
-    """
-
-    def activate(self, hidden: Tensor) -> Tensor:
-        """See :meth:`FeedForward.activate`."""
-        return F.gelu(hidden)
-
-
-@feed_forwards.register("gelu-tanh")
-class TanhGeluFeedForward(FeedForward):
-    """activate(h) = h (1 + tanh(sqrt(2 / pi) (h + 0.044715 h^3))) / 2, which approximates GELU.
-
-    Reference: Hendrycks and Gimpel 2016, "Gaussian error linear units", section 2.
-    """
-
-    def activate(self, hidden: Tensor) -> Tensor:
-        """See :meth:`FeedForward.activate`."""
-        return F.gelu(hidden, approximate="tanh")
-
-
-@feed_forwards.register("quick-gelu")
-class QuickGeluFeedForward(FeedForward):
-    """activate(h) = h sigmoid(1.702 h), which approximates GELU; CvT uses it.
-
-    Reference: Hendrycks and Gimpel 2016, "Gaussian error linear units", section 2.
-    """
-
-    def activate(self, hidden: Tensor) -> Tensor:
-        """See :meth:`FeedForward.activate`."""
-        return hidden * torch.sigmoid(1.702 * hidden)
-
-
-@feed_forwards.register("silu")
-class SiluFeedForward(FeedForward):
-    """activate(h) = h sigmoid(h).
-
-    Reference: Elfwing et al. 2018, "Sigmoid-weighted linear units", Eq. 9.
-    """
-
-    def activate(self, hidden: Tensor) -> Tensor:
-        """See :meth:`FeedForward.activate`."""
-        return F.silu(hidden)
-
-
-@feed_forwards.register("swiglu")
-class SwiGLUFeedForward(SiluFeedForward):
-    """Gated by h sigmoid(h).
-
-    Reference: Shazeer 2020, "GLU variants improve transformer", Eq. 6, here with biases.
-    """
-
-    gated = True
-
-
-@feed_forwards.register("geglu")
-class GEGLUFeedForward(GeluFeedForward):
-    """Gated by h Phi(h).
-
-    Reference: Shazeer 2020, "GLU variants improve transformer", Eq. 6, here with biases.
-    """
-
-    gated = True
+# Vaswani et al. 2017, "Attention is all you need", Eq. 2; Hendrycks and Gimpel 2016, "Gaussian
+# error linear units", section 2, exact and approximated; Elfwing et al. 2018, "Sigmoid-weighted
+# linear units", Eq. 9.
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu-tanh": partial(F.gelu, approximate="tanh"),
+    "quick-gelu": quick_gelu,
+    "silu": F.silu,
+}
+for _name, _activation in ACTIVATIONS.items():
+    feed_forwards.register(_name)(partial(FeedForward, activation=_activation))
+# Shazeer 2020, "GLU variants improve transformer", Eq. 6, here with biases.
+feed_forwards.register("swiglu")(partial(FeedForward, activation=F.silu, gated=True))
+feed_forwards.register("geglu")(partial(FeedForward, activation=F.gelu, gated=True))
+# The control of ``softmax-ln``.
+feed_forwards.register("relu-ln")(partial(FeedForward, activation=F.relu, normed=True))
 
 
 @settings(flags=False)
@@ -222,12 +184,5 @@ class NormedSoftmaxFeedForward(SoftmaxFeedForward):
 
     Reference: ReLUFormer, section 3.
     """
-
-    normed = True
-
-
-@feed_forwards.register("relu-ln")
-class NormedReluFeedForward(ReluFeedForward):
-    """LayerNorm of the output of :class:`ReluFeedForward`: the control of ``softmax-ln``."""
 
     normed = True

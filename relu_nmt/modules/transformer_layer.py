@@ -21,8 +21,7 @@ from relu_nmt.attention.records import second_pass, without_records
 from relu_nmt.modules import norms
 from relu_nmt.modules.config import TransformerOptions
 from relu_nmt.modules.feed_forward import build_feed_forward
-from relu_nmt.modules.layer_cache import LayerCache
-from relu_nmt.modules.multihead import CrossAttention, SelfAttention
+from relu_nmt.modules.multihead import CrossAttention, LayerCache, SelfAttention
 from relu_nmt.modules.positions import RelativePositions
 
 

@@ -10,8 +10,7 @@ from relu_nmt.attention.masks import TreeVisibility, Visibility
 from relu_nmt.attention.sentences import SentencePairs, SentenceRows, SentenceView
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.groups import least_limit
-from relu_nmt.modules.layer_cache import LayerCache
-from relu_nmt.modules.multihead import MultiheadAttention
+from relu_nmt.modules.multihead import LayerCache, MultiheadAttention
 from relu_nmt.translation.aligned_attention import (
     AlignedCrossAttention,
     AlignedPositions,

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from relu_nmt.attention.masks import TreeVisibility, Visibility
-from relu_nmt.modules.layer_cache import LayerCache
+from relu_nmt.modules.multihead import LayerCache
 
 LEAST_STEPS = 8
 MOST_STEPS = 32

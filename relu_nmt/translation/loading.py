@@ -12,9 +12,9 @@ from relu_nmt.config.fields import known_fields
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.documents import SINGLE_SENTENCES, DocumentConfig
 from relu_nmt.errors import CheckpointError, ConfigError
-from relu_nmt.modules.document_gate import DocumentGate
 from relu_nmt.training.checkpoint import Checkpoint, load_checkpoint, load_weights
 from relu_nmt.translation.aligned import AlignedDecoder, AlignedEncoder
+from relu_nmt.translation.aligned_attention import DocumentGate
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.task import TranslationTask

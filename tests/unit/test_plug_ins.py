@@ -39,7 +39,7 @@ class LengthNorm(nn.Module):
 """
 POSITIONS = """
 from relu_nmt.modules import position_schemes
-from relu_nmt.modules.relative_positions import DistanceBias
+from relu_nmt.modules.positions import DistanceBias
 
 @position_schemes.register("mine")
 class LogDistance(DistanceBias):

@@ -4,8 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from relu_nmt.modules import position_schemes
-from relu_nmt.modules.positions import PositionConfig
-from relu_nmt.modules.relative_positions import DistanceBias
+from relu_nmt.modules.positions import DistanceBias, PositionConfig
 
 
 @position_schemes.register("logarithmic")

@@ -120,7 +120,10 @@ def test_vision_transformers_accept_them_too(text):
     model = VisionTransformer(config, 3).train()
     model(torch.randn(2, 3, 8, 8)).logits.square().sum().backward()
     networks = [block.layer.feed_forward for block in model.blocks]
-    assert {type(network) for network in networks} == {feed_forwards.get(text.partition(":")[0])}
+    wanted = feed_forwards.get(text.partition(":")[0])(16, 64, 0.0)
+    assert {(type(n), n.activation, n.normed) for n in networks} == {
+        (type(wanted), wanted.activation, wanted.normed)
+    }
     assert all(p.grad.any() for network in networks for p in network.parameters())
 
 

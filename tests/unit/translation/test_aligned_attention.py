@@ -15,8 +15,8 @@ from relu_nmt.engine import FastDecoder
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules import position_schemes
 from relu_nmt.modules.config import AttentionRegularizerConfig
-from relu_nmt.modules.document_gate import DocumentGate
 from relu_nmt.modules.positions import sinusoids
+from relu_nmt.translation.aligned_attention import DocumentGate
 from relu_nmt.translation.attention_maps import AttentionPlace, attention_weights
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
