@@ -17,8 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from relu_nmt.engine import native
-from relu_nmt.engine.int8 import Int8Linear
-from relu_nmt.engine.packed_linear import PackedLinear, can_pack
+from relu_nmt.engine.linear import Int8Linear, PackedLinear, can_pack
 
 TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.float32}
 KERNELS = {"float32": "linear_float", "bfloat16": "linear_bfloat16", "int8": "linear_int8"}

@@ -9,11 +9,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from relu_nmt.engine import native, tuned
-from relu_nmt.engine.layers_kernel import LayersKernel
-from relu_nmt.engine.rows import ComputedBeams, FastCache, LayerStep, step_layer
+from relu_nmt.attention.base import Need
+from relu_nmt.attention.records import AttentionRecord, record_attention
+from relu_nmt.engine import native
+from relu_nmt.engine.layers import FastCache, LayersKernel, LayerStep
+from relu_nmt.modules.transformer_layer import TransformerLayer
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.step_decoder import ListedState, SearchState, SearchStep, StepScores
+
+MAX_COMPUTED_SHARE = 0.95
+"""Leave out dead beams only if at most this fraction of all beams goes on."""
+# Selecting rows has a cost of its own. AMD EPYC, 2026-11-24, command not recorded.
+
+ONEDNN_ROW_MULTIPLE = 16
+"""Fill up the computed beams to a multiple of this where oneDNN computes the products.
+
+oneDNN compiles products for each new number of rows."""
+# A multiple of 32 took 7 % more time, with hand-written code; see docs/lab/performance.md.
 
 
 class FastScores(StepScores):
@@ -105,8 +117,7 @@ class FastDecoder:
         # Map the newest tokens of all searches through the layers, as rows [1, N, D].
         states = [cast(_State, step.state) for step in steps]
         embedded, layer_steps = self._begin(steps, states)
-        x = embedded[0] if len(embedded) == 1 else torch.cat(embedded, dim=1)
-        x, weights = self._through_layers(x, layer_steps, want_weights)
+        x, weights = self._through_layers(_joined(embedded), layer_steps, want_weights)
         # Project to logits: in one product unless a search has a shortlist of its own.
         sizes = [part.size(1) for part in embedded]
         if all(state.shortlist is None for state in states):
@@ -119,12 +130,9 @@ class FastDecoder:
         # Return to one set of scores [B, K, V] or [1, N, V] per search.
         scores: list[StepScores] = []
         for step, own, first, weight in zip(steps, logits, layer_steps[0], weights, strict=True):
-            computed = first.computed
-            shape = step.tokens.shape if computed is None else (1, len(computed.rows))
+            shape = step.tokens.shape if first.rows is None else (1, first.num_rows)
             log_probs = log_softmax(own.view(*shape, -1), temperature)
-            scores.append(
-                FastScores(log_probs, weight, None if computed is None else computed.rows)
-            )
+            scores.append(FastScores(log_probs, weight, first.rows))
         return scores
 
     def _begin(
@@ -144,10 +152,11 @@ class FastDecoder:
             x = x.reshape(1, -1, x.size(-1))  # [1, B K, D]
             # Leave out dead beams if that is worth it, [1, N, D].
             computed = self._computed(step)
-            embedded.append(x if computed is None else computed.take(x))
+            embedded.append(x if computed is None else x.index_select(1, computed[0]))
             # Compute the positions' rotation and bias once, for all layers.
             relative = decoder.relative(visibility)
-            seen.append((computed, visibility, relative, state.decoder.cross_visibility))
+            rows, given = computed or (None, None)
+            seen.append((rows, given, visibility, relative, state.decoder.cross_visibility))
         # All layers share the views; each has its own cache.
         sizes = [part.size(1) for part in embedded]
         layer_steps = [
@@ -159,15 +168,14 @@ class FastDecoder:
         ]
         return embedded, layer_steps
 
-    def _computed(self, step: SearchStep) -> ComputedBeams | None:
-        """Return the beams to compute; None: all."""
+    def _computed(self, step: SearchStep) -> tuple[Tensor, Tensor] | None:
+        """Return the result of :func:`computed_beams`, or None where it would not pay."""
         num_beams = step.tokens.numel()
-        if step.rows is None or len(step.rows) > tuned.MAX_COMPUTED_SHARE * num_beams:
+        if step.rows is None or len(step.rows) > MAX_COMPUTED_SHARE * num_beams:
             return None
         # Fill up to a multiple only for oneDNN, since own kernels take any number.
         own_products = native.is_wanted() and native.has_kernel("linear_float")
-        multiple = 1 if own_products else tuned.ONEDNN_ROW_MULTIPLE
-        return ComputedBeams.of(step.rows, num_beams, multiple)
+        return computed_beams(step.rows, num_beams, 1 if own_products else ONEDNN_ROW_MULTIPLE)
 
     def _through_layers(
         self, x: Tensor, steps: Sequence[Sequence[LayerStep]], want_weights: bool
@@ -182,10 +190,79 @@ class FastDecoder:
         for layer, of_layer in zip(decoder.layers, steps, strict=True):
             cross = layer.cross_attention
             aligns = cross is not None and cross.attention is decoder.aligning_attention
-            x, records = step_layer(layer, x, of_layer, want_weights and aligns)
+            x, records = _step_layer(layer, x, of_layer, want_weights and aligns)
             if records:
                 weights = [decoder.alignment_weights(record) for record in records]
         return decoder.final_norm(x), weights
+
+
+def computed_beams(rows: Tensor, num_beams: int, multiple: int) -> tuple[Tensor, Tensor] | None:
+    """Return the beams to compute, with dead ones up to a multiple; None: all beams.
+
+    Args:
+        rows: indices of the live beams among all, rising, int64.
+        num_beams: B K.
+        multiple: of which the number of computed beams is one.
+
+    Returns:
+        ``rows`` and ``given`` of :class:`LayerStep`.
+
+    Example:
+        >>> rows, given = computed_beams(torch.arange(0, 32, 2), 32, 1)
+        >>> rows[:4].tolist(), given[:4].tolist()
+        ([0, 2, 4, 6], [0, 0, 1, 1])
+    """
+    live = torch.zeros(num_beams, dtype=torch.bool, device=rows.device).index_fill_(0, rows, True)
+    dead = (~live).nonzero().squeeze(1)
+    more = -len(rows) % multiple
+    # Compute all beams if dead ones are too few, or all are dead.
+    if len(dead) <= more or len(rows) == 0:
+        return None
+    if more:
+        live = live.index_fill(0, dead[:more], True)
+        rows = live.nonzero().squeeze(1)
+    # Give each dead beam the computed one before it.
+    return rows, (live.cumsum(0) - 1).clamp_min(0)
+
+
+def _step_layer(
+    layer: TransformerLayer, x: Tensor, steps: Sequence[LayerStep], want_weights: bool
+) -> tuple[Tensor, list[AttentionRecord]]:
+    """Map the newest tokens' states through a layer, with attention search by search.
+
+    Args:
+        layer: the layer.
+        x: [1, N, D], the rows of all searches, one search after the other.
+        steps: the searches; their caches grow.
+        want_weights: also return a record of the cross-attention's weights for each search.
+    """
+    own, cross = layer.self_attention, layer.cross_attention
+    assert cross is not None, "decoders attend to an encoder"
+    sizes, records = [step.num_rows for step in steps], []
+    # Self-attention: project all rows, attend from all beams, select the computed ones.
+    residual = layer.self_attention_residual
+    y = residual.before(x)
+    made = []
+    for part, step in zip(own.qkv(y).split(sizes, dim=1), steps, strict=True):
+        every = step.beams(part, step.visibility.num_queries)  # [R, k, 3 D]
+        made.append(step.computed(own.values(every, step.visibility, step.relative, step.cache)))
+    x = residual.add(x, own.finish(_joined(made), y))
+    # Cross-attention, likewise.
+    residual = layer.cross_attention_residual
+    y = residual.before(x)
+    made = []
+    for part, step in zip(cross.q(y).split(sizes, dim=1), steps, strict=True):
+        every = step.beams(part, step.memory_visibility.num_queries)  # [B, K, D]
+        with record_attention(cross.attention, Need(weights=want_weights)) as found:
+            made.append(step.computed(cross.values(every, step.memory_visibility, step.cache)))
+        records += found[:1]  # gated aligned attention has a second record, of the whole document
+    x = residual.add(x, cross.finish(_joined(made), y))
+    residual = layer.feed_forward_residual
+    return residual.add(x, layer.feed_forward(residual.before(x))), records
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim=1)
 
 
 def log_softmax(logits: Tensor, temperature: float) -> Tensor:

@@ -4,7 +4,6 @@
 """
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from relu_nmt.attention.base import Attention
@@ -197,30 +196,19 @@ class LayerCache:
         kept_keys, kept_values = self.target
         return kept_keys[:, :, :used], kept_values[:, :, :used]
 
-    def take(self, trees: Tensor, entries: Tensor, room: int) -> None:
-        """Keep these entries of these trees, and add capacity for more.
+    def take(self, index: Tensor) -> None:
+        """Keep some entries of the target.
 
         Args:
-            trees: [R'] int64.
-            entries: [R', M'] int64, which entries of each tree to keep.
-            room: number of entries to add. They hold no NaN, since 0 * NaN is NaN.
+            index: [R', H, M'] int64, indices of the kept vectors among the R H M old ones.
         """
         if self.target is not None:
-            keys, values = self.target
+            # ``gather`` would copy each number separately.
+            keys, values = (x.reshape(-1, x.size(3)) for x in self.target)
             self.target = (
-                self.take_entries(keys, trees, entries, room),
-                self.take_entries(values, trees, entries, room),
+                keys.index_select(0, index.flatten()).view(*index.shape, -1),
+                values.index_select(0, index.flatten()).view(*index.shape, -1),
             )
-
-    def take_entries(self, x: Tensor, trees: Tensor, entries: Tensor, room: int) -> Tensor:
-        """Return [R', H, M' + room, d] of keys or values x [R, H, M, d]; see :meth:`take`."""
-        # Index whole vectors among all heads of all trees; the new entries repeat the first one.
-        entries = F.pad(entries, (0, room))
-        _, num_heads, num_entries, width = x.shape
-        heads = trees[:, None] * num_heads + torch.arange(num_heads, device=x.device)
-        index = heads[:, :, None] * num_entries + entries[:, None]  # [R', H, M' + room]
-        # ``gather`` would copy each number separately.
-        return x.reshape(-1, width).index_select(0, index.flatten()).view(*index.shape, width)
 
     def keep(self, sentences: Tensor) -> None:
         """Keep the sources with these indices [B']."""

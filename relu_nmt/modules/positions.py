@@ -110,15 +110,6 @@ class Rotation:
         swapped = x.roll(x.size(-1) // 2, dims=-1)
         return torch.addcmul(x * self.cosines, swapped, self.sines).to(x.dtype)
 
-    def of_rows(self, rows: Tensor) -> "Rotation":
-        """Return the rotation [1, 1, N', d] of tokens with these indices [N'] among all B N."""
-        batch, _, length, width = self.cosines.shape
-        # Wrap the indices if all samples share the angles.
-        index = rows % length if batch == 1 else rows
-        return Rotation(
-            *(x.reshape(-1, width)[index][None, None] for x in (self.cosines, self.sines))
-        )
-
 
 @dataclass(frozen=True)
 class RelativePositions:

@@ -86,11 +86,11 @@ class AlignedCache(LayerCache):
                 kept.index_copy_(0, local.changed, part.index_select(0, rows))
         return self._paired
 
-    def take(self, trees: Tensor, entries: Tensor, room: int) -> None:
+    def take(self, index: Tensor) -> None:
         """See :meth:`LayerCache.take`."""
-        super().take(trees, entries, room)
+        super().take(index)
         if self.whole is not None:
-            self.whole.take(trees, entries, room)
+            self.whole.take(index)
 
     def keep(self, sentences: Tensor) -> None:
         """See :meth:`LayerCache.keep`. Rows of source sentences stay, as views refer to them."""

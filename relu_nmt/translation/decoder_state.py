@@ -127,9 +127,14 @@ class DecoderState:
         entries = order[:, : self._used]
         # Gather the ancestry of the kept entries, [R', k, M'].
         ancestry = ancestry.gather(2, entries[:, None].expand(-1, ancestry.size(1), -1))
-        self._ancestry = F.pad(ancestry, (0, room))
+        # Index whole vectors among all heads of all trees. The new entries repeat the first one:
+        # they must hold no NaN, since 0 * NaN is NaN.
+        num_heads = self.caches[0].source[0].size(1)
+        heads = trees[:, None] * num_heads + torch.arange(num_heads, device=trees.device)
+        index = heads[:, :, None] * self._ancestry.size(2) + F.pad(entries, (0, room))[:, None]
         for cache in self.caches:
-            cache.take(trees, entries, room)
+            cache.take(index)  # [R', H, M' + room]
+        self._ancestry = F.pad(ancestry, (0, room))
         return entries
 
     def _make_cross_visibility(self) -> Visibility:

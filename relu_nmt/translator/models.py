@@ -15,8 +15,7 @@ from relu_nmt.attention.base import Attention
 from relu_nmt.attention.kernels import set_attention_backend
 from relu_nmt.config import from_dict, to_dict
 from relu_nmt.config.registry import MODULE_PREFIX
-from relu_nmt.engine.int8 import Int8Linear, use_int8
-from relu_nmt.engine.packed_linear import PackedLinear, PanelLinear, pack_linear
+from relu_nmt.engine.linear import Int8Linear, PackedLinear, PanelLinear, pack_linear, use_int8
 from relu_nmt.errors import ConfigError
 from relu_nmt.training.checkpoint import load_weights, without_aliases
 from relu_nmt.translation.agreement import require_same

@@ -6,8 +6,10 @@ compiler was available at installation, or gradients are needed, PyTorch compute
 
 import ctypes
 import re
+import warnings
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
@@ -15,7 +17,10 @@ from typing import Any
 
 import torch
 
-from relu_nmt.engine import tuned
+MAX_THREADS = 2
+"""Prefer the single-threaded kernels over PyTorch's up to this many threads of PyTorch."""
+# Attention of 5 to 60 queries takes 0.25 to 0.85 of the time of PyTorch's fused kernel.
+# AMD EPYC (AVX512), 2 cores, 2026-11-24, hand-written code; table in docs/lab/performance.md.
 
 DTYPES = {torch.float32: "float", torch.bfloat16: "bfloat16"}
 """Compute dtypes, and their names at the end of kernel names."""
@@ -36,48 +41,34 @@ def _entries(table: str) -> list[tuple[str, list[str]]]:
     return [(kind, re.split(r", *", words)) for kind, words in found]
 
 
-class Struct:
-    """A struct of arguments.inc: its fields by kind, each kind in the order of the table.
-
-    Args:
-        fields: the entries between STRUCT and END: pointers, then nested structs, then sizes.
-    """
-
-    def __init__(self, name: str, fields: Sequence[tuple[str, list[str]]]) -> None:
-        kinds = [kind for kind, _ in fields]
-        assert kinds == sorted(kinds, key=("POINTER", "NESTED", "SIZE").index), name
-        self.name = name
-        self.pointers = [words[1] for kind, words in fields if kind == "POINTER"]
-        self.nested = {words[1]: words[0] for kind, words in fields if kind == "NESTED"}
-        self.sizes = [words[0] for kind, words in fields if kind == "SIZE"]
-        self.num_fields = len(fields)
-
-    def words(self, values: Mapping[str, Any]) -> list[int]:
-        """Return the values of all fields as words of 8 bytes, in the order of the table."""
-        # Look up every field by name, so the order of ``values`` does not matter.
-        try:
-            tensors = [values[name] for name in self.pointers]
-            words = [0 if x is None else x.data_ptr() for x in tensors]
-            for name, struct in self.nested.items():
-                words += STRUCTS[struct].words(values[name])
-            words += [values[name] for name in self.sizes]
-        except KeyError as error:
-            raise TypeError(f"{self.name} of arguments.inc: no value for {error}") from None
-        if len(values) != self.num_fields:
-            unknown = sorted({*values} - {*self.pointers, *self.nested, *self.sizes})
-            raise TypeError(f"{self.name} of arguments.inc: unknown fields {unknown}")
-        return words
-
-
-def _structs() -> dict[str, Struct]:
-    """Return the structs of the table by name."""
-    kinds = [kind for kind, _ in _TABLE]
-    begins = [i for i, kind in enumerate(kinds) if kind == "STRUCT"]
-    structs = {}
-    for begin in begins:
-        [name] = _TABLE[begin][1]
-        structs[name] = Struct(name, _TABLE[begin + 1 : kinds.index("END", begin)])
+def _structs() -> dict[str, dict[str, str]]:
+    """Return the fields of each struct of the table, with ``POINTER``, ``SIZE`` or a struct."""
+    structs: dict[str, dict[str, str]] = {}
+    for kind, words in _TABLE:
+        if kind == "STRUCT":
+            fields = structs.setdefault(words[0], {})
+        elif kind in ("POINTER", "NESTED", "SIZE"):
+            fields[words[-1]] = words[0] if kind == "NESTED" else kind
     return structs
+
+
+def _words(struct: str, values: Mapping[str, Any]) -> list[int]:
+    """Return the values of all fields of a struct as words of 8 bytes, in the table's order."""
+    fields = STRUCTS[struct]
+    # Look up every field by name, so the order of ``values`` does not matter.
+    if fields.keys() != values.keys():
+        missing, unknown = sorted(fields.keys() - values), sorted(values.keys() - fields)
+        raise TypeError(f"{struct} of arguments.inc: missing {missing}, unknown fields {unknown}")
+    words: list[int] = []
+    for name, kind in fields.items():
+        value = values[name]
+        if kind == "SIZE":
+            words.append(value)
+        elif kind == "POINTER":
+            words.append(0 if value is None else value.data_ptr())
+        else:
+            words += _words(kind, value)
+    return words
 
 
 _TABLE = _entries(Path(__file__).with_name("arguments.inc").read_text("utf-8"))
@@ -113,7 +104,7 @@ class Arguments:
         Raises:
             TypeError: a field is missing or unknown.
         """
-        self.words += STRUCTS[struct].words(values)
+        self.words += _words(struct, values)
         # Hold the tensors, since the words contain only their addresses.
         self.values.append(values)
         return self
@@ -121,20 +112,30 @@ class Arguments:
 
 @cache
 def library() -> ctypes.CDLL | None:
-    """Return the compiled kernels; None if they are missing or come from another table."""
+    """Return the compiled kernels; None if they are missing, or come from another table."""
     path = Path(__file__).with_name(f"kernels{EXTENSION_SUFFIXES[0]}")
     try:
         loaded = ctypes.CDLL(str(path))
+    except OSError:
+        return None
+    # Compare the tables, since fields at other places would be read as wrong addresses.
+    table = ""
+    with suppress(AttributeError):
         loaded.kernels_arguments.restype = ctypes.c_char_p
         table = loaded.kernels_arguments().decode()
-    except (OSError, AttributeError):
-        return None
-    return loaded if _entries(table) == _TABLE else None
+    if _entries(table) == _TABLE:
+        return loaded
+    warnings.warn(
+        f"{path}: compiled from other sources than these, and not used: decoding is slower; "
+        "install relu_nmt again",
+        stacklevel=2,
+    )
+    return None
 
 
 def is_wanted() -> bool:
     """Return whether kernels are there, and faster than PyTorch with its number of threads."""
-    return torch.get_num_threads() <= tuned.MAX_THREADS and library() is not None
+    return torch.get_num_threads() <= MAX_THREADS and library() is not None
 
 
 def has_kernel(name: str) -> bool:

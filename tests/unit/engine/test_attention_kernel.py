@@ -13,10 +13,8 @@ from relu_nmt.attention.masks import TreeVisibility, Visibility
 from relu_nmt.attention.normalized import SoftmaxAttention
 from relu_nmt.attention.reluformer import ReLUFormerAttention
 from relu_nmt.config.registry import Spec
-from relu_nmt.engine import attention_kernel as native
+from relu_nmt.engine import attention as native
 from relu_nmt.engine import native as kernels
-from relu_nmt.engine import tuned
-from relu_nmt.engine.rows import FastCache
 from relu_nmt.errors import ConfigError
 
 HEADS = 2
@@ -42,6 +40,14 @@ def one_thread_without_gradients():
     with torch.no_grad():
         yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """The names of the kernels that are called."""
+    names, call = [], kernels.call
+    monkeypatch.setattr(kernels, "call", lambda *given: [names.append(given[0]), call(*given)])
+    return names
 
 
 each_form = pytest.mark.parametrize("kernel_form", kernels.forms(), indirect=True)
@@ -92,7 +98,7 @@ def test_the_kernels_are_compiled():
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("see", [padded, tree])
 @pytest.mark.parametrize("spec", SPECS)
-def test_agrees_with_the_reference_in_float64(kernel_form, spec, see, dtype):
+def test_agrees_with_the_reference_in_float64(kernel_form, spec, see, dtype, calls):
     for number, (num_queries, num_keys, width) in enumerate(
         [(1, 1, 16), (5, 3, 64), (5, 16, 32), (3, 17, 80), (16, 63, 64), (2, 100, 128)]
     ):
@@ -102,55 +108,14 @@ def test_agrees_with_the_reference_in_float64(kernel_form, spec, see, dtype):
         )
         bias = bias_of(num_queries, num_keys) if number % 2 else None
         visibility = see(3, num_queries, num_keys)
-        assert native.serves_rows(make(spec, width), q)
         found = with_backend(spec, "native", q, k, v, visibility, bias=bias)
+        assert len(calls) == number + 1
         exact = (x.double() for x in (q, k, v))
         expected = with_backend(spec, "reference", *exact, visibility, bias=bias)
         assert found.dtype == dtype
         scale = max(1.0, float(expected.abs().max()))
         error = (found.double() - expected).abs().max() / scale
         assert error < TOLERANCE[dtype], (num_queries, num_keys, width)
-
-
-@needs_kernels
-@pytest.mark.parametrize("dtype", TOLERANCE)
-@pytest.mark.parametrize("spec", SPECS)
-def test_listed_queries_equal_those_among_all(spec, dtype):
-    q, k, v = (heads_of(4, n, 64, seed).to(dtype) for seed, n in ((1, 5), (2, 30), (3, 30)))
-    visibility, bias = tree(4, 5, 30), bias_of(5, 30)
-    attention = make(spec, 64)
-    assert native.serves_rows(attention, q)
-    every = attention(q, k, v, visibility, bias=bias).values
-    index = torch.tensor([0, 3, 4, 5, 9, 16, 19])
-    rows = q.transpose(1, 2).flatten(0, 1)[index].transpose(0, 1)[None]  # [1, H, N', d]
-    some = native.attend_rows(attention, rows, k, v, visibility, bias, index)
-    assert torch.equal(some[0], every.transpose(1, 2).flatten(0, 1)[index].flatten(1))
-    room = torch.zeros(4, HEADS, 7, 64, dtype=dtype)
-    native.put_rows(rows, index, room[:, :, 2:])
-    expected = torch.zeros(20, HEADS, 64, dtype=dtype)
-    expected[index] = rows[0].transpose(0, 1)
-    assert torch.equal(room[:, :, 2:].transpose(1, 2).flatten(0, 1), expected)
-    assert not room[:, :, :2].any()
-
-
-@needs_kernels
-@pytest.mark.parametrize("dtype", TOLERANCE)
-def test_entries_of_trees_are_copied(dtype):
-    torch.manual_seed(1)
-    x = torch.randn(5, 9, HEADS, 16, dtype=dtype).transpose(1, 2)[:, :, 1:]  # a view
-    trees, entries = torch.tensor([4, 0, 0]), torch.randint(8, (3, 6))[:, ::2]
-    assert native.takes(x)
-    found = native.take_entries(x, trees, entries, 2)
-    expected = x[trees[:, None, None], torch.arange(HEADS)[:, None], entries[:, None]]
-    assert torch.equal(found[:, :, :3], expected)
-    assert not found[:, :, 3:].any()
-    cache = FastCache(x, x)
-    cache.target = x, 2 * x
-    with torch.enable_grad():  # for which there is no kernel
-        cache.take(trees, entries, 2)
-    keys, values = cache.target
-    assert torch.equal(keys[:, :, :3], expected) and torch.equal(values[:, :, :3], 2 * expected)
-    assert keys.shape == values.shape == found.shape and keys.isfinite().all()
 
 
 @needs_kernels
@@ -177,15 +142,16 @@ class Plain(ReLUFormerAttention):
 
 @needs_kernels
 @pytest.mark.parametrize("kind", [Flat, Plain])
-def test_subclasses_of_a_mechanism_do_not_use_its_kernel(kind):
+def test_subclasses_of_a_mechanism_do_not_use_its_kernel(kind, calls):
     q, k, v = (heads_of(2, n, 16, seed) for seed, n in ((1, 2), (2, 4), (3, 4)))
     attention = kind(kind.Config(), HEADS, 16, 0.0).eval()
     bias = bias_of(2, 4)
-    found = attention(q, k, v, Visibility(2, 4), bias=bias).values
     attention.backend = "reference"
-    assert torch.equal(found, attention(q, k, v, Visibility(2, 4), bias=bias).values)
-    attention.backend = "native"
-    assert not native.serves_rows(attention, q)
+    expected = attention(q, k, v, Visibility(2, 4), bias=bias).values
+    for name in ("auto", "native"):
+        attention.backend = name
+        assert torch.equal(attention(q, k, v, Visibility(2, 4), bias=bias).values, expected)
+    assert not calls
 
 
 @needs_kernels
@@ -200,26 +166,24 @@ def test_shared_keys_and_traces_use_other_back_ends():
 
 
 @needs_kernels
-def test_weights_gradients_threads_and_odd_widths_use_other_back_ends():
+def test_weights_gradients_threads_and_odd_widths_use_other_back_ends(calls):
     q, k, v = (heads_of(1, n, 16, seed) for seed, n in ((1, 2), (2, 4), (3, 4)))
     attention, visibility = make("softmax", 16), Visibility(2, 4)
     assert attention(q, k, v, visibility, need=Need(weights=True)).weights is not None
     with torch.enable_grad():
-        assert not native.serves_rows(attention, q)
         q.requires_grad_()
         assert attention(q, k, v, visibility).values.requires_grad
-    torch.set_num_threads(tuned.MAX_THREADS + 1)
-    assert not native.serves_rows(attention, q.detach())
+    torch.set_num_threads(kernels.MAX_THREADS + 1)
+    attention(q.detach(), k, v, visibility)
     odd = heads_of(1, 2, 24, 1)
-    assert not native.serves_rows(make("softmax", 24), odd)
     assert with_backend("softmax", "native", odd, odd, odd, Visibility(2, 2)).isfinite().all()
+    assert not calls
 
 
 def test_results_are_the_same_without_kernels(monkeypatch):
     q, k, v = (heads_of(1, n, 16, seed) for seed, n in ((1, 2), (2, 4), (3, 4)))
     monkeypatch.setattr(kernels, "library", lambda: None)
     attention = make("softmax", 16)
-    assert not native.serves_rows(attention, q)
     expected = with_backend(
         "softmax", "reference", *(x.double() for x in (q, k, v)), Visibility(2, 4)
     )

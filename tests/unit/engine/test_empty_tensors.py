@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from relu_nmt.engine import native
-from relu_nmt.engine.attention_kernel import MAPS, put_rows, shape, take_entries
-from relu_nmt.engine.packed_linear import make_panels, pad_to_panels
+from relu_nmt.engine.attention import MAPS, shape
+from relu_nmt.engine.linear import make_panels, pad_to_panels
 
 pytestmark = pytest.mark.skipif(
     shutil.which("g++") is None, reason="needs a compiler when the package is installed"
@@ -58,35 +58,6 @@ def test_attention(kernel_form, kind, map, masked, n):
     weights = scores.softmax(-1) if map == "softmax" else scores.relu() ** (1 + (map == "relu2"))
     expected = (weights @ v.double()).transpose(1, 2)
     torch.testing.assert_close(out.double(), expected, atol=1e-2, rtol=1e-2)
-
-
-@each_form
-@pytest.mark.parametrize("n", one_empty(heads=2, rows=2, queries=3, width=16), ids=str)
-def test_put(kernel_form, n):
-    picked = torch.arange(n["rows"] if n["queries"] else 0)
-    x, to = (
-        random(1, n["heads"], len(picked), n["width"]),
-        random(2, *list(n.values())[:1], n["queries"], n["width"]),
-    )
-    before = to.clone()
-    put_rows(x, picked, to)
-    assert torch.equal(to, before)
-
-
-@each_form
-@pytest.mark.parametrize("room", [0, 2])
-@pytest.mark.parametrize(
-    "n", one_empty(old=2, heads=2, tokens=4, trees=2, entries=3, width=16), ids=str
-)
-def test_take(kernel_form, room, n):
-    trees = torch.ones(n["trees"] if n["old"] else 0, dtype=torch.int64)
-    num_entries = n["entries"] if n["tokens"] else 0
-    entries = torch.zeros(len(trees), num_entries, dtype=torch.int64)
-    x = random(n["old"], n["heads"], n["tokens"], n["width"])
-    taken = take_entries(x, trees, entries, room)
-    expected = torch.zeros(len(trees), n["heads"], num_entries + room, n["width"])
-    expected[:, :, :num_entries] = x[trees][:, :, :1]
-    assert torch.equal(taken, expected)
 
 
 @each_form
@@ -192,7 +163,7 @@ def step_of(kind, rows, memory_keys, layers=1, searches=1):
             "own": shape(rows, 1, (3 * width, width, 3 * width), own, own, *rest),
             "memory": shape(rows, 1, (width, width, width), memory, memory, *rest),
         }
-        pointers = native.STRUCTS["Search"].pointers
+        pointers = [name for name, kind in native.STRUCTS["Search"].items() if kind == "POINTER"]
         arguments.add("Search", **dict.fromkeys(pointers), **shapes)
         cache = {"keys": own, "values": own.clone()}
         for _ in range(layers):

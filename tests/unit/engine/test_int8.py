@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.engine import FastDecoder, int8, native
-from relu_nmt.engine.int8 import Int8Linear, has_fast_int8, use_int8
+from relu_nmt.engine import FastDecoder, native
+from relu_nmt.engine import linear as affine
+from relu_nmt.engine.linear import Int8Linear, has_fast_int8, use_int8
 from relu_nmt.errors import ConfigError
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
@@ -199,7 +200,7 @@ def test_several_processes_find_the_translations_of_one():
 
 
 def test_a_processor_without_fast_products_is_an_error(monkeypatch):
-    monkeypatch.setattr(int8, "has_fast_int8", lambda: False)
+    monkeypatch.setattr(affine, "has_fast_int8", lambda: False)
     with pytest.raises(ConfigError, match="--int8 needs an x86 processor with AVX512-VNNI, or"):
         use_int8(small_model())
 

@@ -8,9 +8,8 @@ import torch
 
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.translation_batches import pad_rows
-from relu_nmt.engine import FastDecoder, install, native, tuned
-from relu_nmt.engine.int8 import has_fast_int8
-from relu_nmt.engine.packed_linear import can_pack
+from relu_nmt.engine import FastDecoder, install, native
+from relu_nmt.engine.linear import can_pack, has_fast_int8
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.search.config import GenerationConfig
@@ -254,7 +253,7 @@ def test_other_threads_never_see_half_of_the_constant_arguments():
     for layer in step.layers:
         layer.feed_forward_residual.__dict__["norm"] = Norm()
     forced(decoder, steps=1)
-    assert len(step._constant.addresses) == 2 * (6 * 4 + 3 * 2)
+    assert len(step._constant[2]["weights"]) == 2 * (6 * 4 + 3 * 2)
 
 
 @needs_kernels
@@ -318,7 +317,7 @@ def test_hooks_other_backends_and_changed_weights_do_not_use_the_kernel(monkeypa
     assert share() == 0
     attention.backend = "auto"
     assert share() == 2
-    torch.set_num_threads(tuned.MAX_THREADS + 1)
+    torch.set_num_threads(native.MAX_THREADS + 1)
     assert share() == 0
     [one] = sources()[:1]
     names.clear()

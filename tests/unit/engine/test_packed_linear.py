@@ -7,9 +7,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from relu_nmt.engine import native, packed_linear, tuned
+from relu_nmt.engine import linear as affine
+from relu_nmt.engine import native
 from relu_nmt.engine.decoder import projection_to
-from relu_nmt.engine.packed_linear import PackedLinear, can_pack, pack_linear
+from relu_nmt.engine.linear import PackedLinear, can_pack, pack_linear
 
 pytestmark = pytest.mark.skipif(not can_pack(), reason="needs x86 and oneDNN")
 
@@ -206,7 +207,7 @@ def test_onednn_maps_rows_that_are_not_whole_groups():
 
 @torch.no_grad()
 def test_several_threads_share_many_products(monkeypatch):
-    monkeypatch.setattr(tuned, "MAX_PRODUCTS", 5 * 8 * 3)
+    monkeypatch.setattr(affine, "MAX_PRODUCTS", 5 * 8 * 3)
     linear = nn.Linear(8, 3)
     packed = PackedLinear(linear, torch.float32)
     if packed._panels is None:
@@ -224,6 +225,6 @@ def test_several_threads_share_many_products(monkeypatch):
 def test_machines_and_dtypes_without_products_keep_the_model(monkeypatch):
     model = nn.Sequential(nn.Linear(6, 4))
     pack_linear(model, torch.float16)
-    monkeypatch.setattr(packed_linear, "can_pack", lambda dtype: False)
+    monkeypatch.setattr(affine, "can_pack", lambda dtype: False)
     pack_linear(model, torch.float32)
     assert type(model[0]) is nn.Linear

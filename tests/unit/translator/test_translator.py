@@ -8,7 +8,7 @@ import torch
 
 from relu_nmt.config import to_dict
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.engine.packed_linear import PackedLinear, can_pack
+from relu_nmt.engine.linear import PackedLinear, can_pack
 from relu_nmt.errors import CheckpointError, ConfigError, DataError
 from relu_nmt.tokenization.pipeline import JoinedPieces, TextPipeline
 from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint

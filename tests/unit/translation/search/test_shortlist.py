@@ -6,7 +6,7 @@ import torch
 
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.engine.decoder import projection_to
-from relu_nmt.engine.int8 import Int8Linear, has_fast_int8
+from relu_nmt.engine.linear import Int8Linear, has_fast_int8
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder_decoder import EncoderDecoder

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from relu_nmt.attention.base import Attention
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.pointwise import PointwiseAttention
-from relu_nmt.engine import native, tuned
-from relu_nmt.engine.attention_kernel import MULTIPLE, form, has_map, shape, with_rows
-from relu_nmt.engine.packed_linear import PanelLinear, computing_dtype
-from relu_nmt.engine.rows import FastCache, LayerStep
+from relu_nmt.engine import native
+from relu_nmt.engine.attention import MAX_QUERIES, MULTIPLE, form, has_map, shape, with_rows
+from relu_nmt.engine.linear import PanelLinear, computing_dtype
 from relu_nmt.modules.feed_forward import FeedForward
-from relu_nmt.modules.multihead import CrossAttention, SelfAttention
+from relu_nmt.modules.multihead import CrossAttention, LayerCache, SelfAttention
+from relu_nmt.modules.positions import RelativePositions
 from relu_nmt.modules.transformer_layer import Residual, RMSNorm, TransformerLayer
 
 KERNELS = {
@@ -31,6 +31,100 @@ KERNELS = {
 """The kernel of layers and the dtype of its caches, by the kernel of the affine maps.
 
 Beside the error of 8-bit products the rounding of keys and values to float16 is small."""
+
+MAX_ROWS = 16
+"""Compute whole layers in one thread up to this many rows, whatever the number of threads."""
+# Fewer rows leave nothing to share between threads. AMD EPYC, 2026-11-24, command not recorded.
+
+
+class FastCache(LayerCache):
+    """A cache to which the kernel writes, and which may store 16-bit keys and values.
+
+    Args:
+        keys: of the source, [B, H, S, d], in the compute dtype.
+        values: likewise.
+    """
+
+    def __init__(self, keys: Tensor, values: Tensor) -> None:
+        super().__init__(keys, values)
+        self.dtype = keys.dtype
+
+    def memory(self) -> tuple[Tensor, Tensor]:
+        """See :meth:`LayerCache.memory`."""
+        return _as(self.source, self.dtype)
+
+    def append(self, keys: Tensor, values: Tensor, used: int) -> tuple[Tensor, Tensor]:
+        """See :meth:`LayerCache.append`."""
+        found = _as(super().append(keys, values, used), keys.dtype)
+        if keys.is_cpu and keys.dtype.itemsize == 2:
+            # Products in 16 bits copy slices; copies of a transposed slice are slow.
+            found = found[0].contiguous(), found[1].contiguous()
+        return found
+
+    def for_kernel(self, shape: tuple[int, int, int, int], dtype: torch.dtype) -> dict[str, Tensor]:
+        """Return the fields of ``Cache`` of native/arguments.inc; the kernel writes new entries.
+
+        Args:
+            shape: R, H, k and d, for the first step.
+            dtype: that the kernel reads and writes.
+        """
+        self.keep_as(dtype)
+        # Allocate the entries of the first step only; growing adds capacity later.
+        if self.target is None:
+            self.target = torch.empty(shape, dtype=dtype), torch.empty(shape, dtype=dtype)
+        names = "keys", "values", "memory_keys", "memory_values"
+        return dict(zip(names, (*self.target, *self.source), strict=True))
+
+    def keep_as(self, dtype: torch.dtype) -> None:
+        """Store keys and values in this dtype, which may differ from the compute dtype."""
+        self.source = _as(self.source, dtype)
+        if self.target is not None:
+            self.target = _as(self.target, dtype)
+
+
+def _as(pair: tuple[Tensor, Tensor], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    keys, values = pair
+    if keys.dtype == dtype:
+        return pair
+    if dtype == torch.float16:  # clamp numbers beyond its range
+        most = torch.finfo(dtype).max
+        keys, values = keys.clamp(-most, most), values.clamp(-most, most)
+    return keys.to(dtype), values.to(dtype)
+
+
+@dataclass(frozen=True)
+class LayerStep:
+    """One search in one layer of a decoder: its rows and the tokens visible to them.
+
+    Args:
+        num_rows: N, number of computed beams; all others are dead.
+        rows: [N] int64, indices of the computed beams among all R k = B K, rising; None: all.
+        given: [B K] int64, for each beam the index 0 to N - 1 of a computed beam to use in its
+            place; for a computed beam its own; None: all are computed.
+        visibility: the cache entries visible to the beams of each tree, their own included.
+        relative: the position scheme's rotation and bias.
+        memory_visibility: the memory visible to the beams of each sentence.
+        cache: keys and values.
+    """
+
+    num_rows: int
+    rows: Tensor | None
+    given: Tensor | None
+    visibility: Visibility
+    relative: RelativePositions | None
+    memory_visibility: Visibility
+    cache: LayerCache
+
+    def beams(self, x: Tensor, num_queries: int) -> Tensor:
+        """Expand x [1, N, D] to all beams, [B K / Nq, Nq, D]."""
+        if self.given is not None:
+            x = x.index_select(1, self.given)
+        return x.reshape(-1, num_queries, x.size(2))
+
+    def computed(self, values: Tensor) -> Tensor:
+        """Select the computed beams [1, N, D] from all beams [..., D]."""
+        row = values.reshape(1, -1, values.size(-1))
+        return row if self.rows is None else row.index_select(1, self.rows)
 
 
 class LayersKernel:
@@ -51,7 +145,7 @@ class LayersKernel:
         self.kernel, self.kept = KERNELS[self.linears[0].kernel]
         # Remember the largest map, which decides if kernels are worth it.
         self.largest = max(self.linears, key=lambda linear: linear.weight.numel())
-        self._constant: _Constant | None = None
+        self._constant: tuple[int, native.Arguments, dict[str, Any]] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the addresses, which are valid in one process only."""
@@ -73,7 +167,7 @@ class LayersKernel:
         num_rows, dtype = x.size(1), computing_dtype(x)
         return (
             # Use one thread only where few threads or few rows leave little to share.
-            (native.is_wanted() or num_rows <= tuned.MAX_ROWS_OF_LAYERS)
+            (native.is_wanted() or num_rows <= MAX_ROWS)
             and x.dtype == torch.float32
             and x.is_cpu
             # Leave training and traced models to PyTorch.
@@ -94,25 +188,22 @@ class LayersKernel:
             x: the newest tokens' states [1, N, D].
             steps: for each layer a list with one step per search; their caches grow.
         """
-        constant = self._constant
-        if constant is None or constant.is_moved:
+        # Renew the addresses if the norms have moved, as into memory that processes share.
+        norm, constant = _norms(self.layers[0])["own_norm"], self._constant
+        if constant is None or constant[0] != norm.weight.data_ptr():
             # Assign the finished object, because other threads may use it.
-            constant = self._constant = _Constant.of(self.layers)
+            constant = self._constant = _constant_arguments(self.layers)
         # Copy the states, because the kernel works in place.
         states = x.clone(memory_format=torch.contiguous_format)
+        rows, searches = x.size(1), len(steps[0])
         arguments = native.Arguments().add(
-            "Layers",
-            states=states,
-            weights=constant.addresses,
-            rows=x.size(1),
-            layers=len(self.layers),
-            searches=len(steps[0]),
-            **constant.sizes,
+            "Layers", states=states, rows=rows, searches=searches, **constant[2]
         )
         # Append the searches one by one; each brings its caches of all layers.
         for steps_of_search in zip(*steps, strict=True):
             self._add_search(arguments, steps_of_search, width=x.size(2))
-        native.call(self.kernel, arguments, constant.epsilon)
+        assert norm.eps is not None, "the layers set an epsilon"
+        native.call(self.kernel, arguments, norm.eps)
         return states
 
     def _add_search(
@@ -129,26 +220,11 @@ class LayersKernel:
         own, memory, relative = step.visibility, step.memory_visibility, step.relative
 
         # Make room in each layer's cache. The first step of a search computes all beams.
-        trees = step.num_rows // own.num_queries
-        shape_of_keys = (trees, attention.num_heads, attention.head_dim)
-        caches: list[dict[str, Tensor]] = []
-        for each in steps:
-            cache = cast(FastCache, each.cache)
-            # Store keys and values in the dtype that the kernel reads.
-            cache.keep_as(self.kept)
-            keys, values = cache.reserve(own, shape_of_keys, self.kept)
-            memory_keys, memory_values = cache.source
-            caches.append(
-                {
-                    "keys": keys,
-                    "values": values,
-                    "memory_keys": memory_keys,
-                    "memory_values": memory_values,
-                }
-            )
+        trees, size = step.num_rows // own.num_queries, own.num_queries
+        full = trees, attention.num_heads, size, attention.head_dim
+        caches = [cast(FastCache, each.cache).for_kernel(full, self.kept) for each in steps]
 
         # Collect positions, masks and scales.
-        first, used = caches[0], own.num_keys
         rotation = None if relative is None else relative.rotation
         bias = None if relative is None or relative.bias is None else relative.bias.values()
         bias = None if bias is None else bias.float().contiguous()
@@ -157,19 +233,18 @@ class LayersKernel:
         memory_visible = None if memory.mask is None else with_rows(memory.mask)
 
         # Queries are columns of the projected rows: [N, 3 D] and, for cross-attention, [N, D].
-        keys, values = (first[name][:, :, :used] for name in ("keys", "values"))
+        keys, values = (caches[0][name][:, :, : own.num_keys] for name in ("keys", "values"))
         seen = keys, values, visible, bias, scales
-        strides = (own.num_queries * 3 * width, attention.head_dim, 3 * width)
-        own_shape = shape(step.num_rows, own.num_queries, strides, *seen, *form(attention))
+        strides = size * 3 * width, attention.head_dim, 3 * width
+        own_shape = shape(step.num_rows, size, strides, *seen, *form(attention))
         # Describe cross-attention likewise, without a bias.
-        memory_seen = first["memory_keys"], first["memory_values"], memory_visible, None
-        strides = (memory.num_queries * width, cross.head_dim, width)
-        memory_shape = shape(
-            step.num_rows, memory.num_queries, strides, *memory_seen, memory_scales, *form(cross)
-        )
+        keys, values = caches[0]["memory_keys"], caches[0]["memory_values"]
+        seen = keys, values, memory_visible, None, memory_scales
+        strides = memory.num_queries * width, cross.head_dim, width
+        memory_shape = shape(step.num_rows, memory.num_queries, strides, *seen, *form(cross))
         arguments.add(
             "Search",
-            picked=None if step.computed is None else step.computed.rows,
+            picked=step.rows,
             visible=visible,
             bias=bias,
             scales=scales,
@@ -184,56 +259,38 @@ class LayersKernel:
             arguments.add("Cache", **tensors)
 
 
-@dataclass(frozen=True)
-class _Constant:
-    """The arguments of the kernel that are equal in all steps.
+def _constant_arguments(
+    layers: Sequence[TransformerLayer],
+) -> tuple[int, native.Arguments, dict[str, Any]]:
+    """Return the arguments that are equal in all steps.
 
-    Args:
-        weights: a ``LayerWeights`` of each layer; owns the tensors at the addresses.
-        addresses: the same as a tensor.
-        sizes: fields of ``Layers``.
-        epsilon: of the norms.
-        norm: weight of the first norm; the kernel reads norms themselves, not copies.
-        address: of that weight.
+    Returns:
+        the address of the first norm's weight, for the kernel reads norms themselves, not copies;
+        a ``LayerWeights`` of each layer, which owns all tensors; and fields of ``Layers``.
     """
-
-    weights: native.Arguments
-    addresses: Tensor
-    sizes: dict[str, int]
-    epsilon: float
-    norm: Tensor
-    address: int
-
-    @property
-    def is_moved(self) -> bool:
-        """Return whether the norms have moved, as into memory that processes share."""
-        return self.norm.data_ptr() != self.address
-
-    @classmethod
-    def of(cls, layers: Sequence[TransformerLayer]) -> "_Constant":
-        # Collect the weights of all layers.
-        weights = native.Arguments()
-        for layer in layers:
-            maps = {name: each.kernel_weights for name, each in _linears(layer).items()}
-            norms = {
-                name: {"gain": norm.weight, "bias": getattr(norm, "bias", None)}
-                for name, norm in _norms(layer).items()
-            }
-            weights.add("LayerWeights", **maps, **norms)
-        # Read the sizes from the first layer; all layers are alike.
-        inner, outer = (_linears(layers[0])[name] for name in ("inner", "outer"))
-        norm = _norms(layers[0])["own_norm"]
-        sizes = {
-            "width": outer.weight.size(0),
-            "inner": outer.weight.size(1),
-            "groups": inner.num_groups,
-            "inner_groups": outer.num_groups,
-            "normed_before": layers[0].feed_forward_residual.normalize_before,
-            "centered": isinstance(norm, nn.LayerNorm),
+    # Collect the weights of all layers.
+    weights = native.Arguments()
+    for layer in layers:
+        maps = {name: each.kernel_weights for name, each in _linears(layer).items()}
+        norms = {
+            name: {"gain": norm.weight, "bias": getattr(norm, "bias", None)}
+            for name, norm in _norms(layer).items()
         }
-        assert norm.eps is not None, "the layers set an epsilon"
-        addresses = torch.tensor(weights.words)
-        return cls(weights, addresses, sizes, norm.eps, norm.weight, norm.weight.data_ptr())
+        weights.add("LayerWeights", **maps, **norms)
+    # Read the sizes from the first layer; all layers are alike.
+    inner, outer = (_linears(layers[0])[name] for name in ("inner", "outer"))
+    norm = _norms(layers[0])["own_norm"]
+    fields = {
+        "weights": torch.tensor(weights.words),
+        "layers": len(layers),
+        "width": outer.weight.size(0),
+        "inner": outer.weight.size(1),
+        "groups": inner.num_groups,
+        "inner_groups": outer.num_groups,
+        "normed_before": layers[0].feed_forward_residual.normalize_before,
+        "centered": isinstance(norm, nn.LayerNorm),
+    }
+    return norm.weight.data_ptr(), weights, fields
 
 
 def _kind(layer: TransformerLayer) -> tuple[Any, ...] | None:
@@ -323,7 +380,7 @@ def _has_few_queries(step: LayerStep) -> bool:
     """Return whether the kernel can read a search's queries and memory."""
     keys, values = step.cache.source
     most = max(step.visibility.num_queries, step.memory_visibility.num_queries)
-    return most <= tuned.MAX_QUERIES and keys.stride(3) == values.stride(3) == 1
+    return most <= MAX_QUERIES and keys.stride(3) == values.stride(3) == 1
 
 
 def _scales(attention: Attention, visibility: Visibility) -> Tensor | None:

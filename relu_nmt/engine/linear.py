@@ -1,0 +1,391 @@
+"""Affine maps that keep a copy of their weight in the order in which a CPU reads it.
+
+The copy is in the compute dtype, or in 8-bit integers.
+"""
+
+import copy
+import math
+import platform
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from relu_nmt.engine import native
+from relu_nmt.errors import ConfigError
+
+PANEL, GROUP_BYTES = native.CONSTANTS["PANEL"], native.CONSTANTS["GROUP"]
+LEVELS = native.CONSTANTS["LEVELS"]
+ROUNDING = 1.5 * 2**23
+"""Adding this to a float32 rounds it: the sum has no bits for fractions."""
+
+MAX_PRODUCTS = 1 << 22
+"""Use the kernel for float32 and bfloat16 products up to this many multiply-adds.
+
+Above it oneDNN with several threads is faster; with one thread the kernel always serves."""
+# AMD EPYC (AVX512 with VNNI and BF16), 2026-11-24:
+# python benchmarks/products.py --shapes 256x256 256x1024 256x7880 --rows 1 5 48 250
+
+MAX_INT8_PRODUCTS = 1 << 25
+"""Use the kernel for 8-bit products up to this many multiply-adds, or with few threads."""
+# The same command and machine.
+
+
+class PanelLinear(nn.Module, ABC):
+    """An affine map with a copy of its weight for a kernel of this engine, or of oneDNN.
+
+    The first use makes a copy. Pickling leaves copies out.
+    """
+
+    weight: Tensor
+    kernel: str
+    _panels: dict[str, Tensor | None] | None = None
+    _packed: Any = None
+
+    @abstractmethod
+    def pack_for_kernel(self) -> dict[str, Tensor | None]:
+        """Return the fields of ``LinearWeights`` of native/arguments.inc."""
+
+    @abstractmethod
+    def wants_kernel(self, num_rows: int, dtype: torch.dtype) -> bool:
+        """Return whether the kernel is the fastest way to map this many rows in this dtype."""
+
+    @property
+    def has_kernel(self) -> bool:
+        """Return whether this processor has a kernel for rows of this width."""
+        return native.has_kernel(self.kernel)
+
+    @property
+    def is_current(self) -> bool:
+        """Return whether weight and bias are unchanged since they were copied."""
+        return True
+
+    @property
+    def kernel_weights(self) -> dict[str, Tensor | None]:
+        """The result of :meth:`pack_for_kernel`, made at the first use."""
+        if self._panels is None:
+            self._panels = self.pack_for_kernel()
+        return self._panels
+
+    @property
+    def num_groups(self) -> int:
+        """Groups of bytes in one row of the panels."""
+        panels = self.kernel_weights["panels"]
+        assert panels is not None, "every kernel reads panels"
+        return -(-self.weight.size(1) * panels.element_size() // GROUP_BYTES)
+
+    def drop_copies(self) -> None:
+        """Drop the copies, after the weight has changed."""
+        self._panels = self._packed = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the copies: no other process can read oneDNN's."""
+        return {**super().__getstate__(), "_panels": None, "_packed": None}
+
+    def by_kernel(self, x: Tensor) -> Tensor:
+        """Map x [..., D] to [..., D'], both in the kernel's dtype.
+
+        Raises:
+            ValueError: x has rows of another width.
+        """
+        outputs, inputs = self.weight.shape
+        if x.size(-1) != inputs:
+            raise ValueError(f"x has width {x.size(-1)}, the affine map needs {inputs}")
+        # Bring the rows together in memory, as the kernel reads them.
+        x = x.contiguous()
+        found = x.new_empty(*x.shape[:-1], outputs)
+        arguments = native.Arguments().add(
+            "Linear",
+            source=x,
+            target=found,
+            weights=self.kernel_weights,
+            rows=x.numel() // inputs,
+            inputs=inputs,
+            outputs=outputs,
+            groups=self.num_groups,
+        )
+        native.call(self.kernel, arguments)
+        return found
+
+
+class PackedLinear(PanelLinear, nn.Linear):
+    """``nn.Linear`` with a second copy of its weight, in the order in which a CPU reads it.
+
+    The copy serves on CPUs, without gradients, in its own dtype and while the weight is unchanged.
+    Otherwise the original ``nn.Linear``, whose parameters this module shares, computes the map. A
+    step of a search maps a few rows, and so reads the weight once, in order. The product is a
+    kernel of :mod:`relu_nmt.engine.native`. Where that is missing, or several threads are faster,
+    oneDNN computes it with a copy of its own.
+
+    Args:
+        linear: the map, on a CPU.
+        dtype: the compute dtype, float32 or bfloat16.
+
+    Example:
+        >>> linear, x = nn.Linear(4, 2), torch.ones(3, 4)
+        >>> packed = PackedLinear(linear, torch.float32) if can_pack() else linear
+        >>> with torch.no_grad():
+        ...     bool(torch.allclose(packed(x), linear(x)))
+        True
+    """
+
+    def __init__(self, linear: nn.Linear, dtype: torch.dtype) -> None:
+        # Begin without memory on the meta device, then share the map's parameters.
+        super().__init__(linear.in_features, linear.out_features, bias=False, device="meta")
+        self.weight, self.bias = linear.weight, linear.bias
+        self.dtype = dtype
+        self.kernel = f"linear_{native.DTYPES[dtype]}"
+        self._packed_of = self._numbers()
+        # Pack at once for the kernel if it exists, else for oneDNN.
+        if self.has_kernel:
+            self._panels = self.pack_for_kernel()
+        else:
+            self._packed = self._pack_for_onednn()
+
+    @property
+    def has_kernel(self) -> bool:
+        """See :meth:`PanelLinear.has_kernel`; the kernel needs rows of whole groups."""
+        whole = self.in_features * self.dtype.itemsize % GROUP_BYTES == 0
+        return whole and super().has_kernel
+
+    @property
+    def is_current(self) -> bool:
+        """See :meth:`PanelLinear.is_current`."""
+        return self._numbers() == self._packed_of
+
+    def pack_for_kernel(self) -> dict[str, Tensor | None]:
+        """See :meth:`PanelLinear.pack_for_kernel`."""
+        bias = None if self.bias is None else pad_to_panels(self.bias.detach().float())
+        panels = make_panels(self.weight.detach().to(self.dtype))
+        return {"panels": panels, "bias": bias, "scales": None, "sums": None}
+
+    def wants_kernel(self, num_rows: int, dtype: torch.dtype) -> bool:
+        """See :meth:`PanelLinear.wants_kernel`."""
+        few = num_rows * self.weight.numel() <= MAX_PRODUCTS
+        wanted = few or torch.get_num_threads() == 1
+        return wanted and self._serves(dtype) and self.has_kernel
+
+    def rows(self, index: Tensor) -> nn.Linear:
+        """Return the map to the outputs ``index`` [D'']."""
+        part = nn.Linear(self.in_features, len(index), bias=False, device="meta")
+        # Tensors made in inference mode have no version, which the fingerprint needs.
+        with torch.inference_mode(False), torch.no_grad():
+            part.weight = nn.Parameter(self.weight[index], requires_grad=False)
+            if self.bias is not None:
+                part.bias = nn.Parameter(self.bias[index], requires_grad=False)
+            return PackedLinear(part, self.dtype) if part.weight.is_cpu else part
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [..., D] to [..., D']."""
+        # Fall back to the plain map for gradients, other dtypes and changed weights.
+        dtype = computing_dtype(x)
+        if x.numel() == 0 or not (x.is_cpu and self._serves(dtype)):
+            return super().forward(x)
+        # Use the kernel for few products, else oneDNN.
+        x = x.to(dtype)
+        if self.wants_kernel(x.numel() // self.in_features, dtype):
+            return self.by_kernel(x)
+        if self._packed is None:
+            self._packed = self._pack_for_onednn()
+        return torch.ops.mkldnn._linear_pointwise(x, *self._packed, "none", [], "")
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore the module; the first use makes new copies of the weight."""
+        super().__setstate__(state)
+        self._packed_of = self._numbers()
+
+    def _numbers(self) -> tuple[int, ...]:
+        """Return a fingerprint of the weight and bias, which changes when they change."""
+        # Every step calls this, and access as attributes would take three times as long.
+        weight, bias = self._parameters["weight"], self._parameters["bias"]
+        assert weight is not None, "only a bias may be missing"
+        numbers = weight.data_ptr(), weight._version
+        return numbers if bias is None else (*numbers, bias.data_ptr(), bias._version)
+
+    def _serves(self, dtype: torch.dtype) -> bool:
+        """Return whether the copy may serve: right dtype, no gradients, unchanged weight."""
+        wanted = dtype == self.dtype and not torch.is_grad_enabled()
+        return wanted and self.weight.is_cpu and self.is_current
+
+    def _pack_for_onednn(self) -> tuple[Tensor, Tensor | None]:
+        bias = None if self.bias is None else self.bias.detach().to(self.dtype)
+        weight = self.weight.detach().to(self.dtype)
+        return torch.ops.mkldnn._reorder_linear_weight(weight), bias
+
+
+class Int8Linear(PanelLinear):
+    """x W^T + b as a product of 8-bit integers; for inference on CPUs.
+
+    Each row of W has a scale, its largest magnitude over 127. Each row of x is scaled by its own
+    range, extended to include 0. The product is a kernel of :mod:`relu_nmt.engine.native`, or
+    oneDNN's where that is missing or several threads are faster.
+
+    Args:
+        linear: the map in float32.
+
+    Example:
+        >>> linear = nn.Linear(4, 2)
+        >>> int8, x = Int8Linear(linear), torch.ones(3, 4)
+        >>> bool(torch.allclose(int8(x), linear(x), atol=0.05)) if has_fast_int8() else True
+        True
+    """
+
+    kernel = "linear_int8"
+    scale: Tensor
+    sums: Tensor
+    bias: Tensor | None
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        weight = linear.weight.detach().float()
+        # Scale each row to integers of -127 to 127; the bound keeps null rows finite.
+        scale = weight.abs().amax(1).clamp_min(torch.finfo(torch.float32).tiny) / 127
+        self.register_buffer("weight", (weight / scale[:, None]).round().to(torch.int8))
+        self.register_buffer("scale", scale)
+        # Sum each row's integers, to correct for the zero level of inputs.
+        self.register_buffer("sums", self.weight.sum(1, dtype=torch.int32))
+        bias = None if linear.bias is None else linear.bias.detach().float()
+        self.register_buffer("bias", bias)
+        if self.has_kernel:
+            self._panels = self.pack_for_kernel()
+
+    def pack_for_kernel(self) -> dict[str, Tensor | None]:
+        """See :meth:`PanelLinear.pack_for_kernel`."""
+        return {
+            "panels": make_panels(self.weight),
+            "bias": None if self.bias is None else pad_to_panels(self.bias),
+            "scales": pad_to_panels(self.scale),
+            "sums": pad_to_panels(self.sums),
+        }
+
+    def wants_kernel(self, num_rows: int, dtype: torch.dtype) -> bool:
+        """See :meth:`PanelLinear.wants_kernel`."""
+        few = num_rows * self.weight.numel() <= MAX_INT8_PRODUCTS
+        wanted = few or native.is_wanted() or not torch.cpu._is_vnni_supported()
+        return wanted and self.has_kernel
+
+    def rows(self, index: Tensor) -> "Int8Linear":
+        """Return the map to the outputs ``index`` [D'']."""
+        part = copy.copy(self)
+        part._buffers = {
+            name: None if values is None else values[index]
+            for name, values in self._buffers.items()
+        }
+        part.drop_copies()
+        return part
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [..., D] float32 to [..., D'] float32."""
+        num_rows = x.numel() // self.weight.size(1)
+        x = x.float()
+        return self.by_kernel(x) if self.wants_kernel(num_rows, x.dtype) else self._by_onednn(x)
+
+    def _by_onednn(self, x: Tensor) -> Tensor:
+        if self._packed is None:
+            self._packed = torch.ops.onednn.qlinear_prepack(self.weight, None)
+        levels, scale, zero = quantize(x)
+        weights = (self._packed, self.scale, torch.zeros_like(self.sums, dtype=torch.int64), None)
+        output = (1.0, 0, torch.float32)  # scale, zero and type
+        # oneDNN takes one scale for all rows, so the scale of each row is applied afterwards.
+        found = torch.ops.onednn.qlinear_pointwise(
+            levels, 1.0, 0, *weights, *output, "none", [], ""
+        )
+        found = (found - zero * (self.scale * self.sums)) * scale
+        return found if self.bias is None else found + self.bias
+
+
+def quantize(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Quantize each row of x [..., D] float32, so that x is about scale (level - zero).
+
+    Returns:
+        the levels [..., D] uint8, and each row's scale and level of 0, [..., 1]. The scale is NaN
+        where an element of the row is not finite.
+    """
+    low, high = x.aminmax(dim=-1, keepdim=True)
+    low, high = low.clamp(max=0), high.clamp(min=0)
+    # Divide the range into levels; a row of zeros gets a tiny scale.
+    scale = (high - low).clamp(min=1e-30) / LEVELS  # NaN stays
+    scale = scale.where(scale.isfinite(), math.nan)
+    zero = (-low / scale).round().nan_to_num()
+    # The lowest byte of each sum is the level; a cast to bytes would take several times as long.
+    sums = torch.addcdiv(ROUNDING + zero, x, scale)
+    return sums.view(torch.int32).to(torch.int8).view(torch.uint8), scale, zero
+
+
+def computing_dtype(x: Tensor) -> torch.dtype:
+    """Return the dtype in which an affine map of x on a CPU is computed."""
+    return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype
+
+
+def make_panels(weight: Tensor) -> Tensor:
+    """Return a weight [D', D] as panels [D'/16, D/g, 16, g], padded with zeros.
+
+    The g elements of a group fill four bytes.
+    """
+    group = GROUP_BYTES // weight.element_size()
+    weight = F.pad(weight, (0, -weight.size(1) % group, 0, -len(weight) % PANEL))
+    return weight.view(-1, PANEL, weight.size(1) // group, group).transpose(1, 2).contiguous()
+
+
+def pad_to_panels(x: Tensor) -> Tensor:
+    """Return x [D'], one element per row of a weight, padded with zeros to whole panels."""
+    return F.pad(x, (0, -len(x) % PANEL))
+
+
+def can_pack(dtype: torch.dtype = torch.float32) -> bool:
+    """Return whether this machine has the products: an x86 processor, PyTorch with oneDNN."""
+    if platform.machine() not in ("x86_64", "AMD64") or not torch.backends.mkldnn.is_available():
+        return False
+    if dtype == torch.bfloat16:
+        return torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return dtype == torch.float32
+
+
+def has_fast_int8() -> bool:
+    """Return whether 8-bit products are fast here: AVX2 and our kernels, or AVX512-VNNI.
+
+    Without VNNI oneDNN's products overflow 16 bits, or are hundreds of times as slow.
+    """
+    return native.has_kernel(Int8Linear.kernel) or torch.cpu._is_vnni_supported()
+
+
+def pack_linear(model: nn.Module, dtype: torch.dtype) -> None:
+    """Replace every affine map of a model on a CPU by a :class:`PackedLinear`, where possible.
+
+    Args:
+        model: changed in place; its parameters and their names stay.
+        dtype: the compute dtype; only float32 and bfloat16 can be packed.
+    """
+    if can_pack(dtype):
+        _replace_linear(model, lambda linear: PackedLinear(linear, dtype))
+
+
+def use_int8(model: nn.Module) -> None:
+    """Replace every affine map of a model on a CPU by an :class:`Int8Linear`, for good.
+
+    Embeddings, attention and norms stay in float32. Only the cache of keys and values is float16
+    where :mod:`relu_nmt.engine.layers` serves.
+
+    Raises:
+        ConfigError: the model is on a GPU, or this processor lacks the instructions.
+    """
+    # Check the device and the instructions before any weight is changed.
+    if any(not weight.is_cpu for weight in model.parameters()):
+        raise ConfigError("--int8 is for CPUs; add --cpu")
+    if not has_fast_int8():
+        raise ConfigError(
+            "--int8 needs an x86 processor with AVX512-VNNI, or with AVX2 where relu_nmt was "
+            "installed with a C++ compiler; leave it out"
+        )
+    _replace_linear(model, Int8Linear)
+
+
+def _replace_linear(model: nn.Module, make: Callable[[nn.Linear], nn.Module]) -> None:
+    """Replace every ``nn.Linear`` of a model by ``make(linear)``."""
+    for parent in list(model.modules()):
+        for name, child in parent.named_children():
+            if isinstance(child, nn.Linear):
+                setattr(parent, name, make(child))
