@@ -19,7 +19,7 @@ from relu_nmt.data.documents import SEPARATOR_TESTS
 from relu_nmt.data.indexed_dataset import IndexedDataset, IndexedDatasetWriter, token_dtype
 from relu_nmt.errors import DataError
 from relu_nmt.io.text_lines import Chunk, TextFile, read_chunk
-from relu_nmt.io.worker_pool import ordered_map
+from relu_nmt.io.work import ordered_map
 
 # A worker sends one counter for a run of chunks, since sending costs more than counting.
 CHUNKS_PER_COUNT = 64

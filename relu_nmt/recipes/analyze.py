@@ -20,7 +20,7 @@ from relu_nmt.cli.translation_settings import ModelOptions
 from relu_nmt.data.documents import SINGLE_SENTENCES
 from relu_nmt.data.groups import sentence_numbers
 from relu_nmt.errors import ConfigError, DataError
-from relu_nmt.io.progress_bar import hidden_progress, progress_bar
+from relu_nmt.io.work import hidden_progress, progress_bar
 from relu_nmt.modules.config import SLOTS, AttentionPlace
 from relu_nmt.recipes.output_files import check_writable, write_file
 from relu_nmt.recipes.translation import load_translator

@@ -12,8 +12,8 @@ from relu_nmt.cli.vision_evaluate import EvaluateImagesSettings as Settings
 from relu_nmt.cli.vision_evaluate import EvaluationOptions
 from relu_nmt.config import to_dict
 from relu_nmt.errors import DataError
-from relu_nmt.io.progress_bar import hidden_progress
 from relu_nmt.io.text_lines import read_lines
+from relu_nmt.io.work import hidden_progress
 from relu_nmt.recipes.images import (
     damaged_images,
     evaluation_sets,

@@ -12,7 +12,7 @@ import torch
 
 from relu_nmt.cli.vision_classify import ClassifierOptions
 from relu_nmt.errors import CheckpointError, DataError
-from relu_nmt.io.progress_bar import progress_bar
+from relu_nmt.io.work import progress_bar
 from relu_nmt.recipes.output_files import write_file
 from relu_nmt.training.batches import load_ahead
 from relu_nmt.training.update import autocast_dtype

@@ -35,11 +35,10 @@ from relu_nmt.data.data_folder import (
 from relu_nmt.data.dictionary import UNK, Dictionary
 from relu_nmt.data.indexed_dataset import IndexedDataset, bin_path, idx_path
 from relu_nmt.errors import DataError
-from relu_nmt.io.cluster import Cluster, Work, result_of
 from relu_nmt.io.process import available_cores
-from relu_nmt.io.progress_bar import hidden_progress, progress_bar
 from relu_nmt.io.safe_write import folder_locked, remove_abandoned
 from relu_nmt.io.text_lines import TextFile
+from relu_nmt.io.work import Cluster, Work, hidden_progress, progress_bar, result_of
 from relu_nmt.recipes.preprocess_inputs import SideKey, scan_alignments, scan_inputs
 from relu_nmt.recipes.preprocess_text import TextSteps
 from relu_nmt.tokenization.base import subword_models, tokenizers

@@ -8,9 +8,8 @@ from relu_nmt.cli.preprocess import PreprocessSettings
 from relu_nmt.data.documents import SEPARATOR_TESTS, check_parallel
 from relu_nmt.data.pair_files import describe, pair_format, scan_pairs
 from relu_nmt.errors import DataError
-from relu_nmt.io.progress_bar import progress_bar
 from relu_nmt.io.text_lines import TextFile, find_text, read_chunk, scan_text
-from relu_nmt.io.worker_pool import ordered_map
+from relu_nmt.io.work import ordered_map, progress_bar
 from relu_nmt.tokenization.pipeline import TextPipeline
 
 SideKey = tuple[str, str]

@@ -27,10 +27,9 @@ from relu_nmt.data.documents import (
     write_documents,
 )
 from relu_nmt.errors import DataError
-from relu_nmt.io.progress_bar import progress_bar
 from relu_nmt.io.safe_write import safe_writer
 from relu_nmt.io.text_lines import Chunk, TextFile, encode_lines, read_chunk, scan_text
-from relu_nmt.io.worker_pool import ordered_map
+from relu_nmt.io.work import ordered_map, progress_bar
 from relu_nmt.recipes.preprocess_inputs import SideKey, describe_round_trip
 from relu_nmt.tokenization.base import (
     LearningText,

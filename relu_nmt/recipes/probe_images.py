@@ -15,7 +15,7 @@ from relu_nmt.cli.vision_probe import JOINED_BLOCKS, ProbeOptions
 from relu_nmt.cli.vision_probe import ProbeImagesSettings as Settings
 from relu_nmt.config import to_dict
 from relu_nmt.errors import DataError, TrainingError
-from relu_nmt.io.progress_bar import hidden_progress
+from relu_nmt.io.work import hidden_progress
 from relu_nmt.recipes.images import (
     damaged_images,
     load_classifier,

@@ -14,8 +14,8 @@ from relu_nmt.evaluation import document_scores as docs
 from relu_nmt.evaluation.document_scores import bucket_scores, length_buckets
 from relu_nmt.evaluation.metrics import MetricConfig, Score, choose_tokenizer, comet_score
 from relu_nmt.evaluation.significance import paired_bootstrap
-from relu_nmt.io.progress_bar import hidden_progress
 from relu_nmt.io.text_lines import read_input
+from relu_nmt.io.work import hidden_progress
 from relu_nmt.recipes.output_files import check_writable, write_file
 
 FEW_SEGMENTS = 20

@@ -19,8 +19,8 @@ import relu_nmt
 from relu_nmt.cli.score import ContrastOptions
 from relu_nmt.data.groups import join_sentences
 from relu_nmt.errors import ConfigError, DataError
-from relu_nmt.io.progress_bar import progress_bar
 from relu_nmt.io.text_lines import read_lines
+from relu_nmt.io.work import progress_bar
 from relu_nmt.recipes.score import Entry
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.translations import SourceSentence

@@ -9,8 +9,8 @@ from relu_nmt.cli.translate_document import TextDocumentOptions
 from relu_nmt.cli.translate_document import TranslateDocumentsSettings as Settings
 from relu_nmt.data.documents import SEPARATOR_TESTS, SINGLE_SENTENCES, join_texts
 from relu_nmt.errors import DataError
-from relu_nmt.io.progress_bar import hidden_progress, progress_bar
 from relu_nmt.io.text_lines import read_input, read_lines
+from relu_nmt.io.work import hidden_progress, progress_bar
 from relu_nmt.recipes.translation import (
     length_note,
     limit_note,

@@ -12,8 +12,8 @@ from relu_nmt.cli.interactive import TranslateLinesSettings as Settings
 from relu_nmt.data.documents import SINGLE_SENTENCES
 from relu_nmt.errors import DataError
 from relu_nmt.io.process import standard_input
-from relu_nmt.io.progress_bar import hidden_progress, progress_bar
 from relu_nmt.io.text_lines import decode_lines, open_text, read_lines, reading
+from relu_nmt.io.work import hidden_progress, progress_bar
 from relu_nmt.modules.config import AttentionPlace
 from relu_nmt.recipes.output_files import check_writable
 from relu_nmt.recipes.translation import (

@@ -21,8 +21,8 @@ from relu_nmt.data.split import Split
 from relu_nmt.errors import DataError
 from relu_nmt.evaluation.metrics import Score
 from relu_nmt.evaluation.split_score import AlignedSentence, SplitScorer, aligned_sentences
-from relu_nmt.io.progress_bar import hidden_progress, progress_bar
 from relu_nmt.io.safe_write import replacing
+from relu_nmt.io.work import hidden_progress, progress_bar
 from relu_nmt.recipes.output_files import check_writable, write_file
 from relu_nmt.recipes.split_report import AttentionReport, SplitTranslation, documents_text
 from relu_nmt.recipes.translation import (

@@ -17,8 +17,8 @@ from typing import Any, ClassVar
 from relu_nmt.config.registry import Registry
 from relu_nmt.data.binarize import count_words
 from relu_nmt.errors import ConfigError, DataError, MissingExtraError
-from relu_nmt.io.progress_bar import progress_bar
 from relu_nmt.io.text_lines import TextFile, read_chunk
+from relu_nmt.io.work import progress_bar
 
 
 class Tokenizer(ABC):

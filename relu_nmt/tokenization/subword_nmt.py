@@ -9,7 +9,7 @@ from typing import Any
 
 from relu_nmt.data.dictionary import SPECIAL_SYMBOLS
 from relu_nmt.errors import ConfigError, DataError, MissingExtraError
-from relu_nmt.io.progress_bar import bars_are_drawn
+from relu_nmt.io.work import bars_are_drawn
 from relu_nmt.tokenization.base import LearningText, SubwordModel, subword_models
 
 try:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from relu_nmt.errors import ConfigError
-from relu_nmt.io.progress_bar import progress_bar
+from relu_nmt.io.work import progress_bar
 from relu_nmt.training.batches import Batch, TrainingData, naming_batch, shapes_of
 from relu_nmt.training.checkpoint_manager import CheckpointFolder
 from relu_nmt.training.config import TrainerConfig

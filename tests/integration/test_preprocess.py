@@ -15,7 +15,7 @@ from relu_nmt.cli.preprocess import main
 from relu_nmt.data import binarize as binarize_module
 from relu_nmt.data.indexed_dataset import AlignmentDataset
 from relu_nmt.io import text_lines
-from relu_nmt.io.cluster import Cluster
+from relu_nmt.io.work import Cluster
 from relu_nmt.recipes import preprocess as recipe
 from relu_nmt.recipes import preprocess_text
 from relu_nmt.translation.task import TranslationTask

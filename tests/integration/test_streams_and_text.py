@@ -11,8 +11,8 @@ from relu_nmt.cli.command import make_parser, run_command
 from relu_nmt.cli.preprocess import PreprocessSettings
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.errors import DataError
-from relu_nmt.io.progress_bar import progress_bar
 from relu_nmt.io.text_lines import read_lines
+from relu_nmt.io.work import progress_bar
 from relu_nmt.recipes import preprocess
 from tests.commands import run_here
 

@@ -33,9 +33,9 @@ from relu_nmt.applications.sweep.steps import (
     time_left,
 )
 from relu_nmt.errors import DataError, ReluNmtError
-from relu_nmt.io.cluster import Cluster, result_of
 from relu_nmt.io.process import handle_stop_signals
 from relu_nmt.io.safe_write import acquire_lock
+from relu_nmt.io.work import Cluster, result_of
 from relu_nmt.training.results import MAXRSS_UNIT, TrainingResult
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from relu_nmt.data.groups import longest_first
-from relu_nmt.io.worker_pool import ordered_map
+from relu_nmt.io.work import ordered_map
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.hypotheses import Hypothesis
 from relu_nmt.translation.search.translations import SourceSentence

@@ -10,7 +10,7 @@ from torch import Tensor
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.translation_batches import pad_rows
 from relu_nmt.errors import ConfigError
-from relu_nmt.io.worker_pool import FORKS
+from relu_nmt.io.work import FORKS
 from relu_nmt.translation.search.batch_search import (
     BatchSearches,
     RunningSearch,

@@ -396,7 +396,7 @@ def test_a_full_disk_in_the_middle_leaves_the_last_checkpoint(tmp_path, monkeypa
 
 
 def test_a_slow_preflight_shows_that_it_runs(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("relu_nmt.io.progress_bar.SECONDS_UNTIL_WAITING", 0.01)
+    monkeypatch.setattr("relu_nmt.io.work.SECONDS_UNTIL_WAITING", 0.01)
     Toy(tmp_path, run={"max_update": 1}, train=Slow()).trainer().train()
     told = [line["message"] for line in json_lines(capsys.readouterr().out) if "message" in line]
     waiting = [text.startswith("preflight: 0% of 2 steps") for text in told]

@@ -13,7 +13,7 @@ from relu_nmt.applications.sweep.runner import StepRunner, StepWork
 from relu_nmt.applications.sweep.settings import JobsConfig
 from relu_nmt.applications.sweep.steps import DIVERGED, DONE, FAILED, STARTED, StepState
 from relu_nmt.errors import ConfigError, DataError
-from relu_nmt.io.cluster import Cluster, Work, result_of
+from relu_nmt.io.work import Cluster, Work, result_of
 from tests.unit.applications.sweep.test_runner import make_steps, quick, runs, statuses  # noqa: F401
 
 submitit = pytest.importorskip("submitit")

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from relu_nmt.errors import DataError, ReluNmtError
+from relu_nmt.io import work
 from relu_nmt.io.process import available_cores
-from relu_nmt.io.worker_pool import ordered_map
+from relu_nmt.io.work import ordered_map
 
 _offset = 0
 
@@ -104,3 +105,58 @@ def wait_for(condition):
 
 def test_at_least_one_core():
     assert available_cores() >= 1
+
+
+def test_plain_lines_without_a_terminal(capsys, monkeypatch):
+    monkeypatch.setattr(work, "SECONDS_BETWEEN_LINES", 0.0)
+    with work.progress_bar("count de", 4_000_000) as advance:
+        advance(1_000_000)
+        advance(3_000_000)
+    output = capsys.readouterr()
+    assert output.out == ""
+    lines = output.err.splitlines()
+    assert [line.split(" MB")[0] for line in lines] == [
+        "count de: 25% of 4.0",
+        "count de: 100% of 4.0",
+        "count de: 100% of 4.0",
+    ]
+
+
+def test_bar_on_a_terminal(capsys, monkeypatch):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    with work.progress_bar("count de", 4_000_000) as advance:
+        advance(4_000_000)
+    assert "count de: 100%|" in capsys.readouterr().err
+
+
+def test_long_waiting_prints_a_line(capsys, monkeypatch):
+    monkeypatch.setattr(work, "SECONDS_UNTIL_WAITING", 0.02)
+    with work.progress_bar("one line", 1, "lines", shows_waiting=True, only_if_slow=True):
+        time.sleep(0.2)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) > 2 and all(line.startswith("one line: 0% of 1 lines, ") for line in lines)
+
+
+def test_quick_work_may_print_nothing(capsys):
+    with work.progress_bar("one line", 1, "lines", only_if_slow=True) as advance:
+        advance(1)
+    assert capsys.readouterr().err == ""
+
+
+def test_hidden_progress_prints_no_waiting(capsys, monkeypatch):
+    monkeypatch.setattr(work, "SECONDS_UNTIL_WAITING", 0.02)
+    with (
+        work.hidden_progress(),
+        work.progress_bar("one line", 1, "lines", shows_waiting=True),
+    ):
+        time.sleep(0.1)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_log_prints_the_lines_that_are_its_own(capsys, monkeypatch):
+    monkeypatch.setattr(work, "SECONDS_BETWEEN_LINES", 0.0)
+    said = []
+    with work.progress_bar("preflight", 2, "steps", only_if_slow=True, say=said.append) as one:
+        one(1)
+    assert [line.split(",")[0] for line in said][:1] == ["preflight: 50% of 2 steps"]
+    assert capsys.readouterr().err == ""

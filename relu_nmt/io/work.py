@@ -1,0 +1,294 @@
+"""Long work: its progress on standard error, worker processes, and jobs on a cluster."""
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tqdm import tqdm
+
+from relu_nmt.errors import ConfigError, ReluNmtError
+
+if TYPE_CHECKING:
+    from submitit import Job
+    from submitit.helpers import DelayedSubmission
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+SECONDS_BETWEEN_LINES = 10.0
+SECONDS_UNTIL_WAITING = 15.0
+"""Time without progress after which a bar or a line shows that the work still runs."""
+TASKS_AHEAD = 3
+"""Tasks per worker that are handed out ahead of the one whose result is due: enough to keep every
+worker busy, few enough to keep results out of memory."""
+FORKS = sys.platform == "linux"
+"""True where workers are forked, which takes milliseconds and copies no memory. On other systems
+than Linux forking is not safe, and each worker starts as a program of its own."""
+MINUTES_OF_A_WEEK = 7 * 24 * 60
+
+_hidden: ContextVar[bool] = ContextVar("hidden", default=False)
+
+
+@contextmanager
+def hidden_progress(hidden: bool = True) -> Iterator[None]:
+    """Hide each :func:`progress_bar` that begins inside the block, if ``hidden``."""
+    token = _hidden.set(hidden or _hidden.get())
+    try:
+        yield
+    finally:
+        _hidden.reset(token)
+
+
+def bars_are_drawn() -> bool:
+    """Return whether standard error is a terminal, and progress is not hidden."""
+    return sys.stderr.isatty() and not _hidden.get()
+
+
+@contextmanager
+def progress_bar(
+    label: str,
+    total: int,
+    unit: str = "B",
+    *,
+    shows_waiting: bool = False,
+    only_if_slow: bool = False,
+    say: Callable[[str], object] | None = None,
+) -> Iterator[Callable[[int], object]]:
+    """Draw a bar on a terminal, otherwise print a line every ten seconds and one at the end.
+
+    Args:
+        label: name of the work.
+        total: size of the work.
+        unit: plural of the counted things; bytes (``B``) are shown in MB.
+        shows_waiting: also show that the work runs when nothing is done for long, as at a very long
+            line. A thread does that, so this is not for a block that forks processes.
+        only_if_slow: print lines only, and none if the work ends before the first is due.
+        say: prints these lines; by default they go to standard error.
+
+    Yields:
+        A function that adds a number to the amount done, up to the total.
+
+    Example:
+        >>> with hidden_progress(), progress_bar("count", 100) as advance:
+        ...     advance(100)
+    """
+    is_hidden, done = _hidden.get(), 0
+    started = last_line = time.monotonic()
+    bar = None
+    if bars_are_drawn() and not only_if_slow:
+        bar = tqdm(total=total, desc=label, unit=unit, unit_scale=unit == "B", file=sys.stderr)
+
+    def print_line() -> None:
+        nonlocal last_line
+        last_line = time.monotonic()
+        if bar is None and not is_hidden:
+            share, seconds = done / max(1, total), time.monotonic() - started
+            size = f"{total:,} {unit}" if unit != "B" else f"{total / 1e6:,.1f} MB"
+            text = f"{label}: {share:.0%} of {size}, {seconds:.1f} s"
+            if say is None:
+                print(text, file=sys.stderr, flush=True)
+            else:
+                say(text)
+
+    def advance(number: int) -> None:
+        nonlocal done
+        number = min(number, total - done)  # work that is repeated does not count
+        done += number
+        if bar is not None:
+            bar.update(number)
+        elif time.monotonic() - last_line >= SECONDS_BETWEEN_LINES:
+            print_line()
+
+    ended = threading.Event()
+
+    def show_waiting() -> None:
+        while not ended.wait(SECONDS_UNTIL_WAITING):
+            # Refresh the bar, or print a line, when work has stood still.
+            if bar is not None:
+                bar.refresh()
+            elif time.monotonic() - last_line >= SECONDS_UNTIL_WAITING:
+                print_line()
+
+    # Make it a daemon, so that it cannot keep the program alive.
+    waiting = threading.Thread(target=show_waiting, daemon=True)
+    if shows_waiting:
+        waiting.start()
+    try:
+        yield advance
+    finally:
+        # Stop the thread before the bar closes, since it may draw.
+        ended.set()
+        if shows_waiting:
+            waiting.join()
+        if bar is not None:
+            bar.close()
+    # Print the last line, unless short work should show none.
+    if not only_if_slow or last_line > started:
+        print_line()
+
+
+def ordered_map(
+    function: Callable[[Task], Result],
+    tasks: Iterable[Task],
+    workers: int,
+    prepare: Callable[[Any], None] | None = None,
+    argument: Any = None,
+) -> Iterator[tuple[Task, Result]]:
+    """Yield each task and ``function(task)``, in the order of the tasks, in bounded memory.
+
+    Args:
+        function: a function of a module (other processes find it by name).
+        tasks: its arguments, each of which is sent to a process.
+        workers: number of processes; 1 does all work in this one.
+        prepare: is called first in every worker, for example to set up a dictionary.
+        argument: the argument of ``prepare``.
+
+    Raises:
+        ReluNmtError: a worker was killed, or ``function`` raised it.
+    """
+    if workers <= 1:
+        if prepare is not None:
+            prepare(argument)
+        for task in tasks:
+            yield task, function(task)
+        return
+    context = multiprocessing.get_context("fork" if FORKS else "spawn")
+    pool = ProcessPoolExecutor(workers, context, _start_worker, (prepare, argument))
+    waiting: deque[tuple[Task, Future[Result]]] = deque()
+    try:
+        for task in tasks:
+            waiting.append((task, pool.submit(function, task)))
+            # Wait for the oldest task when enough are queued, to bound memory.
+            if len(waiting) > workers * TASKS_AHEAD:
+                first, future = waiting.popleft()
+                yield first, future.result()
+        while waiting:
+            first, future = waiting.popleft()
+            yield first, future.result()
+    except BrokenProcessPool as error:
+        raise ReluNmtError(
+            "a worker process was killed, perhaps because memory ran out; try fewer --workers"
+        ) from error
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _start_worker(prepare: Callable[[Any], None] | None, argument: Any) -> None:
+    """Set up a worker process."""
+    # The parent handles Ctrl-C and ends the workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    if prepare is not None:
+        prepare(argument)
+
+
+def _end_with_parent() -> None:
+    """End this worker when its parent is gone, even if that was killed."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+@dataclass(frozen=True)
+class Work:
+    """A function with its argument, as a job that may be interrupted and started again.
+
+    When its time is up, or others have precedence, the cluster takes the machine away and queues
+    the job once more.
+
+    Args:
+        function: a function of a module; called again, it goes on where it stopped.
+        argument: its argument. Both go to the job by pickle, as the result comes back.
+    """
+
+    function: Callable[[Any], Any]
+    argument: Any
+
+    def __call__(self) -> Any:
+        """Return the function's result, or the error that it raised for the user."""
+        try:
+            return self.function(self.argument)
+        except ReluNmtError as error:
+            return error
+
+    def checkpoint(self) -> "DelayedSubmission":
+        """Return the job to queue again; submitit calls this at the cluster's signal."""
+        from submitit.helpers import DelayedSubmission
+
+        return DelayedSubmission(self)
+
+
+class Cluster:
+    """A cluster that takes jobs, by submitit: the queue and the retries are the cluster's.
+
+    Args:
+        name: ``slurm``, or ``local``, which runs each job on this machine, at once.
+        parameters: resources of a job, by submitit's names (``gpus_per_node``).
+        folder: for the jobs' descriptions and output; all machines see it.
+
+    Raises:
+        ConfigError: submitit is not installed, or this machine has no such cluster, or the cluster
+            no such parameter.
+    """
+
+    def __init__(self, name: str, parameters: Mapping[str, Any], folder: Path) -> None:
+        try:
+            import submitit
+        except ImportError as error:
+            raise ConfigError(
+                "--cluster: submitit is not installed; pip install 'relu-nmt[cluster]'"
+            ) from error
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._executor = submitit.AutoExecutor(folder, cluster=name)
+            self._executor.update_parameters(**{"timeout_min": MINUTES_OF_A_WEEK, **parameters})
+        except (AssertionError, RuntimeError, NameError, TypeError, ValueError, OSError) as error:
+            line = " ".join(str(error).split())
+            raise ConfigError(f"--cluster {name}, --cluster-parameters: {line}") from error
+
+    def submit(self, work: Callable[[], Any], name: str) -> "Job[Any]":
+        """Submit work (see :class:`Work`) under a name in the queue.
+
+        Raises:
+            ReluNmtError: the cluster refuses the job.
+        """
+        from submitit.core.utils import FailedJobError, FailedSubmissionError
+
+        try:
+            self._executor.update_parameters(name=name)
+            return self._executor.submit(work)
+        except (FailedJobError, FailedSubmissionError, OSError) as error:
+            raise ReluNmtError(f"--cluster: {name} cannot be submitted: {error}") from error
+
+
+def result_of(job: "Job[Any]") -> Any:
+    """Wait for a job and return its result.
+
+    Raises:
+        ReluNmtError: the job's own error for the user; or the job ended without a result.
+    """
+    from submitit.core.utils import FailedJobError, UncompletedJobError
+
+    try:
+        result = job.result()
+    except (FailedJobError, UncompletedJobError) as error:
+        # Take the last line of a traceback, which names the error.
+        last = str(error).strip().splitlines()[-1]
+        raise ReluNmtError(f"job {job.job_id}: {last} (see {job.paths.stderr})") from error
+    # Raise errors for the user, which jobs return as results.
+    if isinstance(result, ReluNmtError):
+        raise result
+    return result
