@@ -1,14 +1,15 @@
-"""Draw the figures of the laboratory from the tables of its pages.
+"""Draw the plots of the laboratory from the tables of its pages.
 
     python docs/draw_figures.py
 
-``bleu_by_length.svg`` shows the tables of results.md, ``speed_beside_peers.svg`` those of
-benchmarks.md. The background is transparent and the text mid-grey, readable in light and dark.
+Each plot has the page and heading of its table in a function below. The background is transparent
+and the text mid-grey, readable in light and dark. ``train_and_draw.py`` draws trained models.
 """
 
 import re
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import matplotlib as mpl
@@ -29,7 +30,8 @@ TRANSPARENT = {
     "ytick.color": GREY,
     "svg.fonttype": "none",
 }
-COLOURS = {"softmax": "#4a8fd6", "ReLU": "#d9822b", "peer": "#9aa3ab"}
+COLOURS = {"softmax": "#4a8fd6", "ReLU": "#d9822b", "SimA": "#4f9e6a", "peer": "#9aa3ab"}
+COLOURS["relu/L"] = COLOURS["ReLU"]
 GROUPS = ("one sentence", "128 tokens", "256", "512", "1,024")
 
 
@@ -85,6 +87,72 @@ def speeds() -> dict[str, dict[str, float]]:
     }
 
 
+def attention_costs() -> dict[str, dict[str, list[float]]]:
+    """Return tokens, milliseconds and megabytes of forward and backward, by attention."""
+    [table, *_] = tables("attention_cost.md", "Time and memory, measured")
+    rows = [row for row in table[1:] if row[:2] == ["fp32", "both"]]
+    names = {
+        "ReLU, whole matrix": table[0].index("reference"),
+        "ReLU, blockwise": table[0].index("blockwise"),
+        "softmax, PyTorch's fused": table[0].index("sdpa"),
+    }
+    return {
+        name: {
+            "tokens": [number(row[2]) for row in rows],
+            "milliseconds": [number(row[column]) for row in rows],
+            "memory, MB": [number(row[column].partition(", ")[2]) for row in rows],
+        }
+        for name, column in names.items()
+    }
+
+
+def training_costs() -> dict[str, dict[str, list[float]]]:
+    """Return tokens of a document, microseconds a token and gigabytes of a training step."""
+    [table, *_] = tables("performance.md", "By length")
+    found = {}
+    for row in table[1:]:
+        name = row[0].partition(":")[0]
+        if "the same" in name:  # with checkpointing
+            continue
+        cells = [cell.replace("*", "").split(", ") for cell in row[1:] if "out of" not in cell]
+        found[name] = {
+            "tokens": [number(cell) for cell in table[0][1 : 1 + len(cells)]],
+            "µs a token": [number(time) for time, _ in cells],
+            "memory, GB": [number(memory) for _, memory in cells],
+        }
+    return found
+
+
+def learning_curves() -> dict[str, dict[str, list[float]]]:
+    """Return accuracy in validation by updates, for each attention of the two image models."""
+    table = next(t for t in tables("results.md", "CIFAR-10") if t[0][0] == "updates")
+    labels = {
+        "ViT": {
+            "softmax (": "softmax",
+            "softmax with": "softmax, normed q, k",
+            "relu/L": "relu/L, normed q, k",
+            "SimA (ViT": "SimA",
+        },
+        "XCiT": {"XCA": "XCA", "SimA (XCiT": "SimA"},
+    }
+    found = {}
+    for name, starts in labels.items():
+        rows = {row[0]: list(map(number, row[1:])) for row in table[1:]}
+        found[name] = {
+            label: next(values for row, values in rows.items() if row.startswith(start))
+            for start, label in starts.items()
+        }
+        found[name]["updates"] = list(map(number, table[0][1:]))
+    return found
+
+
+def perplexities() -> dict[str, list[float]]:
+    """Return updates, and perplexity in validation with softmax and with ReLU."""
+    [table] = tables("pictures.md", "How they learn")
+    columns = zip(*table, strict=True)
+    return {name: [number(cell) for cell in cells] for name, *cells in columns}
+
+
 def draw_bleu(figure: Figure) -> None:
     """Draw a plot for each kind of positions."""
     for axes, (name, lines) in zip(
@@ -93,7 +161,7 @@ def draw_bleu(figure: Figure) -> None:
         plain_axes(axes, f"--positions {name}")
         axes.grid(axis="y", color=GREY, alpha=0.3)
         for index, (label, values) in enumerate(lines.items()):
-            colour = COLOURS["ReLU" if "ReLU" in label else "softmax"]
+            colour = colour_of_attention(label)
             axes.plot(GROUPS, values, **{**line_style(index), "color": colour}, label=label)
         axes.set_xticks(range(len(GROUPS)), ["1 sent.", *(g.split()[0] for g in GROUPS[1:])])
         axes.set_xlabel("tokens of a group")
@@ -119,12 +187,58 @@ def draw_speeds(figure: Figure) -> None:
         axes.spines[["top", "right"]].set_visible(False)
 
 
+def draw_costs(figure: Figure, costs: dict[str, dict[str, list[float]]]) -> None:
+    """Draw a plot for each measure by length, a line for each attention; all axes logarithmic."""
+    _, *measures = next(iter(costs.values()))
+    for axes, measure in zip(figure.subplots(1, len(measures)), measures, strict=True):
+        plain_axes(axes, measure)
+        axes.grid(axis="y", color=GREY, alpha=0.3)
+        for index, (name, values) in enumerate(costs.items()):
+            style = {**line_style(index), "color": colour_of_attention(name)}
+            axes.loglog(values["tokens"], values[measure], **style, label=name)
+        tokens = max((values["tokens"] for values in costs.values()), key=len)
+        axes.set_xticks(tokens, [f"{count:,.0f}" for count in tokens], minor=False)
+        axes.minorticks_off()
+        axes.yaxis.set_major_formatter("{x:,.0f}")
+        axes.set_xlabel("tokens")
+    common_legend(figure, 2)
+
+
+def colour_of_attention(name: str) -> str:
+    """Return the colour of an attention's line, by the start of its name."""
+    return next((colour for start, colour in COLOURS.items() if name.startswith(start)), GREY)
+
+
+def draw_learning(figure: Figure) -> None:
+    """Draw accuracy of two image models and perplexity of a translation model by updates."""
+    plots = {f"{name}, CIFAR-10: accuracy, %": lines for name, lines in learning_curves().items()}
+    plots["translation of documents: perplexity"] = perplexities()
+    for axes, (title, lines) in zip(figure.subplots(1, len(plots)), plots.items(), strict=True):
+        plain_axes(axes, title)
+        axes.grid(axis="y", color=GREY, alpha=0.3)
+        updates = lines.pop("updates")
+        for index, (name, values) in enumerate(lines.items()):
+            style = {**line_style(index), "color": colour_of_attention(name), "markersize": 4}
+            axes.plot(updates, values, **style, label=name)
+        if "perplexity" in title:
+            axes.set_yscale("log")
+            axes.set_yticks([1, 2, 5, 10, 20, 50, 100], minor=False)
+            axes.yaxis.set_major_formatter("{x:g}")
+            axes.minorticks_off()
+        corner = "lower right" if "accuracy" in title else "upper right"
+        axes.legend(frameon=False, fontsize=8, loc=corner)
+        axes.set_xlabel("updates")
+
+
 def main() -> None:
     """Write the figures."""
     with mpl.rc_context({**STYLE, **TRANSPARENT}):
         for name, size, draw in (
             ("bleu_by_length", (9.5, 3.2), draw_bleu),
             ("speed_beside_peers", (9.5, 2.6), draw_speeds),
+            ("learning_curves", (9.5, 3.2), draw_learning),
+            ("attention_by_length", (9.5, 3.2), partial(draw_costs, costs=attention_costs())),
+            ("training_by_length", (9.5, 3.2), partial(draw_costs, costs=training_costs())),
         ):
             figure = Figure(figsize=size, layout="constrained")
             draw(figure)

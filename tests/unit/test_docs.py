@@ -175,9 +175,15 @@ def test_the_figures_are_drawn_from_the_tables():
     assert [len(values) for lines in found.values() for values in lines.values()] == [5] * 6
     speed = draw_figures.speeds()["decoding documents of 1,024 tokens"]
     assert speed["relu_nmt, softmax"] == 471 and speed["ctranslate2"] == 115
+    curves = draw_figures.learning_curves()
+    assert curves["ViT"]["relu/L, normed q, k"][-1] == 41.5 and curves["XCiT"]["updates"][0] == 200
+    assert draw_figures.perplexities()["ReLU"][-1] < 1.1
     for name, labels in (
         ("bleu_by_length", [f"--positions {positions}" for positions in found]),
         ("speed_beside_peers", speed),
+        ("attention_by_length", draw_figures.attention_costs()),
+        ("training_by_length", draw_figures.training_costs()),
+        ("learning_curves", [f"{name}, CIFAR-10: accuracy, %" for name in curves]),
     ):
         drawn = (draw_figures.LAB / f"{name}.svg").read_text("utf-8")
         assert all(f">{label}<" in drawn for label in labels), "run python docs/draw_figures.py"

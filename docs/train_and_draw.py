@@ -1,0 +1,253 @@
+"""Train small models with softmax and with ReLU, and draw how they learn and what they attend to.
+
+    python docs/train_and_draw.py [--folder build/figures] [--dry-run] [text | images]
+
+``text`` trains the tutorial's document model, and one with softmax; it draws the maps of one
+document and prints the table of validation, which ``draw_figures.py`` draws. ``images`` trains two
+image models on drawn shapes and draws which patches they weigh most. Each takes ten minutes.
+Steps whose files exist are left out; an interrupted training goes on.
+"""
+
+import argparse
+import json
+import random
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.figure import Figure
+from PIL import Image, ImageDraw
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "examples/vision_study")]
+
+from docs.draw_figures import GREY, LAB, TRANSPARENT  # noqa: E402
+from relu_nmt.io.page import STYLE  # noqa: E402
+
+TEXTS = {"softmax": "transformer_tiny", "ReLU": "reluformer_tiny"}
+IMAGES = {"softmax": "softmax", "SimA": "sima"}
+TRAINING = """
+    --share-all-embeddings --doc-mixture 1,128 --sentence-separator --document-attention aligned
+    --global-layers 1 --max-tokens 2048 --lr 3e-3 --lr-scheduler inverse_sqrt --warmup-updates 200
+    --max-update 1000 --validate-interval-updates 100 --log-format json --no-epoch-checkpoints
+"""
+IMAGE_TRAINING = """
+    --arch vit_ti --image-size 64 --patch-size 8 --layers 4 --embed-dim 64 --heads 4
+    --batch-size 64 --lr 1e-3 --max-update 1200 --valid-fraction 0.1 --no-epoch-checkpoints
+"""
+MAP_TOKENS = range(30, 45)
+"""Draw the first document of the test set whose source has about so many tokens."""
+MAP_SLOT = "encoder.1"
+"""The layer that sees the whole document."""
+ROW_EVERY = 40
+"""Least number of updates between two rows of the table."""
+CLASSES = {"disc": 30, "square": 4, "triangle": 3}
+"""Number of corners of each shape."""
+NUM_IMAGES, NUM_SHOWN, SIDE = 3000, 6, 64
+
+Step = tuple[str, list[str]]
+"""A file that shows that the step is done, and its command."""
+
+
+def python(*words: str) -> list[str]:
+    """Return a command of this Python."""
+    return [sys.executable, *words]
+
+
+def text_steps(folder: Path) -> list[Step]:
+    """Return the commands that make the corpus and the data, train and write the maps."""
+    corpus, data = str(folder / "corpus"), str(folder / "data")
+    prefs = [w for p in ("train", "valid", "test") for w in (f"--{p}pref", f"{corpus}/{p}")]
+    languages = ["--source-lang", "de", "--target-lang", "en"]
+    steps = [
+        (
+            f"{corpus}/train.de",
+            python(
+                *("data_prep/grammar_corpus.py", "--out", corpus),
+                *("--documents", "800", "--near-copy", "2"),
+            ),
+        ),
+        (
+            f"{data}/manifest.json",
+            python(
+                *("-m", "relu_nmt.cli.preprocess", *languages, *prefs, "--destdir", data),
+                *("--joined-dictionary", "--subword", "sentencepiece", "--subword-size", "1000"),
+                *("--document-separator", "blank"),
+            ),
+        ),
+    ]
+    for name, arch in TEXTS.items():
+        saved = str(folder / name)
+        train = ["-m", "relu_nmt.cli.train", data, "--arch", arch, "--save-dir", saved]
+        flags = [*TRAINING.split(), "--log-file", f"{saved}.log"]
+        steps.append((f"{saved}/done", python(*train, *flags)))
+        generate = ["-m", "relu_nmt.cli.generate", data, "--path"]
+        generate += [f"{saved}/checkpoint_best.safetensors", "--score-reference"]
+        generate += ["--max-doc-tokens", "64", "--print-attention", MAP_SLOT]
+        steps.append((f"{saved}/generate-test.txt", python(*generate, "--results-path", saved)))
+    return steps
+
+
+def image_steps(folder: Path) -> list[Step]:
+    """Return the commands that train the image models; :func:`make_shapes` writes the images."""
+    steps = []
+    for name, attention in IMAGES.items():
+        saved = str(folder / name)
+        train = ["-m", "relu_nmt.cli.vision_train", str(folder / "shapes"), "--save-dir", saved]
+        train += ["--attention", attention, *IMAGE_TRAINING.split()]
+        steps.append((f"{saved}/done", python(*train)))
+    return steps
+
+
+def run_steps(steps: Sequence[Step], dry: bool) -> None:
+    """Print the commands, and run those whose file does not exist."""
+    for file, command in steps:
+        print(shlex.join(["python", *command[1:]]), flush=True)
+        if not dry and not Path(file).exists():
+            subprocess.run(command, cwd=ROOT, check=True)
+            Path(file).touch()
+
+
+def validation_table(folder: Path) -> str:
+    """Return perplexity on the validation set by updates, as a table of Markdown."""
+    by_update: dict[int, dict[str, float]] = {}
+    for name in TEXTS:
+        for line in (folder / f"{name}.log").read_text("utf-8").splitlines():
+            if line.startswith("{") and "valid_ppl" in (row := json.loads(line)):
+                by_update.setdefault(row["valid_num_updates"], {})[name] = row["valid_ppl"]
+    rows, last = [["updates", *TEXTS], ["---"] * (1 + len(TEXTS))], 0
+    for update, found in sorted(by_update.items()):
+        if update - last >= ROW_EVERY:  # an epoch's end may follow shortly
+            last = update
+            rows.append([f"{update:,}", *(f"{found[name]:.2f}" for name in TEXTS)])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def read_maps(file: Path) -> dict[str, dict]:
+    """Return the attention maps of a file of relu-nmt-generate by their number."""
+    lines = (line for line in file.open(encoding="utf-8") if line.startswith("A-"))
+    return {
+        number: json.loads(text) for number, _, text in (line.partition("\t") for line in lines)
+    }
+
+
+def draw_maps(figure: Figure, maps: dict[str, dict]) -> None:
+    """Draw the mean over heads of each model's map: shares of a row, exact zeros white."""
+    for axes, (name, found) in zip(figure.subplots(1, len(maps)), maps.items(), strict=True):
+        weights = np.array(found["weights"])  # [H, queries, keys]
+        shares = weights / weights.sum(-1, keepdims=True).clip(1e-9)
+        mean = shares.mean(0)
+        zeros = (weights == 0).mean()
+        drawn = np.ma.masked_equal(mean, 0)
+        norm = mpl.colors.PowerNorm(0.5, vmin=0, vmax=0.5, clip=True)
+        image = axes.imshow(drawn, cmap="viridis", norm=norm, aspect="auto", interpolation="none")
+        axes.set_facecolor("white")
+        axes.set_title(f"{name}: {zeros:.0%} of the weights are zero", loc="left", fontsize=9.5)
+        tokens = [token.replace("\u2581", "") or "\u2581" for token in found["keys"]]
+        axes.set_xticks(range(len(tokens)), tokens, rotation=90, fontsize=6)
+        axes.set_yticks(range(len(tokens)), tokens, fontsize=6)
+        axes.tick_params(length=1.5, pad=1.5)
+        axes.set_xlabel("key")
+    figure.axes[0].set_ylabel("query")
+    bar = figure.colorbar(image, ax=figure.axes, shrink=0.7, pad=0.01, extend="max")
+    bar.set_label("share of the row's weight, mean over heads")
+
+
+def make_shapes(folder: Path, count: int = NUM_IMAGES, seed: int = 1) -> None:
+    """Write images of one shape each on a noisy ground, in a folder for each class."""
+    rng = random.Random(seed)
+    noise = np.random.default_rng(seed)
+    for name, corners in CLASSES.items():
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        for number in range(count // len(CLASSES)):
+            ground = noise.normal(rng.uniform(60, 190), 25, (SIDE, SIDE, 1))
+            ground = ground + noise.normal(0, 12, (1, 1, 3))
+            image = Image.fromarray(ground.clip(0, 255).astype(np.uint8))
+            radius = rng.uniform(9, 15)
+            centre = [rng.uniform(radius, SIDE - radius) for _ in range(2)]
+            colour = tuple(rng.randrange(256) for _ in range(3))
+            draw = ImageDraw.Draw(image)
+            draw.regular_polygon((*centre, radius), corners, rng.uniform(0, 360), fill=colour)
+            image.save(folder / name / f"{number:04d}.png")
+
+
+def draw_saliency(figure: Figure, folder: Path) -> None:
+    """Draw images, and over them the length of each patch's query and key in the last block."""
+    import pictures  # of examples/vision_study
+
+    found = {}
+    for name in IMAGES:
+        data = pictures.PictureSettings(
+            checkpoints=(f"{folder / name}/checkpoint_last.safetensors",),
+            data=str(folder / "shown"),
+            overlays=NUM_SHOWN,
+        )
+        found[name], images = pictures.pictures_of(data.checkpoints[0], data)
+    rows = [("image", None)]
+    rows += [(f"{name}, {kind}", (name, i)) for name in found for i, kind in enumerate(("q", "k"))]
+    grid = figure.subplots(len(rows), NUM_SHOWN)
+    for places, (label, part) in zip(grid, rows, strict=True):
+        for column, axes in enumerate(places):
+            axes.imshow(images[column])
+            if part is not None:
+                sizes = found[part[0]].lengths[part[1]][column : column + 1]
+                mask = pictures.saliency(sizes, images.shape[1:3])[0].numpy()
+                axes.imshow(mask, cmap="viridis", alpha=0.65, vmin=0, vmax=1)
+            axes.set_xticks([])
+            axes.set_yticks([])
+        places[0].set_ylabel(label, rotation=0, ha="right", va="center")
+
+
+def save(name: str, size: tuple[float, float], draw: Callable[[Figure], object]) -> None:
+    """Write a figure of the laboratory, transparent and without a date."""
+    with mpl.rc_context({**STYLE, **TRANSPARENT, "text.color": GREY}):
+        figure = Figure(figsize=size, layout="constrained", dpi=150)
+        draw(figure)
+        figure.savefig(LAB / f"{name}.svg", transparent=True, metadata={"Date": None})
+    print(f"written: {LAB / name}.svg")
+
+
+def text(folder: Path, dry: bool) -> None:
+    """Train the text models, print the table and draw the maps of one document."""
+    run_steps(text_steps(folder), dry)
+    if dry:
+        return
+    print(validation_table(folder))
+    maps = {name: read_maps(folder / name / "generate-test.txt") for name in TEXTS}
+    # Take the same document of both models.
+    first, *_ = maps.values()
+    shown = next(n for n, found in first.items() if len(found["keys"]) in MAP_TOKENS)
+    chosen = {name: found[shown] for name, found in maps.items()}
+    save("attention_of_a_document", (9.5, 4.6), lambda figure: draw_maps(figure, chosen))
+
+
+def images(folder: Path, dry: bool) -> None:
+    """Draw shapes, train the image models and draw the lengths of queries and keys."""
+    if not dry and not (folder / "shown").exists():
+        make_shapes(folder / "shapes")
+        make_shapes(folder / "shown", NUM_SHOWN, seed=2)
+    run_steps(image_steps(folder), dry)
+    if not dry:
+        save("saliency", (7, 5.6), lambda figure: draw_saliency(figure, folder))
+
+
+def main() -> None:
+    """Run the chosen parts."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parts = {"text": text, "images": images}
+    parser.add_argument("part", nargs="*", choices=[*parts, []], help="all by default")
+    parser.add_argument("--folder", type=Path, default=ROOT / "build/figures", metavar="DIR")
+    parser.add_argument("--dry-run", action="store_true", help="print the commands only")
+    arguments = parser.parse_args()
+    for name in arguments.part or parts:
+        parts[name](arguments.folder / name, arguments.dry_run)
+
+
+if __name__ == "__main__":
+    main()
