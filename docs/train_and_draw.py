@@ -47,6 +47,8 @@ ROW_EVERY = 40
 """Least number of updates between two rows of the table."""
 CLASSES = {"disc": 30, "square": 4, "triangle": 3}
 """Number of corners of each shape."""
+LENGTHS = {"cmap": "viridis", "alpha": 0.65, "vmin": 0, "vmax": 1, "interpolation": "none"}
+"""Looks of the lengths over an image, the shortest at 0 and the longest at 1."""
 NUM_IMAGES, NUM_SHOWN, SIDE = 3000, 6, 64
 
 Step = tuple[str, list[str]]
@@ -192,11 +194,11 @@ def draw_saliency(figure: Figure, folder: Path) -> None:
     grid = figure.subplots(len(rows), NUM_SHOWN)
     for places, (label, part) in zip(grid, rows, strict=True):
         for column, axes in enumerate(places):
-            axes.imshow(images[column])
+            axes.imshow(images[column], interpolation="none")
             if part is not None:
                 sizes = found[part[0]].lengths[part[1]][column : column + 1]
                 mask = pictures.saliency(sizes, images.shape[1:3])[0].numpy()
-                axes.imshow(mask, cmap="viridis", alpha=0.65, vmin=0, vmax=1)
+                axes.imshow(mask, **LENGTHS)
             axes.set_xticks([])
             axes.set_yticks([])
         places[0].set_ylabel(label, rotation=0, ha="right", va="center")
