@@ -185,7 +185,7 @@ class DinoTraining(Training):
                 f"{path}: not of self-distillation; choose another --save-dir for a fresh start"
             )
         images, *_ = open_images(settings.data).values()
-        self.say(f"{images.store.origin}: {images.name}: {len(images):,} images")
+        self.say(f"{images.origin}: {images.name}: {len(images):,} images")
         preprocessing = PreprocessingConfig(
             pixel_mean=options.pixel_mean, pixel_std=options.pixel_std
         )

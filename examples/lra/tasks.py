@@ -158,9 +158,7 @@ def _grey_images(folder: Path, counts: dict[str, int]) -> dict[str, Samples]:
         for number in range(len(images)):
             image = images.read(number)
             if image.size != (32, 32):
-                raise DataError(
-                    f"{images.store.origin}: {images.paths[number]}: expected 32x32 pixels"
-                )
+                raise DataError(f"{images.origin}: {images.paths[number]}: expected 32x32 pixels")
             pixels.append((np.asarray(image.convert("L")).flatten(),))
         found[split] = Samples(pixels, images.labels)
     return found

@@ -193,12 +193,12 @@ def accuracy(
     # Damaged images do not count.
     whole = len(images) - (len(damaged) if damaged is not None else 0)
     if not whole:
-        raise DataError(f"{images.store.origin}: {name}: all of its images are damaged")
+        raise DataError(f"{images.origin}: {name}: all of its images are damaged")
     # Add up the ranks: top-k counts all ranks up to k.
     percent = 100 * right.cumsum() / whole
     return Accuracy(
         name,
-        str(images.store.origin),
+        str(images.origin),
         transform.sides,
         whole,
         float(percent[0]),

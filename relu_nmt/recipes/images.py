@@ -17,7 +17,6 @@ from relu_nmt.recipes.output_files import write_file
 from relu_nmt.training.batches import load_ahead
 from relu_nmt.training.update import autocast_dtype
 from relu_nmt.vision.batches import ImageBatch, ImageBatches
-from relu_nmt.vision.image_tables import PixelArray
 from relu_nmt.vision.images import DamagedImages, ImageSet, add_set, open_images
 from relu_nmt.vision.loading import ImageClassifier
 
@@ -84,7 +83,7 @@ def check_images(
         seconds: time limit.
     """
     # Decode in several threads until the time is over.
-    files = [images for images in sets if not isinstance(images.store, PixelArray)]
+    files = [images for images in sets if images.encoded]
     end, found = time.monotonic() + seconds, list[DataError]()
 
     def problem(images: ImageSet, number: int) -> DataError | None:

@@ -115,7 +115,7 @@ def _say_few(train: ImageSet, options: ProbeOptions) -> None:
     few = int((np.bincount(train.labels, minlength=len(train.classes)) < options.shots).sum())
     if options.method == "ridge" and few:
         print(
-            f"{train.store.origin}: {few:,} of {len(train.classes):,} classes have fewer than "
+            f"{train.origin}: {few:,} of {len(train.classes):,} classes have fewer than "
             f"--shots {options.shots} images; all of theirs are taken"
         )
 
@@ -218,7 +218,7 @@ def features_of(
         # Note the images that were read, since damaged ones are missing.
         ids += batch.ids.tolist()
     if not ids:
-        raise DataError(f"{images.store.origin}: {label}: all of its images are damaged")
+        raise DataError(f"{images.origin}: {label}: all of its images are damaged")
     return torch.cat(features), torch.cat(labels), ids
 
 

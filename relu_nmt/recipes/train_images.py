@@ -34,8 +34,7 @@ from relu_nmt.vision.images import (
     some_of,
     with_classes_of,
 )
-from relu_nmt.vision.loading import classes_of, describe_task, start_weights
-from relu_nmt.vision.timm_weights import load_timm_weights
+from relu_nmt.vision.loading import classes_of, describe_task, load_timm_weights, start_weights
 from relu_nmt.vision.training_config import RECIPES, VisionScheduleConfig, VisionTrainerConfig
 
 OTHER_RATES = ("warmup_init_lr", "min_lr", "end_learning_rate")
@@ -146,7 +145,7 @@ class ImageTraining(Training):
         if not self.settings.trainer.checkpoint.disable_validation:
             # Validate on held-out images and all given sets, else on the first other set.
             for images in held + others[: 1 if options.valid_data is None else None]:
-                images = with_classes_of(images, train.classes, str(train.store.origin))
+                images = with_classes_of(images, train.classes, str(train.origin))
                 sets = add_set(sets, images)
                 self._say_images(list(sets.values())[-1])
             if len(sets) == 1:
@@ -158,7 +157,7 @@ class ImageTraining(Training):
 
     def _say_images(self, images: ImageSet) -> None:
         """Print the size of a set, the files left out of it, and the classes without images."""
-        absent, name = images.absent, f"{images.store.origin}: {images.name}"
+        absent, name = images.absent, f"{images.origin}: {images.name}"
         classes = len(images.classes) - len(absent)
         self.say(f"{name}: {len(images):,} images of {classes:,} classes")
         for text in images.left_out():

@@ -4,6 +4,7 @@ All random numbers come from the generator of an image (or batch) in its epoch, 
 training sees the same pictures. docs/reference/images.md explains why this is not a library.
 """
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -76,97 +77,89 @@ PROBABILITIES = {"increasing": 0.5, "original": 1.0}
 """The probability that a chosen operation is applied, by form."""
 
 
-class Augmentation:
-    """Random changes of training images, before and after they are normalised.
+def augmented(
+    image: "Image",
+    config: AugmentationConfig,
+    fill: tuple[float, ...],
+    generator: np.random.Generator,
+) -> "Image":
+    """Return an 8-bit RGB image after colour jitter and RandAugment.
 
     Args:
+        image: the image, which stays unchanged.
         config: the changes.
         fill: colour (red, green, blue; 0 to 1) of areas that a shift or rotation uncovers.
+        generator: of this image in this epoch.
 
     Reference: Cubuk et al. 2020, "RandAugment". ``original`` is the form of its public code for
     ImageNet, which Big Vision uses. ``increasing`` is timm's (``rand-m9-mstd0.5-inc1``), which the
     recipes of DeiT, XCiT, CvT and Swin name. Deviations: the original form, too, interpolates
-    pixels (bicubic), and its numbers of pixels, given for 224 a side, scale with the image. Zhong
-    et al. 2020, "Random erasing data augmentation", filled with normal noise for each pixel.
+    pixels (bicubic), and its numbers of pixels, given for 224 a side, scale with the image.
 
     Example:
         >>> from PIL import Image
+        >>> image = Image.new("RGB", (8, 8), "orange")
         >>> config = AugmentationConfig(rand_augment=2)
-        >>> augmentation = Augmentation(config, (0.5, 0.5, 0.5))
-        >>> image = Image.new("RGB", (8, 8), (200, 100, 0))
-        >>> views = [augmentation.changed(image, np.random.default_rng(1)) for _ in range(2)]
-        >>> views[0] == views[1], views[0].size
-        (True, (8, 8))
+        >>> augmented(image, config, (0.5, 0.5, 0.5), np.random.default_rng(1)).size
+        (8, 8)
     """
-
-    def __init__(self, config: AugmentationConfig, fill: tuple[float, ...]) -> None:
-        self.config = config
-        self._arguments = FORMS[config.rand_augment_form]
-        self._operations = operations(tuple(round(255 * value) for value in fill))
-        self._names = list(self._arguments)
-
-    def changed(self, image: "Image", generator: np.random.Generator) -> "Image":
-        """Return an 8-bit RGB image after colour jitter and RandAugment."""
-        config = self.config
-        # Colour jitter: three factors, in random order.
-        if config.color_jitter:
-            names = np.array(("brightness", "contrast", "color"))
-            for name in generator.permutation(names):
-                low = max(0.0, 1 - config.color_jitter)
-                factor = generator.uniform(low, 1 + config.color_jitter)
-                image = self._operations[name](image, factor)
-        # RandAugment: operations drawn with replacement.
-        for number in generator.integers(len(self._names), size=config.rand_augment):
-            name = self._names[number]
-            if generator.random() < PROBABILITIES[config.rand_augment_form]:
-                image = self._operation(name, image, generator)
-        return image
-
-    def erased(self, pixels: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-        """Return normalised pixels [3, height, width], with a box of noise in a share of cases."""
-        if generator.random() >= self.config.random_erasing:
-            return pixels
-        height, width = pixels.shape[1:]
-        low, high = np.log(ERASED_RATIOS)
-        # Draw area and shape until the box fits into the image.
-        for _ in range(ERASING_TRIALS):
-            area = height * width * generator.uniform(*ERASED_AREAS)
-            ratio = np.exp(generator.uniform(low, high))
-            h, w = round((area * ratio) ** 0.5), round((area / ratio) ** 0.5)
-            if 0 < h < height and 0 < w < width:
-                top, left = generator.integers(height - h + 1), generator.integers(width - w + 1)
-                noise = generator.standard_normal((3, h, w), dtype=np.float32)
-                # Keep the caller's pixels unchanged.
-                pixels = pixels.copy()
-                pixels[:, top : top + h, left : left + w] = noise
-                break
-        return pixels
-
-    def _operation(self, name: str, image: "Image", generator: np.random.Generator) -> "Image":
-        """Apply one operation of RandAugment."""
-        config, argument = self.config, self._arguments[name]
-        if argument is None:
-            return self._operations[name](image)
-        # Draw the level around the magnitude.
-        level = config.rand_augment_magnitude
-        if config.rand_augment_std:
-            level = max(0.0, generator.normal(level, config.rand_augment_std))
-        # Limit the level where arguments would leave their range.
-        if config.rand_augment_form == "increasing":
-            level = min(level, FULL_LEVEL)
-        value = argument(level / FULL_LEVEL, generator)
+    known = operations(tuple(round(255 * value) for value in fill))
+    # Colour jitter: three factors, in random order.
+    if config.color_jitter:
+        for name in generator.permutation(np.array(("brightness", "contrast", "color"))):
+            low = max(0.0, 1 - config.color_jitter)
+            image = known[name](image, generator.uniform(low, 1 + config.color_jitter))
+    # RandAugment: operations drawn with replacement.
+    form = config.rand_augment_form
+    arguments = FORMS[form]
+    names = list(arguments)
+    for number in generator.integers(len(names), size=config.rand_augment):
+        name = names[number]
+        if generator.random() >= PROBABILITIES[form]:
+            continue
+        given: list[Any] = []
+        if (argument := arguments[name]) is not None:
+            # Draw the level around the magnitude, and limit it where arguments leave their range.
+            level = config.rand_augment_magnitude
+            if config.rand_augment_std:
+                level = max(0.0, generator.normal(level, config.rand_augment_std))
+            if form == "increasing":
+                level = min(level, FULL_LEVEL)
+            given.append(argument(level / FULL_LEVEL, generator))
         if name == "cutout":
-            centre = generator.integers(image.size)
-            return self._operations[name](image, value, centre)
-        return self._operations[name](image, value)
+            given.append(generator.integers(image.size))  # the centre
+        image = known[name](image, *given)
+    return image
 
 
-def operations(fill: tuple[int, ...]) -> Mapping[str, Callable[..., "Image"]]:
-    """Return the operations of RandAugment by name; each takes an image and its argument.
+def erased(pixels: np.ndarray, probability: float, generator: np.random.Generator) -> np.ndarray:
+    """Return normalised pixels [3, height, width], with a box of noise in a share of cases.
 
-    Args:
-        fill: colour (red, green, blue; 0 to 255) of areas that a shift or rotation uncovers.
+    Reference: Zhong et al. 2020, "Random erasing data augmentation", filled with normal noise for
+    each pixel.
     """
+    if generator.random() >= probability:
+        return pixels
+    height, width = pixels.shape[1:]
+    low, high = np.log(ERASED_RATIOS)
+    # Draw area and shape until the box fits into the image.
+    for _ in range(ERASING_TRIALS):
+        area = height * width * generator.uniform(*ERASED_AREAS)
+        ratio = np.exp(generator.uniform(low, high))
+        h, w = round((area * ratio) ** 0.5), round((area / ratio) ** 0.5)
+        if 0 < h < height and 0 < w < width:
+            top, left = generator.integers(height - h + 1), generator.integers(width - w + 1)
+            noise = generator.standard_normal((3, h, w), dtype=np.float32)
+            # Keep the caller's pixels unchanged.
+            pixels = pixels.copy()
+            pixels[:, top : top + h, left : left + w] = noise
+            break
+    return pixels
+
+
+@functools.cache
+def operations(fill: tuple[int, ...]) -> Mapping[str, Callable[..., "Image"]]:
+    """Return the operations by name; each takes an image and its argument. ``fill``: 0 to 255."""
     from PIL import ImageEnhance, ImageOps
     from PIL.Image import Resampling, Transform
 
@@ -263,17 +256,13 @@ def mix_images(
 def _box(
     height: int, width: int, share: float, generator: np.random.Generator
 ) -> tuple[tuple[slice, slice], float]:
-    """Return rows and columns of a box around a random centre, and the share outside the box.
-
-    The sides are those of the image times the root of 1 - ``share``. The box is cut off at the
-    borders of the image, so the returned share may be larger.
-    """
+    """Return rows and columns of a box around a random centre, and the share outside the box."""
     sides = []
     for size in (height, width):
+        # The sides are those of the image times the root of 1 - share, cut off at its borders.
         length = int(size * (1 - share) ** 0.5)
         start = int(generator.integers(size)) - length // 2
         sides.append(slice(max(0, start), min(size, start + length)))
     rows, columns = sides
-    # Recompute the share, as the box may be cut off.
     area = (rows.stop - rows.start) * (columns.stop - columns.start)
     return (rows, columns), 1 - area / (height * width)

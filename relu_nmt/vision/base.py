@@ -58,13 +58,11 @@ class VisionOutput:
 
 @dataclass
 class EncodedImages:
-    """The output of the blocks for a batch of images, before the classifier.
+    """The output of the blocks, before the classifier; for the last two see `VisionOutput`.
 
     Args:
         tokens: [B, N, D] of the last block; in XCiT before class attention.
         grid: the patches, which are the last of the N tokens.
-        intermediate: see :class:`VisionOutput`.
-        class_tokens: see :class:`VisionOutput`.
     """
 
     tokens: Tensor
@@ -76,7 +74,8 @@ class EncodedImages:
 class VisionModel(nn.Module):
     """An image classifier; each family is a subclass, registered in ``vision_models``.
 
-    A subclass takes (config, number of classes).
+    A subclass takes (config, number of classes). It defines ``forward``, or ``encode`` and
+    ``features``; only with the latter it can be the backbone of another model.
 
     Attributes:
         num_tokens: tokens of an image of ``config.image_size`` in the first block.
@@ -96,7 +95,7 @@ class VisionModel(nn.Module):
         self.config = config
 
     def forward(self, images: Tensor, blocks: Collection[int] = ()) -> VisionOutput:
-        """Classify images; a family may define this alone, without the two methods below.
+        """Classify images.
 
         Args:
             images: [B, 3, Y, X], normalised, of any size.
@@ -108,10 +107,7 @@ class VisionModel(nn.Module):
         return VisionOutput(logits, features, encoded.intermediate, encoded.class_tokens)
 
     def encode(self, images: Tensor, blocks: Collection[int] = ()) -> EncodedImages:
-        """Return the output of the blocks; the arguments are those of :meth:`forward`.
-
-        A model can be the backbone of another one only with this method.
-        """
+        """Return the output of the blocks; the arguments are those of :meth:`forward`."""
         raise TypeError(f"{type(self).__name__} must define encode to be a backbone")
 
     def features(self, encoded: EncodedImages, blocks: Collection[int] = ()) -> Tensor:
@@ -152,12 +148,7 @@ def exempt_from_decay(model: nn.Module, *others: Tensor | None) -> None:
 
 
 def grid_of(size: tuple[int, int], sides: tuple[int, int]) -> Grid:
-    """Return the grid of patches of an image; the last row and column may be partly padding.
-
-    Args:
-        size: height and width of the image, in pixels.
-        sides: height and width of a patch, in pixels.
-    """
+    """Return the grid of patches with these sides in an image of this size, rounded up."""
     return Grid(-(-size[0] // sides[0]), -(-size[1] // sides[1]))
 
 
@@ -253,18 +244,16 @@ def new_feed_forward(config: VisionTransformerConfig, placement: LayerConfig) ->
 
 
 def growing(rate: float, index: int, count: int) -> float:
-    """Return the rate of stochastic depth of block ``index`` of ``count``.
-
-    It grows linearly from 0 in the first block to ``rate`` in the last; a single block has
-    ``rate``.
-    """
+    """Return the stochastic depth of a block: from 0 in the first to ``rate`` in the last."""
     return rate if count == 1 else rate * index / (count - 1)
 
 
-def mechanism(config: VisionTransformerConfig, layer: int, num_heads: int) -> Attention:
-    """Return the attention of a block, with heads of width D / ``config.heads``."""
-    spec, head_dim = Spec.parse(config.attention), config.embed_dim // config.heads
-    dropout = config.attention_dropout
+def mechanism(
+    config: VisionTransformerConfig, layer: int, num_heads: int, head_dim: int | None = None
+) -> Attention:
+    """Return the attention of a block; heads have the width D / ``config.heads`` by default."""
+    spec, dropout = Spec.parse(config.attention), config.attention_dropout
+    head_dim = head_dim or config.embed_dim // config.heads
     return build_attention(spec, "encoder", layer, num_heads, head_dim, dropout, "--attention")
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from relu_nmt.config.shared import BatchLimits
 from relu_nmt.data.groups import plan_batches
 from relu_nmt.errors import DataError
-from relu_nmt.vision.augmentation import Augmentation, mix_images
+from relu_nmt.vision.augmentation import augmented, erased, mix_images
 from relu_nmt.vision.images import SKIP_FLAG, DamagedImages, ImageSet
 from relu_nmt.vision.training_config import AugmentationConfig, PreprocessingConfig
 
@@ -121,9 +121,8 @@ class ImageTransform:
         self._squeeze = squeeze
         self.sides = (size, size) if isinstance(size, int) else (size[0], size[-1])
         self._aspect = self.sides[1] / self.sides[0]
-        self._augmentation = None
-        if augmentation is not None and augmentation.changes_images:
-            self._augmentation = Augmentation(augmentation, config.pixel_mean)
+        changes = augmentation is not None and augmentation.changes_images
+        self._augmentation = augmentation if changes else None
         self._crop = config.crop_of(max(self.sides))
         self._eval_ratio = config.eval_ratio_of(max(self.sides))
         # Normalise (x / 255 - mean) / std as x * scale - shift.
@@ -160,12 +159,15 @@ class ImageTransform:
         # Mirror, then augment: as a picture before the normalisation, as numbers after it.
         if self.config.flip and generator.random() < 0.5:
             pixels = pixels[:, ::-1]
-        if self._augmentation is None:
+        augmentation = self._augmentation
+        if augmentation is None:
             return self._normalise(pixels)
         from PIL import Image
 
-        changed = self._augmentation.changed(Image.fromarray(pixels), generator)
-        return self._augmentation.erased(self._normalise(np.asarray(changed)), generator)
+        fill = self.config.pixel_mean
+        changed = augmented(Image.fromarray(pixels), augmentation, fill, generator)
+        pixels = self._normalise(np.asarray(changed))
+        return erased(pixels, augmentation.random_erasing, generator)
 
     def evaluation(self, image: "Image") -> np.ndarray:
         """Return the middle of an image, float32 [3, height, width]."""
@@ -364,6 +366,6 @@ class ImageBatches:
                 generator = sample_generator(self._seed, self._epoch, number, copy)
                 return number, self._transform.training(image, generator)
         raise DataError(
-            f"{self.images.store.origin}: {MOST_DAMAGED} images in a row are damaged, from "
+            f"{self.images.origin}: {MOST_DAMAGED} images in a row are damaged, from "
             f"{self.images.paths[first]} on; see the messages above"
         )

@@ -25,9 +25,10 @@ from relu_nmt.vision.base import (
     growing,
     initialize,
     map_of,
+    mechanism,
 )
 from relu_nmt.vision.config import VisionTransformerConfig, shown_sides
-from relu_nmt.vision.swin import build_stages, stage_attention, stage_norm
+from relu_nmt.vision.swin import build_stages, stage_norm
 
 FIRST_EMBEDDING = (7, 4, 2)
 """Width, stride and padding of the convolution before the first stage, in pixels."""
@@ -53,7 +54,8 @@ class ConvolutionalAttention(MultiheadAttention):
     """
 
     def __init__(self, config: VisionTransformerConfig, stage: int, layer: int) -> None:
-        attention, dim = stage_attention(config, stage, layer), config.stage_dims[stage]
+        dim, head_dim = config.stage_dims[stage], config.stage_head_dim
+        attention = mechanism(config, layer, config.stage_heads[stage], head_dim)
         # Require a mechanism that accepts fewer keys than queries.
         able = attention.capabilities
         if not (able.cross or able.fewer_keys):
@@ -70,12 +72,7 @@ class ConvolutionalAttention(MultiheadAttention):
         self.q, self.k, self.v = self.draw_projections(1, 1, 1)
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
-        """Map [B, N, D] to [B, N, D].
-
-        Args:
-            x: the states; the last height * width are the patches.
-            grid: of the patches.
-        """
+        """Map [B, N, D] to [B, N, D]; the last height * width of the N are the patches."""
         # Split off the class tokens, and lay out the patches as a map [B, D, height, width].
         first = x[:, : x.size(1) - grid.num_patches]
         image = map_of(x, grid)

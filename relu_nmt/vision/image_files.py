@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,22 +25,6 @@ if TYPE_CHECKING:
 UTF8_FLAG, ENCRYPTED_FLAG = 0x800, 0x1
 MOST_BYTES = 1 << 28
 """The largest image file in an archive, in bytes; a few bytes may unpack to very many."""
-
-
-class ImageStore(Protocol):
-    """A folder or file of many images, at the path ``origin``."""
-
-    origin: Path
-
-    def image(self, path: Any) -> "Image":
-        """Decode one image to 8-bit red, green and blue; called from several threads.
-
-        Args:
-            path: path of the image in the store, or its row.
-
-        Raises:
-            DataError: the image cannot be decoded.
-        """
 
 
 def is_hidden(path: str) -> bool:
@@ -214,7 +198,7 @@ class FileTree:
         return file.read_bytes()
 
     def image(self, path: str) -> "Image":
-        """Decode the image at a path, see :meth:`ImageStore.image`."""
+        """Decode the image at a path to 8-bit red, green and blue."""
         return decode_image(lambda: self.read(path), f"{self.origin}: {path}")
 
 

@@ -6,21 +6,24 @@ Both are read into memory when they are opened; a table keeps its image files co
 import json
 import re
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from relu_nmt.errors import DataError, MissingExtraError
 from relu_nmt.vision.image_files import (
-    ImageStore,
     composed,
     composed_names,
     decode_image,
     first_line,
     import_pillow,
 )
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 ARRAY_SUFFIX = ".npz"
 TABLE_SUFFIX = ".parquet"
@@ -29,45 +32,8 @@ LABELS = ("label", "labels", "fine_label", "class")
 LEAST_BOMB_BYTES, MOST_COMPRESSED = 1 << 28, 200
 """An archive is refused if it unpacks to more bytes, and to more times its size."""
 
-Rows = tuple[ImageStore, np.ndarray]
-"""A store whose images are read by row, and [N] the label of each row: a number or a name."""
-
-
-class PixelArray:
-    """Images of one size as an array.
-
-    Args:
-        origin: the file.
-        pixels: uint8 [N, height, width] or [N, height, width, 1 or 3].
-    """
-
-    def __init__(self, origin: Path, pixels: np.ndarray) -> None:
-        self.origin = origin
-        self._pixels = pixels
-
-    def image(self, path: int) -> Any:
-        """Return the image of a row, see :meth:`ImageStore.image`."""
-        pixels = self._pixels[path]
-        if pixels.shape[2:] == (1,):
-            pixels = pixels[:, :, 0]
-        return import_pillow().fromarray(pixels).convert("RGB")
-
-
-class FileColumn:
-    """Image files as a column of a table.
-
-    Args:
-        origin: the table, or the folder of several tables.
-        column: pyarrow column of bytes.
-    """
-
-    def __init__(self, origin: Path, column: Any) -> None:
-        self.origin = origin
-        self._column = column
-
-    def image(self, path: int) -> Any:
-        """Decode the image in a row, see :meth:`ImageStore.image`."""
-        return decode_image(lambda: self._column[path].as_py(), f"{self.origin}: row {path}")
+Rows = tuple[Path, Callable[[int], "Image"], np.ndarray]
+"""The file, a function that returns the image in a row, and [N] the label of each row."""
 
 
 def is_table(source: Path) -> bool:
@@ -98,7 +64,7 @@ def open_table(source: Path, parts: Sequence[str]) -> tuple[dict[str, Rows], Seq
     read = _read_arrays if source.suffix == ARRAY_SUFFIX else _read_tables
     rows, names = read(source, parts)
     names = composed_names(names, source)
-    together = np.concatenate([labels for _, labels in rows.values()])
+    together = np.concatenate([labels for *_, labels in rows.values()])
     # Numbered classes: all that have names, or else the numbers that occur.
     if together.dtype.kind in "iu":
         used = np.unique(together)
@@ -118,10 +84,10 @@ def open_table(source: Path, parts: Sequence[str]) -> tuple[dict[str, Rows], Seq
         raise DataError(f"{source}: only {len(classes)} class; two or more are needed")
     # Replace each label by the index of its class.
     found: dict[str, Rows] = {}
-    for part, (store, own) in rows.items():
+    for part, (origin, image, own) in rows.items():
         labels = own if known.dtype.kind in "iu" else [composed(name) for name in own]
         indices = np.searchsorted(known, np.asarray(labels, known.dtype)).astype(np.int64)
-        found[part] = store, indices
+        found[part] = origin, image, indices
     return found, classes
 
 
@@ -176,7 +142,13 @@ def _pixel_rows(source: Path, name: str, pixels: np.ndarray, labels: np.ndarray)
         raise DataError(
             f"{source}: {name} has {len(pixels):,} images, but its labels are {list(labels.shape)}"
         )
-    return PixelArray(source, pixels), labels
+    return source, partial(_pixel_image, pixels), labels
+
+
+def _pixel_image(pixels: np.ndarray, row: int) -> "Image":
+    picture = pixels[row]  # [height, width] or [height, width, 1 or 3]
+    grey = picture.shape[2:] == (1,)
+    return import_pillow().fromarray(picture[:, :, 0] if grey else picture).convert("RGB")
 
 
 def _read_tables(source: Path, parts: Sequence[str]) -> tuple[dict[str, Rows], Sequence[str]]:
@@ -213,8 +185,13 @@ def _read_tables(source: Path, parts: Sequence[str]) -> tuple[dict[str, Rows], S
             ) from error
         # Take the class names of the first part that has some.
         names = names or part_names
-        found[part] = FileColumn(origin, _bytes_in(table["image"], origin)), labels
+        image = partial(_table_image, _bytes_in(table["image"], origin), origin)
+        found[part] = origin, image, labels
     return found, names
+
+
+def _table_image(column: Any, origin: Path, row: int) -> "Image":
+    return decode_image(lambda: column[row].as_py(), f"{origin}: row {row}")
 
 
 def _read_part(files: Sequence[Path]) -> tuple[Any, Sequence[str]]:
@@ -244,11 +221,7 @@ def _read_part(files: Sequence[Path]) -> tuple[Any, Sequence[str]]:
 
 
 def _bytes_in(column: Any, file: Path) -> Any:
-    """Return the column of bytes in a column of images.
-
-    Raises:
-        DataError: the column holds no bytes.
-    """
+    """Return the column of bytes in a column of images; refuse other types."""
     import pyarrow
     from pyarrow import types
 

@@ -11,14 +11,13 @@ import numpy as np
 from relu_nmt.errors import DataError
 from relu_nmt.vision.image_files import (
     FileTree,
-    ImageStore,
     composed,
     composed_names,
     import_pillow,
     is_hidden,
     spelled,
 )
-from relu_nmt.vision.image_tables import is_table, open_table
+from relu_nmt.vision.image_tables import ARRAY_SUFFIX, is_table, open_table
 from relu_nmt.vision.training_config import IMAGE_SUFFIXES
 
 if TYPE_CHECKING:
@@ -35,17 +34,20 @@ class ImageSet:
     """Images and their classes.
 
     Args:
-        store: the folder or file of the images.
+        origin: the folder or file of the images.
+        image: decodes the image at a path; called from several threads.
         name: of the set in the log (``train``, ``val``).
-        paths: of each image, its path or row in the store.
+        paths: of each image, its path or row in ``origin``.
         labels: int64 [N], class of each image, an index into ``classes``.
         classes: names of the classes.
         num_ignored: number of other files: not images by their names, or hidden.
         empty: folders without images next to the class folders.
         not_entered: folders that were not searched, with reasons.
+        encoded: the images are files, which may be damaged, not arrays of pixels.
     """
 
-    store: ImageStore
+    origin: Path
+    image: Callable[[Any], "Image"]
     name: str
     paths: Sequence[Any]
     labels: np.ndarray
@@ -53,6 +55,7 @@ class ImageSet:
     num_ignored: int = 0
     empty: Sequence[str] = ()
     not_entered: Sequence[str] = ()
+    encoded: bool = True
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -64,7 +67,7 @@ class ImageSet:
             DataError: the image cannot be decoded.
             MissingExtraError: Pillow is not installed.
         """
-        return self.store.image(self.paths[index])
+        return self.image(self.paths[index])
 
     @property
     def absent(self) -> list[str]:
@@ -83,19 +86,18 @@ class ImageSet:
         # Count the other files; they are usual, so without NOTE.
         if self.num_ignored:
             found.append(
-                f"{self.store.origin}: {self.name}: {self.num_ignored:,} other files are left out: "
+                f"{self.origin}: {self.name}: {self.num_ignored:,} other files are left out: "
                 "no image by their names, hidden, links to others, or not in a class folder"
             )
         # Warn about folders that may hold images of the set.
         if self.not_entered:
             found.append(
-                f"NOTE: {self.store.origin}: {self.name}: not looked into: "
-                f"{some_of(self.not_entered)}"
+                f"NOTE: {self.origin}: {self.name}: not looked into: {some_of(self.not_entered)}"
             )
         # Warn about folders that look like classes, but are empty.
         if self.empty:
             found.append(
-                f"NOTE: {self.store.origin}: no classes are made of the folders that hold no "
+                f"NOTE: {self.origin}: no classes are made of the folders that hold no "
                 f"images in {self.name}: {some_of(self.empty)}"
             )
         return found
@@ -138,8 +140,16 @@ def open_images(path: str | os.PathLike[str]) -> dict[str, ImageSet]:
         rows, classes = open_table(source, parts)
         sets = {}
         for part in sorted(rows, key=lambda part: part != TRAIN_FOLDER):
-            (store, labels), name = rows[part], part or source.stem
-            sets[name] = ImageSet(store, name, range(len(labels)), labels, classes)
+            (origin, image, labels), name = rows[part], part or source.stem
+            sets[name] = ImageSet(
+                origin,
+                image,
+                name,
+                range(len(labels)),
+                labels,
+                classes,
+                encoded=source.suffix != ARRAY_SUFFIX,
+            )
         return sets
     # List the files of a folder or zip, and find the class folders.
     tree = FileTree(source, parts)
@@ -220,7 +230,17 @@ def _image_set(
     empty = tuple(sorted(folders - by_folder.keys()))
     not_entered = tuple(text for text in tree.not_entered if text.startswith(prefix))
     num_ignored = num_files - len(of_classes)
-    return ImageSet(tree, name, of_classes, labels, classes, num_ignored, empty, not_entered)
+    return ImageSet(
+        tree.origin,
+        tree.image,
+        name,
+        of_classes,
+        labels,
+        classes,
+        num_ignored,
+        empty,
+        not_entered,
+    )
 
 
 def with_classes_of(images: ImageSet, classes: Sequence[str], origin: str) -> ImageSet:
@@ -240,7 +260,7 @@ def with_classes_of(images: ImageSet, classes: Sequence[str], origin: str) -> Im
     for label in images.classes:
         if label not in number:
             raise DataError(
-                f"{images.store.origin}: the class {spelled(label)} of {images.name} is not among "
+                f"{images.origin}: the class {spelled(label)} of {images.name} is not among "
                 f"the {len(classes)} classes of {origin}"
             )
     # Map the labels.
@@ -268,7 +288,7 @@ def hold_out(images: ImageSet, fraction: float) -> tuple[ImageSet, ImageSet]:
         numbers = np.flatnonzero(images.labels == label)
         if len(numbers) == 1:
             raise DataError(
-                f"{images.store.origin}: the class '{class_name}' has one image only; "
+                f"{images.origin}: the class '{class_name}' has one image only; "
                 "--valid-fraction needs two of each"
             )
         # Hold out at least one image, and keep at least one.

@@ -1,12 +1,18 @@
-"""The image classifier of a checkpoint, and the metadata and weights that checkpoints store."""
+"""The image classifier of a checkpoint, and weights of other models, timm's among them."""
 
 import itertools
+import math
 import os
+import pickle
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor
 
 from relu_nmt.attention.kernels import set_attention_backend
@@ -14,6 +20,7 @@ from relu_nmt.config import from_dict, to_dict
 from relu_nmt.errors import CheckpointError, ConfigError, DataError
 from relu_nmt.training.checkpoint import Checkpoint, load_checkpoint, load_weights
 from relu_nmt.vision.base import (
+    Grid,
     VisionModel,
     VisionOutput,
     build_vision_model,
@@ -22,7 +29,7 @@ from relu_nmt.vision.base import (
 )
 from relu_nmt.vision.batches import ImageTransform
 from relu_nmt.vision.config import VisionTransformerConfig
-from relu_nmt.vision.image_files import composed, read_image, to_rgb
+from relu_nmt.vision.image_files import composed, first_line, read_image, to_rgb
 from relu_nmt.vision.swin import fit_position_biases
 from relu_nmt.vision.training_config import CROSS_ENTROPY, PreprocessingConfig
 from relu_nmt.vision.vision_transformer import VisionTransformer
@@ -47,11 +54,7 @@ def describe_task(
 
 
 def classes_of(metadata: Mapping[str, Any], path: str | os.PathLike[str]) -> tuple[str, ...]:
-    """Return the classes of the checkpoint at ``path`` with these metadata.
-
-    Raises:
-        CheckpointError: it is not the checkpoint of an image classifier.
-    """
+    """Return the classes in these metadata; refuse those of another kind of checkpoint."""
     task = metadata.get("task")
     if not isinstance(task, dict) or task.get("name") != TASK_NAME:
         raise CheckpointError(f"{path}: not the checkpoint of an image classifier")
@@ -68,8 +71,8 @@ def start_weights(
 
     Args:
         model: the new model.
-        checkpoint: of the other model.
-        classes: of the new model.
+        checkpoint: the other model's.
+        classes: the new model's.
 
     Returns:
         the weights, and notes on the changes for the log.
@@ -146,7 +149,7 @@ class ImageClassifier:
         Args:
             path: the file.
             device: a GPU by default, if there is one.
-            dtype: to compute in; float32 by default.
+            dtype: float32 by default.
             attention_backend: ``auto``, or a back end that every attention of the model has.
             image_size: pixels a side of the model's input, or height and width; by default as in
                 training.
@@ -237,3 +240,205 @@ class ImageClassifier:
         """Return the model's output for normalised images [B, 3, Y, X], as its ``forward``."""
         with torch.autocast(self.device.type, self.dtype, enabled=self.dtype is not None):
             return self.model(images.to(self.device, non_blocking=True), blocks)
+
+
+def _below(theirs: str, ours: str, names: Mapping[str, str]) -> dict[str, str]:
+    return {f"{theirs}.{their}": f"{ours}.{our}" for their, our in names.items()}
+
+
+_BLOCK = {
+    "norm1": "attention_residual.norm",
+    "attn.proj": "attention.out_proj",
+    "norm2": "feed_forward_residual.norm",
+    "mlp.fc1": "feed_forward.inner",
+    "mlp.fc2": "feed_forward.outer",
+}
+_JOINT_BLOCK = {**_BLOCK, "attn.qkv": "attention.qkv"}
+_XCIT_BLOCK = {
+    **_JOINT_BLOCK,
+    "gamma1": "attention_residual.gain",
+    "gamma2": "feed_forward_residual.gain",
+}
+_LAYER = {
+    "norm1": "self_attention_residual.norm",
+    "attn.qkv": "self_attention.qkv",
+    "attn.proj": "self_attention.out_proj",
+    "ls1.gamma": "self_attention_residual.gain",
+    "norm2": "feed_forward_residual.norm",
+    "mlp.fc1": "feed_forward.inner",
+    "mlp.fc2": "feed_forward.outer",
+    "ls2.gamma": "feed_forward_residual.gain",
+}
+_CVT_PROJECTIONS = {
+    theirs.format(part): ours.format(part)
+    for part in "qkv"
+    for theirs, ours in (
+        ("proj_{}", "{}"),
+        ("conv_proj_{}.conv", "{}_convolution.0"),
+        ("conv_proj_{}.bn", "{}_convolution.1"),
+    )
+}
+_CLASSIFIER = {"norm": "norm", "head": "head"}
+NAMES = {
+    "vit": {
+        "cls_token": "class_token",
+        "pos_embed": "positions",
+        "patch_embed.proj": "patches.projection",
+        **_below("blocks.#", "blocks.#.layer", _LAYER),
+        **_CLASSIFIER,
+    },
+    "xcit": {
+        "cls_token": "class_token",
+        "pos_embed.token_projection": "positions",
+        "pos_embeder.token_projection": "positions",  # in the files of XCiT's authors
+        **{f"patch_embed.proj.{2 * i}.0": f"stem.layers.{3 * i}" for i in range(4)},
+        **{f"patch_embed.proj.{2 * i}.1": f"stem.layers.{3 * i + 1}" for i in range(4)},
+        **_below("blocks.#", "blocks.#", _XCIT_BLOCK),
+        "blocks.#.attn.temperature": "blocks.#.attention.attention.temperature",
+        "blocks.#.norm3": "blocks.#.local_residual.norm",
+        "blocks.#.local_mp.conv1": "blocks.#.local.first",
+        "blocks.#.local_mp.bn": "blocks.#.local.norm",
+        "blocks.#.local_mp.conv2": "blocks.#.local.second",
+        "blocks.#.gamma3": "blocks.#.local_residual.gain",
+        **_below("cls_attn_blocks.#", "class_blocks.#", _XCIT_BLOCK),
+        **_CLASSIFIER,
+    },
+    "swin": {
+        "patch_embed.proj": "patches.projection",
+        "patch_embed.norm": "patches_norm",
+        "layers.#.downsample.norm": "mergings.#.norm",
+        "layers.#.downsample.reduction": "mergings.#.reduction",
+        **_below("layers.#.blocks.#", "stages.#.#", _JOINT_BLOCK),
+        "layers.#.blocks.#.attn.relative_position_bias_table": "stages.#.#.attention.position_bias",
+        **_CLASSIFIER,
+        "head.fc": "head",
+    },
+    "cvt": {  # the names of its authors
+        "stage#.patch_embed.proj": "embeddings.#.convolution",
+        "stage#.patch_embed.norm": "embeddings.#.norm",
+        "stage#.cls_token": "class_token",
+        **_below("stage#.blocks.#", "stages.#.#", _BLOCK),
+        **_below("stage#.blocks.#.attn", "stages.#.#.attention", _CVT_PROJECTIONS),
+        **_CLASSIFIER,
+    },
+}
+"""timm's names of modules or parameters and ours, by family. Each # stands for a number."""
+_BUFFERS = (".relative_position_index", ".attn_mask")
+"""Ends of names in older files of Swin that are not weights."""
+
+
+def load_timm_weights(model: VisionModel, path: str | os.PathLike[str]) -> list[str]:
+    """Load a public model's weights; a head for other classes is left out.
+
+    Positions that were learned for images of another size are interpolated.
+
+    Args:
+        model: of the same shape, with the attention of the public model.
+        path: a file of timm or the authors: ``.safetensors``, or tensors of ``torch.save``.
+
+    Returns:
+        notes on the changes for the log.
+
+    Raises:
+        CheckpointError: the file is missing, damaged or of another model.
+    """
+    # Read the file, and rename its tensors.
+    family = model.config.family
+    if family not in NAMES:
+        raise CheckpointError(f"--init {path}: works for {', '.join(NAMES)}, not for {family}")
+    own, notes = model.state_dict(), []
+    tensors = _joined(_read(Path(path)))
+    if family == "swin":
+        tensors = _merged_last(tensors)
+    found = {_renamed(name, NAMES[family]): tensor for name, tensor in tensors.items()}
+    if found.keys().isdisjoint(own):
+        raise CheckpointError(
+            f"{path}: holds no weights of timm's {family}; a checkpoint of relu_nmt is what "
+            "--finetune-from-model takes"
+        )
+    # Fit positions, position biases and shapes to those of the model.
+    if isinstance(model, VisionTransformer) and "positions" in found:
+        found["positions"], changed = _positions_for(model, found["positions"][0])
+        notes += changed
+    notes += fit_position_biases(found, own)
+    for name, tensor in found.items():
+        # Some convolutions are linear maps here, and some axes have length 1.
+        if name in own and tensor.dim() > own[name].dim() and tensor.numel() == own[name].numel():
+            found[name] = tensor.reshape(own[name].shape)
+    # Keep the new head for other classes.
+    theirs, ours = (len(weights.get("head.bias", ())) for weights in (found, own))
+    if theirs != ours:
+        notes.append(f"its head of {theirs:,} classes is left out; that of {ours:,} starts anew")
+        found |= {name: own[name] for name in ("head.weight", "head.bias")}
+    load_weights(model, found, path)
+    return notes
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    """Return the tensors of a file by name; refuse anything else."""
+    # Read safetensors, or only the tensors of a pickle.
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise CheckpointError(f"--init {path}: no such file") from None
+    except (OSError, SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        raise CheckpointError(
+            f"--init {path}: cannot be read as weights ({first_line(error)})"
+        ) from error
+    for key in ("model", "state_dict"):  # some authors wrap the weights
+        if isinstance(found, dict) and isinstance(found.get(key), dict):
+            found = found[key]
+    if not isinstance(found, dict) or not all(isinstance(t, Tensor) for t in found.values()):
+        raise CheckpointError(f"--init {path}: expected tensors by name, as timm stores them")
+    return found
+
+
+def _joined(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors with separate q, k and v joined to one matrix."""
+    found = dict(tensors)
+    for name in tensors:
+        if ".attn.q." in name:
+            parts = [found.pop(name.replace(".attn.q.", f".attn.{part}.")) for part in "qkv"]
+            found[name.replace(".attn.q.", ".attn.qkv.")] = torch.cat(parts)
+    return found
+
+
+def _merged_last(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights of a Swin with patch merging at the end of a stage, as its authors do."""
+    found = {name: t for name, t in tensors.items() if not name.endswith(_BUFFERS)}
+    if any(name.startswith("layers.0.downsample.") for name in found):
+        return found
+
+    # Newer files of timm have it at the start of the next stage.
+    def before(match: re.Match[str]) -> str:
+        return f"layers.{int(match[1]) - 1}.downsample."
+
+    return {re.sub(r"layers\.(\d+)\.downsample\.", before, n): t for n, t in found.items()}
+
+
+def _renamed(name: str, names: Mapping[str, str]) -> str:
+    """Return our name of a tensor; a name without an entry in the table stays."""
+    for theirs, ours in names.items():
+        # Each # matches a number, and a leaf such as .weight may follow.
+        pattern = re.escape(theirs).replace(r"\#", r"(\d+)") + r"(\.[a-z_]+)?"
+        if match := re.fullmatch(pattern, name):
+            *numbers, leaf = match.groups()
+            for number in numbers:
+                ours = ours.replace("#", number, 1)
+            return ours + (leaf or "")
+    return name
+
+
+def _positions_for(model: VisionTransformer, positions: Tensor) -> tuple[Tensor, list[str]]:
+    """Return positions [N', D] of a square grid, interpolated to the model's [N, D], and notes."""
+    # Keep positions that fit already, or that belong to no square behind the class tokens.
+    others = model.num_tokens - model.grid.num_patches
+    side = math.isqrt(max(0, len(positions) - others))
+    grid = Grid(side, side)
+    if grid.num_patches + others != len(positions) or grid == model.grid:
+        return positions, []
+    old, new = (f"{height} x {width}" for height, width in (grid, model.grid))
+    note = f"its positions of {old} patches are interpolated to {new}"
+    return resize_positions(positions, grid, model.grid), [note]

@@ -14,11 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from relu_nmt.attention.base import Attention, build_attention
 from relu_nmt.attention.bias import ScoreBias
 from relu_nmt.attention.dropout import Dropout
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.config.registry import Spec
 from relu_nmt.modules import norms
 from relu_nmt.modules.multihead import MultiheadAttention, SelfAttention
 from relu_nmt.modules.transformer_layer import run_layer
@@ -34,6 +32,7 @@ from relu_nmt.vision.base import (
     initialize,
     initialize_linears,
     map_of,
+    mechanism,
     new_feed_forward,
     pre_norm,
     resize_positions,
@@ -135,19 +134,6 @@ class Windows:
         return ScoreBias(table, codes, codes, zero=2 * self.size * (self.size - 1))
 
 
-def stage_attention(config: VisionTransformerConfig, stage: int, layer: int) -> Attention:
-    """Return the mechanism of a block.
-
-    Args:
-        config: the model's settings.
-        stage: number of the stage, from 0.
-        layer: number of the block in the model, from 0.
-    """
-    spec, heads = Spec.parse(config.attention), config.stage_heads[stage]
-    head_dim, dropout = config.stage_head_dim, config.attention_dropout
-    return build_attention(spec, "encoder", layer, heads, head_dim, dropout, "--attention")
-
-
 class WindowAttention(SelfAttention):
     """Self-attention inside windows; scores get a learned bias for each relative position.
 
@@ -158,7 +144,8 @@ class WindowAttention(SelfAttention):
     """
 
     def __init__(self, config: VisionTransformerConfig, stage: int, layer: int) -> None:
-        super().__init__(config.stage_dims[stage], stage_attention(config, stage, layer))
+        attention = mechanism(config, layer, config.stage_heads[stage], config.stage_head_dim)
+        super().__init__(config.stage_dims[stage], attention)
         self.position_bias = None
         if self.attention.capabilities.scores:
             differences = (2 * config.window_size - 1) ** 2
@@ -301,8 +288,10 @@ class SwinTransformer(VisionModel):
 def fit_position_biases(weights: dict[str, Tensor], own: Mapping[str, Tensor]) -> list[str]:
     """Interpolate, in place, position biases that were learned in windows of another size.
 
+    Position biases [(2 M - 1)^2, H] are of windows of M x M patches.
+
     Args:
-        weights: by name; position biases [(2 M - 1)^2, H] are of windows of M x M patches.
+        weights: by name.
         own: the weights of the model that is to load them.
 
     Returns:

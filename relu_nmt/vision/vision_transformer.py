@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from relu_nmt.attention.base import Attention, build_attention
+from relu_nmt.attention.base import Attention
 from relu_nmt.attention.dropout import Dropout
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.config.registry import Spec
@@ -102,10 +102,8 @@ class GatedAttentionUnit(nn.Module):
     u = silu(x W_u) and v = silu(x W_v) have width e, 2 D in the paper; q = b * g1 + b1 and
     k = b * g2 + b2 share the base b = silu(x W_b) of width s. With 6 D^2 + s D weights, two units
     take the place of attention (4 D^2) and feed-forward network (8 D^2). Like a sublayer, a unit
-    has neither norm nor residual connection; put it in
-    :class:`~relu_nmt.modules.transformer_layer.Residual`.
-
-    The gains start at 1 and the shifts at 0, so that scores are of order 1.
+    has neither norm nor residual connection. The gains start at 1 and the shifts at 0, so that
+    scores are of order 1.
 
     Args:
         embed_dim: D.
@@ -119,6 +117,7 @@ class GatedAttentionUnit(nn.Module):
     as n^-alpha, not the scores; the gains start at 1.
 
     Example:
+        >>> from relu_nmt.attention.base import build_attention
         >>> spec = Spec.parse("pointwise:h=relu2,qk_norm=false")
         >>> unit = GatedAttentionUnit(8, 16, build_attention(spec, "encoder", 0, 1, 4, 0.0))
         >>> tuple(unit(torch.zeros(2, 5, 8), Visibility(5, 5)).shape)
@@ -191,11 +190,10 @@ class GatedBlock(nn.Module):
             )
         # Each unit counts as an attention layer of its own.
         dim, inner_dim = config.embed_dim, max(1, config.ffn_dim // 2)
-        dropout = config.attention_dropout
-        units = []
-        for layer in (2 * index, 2 * index + 1):
-            attention = build_attention(spec, "encoder", layer, 1, BASE_DIM, dropout, "--attention")
-            units.append(GatedAttentionUnit(dim, inner_dim, attention))
+        units = [
+            GatedAttentionUnit(dim, inner_dim, mechanism(config, layer, 1, BASE_DIM))
+            for layer in (2 * index, 2 * index + 1)
+        ]
         # Draw all matrices like the linear maps of other blocks.
         for unit in units:
             initialize(*unit.matrices())

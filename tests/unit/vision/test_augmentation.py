@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from relu_nmt.vision.augmentation import FORMS, Augmentation, operations
+from relu_nmt.vision.augmentation import FORMS, augmented, erased, operations
 from relu_nmt.vision.batches import ImageTransform, sample_generator
 from relu_nmt.vision.training_config import AugmentationConfig, PreprocessingConfig
 
@@ -24,10 +24,11 @@ def values(image):
 @pytest.mark.parametrize("form", FORMS)
 def test_views_depend_only_on_the_generator_and_keep_size_and_mode(form):
     config = AugmentationConfig(rand_augment=2, rand_augment_form=form, color_jitter=0.4)
-    augmentation, image = Augmentation(config, GREY), noise()
+    image = noise()
     views = []
     for number in range(60):
-        one, two = (augmentation.changed(image, sample_generator(1, 2, number)) for _ in range(2))
+        generators = [sample_generator(1, 2, number) for _ in range(2)]
+        one, two = (augmented(image, config, GREY, generator) for generator in generators)
         assert (one.size, one.mode) == (image.size, "RGB")
         assert one.tobytes() == two.tobytes()
         views.append(one.tobytes())
@@ -35,23 +36,23 @@ def test_views_depend_only_on_the_generator_and_keep_size_and_mode(form):
     assert image.tobytes() == noise().tobytes()  # the picture itself stays
 
 
-def seen_operations(form, count, **settings):
+def seen_operations(monkeypatch, form, count, **settings):
     """Return (name, argument) of the operations applied to many images."""
     seen = []
     config = AugmentationConfig(rand_augment=2, rand_augment_form=form, **settings)
-    augmentation = Augmentation(config, GREY)
 
     def recorded(name):
         return lambda image, *arguments: (seen.append((name, *arguments)), image)[1]
 
-    augmentation._operations = {name: recorded(name) for name in FORMS[form]}
+    found = {name: recorded(name) for name in FORMS[form]}
+    monkeypatch.setattr("relu_nmt.vision.augmentation.operations", lambda fill: found)
     for number in range(count):
-        augmentation.changed(noise(), sample_generator(0, 1, number))
+        augmented(noise(), config, GREY, sample_generator(0, 1, number))
     return seen
 
 
-def test_the_increasing_form_applies_half_of_its_operations_around_the_magnitude():
-    seen = seen_operations("increasing", 3000)
+def test_the_increasing_form_applies_half_of_its_operations_around_the_magnitude(monkeypatch):
+    seen = seen_operations(monkeypatch, "increasing", 3000)
     assert len(seen) == pytest.approx(3000, abs=5 * (6000 / 4) ** 0.5)  # 2 a picture, half done
     by_name = {name: [x[1:] for x in seen if x[0] == name] for name in FORMS["increasing"]}
     assert all(150 < len(found) < 260 for found in by_name.values())  # 200 of each of 15
@@ -66,8 +67,10 @@ def test_the_increasing_form_applies_half_of_its_operations_around_the_magnitude
     assert all(x == () for x in by_name["invert"])
 
 
-def test_the_original_form_applies_all_operations_and_allows_magnitudes_above_10():
-    seen = seen_operations("original", 1600, rand_augment_magnitude=15, rand_augment_std=0)
+def test_the_original_form_applies_all_operations_and_allows_magnitudes_above_10(monkeypatch):
+    seen = seen_operations(
+        monkeypatch, "original", 1600, rand_augment_magnitude=15, rand_augment_std=0
+    )
     assert len(seen) == 3200
     by_name = {name: [x[1:] for x in seen if x[0] == name] for name in FORMS["original"]}
     assert {x[0] for x in by_name["rotate"]} == {45.0, -45.0}
@@ -122,20 +125,18 @@ def test_geometric_operations_match_their_definitions():
 
 
 def test_colour_jitter_stays_within_its_share():
-    augmentation = Augmentation(AugmentationConfig(color_jitter=0.3), GREY)
+    config = AugmentationConfig(color_jitter=0.3)
     plain = Image.new("RGB", (4, 4), (100, 100, 100))  # contrast and saturation leave it alone
-    found = [
-        values(augmentation.changed(plain, sample_generator(0, 1, i)))[0, 0, 0] for i in range(300)
-    ]
+    generators = [sample_generator(0, 1, number) for number in range(300)]
+    found = [values(augmented(plain, config, GREY, each))[0, 0, 0] for each in generators]
     assert 70 <= min(found) < 75 and 125 < max(found) <= 130
 
 
 def test_random_erasing_puts_noise_on_2_to_33_percent_of_some_images():
-    augmentation = Augmentation(AugmentationConfig(random_erasing=0.25), GREY)
     pixels = np.full((3, 40, 30), 9.0, dtype=np.float32)
     shares, ratios = [], []
     for number in range(1000):
-        found = augmentation.erased(pixels, sample_generator(0, 1, number))
+        found = erased(pixels, 0.25, sample_generator(0, 1, number))
         changed = (found != 9).any(0)
         if not changed.any():
             continue
