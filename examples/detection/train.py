@@ -41,11 +41,7 @@ from relu_nmt.training.results import TrainingResult
 from relu_nmt.training.trainer import Trainer
 from relu_nmt.vision.config import VisionTransformerConfig, architectures
 from relu_nmt.vision.loading import classes_of
-from relu_nmt.vision.training_config import (
-    VisionOptimizerConfig,
-    VisionScheduleConfig,
-    VisionTrainerConfig,
-)
+from relu_nmt.vision.training_config import VisionTrainerConfig
 
 TASK_NAME = "detection"
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -116,10 +112,6 @@ class DetectionCheckpointConfig(CheckpointConfig):
 class DetectionTrainerConfig(VisionTrainerConfig):
     """The settings of the trainer with the defaults of detection."""
 
-    optimizer: VisionOptimizerConfig = group(
-        "optimiser and averaged weights", VisionOptimizerConfig
-    )
-    schedule: VisionScheduleConfig = group("learning rate", VisionScheduleConfig)
     checkpoint: DetectionCheckpointConfig = group(
         "validation and checkpoints", DetectionCheckpointConfig
     )

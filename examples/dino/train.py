@@ -47,7 +47,6 @@ from relu_nmt.vision.training_config import (
     IMAGENET_STD,
     PreprocessingConfig,
     VisionOptimizerConfig,
-    VisionScheduleConfig,
     VisionTrainerConfig,
 )
 
@@ -126,7 +125,6 @@ class DinoTrainerConfig(VisionTrainerConfig):
     """The settings of the trainer with the defaults of DINO."""
 
     optimizer: DinoOptimizerConfig = group("optimiser and averaged weights", DinoOptimizerConfig)
-    schedule: VisionScheduleConfig = group("learning rate", VisionScheduleConfig)
     run: DinoRunConfig = group("updates, limits and processes", DinoRunConfig)
     checkpoint: DinoCheckpointConfig = group("validation and checkpoints", DinoCheckpointConfig)
 

@@ -159,12 +159,9 @@ def map_of(tokens: Tensor, grid: Grid) -> Tensor:
 
 
 def resize_positions(positions: Tensor, old: Grid, new: Grid) -> Tensor:
-    """Interpolate learned positions of patches to another grid (bicubic).
+    """Interpolate learned positions [T + patches, D] from an old grid to a new one (bicubic).
 
-    Args:
-        positions: [T + old patches, D]; the first T are positions of class tokens, which stay.
-        old: the grid that they were learned for.
-        new: the grid of the result.
+    The first T are positions of class tokens, which stay.
     """
     if old == new:
         return positions
@@ -274,9 +271,8 @@ class BatchNorm(nn.BatchNorm2d):
 class ImageObjective(RegularizedObjective):
     """Cross-entropy per image plus the attention regulariser, both as in translation.
 
-    Label smoothing gives 1 - smoothing + smoothing / C to the right class of C and smoothing / C
-    to each other class. A mixed image has the labels of both images, weighted by their shares. In
-    validation the loss has no smoothing.
+    A mixed image has the labels of both images, weighted by their shares. In validation the loss
+    has no label smoothing.
 
     Args:
         model: the model.
@@ -322,12 +318,9 @@ class ImageObjective(RegularizedObjective):
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
-    """Return the sum over the images of -sum_c t_c log softmax(z)_c.
+    """Return the sum over images of -sum_c t_c log softmax(z)_c, for z [B, C] and labels [B].
 
-    Args:
-        logits: z, [B, C].
-        labels: [B] int64.
-        smoothing: t is 1 - smoothing + smoothing / C at the label and smoothing / C elsewhere.
+    t is 1 - smoothing + smoothing / C at the label and smoothing / C elsewhere.
     """
     return F.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)
 

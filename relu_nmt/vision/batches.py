@@ -27,10 +27,9 @@ Box = tuple[float, float, float, float]
 
 
 def sample_generator(seed: int, epoch: int, index: int, *others: int) -> np.random.Generator:
-    """Return the random generator of one image in one epoch.
+    """Return the random generator of one image in one epoch; ``others`` tell several apart.
 
-    It depends on its arguments alone, not on batches, threads or earlier images, so a resumed
-    training sees the same crops. ``others`` distinguish several generators of an image.
+    It depends on its arguments alone, so a resumed training sees the same crops.
     """
     return np.random.Generator(
         np.random.PCG64(np.random.SeedSequence((seed, epoch, index, *others)))
@@ -45,7 +44,7 @@ def random_box(
 ) -> Box:
     """Return left, top, right and bottom of a part of random area and shape.
 
-    If none fits into a very wide or high picture, the middle is returned.
+    In a very wide or high picture, where none fits, it is the middle.
 
     Args:
         size: width and height of the picture, in pixels.
@@ -69,12 +68,9 @@ def random_box(
 
 
 def middle_box(size: tuple[int, int], ratio: float, aspect: float) -> Box:
-    """Return the middle of a picture: the largest box of this shape, its sides times ``ratio``.
+    """Return the middle of a picture of this width and height, in pixels.
 
-    Args:
-        size: width and height of the picture, in pixels.
-        ratio: at most 1.
-        aspect: width / height of the box.
+    It is the largest box with this ``aspect`` (width / height), its sides times ``ratio``.
     """
     width, height = size
     high = ratio * min(height, width / aspect)
@@ -142,12 +138,7 @@ class ImageTransform:
         return ImageTransform(replace(self.config, eval_crop_ratio=self._eval_ratio), size)
 
     def training(self, image: "Image", generator: np.random.Generator) -> np.ndarray:
-        """Return a random view of an image, float32 [3, height, width].
-
-        Args:
-            image: 8-bit red, green and blue.
-            generator: of this image in this epoch.
-        """
+        """Return a random view of an 8-bit RGB image, float32 [3, height, width]."""
         # Crop: [height, width, 3].
         if self._crop == "resized":
             areas = (self.config.crop_min_area, 1.0)
@@ -235,9 +226,8 @@ class ImageBatch:
 
     def _with(self, move: Callable[[Tensor], Tensor]) -> "ImageBatch":
         others = None if self.other_labels is None else move(self.other_labels)
-        return replace(
-            self, images=move(self.images), labels=move(self.labels), other_labels=others
-        )
+        images, labels = move(self.images), move(self.labels)
+        return replace(self, images=images, labels=labels, other_labels=others)
 
 
 class ImageBatches:
@@ -251,8 +241,8 @@ class ImageBatches:
             middle of each image (validation).
         augmentation: the changes of whole batches in training: mixing, repeated views.
         damaged: collects the damaged images, which are then skipped: in training the next
-            undamaged image takes the place of one, in validation the batch is smaller. If None, a
-            damaged image is an error.
+            undamaged image takes the place of one, in validation the batch is smaller. Without
+            it, a damaged image is an error.
     """
 
     def __init__(
@@ -292,14 +282,9 @@ class ImageBatches:
         return len(self._plan)
 
     def _repeated(self, plan: list[np.ndarray]) -> list[np.ndarray]:
-        """Return batches with several views of each image, with the same number of views.
-
-        View ``c`` of image ``i`` of N, both from 0, has the number ``c * N + i``.
-
-        Reference: Hoffer et al. 2020, "Augment your batch".
-        """
+        """Return batches with several views of each image (Hoffer et al. 2020)."""
         total, count = len(self.images), self._augmentation.repeated_augmentation
-        # Number the views: [N, count].
+        # View c of image i of N has the number c N + i: [N, count].
         views = np.concatenate(plan)[:, None] + total * np.arange(count)
         # Take N views in all, so that an epoch keeps its length.
         return [
@@ -347,13 +332,7 @@ class ImageBatches:
             return None
 
     def _view(self, view: int) -> tuple[int, np.ndarray] | None:
-        """Return an image's index and pixels, or None if it is damaged (in validation).
-
-        In training the next undamaged image takes the place of a damaged one.
-
-        Raises:
-            DataError: too many images in a row are damaged.
-        """
+        """Return an image's index and pixels, or None if it is damaged (in validation)."""
         # Validation: the image itself.
         copy, first = divmod(view, len(self.images))
         if self._seed is None:

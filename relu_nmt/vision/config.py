@@ -22,11 +22,7 @@ SIDES = "expected one number, or height and width, as 16x8"
 
 
 def _parsed_sides(text: str) -> list[str]:
-    """Return the numbers of ``224`` or ``192x256``.
-
-    Raises:
-        ValueError: it is something else.
-    """
+    """Return the numbers of ``224`` or ``192x256``; else raise a ValueError."""
     sides = text.split("x")
     if not all(side.isdecimal() for side in sides):
         raise ValueError(f"'{text}': {SIDES}")
@@ -236,10 +232,7 @@ class Architectures(Mapping[str, dict[str, Any]]):
 
     As in timm, a name may continue with sizes: ``vit_small_patch32_384`` (or ``_p32_384``) is
     ``vit_small`` with patches of 32 pixels a side and images of 384. ``_patch16x8`` means 16 rows
-    of 8 pixels, and ``_192x256`` 192 rows of 256. Iteration gives only the names without sizes.
-
-    Args:
-        shapes: the settings by names without sizes.
+    of 8 pixels. Iteration gives only the names without sizes.
 
     Example:
         >>> architectures["vit_tiny_patch4_32"]

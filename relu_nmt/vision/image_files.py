@@ -49,15 +49,7 @@ def spelled(name: str) -> str:
 
 
 def composed_names(names: Sequence[str], origin: object) -> tuple[str, ...]:
-    """Return names of classes in Unicode's composed form.
-
-    Args:
-        names: of different classes.
-        origin: the file or folder, for the message.
-
-    Raises:
-        DataError: two names become equal.
-    """
+    """Return names of classes in Unicode's composed form; refuse two that become equal."""
     first: dict[str, str] = {}
     for name in names:
         if (other := first.setdefault(composed(name), name)) is not name:
@@ -103,11 +95,7 @@ class FileTree:
         self._entries.pop("./", None)
 
     def _path_of(self, entry: zipfile.ZipInfo) -> str:
-        """Return the path of an entry, without ``./`` and ``//``; a folder's ends with ``/``.
-
-        Raises:
-            DataError: the path leads out of the archive, or the entry cannot be read.
-        """
+        """Return the path of an entry, without ``./`` and ``//``; a folder's ends with ``/``."""
         # Decode the name.
         name = entry.filename
         if not entry.flag_bits & UTF8_FLAG:  # the Finder of macOS writes UTF-8 without the flag
@@ -133,10 +121,7 @@ class FileTree:
         return f"{path}/" if is_folder else str(path)
 
     def paths(self) -> Iterator[str]:
-        """Yield the path of each file in the tree, with ``/`` between its parts, in any order.
-
-        Paths of folders end with ``/``; a zip file may lack them.
-        """
+        """Yield the paths of files and, with ``/`` at the end, of folders, in any order."""
         yield from self._entries if self._zip is not None else self._walk()
 
     def _walk(self) -> Iterator[str]:
@@ -185,11 +170,7 @@ class FileTree:
         return sorted(by_file.values())
 
     def read(self, path: str) -> bytes:
-        """Return a file's bytes; called from several threads.
-
-        Raises:
-            OSError: the file is missing, or a pipe or device.
-        """
+        """Return a file's bytes; may be called from several threads."""
         if self._zip is not None:
             return self._zip.read(self._entries[path])
         file = self.origin / path
@@ -287,11 +268,7 @@ def to_rgb(image: "Image", name: str, upright: bool = True) -> "Image":
 
 @functools.cache
 def import_pillow() -> ModuleType:
-    """Return Pillow's module ``Image``, and silence its warnings, which name no file.
-
-    Raises:
-        MissingExtraError: Pillow is not installed.
-    """
+    """Return Pillow's module ``Image``, and silence its warnings, which name no file."""
     try:
         from PIL import Image
     except ImportError as error:

@@ -141,15 +141,8 @@ def open_images(path: str | os.PathLike[str]) -> dict[str, ImageSet]:
         sets = {}
         for part in sorted(rows, key=lambda part: part != TRAIN_FOLDER):
             (origin, image, labels), name = rows[part], part or source.stem
-            sets[name] = ImageSet(
-                origin,
-                image,
-                name,
-                range(len(labels)),
-                labels,
-                classes,
-                encoded=source.suffix != ARRAY_SUFFIX,
-            )
+            entries = (origin, image, name, range(len(labels)), labels, classes)
+            sets[name] = ImageSet(*entries, encoded=source.suffix != ARRAY_SUFFIX)
         return sets
     # List the files of a folder or zip, and find the class folders.
     tree = FileTree(source, parts)
@@ -180,10 +173,8 @@ def _tops(paths: Sequence[str]) -> set[str]:
 
 
 def _folder_of_classes(images: Sequence[str], prefix: str) -> str:
-    """Return the prefix of the folder that holds class folders, or train and val.
-
-    It is ``prefix``, or the single folder in it if that holds only folders.
-    """
+    """Return the prefix of the folder that holds class folders, or train and val."""
+    # It is the prefix, or the single folder in it if that holds only folders.
     inside = _below(images, prefix)
     tops = _tops(inside)
     if len(tops) != 1 or TRAIN_FOLDER in tops or any(path.count("/") == 1 for path in inside):
@@ -194,18 +185,7 @@ def _folder_of_classes(images: Sequence[str], prefix: str) -> str:
 def _image_set(
     tree: FileTree, name: str, paths: Sequence[str], images: Sequence[str], prefix: str
 ) -> ImageSet:
-    """Return the images below ``prefix``.
-
-    Args:
-        tree: the files.
-        name: of the set.
-        paths: of all files and folders of the tree.
-        images: of all images of the tree.
-        prefix: of the folder that holds the class folders, or one around them.
-
-    Raises:
-        DataError: there are fewer than two classes, or two differ only by their Unicode form.
-    """
+    """Return the images below ``prefix``, given the paths of all files and of all images."""
     # Group the images by class folder.
     num_files = sum(path.startswith(prefix) and not path.endswith("/") for path in paths)
     prefix = _folder_of_classes(images, prefix)
@@ -230,17 +210,8 @@ def _image_set(
     empty = tuple(sorted(folders - by_folder.keys()))
     not_entered = tuple(text for text in tree.not_entered if text.startswith(prefix))
     num_ignored = num_files - len(of_classes)
-    return ImageSet(
-        tree.origin,
-        tree.image,
-        name,
-        of_classes,
-        labels,
-        classes,
-        num_ignored,
-        empty,
-        not_entered,
-    )
+    entries = (tree.origin, tree.image, name, of_classes, labels, classes)
+    return ImageSet(*entries, num_ignored, empty, not_entered)
 
 
 def with_classes_of(images: ImageSet, classes: Sequence[str], origin: str) -> ImageSet:
@@ -270,13 +241,10 @@ def with_classes_of(images: ImageSet, classes: Sequence[str], origin: str) -> Im
 
 
 def hold_out(images: ImageSet, fraction: float) -> tuple[ImageSet, ImageSet]:
-    """Split off a share of each class, at least one image of it.
+    """Return the images without a share of each class, and this share as a set ``valid``.
 
     The choice depends only on the images, so trainings that are resumed or have another seed
     validate on the same ones.
-
-    Returns:
-        the remaining images, and those held out as a set called ``valid``.
 
     Raises:
         DataError: a class has only one image.
@@ -311,11 +279,7 @@ def add_set(sets: Mapping[str, ImageSet], images: ImageSet) -> dict[str, ImageSe
 
 
 class DamagedImages:
-    """The damaged images that ``--skip-damaged-images`` leaves out; each is reported once.
-
-    Args:
-        say: prints a remark.
-    """
+    """The damaged images that ``--skip-damaged-images`` leaves out; ``say`` reports each once."""
 
     def __init__(self, say: Callable[[str], object]) -> None:
         self._say = say

@@ -101,13 +101,7 @@ class FeaturePyramid(nn.Module):
 
 
 def changed_stride(dim: int, old: int, new: int) -> nn.Module:
-    """Return the layers that change the stride of a map.
-
-    Args:
-        dim: channels.
-        old: stride of the input in pixels, a power of 2.
-        new: stride of the output, likewise.
-    """
+    """Return the layers that change the stride of a map with ``dim`` channels, a power of 2."""
     if new >= old:
         return nn.MaxPool2d(new // old) if new > old else nn.Identity()
     # Each transposed convolution halves the stride.

@@ -123,10 +123,9 @@ class Windows:
         )
 
     def bias(self, table: Tensor) -> ScoreBias:
-        """Return the bias of the scores in each window.
+        """Return the bias of the scores in each window, from a table [H, (2 w - 1)^2].
 
-        Args:
-            table: [H, (2 w - 1)^2], for each difference of rows and columns, query minus key.
+        The table has a bias for each difference of rows and columns, query minus key.
         """
         # Codes of the tokens: the difference of two codes is the index of their offset.
         height, width = (torch.arange(side, device=self.device) for side in self.sides)
@@ -165,14 +164,12 @@ def build_stages(
     make_attention: Callable[[VisionTransformerConfig, int, int], MultiheadAttention],
     drop_paths: Sequence[float],
 ) -> Sequence[Sequence[Block]]:
-    """Return the blocks of each stage, as a module.
+    """Return the blocks of each stage, as a module (Liu et al. 2021, "Swin Transformer", Eq. 3).
 
     Args:
         config: the model's settings.
         make_attention: called with (config, stage, number of the block).
-        drop_paths: probability that an image skips a branch, for each block.
-
-    Reference: Liu et al. 2021, "Swin Transformer", Eq. 3.
+        drop_paths: stochastic depth of each block.
     """
     stages, rates = nn.ModuleList(), enumerate(drop_paths)
     for stage, count in enumerate(config.stage_layers):

@@ -79,11 +79,7 @@ class PreprocessingConfig:
                 )
 
     def crop_of(self, image_size: int) -> str:
-        """Return the kind of training crop: ``padded``, ``resized`` or ``none``.
-
-        Args:
-            image_size: the longer side, in pixels.
-        """
+        """Return the kind of training crop, with ``auto`` resolved by the longer side in pixels."""
         if self.train_crop != "auto":
             return self.train_crop
         return "padded" if image_size <= LARGEST_PADDED else "resized"
@@ -91,9 +87,7 @@ class PreprocessingConfig:
     def check_fits(self, image_size: int, preset: Mapping[str, Any]) -> None:
         """Raise a ConfigError if a setting does nothing with the crop that ``auto`` stands for.
 
-        Args:
-            image_size: the longer side, in pixels.
-            preset: the settings of the recipe; they are allowed at every size.
+        Settings of the recipe, ``preset``, are allowed at every size.
         """
         # Padding belongs to one kind of crop, and the smallest area to the other.
         crop = self.crop_of(image_size)

@@ -47,12 +47,7 @@ CUT_NORMAL_STD = 0.87962566103423978
 
 
 class PatchEmbedding(nn.Module):
-    """A linear map of each patch: the convolution whose stride is its width, as one product.
-
-    Args:
-        sides: height P and width Q of a patch, in pixels.
-        embed_dim: D.
-    """
+    """A linear map of each patch of P x Q pixels: a convolution of this stride, as one product."""
 
     def __init__(self, sides: tuple[int, int], embed_dim: int) -> None:
         super().__init__()
