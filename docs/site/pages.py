@@ -1,4 +1,4 @@
-"""What the site has besides the files in docs/: the README, the examples, the commands, the API.
+"""The pages of the site besides docs/: README, examples, commands, presets and the Python API.
 
 A hook of MkDocs, named in mkdocs.yml. It adds these pages to the site, and makes links that leave
 the site name a file instead.
@@ -13,7 +13,7 @@ import sys
 from argparse import SUPPRESS, ArgumentParser
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
@@ -25,6 +25,11 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from relu_nmt.cli.sweep import sweep_parser  # noqa: E402
+from relu_nmt.config import flag_of  # noqa: E402
+from relu_nmt.modules.config import ATTENTION_PRESETS  # noqa: E402
+from relu_nmt.translation import config as translation  # noqa: E402
+from relu_nmt.vision import config as vision  # noqa: E402
+from relu_nmt.vision.training_config import RECIPES  # noqa: E402
 
 log = get_plugin_logger("pages")
 
@@ -37,7 +42,6 @@ API = {
     "Images": [
         "relu_nmt.ImageClassifier",
         "relu_nmt.vision.base",
-        "relu_nmt.vision.vision_transformer",
         "relu_nmt.vision.vision_transformer",
     ],
     "Attention": [
@@ -129,6 +133,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     texts |= {f"commands/{name}.md": command_page(own) for name, own in commands().items()}
     texts |= {f"api/{slug(title)}.md": api_page(title, names) for title, names in API.items()}
     texts["api/recipes.md"] = recipes_page()
+    texts["reference/presets.md"] = presets_page()
     for page, text in texts.items():
         files.append(File.generated(config, page, content=text))
     for name in ("style.css", "worker.js"):
@@ -267,3 +272,30 @@ def recipes_page() -> str:
         parts.append(f"::: relu_nmt.recipes.{command.recipe}\n    options: {{members: [run]}}")
         parts.append(f"Its settings are the flags of [`{name}`](../commands/{name}.md).")
     return "\n\n".join(parts)
+
+
+PRESETS = {
+    "Translation models: `relu-nmt-train --arch`": translation.architectures,
+    "Attention: `--attention-preset`": ATTENTION_PRESETS,
+    "Image models: `relu-nmt-vision-train --arch`": vision.architectures,
+    "Trainings of image models: `--recipe`": RECIPES,
+}
+
+
+def presets_page() -> str:
+    """Return the page with the flags that each preset sets."""
+    parts = ["# Presets", "Flags that you type go before those of a preset."]
+    for title, presets in PRESETS.items():
+        rows = ["| name | sets |", "| --- | --- |"]
+        for name, values in presets.items():
+            flags = (f"`{flag(key, value)}`" for key, value in values.items())
+            rows.append(f"| `{name}` | {', '.join(flags) or 'nothing'} |")
+        parts += [f"## {title}", "\n".join(rows)]
+    return "\n\n".join(parts)
+
+
+def flag(name: str, value: Any) -> str:
+    """Return a setting as one types it."""
+    if isinstance(value, bool):
+        return flag_of(name) if value else f"--no-{flag_of(name)[2:]}"
+    return f"{flag_of(name)} {','.join(map(str, value)) if isinstance(value, tuple) else value}"
