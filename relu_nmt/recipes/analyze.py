@@ -4,16 +4,16 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from relu_nmt.applications.analysis.memories import BranchStatistics, MemoryStatistics
 from relu_nmt.applications.analysis.report import (
     AnalysisReport,
     AnalyzedModel,
-    Example,
     distinct_names,
 )
+from relu_nmt.applications.analysis.statistics import BranchStatistics, MemoryStatistics
 from relu_nmt.applications.analysis.weights import Numbers, WeightStatistics
 from relu_nmt.cli.analyze import AnalysisSettings as Settings
 from relu_nmt.cli.translation_settings import ModelOptions
@@ -209,7 +209,7 @@ class _Analyzer:
             None if memories is None else memories.report(),
         )
 
-    def _example(self, number: int) -> Example:
+    def _example(self, number: int) -> dict[str, Any]:
         """Return the maps of one sentence or group."""
         figures = []
         for text, places in self._places.items():
@@ -230,7 +230,12 @@ class _Analyzer:
             if place.head is None:
                 figures.append((f"{name}, {layer}, every head", head_maps(found)))
         task, (source, target) = self._translators[0].task, self._pair(0, number)
-        return Example(number, task.source_tokens(source), task.target_tokens(target), figures)
+        return {
+            "number": number,
+            "source": task.source_tokens(source),
+            "target": task.target_tokens(target),
+            "figures": figures,
+        }
 
     def _map(self, index: int, number: int, place: AttentionPlace) -> SentenceMap:
         translator, (source, target) = self._translators[index], self._pair(index, number)

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from relu_nmt.applications.analysis.attention import AttentionStatistics
-from relu_nmt.applications.analysis.memories import MemoryStatistics
+from relu_nmt.applications.analysis.statistics import AttentionStatistics, MemoryStatistics
 from relu_nmt.cli.generate import AttentionOptions
 from relu_nmt.data.documents import DOCUMENT_TAG
 from relu_nmt.evaluation.metrics import Score

@@ -4,7 +4,8 @@ import math
 import re
 from pathlib import Path
 
-from relu_nmt.applications.analysis import attention, memories, weights
+from relu_nmt.applications.analysis.statistics import OF_ATTENTION, OF_MEMORIES
+from relu_nmt.applications.analysis.weights import DEFINITIONS
 from relu_nmt.applications.sweep.results import MEMORY_STATISTICS
 from relu_nmt.applications.sweep.results import STATISTICS as COLUMNS
 from relu_nmt.attention.statistics import ANALYSED, LOGGED, NULL_SUM, STATISTICS, definitions
@@ -14,8 +15,7 @@ GUIDE = (Path(__file__).parents[2] / "docs" / "reference" / "statistics.md").rea
 
 def test_every_name_in_logs_and_files_is_defined():
     assert {*LOGGED, *ANALYSED, *COLUMNS.values(), *MEMORY_STATISTICS} <= STATISTICS.keys()
-    for module in (attention, memories, weights):
-        texts = module.DEFINITIONS
+    for texts in (OF_ATTENTION, OF_MEMORIES, DEFINITIONS):
         shared = texts.keys() & STATISTICS.keys()
         assert {name: texts[name] for name in shared} == definitions(shared)
 

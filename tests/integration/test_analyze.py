@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from torch import nn
 
-from relu_nmt.applications.analysis.memories import MemoryStatistics
 from relu_nmt.applications.analysis.report import distinct_names
+from relu_nmt.applications.analysis.statistics import MemoryStatistics
 from relu_nmt.applications.analysis.weights import PERCENTS
 from relu_nmt.attention.statistics import ANALYSED
 from relu_nmt.modules import feed_forwards

@@ -13,7 +13,7 @@ import warnings
 import pytest
 import torch
 
-from relu_nmt.applications.analysis.memories import memory_statistics
+from relu_nmt.applications.analysis.statistics import memory_statistics
 from relu_nmt.evaluation.metrics import MetricConfig
 from relu_nmt.recipes import translate_documents, translate_lines, translate_split
 from relu_nmt.training.checkpoint import load_checkpoint

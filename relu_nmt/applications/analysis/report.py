@@ -1,4 +1,4 @@
-"""Results of an analysis as one self-contained page, and as CSV files."""
+"""Results of an analysis as one self-contained page with plots, and as CSV files."""
 
 import itertools
 import re
@@ -6,15 +6,24 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from relu_nmt.applications.analysis import plots
 from relu_nmt.applications.analysis.weights import ALL_KEYS, DEFINITIONS, OWN_SENTENCE
 from relu_nmt.attention.statistics import ANALYSED, NUM_FREQUENT, STATISTICS
-from relu_nmt.io.page import csv_text, render_page
+from relu_nmt.io.page import (
+    common_legend,
+    csv_text,
+    draw_image,
+    line_style,
+    plain_axes,
+    render_page,
+)
 from relu_nmt.modules.config import SLOTS
-from relu_nmt.training.results import Course
+from relu_nmt.training.results import TELEMETRY, TRAIN, Course
 from relu_nmt.translation.attention_maps import SLOT_NAMES
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 TEMPLATE = "analysis.html"
 PLACE = ("checkpoint", "slot", "sees", "layer", "head")
@@ -23,6 +32,13 @@ SEEN = {ALL_KEYS: "document", OWN_SENTENCE: "own sentence"}
 USUAL_NAMES = re.compile(r"checkpoint(s|[_\d].*)|average|best|last|results|train")
 """Names of folders and files that every training has."""
 SHOWN_PERCENTS = (0.5, 1.0, 1.5, 5.0, 10.0, 50.0)
+PANEL = 3.5, 2.9
+"""Width and height of a plot, in inches."""
+FIGURE_4_END = 1.5
+LEVEL = 1e-6
+"""A line whose shares differ by less is level."""
+Series = tuple[str, dict[str, Any], Sequence[Mapping[str, Any]]]
+"""Name in the legend, style, and records of :meth:`WeightStatistics.records` of a line."""
 
 
 @dataclass(frozen=True)
@@ -35,10 +51,9 @@ class AnalyzedModel:
         attention: name of the mechanism by slot.
         feed_forward: name of the feed-forward networks.
         without_weights: slots whose attention has no weights.
-        records: see :meth:`relu_nmt.applications.analysis.weights.WeightStatistics.records`.
-        branches: see :meth:`relu_nmt.applications.analysis.memories.BranchStatistics.records`.
-        memories: see :meth:`relu_nmt.applications.analysis.memories.MemoryStatistics.report`;
-            None without memories.
+        records: see :meth:`WeightStatistics.records`.
+        branches: see :meth:`BranchStatistics.records`.
+        memories: see :meth:`MemoryStatistics.report`; None without memories.
     """
 
     name: str
@@ -63,29 +78,27 @@ class AnalyzedModel:
 
 
 @dataclass(frozen=True)
-class Example:
-    """The attention maps of one sentence or group; figures are pairs of caption and image."""
-
-    number: int
-    source: str
-    target: str
-    figures: Sequence[tuple[str, str]]
-
-
-@dataclass(frozen=True)
 class AnalysisReport:
-    """All contents of a page; ``facts`` are names and values of the inputs."""
+    """All contents of a page.
+
+    Args:
+        models: results for the checkpoints.
+        examples: maps of sentences or groups: ``number``, the texts ``source`` and ``target``, and
+            ``figures``, pairs of caption and image.
+        courses: courses of training.
+        facts: names and values of the inputs.
+    """
 
     models: Sequence[AnalyzedModel] = ()
-    examples: Sequence[Example] = ()
+    examples: Sequence[Mapping[str, Any]] = ()
     courses: Sequence[Course] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def series(self) -> list[plots.Series]:
+    def series(self) -> list[Series]:
         """The lines of the plots: one a checkpoint, or one for each kind of visible keys."""
         # With attention inside sentences, a checkpoint has two kinds of lines.
-        found = []
+        found: list[Series] = []
         several = any(r["sees"] == OWN_SENTENCE for model in self.models for r in model.records)
         for index, model in enumerate(self.models):
             seen = sorted({record["sees"] for record in model.records})
@@ -94,7 +107,7 @@ class AnalysisReport:
                 kind = number if several else None
                 words = f", {SEEN[sees]}" if OWN_SENTENCE in seen else ""
                 records = [record for record in model.records if record["sees"] == sees]
-                found.append(plots.Series(f"{model.name}{words}", index, kind, records))
+                found.append((f"{model.name}{words}", line_style(index, kind), records))
         return found
 
     def slot_means(self) -> list[tuple[str, list[tuple[str, Mapping[str, Any]]]]]:
@@ -102,9 +115,9 @@ class AnalysisReport:
         found = []
         for slot in SLOTS:
             rows = [
-                (series.name, record)
-                for series in self.series
-                for record in series.records
+                (name, record)
+                for name, _, records in self.series
+                for record in records
                 if record["slot"] == slot and record["layer"] == "mean"
             ]
             if rows:
@@ -114,10 +127,6 @@ class AnalysisReport:
     def has(self, statistic: str) -> bool:
         """Return True if a record has the statistic."""
         return any(statistic in record for model in self.models for record in model.records)
-
-    def by_layer(self, statistic: str, title: str, scale: float = 1.0) -> str:
-        """Return the result of :func:`relu_nmt.applications.analysis.plots.by_layer`."""
-        return plots.by_layer(self.series, statistic, title, scale)
 
     def branches(self) -> dict[tuple[str, int, str], dict[str, float | None]]:
         """Return the ratio of each checkpoint, by side, layer and branch."""
@@ -176,7 +185,11 @@ class AnalysisReport:
             "title": f"{'Attention' if self.models else 'Training'} of {', '.join(names)}",
             "report": self,
             "facts_of_all": [*self.facts.items(), ("report of", time.strftime("%d %B %Y, %H:%M"))],
-            "plots": plots,
+            "by_layer": by_layer,
+            "by_rank": by_rank,
+            "of_memories": of_memories,
+            "of_courses": of_courses,
+            "course_panels": course_panels,
             "SLOTS": SLOTS,
             "STATISTICS": STATISTICS,
             "PERCENTS": SHOWN_PERCENTS,
@@ -222,3 +235,200 @@ def _without_usual_names(parts: tuple[str, ...]) -> tuple[str, ...]:
     while len(parts) > 2 and USUAL_NAMES.fullmatch(parts[-1]):
         parts = parts[:-1]
     return parts
+
+
+# ------------------------------------------------------------------- plots, as the src of images
+
+
+def by_layer(series: Sequence[Series], statistic: str, title: str, scale: float = 1.0) -> str:
+    """Return a plot of a statistic by layer, a panel for each slot: means, and a dot for each head.
+
+    The text is empty if no slot has the statistic in two layers. ``title`` is that of the vertical
+    axis, and ``scale`` a factor of the values.
+    """
+    # Find the slots and layers that have the statistic.
+    places = {
+        (record["slot"], record["layer"])
+        for _, _, records in series
+        for record in records
+        if statistic in record and record["layer"] != "mean"
+    }
+    slots = [slot for slot in SLOTS if any(slot == place[0] for place in places)]
+    # Return no plot for one layer: a curve needs two.
+    if not any(layer > 0 for _, layer in places):
+        return ""
+
+    def draw(figure: "Figure") -> None:
+        panels = figure.subplots(1, len(slots), squeeze=False, sharey=True)[0]
+        for axes, slot in zip(panels, slots, strict=True):
+            layers: set[int] = set()
+            # Each line has a dot for each head, a little beside the layer, and the mean.
+            for index, (name, style, records) in enumerate(series):
+                known = [r for r in records if r["slot"] == slot and statistic in r]
+                of_layers = [r for r in known if r["layer"] != "mean"]
+                shift = 0.1 * (index - (len(series) - 1) / 2)
+                heads = [r for r in of_layers if r["head"] != "mean"]
+                axes.scatter(
+                    [r["layer"] + shift for r in heads],
+                    [r[statistic] * scale for r in heads],
+                    s=9,
+                    color=style["color"],
+                    alpha=0.45,
+                    linewidths=0,
+                )
+                # Draw a line through the means over heads.
+                means = [r for r in of_layers if r["head"] == "mean"]
+                layers |= {r["layer"] for r in means}
+                axes.plot(
+                    [r["layer"] + shift for r in means],
+                    [r[statistic] * scale for r in means],
+                    label=name,
+                    **style,
+                )
+            # Label every layer.
+            plain_axes(axes, SLOT_NAMES[slot])
+            axes.set_xticks(sorted(layers))
+            axes.set_xlabel("layer")
+        # Label the shared vertical axis once, and let it include 0.
+        panels[0].set_ylabel(title)
+        panels[0].set_ylim(bottom=min(0.0, panels[0].get_ylim()[0]))
+        common_legend(figure, 4)
+
+    return draw_image(PANEL[0] * max(2, len(slots)), PANEL[1] + 0.3, draw)
+
+
+def by_rank(series: Sequence[Series]) -> str:
+    """Return a plot of ``top_sum`` and ``share_at_rank`` for p up to 1.5 %.
+
+    The text is empty if all lines are level: rows are so short that this is always one key.
+
+    Reference: ReLUFormer, Figure 4.
+    """
+    sums = [
+        [v for p, v in record["top_sum"].items() if p <= FIGURE_4_END]
+        for _, _, records in series
+        for record in records
+        if record["layer"] == "mean" and record["top_sum"]
+    ]
+    if all(max(own) - min(own) < LEVEL for own in sums):
+        return ""
+
+    def draw(figure: "Figure") -> None:
+        # Sums above, shares below; a column for each slot.
+        panels = figure.subplots(2, len(SLOTS), sharex=True, sharey="row")
+        for column, slot in enumerate(SLOTS):
+            for row, statistic in enumerate(("top_sum", "share_at_rank")):
+                axes = panels[row, column]
+                for name, style, records in series:
+                    whole = [r for r in records if r["slot"] == slot and r["layer"] == "mean"]
+                    for record in whole:
+                        points = {p: v for p, v in record[statistic].items() if p <= FIGURE_4_END}
+                        shares = [100 * share for share in points.values()]
+                        axes.plot(list(points), shares, label=name, **style)
+                plain_axes(axes, SLOT_NAMES[slot] if row == 0 else "")
+        # Label each axis once: percents at the bottom, titles at the left.
+        for axes in panels[1]:
+            axes.set_xlabel("largest p % of the visible keys")
+        for axes, title in zip(
+            panels[:, 0], ("their sum, %", "the smallest of them, %"), strict=True
+        ):
+            axes.set_ylabel(title)
+            axes.set_ylim(bottom=0)
+        common_legend(figure, 4)
+
+    return draw_image(PANEL[0] * len(SLOTS), 2 * PANEL[1], draw)
+
+
+def of_memories(reports: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return a plot of ``top_sums`` of the feed-forward memories, by side.
+
+    ``reports`` has results of :meth:`MemoryStatistics.report`, by the name of the line.
+    """
+
+    def draw(figure: "Figure") -> None:
+        panels = figure.subplots(1, 2, sharey=True)
+        for axes, side in zip(panels, ("encoder", "decoder"), strict=True):
+            # Draw a line for each checkpoint with known shares.
+            for index, (name, report) in enumerate(reports.items()):
+                sums = report["sides"][side].get("top_sums", {})
+                points = {float(p): 100 * share for p, share in sums.items() if share is not None}
+                if points:
+                    axes.plot(list(points), list(points.values()), label=name, **line_style(index))
+            plain_axes(axes, side)
+            axes.set_xscale("log")
+            axes.set_xticks([0.1, 1, 10, 100], ["0.1", "1", "10", "100"])
+            axes.set_xlabel("largest p % of a token's weights")
+        panels[0].set_ylabel("their share of the sum, %")
+        panels[0].set_ylim(0, 104)
+        common_legend(figure, 4)
+
+    return draw_image(1.3 * PANEL[0] * 2, PANEL[1] + 0.3, draw)
+
+
+def of_courses(courses: Sequence[Course], panels: Mapping[tuple[str, str], str]) -> str:
+    """Return a plot of curves against the number of updates.
+
+    Each training is a line in every panel for which it has values. ``panels`` has the title of
+    each panel by split and metric.
+    """
+    columns = min(3, len(panels))
+    rows = -(-len(panels) // columns)
+
+    def draw(figure: "Figure") -> None:
+        # Fill the grid of panels, and hide the rest.
+        every = figure.subplots(rows, columns, squeeze=False, sharex=True).flat
+        for axes in list(every)[len(panels) :]:
+            axes.set_visible(False)
+        for axes, (key, title) in zip(figure.axes, panels.items(), strict=False):
+            for index, course in enumerate(courses):
+                points = sorted(course.curves.get(key, {}).items())
+                if points:
+                    # Mark the values of short curves only.
+                    few = len(points) <= 12
+                    style = {**line_style(index), "markersize": 4 if few else 0}
+                    axes.plot(*zip(*points, strict=True), label=course.name, **style)
+            plain_axes(axes, title)
+            if key[0] == TELEMETRY:
+                axes.set_ylim(bottom=0)
+            # Number the updates below every panel, although the panels share the axis.
+            axes.xaxis.set_tick_params(labelbottom=True)
+            axes.set_xlabel("updates")
+        common_legend(figure, 4)
+
+    return draw_image(PANEL[0] * max(2, columns), PANEL[1] * rows + 0.3, draw)
+
+
+def course_panels(courses: Sequence[Course]) -> list[dict[tuple[str, str], str]]:
+    """Return the panels of losses and scores, and those of the telemetry, without empty ones.
+
+    A metric needs two values in a training to make a curve.
+    """
+    # Find the metrics with two values in a training, and the unit of the losses.
+    curves = [curve for course in courses for curve in course.curves.items()]
+    known = list(dict.fromkeys(key for key, points in curves if len(points) > 1))
+    # Only translation models have a loss without smoothing; others count examples, not tokens.
+    bits = "bits per token" if (TRAIN, "nll_loss") in dict(curves) else "bits per example"
+    # Order: training loss, losses on the other splits, regulariser, scores, gradient.
+    splits = list(dict.fromkeys(s for s, _ in known if s not in (TRAIN, TELEMETRY)))
+    losses = {
+        (TRAIN, "loss"): f"training loss, {bits}",
+        (TRAIN, "nll_loss"): "training NLL, bits per token",
+        **{(split, "loss"): f"loss on {split}, {bits}" for split in splits},
+        **{(split, "nll_loss"): f"NLL on {split}, bits per token" for split in splits},
+        (TRAIN, "attention_norm"): "attention_norm: mean |ln S|",
+        (TRAIN, "attention_entropy"): "attention_entropy: excess, nats",
+        **{
+            (split, name): f"{title} on {split}"
+            for split in splits
+            for name, title in (("accuracy", "accuracy, %,"), ("bleu", "BLEU"))
+        },
+        (TRAIN, "gnorm"): "norm of the gradient",
+    }
+    # Group the telemetry by statistic, then by slot.
+    telemetry = {
+        (TELEMETRY, f"{slot} {name}"): f"{STATISTICS[name].label}, {slot}"
+        for name in ("entropy", "sum", "zero_fraction", "null_fraction")
+        for slot in SLOTS
+    }
+    found = [{key: each[key] for key in each if key in known} for each in (losses, telemetry)]
+    return [each for each in found if each]

@@ -1,7 +1,7 @@
 """Statistics of attention weights by slot, layer and head, over many sentences.
 
 They need the matrix of weights, which is computed for one mechanism of one batch at a time. The
-statistics of :mod:`relu_nmt.applications.analysis.attention` need no matrix.
+statistics of :mod:`relu_nmt.applications.analysis.statistics` need no matrix.
 """
 
 import html
@@ -104,13 +104,10 @@ class WeightStatistics:
         numbers: Sequence[Numbers] | None = None,
         advance: Callable[[int], object] = lambda count: None,
     ) -> None:
-        """Add sentences, or groups of sentences, with their translations.
+        """Add sentences or groups, and their translations: token ids, each with its end symbol.
 
-        Args:
-            sources: token ids, ending in the end symbol.
-            targets: token ids, ending in the end symbol.
-            numbers: sentence numbers of the tokens of groups; None for single sentences.
-            advance: called with the number of sources added since the last call.
+        ``numbers`` has the sentence numbers of the tokens of groups; None for single sentences.
+        ``advance`` is called with the number of sources added since the last call.
         """
         # Split into batches whose matrices of weights fit into memory.
         heads = max((one.num_heads for one in self._able), default=1)
@@ -142,11 +139,7 @@ class WeightStatistics:
     ) -> None:
         """Add the weights of one mechanism.
 
-        Args:
-            attention: the mechanism.
-            queries: sentence numbers [B, Nq] and kinds [B, Nq, 3] of the query tokens.
-            keys: likewise of the key tokens.
-            record: the record of the mechanism.
+        Queries and keys have sentence numbers [B, N] and kinds [B, N, 3] of their tokens.
         """
         weights, visibility, view = record.weights, record.visibility, record.visibility.rows
         assert weights is not None, f"{attention.name} has weights, but returned none"
@@ -174,13 +167,9 @@ class WeightStatistics:
             others = None
             if asking is not None and asked is not None:
                 others = asking[:, rows, None] != asked[:, None]
-            block = _Rows(weights[:, :, rows], counts[:, rows], real[:, rows])
-            sums.add(block.sums())
-            # Leave out entropies of signed weights.
-            if attention.capabilities.non_negative:
-                sums.add(block.entropies())
-            sums.add(block.places(distances, others, kinds))
-            sums.add(block.ranks())
+            non_negative = attention.capabilities.non_negative
+            block = weights[:, :, rows], counts[:, rows], real[:, rows]
+            sums.add(_tables(*block, distances, others, kinds, non_negative))
         sums.rows += int(real.sum())
 
     def records(self) -> list[dict[str, Any]]:
@@ -237,85 +226,81 @@ class _Sums:
         return [_gathered(head) for head in heads]
 
 
-class _Rows:
-    """Rows of weights, and tables of their statistics.
+def _tables(
+    weights: Tensor,
+    counts: Tensor,
+    real: Tensor,
+    distances: Tensor,
+    others: Tensor | None,
+    kinds: Tensor,
+    with_entropies: bool,
+) -> dict[str, Table]:
+    """Return the statistics of rows of weights.
 
     Args:
         weights: [B, H, q, Nk].
         counts: [B, q], numbers of visible keys, at least 1.
         real: [B, q] bool, False = padding.
+        distances: [B or 1, q, Nk] from query to key.
+        others: [B, q, Nk] bool, True = the key is in another sentence.
+        kinds: [B, Nk, 3], kinds of the keys.
+        with_entropies: the weights are not negative.
     """
-
-    def __init__(self, weights: Tensor, counts: Tensor, real: Tensor) -> None:
-        # Shares of the absolute weights; null rows have none.
-        self._weights, self._counts = weights.double(), counts[:, None].double()
-        sizes = self._weights.abs()
-        total = sizes.sum(-1)
-        self._real = real[:, None]
-        self._full = self._real & (total > NULL_SUM)
-        self._shares = sizes / total.clamp_min(NULL_SUM)[..., None]
-
-    def sums(self) -> dict[str, Table]:
-        """Return the statistics of all weights, signed or not."""
-        total, nonzero = self._weights.sum(-1), (self._weights != 0).sum(-1).double()
-        every = torch.ones_like(total)
-        return {
-            "sum": (total, self._real),
-            "abs_log_sum": (total.abs().log().abs(), self._full & (total.abs() > NULL_SUM)),
-            "zero_fraction": (1 - nonzero / self._counts, self._real),
-            "null_fraction": (every - self._full.double(), self._real),
-            "largest_share": (self._shares.amax(-1), self._full),
-            "nonzero_keys": (nonzero, self._real),
-            "mean_log_n": (self._counts.log() * every, self._real),
-        }
-
-    def entropies(self) -> dict[str, Table]:
-        """Return the entropies of non-negative weights."""
-        # Entropies of the heads, and of the mean of their weights.
-        own = torch.where(self._full, _entropy(self._shares), 0.0)
-        averaged = self._weights.mean(1, keepdim=True)
-        total = averaged.sum(-1, keepdim=True)
-        of_mean = _entropy(averaged / total.clamp_min(NULL_SUM))
-        log_counts = self._counts.log()
-        return {
-            "entropy": (own, self._real),
-            "entropy_with_weight": (own, self._full),
+    # Shares of the absolute weights; null rows have none.
+    weights, counts, real = weights.double(), counts[:, None].double(), real[:, None]
+    sizes = weights.abs()
+    size = sizes.sum(-1)
+    full = real & (size > NULL_SUM)
+    shares = sizes / size.clamp_min(NULL_SUM)[..., None]
+    # All weights, signed or not.
+    total, nonzero = weights.sum(-1), (weights != 0).sum(-1).double()
+    log_counts = counts.log()
+    tables = {
+        "sum": (total, real),
+        "abs_log_sum": (total.abs().log().abs(), full & (total.abs() > NULL_SUM)),
+        "zero_fraction": (1 - nonzero / counts, real),
+        "null_fraction": (1 - full.double(), real),
+        "largest_share": (shares.amax(-1), full),
+        "nonzero_keys": (nonzero, real),
+        "mean_log_n": (log_counts.expand_as(total), real),
+    }
+    # Entropies of the heads, and of the mean of their weights.
+    if with_entropies:
+        own = torch.where(full, _entropy(shares), 0.0)
+        averaged = weights.mean(1, keepdim=True)
+        whole = averaged.sum(-1, keepdim=True)
+        of_mean = _entropy(averaged / whole.clamp_min(NULL_SUM))
+        tables |= {
+            "entropy": (own, real),
+            "entropy_with_weight": (own, full),
             # Leave out rows with one visible key, whose relative entropy has no meaning.
-            "relative_entropy": (own / log_counts.clamp_min(0.5), self._full & (log_counts > 0)),
-            "raw_entropy": (_entropy(self._weights), self._real),
-            "mean_exp_entropy": (own.exp(), self._full),
-            "mean_of_heads_entropy": (of_mean, self._real & (total[..., 0] > NULL_SUM)),
+            "relative_entropy": (own / log_counts.clamp_min(0.5), full & (log_counts > 0)),
+            "raw_entropy": (_entropy(weights), real),
+            "mean_exp_entropy": (own.exp(), full),
+            "mean_of_heads_entropy": (of_mean, real & (whole[..., 0] > NULL_SUM)),
         }
+    # Mean distances, and shares on each kind of key: [B, H, q, 3].
+    tables["distance"] = (shares * distances[:, None]).sum(-1), full
+    for name, share in zip(KINDS, (shares @ kinds[:, None]).unbind(-1), strict=True):
+        tables[name] = share, full
+    if others is not None:
+        tables["outside"] = (shares * others[:, None]).sum(-1), full
+    return tables | _ranks(shares.cpu(), counts.cpu(), full.cpu())
 
-    def places(self, distances: Tensor, others: Tensor | None, kinds: Tensor) -> dict[str, Table]:
-        """Return mean distances, and shares on kinds of keys.
 
-        Args:
-            distances: [B or 1, q, Nk] from query to key.
-            others: [B, q, Nk] bool, True = the key is in another sentence.
-            kinds: [B, Nk, 3], kinds of the keys.
-        """
-        tables = {"distance": (self._shares * distances[:, None]).sum(-1)}
-        # Sum the shares on each kind of key: [B, H, q, 3].
-        tables |= zip(KINDS, (self._shares @ kinds[:, None]).unbind(-1), strict=True)
-        if others is not None:
-            tables["outside"] = (self._shares * others[:, None]).sum(-1)
-        return {name: (table, self._full) for name, table in tables.items()}
-
-    def ranks(self) -> dict[str, Table]:
-        """Return ``top_sum`` and ``share_at_rank`` for each percent."""
-        # On a CPU NumPy sorts faster than PyTorch.
-        ranked = torch.from_numpy(np.sort(self._shares.cpu().numpy())).flip(-1)
-        counts, counted = self._counts.cpu(), self._full.cpu()
-        sums, tables = ranked.cumsum(-1), {}
-        for percent in PERCENTS:
-            # Round down a little first: 3 % of 100 must not become 4.
-            rank = (percent * counts / 100 - 1e-9).ceil().long()
-            # Find the index of the last counted key: [B, H, q, 1].
-            place = rank[..., None].expand(*ranked.shape[:3], 1) - 1
-            for name, values in (("top_sum", sums), ("share_at_rank", ranked)):
-                tables[f"{name} {percent:g}"] = values.gather(-1, place)[..., 0], counted
-        return tables
+def _ranks(shares: Tensor, counts: Tensor, counted: Tensor) -> dict[str, Table]:
+    """Return ``top_sum`` and ``share_at_rank`` for each percent."""
+    # NumPy sorts faster than PyTorch.
+    ranked = torch.from_numpy(np.sort(shares.numpy())).flip(-1)
+    sums, tables = ranked.cumsum(-1), {}
+    for percent in PERCENTS:
+        # Round down a little first: 3 % of 100 must not become 4.
+        rank = (percent * counts / 100 - 1e-9).ceil().long()
+        # Find the index of the last counted key: [B, H, q, 1].
+        place = rank[..., None].expand(*ranked.shape[:3], 1) - 1
+        for name, values in (("top_sum", sums), ("share_at_rank", ranked)):
+            tables[f"{name} {percent:g}"] = values.gather(-1, place)[..., 0], counted
+    return tables
 
 
 def kinds_of(dictionary: Dictionary) -> Tensor:

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from relu_nmt.applications.analysis.plots import course_panels
+from relu_nmt.applications.analysis.report import course_panels
 from relu_nmt.errors import DataError
 from relu_nmt.training.config import LoggingConfig
 from relu_nmt.training.log import TrainingLog

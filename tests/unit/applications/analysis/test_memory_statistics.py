@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from relu_nmt.applications.analysis import memories
-from relu_nmt.applications.analysis.memories import (
+from relu_nmt.applications.analysis import statistics
+from relu_nmt.applications.analysis.statistics import (
     BRANCHES,
     PERCENTS,
     BranchStatistics,
@@ -106,7 +106,7 @@ def cosines(values):
 @pytest.mark.parametrize("most", [1, 2**22])
 @torch.no_grad()
 def test_statistics_equal_the_formulas(kind, before, most, monkeypatch):
-    monkeypatch.setattr(memories, "MOST_WEIGHTS", most)
+    monkeypatch.setattr(statistics, "MOST_WEIGHTS", most)
     model = make(kind, before)
     if kind.startswith("relu"):  # so that some tokens have no weight at all
         for layer in [*model.encoder.layers, *model.decoder.layers]:

@@ -1,0 +1,449 @@
+"""Statistics of attentions, branches of layers and memories over many sentences.
+
+They come from passes of the model over sentences and their translations. Feed-forward networks are
+memories of keys.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import numpy as np
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from relu_nmt.attention.base import Need
+from relu_nmt.attention.records import ModuleSums, attention_sums, bucket_name, record_attention
+from relu_nmt.attention.statistics import LOGGED, NULL_SUM, SYMBOLS, definitions
+from relu_nmt.errors import ConfigError
+from relu_nmt.modules.config import SLOTS
+from relu_nmt.modules.feed_forward import FeedForward
+from relu_nmt.modules.transformer_layer import Residual, TransformerLayer
+from relu_nmt.translation.attention_maps import attention_of, input_batches, single_model
+from relu_nmt.translation.encoder_decoder import EncoderDecoder
+from relu_nmt.translation.search.ensemble import Ensemble
+from relu_nmt.translation.step_decoder import PlainDecoder
+
+BRANCHES = ("self_attention", "cross_attention", "feed_forward")
+"""The parts of a layer that add to its states, in their order."""
+PERCENTS = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
+MOST_WEIGHTS = 2**22
+"""Weights of memories to sort at a time: 32 MB in float64."""
+OF_ATTENTION = {
+    "weights": f"before dropout, real query rows only; targets are read in one pass; {SYMBOLS}",
+    **definitions((*LOGGED, "exp_entropy", "mean_log_n")),
+    "slots": "means over rows and heads, then over the slot's modules",
+    "overall": "means over rows and heads, then over all modules",
+}
+OF_MEMORIES = {
+    "weights": "outputs of the activation, one for each of the n = `size` keys of the memory; no "
+    "dropout, real tokens only, targets are read in one pass",
+    **definitions(("variance_ratio", "anisotropy", "null_fraction", "top_sums")),
+    "sides": "means over the layers of a side",
+    "overall": "means over all layers",
+}
+Place = tuple[str, int, str]
+"""Side, layer, and one of BRANCHES."""
+
+
+class AttentionStatistics:
+    """Sums of the statistics of a model's attentions over pairs of sentences.
+
+    Means are over real query rows and heads of a module, then over modules, for every mechanism.
+    ``ensemble`` holds a single model; its dtype is used.
+
+    Raises:
+        ConfigError: several models, or no attention of the model has weights.
+
+    Reference: ReLUFormer, Tables 3 and 5 (its Table 3 contradicts its text and Table 5).
+    """
+
+    def __init__(self, ensemble: Ensemble) -> None:
+        self._ensemble = ensemble
+        self._model = single_model(ensemble)
+        self._sums: dict[tuple[str, int], ModuleSums] = {}
+        self._num_sentences = 0
+        able = [attention_of(self._model, slot, 0).capabilities.weights for slot in SLOTS]
+        if not any(able):
+            names = ", ".join(sorted({self._model.config.attention_of(slot) for slot in SLOTS}))
+            raise ConfigError(f"no attention of the model has weights to measure ({names})")
+
+    def add(self, sources: Sequence[np.ndarray], targets: Sequence[np.ndarray]) -> None:
+        """Add sentences and their translations: token ids, each with its end symbol."""
+        # Run batches of bounded size with telemetry, and add up their sums by module.
+        heads = max(attention_of(self._model, slot, 0).num_heads for slot in SLOTS)
+        batches = input_batches(sources, targets, self._ensemble, lambda n: heads * n * n)
+        for _, *inputs in batches:
+            with (
+                self._ensemble.evaluating(),
+                record_attention(self._model, Need(telemetry=True)) as records,
+            ):
+                self._model(*inputs)
+                found = attention_sums(records)
+            for sums in found:
+                place = (sums.slot, sums.layer)
+                if place in self._sums:
+                    self._sums[place].add(sums)
+                else:
+                    self._sums[place] = sums
+        self._num_sentences += len(sources)
+
+    def report(self) -> dict[str, Any]:
+        """Return everything as plain values for JSON.
+
+        ``modules`` has a part for each module: means over all its rows and heads, of each head,
+        and in the causal slot by number of visible keys. Signed weights lack some statistics;
+        ``without_weights`` lists the slots whose mechanism has no weights.
+        """
+        # Means of each module, of each slot and of all modules.
+        modules = {f"{slot}.{layer}": _of_module(s) for (slot, layer), s in self._sums.items()}
+        means = {name: module["mean"] for name, module in modules.items()}
+        of_slot = {
+            slot: [mean for name, mean in means.items() if name.split(".")[0] == slot]
+            for slot in SLOTS
+        }
+        return {
+            "definitions": OF_ATTENTION,
+            "sentences": self._num_sentences,
+            "attention": {slot: self._model.config.attention_of(slot) for slot in SLOTS},
+            # Name slots without weights only after a pass: before it, no slot has sums.
+            "without_weights": [slot for slot in SLOTS if not of_slot[slot]]
+            if self._num_sentences
+            else [],
+            "overall": _with_exp(_means_of(list(means.values()))),
+            "slots": {slot: _with_exp(_means_of(own)) for slot, own in of_slot.items() if own},
+            "modules": modules,
+        }
+
+
+def _of_module(sums: ModuleSums) -> dict[str, Any]:
+    # Divide totals by the number of rows, and name the results.
+    def means(totals: np.ndarray, rows: float, **further: float) -> dict[str, float]:
+        names = zip(sums.statistics, (totals / rows).tolist(), strict=True)
+        return _with_exp({**dict(names), **further})
+
+    rows = max(1.0, sums.rows)
+    part: dict[str, Any] = {
+        "rows": int(sums.rows),
+        "mean": means(sums.heads.mean(1), rows, mean_log_n=sums.log_counts / rows),
+        "heads": [means(of_head, rows) for of_head in sums.heads.T],
+    }
+    # Split causal rows by their number of visible keys; leave out empty buckets.
+    if len(sums.bucket_rows):
+        counted = zip(sums.bucket_rows, sums.buckets.T, strict=True)
+        part["by_visible_keys"] = {
+            bucket_name(index): {"rows": int(count), **means(totals, count)}
+            for index, (count, totals) in enumerate(counted)
+            if count
+        }
+    return part
+
+
+def _with_exp(means: dict[str, float]) -> dict[str, float]:
+    """Return the means with ``exp_entropy`` directly after the entropy, if it is known."""
+    result = {}
+    for name, value in means.items():
+        # Drop a mean of exp(H): exp of the mean H replaces it.
+        if name == "exp_entropy":
+            continue
+        result[name] = value
+        if name == "entropy":
+            result["exp_entropy"] = math.exp(value)
+    return result
+
+
+# ------------------------------------------------------------------- branches and memories
+
+
+class BranchStatistics:
+    """Sums for the ``variance_ratio`` of each branch of a model's layers over pairs of sentences.
+
+    A branch with a ratio near 0 has no effect, even if its attention weights look sharp.
+    ``ensemble`` holds a single model; its dtype is used.
+
+    Raises:
+        ConfigError: several models.
+    """
+
+    def __init__(self, ensemble: Ensemble) -> None:
+        self._ensemble = ensemble
+        self._model = single_model(ensemble)
+        self._num_sentences = 0
+        # Find the branches of all layers.
+        self._sums: dict[Place, BranchSums] = {}
+        for side, stack in (("encoder", self._model.encoder), ("decoder", self._model.decoder)):
+            for index, layer in enumerate(stack.layers):
+                for branch in BRANCHES:
+                    if getattr(layer, branch) is not None:
+                        self._add_branch((side, index, branch), layer)
+
+    def _add_branch(self, place: Place, layer: TransformerLayer) -> None:
+        self._sums[place] = BranchSums(layer, place[2])
+
+    def _numbers_of(self, length: int) -> int:
+        """Return the number of values that a sentence of a length needs in memory."""
+        return length * length
+
+    def add(self, sources: Sequence[np.ndarray], targets: Sequence[np.ndarray]) -> None:
+        """Add sentences and their translations: token ids, each with its end symbol."""
+        for _, *inputs in input_batches(sources, targets, self._ensemble, self._numbers_of):
+            self.add_batch(*inputs)
+
+    def add_batch(self, src_tokens: Tensor, prev_output_tokens: Tensor) -> None:
+        """Add src_tokens [B, S] and prev_output_tokens [B, T], int64, right-padded."""
+        # Leave out padding.
+        pad_index = self._model.decoder.pad_index
+        real = {"encoder": src_tokens != pad_index, "decoder": prev_output_tokens != pad_index}
+        with self._ensemble.evaluating(), ExitStack() as hooks:
+            for (side, _, _), sums in self._sums.items():
+                hooks.enter_context(sums.watching(real[side]))
+            self._model(src_tokens, prev_output_tokens)
+        self._num_sentences += len(src_tokens)
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return ``side``, ``layer``, ``branch`` and ``variance_ratio`` of branches."""
+        return [
+            {"side": side, "layer": layer, "branch": branch, "variance_ratio": sums.ratio}
+            for (side, layer, branch), sums in self._sums.items()
+        ]
+
+
+class BranchSums:
+    """Variances of the input of a branch (one of BRANCHES), and of the states that it adds."""
+
+    def __init__(self, layer: TransformerLayer, branch: str) -> None:
+        self._module: nn.Module = getattr(layer, branch)
+        self._residual: Residual = getattr(layer, f"{branch}_residual")
+        self._input, self._output = np.zeros(3), np.zeros(3)
+
+    @contextmanager
+    def watching(self, real: Tensor) -> Iterator[None]:
+        """Add the states of passes inside the block; real [B, N] bool, True = no padding."""
+
+        # Watch the states before and after the branch, without padding.
+        def enter(module: nn.Module, args: tuple[Any, ...]) -> None:
+            self._input += _moments(args[0][real])
+
+        def leave(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
+            self._output += _moments(output[real])
+
+        # In pre-norm layers x is the input of the norm.
+        start = self._residual.norm if self._residual.normalize_before else self._module
+        handles = [
+            start.register_forward_pre_hook(enter),
+            self._module.register_forward_hook(leave),
+        ]
+        try:
+            yield
+        finally:
+            # Remove the hooks even if a pass fails.
+            for handle in handles:
+                handle.remove()
+
+    @property
+    def ratio(self) -> float | None:
+        """The ``variance_ratio``; None if Var(x) is 0."""
+        before = _variance(self._input)
+        return _variance(self._output) / before if before else None
+
+
+def _moments(x: Tensor) -> np.ndarray:
+    """Return number, sum and sum of squares of the values of x."""
+    exact = x.double()
+    return np.array([exact.numel(), float(exact.sum()), float(exact.square().sum())])
+
+
+def _variance(moments: np.ndarray) -> float:
+    """Return the mean square of the deviations from the mean."""
+    count = max(1.0, moments[0])
+    return max(0.0, float(moments[2] / count - (moments[1] / count) ** 2))
+
+
+class MemoryStatistics(BranchStatistics):
+    """Sums of the statistics of a model's memories over pairs of sentences.
+
+    Networks whose weights may be negative (GELU, gates) have neither ``null_fraction`` nor
+    ``top_sums``, the sums over the largest p percent of weights, p of ``percents``. ``ensemble``
+    holds a single model; its dtype is used.
+
+    Raises:
+        ConfigError: several models, feed-forward networks of another kind than
+            :class:`relu_nmt.modules.feed_forward.FeedForward`, or impossible percents.
+
+    Reference: ReLUFormer, section 3, Eq. 4 and Figures 2 and 3.
+    """
+
+    def __init__(self, ensemble: Ensemble, percents: Sequence[float] = PERCENTS) -> None:
+        if not all(0 < percent <= 100 for percent in percents):
+            raise ConfigError(f"percents: {percents}: expected above 0 to 100")
+        self._percents = percents
+        self._memories: dict[str, MemorySums] = {}
+        super().__init__(ensemble)
+
+    def _add_branch(self, place: Place, layer: TransformerLayer) -> None:
+        side, index, branch = place
+        if branch == "feed_forward":
+            sums = self._sums[place] = MemorySums(layer, self._percents)
+            self._memories[f"{side}.{index}"] = sums
+
+    def _numbers_of(self, length: int) -> int:
+        return max(sums.size for sums in self._memories.values()) * length
+
+    def report(self) -> dict[str, Any]:
+        """Return everything as plain values for JSON; ``modules`` has each layer.
+
+        A mean of no values, and a ratio to a variance of 0, is None.
+        """
+        # Report no module before the first sentence.
+        modules = {
+            name: sums.report() for name, sums in self._memories.items() if self._num_sentences
+        }
+        # Average all but the numbers of tokens and keys.
+        means = {
+            name: {key: value for key, value in part.items() if key not in ("tokens", "size")}
+            for name, part in modules.items()
+        }
+        sides: dict[str, list[Mapping[str, Any]]] = {}
+        for name, part in means.items():
+            sides.setdefault(name.partition(".")[0], []).append(part)
+        return {
+            "definitions": OF_MEMORIES,
+            "sentences": self._num_sentences,
+            "feed_forward": self._model.config.feed_forward,
+            "overall": _means_of(list(means.values())),
+            "sides": {side: _means_of(parts) for side, parts in sides.items()},
+            "modules": modules,
+        }
+
+
+def memory_statistics(
+    model: EncoderDecoder,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    percents: Sequence[float] = PERCENTS,
+) -> dict[str, Any]:
+    """Return the statistics of the memories of a model; see :class:`MemoryStatistics`.
+
+    The batches are sources [B, S], and targets shifted right [B, T], int64, right-padded, on the
+    device of the model.
+
+    Raises:
+        ConfigError: feed-forward networks of another kind, or impossible percents.
+
+    Example:
+        >>> import torch
+        >>> from relu_nmt.translation.config import TransformerConfig
+        >>> config = TransformerConfig(encoder_layers=1, decoder_layers=1, feed_forward="softmax")
+        >>> batch = torch.tensor([[4, 5, 2]]), torch.tensor([[2, 6]])
+        >>> report = memory_statistics(EncoderDecoder(config, 10, 12, pad_index=1), [batch])
+        >>> round(report["overall"]["top_sums"]["100"], 6)
+        1.0
+    """
+    statistics = MemoryStatistics(Ensemble([PlainDecoder(model)]), percents)
+    for batch in batches:
+        statistics.add_batch(*batch)
+    return statistics.report()
+
+
+def anisotropy(values: Tensor) -> float | None:
+    """Return the mean cosine between two different non-zero rows of V [F, D]; None without a pair.
+
+    It is between -1 / (F - 1) and 1, and near 0 for random rows.
+
+    Reference: ReLUFormer, Eq. 4.
+
+    Example:
+        >>> import torch
+        >>> anisotropy(torch.tensor([[1.0, 0.0], [2.0, 0.0], [0.0, 0.0]]))
+        1.0
+    """
+    rows = values.double()
+    # Drop zero rows, which have no direction.
+    rows = F.normalize(rows[rows.any(-1)], dim=-1, eps=0.0)
+    number = len(rows)
+    if number < 2:
+        return None
+    # Subtract the cosines of rows with themselves, which are 1.
+    return (float(rows.sum(0).square().sum()) - number) / (number * (number - 1))
+
+
+class MemorySums(BranchSums):
+    """The sums over tokens of the feed-forward network of a layer."""
+
+    def __init__(self, layer: TransformerLayer, percents: Sequence[float]) -> None:
+        network = layer.feed_forward
+        if not isinstance(network, FeedForward):
+            raise ConfigError(
+                f"no statistics of memories: the feed-forward network {type(network).__name__} is "
+                "no subclass of FeedForward"
+            )
+        super().__init__(layer, "feed_forward")
+        self._outer = network.outer
+        self.size = network.outer.in_features
+        self._percents = percents
+        # Round the numbers of keys up, so that each p has a key.
+        self._counts = [math.ceil(percent * self.size / 100) for percent in percents]
+        self._num_tokens, self._num_summed, self._is_signed = 0, 0, False
+        self._top_sums = np.zeros(len(percents))
+
+    @contextmanager
+    def watching(self, real: Tensor) -> Iterator[None]:
+        """Add the weights, too."""
+        handle = self._outer.register_forward_pre_hook(lambda _, args: self._rank(args[0][real]))
+        try:
+            with super().watching(real):
+                yield
+        finally:
+            handle.remove()
+
+    def _rank(self, weights: Tensor) -> None:
+        """Add the sums of the largest of the weights [R, F]."""
+        # Stop at the first negative weight: signed weights have no shares.
+        self._num_tokens += len(weights)
+        for part in weights.split(max(1, MOST_WEIGHTS // self.size)):
+            self._is_signed = self._is_signed or bool((part < 0).any())
+            if self._is_signed:
+                return
+            # Sum up the largest weights, without tokens of null rows.
+            ranked = part.sort(-1, descending=True).values.double().cumsum(-1)
+            ranked = ranked[ranked[:, -1] > NULL_SUM]
+            self._num_summed += len(ranked)
+            # Divide the sums of the largest weights by the whole sum: [R', P].
+            shares = ranked[:, [count - 1 for count in self._counts]] / ranked[:, -1:]
+            self._top_sums += shares.sum(0).cpu().numpy()
+
+    def report(self) -> dict[str, Any]:
+        """Return the statistics as plain values for JSON."""
+        part: dict[str, Any] = {
+            "tokens": self._num_tokens,
+            "size": self.size,
+            "variance_ratio": self.ratio,
+            "anisotropy": anisotropy(self._outer.weight.detach().T),
+        }
+        # Leave out shares of signed weights.
+        if self._is_signed:
+            return part
+        means = (self._top_sums / max(1, self._num_summed)).tolist()
+        return part | {
+            "null_fraction": 1 - self._num_summed / max(1, self._num_tokens),
+            "top_sums": {
+                str(percent): mean if self._num_summed else None
+                for percent, mean in zip(self._percents, means, strict=True)
+            },
+        }
+
+
+def _means_of(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the means of the values that all parts have; None if no part knows the value."""
+    means: dict[str, Any] = {}
+    for name in parts[0] if parts else ():
+        if not all(name in part for part in parts):
+            continue
+        values = [part[name] for part in parts]
+        known = [value for value in values if value is not None]
+        # Average mappings, such as the sums by percent, value by value.
+        if isinstance(values[0], dict):
+            means[name] = _means_of(values)
+        else:
+            means[name] = sum(known) / len(known) if known else None
+    return means
