@@ -2,12 +2,9 @@
 
 d-BLEU joins the lines of each document, in translations and references, to one segment. A line may
 be a sentence or a group of sentences that was translated at once. So translations in groups of any
-length are compared with the same references, and n-grams across sentence boundaries count.
-
-If a separator ends every sentence, sentences are detokenised one by one, see
-:meth:`relu_nmt.tokenization.pipeline.TextPipeline.decode`, and d-BLEU does not depend on the groups
-at all. Without separators a group is detokenised as a whole. A quote that Moses takes for open can
-then change the spaces in the next sentence, and with them the score.
+length are compared with the same references, and n-grams across sentence boundaries count. If a
+separator ends every sentence, d-BLEU does not depend on the groups at all, see
+:meth:`relu_nmt.tokenization.pipeline.TextPipeline.decode`.
 
 Buckets divide segments by length and sentences by position. Reference: Zhang et al., EMNLP 2023,
 and Peng et al. 2024, "Investigating length issues in document-level machine translation": quality
@@ -19,7 +16,7 @@ import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -37,20 +34,8 @@ DEFAULT_POSITIONS = (1, 4, 9, 19)
 """Last position of each bucket of sentences; the first sentence has a bucket of its own."""
 Buckets = dict[str, list[int]]
 """Indices of segments by the name of their bucket, ``17-32``."""
-
-
-class BucketScore(NamedTuple):
-    """The score of a bucket.
-
-    Args:
-        bucket: its name.
-        segments: number of its segments.
-        score: their score; None for an empty bucket.
-    """
-
-    bucket: str
-    segments: int
-    score: Score | None
+BucketScore = tuple[str, int, Score | None]
+"""Name of a bucket, number of its segments, and their score; None for an empty bucket."""
 
 
 def length_buckets(lengths: Sequence[int], edges: Sequence[int]) -> Buckets:
@@ -115,11 +100,11 @@ def bucket_scores(
     references: Sequence[Sequence[str]],
 ) -> list[BucketScore]:
     """Return the corpus score of the segments of each bucket."""
-    found = []
+    found: list[BucketScore] = []
     for bucket, members in buckets.items():
         own, *others = ([lines[i] for i in members] for lines in (hypotheses, *references))
         score = metric.score(own, others) if members else None
-        found.append(BucketScore(bucket, len(members), score))
+        found.append((bucket, len(members), score))
     return found
 
 

@@ -84,25 +84,18 @@ class ScoringConfig:
     )
 
 
-class CompoundTokenizer:
-    """Tokeniser of sacreBLEU that splits ``X-Y`` of tokenised text into ``X ##AT##-##AT## Y``.
+def split_compounds(line: str) -> str:
+    """Split ``X-Y`` of tokenised text into ``X ##AT##-##AT## Y``, as a tokeniser of sacreBLEU.
 
     The usual script for WMT14 English-German does the same, which raises BLEU. Matches do not
     overlap: of ``a-b-c`` only the first hyphen is split. Hyphens that Moses has split in its
     aggressive mode (``@-@``) stay.
 
     Example:
-        >>> CompoundTokenizer()("a long-term - plan")
+        >>> split_compounds("a long-term - plan")
         'a long ##AT##-##AT## term - plan'
     """
-
-    def signature(self) -> str:
-        """Return the text behind ``tok:`` in signatures."""
-        return COMPOUND
-
-    def __call__(self, line: str) -> str:
-        """Return a segment with its tokens divided by blanks."""
-        return re.sub(r"(?!@-@)(\S)-(\S)", r"\1 ##AT##-##AT## \2", line)
+    return re.sub(r"(?!@-@)(\S)-(\S)", r"\1 ##AT##-##AT## \2", line)
 
 
 @dataclass(frozen=True)
@@ -149,7 +142,7 @@ class MetricConfig:
         name: ``bleu`` or ``chrf``.
         lowercase: ignore case.
         tokenize: sacreBLEU's tokeniser, for BLEU: ``13a``, ``intl``, ``char``, ``zh``, ``none``...;
-            or ``compound``, see :class:`CompoundTokenizer`.
+            or ``compound``, see :func:`split_compounds`.
         order: longest n-gram of BLEU.
         word_order: longest word n-gram of chrF; 2 is chrF++.
         smooth: of BLEU: ``exp`` (sacreBLEU's default) or ``none`` (as multi-bleu.perl).
@@ -201,8 +194,7 @@ class MetricConfig:
                 force=True,  # no advice on standard error about tokenised text
             )
         if self.tokenize == COMPOUND:
-            metric.tokenizer = CompoundTokenizer()
-            metric.tokenizer_signature = metric.tokenizer.signature()
+            metric.tokenizer, metric.tokenizer_signature = split_compounds, COMPOUND
         return metric
 
     @property

@@ -43,17 +43,10 @@ def try_lock(descriptor: int) -> bool:
 
 
 def acquire_lock(path: Path) -> int | None:
-    """Lock a file.
+    """Lock a file, which is made, and stays; return None if another process holds its lock.
 
-    The operating system drops the lock when the last process that holds it ends, however it ends. A
-    process may pass the descriptor on, as a sweep does to its commands: the file is then locked as
-    long as one of these processes runs.
-
-    Args:
-        path: the file; it is made, and stays.
-
-    Returns:
-        An open descriptor, which holds the lock until it is closed; None if another process does.
+    The open descriptor holds the lock until it is closed. A process may pass it on, as a sweep does
+    to its commands: the file is then locked as long as one of these processes runs.
 
     Raises:
         DataError: the file cannot be made, or its file system has no locks.
@@ -77,12 +70,9 @@ def acquire_lock(path: Path) -> int | None:
 
 @contextmanager
 def folder_locked(folder: Path) -> Iterator[bool]:
-    """Hold the lock of an existing folder inside the block, without a file in it.
+    """Hold the lock of an existing folder inside the block; yield False if another process does.
 
     Where the file system cannot lock folders, nothing is locked.
-
-    Yields:
-        False if another process holds the lock, otherwise True.
     """
     descriptor = os.open(folder, os.O_RDONLY)
     try:

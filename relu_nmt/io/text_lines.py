@@ -32,14 +32,10 @@ COMPRESSED_BYTES = 4 * 1024
 
 @dataclass(frozen=True)
 class Chunk:
-    """Whole lines of a file.
+    """Whole lines of a file, the bytes from ``start`` to ``end`` of its (decompressed) text.
 
-    Args:
-        path: the file.
-        start: first byte of the chunk in the (decompressed) text.
-        end: byte after the last one.
-        first_line: number of the first line in the file, from 1.
-        data: the bytes, of a compressed file, which cannot be read from its middle.
+    ``first_line`` counts from 1. ``data`` has the bytes of a compressed file, which cannot be read
+    from its middle.
     """
 
     path: str
@@ -51,15 +47,9 @@ class Chunk:
 
 @dataclass
 class TextFile:
-    """Size and checksum of a text file, and the file in chunks.
+    """Size and checksum of a text file, decompressed, and the file in chunks.
 
-    Args:
-        path: the file.
-        num_bytes: size of the decompressed text.
-        num_lines: number of lines.
-        num_blank: number of lines without words.
-        sha256: checksum of the text.
-        chunks: the chunks, in order.
+    ``num_blank`` counts lines without words.
     """
 
     path: str
@@ -243,7 +233,7 @@ def split_lines(text: str) -> list[str]:
 
 
 def _whole_lines(file: BinaryIO, size: int) -> Iterator[bytes]:
-    """Yield the bytes of a file in pieces of whole lines, about ``size`` bytes each."""
+    """Yield pieces of whole lines, about ``size`` bytes each."""
     rest: list[bytes] = []  # joined when its line ends: a line may be as long as a file
     while block := file.read(size):
         end = block.rfind(b"\n") + 1

@@ -116,17 +116,17 @@ def test_sentences_are_scored_by_their_position():
     hypotheses = [*HYPOTHESES, ["One line", "too many ."]]
     references = [*REFERENCES, ["One line too many ."]]
     scores = align_sentences(hypotheses, [references]).by_position(MetricConfig(), (1, 9, 20))
-    for found, begin, end in zip(scores, (0, 1), (1, 9), strict=False):
+    for (_, size, score), begin, end in zip(scores, (0, 1), (1, 9), strict=False):
         own, others = (
             [line for document in side for line in document[begin:end]]
             for side in (HYPOTHESES, REFERENCES)
         )
-        assert found.segments == len(own) > 0
-        assert found.score.value == sacrebleu.corpus_bleu(own, [others]).score
-    assert [found.bucket for found in scores] == ["1", "2-9", "10-20", ">20"]
-    assert [found.score for found in scores[2:]] == [None, None]
+        assert size == len(own) > 0
+        assert score.value == sacrebleu.corpus_bleu(own, [others]).score
+    assert [name for name, _, _ in scores] == ["1", "2-9", "10-20", ">20"]
+    assert [score for _, _, score in scores[2:]] == [None, None]
     # The mismatched document has no part.
-    assert sum(found.segments for found in scores) == sum(map(len, REFERENCES))
+    assert sum(size for _, size, _ in scores) == sum(map(len, REFERENCES))
 
 
 def test_without_an_aligned_document_there_is_no_score_of_sentences():
