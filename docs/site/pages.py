@@ -269,7 +269,8 @@ def recipes_page() -> str:
         "::: relu_nmt.recipes\n    options: {show_root_heading: false, members: []}",
     ]
     for name, command in commands().items():
-        parts.append(f"::: relu_nmt.recipes.{command.recipe}\n    options: {{members: [run]}}")
+        members = "" if "." in command.recipe else "\n    options: {members: [run]}"
+        parts.append(f"::: relu_nmt.recipes.{command.recipe}{members}")
         parts.append(f"Its settings are the flags of [`{name}`](../commands/{name}.md).")
     return "\n\n".join(parts)
 

@@ -30,7 +30,7 @@ from relu_nmt.config import (
 from relu_nmt.config.files import READ, WRITTEN
 from relu_nmt.errors import CheckpointError, DataError
 from relu_nmt.io.work import progress_bar
-from relu_nmt.recipes.images import write_results
+from relu_nmt.recipes.evaluate_images import write_results
 from relu_nmt.training.checkpoint import load_checkpoint, load_weights
 from relu_nmt.vision.config import VisionTransformerConfig
 

@@ -26,7 +26,7 @@ from relu_nmt.cli.command import make_parser, run_command
 from relu_nmt.config import REQUIRED, add_settings, option, read_settings, settings
 from relu_nmt.config.files import WRITTEN, Files
 from relu_nmt.errors import ConfigError, DataError
-from relu_nmt.recipes.images import evaluation_sets, write_results
+from relu_nmt.recipes.evaluate_images import evaluation_sets, write_results
 from relu_nmt.training.checkpoint import read_metadata
 from relu_nmt.vision.loading import ImageClassifier
 from relu_nmt.vision.training_config import IMAGES

@@ -2,7 +2,7 @@
 
 from relu_nmt.cli.command import RecipeCommand
 from relu_nmt.cli.translation_settings import ModelOptions
-from relu_nmt.config import REQUIRED, group, like, option, settings
+from relu_nmt.config import REQUIRED, like, option, settings
 from relu_nmt.config.files import READ, Files
 from relu_nmt.config.shared import CommonOptions, PrecisionOptions
 from relu_nmt.data.data_folder import DATA_FILES
@@ -18,9 +18,12 @@ def _places(text: str) -> tuple[str, ...]:
 
 
 @settings
-class AnalyzedModelOptions(PrecisionOptions):
-    """Models to show side by side."""
+class AnalysisSettings(PrecisionOptions):
+    """All settings of :mod:`relu_nmt.recipes.analyze`."""
 
+    data: str | None = option(
+        None, "data folder", metavar="DATA", positional=True, files=DATA_FILES
+    )
     path: tuple[str, ...] = option(
         (),
         "checkpoints to show side by side, in this order",
@@ -37,12 +40,6 @@ class AnalyzedModelOptions(PrecisionOptions):
     cpu: bool = like(PrecisionOptions, "cpu", False, needs="path")
     bf16: bool = like(ModelOptions, "bf16", False, needs="path")
     fp16: bool = like(PrecisionOptions, "fp16", False, needs="path")
-
-
-@settings
-class AnalyzedDataOptions:
-    """Sentences to analyse, and those to draw."""
-
     no_progress_bar: bool = like(CommonOptions, "no_progress_bar")
     gen_subset: str = like(
         CommonOptions, "gen_subset", "test", "split to analyse: test, valid...", needs="path"
@@ -75,21 +72,6 @@ class AnalyzedDataOptions:
         parse=_places,
         needs="path",
     )
-
-
-@settings
-class AnalysisSettings:
-    """All settings of :mod:`relu_nmt.recipes.analyze`.
-
-    Raises:
-        ConfigError: nothing to analyse, or settings that contradict each other.
-    """
-
-    data: str | None = option(
-        None, "data folder", metavar="DATA", positional=True, files=DATA_FILES
-    )
-    models: AnalyzedModelOptions = group("models", AnalyzedModelOptions)
-    sentences: AnalyzedDataOptions = group("sentences", AnalyzedDataOptions)
     log: tuple[str, ...] = option(
         (),
         "trainings to draw: their results.json or logs",
@@ -105,7 +87,8 @@ class AnalysisSettings:
 
     def check(self) -> None:
         """Check that there is something to show, and a name for each checkpoint."""
-        paths, names = self.models.path, self.models.names
+        super().check()
+        paths, names = self.path, self.names
         if not paths and not self.log:
             raise ConfigError("nothing to analyse: give --path with checkpoints, or --log")
         if paths and self.data is None:

@@ -11,11 +11,7 @@ NUMBERED = r"checkpoint(\d+|_\d+_\d+)\.safetensors"
 
 @settings
 class AverageSettings:
-    """Checkpoints to average, and the file for the average.
-
-    Raises:
-        ConfigError: settings that contradict each other.
-    """
+    """Checkpoints to average, and the file for the average."""
 
     inputs: tuple[str, ...] = option(
         REQUIRED,

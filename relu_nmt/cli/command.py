@@ -37,11 +37,7 @@ class Parser(argparse.ArgumentParser):
     """Argument parser that reports errors as one line."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise an error that suggests the right flag for an unknown one.
-
-        Raises:
-            ConfigError: always.
-        """
+        """Raise an error that suggests the right flag for an unknown one."""
         # First the hints for fairseq's flags, with the number that was typed in place of N.
         _, _, words = message.partition("unrecognized arguments: ")
         unknown = re.findall(r"(?<!\S)--[^\s=]+", words)
@@ -73,13 +69,7 @@ def _commands_with(flag: str) -> list[str]:
 
 
 def make_parser(prog: str, description: str, user_modules: bool = False) -> argparse.ArgumentParser:
-    """Return a parser with the options that every command has.
-
-    Args:
-        prog: name of the command.
-        description: first text of ``--help``.
-        user_modules: add a flag for files that register the user's own attention.
-    """
+    """Return a parser with the options that every command has."""
     parser = Parser(prog=prog, description=description, formatter_class=HelpFormatter)
     parser.add_argument(
         "--debug", action="store_true", help="show the trace of an error, not only its message"
@@ -107,11 +97,11 @@ class RecipeCommand:
         prog: name of the command.
         description: first text of ``--help``.
         settings_class: settings whose flags the command has.
-        recipe: module of ``relu_nmt.recipes``, imported after the flags are checked. The exit code
-            is ``exit_code`` of its result, if there is one.
+        recipe: module of ``relu_nmt.recipes`` whose ``run`` is called, or ``module.function``. The
+            exit code is ``exit_code`` of its result, if there is one.
         user_modules: as in :func:`make_parser`.
         computes: the command runs a model: warn if other processes use the same cores.
-        most_used: names of the settings with which ``--help`` begins.
+        most_used: names of the settings with which ``--help`` begins, with spaces between them.
     """
 
     prog: str
@@ -120,12 +110,12 @@ class RecipeCommand:
     recipe: str
     user_modules: bool = True
     computes: bool = True
-    most_used: tuple[str, ...] = ()
+    most_used: str = ""
 
     def parser(self) -> argparse.ArgumentParser:
         """Return the parser of the command's flags."""
         parser = make_parser(self.prog, self.description, self.user_modules)
-        add_settings(parser, self.settings_class, self.most_used)
+        add_settings(parser, self.settings_class, self.most_used.split())
         return parser
 
     def __call__(self, argv: Sequence[str] | None = None) -> int:
@@ -146,7 +136,9 @@ class RecipeCommand:
 
 def run_recipe(name: str, settings: Any) -> int:
     """Run a recipe, and return its exit code; until now nothing has imported PyTorch."""
-    result = importlib.import_module(f"relu_nmt.recipes.{name}").run(settings)
+    module, _, function = name.partition(".")
+    recipe = importlib.import_module(f"relu_nmt.recipes.{module}")
+    result = getattr(recipe, function or "run")(settings)
     return getattr(result, "exit_code", 0)
 
 

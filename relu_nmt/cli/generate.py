@@ -17,9 +17,10 @@ from relu_nmt.translation.search.config import PRINTED, GenerationConfig
 
 
 @settings
-class SplitOptions:
-    """Sentences to translate, and the place of the printed lines."""
+class TranslateSplitSettings(WindowOptions):
+    """All settings of :mod:`relu_nmt.recipes.translate_split`."""
 
+    data: str = option(REQUIRED, "data folder", metavar="DATA", positional=True, files=DATA_FILES)
     gen_subset: str = like(CommonOptions, "gen_subset")
     no_progress_bar: bool = like(CommonOptions, "no_progress_bar")
     results_path: str | None = option(
@@ -30,40 +31,12 @@ class SplitOptions:
     )
     quiet: bool = option(False, "print the score only")
     skip_invalid_size_inputs_valid_test: bool = option(
-        False,
-        "skip sentences that are too long for the model, instead of stopping",
+        False, "skip sentences that are too long for the model, instead of stopping"
     )
-
     num_shards: int = option(
         1, "translate one of N equal consecutive parts of the split", least=1, metavar="N"
     )
     shard_id: int = option(0, "number of this part, from 0", least=0, metavar="I")
-
-    def check(self) -> None:
-        """Compare the number of the shard with the number of shards."""
-        if self.shard_id >= self.num_shards:
-            raise ConfigError(
-                f"--shard-id {self.shard_id}: expected 0 to {self.num_shards - 1} "
-                f"(--num-shards {self.num_shards})"
-            )
-
-    @property
-    def results_file(self) -> Path | None:
-        """The file for the lines; None: standard output."""
-        if self.results_path is None:
-            return None
-        part = f"-{self.shard_id}-of-{self.num_shards}" if self.num_shards > 1 else ""
-        return Path(self.results_path) / f"generate-{self.gen_subset}{part}.txt"
-
-
-@settings
-class SplitDocumentOptions(WindowOptions):
-    """Translation of the documents of a data folder, and files for the results.
-
-    Raises:
-        ConfigError: an overlap of single sentences.
-    """
-
     max_doc_tokens: int | None = like(
         DocumentConfig,
         "max_doc_tokens",
@@ -71,14 +44,10 @@ class SplitDocumentOptions(WindowOptions):
         "join sentences of a document up to N tokens (default: as in training)",
     )
     count_source_only: bool = option(
-        False,
-        "count only source tokens for --max-doc-tokens, not the longer side",
+        False, "count only source tokens for --max-doc-tokens, not the longer side"
     )
     output: str | None = option(
-        None,
-        "write the documents as text, a line for each sentence",
-        metavar="FILE",
-        files=WRITTEN,
+        None, "write the documents as text, a line for each sentence", metavar="FILE", files=WRITTEN
     )
     output_separator: str = option(
         "blank",
@@ -92,36 +61,13 @@ class SplitDocumentOptions(WindowOptions):
         metavar="FILE",
         files=WRITTEN,
     )
-
-    def check_sentences(self) -> None:
-        """Check that no option for documents is given.
-
-        Raises:
-            ConfigError: an option is given.
-        """
-        for name in ("window_overlap", "count_source_only", "output", "results"):
-            if value := getattr(self, name):
-                flag = options_of(type(self))[name].with_value(value)
-                raise ConfigError(
-                    f"{flag} does nothing without --max-doc-tokens, as the model was trained on "
-                    "single sentences or the data has no boundaries of documents; give both, or "
-                    "leave it out"
-                )
-
-
-@settings
-class AttentionOptions:
-    """Statistics and weights of attention, and statistics of memories."""
-
     attention_stats: str | None = option(
         None,
         "write statistics of the attention of each layer and head to FILE as JSON",
         files=WRITTEN,
     )
     memory_stats: str | None = option(
-        None,
-        "write statistics of the feed-forward networks to FILE as JSON",
-        files=WRITTEN,
+        None, "write statistics of the feed-forward networks to FILE as JSON", files=WRITTEN
     )
     print_attention: str | None = option(
         None,
@@ -131,42 +77,52 @@ class AttentionOptions:
         bare="cross.-1",
         needs=PRINTED,
     )
-
-
-@settings
-class TranslateSplitSettings:
-    """All settings of :mod:`relu_nmt.recipes.translate_split`.
-
-    Raises:
-        ConfigError: settings that contradict each other.
-    """
-
-    data: str = option(REQUIRED, "data folder", metavar="DATA", positional=True, files=DATA_FILES)
     model: ModelOptions = group("model", ModelOptions)
-    split: SplitOptions = group("data and output", SplitOptions)
-    documents: SplitDocumentOptions = group("documents", SplitDocumentOptions)
     search: GenerationConfig = group("search", GenerationConfig)
     score: ScoringConfig = group("score", ScoringConfig)
-    attention: AttentionOptions = group("attention", AttentionOptions)
 
     def check(self) -> None:
-        """Compare the groups with each other."""
-        attention = self.attention
-        self.search.resolved(documents=self.documents.max_doc_tokens is not None)
-        if attention.print_attention is not None and self.search.print_alignment is not None:
+        """Compare the settings with each other."""
+        super().check()
+        if self.shard_id >= self.num_shards:
+            raise ConfigError(
+                f"--shard-id {self.shard_id}: expected 0 to {self.num_shards - 1} "
+                f"(--num-shards {self.num_shards})"
+            )
+        self.search.resolved(documents=self.max_doc_tokens is not None)
+        if self.print_attention is not None and self.search.print_alignment is not None:
             raise ConfigError(
                 "--print-attention and --print-alignment both print A- lines; give one"
             )
         # Statistics and weights need the whole translation of a window.
         for flag, given in (
-            ("--attention-stats", attention.attention_stats),
-            ("--memory-stats", attention.memory_stats),
-            ("--print-attention", attention.print_attention),
+            ("--attention-stats", self.attention_stats),
+            ("--memory-stats", self.memory_stats),
+            ("--print-attention", self.print_attention),
         ):
-            if given is not None and self.documents.window_overlap:
+            if given is not None and self.window_overlap:
                 raise ConfigError(
                     f"{flag}: not with --window-overlap, where the context's translation is left "
                     "out"
+                )
+
+    @property
+    def results_file(self) -> Path | None:
+        """The file for the lines; None: standard output."""
+        if self.results_path is None:
+            return None
+        part = f"-{self.shard_id}-of-{self.num_shards}" if self.num_shards > 1 else ""
+        return Path(self.results_path) / f"generate-{self.gen_subset}{part}.txt"
+
+    def check_sentences(self) -> None:
+        """Check that no option for documents is given."""
+        for name in ("window_overlap", "count_source_only", "output", "results"):
+            if value := getattr(self, name):
+                flag = options_of(type(self))[name].with_value(value)
+                raise ConfigError(
+                    f"{flag} does nothing without --max-doc-tokens, as the model was trained on "
+                    "single sentences or the data has no boundaries of documents; give both, or "
+                    "leave it out"
                 )
 
 
@@ -189,17 +145,7 @@ main = RecipeCommand(
     DESCRIPTION,
     TranslateSplitSettings,
     "translate_split",
-    most_used=(
-        "path",
-        "gen_subset",
-        "beam",
-        "nbest",
-        "lenpen",
-        "max_doc_tokens",
-        "int8",
-        "output",
-        "results",
-    ),
+    most_used="path gen_subset beam nbest lenpen max_doc_tokens int8 output results",
 )
 
 if __name__ == "__main__":

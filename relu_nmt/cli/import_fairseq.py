@@ -10,7 +10,7 @@ from relu_nmt.errors import ConfigError
 
 @settings
 class ImportFairseqSettings:
-    """All settings of :mod:`relu_nmt.recipes.import_fairseq`."""
+    """All settings of :func:`relu_nmt.recipes.convert.import_fairseq`."""
 
     checkpoint: str = option(
         REQUIRED, "checkpoint of fairseq", metavar="MODEL.pt", positional=True, files=READ
@@ -23,15 +23,9 @@ class ImportFairseqSettings:
     )
     output: str = option(REQUIRED, "checkpoint to write", files=WRITTEN)
     trust_pickle: bool = option(
-        False,
-        "read the file, a pickle, which may do harm if its author is malicious",
+        False, "read the file, a pickle, which may do harm if its author is malicious"
     )
-    tokenizer: str = like(
-        PreprocessSettings,
-        "tokenizer",
-        "none",
-        "tokeniser of the training text",
-    )
+    tokenizer: str = like(PreprocessSettings, "tokenizer", "none", "tokeniser of the training text")
     lowercase: bool = like(PreprocessSettings, "lowercase", False, "the text was lower-cased")
     subword: str = like(PreprocessSettings, "subword", "none", "method that split its words")
     subword_model: str | None = like(
@@ -43,11 +37,7 @@ class ImportFairseqSettings:
     )
 
     def check(self) -> None:
-        """Check that the user trusts the file and gives the subword model.
-
-        Raises:
-            ConfigError: ``--trust-pickle`` or ``--subword-model`` is missing.
-        """
+        """Check that the user trusts the file and gives the subword model."""
         if not self.trust_pickle:
             raise ConfigError(
                 f"{self.checkpoint}: checkpoints of fairseq are pickles, which may do harm when "
@@ -69,7 +59,7 @@ main = RecipeCommand(
     "relu-nmt-import-fairseq",
     DESCRIPTION,
     ImportFairseqSettings,
-    "import_fairseq",
+    "convert.import_fairseq",
     user_modules=False,
 )
 

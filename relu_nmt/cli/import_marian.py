@@ -13,7 +13,7 @@ MARIAN_NAMES = (
 
 @settings
 class ImportMarianSettings:
-    """All settings of :mod:`relu_nmt.recipes.import_marian`."""
+    """All settings of :func:`relu_nmt.recipes.convert.import_marian`."""
 
     folder: str = option(
         REQUIRED,
@@ -24,10 +24,7 @@ class ImportMarianSettings:
     )
     output: str = option(REQUIRED, "checkpoint to write", files=WRITTEN)
     target_lang: str | None = like(
-        CommonOptions,
-        "target_lang",
-        None,
-        "target language of a model of several: fra for >>fra<<",
+        CommonOptions, "target_lang", None, "target language of a model of several: fra for >>fra<<"
     )
 
 
@@ -44,7 +41,7 @@ main = RecipeCommand(
     "relu-nmt-import-marian",
     DESCRIPTION,
     ImportMarianSettings,
-    "import_marian",
+    "convert.import_marian",
     user_modules=False,
 )
 

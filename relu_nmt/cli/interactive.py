@@ -18,16 +18,20 @@ from relu_nmt.translation.search.config import GenerationConfig
 
 
 @settings
-class LineOptions(TermOptions):
-    """Input and output of lines."""
+class TranslateLinesSettings(TermOptions):
+    """All settings of :mod:`relu_nmt.recipes.translate_lines`."""
 
+    data: str | None = option(
+        None,
+        "data folder; not needed, as the checkpoint has everything",
+        metavar="DATA",
+        positional=True,
+        files=DATA_FILES,
+    )
     no_progress_bar: bool = like(CommonOptions, "no_progress_bar")
     input: str = option("-", "file to translate; - is standard input", files=READ)
     buffer_size: int = option(
-        0,
-        "translate at most N lines together; 0: all that have arrived",
-        metavar="N",
-        least=0,
+        0, "translate at most N lines together; 0: all that have arrived", metavar="N", least=0
     )
     format: str = option(
         "text",
@@ -40,25 +44,7 @@ class LineOptions(TermOptions):
         metavar="DIR",
         files=Files(written=True, names=r"\d+\.svg"),
     )
-
-
-@settings
-class TranslateLinesSettings:
-    """All settings of :mod:`relu_nmt.recipes.translate_lines`.
-
-    Raises:
-        ConfigError: settings without effect for plain text.
-    """
-
-    data: str | None = option(
-        None,
-        "data folder; not needed, as the checkpoint has everything",
-        metavar="DATA",
-        positional=True,
-        files=DATA_FILES,
-    )
     model: ModelOptions = group("model", ModelOptions)
-    lines: LineOptions = group("input and output", LineOptions)
     search: GenerationConfig = group("search", GenerationConfig)
     refused: ClassVar = NEED_REFERENCES
     """See :class:`TranslateDocumentsSettings`."""
@@ -67,9 +53,9 @@ class TranslateLinesSettings:
         """Refuse settings that need references, are not printed, or cannot force terms."""
         self.search.resolved()
         refuse_references(self.search)
-        if self.lines.constraints:
+        if self.constraints:
             self.search.check_terms()
-        if self.search.print_alignment is not None and self.lines.format == "text":
+        if self.search.print_alignment is not None and self.format == "text":
             raise ConfigError(
                 "--print-alignment does nothing with --format text; it needs --format fairseq or "
                 "json"
@@ -95,16 +81,7 @@ main = RecipeCommand(
     DESCRIPTION,
     TranslateLinesSettings,
     "translate_lines",
-    most_used=(
-        "path",
-        "input",
-        "beam",
-        "nbest",
-        "lenpen",
-        "prefixes",
-        "format",
-        "int8",
-    ),
+    most_used="path input beam nbest lenpen prefixes format int8",
 )
 
 if __name__ == "__main__":

@@ -24,11 +24,7 @@ GIVEN = Files(part_of=("destdir",))
 
 @settings
 class PreprocessSettings(ClusterOptions):
-    """All settings of :mod:`relu_nmt.recipes.preprocess`.
-
-    Raises:
-        ConfigError: two settings contradict each other, or one is missing.
-    """
+    """All settings of :mod:`relu_nmt.recipes.preprocess`."""
 
     source_lang: str | None = like(
         CommonOptions, "source_lang", None, "source language, the ending of its files"
@@ -43,16 +39,10 @@ class PreprocessSettings(ClusterOptions):
         files=TEXTS,
     )
     validpref: str | None = option(
-        None,
-        "validation text without the ending; several with commas",
-        metavar="FP",
-        files=TEXTS,
+        None, "validation text without the ending; several with commas", metavar="FP", files=TEXTS
     )
     testpref: str | None = option(
-        None,
-        "test text without the ending; several with commas",
-        metavar="FP",
-        files=TEXTS,
+        None, "test text without the ending; several with commas", metavar="FP", files=TEXTS
     )
     destdir: str = option(
         "data-bin",
@@ -66,9 +56,7 @@ class PreprocessSettings(ClusterOptions):
     srcdict: str | None = option(None, "use this source dictionary", files=GIVEN)
     tgtdict: str | None = option(None, "use this target dictionary", files=GIVEN)
     thresholdsrc: int = option(
-        0,
-        "source words (joined: all words) that occur less often are unknown",
-        metavar="N",
+        0, "source words (joined: all words) that occur less often are unknown", metavar="N"
     )
     thresholdtgt: int = option(
         0,
@@ -97,9 +85,7 @@ class PreprocessSettings(ClusterOptions):
     only_source: bool = option(False, "there is no target text")
     dict_only: bool = option(False, "make the dictionaries only")
     tokenizer: str = option(
-        "none",
-        "tokeniser of the text; moses-aggressive splits hyphens too",
-        choices=tokenizers,
+        "none", "tokeniser of the text; moses-aggressive splits hyphens too", choices=tokenizers
     )
     lowercase: bool = option(False, "lower-case both sides")
     subword: str = option(
@@ -113,9 +99,7 @@ class PreprocessSettings(ClusterOptions):
         needs=[("subword", "subword-nmt", "sentencepiece"), ("subword_model", None)],
     )
     subword_model: str | None = option(
-        None,
-        "codes of subword-nmt or model of SentencePiece to use instead",
-        files=GIVEN,
+        None, "codes of subword-nmt or model of SentencePiece to use instead", files=GIVEN
     )
     subword_sampling: float = option(
         0.0,
@@ -136,13 +120,7 @@ class PreprocessSettings(ClusterOptions):
         metavar="SUFFIX",
         needs=[("only_source", False), ("dict_only", False)],
     )
-    workers: int = option(
-        0,
-        "processes; 0: one per core",
-        least=0,
-        most=1024,
-        metavar="N",
-    )
+    workers: int = option(0, "processes; 0: one per core", least=0, most=1024, metavar="N")
     no_progress_bar: bool = like(CommonOptions, "no_progress_bar", False)
     seed: int = like(
         CommonOptions,
@@ -329,19 +307,8 @@ main = RecipeCommand(
     PreprocessSettings,
     "preprocess",
     computes=False,
-    most_used=(
-        "source_lang",
-        "target_lang",
-        "trainpref",
-        "validpref",
-        "testpref",
-        "destdir",
-        "tokenizer",
-        "subword",
-        "subword_size",
-        "joined_dictionary",
-        "document_separator",
-    ),
+    most_used="source_lang target_lang trainpref validpref testpref destdir tokenizer subword "
+    "subword_size joined_dictionary document_separator",
 )
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
 """relu-nmt-score: BLEU and chrF of a file of translations, by line or by document."""
 
-import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from relu_nmt.cli.command import RecipeCommand
 from relu_nmt.cli.preprocess import PreprocessSettings
-from relu_nmt.config import flag_of, group, like, option, settings, shown
+from relu_nmt.config import flag_of, like, option, settings, shown
+from relu_nmt.config.fields import options_of
 from relu_nmt.config.files import CHECKPOINTS, READ, WRITTEN, Files
 from relu_nmt.config.shared import CommonOptions, PrecisionOptions
 from relu_nmt.data.dictionary import SENTENCE_SEPARATOR
@@ -24,16 +24,20 @@ COMET = "comet"
 
 
 COMET_MODEL = "Unbabel/wmt22-comet-da"
+DOCUMENTS = (
+    *("document_separator", "documents", "sys_documents", "baseline_documents"),
+    *("sentence_separator", "baseline", "paired_bs_n", "length_buckets", "position_buckets"),
+)
+"""Settings of documents, of the comparison with a baseline, and of buckets."""
+CONTRASTS = ("contrastive", "path", "context_sentences", "cpu", "batch_size", "format", "results")
+"""Settings of the contrastive test."""
 
 
 @settings
-class ScoreOptions:
-    """The texts to compare, and the scores.
+class ScoreSettings:
+    """All settings of :mod:`relu_nmt.recipes.score`, for texts or a contrastive test."""
 
-    Raises:
-        ConfigError: a setting would have no effect.
-    """
-
+    # The texts to compare, and the scores.
     sys: str = option("-", "translations; - is standard input", flags=("-s",), files=READ)
     ref: str = option(
         "", "references; several sets with commas", flags=("-r",), files=Files(separator=",")
@@ -66,52 +70,10 @@ class ScoreOptions:
     )
     sacrebleu: bool = option(False, "as in fairseq", no_effect="all scores are sacreBLEU's anyway")
     sentence_bleu: bool = option(False, "print the (smoothed) BLEU of each line instead")
-
-    def check(self) -> None:
-        """Check that every setting belongs to a requested score."""
-        # A setting of a score that is not computed has no effect.
-        metrics = ("bleu",) if self.sentence_bleu else self.metrics
-        for value, default, metric in (
-            (f"--order {self.order}", "--order 4", "bleu"),
-            (f"--chrf-word-order {self.chrf_word_order}", "--chrf-word-order 0", "chrf"),
-            (f"--src {self.src}", "--src None", COMET),
-            (f"--comet-model {self.comet_model}", f"--comet-model {COMET_MODEL}", COMET),
-        ):
-            if value != default and metric not in metrics:
-                raise ConfigError(f"{value} does nothing without --metrics {metric}; leave it out")
-        if self.sentence_bleu and self.metrics != ("bleu",):
-            raise ConfigError("--metrics: not with --sentence-bleu")
-        if self.ref and "" in self.ref.split(","):
-            raise ConfigError(
-                f"--ref {self.ref}: an empty name of a file; give several with a comma between them"
-            )
-        if COMET in metrics and (self.src is None or "," in self.ref):
-            raise ConfigError("--metrics comet needs --src FILE, and one set of references")
-
-    @property
-    def language(self) -> str:
-        """Code of the language of the texts, by default the ending of the references."""
-        return self.target_lang or Path(self.ref.split(",")[0]).suffix[1:]
-
-
-@settings
-class DocumentOptions:
-    """Document boundaries, the comparison with a baseline, and scores of buckets.
-
-    Raises:
-        ConfigError: two settings contradict each other.
-    """
-
-    document_separator: str = like(
-        PreprocessSettings,
-        "document_separator",
-        "none",
-        "between documents: a blank line, or a line <d> before each (tag)",
-    )
+    # Document boundaries, the comparison with a baseline, and scores of buckets.
+    document_separator: str = like(PreprocessSettings, "document_separator")
     documents: str | None = option(
-        None,
-        "number of lines of each reference document, one a line",
-        files=READ,
+        None, "number of lines of each reference document, one a line", files=READ
     )
     sys_documents: str | None = option(
         None,
@@ -129,16 +91,10 @@ class DocumentOptions:
         bare=SENTENCE_SEPARATOR,
     )
     baseline: str | None = option(
-        None,
-        "translations of another system, to compare by paired bootstrap",
-        files=READ,
+        None, "translations of another system, to compare by paired bootstrap", files=READ
     )
     paired_bs_n: int = option(
-        DEFAULT_SAMPLES,
-        "resamples of the paired bootstrap",
-        metavar="N",
-        least=1,
-        needs="baseline",
+        DEFAULT_SAMPLES, "resamples of the paired bootstrap", metavar="N", least=1, needs="baseline"
     )
     length_buckets: tuple[int, ...] = option(
         (),
@@ -152,47 +108,9 @@ class DocumentOptions:
         metavar="N,N,...",
         bare=DEFAULT_POSITIONS,
     )
-
-    def check(self) -> None:
-        """Compare the settings with each other."""
-        if self.documents and self.document_separator != "none":
-            raise ConfigError("--documents and --document-separator exclude each other")
-        if self.sentence_separator is not None and (
-            not self.has_documents or not self.sentence_separator
-        ):
-            raise ConfigError(
-                "--sentence-separator needs a symbol and document boundaries: --documents or "
-                "--document-separator"
-            )
-        # Check the buckets before any file is read.
-        if self.length_buckets:
-            length_buckets((), self.length_buckets)
-        if self.position_buckets:
-            position_buckets((), self.position_buckets)
-            if not self.has_documents:
-                raise ConfigError(
-                    "--position-buckets needs document boundaries: --documents or "
-                    "--document-separator"
-                )
-
-    @property
-    def has_documents(self) -> bool:
-        """Return whether document boundaries are known."""
-        return self.documents is not None or self.document_separator != "none"
-
-
-@settings
-class ContrastOptions:
-    """The contrastive test of a model.
-
-    Raises:
-        ConfigError: contrasts without a model.
-    """
-
+    # The contrastive test of a model.
     contrastive: str = option(
-        "",
-        "contrasts (JSON lines) whose right translations a model should prefer",
-        files=READ,
+        "", "contrasts (JSON lines) whose right translations a model should prefer", files=READ
     )
     path: str = option(
         "",
@@ -215,45 +133,29 @@ class ContrastOptions:
         "most translations in a batch; the default suits the device",
         needs="contrastive",
     )
-
-    def check(self) -> None:
-        """Compare the settings with each other."""
-        if self.contrastive and not self.path:
-            raise ConfigError("--contrastive needs a model: give its checkpoint with --path")
-
-
-@settings
-class ScoreSettings:
-    """All settings of :mod:`relu_nmt.recipes.score`, for texts or a contrastive test.
-
-    Raises:
-        ConfigError: no references, or flags that would have no effect.
-    """
-
-    texts: ScoreOptions = group("score", ScoreOptions)
-    segments: DocumentOptions = group("documents", DocumentOptions)
-    contrasts: ContrastOptions = group("contrastive test of a model", ContrastOptions)
     format: str = option("text", "a line for each score, or JSON", choices=("text", "json"))
     results: str | None = option(None, "also write the scores to FILE as JSON", files=WRITTEN)
 
     def check(self) -> None:
-        """Compare the groups with each other."""
+        """Check that every setting has an effect."""
+        self._check_texts()
+        self._check_documents()
+        if self.contrastive and not self.path:
+            raise ConfigError("--contrastive needs a model: give its checkpoint with --path")
         # Refuse flags of the other kinds of scores.
-        if self.contrasts.contrastive:
-            _refuse(self.texts, "not with --contrastive")
-            _refuse(self.segments, "not with --contrastive")
-        elif not self.texts.ref:
+        if self.contrastive:
+            texts = [name for name in options_of(ScoreSettings) if name not in CONTRASTS]
+            self._refuse(texts, "not with --contrastive")
+        elif not self.ref:
             raise ConfigError("--ref: give the file of the references")
-        elif self.texts.sentence_bleu:
-            _refuse(self.segments, "not with --sentence-bleu")
-        elif COMET in self.texts.metrics:
-            _refuse(self.segments, "not with --metrics comet, which scores single lines")
+        elif self.sentence_bleu:
+            self._refuse(DOCUMENTS, "not with --sentence-bleu")
+        elif COMET in self.metrics:
+            self._refuse(DOCUMENTS, "not with --metrics comet, which scores single lines")
         # The tokeniser needs a score that uses it.
         for name in ("sacrebleu_tokenizer", "target_lang"):
-            value, is_read = getattr(self.texts, name), "bleu" in self.texts.metrics
-            if value not in (None, DEFAULT_TOKENIZER) and not (
-                is_read or self.segments.length_buckets
-            ):
+            value, is_read = getattr(self, name), "bleu" in self.metrics
+            if value not in (None, DEFAULT_TOKENIZER) and not (is_read or self.length_buckets):
                 raise ConfigError(
                     f"{flag_of(name)} {value} does nothing without --metrics bleu or "
                     "--length-buckets; leave it out"
@@ -264,26 +166,69 @@ class ScoreSettings:
                 "(- by default), --ref, --src and --baseline"
             )
 
+    def _check_texts(self) -> None:
+        # A setting of a score that is not computed has no effect.
+        metrics = ("bleu",) if self.sentence_bleu else self.metrics
+        for value, default, metric in (
+            (f"--order {self.order}", "--order 4", "bleu"),
+            (f"--chrf-word-order {self.chrf_word_order}", "--chrf-word-order 0", "chrf"),
+            (f"--src {self.src}", "--src None", COMET),
+            (f"--comet-model {self.comet_model}", f"--comet-model {COMET_MODEL}", COMET),
+        ):
+            if value != default and metric not in metrics:
+                raise ConfigError(f"{value} does nothing without --metrics {metric}; leave it out")
+        if self.sentence_bleu and self.metrics != ("bleu",):
+            raise ConfigError("--metrics: not with --sentence-bleu")
+        if self.ref and "" in self.ref.split(","):
+            raise ConfigError(
+                f"--ref {self.ref}: an empty name of a file; give several with a comma between them"
+            )
+        if COMET in metrics and (self.src is None or "," in self.ref):
+            raise ConfigError("--metrics comet needs --src FILE, and one set of references")
+
+    def _check_documents(self) -> None:
+        if self.documents and self.document_separator != "none":
+            raise ConfigError("--documents and --document-separator exclude each other")
+        if self.sentence_separator is not None and (
+            not self.has_documents or not self.sentence_separator
+        ):
+            raise ConfigError(
+                "--sentence-separator needs a symbol and document boundaries: --documents or "
+                "--document-separator"
+            )
+        # Check the buckets before any file is read.
+        if self.length_buckets:
+            length_buckets((), self.length_buckets)
+        if self.position_buckets:
+            position_buckets((), self.position_buckets)
+            if not self.has_documents:
+                raise ConfigError(
+                    "--position-buckets needs document boundaries: --documents or "
+                    "--document-separator"
+                )
+
+    def _refuse(self, names: Sequence[str], reason: str) -> None:
+        """Refuse flags that would have no effect."""
+        for name in names:
+            if getattr(self, name) != options_of(ScoreSettings)[name].default:
+                raise ConfigError(f"{flag_of(name)}: {reason}")
+
+    @property
+    def language(self) -> str:
+        """Code of the language of the texts, by default the ending of the references."""
+        return self.target_lang or Path(self.ref.split(",")[0]).suffix[1:]
+
+    @property
+    def has_documents(self) -> bool:
+        """Return whether document boundaries are known."""
+        return self.documents is not None or self.document_separator != "none"
+
     @property
     def inputs(self) -> list[str]:
         """The files to read."""
-        texts, segments, contrasts = self.texts, self.segments, self.contrasts
-        counts = (segments.documents, segments.sys_documents, segments.baseline_documents)
-        named = (texts.sys, *texts.ref.split(","), texts.src, segments.baseline, *counts)
-        return [
-            path for path in (*named, contrasts.contrastive, *contrasts.path.split(":")) if path
-        ]
-
-
-def _refuse(options: Any, reason: str) -> None:
-    """Refuse flags that would have no effect.
-
-    Raises:
-        ConfigError: an option differs from its default.
-    """
-    for field in dataclasses.fields(options):
-        if getattr(options, field.name) != field.default:
-            raise ConfigError(f"{flag_of(field.name)}: {reason}")
+        counts = (self.documents, self.sys_documents, self.baseline_documents)
+        named = (self.sys, *self.ref.split(","), self.src, self.baseline, *counts)
+        return [path for path in (*named, self.contrastive, *self.path.split(":")) if path]
 
 
 DESCRIPTION = """\
@@ -310,15 +255,7 @@ main = RecipeCommand(
     ScoreSettings,
     "score",
     computes=False,
-    most_used=(
-        "sys",
-        "ref",
-        "metrics",
-        "document_separator",
-        "baseline",
-        "contrastive",
-        "format",
-    ),
+    most_used="sys ref metrics document_separator baseline contrastive format",
 )
 
 if __name__ == "__main__":

@@ -31,35 +31,22 @@ class ServedModelOptions(ModelOptions):
 
 
 @settings
-class ServerOptions:
-    """Address and limits of the server.
-
-    Raises:
-        ConfigError: a number out of range.
-    """
+class ServeSettings(WindowOptions):
+    """All settings of :mod:`relu_nmt.recipes.serve`."""
 
     host: str = option(LOOPBACK[0], "address to listen at; the default serves this machine only")
     port: int = option(8000, "port to listen at; 0: any that is free", least=0, most=65535)
     allowed_hosts: tuple[str, ...] = option(
-        (),
-        "host names that browsers may use (default: those of this machine)",
-        metavar="NAMES",
+        (), "host names that browsers may use (default: those of this machine)", metavar="NAMES"
     )
     max_request_bytes: int = option(
         131_072, "longest request, in bytes; longer ones get status 413", least=1, metavar="BYTES"
     )
     max_request_tokens: int = option(
-        4096,
-        "most tokens of a request, source and forced; else status 413",
-        least=2,
-        metavar="N",
+        4096, "most tokens of a request, source and forced; else status 413", least=2, metavar="N"
     )
     max_waiting: int = option(
-        64,
-        "most requests that wait; further ones get status 429",
-        least=1,
-        most=1024,
-        metavar="N",
+        64, "most requests that wait; further ones get status 429", least=1, most=1024, metavar="N"
     )
     request_seconds: float = option(
         60.0, "time limit of a request, in seconds; then status 504", above=0, metavar="SECONDS"
@@ -71,19 +58,7 @@ class ServerOptions:
         most=1,
         metavar="SECONDS",
     )
-
-
-@settings
-class ServeSettings:
-    """All settings of :mod:`relu_nmt.recipes.serve`.
-
-    Raises:
-        ConfigError: settings that a server cannot use.
-    """
-
     model: ServedModelOptions = group("model", ServedModelOptions)
-    server: ServerOptions = group("server", ServerOptions)
-    documents: WindowOptions = group("documents", WindowOptions)
     search: GenerationConfig = group("search", GenerationConfig)
     refused: ClassVar = (
         *NEED_REFERENCES,
@@ -94,6 +69,7 @@ class ServeSettings:
 
     def check(self) -> None:
         """Refuse settings that give no, several, or random translations of a line."""
+        super().check()
         refuse_references(self.search)
         given = {
             "--nbest": self.search.nbest > 1,

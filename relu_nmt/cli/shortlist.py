@@ -29,10 +29,7 @@ class ShortlistSettings:
         1000, "number of frequent symbols that every translation may use", least=0, metavar="N"
     )
     pairs: int = option(
-        100_000,
-        "most sentence pairs to learn from, evenly spread",
-        least=1,
-        metavar="N",
+        100_000, "most sentence pairs to learn from, evenly spread", least=1, metavar="N"
     )
 
 

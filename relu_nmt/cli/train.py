@@ -31,19 +31,11 @@ DEFAULT_SEARCH = '{"beam": 5, "max_len_a": 1.2, "max_len_b": 10}'
 
 @settings
 class TaskOptions(FairseqOptions):
-    """Languages, shape of the model, loss and corpora.
-
-    Raises:
-        ConfigError: a value out of range.
-    """
+    """Languages, shape of the model, loss and corpora."""
 
     source_lang: str | None = like(CommonOptions, "source_lang")
     target_lang: str | None = like(CommonOptions, "target_lang")
-    arch: str = arch_option(
-        "reluformer",
-        architectures,
-        "transformer* or reluformer*",
-    )
+    arch: str = arch_option("reluformer", architectures, "transformer* or reluformer*")
     attention_preset: str = attention_preset_option()
     criterion: str = option(
         LABEL_SMOOTHED,
@@ -86,18 +78,11 @@ class TaskOptions(FairseqOptions):
         metavar="W",
     )
     tag_extra_data: bool = option(
-        False,
-        "tag the sources of each further folder",
-        needs="extra_data",
+        False, "tag the sources of each further folder", needs="extra_data"
     )
-    truncate_source: bool = option(
-        False,
-        "cut sources that are longer than --max-source-positions",
-    )
+    truncate_source: bool = option(False, "cut sources that are longer than --max-source-positions")
     valid_subset: str = option(
-        "valid",
-        "splits to validate on; the first decides which is best",
-        metavar="SPLITS",
+        "valid", "splits to validate on; the first decides which is best", metavar="SPLITS"
     )
 
     def check(self) -> None:
@@ -121,12 +106,7 @@ class TaskOptions(FairseqOptions):
 
 
 def search_settings(text: str) -> GenerationConfig:
-    """Return the search settings in a JSON object with fields of :class:`GenerationConfig`.
-
-    Raises:
-        ValueError: the text is not a JSON object.
-        ConfigError: unknown field or a value out of range.
-    """
+    """Return the search settings in a JSON object with fields of :class:`GenerationConfig`."""
     try:
         values = json.loads(text)
     except ValueError as error:
@@ -137,11 +117,7 @@ def search_settings(text: str) -> GenerationConfig:
 
 
 def detokenizer_settings(text: str) -> dict[str, Any]:
-    """Return a detokeniser's settings in a JSON object.
-
-    Raises:
-        ValueError: the text is not a JSON object, or has an unknown setting.
-    """
+    """Return a detokeniser's settings in a JSON object."""
     values = json.loads(text)
     if not isinstance(values, dict) or values.keys() - {"source_lang", "target_lang"}:
         raise ValueError('expected JSON such as \'{"target_lang": "en"}\'')
@@ -181,9 +157,7 @@ class EvalBleuOptions:
         needs="eval_bleu",
     )
     eval_tokenized_bleu: bool = option(
-        False,
-        "BLEU of tokenised words, as multi-bleu.perl",
-        needs="eval_bleu",
+        False, "BLEU of tokenised words, as multi-bleu.perl", needs="eval_bleu"
     )
     sacrebleu_tokenizer: str | None = like(
         TokenizerOptions,
@@ -199,9 +173,6 @@ class EvalBleuOptions:
 @settings
 class TranslationTrainingSettings:
     """All settings of the training of a translation model.
-
-    Raises:
-        ConfigError: settings that contradict each other.
 
     Example:
         >>> settings = TranslationTrainingSettings.of(
@@ -252,19 +223,8 @@ main = RecipeCommand(
     DESCRIPTION,
     TranslationTrainingSettings,
     "train_translation",
-    most_used=(
-        "arch",
-        "share_all_embeddings",
-        "positions",
-        "lr",
-        "warmup_updates",
-        "dropout",
-        "max_tokens",
-        "max_update",
-        "eval_bleu",
-        "best_checkpoint_metric",
-        "save_dir",
-    ),
+    most_used="arch share_all_embeddings positions lr warmup_updates dropout max_tokens max_update "
+    "eval_bleu best_checkpoint_metric save_dir",
 )
 
 if __name__ == "__main__":

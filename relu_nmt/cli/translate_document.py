@@ -18,33 +18,8 @@ from relu_nmt.translation.search.config import GenerationConfig
 
 
 @settings
-class TextDocumentOptions(WindowOptions, TermOptions):
-    """Translation of a text of documents."""
-
-    no_progress_bar: bool = like(CommonOptions, "no_progress_bar")
-    split_sentences: bool = option(
-        False,
-        "cut lines (paragraphs) into sentences, and join their translations",
-    )
-
-    def check(self) -> None:
-        """Refuse prefixes and terms of a line that is cut into sentences."""
-        super().check()
-        if self.split_sentences and (self.prefixes or self.constraints):
-            flag = "--prefixes" if self.prefixes else "--constraints"
-            raise ConfigError(
-                f"{flag}: with --split-sentences a line may become several sentences; "
-                "give the text with one sentence a line"
-            )
-
-
-@settings
-class TranslateDocumentsSettings:
-    """All settings of :mod:`relu_nmt.recipes.translate_documents`.
-
-    Raises:
-        ConfigError: settings without effect for plain text.
-    """
+class TranslateDocumentsSettings(WindowOptions, TermOptions):
+    """All settings of :mod:`relu_nmt.recipes.translate_documents`."""
 
     file: str = option(
         REQUIRED,
@@ -53,17 +28,27 @@ class TranslateDocumentsSettings:
         positional=True,
         files=READ,
     )
+    no_progress_bar: bool = like(CommonOptions, "no_progress_bar")
+    split_sentences: bool = option(
+        False, "cut lines (paragraphs) into sentences, and join their translations"
+    )
     model: ModelOptions = group("model", ModelOptions)
-    documents: TextDocumentOptions = group("documents", TextDocumentOptions)
     search: GenerationConfig = group("search", GenerationConfig)
     refused: ClassVar = (*NEED_REFERENCES, "nbest", "print_alignment")
     """Options of the search that :meth:`check` refuses and ``--help`` hides."""
 
     def check(self) -> None:
         """Refuse settings that need references or print more than one line for each line."""
+        super().check()
+        if self.split_sentences and (self.prefixes or self.constraints):
+            flag = "--prefixes" if self.prefixes else "--constraints"
+            raise ConfigError(
+                f"{flag}: with --split-sentences a line may become several sentences; "
+                "give the text with one sentence a line"
+            )
         self.search.resolved(documents=True)
         refuse_references(self.search)
-        if self.documents.constraints:
+        if self.constraints:
             self.search.check_terms()
         if self.search.nbest > 1:
             raise ConfigError(
@@ -96,14 +81,7 @@ main = RecipeCommand(
     DESCRIPTION,
     TranslateDocumentsSettings,
     "translate_documents",
-    most_used=(
-        "path",
-        "beam",
-        "max_doc_tokens",
-        "window_overlap",
-        "split_sentences",
-        "int8",
-    ),
+    most_used="path beam max_doc_tokens window_overlap split_sentences int8",
 )
 
 if __name__ == "__main__":

@@ -16,11 +16,7 @@ NEED_REFERENCES = ("score_reference", "prefix_size")
 
 
 def model_overrides(text: str) -> dict[str, Any]:
-    """Return settings of a model by name, from JSON or a Python dictionary as in fairseq.
-
-    Raises:
-        ValueError: the text is neither.
-    """
+    """Return settings of a model by name, from JSON or a Python dictionary as in fairseq."""
     for read in (json.loads, ast.literal_eval):
         try:
             values = read(text)
@@ -52,19 +48,14 @@ class ModelOptions(FairseqOptions, PrecisionOptions, AttentionBackendConfig):
         bare="@@ ",
     )
     tokenizer: str | None = option(
-        None,
-        "detokeniser for data that came tokenised",
-        choices=("moses", "space", "none"),
+        None, "detokeniser for data that came tokenised", choices=("moses", "space", "none")
     )
     bf16: bool = like(PrecisionOptions, "bf16", False, "compute in bfloat16; also on the CPU")
     int8: bool = option(
-        False,
-        "multiply 8-bit integers (x86 CPUs): faster; a few translations change",
+        False, "multiply 8-bit integers (x86 CPUs): faster; a few translations change"
     )
     shortlist: str | None = option(
-        None,
-        "file of relu-nmt-shortlist with the allowed target symbols: faster",
-        files=READ,
+        None, "file of relu-nmt-shortlist with the allowed target symbols: faster", files=READ
     )
     model_overrides: str = option(
         "{}",
@@ -127,14 +118,10 @@ class TermOptions:
     """Terms that the translations of lines must have or must not have."""
 
     prefixes: str | None = option(
-        None,
-        "begin the translation of each line with the same line of FILE",
-        files=READ,
+        None, "begin the translation of each line with the same line of FILE", files=READ
     )
     banned_terms: str | None = option(
-        None,
-        "terms that no translation may have, one a line",
-        files=READ,
+        None, "terms that no translation may have, one a line", files=READ
     )
     constraints: str | None = option(
         None,
@@ -145,11 +132,7 @@ class TermOptions:
 
 
 def refuse_references(config: GenerationConfig) -> None:
-    """Refuse settings of the search that need references.
-
-    Raises:
-        ConfigError: a setting needs them.
-    """
+    """Refuse settings of the search that need references."""
     if config.score_reference or config.prefix_size:
         raise ConfigError(
             "--score-reference and --prefix-size need references; use relu-nmt-generate"

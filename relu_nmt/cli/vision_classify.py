@@ -42,8 +42,7 @@ class ClassifyImagesSettings(ClassifierOptions):
     top_k: int = option(5, "number of classes to print for each picture", least=1, metavar="N")
     json: bool = option(False, "print JSON")
     image_size: tuple[int, ...] | None = sides_option(
-        None,
-        "pixels a side, or height and width 192x256 (default: as in training)",
+        None, "pixels a side, or height and width 192x256 (default: as in training)"
     )
 
     def check(self) -> None:
@@ -61,7 +60,10 @@ A line for each: its name and the likeliest classes with their probabilities, se
 """
 
 main = RecipeCommand(
-    "relu-nmt-vision-classify", DESCRIPTION, ClassifyImagesSettings, "classify_images"
+    "relu-nmt-vision-classify",
+    DESCRIPTION,
+    ClassifyImagesSettings,
+    "evaluate_images.classify",
 )
 
 if __name__ == "__main__":

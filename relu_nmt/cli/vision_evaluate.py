@@ -19,11 +19,7 @@ from relu_nmt.vision.training_config import IMAGES, PreprocessingConfig
 
 @settings
 class EvaluationOptions:
-    """The images to evaluate on, and the settings of the evaluation.
-
-    Raises:
-        ConfigError: an image size is malformed.
-    """
+    """The images to evaluate on, and the settings of the evaluation."""
 
     no_progress_bar: bool = like(CommonOptions, "no_progress_bar")
     batch_size: int = option(EVALUATION_BATCH, "images of a batch", least=1, metavar="N")
@@ -52,19 +48,13 @@ class EvaluationOptions:
         "share of a side that the centre crop keeps (default: as in training)",
     )
     classes: str | None = option(
-        None,
-        "file with the classes to choose among, one a line",
-        files=READ,
+        None, "file with the classes to choose among, one a line", files=READ
     )
     results: str | None = option(None, "write the results to FILE as JSON", files=WRITTEN)
 
     @property
     def image_sides(self) -> list[tuple[int, ...] | None]:
-        """The image sizes, each pixels a side or height and width; None: as in training.
-
-        Raises:
-            ConfigError: an image size is malformed.
-        """
+        """The image sizes, each pixels a side or height and width; None: as in training."""
         entry = options_of(ClassifyImagesSettings)["image_size"]
         sides = [entry.read(text) for text in self.image_size]
         for two in (two for two in sides if len(two) > 2):

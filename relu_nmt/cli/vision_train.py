@@ -17,11 +17,7 @@ from relu_nmt.vision.training_config import (
 
 @settings
 class ImageTrainingSettings:
-    """All settings of the training of an image classifier.
-
-    Raises:
-        ConfigError: settings that contradict each other.
-    """
+    """All settings of the training of an image classifier."""
 
     data: str = option(
         REQUIRED,
@@ -78,17 +74,7 @@ main = RecipeCommand(
     DESCRIPTION,
     ImageTrainingSettings,
     "train_images",
-    most_used=(
-        "valid_data",
-        "arch",
-        "recipe",
-        "attention",
-        "image_size",
-        "batch_size",
-        "lr",
-        "max_epoch",
-        "save_dir",
-    ),
+    most_used="valid_data arch recipe attention image_size batch_size lr max_epoch save_dir",
 )
 
 if __name__ == "__main__":

@@ -7,12 +7,7 @@ values, :mod:`~relu_nmt.config.classes` whole instances, which it makes from val
 """
 
 from relu_nmt.config.classes import build_part, from_dict, from_flat, settings, to_dict
-from relu_nmt.config.command_line import (
-    add_settings,
-    read_settings,
-    read_settings_file,
-    to_yaml,
-)
+from relu_nmt.config.command_line import add_settings, read_settings, read_settings_file, to_yaml
 from relu_nmt.config.fields import REQUIRED, checked_by, flag_of, group, like, option, shown
 
 __all__ = [

@@ -345,13 +345,7 @@ def _spread(
 
     ``lr_scheduler="fixed:warmup=9"`` becomes ``lr_scheduler="fixed"`` and ``warmup_updates=9``.
 
-    Args:
-        options: the options, by name.
-        values: their values, by name.
-        ranks: the precedence of each value, by name; that of a default is 0.
-
-    Raises:
-        ConfigError: the part has no such option, or a field with the same rank has another value.
+    Values of equal rank (0: a default) may not differ.
     """
     found = dict(values)
     for name, entry in options.items():

@@ -10,14 +10,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from relu_nmt.config.classes import (
-    all_values,
-    flat,
-    idle_options,
-    merged,
-    paths_in,
-    to_dict,
-)
+from relu_nmt.config.classes import all_values, flat, idle_options, merged, paths_in, to_dict
 from relu_nmt.config.fields import (
     REQUIRED,
     Option,
@@ -227,9 +220,6 @@ def _given(options: Mapping[str, Option], typed: Mapping[str, Any]) -> dict[str,
 
     A positional argument that is given by its flag takes no word: argparse's word for it is then
     the first of the last argument.
-
-    Raises:
-        ConfigError: a word belongs to no argument, or one is given by words and by its flag.
     """
     given = {name: value for name, value in typed.items() if name in options}
     # Find the argument that takes several words, for those left over.
@@ -318,12 +308,7 @@ def _checkpoint_settings(path: Path) -> Mapping[str, Any]:
 
 
 def to_yaml(config: Any, indent: str = "") -> str:
-    """Return settings as YAML that ``--config`` reads, with the help of each as a comment.
-
-    Args:
-        config: the settings.
-        indent: spaces before each line.
-    """
+    """Return settings as YAML that ``--config`` reads, with the help of each as a comment."""
     values = to_dict(config)
     text = ""
     for name, entry in options_of(type(config)).items():

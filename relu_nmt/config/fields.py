@@ -297,12 +297,7 @@ def _elements(value: Any) -> Iterable[Any]:
 
 
 def _converted(value: Any, kind: Any) -> Any:
-    """Return the value converted to ``kind``.
-
-    Raises:
-        TypeError: the value is not of this kind.
-        ValueError: its text cannot be read as this kind.
-    """
+    """Return the value converted to ``kind``."""
     if kind is bool:
         if isinstance(value, str):
             value = {"true": True, "false": False}.get(value.lower())

@@ -40,14 +40,7 @@ READ, WRITTEN, CHECKPOINTS = Files(), Files(written=True), Files(separator=":")
 
 @dataclass(frozen=True)
 class PathValue:
-    """One path in the value of an option.
-
-    Args:
-        field: name of the option.
-        label: its flag, for messages.
-        files: the option's declaration.
-        text: the path.
-    """
+    """One path in the value of an option."""
 
     field: str
     label: str

@@ -36,11 +36,7 @@ class CommonOptions:
 
 
 def _no_left_padding(text: str) -> str:
-    """Return ``False`` if the text means that.
-
-    Raises:
-        ValueError: the text asks for padding on the left.
-    """
+    """Return ``False`` if the text means that."""
     if text.lower() not in ("false", "0", "no"):
         raise ValueError(f"expected False, or leave it out: {RIGHT_PADDING}")
     return "False"
@@ -81,11 +77,7 @@ class BatchLimits:
 
 @settings
 class BatchingConfig:
-    """Limits of a batch, per process and accumulation step.
-
-    Raises:
-        ConfigError: no limit, or one below 1.
-    """
+    """Limits of a batch, per process and accumulation step."""
 
     max_tokens: int | None = like(CommonOptions, "max_tokens")
     batch_size: int | None = like(CommonOptions, "batch_size")
@@ -133,11 +125,7 @@ class BatchingConfig:
 
 @settings
 class PrecisionOptions:
-    """The device and the dtype of the computation.
-
-    Raises:
-        ConfigError: both 16-bit dtypes.
-    """
+    """The device and the dtype of the computation."""
 
     cpu: bool = option(False, "use the CPU even if there is a GPU")
     bf16: bool = option(False, "compute in bfloat16; also on the CPU")
@@ -154,11 +142,7 @@ class PrecisionOptions:
 
 
 def _parameters(text: str) -> dict[str, int | str]:
-    """Read ``gpus_per_node=4,slurm_partition=long``.
-
-    Raises:
-        ValueError: a part is not of the form NAME=VALUE.
-    """
+    """Read ``gpus_per_node=4,slurm_partition=long``."""
     found: dict[str, int | str] = {}
     for part in text.split(","):
         name, equals, value = part.strip().partition("=")

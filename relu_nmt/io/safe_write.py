@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import stat
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -291,3 +292,47 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
     """Write ``text`` as UTF-8 by :func:`replacing`; line ends stay as they are."""
     with replacing(path) as temporary:
         temporary.write_bytes(text.encode("utf-8"))
+
+
+def check_writable(flag: str, path: str | None) -> None:
+    """Check that a file can be written before hours are spent, and make its folder.
+
+    Temporary files that killed processes left are removed.
+
+    Raises:
+        DataError: it cannot be written.
+    """
+    if path is None:
+        return
+    file, target = Path(path), target_of(path)
+    # A file is renamed into its place, which would replace a device. An open file such as
+    # /dev/stdout may lead to a plain file, so that its folder decides.
+    is_device = file.is_symlink() and file.absolute().parent.resolve() == Path("/dev")
+    if is_device or (file.exists() and not file.is_file() and not file.is_dir()):
+        raise DataError(f"{flag} {path}: is no plain file; give the name of a file")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        remove_abandoned(target.parent, rf"{re.escape(target.name)}\.\d+-[0-9a-f]{{8}}\.tmp")
+        with tempfile.TemporaryFile(dir=target.parent):
+            pass
+    except OSError as error:
+        raise DataError(f"{flag} {path}: cannot write it: {error.strerror}") from error
+    if file.is_dir():
+        raise DataError(f"{flag} {path}: is a folder; give the name of a file")
+
+
+def target_of(path: str | os.PathLike[str]) -> Path:
+    """Return the file to write: of a link, the file to which it leads."""
+    return Path(os.path.realpath(path) if os.path.islink(path) else path)
+
+
+def write_file(flag: str, path: str, text: str) -> None:
+    """Write a file atomically.
+
+    Raises:
+        DataError: it cannot be written.
+    """
+    try:
+        write_text(target_of(path), text)
+    except OSError as error:
+        raise DataError(f"{flag} {path}: cannot write it: {error.strerror}") from error

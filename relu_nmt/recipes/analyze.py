@@ -20,9 +20,9 @@ from relu_nmt.cli.translation_settings import ModelOptions
 from relu_nmt.data.documents import SINGLE_SENTENCES
 from relu_nmt.data.groups import sentence_numbers
 from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.io.safe_write import check_writable, write_file
 from relu_nmt.io.work import hidden_progress, progress_bar
 from relu_nmt.modules.config import SLOTS, AttentionPlace
-from relu_nmt.recipes.output_files import check_writable, write_file
 from relu_nmt.recipes.translation import load_translator
 from relu_nmt.training.results import FILE_NAME, Course, read_course
 from relu_nmt.translation.attention_maps import (
@@ -41,13 +41,7 @@ AT_ONCE = 1000
 
 @dataclass(frozen=True)
 class AnalysisResult:
-    """Written files, and the numbers in them.
-
-    Args:
-        report: the page.
-        csv_files: the files beside it.
-        data: the numbers.
-    """
+    """Written files, and the numbers in them."""
 
     report: Path
     csv_files: tuple[Path, ...]
@@ -57,10 +51,6 @@ class AnalysisResult:
 def run(settings: Settings, *, progress: bool = True) -> AnalysisResult:
     """Analyse checkpoints on sentences or documents, and write the page and its CSV files.
 
-    Args:
-        settings: models, data and drawings.
-        progress: print the names of the files, and show a progress bar.
-
     Raises:
         ConfigError: a place that a model does not have, or a setting that does not fit.
         CheckpointError: a checkpoint is missing, damaged, or not a translation model.
@@ -69,11 +59,11 @@ def run(settings: Settings, *, progress: bool = True) -> AnalysisResult:
     """
     # Read the courses of training before the long part.
     page = Path(settings.output)
-    paths = settings.models.path
+    paths = settings.path
     check_writable("--output", settings.output)
-    names = list(settings.models.names) or distinct_names(paths)
+    names = list(settings.names) or distinct_names(paths)
     courses = _courses(settings, names)
-    with hidden_progress(settings.sentences.no_progress_bar or not progress):
+    with hidden_progress(settings.no_progress_bar or not progress):
         data = AnalysisReport(courses=courses)
         if paths:
             data = _Analyzer(settings, names).run(courses)
@@ -91,7 +81,7 @@ def run(settings: Settings, *, progress: bool = True) -> AnalysisResult:
 def _courses(settings: Settings, names: Sequence[str]) -> list[Course]:
     """Return the courses of training of the checkpoints, if recorded, and of the logs."""
     found: dict[Path, Course] = {}
-    for path, name in zip(settings.models.path, names, strict=True):
+    for path, name in zip(settings.path, names, strict=True):
         results = Path(path).with_name(FILE_NAME)
         if results.exists() and results not in found:
             found[results] = read_course(results, name, may_be_empty=True)
@@ -101,22 +91,16 @@ def _courses(settings: Settings, names: Sequence[str]) -> list[Course]:
 
 
 class _Analyzer:
-    """Runs the models on the sentences. Methods take the ``index`` of a model.
-
-    Args:
-        settings: all settings of the recipe.
-        names: names of the checkpoints.
-    """
+    """Runs the models on the sentences. Methods take the ``index`` of a model."""
 
     def __init__(self, settings: Settings, names: Sequence[str]) -> None:
-        options, self._options = settings.models, settings.sentences
-        self._paths, self._names = options.path, names
+        self._options, self._paths, self._names = settings, settings.path, names
         self._translators = [
             load_translator(
-                ModelOptions(path=path, cpu=options.cpu, bf16=options.bf16, fp16=options.fp16),
+                ModelOptions(path=path, cpu=settings.cpu, bf16=settings.bf16, fp16=settings.fp16),
                 settings.data,
             )
-            for path in options.path
+            for path in settings.path
         ]
         subset, limit = self._options.gen_subset, self._options.max_doc_tokens
         self._splits = [one.task.load_split(subset) for one in self._translators]
@@ -247,11 +231,7 @@ class _Analyzer:
 
 
 def _weights_at(translator: Translator, place: AttentionPlace) -> AttentionPlace | None:
-    """Return the place; None if its attention has no weights.
-
-    Raises:
-        ConfigError: no such layer or head.
-    """
+    """Return the place; None if its attention has no weights."""
     model = single_model(translator.ensemble)
     if not attention_of(model, place.slot, place.layer).capabilities.weights:
         return None

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from relu_nmt.cli.average import AverageSettings as Settings
 from relu_nmt.errors import CheckpointError
-from relu_nmt.recipes.output_files import check_replaceable, check_writable, target_of
+from relu_nmt.io.safe_write import check_writable, target_of
+from relu_nmt.recipes.convert import check_replaceable
 from relu_nmt.training.checkpoint import Checkpoint, load_checkpoint, read_metadata, save_checkpoint
 from relu_nmt.training.checkpoint_manager import BY_EPOCHS, BY_UPDATES, numbered_checkpoints
 from relu_nmt.translation.agreement import fingerprint, require_same
@@ -23,12 +24,7 @@ MOST_SHOWN = 60
 
 @dataclass(frozen=True)
 class AverageResult:
-    """The checkpoint that was made.
-
-    Args:
-        path: path of the checkpoint.
-        inputs: the averaged checkpoints; the newest first if they come from a folder.
-    """
+    """The checkpoint that was made, and those that it averages."""
 
     path: Path
     inputs: tuple[Path, ...]
@@ -36,10 +32,6 @@ class AverageResult:
 
 def run(settings: Settings, *, progress: bool = True) -> AverageResult:
     """Write a checkpoint with the mean weights of others.
-
-    Args:
-        settings: the checkpoints to average.
-        progress: print their names on standard output.
 
     Raises:
         CheckpointError: a checkpoint is missing, damaged or of another model.
@@ -67,12 +59,6 @@ def average_checkpoints(paths: Sequence[Path]) -> Checkpoint:
     """Return a checkpoint for decoding with the mean weights, computed in float64.
 
     Integer tensors come from the first checkpoint, as do settings and task. Tied weights stay tied.
-
-    Args:
-        paths: one checkpoint or more; only the first and one other are in memory at a time.
-
-    Raises:
-        CheckpointError: a file is missing or damaged, or of another model or task.
     """
     first = load_checkpoint(paths[0])
     # Add up the weights, by the identity of the first checkpoint's tensor: tied ones once.
@@ -100,11 +86,7 @@ def average_checkpoints(paths: Sequence[Path]) -> Checkpoint:
 
 
 def _check_same_model(first: Checkpoint, first_path: Path, other: Checkpoint, path: Path) -> None:
-    """Compare the settings, tasks and weights of two models.
-
-    Raises:
-        CheckpointError: they differ.
-    """
+    """Compare the settings, tasks and weights of two models."""
     require_same(_described(first), first_path, _described(other), path, ONE_MODEL)
     own, others = (
         {name: tensor.shape for name, tensor in checkpoint.model_tensors.items()}
@@ -138,14 +120,7 @@ def _leaves(values: Mapping[str, Any], name: str = "") -> dict[str, str]:
 
 
 def _last_checkpoints(folder: Path, count: int, pattern: str, most: int | None) -> list[Path]:
-    """Return the last ``count`` checkpoints of a folder, the newest first.
-
-    Args:
-        folder: the folder.
-        count: number of checkpoints.
-        pattern: ``BY_EPOCHS`` or ``BY_UPDATES``.
-        most: the last epoch or update to take.
-    """
+    """Return the last ``count`` checkpoints of a folder, the newest first."""
     found = [
         path
         for number, path in numbered_checkpoints(folder, pattern)

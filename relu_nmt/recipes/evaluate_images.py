@@ -1,35 +1,45 @@
-"""Top-1 and top-5 accuracy of an image classifier on sets of images, at one or more sizes."""
+"""Evaluate an image classifier on sets of images, or classify single pictures."""
 
 import dataclasses
+import functools
+import itertools
+import json
+import sys
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
+from relu_nmt.cli.vision_classify import ClassifierOptions, ClassifyImagesSettings
 from relu_nmt.cli.vision_evaluate import EvaluateImagesSettings as Settings
 from relu_nmt.cli.vision_evaluate import EvaluationOptions
 from relu_nmt.config import to_dict
-from relu_nmt.errors import DataError
+from relu_nmt.errors import CheckpointError, DataError
+from relu_nmt.io.safe_write import check_writable, write_file
 from relu_nmt.io.text_lines import read_lines
-from relu_nmt.io.work import hidden_progress
-from relu_nmt.recipes.images import (
-    damaged_images,
-    evaluation_sets,
-    load_classifier,
-    loaded,
-    say_left_out,
-    write_results,
-)
-from relu_nmt.recipes.output_files import check_writable
-from relu_nmt.vision.batches import ImageBatches
+from relu_nmt.io.work import hidden_progress, progress_bar
+from relu_nmt.training.batches import load_ahead
+from relu_nmt.training.update import autocast_dtype
+from relu_nmt.vision.batches import ImageBatch, ImageBatches
 from relu_nmt.vision.config import shown_sides
 from relu_nmt.vision.image_files import composed
-from relu_nmt.vision.images import ImageSet, some_of, with_classes_of
-from relu_nmt.vision.loading import ImageClassifier
+from relu_nmt.vision.images import (
+    DamagedImages,
+    ImageSet,
+    add_set,
+    open_images,
+    some_of,
+    with_classes_of,
+)
+from relu_nmt.vision.loading import BATCH_SIZE, ImageClassifier
 
 TOP = 5
+EPOCH = 1
+CHECK_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -113,10 +123,6 @@ def candidates(
 
 def run(settings: Settings, *, progress: bool = True) -> EvaluationResult:
     """Evaluate a classifier.
-
-    Args:
-        settings: the checkpoint, the images and the evaluation.
-        progress: print the results on standard output, and progress bars on standard error.
 
     Raises:
         CheckpointError: the checkpoint is missing or damaged, or cannot work at an image size.
@@ -206,3 +212,154 @@ def accuracy(
         time.monotonic() - started,
         len(images) - whole,
     )
+
+
+class Classified(list[dict[str, float]]):
+    """The probabilities of classes for each picture; empty if the picture cannot be read.
+
+    Attributes:
+        errors: the errors of pictures that cannot be read, by path.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.errors: dict[str, str] = {}
+
+    @property
+    def exit_code(self) -> int:
+        """2 if pictures cannot be read, otherwise 0."""
+        return 2 if self.errors else 0
+
+
+def classify(settings: ClassifyImagesSettings, *, progress: bool = True) -> Classified:
+    """Classify pictures, and return the probabilities of the likeliest classes of each.
+
+    A picture that cannot be read is reported on standard error, and the others are classified.
+
+    Raises:
+        CheckpointError: the checkpoint is missing or damaged, or cannot work at this image size.
+        ConfigError: settings that do not fit the model or the device.
+    """
+    classifier = load_classifier(settings.path, settings, settings.image_size)
+    found, remaining, values = Classified(), iter(settings.images), list[dict[str, Any]]()
+    # Classify batch by batch, and print each result at once.
+    while chunk := list(itertools.islice(remaining, BATCH_SIZE)):
+        errors: list[DataError] = []
+        results = classifier.classify(chunk, settings.top_k, damaged=errors.append)
+        # Errors come in the order of the pictures without classes.
+        damaged = [image for image, classes in zip(chunk, results, strict=True) if not classes]
+        own = dict(zip(damaged, map(str, errors), strict=False))
+        for image, classes in zip(chunk, results, strict=True):
+            values.append({"image": image, "classes": classes})
+            if image in own:
+                values[-1]["error"] = own[image]
+            elif progress and not settings.json:
+                shares = (f"{name} {share:.1%}" for name, share in classes.items())
+                print("\t".join([image, *shares]), flush=True)
+        found += results
+        found.errors |= own
+        if progress and own:
+            print("\n".join(own.values()), file=sys.stderr)
+    # Print all as JSON, and the number of failures.
+    if progress and settings.json:
+        print(json.dumps(values, indent=1, ensure_ascii=False))
+    if progress and len(settings.images) > 1 and found.errors:
+        lost = len(found) - sum(map(bool, found))
+        print(f"{lost:,} of {len(found):,} pictures cannot be read", file=sys.stderr)
+    return found
+
+
+def load_classifier(
+    path: str, options: ClassifierOptions, image_size: Sequence[int] | None = None
+) -> ImageClassifier:
+    """Return the classifier that the options describe.
+
+    Raises:
+        ReluNmtError: the checkpoint cannot be read, or a flag does not fit it or the device.
+    """
+    # Choose device and dtype.
+    device = "cuda" if torch.cuda.is_available() and not options.cpu else "cpu"
+    dtype = autocast_dtype(options, torch.device(device))
+    backend = options.attention_backend
+    try:
+        return ImageClassifier.from_checkpoint(path, device, dtype, backend, image_size)
+    except CheckpointError as error:
+        # Without --path, a picture may have been taken for the checkpoint.
+        if Path(path).suffix == ".safetensors":
+            raise
+        hint = "the first word is the checkpoint, unless --path CKPT names it"
+        raise CheckpointError(f"{error}; {hint}") from error
+
+
+def evaluation_sets(paths: tuple[str, ...]) -> dict[str, ImageSet]:
+    """Return the sets of images to evaluate on, by name.
+
+    Raises:
+        DataError: a path is missing, or holds no images in class folders.
+    """
+    sets: dict[str, ImageSet] = {}
+    for path in paths:
+        # A path has one set, or train and then others.
+        train, *others = open_images(path).values()
+        for images in others or [train]:
+            sets = add_set(sets, images)
+    return sets
+
+
+def say_left_out(sets: Iterable[ImageSet]) -> None:
+    """Print on standard error the files and folders that are not part of the sets."""
+    for text in dict.fromkeys(text for images in sets for text in images.left_out()):
+        print(text, file=sys.stderr)
+
+
+def damaged_images(skip: bool) -> DamagedImages | None:
+    """Return a collector of damaged images that names each on standard error, if ``skip``."""
+    return DamagedImages(functools.partial(print, file=sys.stderr)) if skip else None
+
+
+def check_images(
+    sets: Iterable[ImageSet], num_workers: int, seconds: float = CHECK_SECONDS
+) -> list[DataError]:
+    """Decode as many images of sets as the time allows, and return their errors."""
+    # Decode in several threads until the time is over.
+    files = [images for images in sets if images.encoded]
+    end, found = time.monotonic() + seconds, list[DataError]()
+
+    def problem(images: ImageSet, number: int) -> DataError | None:
+        try:
+            images.read(number)
+        except DataError as error:
+            return error
+        return None
+
+    with progress_bar("check", sum(map(len, files)), "images", only_if_slow=True) as advance:
+        for images in files:
+            read = functools.partial(problem, images)
+            for error in load_ahead(read, range(len(images)), num_workers, pin_memory=False):
+                found += [error] if error is not None else []
+                advance(1)
+                if time.monotonic() > end:
+                    return found
+    return found
+
+
+def loaded(
+    batches: ImageBatches, label: str, num_workers: int, epoch: int = EPOCH
+) -> Iterator[ImageBatch]:
+    """Yield the batches of an epoch, loaded ahead, with a progress bar."""
+    numbers = range(batches.begin_epoch(epoch))
+    with progress_bar(label, len(batches.images), "images") as advance:
+        # Load ahead, into pinned memory if there is a GPU.
+        for batch in load_ahead(batches.load, numbers, num_workers, torch.cuda.is_available()):
+            if batch.num_sentences:
+                yield batch
+            advance(batch.num_sentences)
+
+
+def write_results(path: str, values: Mapping[str, Any]) -> None:
+    """Write results as a JSON file, completely or not at all.
+
+    Raises:
+        DataError: the file cannot be written.
+    """
+    write_file("--results", path, json.dumps(values, indent=1, ensure_ascii=False) + "\n")

@@ -70,10 +70,6 @@ class PreprocessResult:
 def run(settings: Settings, *, progress: bool = True) -> PreprocessResult:
     """Make a data folder, or one for each shard; or finish an interrupted one.
 
-    Args:
-        settings: all settings.
-        progress: print a report on standard output, and progress bars on standard error.
-
     Returns:
         the folder; with shards the first folder, which has dictionaries and subwords.
 
@@ -215,12 +211,7 @@ class _Builder:
         return {"relu_nmt": relu_nmt.__version__, **versions}
 
     def _check_folder(self, key: str) -> dict[str, Any] | None:
-        """Return the manifest if the folder is complete; refuse to replace another folder.
-
-        Raises:
-            DataError: the folder has other data or a damaged manifest, and ``--overwrite`` is not
-                given.
-        """
+        """Return the manifest if the folder is complete; refuse to replace another folder."""
         # Read the manifest; remove a damaged one only with --overwrite.
         advice = "give another --destdir, or --overwrite to replace it"
         try:

@@ -72,11 +72,7 @@ def scan_inputs(
 
 
 def _find_texts(config: PreprocessSettings) -> tuple[dict[str, str], dict[SideKey, str]]:
-    """Return the file of pairs of each split that has one, and the text files of the others.
-
-    Raises:
-        DataError: a file is missing.
-    """
+    """Return the file of pairs of each split that has one, and the text files of the others."""
     pair_files: dict[str, str] = {}
     paths: dict[SideKey, str] = {}
     for split, prefix in config.splits().items():
@@ -137,12 +133,6 @@ def describe_round_trip(pipeline: TextPipeline, text: TextFile, separator: str) 
     """Report in one line how many sampled lines survive encoding and decoding.
 
     White space does not count, nor does case if the text is lower-cased.
-
-    Args:
-        pipeline: the text steps.
-        text: a scanned text; the sample has lines of all its parts.
-        separator: the kind of separator lines, see
-            :data:`relu_nmt.data.documents.SEPARATOR_TESTS`.
     """
     total = kept = length = 0
     for line in _sample(text, separator):

@@ -124,18 +124,9 @@ def convert_texts(
 ) -> Iterator[tuple[Conversion, dict[str, Any], dict[Path, str]]]:
     """Convert text files; yield each conversion when its files are complete.
 
-    Args:
-        conversions: conversions of texts that are not empty.
-        pipelines: the pipelines by language.
-        workers: processes; the result does not depend on their number.
-        advance: called with the number of bytes done.
-
     Returns:
         Yields the conversion; its number of ``sentences`` and its ``boundaries``
         (:data:`Boundaries`), as JSON values; the SHA-256 of the written files, by path.
-
-    Raises:
-        DataError: a text can no longer be read.
     """
     states = {language: pipeline.to_state() for language, pipeline in pipelines.items()}
     # Send the conversions without their lists of chunks, which are large.

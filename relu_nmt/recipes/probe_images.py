@@ -15,15 +15,15 @@ from relu_nmt.cli.vision_probe import JOINED_BLOCKS, ProbeOptions
 from relu_nmt.cli.vision_probe import ProbeImagesSettings as Settings
 from relu_nmt.config import to_dict
 from relu_nmt.errors import DataError, TrainingError
+from relu_nmt.io.safe_write import check_writable
 from relu_nmt.io.work import hidden_progress
-from relu_nmt.recipes.images import (
+from relu_nmt.recipes.evaluate_images import (
     damaged_images,
     load_classifier,
     loaded,
     say_left_out,
     write_results,
 )
-from relu_nmt.recipes.output_files import check_writable
 from relu_nmt.vision.base import NORM_EPS, VisionOutput
 from relu_nmt.vision.batches import ImageBatches, ImageTransform
 from relu_nmt.vision.images import ImageSet, open_images, with_classes_of
@@ -74,10 +74,6 @@ class ProbeResult:
 def run(settings: Settings, *, progress: bool = True) -> list[ProbeResult]:
     """Probe the features of a checkpoint on each data set.
 
-    Args:
-        settings: the checkpoint, the images and the method.
-        progress: print the result on standard output, and progress bars on standard error.
-
     Raises:
         CheckpointError: the checkpoint is missing or damaged.
         ConfigError: settings that do not fit the model or the device.
@@ -121,11 +117,7 @@ def _say_few(train: ImageSet, options: ProbeOptions) -> None:
 
 
 def _data_set(train_path: str, test_path: str) -> tuple[ImageSet, ImageSet]:
-    """Return the training set and the test set: the only set of its path, or the one besides train.
-
-    Raises:
-        DataError: the test path holds several such sets.
-    """
+    """Return the training set, and the test set: the only one of its path besides train."""
     train, *_ = open_images(train_path).values()
     first, *others = open_images(test_path).values()
     if len(others) > 1:
@@ -405,13 +397,7 @@ def _linear(
 
 
 def percent_right(scores: Tensor, labels: Tensor, tops: Sequence[int]) -> list[float]:
-    """Return the top-k accuracy in percent for each k of ``tops``, at most C.
-
-    Args:
-        scores: [M, C].
-        labels: [M] int64.
-        tops: numbers of best classes to consider.
-    """
+    """Return the top-k accuracy in percent for each k of ``tops``; scores [M, C], labels [M]."""
     best = scores.topk(min(max(tops), scores.size(1))).indices
     right = (best == labels[:, None]).double().mean(0).cumsum(0).mul(100).tolist()
     return [right[min(top, len(right)) - 1] for top in tops]

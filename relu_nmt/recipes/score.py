@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from relu_nmt.cli.score import COMET, DocumentOptions, ScoreOptions
+from relu_nmt.cli.score import COMET
 from relu_nmt.cli.score import ScoreSettings as Settings
 from relu_nmt.data.documents import DOCUMENT_TAG, SEPARATOR_TESTS, SEPARATORS, read_documents
 from relu_nmt.errors import DataError
@@ -14,9 +14,9 @@ from relu_nmt.evaluation import document_scores as docs
 from relu_nmt.evaluation.document_scores import bucket_scores, length_buckets
 from relu_nmt.evaluation.metrics import MetricConfig, Score, choose_tokenizer, comet_score
 from relu_nmt.evaluation.significance import paired_bootstrap
+from relu_nmt.io.safe_write import check_writable, write_file
 from relu_nmt.io.text_lines import read_input
 from relu_nmt.io.work import hidden_progress
-from relu_nmt.recipes.output_files import check_writable, write_file
 
 FEW_SEGMENTS = 20
 """With fewer segments, resamples differ so little that the p-value of a bootstrap says little."""
@@ -24,12 +24,7 @@ FEW_SEGMENTS = 20
 
 @dataclass(frozen=True)
 class Entry:
-    """One result.
-
-    Args:
-        text: the line to print.
-        values: the same for JSON.
-    """
+    """One result: the line to print, and the same for JSON."""
 
     text: str
     values: dict[str, Any]
@@ -37,11 +32,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class ScoreResult:
-    """All results.
-
-    Args:
-        entries: scores, notes and comparisons, in the order of printing.
-    """
+    """All results, in the order of printing."""
 
     entries: tuple[Entry, ...]
 
@@ -60,11 +51,6 @@ class ScoreResult:
 def run(settings: Settings, *, progress: bool = True) -> ScoreResult:
     """Score translations, or run a contrastive test of a model.
 
-    Args:
-        settings: all settings.
-        progress: print each result on standard output at once, and progress bars on standard
-            error.
-
     Raises:
         ConfigError: the tokeniser is unknown, or buckets do not rise.
         DataError: lines or documents of the files do not fit, or a file cannot be written.
@@ -72,15 +58,15 @@ def run(settings: Settings, *, progress: bool = True) -> ScoreResult:
     """
     check_writable("--results", settings.results)
     as_lines = progress and settings.format == "text"
-    if settings.contrasts.contrastive:
+    if settings.contrastive:
         # Import PyTorch for this alone, since that takes longer than scoring most texts.
         from relu_nmt.recipes.score_contrasts import contrast_report
 
-        found = contrast_report(settings.contrasts)
-    elif settings.texts.sentence_bleu:
-        found = sentence_report(settings.texts)
+        found = contrast_report(settings)
+    elif settings.sentence_bleu:
+        found = sentence_report(settings)
     else:
-        found = text_report(settings.texts, settings.segments)
+        found = text_report(settings)
     # Collect the scores, which the generators compute one at a time.
     entries = []
     with hidden_progress(not progress):
@@ -96,13 +82,9 @@ def run(settings: Settings, *, progress: bool = True) -> ScoreResult:
     return ScoreResult(tuple(entries))
 
 
-def sentence_report(options: ScoreOptions) -> Iterator[Entry]:
-    """Yield the BLEU of each line, then the signature.
-
-    Raises:
-        DataError: the numbers of lines differ.
-    """
-    texts = _Texts(options, DocumentOptions())
+def sentence_report(options: Settings) -> Iterator[Entry]:
+    """Yield the BLEU of each line, then the signature."""
+    texts = _Texts(options)
     tokenizer, note = texts.tokenizer()
     metric = MetricConfig("bleu", options.ignore_case, tokenizer, options.order)
     lines = zip(texts.hypotheses, *texts.references, strict=True)
@@ -115,23 +97,18 @@ def sentence_report(options: ScoreOptions) -> Iterator[Entry]:
     yield from _notes(note)
 
 
-def text_report(options: ScoreOptions, documents: DocumentOptions) -> Iterator[Entry]:
-    """Yield all scores of whole files.
-
-    Raises:
-        DataError: lines or documents of the files do not fit.
-        ConfigError: the tokeniser is unknown, or buckets do not rise.
-    """
+def text_report(options: Settings) -> Iterator[Entry]:
+    """Yield all scores of whole files."""
     # Read everything before the first score, so that mistakes are reported first.
-    texts = _Texts(options, documents)
+    texts = _Texts(options)
     tokenizer, note = texts.tokenizer()
     case, orders = options.ignore_case, (options.order, options.chrf_word_order)
     metrics = [MetricConfig(m, case, tokenizer, *orders) for m in options.metrics if m != COMET]
-    baseline = None if documents.baseline is None else texts.baseline(documents.baseline)
+    baseline = None if options.baseline is None else texts.baseline(options.baseline)
     # Scores of all segments, by metric.
     for metric in metrics:
         yield from texts.scores(metric)
-    if "bleu" in options.metrics or documents.length_buckets:
+    if "bleu" in options.metrics or options.length_buckets:
         yield from _notes(note)
     # Score with COMET, which also reads the sources.
     if COMET in options.metrics and options.src is not None:
@@ -144,9 +121,9 @@ def text_report(options: ScoreOptions, documents: DocumentOptions) -> Iterator[E
         score = comet_score(options.comet_model, sources, texts.hypotheses, texts.references[0])
         yield _entry(score)
     # Score the segments by the length of their references.
-    if documents.length_buckets:
+    if options.length_buckets:
         for metric in metrics:
-            yield from _by_length(metric, texts, documents.length_buckets)
+            yield from _by_length(metric, texts, options.length_buckets)
     # Comparison with the baseline.
     if baseline is not None:
         if len(baseline) < FEW_SEGMENTS:
@@ -158,7 +135,7 @@ def text_report(options: ScoreOptions, documents: DocumentOptions) -> Iterator[E
                 texts.hypotheses,
                 baseline,
                 texts.references,
-                documents.paired_bs_n,
+                options.paired_bs_n,
                 texts.prefix,
             )
             values = {**dataclasses.asdict(comparison), "difference": comparison.difference}
@@ -175,15 +152,14 @@ class _Texts:
         counted: "documents" or "lines", the kind of segments.
     """
 
-    def __init__(self, options: ScoreOptions, documents: DocumentOptions) -> None:
-        self._options, self._scoring = documents, options
-        self._has_documents = documents.has_documents
+    def __init__(self, options: Settings) -> None:
+        self._options, self._has_documents = options, options.has_documents
         self.prefix, self.counted = ("d-", "documents") if self._has_documents else ("", "lines")
         paths = options.ref.split(",")
         self._language = options.language
-        self._references = [(path, self._read(path, documents.documents)) for path in paths]
+        self._references = [(path, self._read(path, options.documents)) for path in paths]
         # Read the translations last, since they are checked against the references.
-        self._hypotheses = self._translations(options.sys, documents.sys_documents)
+        self._hypotheses = self._translations(options.sys, options.sys_documents)
         self.hypotheses = self._segments(self._hypotheses)
         self.references = [self._segments(found) for _, found in self._references]
         # Align the sentences of each document, for scores of sentences.
@@ -241,9 +217,9 @@ class _Texts:
 
     def tokenizer(self) -> tuple[str, str]:
         """Return the tokeniser of BLEU, and a note about it."""
-        if given := self._scoring.sacrebleu_tokenizer:
+        if given := self._options.sacrebleu_tokenizer:
             return given, ""
-        return choose_tokenizer(self._scoring.language, self.references[0])
+        return choose_tokenizer(self._options.language, self.references[0])
 
     def baseline(self, path: str) -> list[str]:
         """Return the segments of the other system."""

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 import relu_nmt
-from relu_nmt.cli.score import ContrastOptions
+from relu_nmt.cli.score import ScoreSettings
 from relu_nmt.data.groups import join_sentences
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io.text_lines import read_lines
@@ -55,11 +55,7 @@ class Contrast:
 
 
 def read_contrasts(path: str | os.PathLike[str]) -> list[Contrast]:
-    """Read a file of contrasts.
-
-    Raises:
-        DataError: the file cannot be read, or a line is no such record; the message names it.
-    """
+    """Read a file of contrasts."""
     lines = enumerate(read_lines(path), 1)
     found = [_parse(line, f"{path}:{number}") for number, line in lines if line.strip()]
     if not found:
@@ -109,13 +105,8 @@ def _parse(line: str, place: str) -> Contrast:
     return contrast
 
 
-def contrast_report(options: ContrastOptions) -> Iterator[Entry]:
-    """Yield the accuracies with and without context, for all contrasts and by category.
-
-    Raises:
-        DataError: the file is damaged, or has no sentence in the model's source language.
-        ReluNmtError: the checkpoint does not fit.
-    """
+def contrast_report(options: ScoreSettings) -> Iterator[Entry]:
+    """Yield the accuracies with and without context, for all contrasts and by category."""
     # Read the file first, since loading the model takes longer.
     every = read_contrasts(options.contrastive)
     # Keep the contrasts in the model's source language.

@@ -13,10 +13,6 @@ SPARE_CONNECTIONS = 256
 def run(settings: Settings, *, progress: bool = True) -> None:
     """Serve until a signal; answer the requests that have begun before the end.
 
-    Args:
-        settings: model, address and limits.
-        progress: print the address on standard error.
-
     Raises:
         ConfigError: the settings do not fit the model, or the address cannot be used.
         CheckpointError: a checkpoint is missing or damaged.
@@ -32,30 +28,29 @@ def run(settings: Settings, *, progress: bool = True) -> None:
         raise MissingExtraError(
             f'the server needs the package {error.name}: pip install "relu-nmt[serve]"'
         ) from error
-    server = settings.server
     # Open the port before loading the model: an address in use is an error at once.
-    with _listening(server.host, server.port) as listener:
+    with _listening(settings.host, settings.port) as listener:
         translator = load_translator(settings.model)
-        windows = settings.documents.windows(translator.max_doc_tokens)
+        windows = settings.windows(translator.max_doc_tokens)
         # Bound the requests; at a local address, accept only local host names by default.
-        is_local = server.host in LOOPBACK
+        is_local = settings.host in LOOPBACK
         limits = ServerLimits(
-            max_bytes=server.max_request_bytes,
-            max_tokens=server.max_request_tokens,
-            max_waiting=server.max_waiting,
-            seconds=server.request_seconds,
-            batch_wait=server.batch_wait,
-            allowed_hosts=server.allowed_hosts or (LOOPBACK if is_local else ()),
+            max_bytes=settings.max_request_bytes,
+            max_tokens=settings.max_request_tokens,
+            max_waiting=settings.max_waiting,
+            seconds=settings.request_seconds,
+            batch_wait=settings.batch_wait,
+            allowed_hosts=settings.allowed_hosts or (LOOPBACK if is_local else ()),
         )
         app = make_app(translator, settings.search, windows, limits)
         if progress:
-            print_notes(length_note(settings.documents.max_doc_tokens, translator.max_doc_tokens))
+            print_notes(length_note(settings.max_doc_tokens, translator.max_doc_tokens))
             pair = f"{translator.task.source_lang}-{translator.task.target_lang}"
             print_notes(f"{pair} at http://{_shown(listener)}/ (Ctrl-C stops it)")
         # Leave connections for silent clients and for metrics beside those of waiting requests.
         attributes = {
-            "seconds": server.request_seconds,
-            "most_connections": server.max_waiting + SPARE_CONNECTIONS,
+            "seconds": settings.request_seconds,
+            "most_connections": settings.max_waiting + SPARE_CONNECTIONS,
         }
         # Run the web server on the open port.
         config = uvicorn.Config(
@@ -65,17 +60,13 @@ def run(settings: Settings, *, progress: bool = True) -> None:
             log_level="warning",
             access_log=False,  # keep the users' requests private
             server_header=False,
-            timeout_graceful_shutdown=round(2 * server.request_seconds) + 1,
+            timeout_graceful_shutdown=round(2 * settings.request_seconds) + 1,
         )
         uvicorn.Server(config).run(sockets=[listener])
 
 
 def _listening(host: str, port: int) -> socket.socket:
-    """Return a socket that listens at the address.
-
-    Raises:
-        ConfigError: the address cannot be used.
-    """
+    """Return a socket that listens at the address."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family)

@@ -7,17 +7,13 @@ import numpy as np
 from relu_nmt.cli.shortlist import ShortlistSettings as Settings
 from relu_nmt.data.data_folder import pair_name
 from relu_nmt.errors import DataError
-from relu_nmt.recipes.output_files import check_writable, write_file
+from relu_nmt.io.safe_write import check_writable, write_file
 from relu_nmt.translation.search.shortlist import Shortlist
 from relu_nmt.translation.task import TranslationTask
 
 
 def run(settings: Settings, *, progress: bool = True) -> Path:
     """Write the shortlist.
-
-    Args:
-        settings: all settings.
-        progress: print the path of the file on standard output.
 
     Returns:
         the file.

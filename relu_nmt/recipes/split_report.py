@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from relu_nmt.applications.analysis.statistics import AttentionStatistics, MemoryStatistics
-from relu_nmt.cli.generate import AttentionOptions
+from relu_nmt.cli.generate import TranslateSplitSettings
 from relu_nmt.data.documents import DOCUMENT_TAG
 from relu_nmt.evaluation.metrics import Score
 from relu_nmt.evaluation.significance import SegmentStatistics
+from relu_nmt.io.safe_write import check_writable, write_file
 from relu_nmt.modules.config import AttentionPlace
-from relu_nmt.recipes.output_files import check_writable, write_file
 from relu_nmt.recipes.translation import share
 from relu_nmt.translation.attention_maps import checked_place, single_model
 from relu_nmt.translation.search.translations import Line, SourceSentence, Translation
@@ -112,19 +112,14 @@ def documents_text(
 class AttentionReport:
     """Prints attention weights, and measures attention and memories for the options' files.
 
-    Args:
-        options: places and files.
-        translator: has the model.
-        subset: name of the split, for the files.
-
     Raises:
         ConfigError: several models, or a mechanism without weights, or a network without a memory.
         DataError: a file's folder cannot be made.
     """
 
-    def __init__(self, options: AttentionOptions, translator: Translator, subset: str) -> None:
+    def __init__(self, options: TranslateSplitSettings, translator: Translator) -> None:
         self._translator = translator
-        self._subset = subset
+        self._subset = options.gen_subset
         self._place = None
         self._files: list[tuple[str, str, AttentionStatistics | MemoryStatistics]] = []
         self._sources: list[np.ndarray] = []
@@ -164,9 +159,6 @@ class AttentionReport:
         """Measure attention and memories, and write the files, each whole or not at all.
 
         This comes last, so that the measured time and memory are those of the translation.
-
-        Raises:
-            DataError: one cannot be written.
         """
         for flag, path, statistics in self._files:
             statistics.add(self._sources, self._targets)

@@ -123,7 +123,7 @@ def run(settings: Settings, *, progress: bool = True) -> SweepResult:
         for step, found in zip(trainings, trained, strict=True)
     }
     known = probe(sorted(set().union(*used.values())), settings.user_modules)
-    if not generate.documents.window_overlap:  # overlapping windows have no statistics
+    if not generate.window_overlap:  # overlapping windows have no statistics
         without = set(known["without_weights"])
         plan = SweepPlan(settings, frozenset(name for name in used if used[name] & without))
     environment = describe_environment(known["gpus"])
@@ -253,10 +253,7 @@ def _parser(settings_class: type[SettingsT], name: str) -> argparse.ArgumentPars
 def _refuse(
     settings_class: type[SettingsT], where: str, typed: Sequence[str], own: Mapping[str, str]
 ) -> None:
-    """Refuse flags that do not exist, or whose fields are in ``own``, which the sweep sets.
-
-    Messages say ``where`` the flags stand, and the flag of the sweep that sets them.
-    """
+    """Refuse flags that do not exist, or whose fields are in ``own``, which the sweep sets."""
     found = _parser(settings_class, where).parse_args(typed)
     for name, setter in own.items():
         if getattr(found, name, None) not in (None, []):

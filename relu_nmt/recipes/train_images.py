@@ -13,7 +13,7 @@ from relu_nmt.cli.vision_train import ImageTrainingSettings as Settings
 from relu_nmt.config import flag_of, shown, to_dict
 from relu_nmt.config.classes import flat
 from relu_nmt.errors import CheckpointError, ConfigError, DataError
-from relu_nmt.recipes.images import check_images
+from relu_nmt.recipes.evaluate_images import check_images
 from relu_nmt.recipes.training import Training, run_training
 from relu_nmt.training.batches import TrainingData
 from relu_nmt.training.checkpoint import Checkpoint, read_metadata
@@ -47,10 +47,6 @@ ENLARGED = 2
 
 def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
     """Train until a limit or a signal; resume from the last checkpoint of the folder, if any.
-
-    Args:
-        settings: of model, images, training and checkpoints.
-        progress: print the log on standard output.
 
     Raises:
         ConfigError: settings that contradict each other, the images or the device.
@@ -121,12 +117,7 @@ class ImageTraining(Training):
             self.say(f"--recipe {name}: {' '.join(flags)}")
 
     def _images(self) -> tuple[ImageSet, dict[str, ImageSet]]:
-        """Return the training images and the validation sets by name.
-
-        Raises:
-            ConfigError: there are no images to validate on.
-            DataError: a path is missing, or its images do not fit the others.
-        """
+        """Return the training images and the validation sets by name."""
         # Open training and validation images.
         options, data = self.settings.task, self.settings.data
         train, *others = open_images(data).values()
@@ -199,11 +190,7 @@ class ImageTraining(Training):
         return model
 
     def _damaged(self, sets: Sequence[ImageSet]) -> DamagedImages | None:
-        """Check images before the training, and return a collector of damaged ones, if skipped.
-
-        Raises:
-            DataError: images are damaged, and damaged images are not skipped.
-        """
+        """Check images before the training, and return a collector of damaged ones, if skipped."""
         is_first = self.process.is_first
         damaged = DamagedImages(self.say if is_first else partial(print, file=sys.stderr))
         run, skips = self.settings.trainer.run, self.settings.task.skip_damaged_images
@@ -217,11 +204,7 @@ class ImageTraining(Training):
         return damaged if skips else None
 
     def _numbered_as_before(self, images: ImageSet) -> ImageSet:
-        """Return images with the class indices of the checkpoint to resume from, if any.
-
-        Raises:
-            CheckpointError: it has other classes, or is not of an image classifier.
-        """
+        """Return images with the class indices of the checkpoint to resume from, if any."""
         path = self.checkpoint_to_continue()
         if path is None:
             return images
@@ -245,15 +228,7 @@ def config_for_data(
     processes: int,
     say: Callable[[str], None],
 ) -> TrainerConfig:
-    """Return the trainer's settings with rates, warm-up and period computed from the data.
-
-    Args:
-        config: all settings of the trainer.
-        batch_size: images of a batch, per process.
-        batches: batches of an epoch, over all processes.
-        processes: number of processes.
-        say: prints the computed values.
-    """
+    """Return the trainer's settings with rates, warm-up and period computed from the data."""
     # Scale the rates, then convert epochs of warm-up to updates.
     schedule = config.schedule
     if schedule.lr_batch_size:
@@ -276,11 +251,6 @@ def scaled_rates(
 
     All rates are multiplied by one factor, so the curve keeps its shape. If only the peak were
     scaled, a small batch could have a peak below the lowest rate.
-
-    Args:
-        schedule: with rates for ``--lr-batch-size`` images.
-        images: of an update, over all processes.
-        say: prints the rates.
     """
     # Scale the rates that are set.
     factor = images / schedule.lr_batch_size

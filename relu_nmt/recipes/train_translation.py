@@ -44,10 +44,6 @@ OTHER_TEXT = f"{SAME_TEXT} to go on with the model, or choose another --save-dir
 def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
     """Train up to a limit or a signal, from a checkpoint if the folder has one.
 
-    Args:
-        settings: settings of model, data, training and checkpoints.
-        progress: print the log on standard output.
-
     Raises:
         ConfigError: settings that contradict each other, the data or the device.
         DataError: the data folder is damaged, or a sentence does not fit into a batch.
@@ -88,7 +84,7 @@ class TranslationTraining(Training):
         if settings.bleu.eval_bleu and valid:
             first = next(iter(valid))
             scorers[first] = bleu = self._bleu_of(model, valid[first])
-            signatures["bleu"] = bleu.signature
+            signatures["bleu"] = bleu.scorer.signature
         return self.trainer_of(
             objective,
             TrainingData(train, valid, scorers, signatures),
@@ -146,13 +142,7 @@ class TranslationTraining(Training):
         return source, target
 
     def _check_checkpoint(self) -> None:
-        """Compare the checkpoint to go on from, or to start from, with this data.
-
-        A checkpoint to start from may be of other languages, which prints a note.
-
-        Raises:
-            CheckpointError: its dictionaries, text or languages are not the data's.
-        """
+        """Compare the checkpoint to go on from, or to start from, with this data."""
         path = self.checkpoint_to_continue()
         stored = {} if path is None else read_metadata(path)
         if path is None or "task" not in stored:
@@ -174,13 +164,7 @@ class TranslationTraining(Training):
             self.say(f"note: {path} translates {pairs[0]}, and learns {pairs[1]} now")
 
     def _check_text(self, path: Path, theirs: TranslationTask, is_imported: bool) -> None:
-        """Compare the preparation of a checkpoint's text with that of the data.
-
-        A model of another toolkit may learn from prepared text, which prints a note.
-
-        Raises:
-            CheckpointError: the preparations differ.
-        """
+        """Compare the preparation of a checkpoint's text with that of the data."""
         # Leave out the properties that other checks compare.
         known, own = (
             {k: v for k, v in one.describe(way_back=False).items() if not k.endswith(APART)}
@@ -196,10 +180,7 @@ class TranslationTraining(Training):
         require_same(known, path, own, self._folders[0], OTHER_TEXT)
 
     def _check_dictionary(self, path: Path | str, theirs: TranslationTask, side: str) -> None:
-        """Compare a dictionary of a checkpoint with the data's.
-
-        A model of sentences may go on with separators: the new symbol replaces a filler.
-        """
+        """Compare a dictionary of a checkpoint with the data's."""
         stored, own = (getattr(task, f"{side}_dictionary") for task in (theirs, self.task))
         if stored == own:
             return
@@ -234,13 +215,7 @@ class TranslationTraining(Training):
         return train, valid
 
     def _training_batches(self, folder: str) -> TranslationBatches:
-        """Return shuffled batches of the training split of a data folder.
-
-        Raises:
-            DataError: the split is missing or damaged, nothing is left of it, a sentence does not
-                fit into a batch, or document boundaries are wanted but unknown; or the folder's
-                dictionaries are not those of the first one.
-        """
+        """Return shuffled batches of the training split of a data folder."""
         batching, lengths = self.settings.batching, self.settings.documents.training_lengths
         split = self._open_corpora(folder)
         skip = batching.skip_invalid_size_inputs
@@ -268,10 +243,7 @@ class TranslationTraining(Training):
         return batches
 
     def _open_corpora(self, folder: str) -> Split:
-        """Return the training split of a data folder joined with those of further folders.
-
-        As in fairseq, ``train1``, ``train2``... belong to ``train``.
-        """
+        """Return the training split of a data folder joined with those of further folders."""
         options, own = self.settings.task, self._folders[0]
         # Open each further folder, whose dictionaries must fit those of the first.
         tasks = [self.task] if folder == own else [self.task.at_folder(folder, own)]
@@ -395,8 +367,8 @@ class TranslationTraining(Training):
             self.settings.documents.active,
             self._longest[0],
         )
-        if bleu.note:
-            self.say(f"note: {bleu.note}")
+        if bleu.scorer.note:
+            self.say(f"note: {bleu.scorer.note}")
         return bleu
 
 

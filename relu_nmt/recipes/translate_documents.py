@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from relu_nmt.cli.translate_document import TextDocumentOptions
 from relu_nmt.cli.translate_document import TranslateDocumentsSettings as Settings
 from relu_nmt.data.documents import SEPARATOR_TESTS, SINGLE_SENTENCES, join_texts
 from relu_nmt.errors import DataError
@@ -24,10 +23,7 @@ from relu_nmt.recipes.translation import (
 )
 from relu_nmt.tokenization.base import sentence_splitter
 from relu_nmt.translation.search.config import WindowConfig
-from relu_nmt.translation.search.document_search import (
-    SourceDocuments,
-    TranslatedDocuments,
-)
+from relu_nmt.translation.search.document_search import SourceDocuments, TranslatedDocuments
 from relu_nmt.translation.search.translations import SourceLimit
 from relu_nmt.translation.search.windows import WindowPlan
 from relu_nmt.translator import TranslationRequest
@@ -37,13 +33,7 @@ is_blank = SEPARATOR_TESTS["blank"]
 
 @dataclass(frozen=True)
 class TextTranslation:
-    """A translated text.
-
-    Args:
-        lines: its lines, blank ones between documents included.
-        documents: the same by document, with counts of mismatches.
-        notes: notes that the command prints on standard error.
-    """
+    """A translated text: its lines, the same by document, and notes for standard error."""
 
     lines: list[str]
     documents: TranslatedDocuments
@@ -53,29 +43,24 @@ class TextTranslation:
 def run(settings: Settings, *, progress: bool = True) -> TextTranslation:
     """Translate a text, and print it.
 
-    Args:
-        settings: model, text and search.
-        progress: print the text on standard output; notes and a progress bar on standard error.
-
     Raises:
         ConfigError: the settings do not fit the model.
         CheckpointError: a checkpoint is missing or damaged.
         DataError: the text cannot be read, or a line is too long for the model.
     """
-    options = settings.documents
     # Read the text first, since loading the model takes longer.
-    lines, prefixes, terms = _read(settings.file, options)
+    lines, prefixes, terms = _read(settings)
     translator = load_translator(settings.model)
-    windows = options.windows(translator.max_doc_tokens)
+    windows = settings.windows(translator.max_doc_tokens)
     # Print warnings before the translation starts.
-    note = length_note(options.max_doc_tokens, translator.max_doc_tokens)
+    note = length_note(settings.max_doc_tokens, translator.max_doc_tokens)
     is_longer = windows.max_doc_tokens > translator.max_doc_tokens
-    tabs = tab_note(lines, options.constraints)
+    tabs = tab_note(lines, settings.constraints)
     if progress:
         print_notes(note * is_longer, tabs)
     # Divide the text into documents, their lines, and the sentences of each line.
     places = _line_numbers(lines)
-    split = sentence_splitter(translator.task.source_lang) if options.split_sentences else None
+    split = sentence_splitter(translator.task.source_lang) if settings.split_sentences else None
     paragraphs = [[[lines[i]] if split is None else split(lines[i]) for i in own] for own in places]
     # Prefixes and terms need one sentence a line, which the settings check.
     is_whole = split is None
@@ -83,8 +68,8 @@ def run(settings: Settings, *, progress: bool = True) -> TextTranslation:
         [list(itertools.chain.from_iterable(own)) for own in paragraphs],
         [[prefixes[i] for i in own] for own in places] if is_whole else None,
         [[terms[i] for i in own] for own in places] if is_whole else None,
-        options.constraints != "unordered",
-        () if options.banned_terms is None else read_lines(options.banned_terms),
+        settings.constraints != "unordered",
+        () if settings.banned_terms is None else read_lines(settings.banned_terms),
         [[i + 1 for i in own] for own in places] if is_whole else None,
     )
     # Encode the sentences; find long ones before the limit cuts or empties them.
@@ -95,7 +80,7 @@ def run(settings: Settings, *, progress: bool = True) -> TextTranslation:
     # Translate all windows, and put the lines in their places.
     plan = WindowPlan(sources.sizes, sources.counts, windows)
     with (
-        hidden_progress(options.no_progress_bar or not progress),
+        hidden_progress(settings.no_progress_bar or not progress),
         progress_bar("translate", len(plan.windows), "groups", shows_waiting=True) as advance,
     ):
         config = settings.search.resolved(documents=True, workers=0)
@@ -118,26 +103,21 @@ def run(settings: Settings, *, progress: bool = True) -> TextTranslation:
     return TextTranslation(text, found, [one for one in [tabs, *report] if one])
 
 
-def _read(path: str, options: TextDocumentOptions) -> tuple[list[str], list[str], list[list[str]]]:
-    """Return the lines of the text, and the prefix and the forced terms of each.
-
-    Raises:
-        DataError: a file cannot be read, the files differ in length, or a blank line has a prefix
-            or terms.
-    """
-    lines, terms = split_terms(read_input(path), options.constraints)
-    prefixes = [""] * len(lines) if options.prefixes is None else read_lines(options.prefixes)
+def _read(settings: Settings) -> tuple[list[str], list[str], list[list[str]]]:
+    """Return the lines of the text, and the prefix and the forced terms of each."""
+    lines, terms = split_terms(read_input(settings.file), settings.constraints)
+    prefixes = [""] * len(lines) if settings.prefixes is None else read_lines(settings.prefixes)
     if len(prefixes) != len(lines):
         raise DataError(
-            f"--prefixes {options.prefixes}: {len(prefixes):,} lines, but the text has "
+            f"--prefixes {settings.prefixes}: {len(prefixes):,} lines, but the text has "
             f"{len(lines):,}; give one for each, empty for none"
         )
     # Refuse prefixes and terms of blank lines, since these are not translated.
     for number, (line, own) in enumerate(zip(lines, prefixes, strict=True)):
         if is_blank(line) and any(map(str.strip, (own, *terms[number]))):
             raise DataError(
-                f"{path}:{number + 1}: the line is blank, and so is its translation, but it has a "
-                "prefix or forced terms; leave them out"
+                f"{settings.file}:{number + 1}: the line is blank, and so is its translation, but "
+                "it has a prefix or forced terms; leave them out"
             )
     return lines, prefixes, terms
 
@@ -154,14 +134,7 @@ def _too_long(
     places: Sequence[Sequence[int]],
     paragraphs: Sequence[Sequence[Sequence[str]]],
 ) -> list[int]:
-    """Return the line number of each sentence that is too long.
-
-    Args:
-        sources: the sentences of all documents.
-        limit: longest sentence.
-        places: line numbers of each document, from 0.
-        paragraphs: the sentences of each of these lines.
-    """
+    """Return the line number of each sentence that is too long."""
     # Repeat the number of each line for each of its sentences.
     numbers = [
         number

@@ -7,15 +7,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from relu_nmt.cli.interactive import LineOptions
 from relu_nmt.cli.interactive import TranslateLinesSettings as Settings
 from relu_nmt.data.documents import SINGLE_SENTENCES
 from relu_nmt.errors import DataError
 from relu_nmt.io.process import standard_input
+from relu_nmt.io.safe_write import check_writable
 from relu_nmt.io.text_lines import decode_lines, open_text, read_lines, reading
 from relu_nmt.io.work import hidden_progress, progress_bar
 from relu_nmt.modules.config import AttentionPlace
-from relu_nmt.recipes.output_files import check_writable
 from relu_nmt.recipes.translation import (
     LineFormat,
     limit_note,
@@ -44,24 +43,20 @@ LAST_CROSS = AttentionPlace("cross", -1)
 def run(settings: Settings, *, progress: bool = True) -> TranslatedLines:
     """Translate lines, print each translation at once, and return the best translations.
 
-    Args:
-        settings: model, input and search.
-        progress: print translations on standard output and notes on standard error.
-
     Raises:
         ConfigError: the settings do not fit the model.
         CheckpointError: a checkpoint is missing or damaged.
         DataError: the input cannot be read or is not UTF-8, or pictures would replace others.
     """
-    options, config = settings.lines, settings.search
+    config = settings.search
     texts: list[str] = []
     at_limit: list[int] = []
     too_long: list[int] = []
     pictures: list[Path] = []
-    if options.attention_pictures is not None:
-        _check_pictures(Path(options.attention_pictures))
+    if settings.attention_pictures is not None:
+        _check_pictures(Path(settings.attention_pictures))
     # Open the input before loading the model, so that a missing file fails at once.
-    with _opened(options.input) as file:
+    with _opened(settings.input) as file:
         translator = load_translator(settings.model, settings.data)
         limit = source_limit(settings.model, translator)
         formatted = LineFormat(
@@ -79,9 +74,9 @@ def run(settings: Settings, *, progress: bool = True) -> TranslatedLines:
                     too_long.append(number)
                     if not limit.truncate:
                         translations = [_untranslated(own) for own in translations]
-                elif options.attention_pictures is not None and source.tokens:
+                elif settings.attention_pictures is not None and source.tokens:
                     tokens = translations[0].hypothesis.tokens
-                    pictures.append(Path(options.attention_pictures, f"{number}.svg"))
+                    pictures.append(Path(settings.attention_pictures, f"{number}.svg"))
                     translator.attention_at(LAST_CROSS, source, tokens).save(pictures[-1])
                 # Keep the best translation, and note the line if it may be cut off.
                 texts.append(translations[0].text)
@@ -93,9 +88,9 @@ def run(settings: Settings, *, progress: bool = True) -> TranslatedLines:
                 if number == 0:
                     print_notes(_length_note(translator.max_doc_tokens))
                 shown = [texts[-1]]
-                if options.format == "json":
+                if settings.format == "json":
                     shown = [formatted.json(number, line, source, translations)]
-                elif options.format == "fairseq":
+                elif settings.format == "fairseq":
                     shown = formatted.of_line(number, source, translations)
                 elif config.nbest > 1:
                     shown = formatted.nbest(number, translations, config.nbest)
@@ -112,11 +107,7 @@ def run(settings: Settings, *, progress: bool = True) -> TranslatedLines:
 
 
 def _check_pictures(folder: Path) -> None:
-    """Check that the folder can be written and has no pictures of an earlier run.
-
-    Raises:
-        DataError: it has, or the folder cannot be made.
-    """
+    """Check that the folder can be written and has no pictures of an earlier run."""
     earlier = sorted(path.name for path in folder.glob("*.svg") if path.stem.isdecimal())
     if earlier:
         raise DataError(
@@ -142,27 +133,23 @@ def _translated(
     limit: SourceLimit,
     progress: bool,
 ) -> Iterator[tuple[str, SourceSentence, list[Translation]]]:
-    """Yield each line, its token ids before the limit, and its translations, as lines arrive.
-
-    Raises:
-        DataError: the number of prefixes is not that of the lines, or one cannot be forced.
-    """
-    options, done, has_tabs = settings.lines, 0, False
+    """Yield each line, its token ids before the limit, and its translations, as lines arrive."""
+    done, has_tabs = 0, False
     config = settings.search.resolved(workers=0)
-    prefixes = None if options.prefixes is None else read_lines(options.prefixes)
-    banned = () if options.banned_terms is None else read_lines(options.banned_terms)
+    prefixes = None if settings.prefixes is None else read_lines(settings.prefixes)
+    banned = () if settings.banned_terms is None else read_lines(settings.banned_terms)
     # Read lines as they arrive; ``done`` counts the lines of earlier buffers.
-    for lines in read_buffers(file, options.input, options.buffer_size):
-        if progress and not has_tabs and (note := tab_note(lines, options.constraints, done)):
+    for lines in read_buffers(file, settings.input, settings.buffer_size):
+        if progress and not has_tabs and (note := tab_note(lines, settings.constraints, done)):
             has_tabs = True  # print this note once
             print_notes(note)
         # Encode the lines with their prefixes and terms.
-        lines, terms = split_terms(lines, options.constraints)
+        lines, terms = split_terms(lines, settings.constraints)
         request = TranslationRequest.of_lines(
             lines,
-            _prefixes_of(prefixes, done, len(lines), options),
+            _prefixes_of(prefixes, done, len(lines), settings),
             terms,
-            options.constraints != "unordered",
+            settings.constraints != "unordered",
             banned,
             range(done + 1, done + 1 + len(lines)),
         )
@@ -172,7 +159,7 @@ def _translated(
         longest = max(len(source.ids) for source in limited.sentences)
         label = f"translate {len(lines):,} lines of up to {longest:,} tokens"
         with (
-            hidden_progress(options.no_progress_bar or not progress),
+            hidden_progress(settings.no_progress_bar or not progress),
             progress_bar(
                 label, len(lines), "lines", shows_waiting=True, only_if_slow=True
             ) as advance,
@@ -186,26 +173,22 @@ def _translated(
             sys.stdout.flush()
     if prefixes is not None and len(prefixes) > done:
         raise DataError(
-            f"--prefixes {options.prefixes}: {len(prefixes):,} lines, but the input has only "
+            f"--prefixes {settings.prefixes}: {len(prefixes):,} lines, but the input has only "
             f"{done:,}; give one for each, empty for none"
         )
 
 
 def _prefixes_of(
-    prefixes: list[str] | None, first: int, count: int, options: LineOptions
+    prefixes: list[str] | None, first: int, count: int, settings: Settings
 ) -> list[str] | None:
-    """Return the prefixes of ``count`` lines from ``first`` on.
-
-    Raises:
-        DataError: there are fewer prefixes.
-    """
+    """Return the prefixes of ``count`` lines from ``first`` on."""
     if prefixes is None:
         return None
     # Compare with the lines so far, since their total is not known yet.
     if len(prefixes) < first + count:
         raise DataError(
-            f"--prefixes {options.prefixes}: {len(prefixes):,} lines, but the input has more; give "
-            "one for each, empty for none"
+            f"--prefixes {settings.prefixes}: {len(prefixes):,} lines, but the input has more; "
+            "give one for each, empty for none"
         )
     return prefixes[first : first + count]
 
@@ -227,14 +210,6 @@ def read_buffers(file: io.BufferedReader, origin: str, buffer_size: int) -> Iter
     """Yield lines as they arrive, at most ``buffer_size`` together (0: no limit).
 
     A read waits only while no byte has arrived.
-
-    Args:
-        file: input, decompressed if it was compressed.
-        origin: name of the input, for messages.
-        buffer_size: most lines together.
-
-    Raises:
-        DataError: the file cannot be read, or a line is not UTF-8 or has no end.
     """
     origin = "standard input" if origin == "-" else origin
     # Parts of a line without its end yet; join them once, as a line may be as long as a file.

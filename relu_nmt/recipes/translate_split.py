@@ -21,9 +21,8 @@ from relu_nmt.data.split import Split
 from relu_nmt.errors import DataError
 from relu_nmt.evaluation.metrics import Score
 from relu_nmt.evaluation.split_score import AlignedSentence, SplitScorer, aligned_sentences
-from relu_nmt.io.safe_write import replacing
+from relu_nmt.io.safe_write import check_writable, replacing, write_file
 from relu_nmt.io.work import hidden_progress, progress_bar
-from relu_nmt.recipes.output_files import check_writable, write_file
 from relu_nmt.recipes.split_report import AttentionReport, SplitTranslation, documents_text
 from relu_nmt.recipes.translation import (
     LineFormat,
@@ -33,10 +32,7 @@ from relu_nmt.recipes.translation import (
     source_limit,
 )
 from relu_nmt.training.results import peak_gpu_bytes, peak_resident_bytes
-from relu_nmt.translation.search.document_search import (
-    SourceDocuments,
-    TranslatedDocuments,
-)
+from relu_nmt.translation.search.document_search import SourceDocuments, TranslatedDocuments
 from relu_nmt.translation.search.translations import Line, SourceSentence
 from relu_nmt.translation.search.windows import WindowPlan
 from relu_nmt.translator import Translator
@@ -49,10 +45,6 @@ MAX_SENTENCES = 50_000
 def run(settings: Settings, *, progress: bool = True) -> SplitTranslation:
     """Translate a split, print the lines and the scores, and write the requested files.
 
-    Args:
-        settings: model, data, search and output.
-        progress: print on standard output, and show a progress bar; files are written anyway.
-
     Raises:
         ConfigError: the settings do not fit the model.
         CheckpointError: a checkpoint is missing or damaged.
@@ -61,7 +53,7 @@ def run(settings: Settings, *, progress: bool = True) -> SplitTranslation:
     """
     translator = load_translator(settings.model, settings.data)
     # Make the statistics first, since they may not fit the model.
-    attention = AttentionReport(settings.attention, translator, settings.split.gen_subset)
+    attention = AttentionReport(settings, translator)
     with _output(settings, progress) as output:
         result = _SplitTranslator(translator, settings, attention, output).run(progress)
     # Measure attention last, so that it does not count for the speed.
@@ -71,12 +63,9 @@ def run(settings: Settings, *, progress: bool = True) -> SplitTranslation:
 
 @contextmanager
 def _output(settings: Settings, progress: bool) -> Iterator[TextIO]:
-    """Open the results file, else standard output, else (without progress) the null device.
-
-    An error leaves no part of a results file behind.
-    """
+    """Open the results file, else standard output, else (without progress) the null device."""
     # Without a file, print to standard output or nowhere.
-    path = settings.split.results_file
+    path = settings.results_file
     if path is None:
         if progress:
             yield sys.stdout
@@ -102,21 +91,10 @@ def _output(settings: Settings, progress: bool) -> Iterator[TextIO]:
 
 
 class _SplitTranslator:
-    """Translates a split, and prints the lines of each group.
-
-    Args:
-        translator: the model, and the data folder.
-        settings: all settings of the recipe.
-        attention: measures and prints attention.
-        output: receives the lines.
-    """
+    """Translates a split, and prints the lines of each group."""
 
     def __init__(
-        self,
-        translator: Translator,
-        settings: Settings,
-        attention: AttentionReport,
-        output: TextIO,
+        self, translator: Translator, settings: Settings, attention: AttentionReport, output: TextIO
     ) -> None:
         self._translator = translator
         self._task = translator.task
@@ -126,13 +104,13 @@ class _SplitTranslator:
         self._out = output
         joined = settings.model.post_process is not None
         self._lines = LineFormat(self._task, joined, settings.search.print_alignment is not None)
-        self._split = self._task.load_split(settings.split.gen_subset)
+        self._split = self._task.load_split(settings.gen_subset)
         self._note = self._choose_length()
         self._config = settings.search.resolved(self._has_documents, workers=0)
         # Keep the shard; the windows before it only count for the numbers of the lines.
-        before, num_shards = None, settings.split.num_shards
+        before, num_shards = None, settings.num_shards
         if num_shards > 1:
-            before, self._split = self._split.cut(settings.split.shard_id, num_shards)
+            before, self._split = self._split.cut(settings.shard_id, num_shards)
         self._scorer = None
         if self._split.target is not None and not self._config.score_reference:
             # Make the scorer now: an error in references or metric ends the run at its start.
@@ -148,15 +126,11 @@ class _SplitTranslator:
         self._first = 0 if before is None else self._num_windows(before)
         # Check the output files before the translation begins.
         for flag in ("output", "results"):
-            check_writable(f"--{flag}", getattr(settings.documents, flag))
+            check_writable(f"--{flag}", getattr(settings, flag))
 
     def _choose_length(self) -> str:
-        """Choose the windows, and return a note on their length.
-
-        Raises:
-            ConfigError: sentences are translated, but an option is for documents only.
-        """
-        options, trained = self._settings.documents, self._translator.max_doc_tokens
+        """Choose the windows, and return a note on their length."""
+        options, trained = self._settings, self._translator.max_doc_tokens
         asked, is_divided = options.max_doc_tokens, self._split.has_documents
         # Join sentences if asked, or if data and model both have documents.
         self._has_documents = asked is not None or (is_divided and trained != SINGLE_SENTENCES)
@@ -169,7 +143,7 @@ class _SplitTranslator:
 
     def _sizes_of(self, split: Split) -> np.ndarray:
         """Return the tokens of each sentence that count towards the window's limit, int [N]."""
-        by_source = self._settings.documents.count_source_only
+        by_source = self._settings.count_source_only
         return longer_side(split.source_sizes, None if by_source else split.target_sizes)
 
     def _num_windows(self, split: Split) -> int:
@@ -191,10 +165,10 @@ class _SplitTranslator:
             found.lengths = describe_lengths(plan.groups(), max_doc_tokens, keep_over_long=True)
         else:
             self._print(note)
-        if self._settings.documents.results is not None:
+        if self._settings.results is not None:
             self._warm_up()
         # Translate some documents at a time, and print each window when its documents are done.
-        hidden = self._settings.split.no_progress_bar or not progress
+        hidden = self._settings.no_progress_bar or not progress
         label = f"translate {split.name}"
         with (
             hidden_progress(hidden),
@@ -232,16 +206,12 @@ class _SplitTranslator:
         return SourceDocuments(self._read(numbers), counts, sizes, self._task.separators)
 
     def _over_long(self) -> str:
-        """Return a note on sentences that are too long, or "".
-
-        Raises:
-            DataError: no flag says whether to skip or to cut them.
-        """
+        """Return a note on sentences that are too long, or ""."""
         # Find the sentences above the limit, and treat them as the flags say.
         limit, sizes = self._limit, self._split.source_sizes
         too_long = sizes > (np.inf if limit.tokens is None else limit.tokens)
         number = int(too_long.sum())
-        skip = self._settings.split.skip_invalid_size_inputs_valid_test
+        skip = self._settings.skip_invalid_size_inputs_valid_test
         if number and not skip and not limit.truncate:
             raise DataError(
                 f"split {self._split.name}: sentence {int(too_long.argmax())} has more than the "
@@ -272,7 +242,7 @@ class _SplitTranslator:
         # Print the lines of each window.
         self._aligned += aligned_sentences(translated, sum(found.counts))
         for own in translated.windows:
-            if not self._settings.split.quiet:
+            if not self._settings.quiet:
                 number = self._first + len(found.groups)
                 lines = self._lines.of_split(number, own.source)
                 for translation in own.translations:
@@ -312,7 +282,7 @@ class _SplitTranslator:
         # Leave out the score of sentences if groups were not divided.
         if found.num_mismatched is None:
             found.scores.pop("s_bleu", None)
-        if self._settings.documents.results is not None:
+        if self._settings.results is not None:
             found.statistics = scorer.document_statistics(found.documents)
             if found.num_mismatched is not None:
                 found.by_position = scorer.position_scores(self._aligned)
@@ -330,7 +300,7 @@ class _SplitTranslator:
         self._print(limit_note(found.num_at_limit, self._config))
         self._print(found.speed_line())
         # Print the scores.
-        options = self._settings.split
+        options = self._settings
         part = f", shard {options.shard_id} of {options.num_shards}," * (options.num_shards > 1)
         beginning = f"Generate {split.name}{part} with beam={self._config.beam}"
         if found.scores and split.raw_target is None:
@@ -347,7 +317,7 @@ class _SplitTranslator:
             reason = "no document has as many sentences as its reference"
             self._print(f"{beginning}: s-BLEU: none, {reason}")
         # Write the files.
-        files = self._settings.documents
+        files = self._settings
         if files.output is not None:
             text, notes = documents_text(found.documents, files.output_separator, files.output)
             write_file("--output", files.output, text)
@@ -364,7 +334,7 @@ class _SplitTranslator:
             "split": self._split.name,
             "max_doc_tokens": self._windows.max_doc_tokens,
             "window_overlap": self._windows.window_overlap,
-            "count_source_only": self._settings.documents.count_source_only,
+            "count_source_only": self._settings.count_source_only,
             "beam": self._config.beam,
             "documents": len(self._counts),
             "sentences": len(self._split),

@@ -29,10 +29,6 @@ MOST_NAMED = 10
 def load_translator(options: ModelOptions, data: str | None = None) -> Translator:
     """Load the translator that the options describe.
 
-    Args:
-        options: checkpoints, device and text processing.
-        data: a data folder; its dictionaries must equal the model's.
-
     Raises:
         ReluNmtError: a checkpoint, the folder or a flag does not fit.
     """
@@ -73,13 +69,7 @@ def _adapted_task(
 
 
 class LineFormat:
-    """Formatter of the output lines: fairseq's, or JSON.
-
-    Args:
-        task: joins tokens to text.
-        join_subwords: show sentences with subwords joined.
-        print_alignment: also give alignments.
-    """
+    """Formatter of the output lines: fairseq's, or JSON."""
 
     def __init__(self, task: TranslationTask, join_subwords: bool, print_alignment: bool) -> None:
         self._task = task
@@ -131,14 +121,7 @@ class LineFormat:
     def json(
         self, number: int, line: str, source: SourceSentence, translations: Sequence[Translation]
     ) -> str:
-        """Return a line and its translations as JSON; scores are in nats, not base 2.
-
-        Args:
-            number: line number, from 0.
-            line: raw text.
-            source: the line as tokens.
-            translations: best first; a line that was too long has the score null.
-        """
+        """Return a line and its translations as JSON; scores are in nats, not base 2."""
         found = []
         for own in translations:
             values = own.hypothesis.positional_scores.tolist()
@@ -179,13 +162,7 @@ def split_terms(lines: list[str], constraints: str | None) -> tuple[list[str], l
 
 
 def tab_note(lines: Sequence[str], constraints: str | None, first: int = 0) -> str:
-    """Return a note on tabs that are translated as text; "" without such tabs.
-
-    Args:
-        lines: lines of the input.
-        constraints: ``--constraints``.
-        first: number of the first line, from 0.
-    """
+    """Return a note on tabs that are translated as text; "" without any."""
     # Ignore tabs at both ends of a line, which are white space.
     numbers = [number for number, line in enumerate(lines, first) if "\t" in line.strip()]
     if constraints is not None or not numbers:

@@ -62,28 +62,14 @@ class ValidationBleu:
             scoring="bleu" if options.eval_tokenized_bleu else "sacrebleu",
             sacrebleu_tokenizer=options.sacrebleu_tokenizer,
         )
-        self._scorer = SplitScorer(task, batches.split, scoring)
+        self.scorer = SplitScorer(task, batches.split, scoring)
         self._process = process
         self._say = say
         self._num_samples = SAMPLES if options.eval_bleu_print_samples else 0
         self._of_documents = of_documents
 
-    @property
-    def note(self) -> str:
-        """One line about the tokeniser of BLEU, or nothing."""
-        return self._scorer.note
-
-    @property
-    def signature(self) -> str:
-        """The signature of ``bleu``."""
-        return self._scorer.signature
-
     def score(self) -> dict[str, float]:
-        """Return ``bleu``, 0 to 100.
-
-        Raises:
-            ConfigError: the model's scores are not finite, so no translation exists.
-        """
+        """Return ``bleu``, 0 to 100."""
         process = self._process
         # Deal out sources in order of length, so that all shares take equally long.
         mine = self._by_length()[process.rank :: process.world_size]
@@ -101,7 +87,7 @@ class ValidationBleu:
     def _score(self, lines: list[Line]) -> Score:
         """Score the translations of all sentences or groups, and print it."""
         if not self._of_documents:
-            score = self._scorer.score(lines)
+            score = self.scorer.score(lines)
             self._say(f"{score}")
             return score
         # Join the groups of each document.
@@ -111,7 +97,7 @@ class ValidationBleu:
         texts = join_lines(lines_of, self._task.target_lang)
         tokens = [[token for line in own for token in line.tokens] for own in parts]
         documents = [Line(*line) for line in zip(texts, tokens, strict=True)]
-        score = self._scorer.score(documents, self._split.documents)
+        score = self.scorer.score(documents, self._split.documents)
         self._say(f"{len(documents):,} documents: d-{score}")
         return score
 

@@ -139,7 +139,7 @@ def test_a_tokeniser_that_is_missing_is_an_error_before_anything_is_done(folder,
 
 def test_scoring_settings_know_the_flag_by_both_names():
     for name in ("tokenize", "sacrebleu_tokenizer"):
-        assert ScoreSettings.of(ref="r", **{name: "zh"}).texts.sacrebleu_tokenizer == "zh"
+        assert ScoreSettings.of(ref="r", **{name: "zh"}).sacrebleu_tokenizer == "zh"
 
 
 def test_a_sweep_hands_the_flag_to_what_scores():

@@ -1,10 +1,15 @@
 """What every command does before and after its own work."""
 
+import importlib
 import os
+from pathlib import Path
 
 import pytest
 
-from relu_nmt.cli.command import KERNEL_CACHE, make_parser, run_command
+import relu_nmt.cli
+from relu_nmt.cli.command import KERNEL_CACHE, RecipeCommand, make_parser, run_command
+
+MODULES = sorted(path.stem for path in Path(relu_nmt.cli.__path__[0]).glob("[a-z]*.py"))
 
 
 @pytest.mark.parametrize(("before", "during"), [(None, "256"), ("7", "7")])
@@ -17,3 +22,13 @@ def test_the_kernel_cache_is_limited_unless_the_user_set_it(monkeypatch, before,
     seen = []
     run_command(make_parser("test", ""), lambda _: seen.append(os.environ[KERNEL_CACHE]), [])
     assert seen == [during]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_the_recipe_of_a_command_is_there(name):
+    main = getattr(importlib.import_module(f"relu_nmt.cli.{name}"), "main", None)
+    if isinstance(main, RecipeCommand):
+        assert main.prog == f"relu-nmt-{name.replace('_', '-')}"
+        module, _, function = main.recipe.partition(".")
+        recipe = importlib.import_module(f"relu_nmt.recipes.{module}")
+        assert callable(getattr(recipe, function or "run"))

@@ -14,7 +14,7 @@ def test_no_file_overwrites_another():
         ({"output": "a"}, {"results": "./a"}, "--output and --results"),
         ({"results": "a"}, {"attention_stats": "b/../a"}, "--results and --attention-stats"),
         ({"attention_stats": "a"}, {"memory_stats": "./a"}, "--attention-stats and --memory-stats"),
-        ({"output": "./model"}, {}, "--path and --output"),
+        ({"output": "./model"}, {}, "--output and --path"),
         ({"results_path": "a"}, {"output": "a/generate-test.txt"}, "--results-path and --output"),
         (
             {"results_path": "a", "num_shards": 2, "gen_subset": "valid"},
@@ -38,8 +38,8 @@ def test_a_separator_without_a_file_is_refused():
 def test_options_of_documents_are_errors_for_sentences(given):
     flag = "--" + next(iter(given)).replace("_", "-")
     with pytest.raises(ConfigError, match=f"{flag}.* does nothing without --max-doc-tokens"):
-        settings_of(**given).documents.check_sentences()
-    settings_of().documents.check_sentences()
+        settings_of(**given).check_sentences()
+    settings_of().check_sentences()
 
 
 def test_the_longest_output_of_documents_grows_with_the_source():

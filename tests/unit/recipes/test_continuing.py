@@ -8,7 +8,7 @@ import pytest
 from relu_nmt.cli.vision_train import ImageTrainingSettings
 from relu_nmt.config import to_dict
 from relu_nmt.errors import CheckpointError
-from relu_nmt.recipes.continuing import change_note, refuse_other_model
+from relu_nmt.recipes.training import change_note, refuse_other_model
 
 
 def settings(**changes):

@@ -5,7 +5,7 @@ from importlib import import_module
 import pytest
 
 from relu_nmt.errors import DataError
-from relu_nmt.recipes.output_files import check_writable, write_file
+from relu_nmt.io.safe_write import check_writable, write_file
 
 
 def test_a_file_that_cannot_be_written_is_known_before_the_work(tmp_path):

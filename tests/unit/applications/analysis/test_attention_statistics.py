@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from relu_nmt.applications.analysis.statistics import AttentionStatistics
-from relu_nmt.cli.generate import AttentionOptions
+from relu_nmt.cli.generate import TranslateSplitSettings
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.config import AttentionPlace
 from relu_nmt.recipes.split_report import AttentionReport
@@ -65,7 +65,8 @@ def test_attention_is_measured_after_all_translations(tmp_path, monkeypatch, giv
     path = tmp_path / "stats.json"
     calls = []
     monkeypatch.setattr(AttentionStatistics, "add", lambda _, *lists: calls.append(lists))
-    report = AttentionReport(AttentionOptions(attention_stats=str(path)), translator, "test")
+    settings = TranslateSplitSettings.of(data="data", path="model", attention_stats=str(path))
+    report = AttentionReport(settings, translator)
     found = [SimpleNamespace(hypothesis=SimpleNamespace(tokens=target)) for target in TARGETS]
     references = TARGETS[::-1] if given else [None] * len(TARGETS)
     pairs = zip(SOURCES, references, strict=True)
