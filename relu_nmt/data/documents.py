@@ -55,15 +55,9 @@ class DocumentConfig:
         metavar="N",
     )
     doc_mixture: tuple[int, ...] = option(
-        (),
-        "train on several such lengths at once, as 1,128,512",
-        metavar="N,N,...",
-        least=1,
+        (), "train on several such lengths at once, as 1,128,512", metavar="N,N,...", least=1
     )
-    sentence_separator: bool = option(
-        False,
-        "end each sentence of both sides with <sep>",
-    )
+    sentence_separator: bool = option(False, "end each sentence of both sides with <sep>")
 
     def check(self) -> None:
         """Compare the settings with each other."""

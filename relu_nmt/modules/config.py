@@ -100,10 +100,7 @@ class AttentionRegularizerConfig:
         0.0, "weight of the mean excess of the entropy over its margin", least=0, metavar="W"
     )
     attention_entropy_margin: float = option(
-        0.7,
-        "margin, in log(number of visible keys)",
-        metavar="M",
-        needs="attention_entropy_weight",
+        0.7, "margin, in log(number of visible keys)", metavar="M", needs="attention_entropy_weight"
     )
 
     @property

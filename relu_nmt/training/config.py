@@ -107,10 +107,7 @@ class RunConfig(PrecisionOptions):
     max_epoch: int = option(0, "stop after this epoch; 0: no limit", least=0, metavar="N")
     max_update: int = option(0, "stop after this update; 0: no limit", least=0, metavar="N")
     stop_time_hours: float = option(
-        0.0,
-        "stop after this many hours, resumed ones included; 0: no limit",
-        least=0,
-        metavar="H",
+        0.0, "stop after this many hours, resumed ones included; 0: no limit", least=0, metavar="H"
     )
     patience: int = option(
         -1,
@@ -120,10 +117,7 @@ class RunConfig(PrecisionOptions):
         metavar="N",
     )
     update_freq: tuple[int, ...] = option(
-        (1,),
-        "batches per update and process; per epoch: N1,N2,...",
-        least=1,
-        metavar="N",
+        (1,), "batches per update and process; per epoch: N1,N2,...", least=1, metavar="N"
     )
     clip_norm: float = option(
         0.0, "clip the gradient to this norm; 0: do not clip", least=0, metavar="NORM"
@@ -145,10 +139,7 @@ class RunConfig(PrecisionOptions):
         1, "threads that read batches ahead; 0: none", least=0, most=1024, metavar="N"
     )
 
-    preflight: bool = option(
-        True,
-        "try the largest batch first, and print its memory",
-    )
+    preflight: bool = option(True, "try the largest batch first, and print its memory")
     ddp_backend: str = option(
         "pytorch_ddp",
         "legacy_ddp allows unused weights, fully_sharded shards the model",
@@ -204,15 +195,10 @@ class CheckpointConfig:
         0, "do not validate before update N", least=0, needs=VALIDATES, metavar="N"
     )
     best_checkpoint_metric: str = option(
-        "loss",
-        "metric that decides which checkpoint is best",
-        needs=VALIDATES,
-        metavar="M",
+        "loss", "metric that decides which checkpoint is best", needs=VALIDATES, metavar="M"
     )
     maximize_best_checkpoint_metric: bool | None = option(
-        None,
-        "more of that metric is better (default: of bleu, chrf, accuracy)",
-        needs=VALIDATES,
+        None, "more of that metric is better (default: of bleu, chrf, accuracy)", needs=VALIDATES
     )
     save_dir: str = option("checkpoints", "folder of the checkpoints", metavar="DIR", files=SAVED)
     restore_file: str = option(
@@ -258,9 +244,7 @@ class CheckpointConfig:
     )
     no_last_checkpoints: bool = option(False, "do not write checkpoint_last", needs=SAVES)
     no_save_optimizer_state: bool = option(
-        False,
-        "leave out the optimiser's state; training cannot go on exactly",
-        needs=SAVES,
+        False, "leave out the optimiser's state; training cannot go on exactly", needs=SAVES
     )
 
     def check(self) -> None:
@@ -299,9 +283,7 @@ class LoggingConfig:
     no_progress_bar: bool = like(CommonOptions, "no_progress_bar")
     log_interval: int = option(100, "updates between two log lines", least=1, metavar="N")
     log_format: str | None = option(
-        None,
-        "form of the log (default: tqdm on a terminal, else simple)",
-        choices=LOG_FORMATS,
+        None, "form of the log (default: tqdm on a terminal, else simple)", choices=LOG_FORMATS
     )
     log_file: str | None = option(None, "write the log to this file too", files=WRITTEN)
     tensorboard_logdir: str | None = option(
@@ -311,10 +293,7 @@ class LoggingConfig:
         files=Files(written=True, names=r"events\.out\.tfevents\..*"),
     )
     telemetry_interval: int = option(
-        100,
-        "attention statistics every N updates; 0: never",
-        least=0,
-        metavar="N",
+        100, "attention statistics every N updates; 0: never", least=0, metavar="N"
     )
 
 

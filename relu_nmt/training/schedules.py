@@ -320,10 +320,7 @@ class ScheduleConfig:
     """
 
     lr: tuple[float, ...] = option(
-        (5e-4,),
-        "learning rate, its peak; fixed: one per epoch, LR1,...",
-        least=0,
-        metavar="LR",
+        (5e-4,), "learning rate, its peak; fixed: one per epoch, LR1,...", least=0, metavar="LR"
     )
     lr_scheduler: str = option(
         "inverse_sqrt",
@@ -340,9 +337,7 @@ class ScheduleConfig:
         metavar="N",
     )
     warmup_init_lr: float = _flag(
-        "init_lr",
-        "rate at update 0; negative: 0, for cosine --min-lr",
-        "LR",
+        "init_lr", "rate at update 0; negative: 0, for cosine --min-lr", "LR"
     )
     stop_min_lr: float = option(-1.0, "stop when the rate is this low after an epoch", metavar="LR")
     min_lr: float = _flag(
@@ -354,11 +349,7 @@ class ScheduleConfig:
     )
     lr_period_updates: float = _flag("period", "updates of the first period; negative: all", "N")
     t_mult: float = _flag("t_mult", "factor of the length of periods", "F")
-    lr_shrink: float = _flag(
-        "shrink",
-        "factor per period, plateau or --force-anneal epoch",
-        "F",
-    )
+    lr_shrink: float = _flag("shrink", "factor per period, plateau or --force-anneal epoch", "F")
     total_num_update: int = _flag("total", "update at which the decay ends", "N")
     power: float = _flag("power", "exponent of the decay", "P")
     end_learning_rate: float = _flag("end_lr", "rate after the decay", "LR")

@@ -96,10 +96,7 @@ class TransformerConfig(TransformerOptions):
         needs=("document_attention", "aligned"),
     )
     alignment_layer: int | None = option(
-        None,
-        "decoder layer that aligns tokens, from 0 (default: the last)",
-        least=0,
-        metavar="N",
+        None, "decoder layer that aligns tokens, from 0 (default: the last)", least=0, metavar="N"
     )
     alignment_heads: int | None = size_option(
         None, "number of its first heads that align tokens (default: all)"

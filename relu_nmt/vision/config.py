@@ -95,8 +95,7 @@ class VisionTransformerConfig(TransformerOptions):
         needs=_vit,
     )
     drop_path: float = probability_option(
-        0.0,
-        "stochastic depth: probability of skipping a sublayer of the last block",
+        0.0, "stochastic depth: probability of skipping a sublayer of the last block"
     )
     layer_scale: float = option(
         0.0,
@@ -106,26 +105,18 @@ class VisionTransformerConfig(TransformerOptions):
     )
     # ViT.
     big_vision: bool = option(
-        False,
-        "Big Vision's ViT: its initial weights, no class-token position",
-        needs=_vit,
+        False, "Big Vision's ViT: its initial weights, no class-token position", needs=_vit
     )
     tanh_layer: bool = option(False, "a linear map and tanh before the classifier", needs=_vit)
     head_bias: float = option(
-        0.0,
-        "initial bias of the classifier, as -6.9 for a sigmoid loss",
-        needs=_vit,
-        metavar="F",
+        0.0, "initial bias of the classifier, as -6.9 for a sigmoid loss", needs=_vit, metavar="F"
     )
     # XCiT.
     local_patch_interaction: bool = option(
         True, "convolutions over the grid of patches in every block", needs=_xcit
     )
     conv_activation: str = option(
-        "gelu",
-        "activation between the convolutions",
-        choices=("gelu", "relu"),
-        needs=_xcit,
+        "gelu", "activation between the convolutions", choices=("gelu", "relu"), needs=_xcit
     )
     class_layers: int = depth_option(
         2, "blocks of attention from the class token to the patches", needs=_xcit
@@ -134,19 +125,14 @@ class VisionTransformerConfig(TransformerOptions):
         "softmax", "attention of the class layers: NAME or NAME:option=value,...", needs=_xcit
     )
     class_layers_norm_patches: bool = option(
-        True,
-        "norm the patches before the FFN of class layers, too",
-        needs=_xcit,
+        True, "norm the patches before the FFN of class layers, too", needs=_xcit
     )
     # Swin and CvT; the defaults are those of Swin-T.
     stage_layers: tuple[int, ...] = depth_option(
         (2, 2, 6, 2), "number of blocks of each stage", needs=_staged, metavar="N,N"
     )
     stage_heads: tuple[int, ...] = size_option(
-        (3, 6, 12, 24),
-        "attention heads of the blocks of each stage",
-        needs=_staged,
-        metavar="N,N",
+        (3, 6, 12, 24), "attention heads of the blocks of each stage", needs=_staged, metavar="N,N"
     )
     window_size: int = size_option(
         7, "patches a side of the windows that attention stays inside", needs=_swin

@@ -54,13 +54,10 @@ class PreprocessingConfig:
     )
     flip: bool = option(True, "mirror half of the training images")
     eval_crop_ratio: float | None = _share(
-        None,
-        "share of a side that the centre crop keeps (default: 0.875 if resized)",
+        None, "share of a side that the centre crop keeps (default: 0.875 if resized)"
     )
     pixel_mean: tuple[float, ...] = option(
-        IMAGENET_MEAN,
-        "subtracted from red, green and blue (each from 0 to 1)",
-        metavar="R,G,B",
+        IMAGENET_MEAN, "subtracted from red, green and blue (each from 0 to 1)", metavar="R,G,B"
     )
     pixel_std: tuple[float, ...] = option(
         IMAGENET_STD,
@@ -111,17 +108,10 @@ class AugmentationConfig:
     """Random changes of training images, besides crops and mirroring."""
 
     rand_augment: int = option(
-        0,
-        "number of random changes of each image (RandAugment); 0: none",
-        least=0,
-        metavar="N",
+        0, "number of random changes of each image (RandAugment); 0: none", least=0, metavar="N"
     )
     rand_augment_magnitude: float = option(
-        9.0,
-        "strength of these changes, from 0 to 10",
-        least=0,
-        needs="rand_augment",
-        metavar="M",
+        9.0, "strength of these changes, from 0 to 10", least=0, needs="rand_augment", metavar="M"
     )
     rand_augment_std: float = option(
         0.5, "standard deviation of their strength", least=0, needs="rand_augment", metavar="S"
@@ -139,15 +129,9 @@ class AugmentationConfig:
         0.0, "probability that noise replaces a box of an image"
     )
     mixup: float = _beta(0.0, "mix two images and their classes by Beta(A, A); 0: none")
-    cutmix: float = _beta(
-        0.0,
-        "paste a box of another image, area by Beta(A, A); 0: none",
-    )
+    cutmix: float = _beta(0.0, "paste a box of another image, area by Beta(A, A); 0: none")
     repeated_augmentation: int = option(
-        1,
-        "views of an image in a batch; an epoch has fewer images",
-        least=1,
-        metavar="N",
+        1, "views of an image in a batch; an epoch has fewer images", least=1, metavar="N"
     )
 
     @property
@@ -250,9 +234,7 @@ class ImageTaskOptions:
         choices=(CROSS_ENTROPY, "sigmoid_cross_entropy"),
     )
     init: str | None = option(
-        None,
-        "start from public weights, a file of timm or the model's authors",
-        files=READ,
+        None, "start from public weights, a file of timm or the model's authors", files=READ
     )
     label_smoothing: float = probability_option(0.0, "probability that is spread over all classes")
     valid_data: str | None = option(
@@ -268,8 +250,7 @@ class ImageTaskOptions:
         needs=("disable_validation", False),
     )
     skip_damaged_images: bool = option(
-        False,
-        "replace images that cannot be decoded, with a warning",
+        False, "replace images that cannot be decoded, with a warning"
     )
     batch_size: int = like(CommonOptions, "batch_size", 128, "images of a batch, per process")
     batch_size_valid: int | None = like(BatchingConfig, "batch_size_valid", None)
@@ -306,10 +287,7 @@ class VisionScheduleConfig(ScheduleConfig):
         metavar="N",
     )
     lr_batch_size: int = option(
-        0,
-        "images per update that the rates are given for; 0: no scaling",
-        least=0,
-        metavar="N",
+        0, "images per update that the rates are given for; 0: no scaling", least=0, metavar="N"
     )
 
 

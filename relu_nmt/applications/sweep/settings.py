@@ -141,18 +141,11 @@ class SweepConfig:
         files=READ,
     )
     checkpoint: str = option(
-        "best",
-        "checkpoint to evaluate: best, last, or average:N of the last N",
-        metavar="WHICH",
+        "best", "checkpoint to evaluate: best, last, or average:N of the last N", metavar="WHICH"
     )
-    memory_stats: bool = option(
-        False,
-        "also measure the feed-forward networks as memories",
-    )
+    memory_stats: bool = option(False, "also measure the feed-forward networks as memories")
     published: str | None = option(
-        None,
-        "YAML file of published figures to show beside the measured ones",
-        files=READ,
+        None, "YAML file of published figures to show beside the measured ones", files=READ
     )
     train_flags: tuple[str, ...] = option(
         (),
@@ -238,10 +231,7 @@ class JobsConfig(ClusterOptions):
     """The processes of a sweep; these settings change the speed and no result."""
 
     jobs: int = option(
-        1,
-        "trainings or evaluations at once; with --cluster: jobs at once",
-        metavar="N",
-        least=1,
+        1, "trainings or evaluations at once; with --cluster: jobs at once", metavar="N", least=1
     )
     gpus: tuple[str, ...] = option(
         (),
@@ -250,15 +240,9 @@ class JobsConfig(ClusterOptions):
         metavar="N,N,...",
     )
     training_processes: int = option(
-        1,
-        "processes that train a model together, by torchrun, each on a GPU",
-        metavar="N",
-        least=1,
+        1, "processes that train a model together, by torchrun, each on a GPU", metavar="N", least=1
     )
-    delete_checkpoints: bool = option(
-        False,
-        "keep only the evaluated checkpoint of each model",
-    )
+    delete_checkpoints: bool = option(False, "keep only the evaluated checkpoint of each model")
     report_only: bool = option(False, "run nothing, write the report of the present results")
 
     def check(self) -> None:

@@ -80,9 +80,7 @@ class GenerationConfig:
         needs=SEARCHED,
     )
     free_sentence_count: bool = option(
-        False,
-        "a translation may have another number of sentences than its source",
-        needs=SEARCHED,
+        False, "a translation may have another number of sentences than its source", needs=SEARCHED
     )
     stop_rule: str = option(
         "ahead",
@@ -272,14 +270,10 @@ class WindowConfig:
         f"most tokens of a window with its context; {SINGLE_SENTENCES}: single sentences",
     )
     window_overlap: int = option(
-        0,
-        "sentences before a window that it gets as context",
-        metavar="SENTENCES",
-        least=0,
+        0, "sentences before a window that it gets as context", metavar="SENTENCES", least=0
     )
     repair: bool = option(
-        False,
-        "translate windows whose translation cannot be cut again in halves",
+        False, "translate windows whose translation cannot be cut again in halves"
     )
 
     def check(self) -> None:
