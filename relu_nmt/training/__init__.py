@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 OPTIMIZERS: Registry[Any] = Registry(
     "optimizer",
-    dict.fromkeys(("adam", "adamw"), "relu_nmt.training.optimizers"),
+    dict.fromkeys(("adam", "adamw"), "relu_nmt.training.update"),
 )
 SCHEDULES: "Registry[type[Schedule]]" = Registry(
     "lr scheduler",

@@ -15,12 +15,17 @@ from relu_nmt.errors import CheckpointError
 from relu_nmt.modules.objective import LossOutput
 from relu_nmt.training.batches import Batch
 from relu_nmt.training.checkpoint import Checkpoint, check_fit, load_checkpoint, load_weights
-from relu_nmt.training.config import CheckpointConfig, TrainerConfig
-from relu_nmt.training.distributed import ProcessGroup, give_back, part_like, whole_tensors
+from relu_nmt.training.config import CheckpointConfig, OptimizerConfig, TrainerConfig
+from relu_nmt.training.distributed import (
+    ProcessGroup,
+    give_back,
+    own_part,
+    part_like,
+    whole_tensors,
+)
 from relu_nmt.training.log import Meters
-from relu_nmt.training.optimizers import WeightAverage, averaged_tensors, build_optimizer
 from relu_nmt.training.schedules import build_schedule
-from relu_nmt.training.update import Precision
+from relu_nmt.training.update import Precision, build_optimizer
 
 OPTIMIZER_PREFIX = "optimizer."
 RAW_PREFIX = "train.model."
@@ -118,6 +123,76 @@ class TrainingState:
                 f"{origin}: its training state cannot be read ({error}); it was written by "
                 "another version of relu_nmt, use it with --finetune-from-model"
             ) from error
+
+
+class WeightAverage:
+    """The average a <- decay * a + (1 - decay) * w of a model's weights; empty without EMA.
+
+    Args:
+        model: the model; the statistics of BatchNorm are averaged with its parameters.
+        config: start, interval and decay of the average.
+
+    Example:
+        >>> model = nn.Linear(1, 1, bias=False)
+        >>> _ = nn.init.ones_(model.weight)
+        >>> average = WeightAverage(model, OptimizerConfig(store_ema=True, ema_decay=0.9))
+        >>> _ = nn.init.zeros_(model.weight)
+        >>> average.update(num_updates=1)
+        >>> with average.applied():
+        ...     print(round(model.weight.item(), 3))
+        0.9
+    """
+
+    def __init__(self, model: nn.Module, config: OptimizerConfig) -> None:
+        self._parameters: dict[str, Tensor] = averaged_tensors(model) if config.store_ema else {}
+        self._config = config
+        self._averages = {name: p.detach().clone() for name, p in self._parameters.items()}
+
+    @torch.no_grad()
+    def update(self, num_updates: int) -> None:
+        """Add the weights after update ``num_updates`` (from 1) to the average."""
+        if not self._averages or num_updates % self._config.ema_update_freq:
+            return
+        share = 1.0 if num_updates < self._config.ema_start_update else 1 - self._config.ema_decay
+        averages, weights = (
+            [own_part(tensor) for tensor in tensors.values()]
+            for tensors in (self._averages, self._parameters)
+        )
+        torch._foreach_lerp_(averages, weights, weight=share)
+
+    @contextmanager
+    def applied(self) -> Iterator[dict[str, Tensor]]:
+        """Put the average into the model inside the block; yields the raw weights."""
+        self._swap()
+        try:
+            yield self._averages
+        finally:
+            self._swap()
+
+    @torch.no_grad()
+    def restart(self) -> None:
+        """Make the average equal to the model's present weights."""
+        for name, parameter in self._parameters.items():
+            self._averages[name].copy_(parameter)
+
+    @torch.no_grad()
+    def _swap(self) -> None:
+        """Exchange weights and averages in place: sharding gathers from the same memory."""
+        for name, parameter in self._parameters.items():
+            weights, average = own_part(parameter), own_part(self._averages[name])
+            kept = weights.clone()
+            weights.copy_(average)
+            average.copy_(kept)
+
+
+def averaged_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Return the tensors that an average covers: parameters and the statistics of BatchNorm."""
+    found: dict[str, Tensor] = dict(model.named_parameters())
+    for name, module in model.named_modules():
+        if isinstance(module, nn.BatchNorm2d):
+            for own in ("running_mean", "running_var"):
+                found[f"{name}.{own}"] = module.get_buffer(own)
+    return found
 
 
 StartWeights = Callable[[Checkpoint], Mapping[str, Tensor]]

@@ -18,7 +18,7 @@ from relu_nmt.training.log import Meters, TrainingLog
 from relu_nmt.training.preflight import check_before_start, first_not_finite
 from relu_nmt.training.results import TrainingResult, entry
 from relu_nmt.training.state import Components, StartWeights, TrainingState, weights_of
-from relu_nmt.training.update import LaunchedUpdate, UpdatePlan, Updater, UpdateResult, update_seed
+from relu_nmt.training.update import LaunchedUpdate, UpdatePlan, Updater, update_seed
 from relu_nmt.training.validation import Validation, forget_other_measure, is_multiple
 
 
@@ -108,7 +108,8 @@ class Trainer:
         self._watch = SignalWatch()
         self._share = Share(0, 0, 1, process.rank, process.world_size)
         self._launched: LaunchedUpdate | None = None
-        self._last: UpdateResult | None = None
+        # Votes of all processes in the last update that was read.
+        self._interrupted = self._time_is_up = False
         self._reason: str | None = None
         self._started = self._lap = time.monotonic()
 
@@ -279,18 +280,18 @@ class Trainer:
         if launched is None:
             return
         try:
-            self._last = result = launched.read(self.config.run.clip_norm, self._process)
+            result = launched.read(self.config.run.clip_norm, self._process)
         except TrainingError as error:
             if is_sharded(self.parts.objective):  # one process alone cannot repeat the update
                 raise
             raise TrainingError(f"{error}; {self._origin_of_divergence(launched)}") from error
-        # Add the numbers to the meters, and log them at the interval.
+        # Add the numbers to the meters, with the time since those before.
         state, plan = self.state, launched.plan
-        # Measure the time since the numbers before, without validation and saving.
+        own, self._interrupted, self._time_is_up = result
         now = time.monotonic()
-        result.meters.seconds, self._lap = now - self._lap, now
+        own.seconds, self._lap = now - self._lap, now
         for meters in (state.inner, state.epoch_meters):
-            meters.add(result.meters)
+            meters.add(own)
         self.result.epoch = plan.epoch
         self.log.advance()
         if launched.telemetry:
@@ -415,7 +416,7 @@ class Trainer:
             out_of_time = self.config.run.time_is_up(self._wall())
         else:
             # Processes must agree, so they use the vote that came with the last update.
-            out_of_time = self._last is not None and self._last.time_is_up
+            out_of_time = self._time_is_up
         return self.config.run.limit_reached(self.state.num_updates, epoch, out_of_time)
 
     def _rate_has_fallen(self) -> str | None:
@@ -428,7 +429,7 @@ class Trainer:
     def _signalled(self) -> bool:
         if self._process.world_size == 1:
             return self._watch.received is not None
-        return self._last is not None and self._last.interrupted
+        return self._interrupted
 
     def _learning_rate(self, num_updates: int) -> float:
         return self.parts.schedule.learning_rate(num_updates, self.state.epoch)

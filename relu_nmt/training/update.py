@@ -1,4 +1,9 @@
-"""One update: forward and backward over its batches, then the optimiser's step; dtypes of both."""
+"""One update: forward and backward over its batches, then the optimiser's step; dtypes of both.
+
+An optimiser of one's own is most easily a subclass of ``torch.optim.Optimizer``, made with (groups,
+options); without a ``Config`` it is made with the groups only. The trainer sets the learning rate
+of every group before each step.
+"""
 
 import math
 import sys
@@ -6,16 +11,20 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from relu_nmt.config import option, settings
+from relu_nmt.config.classes import chosen_part
+from relu_nmt.config.shared import PrecisionOptions
 from relu_nmt.errors import ConfigError, TrainingError
 from relu_nmt.modules.objective import LossOutput
+from relu_nmt.training import OPTIMIZERS
 from relu_nmt.training.batches import Batch, naming_batch
-from relu_nmt.training.config import RunConfig
+from relu_nmt.training.config import OptimizerConfig, RunConfig
 from relu_nmt.training.distributed import ProcessGroup, exchanging, is_sharded, own_part
 from relu_nmt.training.log import Meters, add_metrics
 
@@ -25,19 +34,7 @@ SHOWN_IDS = 20
 HEAD = ("sample_size", "num_tokens", "num_sentences", "interrupt_votes", "time_votes")
 
 
-class Formats(Protocol):
-    """Settings that choose a 16-bit dtype."""
-
-    @property
-    def fp16(self) -> bool:
-        """True for float16."""
-
-    @property
-    def bf16(self) -> bool:
-        """True for bfloat16."""
-
-
-def autocast_dtype(asked: Formats, device: torch.device) -> torch.dtype | None:
+def autocast_dtype(asked: PrecisionOptions, device: torch.device) -> torch.dtype | None:
     """Return the 16-bit dtype of the computation; None for the dtype of the weights.
 
     On a CPU without products of bfloat16, print a note that it is slow.
@@ -162,21 +159,6 @@ class UpdatePlan:
 
 
 @dataclass(frozen=True)
-class UpdateResult:
-    """The numbers of an update, summed over all its batches and processes.
-
-    Args:
-        meters: its sums, without the time.
-        interrupted: a process has received a signal.
-        time_is_up: a process finds that the time is up.
-    """
-
-    meters: Meters
-    interrupted: bool
-    time_is_up: bool
-
-
-@dataclass(frozen=True)
 class LaunchedUpdate:
     """An update whose numbers may still be on their way from the device.
 
@@ -199,8 +181,12 @@ class LaunchedUpdate:
     loss_scale: float | None
     telemetry: dict[str, float]
 
-    def read(self, clip_norm: float, process: ProcessGroup) -> UpdateResult:
-        """Wait for the numbers and return them.
+    def read(self, clip_norm: float, process: ProcessGroup) -> tuple[Meters, bool, bool]:
+        """Wait for the numbers, which are sums over all batches and processes.
+
+        Returns:
+            The sums without the time; True if a process has received a signal; True if one finds
+            that the time is up.
 
         Raises:
             TrainingError: the loss or the gradient is not finite.
@@ -222,11 +208,8 @@ class LaunchedUpdate:
             )
         clips = int(0 < clip_norm < gradient_norm)
         tokens, sentences = head["num_tokens"], head["num_sentences"]
-        return UpdateResult(
-            Meters(metrics, tokens, sentences, 1, gradient_norm, clips),
-            interrupted=head["interrupt_votes"] > 0,
-            time_is_up=head["time_votes"] > 0,
-        )
+        meters = Meters(metrics, tokens, sentences, 1, gradient_norm, clips)
+        return meters, head["interrupt_votes"] > 0, head["time_votes"] > 0
 
     def _suspects(self, losses: list[float], process: ProcessGroup) -> str:
         """Return the samples of the batches whose losses are not finite; of all if they are."""
@@ -238,6 +221,66 @@ class LaunchedUpdate:
         ids = [str(number) for lists in suspects for batch in lists for number in batch]
         more = f" and {len(ids) - SHOWN_IDS} more" if len(ids) > SHOWN_IDS else ""
         return ", ".join(ids[:SHOWN_IDS]) + more
+
+
+@settings(flags=False)
+class AdamConfig:
+    """Options of :class:`Adam`."""
+
+    beta1: float = option(0.9, "decay rate of the first moment", least=0, below=1)
+    beta2: float = option(0.98, "decay rate of the second moment", least=0, below=1)
+    eps: float = option(1e-8, "added to the denominator", above=0)
+
+
+@OPTIMIZERS.register("adamw")
+@OPTIMIZERS.register("adam")
+class Adam(torch.optim.AdamW):
+    """Adam with decoupled weight decay: w <- w - lr * (weight_decay * w + Adam's step).
+
+    Args:
+        groups: parameters with their ``weight_decay``.
+        config: decay rates of the moments, and eps.
+
+    Reference: Kingma and Ba 2015, algorithm 1; Loshchilov and Hutter 2019, algorithm 2. fairseq's
+    adam is the same up to eps, which it adds before the second moment's bias correction.
+    """
+
+    Config = AdamConfig
+
+    def __init__(self, groups: list[dict[str, Any]], config: AdamConfig) -> None:
+        # The fused kernel exists for these devices and floating-point weights only.
+        fused = all(
+            p.device.type in ("cpu", "cuda") and p.is_floating_point()
+            for group in groups
+            for p in group["params"]
+        )
+        betas = (config.beta1, config.beta2)
+        super().__init__(groups, lr=0.0, betas=betas, eps=config.eps, fused=fused)
+
+
+def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
+    """Return the optimiser of the model's trainable parameters.
+
+    Weight decay acts on all of them, as in fairseq, except on those whose attribute
+    ``no_weight_decay`` is true.
+
+    Raises:
+        ConfigError: unknown optimiser or option.
+    """
+    decayed: list[nn.Parameter] = []
+    exempt: list[nn.Parameter] = []
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            (exempt if getattr(parameter, "no_weight_decay", False) else decayed).append(parameter)
+    groups = [
+        {"params": parameters, "weight_decay": decay}
+        for parameters, decay in ((decayed, config.weight_decay), (exempt, 0.0))
+        if parameters
+    ]
+    # Pass options only to optimisers that have settings of their own.
+    make, options = chosen_part(config, "optimizer")
+    optimizer: torch.optim.Optimizer = make(groups) if options is None else make(groups, options)
+    return optimizer
 
 
 class Updater:

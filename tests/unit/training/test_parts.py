@@ -25,8 +25,7 @@ from relu_nmt.training.config import (
 )
 from relu_nmt.training.distributed import SignalWatch
 from relu_nmt.training.log import Meters
-from relu_nmt.training.optimizers import WeightAverage
-from relu_nmt.training.state import TrainingState
+from relu_nmt.training.state import TrainingState, WeightAverage
 from tests.unit.training.toy import parsed
 
 

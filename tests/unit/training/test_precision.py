@@ -8,8 +8,7 @@ from relu_nmt.errors import ConfigError, TrainingError
 from relu_nmt.modules.objective import LossOutput
 from relu_nmt.training.config import OptimizerConfig, RunConfig
 from relu_nmt.training.distributed import ProcessGroup
-from relu_nmt.training.optimizers import build_optimizer
-from relu_nmt.training.update import Precision, UpdatePlan, Updater
+from relu_nmt.training.update import Precision, UpdatePlan, Updater, build_optimizer
 from tests.unit.training.toy import Toy, ToyBatch
 
 CPU = torch.device("cpu")

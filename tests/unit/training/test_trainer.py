@@ -10,7 +10,7 @@ from relu_nmt.errors import CheckpointError, ConfigError, TrainingError
 from relu_nmt.io.process import STOP_SIGNALS
 from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.training.config import OptimizerConfig
-from relu_nmt.training.optimizers import WeightAverage
+from relu_nmt.training.state import WeightAverage
 from relu_nmt.training.validation import measure
 from tests.unit.training.toy import Toy, ToyScorer, ToySource, json_lines
 
