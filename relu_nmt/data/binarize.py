@@ -7,8 +7,7 @@ keep the memory independent of the size of the corpus.
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import chain, groupby, islice
+from itertools import chain, groupby, islice, repeat
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +33,8 @@ _PAIR = r"[0-9]{1,9}-[0-9]{1,9}"
 _ALIGNMENT = re.compile(rf"\s*({_PAIR}(\s+{_PAIR})*)?\s*")
 
 Advance = Callable[[int], object]
+Side = tuple[str, Path, TextFile]
+"""One language of one split: name of the dictionary, path without ``.bin``, tokenised text."""
 
 
 def _count_run(run: Sequence[Chunk]) -> Counter[str]:
@@ -63,21 +64,14 @@ def count_words(files: Sequence[TextFile], workers: int, advance: Advance) -> Co
     return total
 
 
-class _TokenIds(dict[str, int]):
-    """Ids of the known symbols; all others get the id of ``<unk>``."""
-
-    def __missing__(self, symbol: str) -> int:
-        return Dictionary.unk_index
-
-
 # Set up in every worker by _prepare_tables, one table per dictionary.
-_tables: dict[str, tuple[_TokenIds, type[np.integer]]] = {}
+_tables: dict[str, tuple[dict[str, int], type[np.integer]]] = {}
 
 
 def _prepare_tables(dictionaries: dict[str, Dictionary]) -> None:
     _tables.clear()
     for name, dictionary in dictionaries.items():
-        _tables[name] = _TokenIds(dictionary.indices()), token_dtype(len(dictionary))
+        _tables[name] = dictionary.indices(), token_dtype(len(dictionary))
 
 
 def _binarize_chunk(task: tuple[int, str, Chunk]) -> tuple[np.ndarray, np.ndarray, int]:
@@ -87,7 +81,8 @@ def _binarize_chunk(task: tuple[int, str, Chunk]) -> tuple[np.ndarray, np.ndarra
     lines = [line.split() for line in read_chunk(chunk)]
     sizes = np.fromiter(map(len, lines), dtype=np.int32, count=len(lines))
     total = int(sizes.sum())
-    ids = np.fromiter(map(table.__getitem__, chain.from_iterable(lines)), dtype=dtype, count=total)
+    found = map(table.get, chain.from_iterable(lines), repeat(Dictionary.unk_index))
+    ids = np.fromiter(found, dtype=dtype, count=total)
     sizes += 1
     # Put an </s> behind the ids of each line.
     tokens = np.full(total + len(lines), Dictionary.eos_index, dtype=dtype)
@@ -98,21 +93,6 @@ def _binarize_chunk(task: tuple[int, str, Chunk]) -> tuple[np.ndarray, np.ndarra
     if unknown:  # do not count the symbol <unk> in the text itself
         unknown -= sum(line.count(UNK) for line in lines)
     return tokens, sizes, unknown
-
-
-@dataclass(frozen=True)
-class Side:
-    """One language of one split, to be binarised.
-
-    Args:
-        dictionary: name of its dictionary.
-        prefix: path of the result without ``.bin`` and ``.idx``.
-        text: the scanned text, tokens between spaces.
-    """
-
-    dictionary: str
-    prefix: Path
-    text: TextFile
 
 
 def binarize(
@@ -129,17 +109,16 @@ def binarize(
     """
     # Read all sides as one stream of chunks, so that no worker waits at the end of a side.
     tasks = (
-        (i, side.dictionary, chunk)
-        for i, side in enumerate(sides)
-        for chunk in side.text.readable_chunks()
+        (i, dictionary, chunk)
+        for i, (dictionary, _, text) in enumerate(sides)
+        for chunk in text.readable_chunks()
     )
     # Write the results of each side in order, while workers convert the next chunks.
     results = ordered_map(_binarize_chunk, tasks, workers, _prepare_tables, dictionaries)
     for i, of_side in groupby(results, key=lambda result: result[0][0]):
-        side = sides[i]
+        name, prefix, _ = sides[i]
         totals = dict.fromkeys(("sentences", "tokens", "unknown"), 0)
-        dtype = token_dtype(len(dictionaries[side.dictionary]))
-        with IndexedDatasetWriter(side.prefix, dtype) as writer:
+        with IndexedDatasetWriter(prefix, token_dtype(len(dictionaries[name]))) as writer:
             for (_, _, chunk), (tokens, sizes, unknown) in of_side:
                 writer.add(tokens, sizes)
                 totals["sentences"] += len(sizes)

@@ -1,7 +1,6 @@
 """The sentence pairs of one split, read from disk on demand."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -15,32 +14,6 @@ from relu_nmt.errors import DataError
 from relu_nmt.io.text_lines import read_lines
 
 Pair = tuple[np.ndarray, np.ndarray | None]
-
-
-@dataclass(frozen=True)
-class Corpora:
-    """The corpora of which a split consists.
-
-    Args:
-        ends: sentences up to the end of each corpus, int64 [C].
-        tags: id of the symbol that begins each source sentence (or group of sentences) of a
-            corpus, int64 [C]; -1 for none.
-
-    Example:
-        >>> Corpora(np.array([2, 5]), np.array([-1, 7])).tag_of(np.array([0, 1, 2])).tolist()
-        [-1, -1, 7]
-    """
-
-    ends: np.ndarray
-    tags: np.ndarray
-
-    def number_of(self, sentences: np.ndarray | int) -> np.ndarray:
-        """Return the corpus of each sentence number, int64 of the same shape."""
-        return np.searchsorted(self.ends, sentences, side="right")
-
-    def tag_of(self, sentences: np.ndarray | int) -> np.ndarray:
-        """Return the tag of each sentence number, int64 of the same shape."""
-        return self.tags[self.number_of(sentences)]
 
 
 class Split:
@@ -61,6 +34,10 @@ class Split:
     Attributes:
         longest_source: longer source sentences are cut to this many tokens, of which ``</s>`` is
             still the last; None keeps them whole.
+        corpus_ends: sentences up to the end of each corpus of a chained split, int64 [C]; else
+            None.
+        corpus_tags: id of the symbol that begins each source sentence (or group of sentences) of a
+            corpus, int64 [C]; -1 for none.
 
     Raises:
         DataError: source, target and alignments have different numbers of sentences.
@@ -100,7 +77,8 @@ class Split:
         self._vocab_sizes = (source_vocab_size, target_vocab_size)
         self.separators = separators
         self._added = int(separators is not None)
-        self.corpora: Corpora | None = None
+        self.corpus_ends: np.ndarray | None = None
+        self.corpus_tags = np.array([-1])
         self.longest_source: int | None = None
 
     def __len__(self) -> int:
@@ -132,15 +110,7 @@ class Split:
                     f"{without.stem}: has no {name}, but {having[0].stem}, to which it is joined, "
                     f"has; give both {name}, or neither"
                 )
-        joined = cls._of(
-            first,
-            [(split.source, range(len(split))) for split in splits],
-            [(split.target, range(len(split))) for split in splits if split.target is not None],
-        )
-        if first.alignments is not None:
-            joined.alignments = DatasetParts(
-                [(split.alignments, range(len(split))) for split in splits if split.alignments]
-            )
+        joined = cls._of([(split, range(len(split))) for split in splits])
         # Document boundaries count if one split has them.
         known = [split.documents for split in splits]
         joined.documents = None
@@ -151,9 +121,17 @@ class Split:
                     for split, own in zip(splits, known, strict=True)
                 ]
             )
-        ends = np.cumsum([len(split) for split in splits])
-        joined.corpora = Corpora(ends, np.array(tags or [-1] * len(splits)))
+        joined.corpus_ends = np.cumsum([len(split) for split in splits])
+        joined.corpus_tags = np.array(tags or [-1] * len(splits))
         return joined
+
+    def corpus_of(self, sentences: np.ndarray | int) -> np.ndarray:
+        """Return the corpus of each sentence number of a chained split, int64 of the same shape."""
+        assert self.corpus_ends is not None
+        return np.searchsorted(self.corpus_ends, sentences, side="right")
+
+    def _tag_of(self, sentence: int) -> int:
+        return -1 if self.corpus_ends is None else int(self.corpus_tags[self.corpus_of(sentence)])
 
     def cut(self, shard: int, num_shards: int) -> tuple["Split", "Split"]:
         """Divide the split into equal parts; return all before part ``shard`` (from 0), and this.
@@ -169,27 +147,25 @@ class Split:
     def _part(self, begins: np.ndarray, first: int, last: int) -> "Split":
         """Return documents ``first`` to ``last - 1``, which begin at these sentences."""
         own = range(int(begins[first]), int(begins[last]))
-        target = [] if self.target is None else [(self.target, own)]
-        part = self._of(self, [(self.source, own)], target)
+        part = self._of([(self, own)])
         part.documents = None if self.documents is None else self.documents[first:last]
         for name in ("raw_source", "raw_target"):
             raw = getattr(self, name)
             setattr(part, name, None if raw is None else raw[own.start : own.stop])
         return part
 
-    @staticmethod
-    def _of(
-        split: "Split",
-        source: Sequence[tuple[Dataset, range]],
-        target: Sequence[tuple[Dataset, range]],
-    ) -> "Split":
-        """Return a split like another one, with these sentences."""
-        return Split(
-            DatasetParts(source),
-            DatasetParts(target) if target else None,
-            *split._vocab_sizes,
-            split.separators,
+    @classmethod
+    def _of(cls, parts: Sequence[tuple["Split", range]]) -> "Split":
+        """Return ranges of sentences of splits as one split, with the settings of the first."""
+        first = parts[0][0]
+        source, target, alignments = (
+            DatasetParts([(getattr(split, name), own) for split, own in parts])
+            if getattr(first, name) is not None
+            else None
+            for name in ("source", "target", "alignments")
         )
+        assert source is not None
+        return cls(source, target, *first._vocab_sizes, first.separators, alignments)
 
     @property
     def stem(self) -> str:
@@ -230,8 +206,7 @@ class Split:
         Raises:
             DataError: the side file is damaged or does not fit the split.
         """
-        path = Path(f"{self.stem}.documents")
-        return read_documents(path, len(self)) if path.exists() else None
+        return read_documents(f"{self.stem}.documents", len(self)) if self.has_documents else None
 
     @property
     def has_documents(self) -> bool:
@@ -304,8 +279,8 @@ class Split:
     def group_sizes(self, groups: Groups) -> tuple[np.ndarray, np.ndarray | None]:
         """Return the tokens of each group in source and target, with one ``</s>``, int [groups]."""
         source, target = groups.sizes(self.source_sizes), self.target_sizes
-        if self.corpora is not None:
-            source = source + (self.corpora.tag_of(groups.first) >= 0)
+        if self.corpus_ends is not None:
+            source = source + (self.corpus_tags[self.corpus_of(groups.first)] >= 0)
         return source, None if target is None else groups.sizes(target)
 
     def targets(self) -> Iterator[np.ndarray]:
@@ -330,7 +305,7 @@ class Split:
             DataError: a token id is not in the dictionary, or ``</s>`` is missing.
         """
         source = join_sentences([self._sentence(self.source, i, 0) for i in sentences])
-        if self.corpora is not None and (tag := self.corpora.tag_of(sentences.start)) >= 0:
+        if (tag := self._tag_of(sentences.start)) >= 0:
             source = np.append(tag, source)
         if self.target is None:
             return source, None
@@ -349,8 +324,7 @@ class Split:
         """
         assert self.alignments is not None and self.target is not None
         # Begin behind the tag, if the source has one.
-        is_tagged = self.corpora is not None and self.corpora.tag_of(sentences.start) >= 0
-        start, found = np.array([int(is_tagged), 0]), []
+        start, found = np.array([int(self._tag_of(sentences.start) >= 0), 0]), []
         for index in sentences:
             # Check the positions, and shift them to the place of the sentence.
             lengths = np.array([side.sizes[index] - 1 for side in (self.source, self.target)])

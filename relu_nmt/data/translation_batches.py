@@ -246,12 +246,11 @@ class TranslationBatches:
 
     def _drawn(self, groups: Groups, epoch: int) -> Groups:
         """Repeat or drop the groups by the weights of their corpora, whole documents at a time."""
-        corpora = self.split.corpora
-        if not len(self._weights) or corpora is None:
+        if not len(self._weights) or self.split.corpus_ends is None:
             return groups
         seeds = np.random.SeedSequence((self._seed or 0, epoch, DRAW))
         draws = np.random.Generator(np.random.PCG64(seeds)).random(len(self.split))
-        weights = self._weights[corpora.number_of(groups.first)]
+        weights = self._weights[self.split.corpus_of(groups.first)]
         times = np.floor(weights) + (draws[groups.document] < weights % 1)
         return groups.select(np.repeat(np.arange(len(groups)), times.astype(np.int64)))
 

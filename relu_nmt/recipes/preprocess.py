@@ -315,15 +315,15 @@ class _Builder:
             finished[split, language] = journal.result(f"{split}.{language}.binarized")
             if finished[split, language] is None:
                 prefix = split_path(self.folder, split, self.config.pair, language)
-                todo.append(((split, language), Side(language, prefix, text)))
+                todo.append(((split, language), (language, prefix, text)))
         # Binarise the sides of all splits in one pass.
         if todo:
             sides = [side for _, side in todo]
-            total = sum(side.text.num_bytes for side in sides)
+            total = sum(text.num_bytes for _, _, text in sides)
             with progress_bar("binarise", total) as advance:
                 results = binarize(sides, dictionaries, self.workers, advance)
-                for ((split, language), side), done in zip(todo, results, strict=True):
-                    paths = (bin_path(side.prefix), idx_path(side.prefix))
+                for ((split, language), (_, prefix, _)), done in zip(todo, results, strict=True):
+                    paths = (bin_path(prefix), idx_path(prefix))
                     files = {path: done["checksums"][path.name] for path in paths}
                     finished[split, language] = done
                     journal.note(f"{split}.{language}.binarized", done, files)

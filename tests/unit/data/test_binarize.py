@@ -3,7 +3,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from relu_nmt.data.binarize import Side, binarize, count_words
+from relu_nmt.data.binarize import binarize, count_words
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.indexed_dataset import IndexedDataset
 from relu_nmt.io.text_lines import scan_text
@@ -39,10 +39,10 @@ def test_words_are_counted(text_file):
 @pytest.mark.parametrize("workers", [1, 2])
 def test_words_become_ids(tmp_path, text_file, workers):
     dictionary = Dictionary(["a", "b", "c"], [1, 1, 1])
-    side = Side("xx", tmp_path / "out", text_file)
+    prefix = tmp_path / "out"
     done = []
-    (result,) = binarize([side], {"xx": dictionary}, workers, done.append)
-    dataset = IndexedDataset(side.prefix)
+    (result,) = binarize([("xx", prefix, text_file)], {"xx": dictionary}, workers, done.append)
+    dataset = IndexedDataset(prefix)
     expected = [dictionary.encode(line).tolist() for line in words_of_lines(ODD)]
     assert [dataset[i].tolist() for i in range(len(dataset))] == expected
     assert dataset.dtype is np.uint16
@@ -56,8 +56,8 @@ def test_words_become_ids(tmp_path, text_file, workers):
 
 def test_several_sides_have_their_own_dictionaries(tmp_path, text_file):
     dictionaries = {"x": Dictionary(["a"], [1]), "y": Dictionary(["c", "b"], [1, 1])}
-    sides = [Side(name, tmp_path / f"{name}{i}", text_file) for i, name in enumerate("xyx")]
+    sides = [(name, tmp_path / f"{name}{i}", text_file) for i, name in enumerate("xyx")]
     assert len(list(binarize(sides, dictionaries, 2, lambda _: None))) == 3
-    first, second, third = (IndexedDataset(side.prefix) for side in sides)
+    first, second, third = (IndexedDataset(prefix) for _, prefix, _ in sides)
     assert first[3].tolist() == third[3].tolist()
     assert second[3].tolist() == dictionaries["y"].encode(words_of_lines(ODD)[3]).tolist()
