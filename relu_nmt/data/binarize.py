@@ -46,11 +46,7 @@ def _count_run(run: Sequence[Chunk]) -> Counter[str]:
 
 
 def count_words(files: Sequence[TextFile], workers: int, advance: Advance) -> Counter[str]:
-    """Return the number of occurrences of each word in the files.
-
-    Raises:
-        DataError: a file can no longer be read.
-    """
+    """Return the number of occurrences of each word in the files."""
     # Send several chunks at once, fewer if that leaves workers idle.
     num_chunks = sum(len(file.chunks) for file in files)
     longest = SENT_CHUNKS_PER_COUNT if any(f.is_compressed for f in files) else CHUNKS_PER_COUNT
@@ -100,12 +96,8 @@ def binarize(
 ) -> Iterator[dict[str, Any]]:
     """Write the ``.bin`` and ``.idx`` of each side; yield its counts when it is complete.
 
-    Returns:
-        Yields the number of ``sentences``, of ``tokens`` (``</s>`` included) and of ``unknown``
-        tokens, and the SHA-256 ``checksums`` of the written files by name.
-
-    Raises:
-        DataError: a text can no longer be read.
+    Yields the number of ``sentences``, of ``tokens`` (``</s>`` included) and of ``unknown`` tokens,
+    and the SHA-256 ``checksums`` of the written files by name.
     """
     # Read all sides as one stream of chunks, so that no worker waits at the end of a side.
     tasks = (
@@ -130,11 +122,7 @@ def binarize(
 
 
 def _parse_chunk(chunk: Chunk) -> tuple[np.ndarray, np.ndarray]:
-    """Return the pairs of a chunk [P, 2], and their number in each line, TAG for a ``<d>``.
-
-    Raises:
-        DataError: a line is no alignment.
-    """
+    """Return the pairs of a chunk [P, 2], and their number in each line, TAG for a ``<d>``."""
     announces = SEPARATOR_TESTS["tag"]
     sizes, numbers = [], []
     for number, line in enumerate(read_chunk(chunk), chunk.first_line):
@@ -162,10 +150,9 @@ def binarize_alignments(
     workers: int,
     advance: Advance,
 ) -> dict[str, Any]:
-    """Write the ``.bin`` and ``.idx`` of the word alignments of a split.
+    """Write the ``.bin`` and ``.idx`` of the word alignments of a split, ``train.align.de-en``.
 
-    The result is a dataset beside the two sides, ``train.align.de-en``. Each entry has the source
-    and target position of each pair of aligned tokens, in turn, from 0.
+    Each entry has the source and target position of each pair of aligned tokens, in turn, from 0.
 
     Args:
         text: the scanned file, parallel to the source text line by line.

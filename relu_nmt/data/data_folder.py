@@ -70,12 +70,8 @@ def pair_name(source_lang: str, target_lang: str | None) -> str:
 def split_path(folder: str | os.PathLike[str], split: str, pair: str, ending: str) -> Path:
     """Return the path of a file of a split: ``folder/train.de-en.documents``.
 
-    Args:
-        folder: the data folder.
-        split: ``train``, ``valid``, ``test``...
-        pair: the middle, see :func:`pair_name`.
-        ending: ``documents``, ``de.raw``, or ``de`` for the path of the binarised text without
-            ``.bin`` and ``.idx``.
+    The ending is ``documents``, ``de.raw``, or ``de`` for the binarised text without ``.bin`` and
+    ``.idx``.
     """
     return Path(folder) / f"{split}.{pair}.{ending}"
 

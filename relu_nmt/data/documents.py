@@ -39,9 +39,6 @@ _TOKENISED = re.compile(r"[^\x00-\x7f] [^\x00-\x7f]")
 class DocumentConfig:
     """Settings that join consecutive sentences of a document.
 
-    Raises:
-        ConfigError: a limit below 1, or separators without groups.
-
     Example:
         >>> config = DocumentConfig(doc_mixture=(1, 128, 512))
         >>> config.active, config.training_lengths, config.validation_length
@@ -86,11 +83,7 @@ class DocumentConfig:
         return self.max_doc_tokens or max(self.doc_mixture)
 
     def check_fits(self, max_tokens: int | None) -> None:
-        """Check that every group fits into a training batch of ``max_tokens``; None is no limit.
-
-        Raises:
-            ConfigError: one of the lengths is larger.
-        """
+        """Refuse lengths above ``max_tokens`` of a training batch; None is no limit."""
         longest = max(self.training_lengths, default=0)
         if max_tokens is not None and longest > max_tokens:
             flag = "--doc-mixture" if self.doc_mixture else "--max-doc-tokens"
@@ -101,13 +94,10 @@ class DocumentConfig:
 
 
 def read_documents(path: str | os.PathLike[str], num_sentences: int | None = None) -> np.ndarray:
-    """Read a side file; with ``num_sentences``, check that it adds up to the split's sentences.
-
-    Returns:
-        Sentences of each document, int64 [documents].
+    """Read the sentences of each document, int64 [documents], from a side file.
 
     Raises:
-        DataError: the file is missing or damaged, or does not fit the split.
+        DataError: the file is missing or damaged, or does not add up to ``num_sentences``.
     """
     try:
         data = Path(path).read_bytes()
@@ -136,13 +126,10 @@ def write_documents(path: str | os.PathLike[str], counts: Sequence[int] | np.nda
 
 
 def document_sizes(sides: Sequence[tuple[str, int, Boundaries]]) -> np.ndarray:
-    """Return the number of sentences of each document, after comparing the sides.
+    """Return the number of sentences of each document, int64 [documents].
 
     Several separator lines in a row count once. Those at the beginning and the end do not count:
     no document is empty.
-
-    Returns:
-        int64 [documents].
 
     Raises:
         DataError: the sides differ; the message names the lines.
@@ -176,11 +163,7 @@ def document_sizes(sides: Sequence[tuple[str, int, Boundaries]]) -> np.ndarray:
 
 
 def check_parallel(counts: Mapping[str, int], unit: str) -> None:
-    """Check that all files have the same number of lines or sentences (the ``unit``).
-
-    Raises:
-        DataError: two numbers differ.
-    """
+    """Refuse files with different numbers of lines or sentences (the ``unit``)."""
     (path, count), *others = counts.items()
     for other, other_count in others:
         if other_count != count:

@@ -147,10 +147,7 @@ def deal_lengths(
 def describe_lengths(groups: Groups, limit: int, keep_over_long: bool) -> dict[str, Any]:
     """Return the realised lengths of the groups of one limit, as JSON values.
 
-    Args:
-        groups: all groups, over-long ones included.
-        limit: the limit in tokens whose groups to describe.
-        keep_over_long: validation uses over-long sentences, training leaves them out.
+    Validation uses over-long sentences (``keep_over_long``), training leaves them out.
     """
     of_limit = groups.select(groups.limit == limit)
     over_long = of_limit.over_long

@@ -200,9 +200,8 @@ def _columns(
 ) -> tuple[bool, int | None, list[int]] | None:
     """Find the columns of a table from its first line.
 
-    Returns:
-        True if the line names the columns, the index of the document's column, and those of the
-        texts; None if the columns are unknown.
+    Returns True if the line names the columns, the index of the document's column, and those of the
+    texts; None if the columns are unknown.
     """
     names = [cell.strip().lower() for cell in cells]
     texts = []
@@ -274,15 +273,12 @@ def read_table(
 def read_pairs(
     path: str | os.PathLike[str], languages: Sequence[str], counts: Counter[str]
 ) -> Iterator[tuple[str, Pair]]:
-    """Yield the pairs of a file, each text as one line.
+    """Yield the pairs of a file, each text as one line, with their documents ("" if not known).
 
     Args:
         path: a TMX or a table, see :func:`pair_format`.
         languages: source and target language, or the source language alone.
         counts: counts the pairs that are left out.
-
-    Returns:
-        Yields the document ("" if it is not known) and the texts.
 
     Raises:
         DataError: the file cannot be read or is damaged, or has no pair of these languages.
@@ -366,11 +362,7 @@ class PairSide(TextFile):
         return "".join(f"{pair[self.side]}\n" for pair in block).encode()
 
     def readable_chunks(self) -> Iterator[Chunk]:
-        """Yield the chunks with their text.
-
-        Raises:
-            DataError: the file can no longer be read, or was changed.
-        """
+        """Yield the chunks with their text; refuse a file that was changed."""
         for chunk, block in zip_longest(self.chunks, self.blocks()):
             data = self.data(block or ())
             if chunk is None or len(data) != chunk.end - chunk.start:
@@ -381,11 +373,7 @@ class PairSide(TextFile):
 def scan_pairs(path: str, languages: Sequence[str], separator: str) -> list[PairSide]:
     """Read through a file of pairs once, as :func:`relu_nmt.io.text_lines.scan_text` does.
 
-    Returns:
-        Its sides, in the order of ``languages``.
-
-    Raises:
-        DataError: see :func:`read_pairs`.
+    Returns its sides, in the order of ``languages``.
     """
     sides = [PairSide(path, languages=languages, side=n, separator=separator) for n in (0, 1)]
     sides = sides[: len(languages)]

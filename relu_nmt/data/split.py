@@ -201,16 +201,12 @@ class Split:
 
     @cached_property
     def documents(self) -> np.ndarray | None:
-        """Sentences of each document, int64 [documents]; None if unknown.
-
-        Raises:
-            DataError: the side file is damaged or does not fit the split.
-        """
+        """Sentences of each document, int64 [documents]; None if unknown."""
         return read_documents(f"{self.stem}.documents", len(self)) if self.has_documents else None
 
     @property
     def has_documents(self) -> bool:
-        """Return whether document boundaries are stored."""
+        """True if document boundaries are stored."""
         return Path(f"{self.stem}.documents").exists()
 
     def require_documents(self, purpose: str, length: int) -> np.ndarray:
@@ -236,9 +232,6 @@ class Split:
         """The source sentences before any text step, or None if not kept.
 
         relu-nmt-preprocess keeps them for validation and test sets.
-
-        Raises:
-            DataError: the numbers of raw sentences and of pairs differ.
         """
         return self._raw(self.source)
 
@@ -266,9 +259,6 @@ class Split:
             lengths: the limits of a group in tokens; each document gets one of several. Empty:
                 single sentences, which need no document boundaries.
             seed: seed of the run and epoch, for the draw of lengths.
-
-        Raises:
-            DataError: limits need document boundaries, which are unknown.
         """
         sizes = longer_side(self.source_sizes, self.target_sizes)
         if not lengths:
@@ -284,11 +274,7 @@ class Split:
         return source, None if target is None else groups.sizes(target)
 
     def targets(self) -> Iterator[np.ndarray]:
-        """Yield the token ids of each target sentence, see :meth:`joined`.
-
-        Raises:
-            DataError: the data has no target side, or is damaged.
-        """
+        """Yield the token ids of each target sentence, see :meth:`joined`."""
         if self.target is None:
             raise DataError(f"{self.source.prefix}.idx: source-only data has no references")
         for index in range(len(self)):
@@ -312,12 +298,9 @@ class Split:
         return source, join_sentences([self._sentence(self.target, i, 1) for i in sentences])
 
     def aligned(self, sentences: range) -> np.ndarray:
-        """Return the aligned positions of consecutive pairs, as :meth:`joined` joins them.
+        """Return the aligned source and target positions of consecutive pairs, int64 [P, 2].
 
-        Source tokens that are cut off (:attr:`longest_source`) have no alignments.
-
-        Returns:
-            source and target positions, int64 [P, 2].
+        They are joined as :meth:`joined` does. Source tokens that are cut off have no alignments.
 
         Raises:
             DataError: a position is outside its sentence.

@@ -133,11 +133,7 @@ def collate(
 
 
 def refuse_too_long(split: Split, max_tokens: int | None) -> None:
-    """Check that every sentence fits into a batch.
-
-    Raises:
-        DataError: a sentence is longer than ``max_tokens``.
-    """
+    """Refuse a split with sentences that are longer than a batch of ``max_tokens``."""
     longest = longer_side(split.source_sizes, split.target_sizes)
     if max_tokens is None or longest.max(initial=0) <= max_tokens:
         return
@@ -214,11 +210,7 @@ class TranslationBatches:
         self._divide(FIRST_EPOCH)
 
     def _refuse_unreadable(self) -> None:
-        """Check that the model accepts the groups of every epoch.
-
-        Raises:
-            DataError: a group is longer than the model accepts.
-        """
+        """Refuse groups, of any epoch, that are longer than the model accepts."""
         # Try each length for all documents, as any epoch may draw it.
         plans = [self._lengths[i : i + 1] for i in range(max(1, len(self._lengths)))]
         for lengths in plans:

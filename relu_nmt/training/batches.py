@@ -63,11 +63,7 @@ class Scorer(Protocol):
         """Return the metrics by name."""
 
     def check(self, largest: bool) -> None:
-        """Score a little data, so that errors come before the first update.
-
-        Args:
-            largest: also score the data that takes the most memory.
-        """
+        """Score a little data, perhaps also the ``largest``, so that errors come early."""
 
 
 @dataclass(frozen=True)
@@ -149,14 +145,10 @@ class Share:
 def load_ahead(
     load: Callable[[int], Any], indices: Sequence[int], num_workers: int, pin_memory: bool
 ) -> Generator[Any, None, None]:
-    """Yield ``load(index)`` in order, while threads load the next batches.
+    """Yield ``load(index)`` in order, while ``num_workers`` threads load the next batches.
 
-    Args:
-        load: reads a batch.
-        indices: numbers of the batches.
-        num_workers: threads; 0 loads each batch when it is due.
-        pin_memory: move batches with a method ``pin_memory()`` to page-locked memory, from which a
-            GPU copies faster.
+    Without threads each batch is loaded when it is due. ``pin_memory`` moves batches with such a
+    method to page-locked memory, from which a GPU copies faster.
     """
 
     def load_pinned(index: int) -> Any:
@@ -205,9 +197,6 @@ def naming_batch(batch: Any, work: str) -> Iterator[None]:
     Args:
         batch: the batch of the computation.
         work: name of the work, such as "update 7".
-
-    Raises:
-        OutOfMemoryError: there is not enough memory.
     """
     try:
         yield

@@ -103,8 +103,7 @@ def load_checkpoint(path: str | os.PathLike[str], with_training_state: bool = Fa
         with_training_state: also read the tensors that only training needs.
 
     Raises:
-        CheckpointError: no such file, a truncated or damaged file, or not a checkpoint of
-            relu_nmt.
+        CheckpointError: no such file, a damaged file, or not a checkpoint of relu_nmt.
     """
     # Read the header, then the tensors.
     source = Path(path)
@@ -158,11 +157,7 @@ def load_weights(
 def check_fit(
     own: Mapping[str, Tensor], tensors: Mapping[str, Tensor], origin: str | os.PathLike[str]
 ) -> None:
-    """Compare names and shapes of a model's own tensors with those of a checkpoint.
-
-    Raises:
-        CheckpointError: names or shapes differ.
-    """
+    """Refuse tensors of a checkpoint whose names or shapes are not those of the model's own."""
     # Collect tensors of another shape, and names that only one side has.
     unlike = [
         f"{name} {list(tensors[name].shape)} instead of {list(own[name].shape)}"
@@ -186,7 +181,7 @@ def read_metadata(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Return a checkpoint's metadata without reading tensors.
 
     Raises:
-        CheckpointError: no such file, a truncated file, or not a checkpoint of relu_nmt.
+        CheckpointError: no such file, a damaged file, or not a checkpoint of relu_nmt.
     """
     hidden = ("version", "tied", "checksums")
     return {name: value for name, value in _read_header(Path(path)).items() if name not in hidden}
@@ -297,14 +292,10 @@ def _damaged(path: Path, reason: Exception | str) -> CheckpointError:
 
 
 def _upgrade_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return tensors under their present names.
+    """Return weights, or optimiser state as ``optimizer.PARAMETER.KEY``, under their present names.
 
     Query, key and value projections were one parameter ``in_proj_weight`` (and ``in_proj_bias``);
-    they are ``qkv`` in self-attention, ``q`` and ``kv`` in cross-attention. The optimiser's
-    moments of a parameter are renamed and split with it.
-
-    Args:
-        tensors: weights, or optimiser state as ``optimizer.PARAMETER.KEY``.
+    they are ``qkv`` in self-attention, ``q`` and ``kv`` in cross-attention.
     """
     upgraded = {}
     for old_name, tensor in tensors.items():

@@ -108,9 +108,6 @@ class CheckpointFolder:
         """Write one checkpoint under several names, then remove those beyond the limits.
 
         Each name is a file of its own, so that a user may replace one of these.
-
-        Raises:
-            CheckpointError: the file cannot be written; the older ones are still there.
         """
         first, *others = [self.path / name for name in names]
         save_checkpoint(first, checkpoint)
@@ -140,11 +137,7 @@ class CheckpointFolder:
         raise CheckpointError(f"--restore-file {wanted}: no such file, here or in {self.path}")
 
     def begins_here(self) -> bool:
-        """Return True if the training writes here and starts from no checkpoint of this folder.
-
-        Raises:
-            CheckpointError: ``--restore-file`` names a file that does not exist.
-        """
+        """Return True if the training writes here and starts from no checkpoint of this folder."""
         start = self.restore_path()
         goes_on = start is not None and start.parent.resolve() == self.path.resolve()
         return not (goes_on or self._config.no_save)
@@ -183,12 +176,7 @@ class CheckpointFolder:
     def check(self, num_weights: int, averaged: bool) -> None:
         """Refuse a folder that cannot be written or has too little free space.
 
-        Args:
-            num_weights: number of the model's parameters.
-            averaged: their average is stored too.
-
-        Raises:
-            ConfigError: the folder cannot be written, or its disk is too full.
+        A checkpoint has ``num_weights``, and their average too if ``averaged``.
         """
         if self._config.no_save:
             return
@@ -212,11 +200,7 @@ class CheckpointFolder:
             )
 
     def _new_files(self) -> int:
-        """Return the number of files that saving under all names adds, before old ones are removed.
-
-        A new file is complete before the old one of the same name is removed. That frees space only
-        if no other name shares its bytes.
-        """
+        """Return the number of files that saving adds before it removes old ones."""
         config = self._config
         names = self.names(
             config.save_interval,
@@ -230,11 +214,7 @@ class CheckpointFolder:
         return 1 + len(names) - sum(file.exists() and file.stat().st_nlink == 1 for file in kept)
 
     def try_out(self, checkpoint: Checkpoint) -> None:
-        """Write a checkpoint to a temporary file and remove it.
-
-        Raises:
-            CheckpointError: the file cannot be written.
-        """
+        """Write a checkpoint to a temporary file and remove it."""
         with temporary_folder(self.path / "checkpoint_trial") as folder:
             save_checkpoint(folder / f"trial{SUFFIX}", checkpoint)
 
@@ -266,9 +246,6 @@ def numbered_checkpoints(folder: Path, pattern: str) -> list[tuple[float, Path]]
         folder: the ``--save-dir``.
         pattern: pattern of the names without suffix, with the number as its only group:
             ``BY_UPDATES``...
-
-    Raises:
-        CheckpointError: the folder cannot be read.
     """
     try:
         names = os.listdir(folder)

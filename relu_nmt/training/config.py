@@ -32,9 +32,6 @@ MAXIMIZED_METRICS = ("bleu", "chrf", "accuracy", "acc", "top1", "top5")
 class OptimizerConfig:
     """Settings of the optimiser, and of the exponential moving average of the weights.
 
-    Raises:
-        ConfigError: an unknown optimiser or option, or values out of range.
-
     Example:
         >>> OptimizerConfig(optimizer="adam:beta2=0.95").adam_betas
         (0.9, 0.95)
@@ -156,12 +153,9 @@ class RunConfig(PrecisionOptions):
         return 0 < self.stop_time_hours * SECONDS_PER_HOUR <= seconds
 
     def limit_reached(self, num_updates: int, epoch: int, out_of_time: bool) -> str | None:
-        """Return the reason to stop if a limit is reached, or None.
+        """Return the reason to stop before an update in ``epoch`` (from 1), or None.
 
-        Args:
-            num_updates: updates made.
-            epoch: the epoch of the next update, from 1.
-            out_of_time: the processes agree that :meth:`time_is_up`.
+        ``out_of_time`` says that the processes agree on :meth:`time_is_up`.
         """
         if self.max_update and num_updates >= self.max_update:
             return f"{num_updates} updates are made (--max-update {self.max_update})"
@@ -174,11 +168,7 @@ class RunConfig(PrecisionOptions):
 
 @settings
 class CheckpointConfig:
-    """Times of validation, folder and number of the checkpoints, and the start of the training.
-
-    Raises:
-        ConfigError: settings that exclude each other, or leave no checkpoint to be saved.
-    """
+    """Times of validation, folder and number of the checkpoints, and the start of the training."""
 
     disable_validation: bool = option(False, "never validate")
     validate_interval: int = option(

@@ -47,11 +47,6 @@ class ProcessGroup:
         rank: number of this process; 0 writes and logs.
         world_size: number of processes.
         device: the device of this process.
-
-    Example:
-        >>> process = ProcessGroup(0, 1, torch.device("cpu"))
-        >>> process.is_first, process.gather("a share")
-        (True, ['a share'])
     """
 
     rank: int
@@ -100,14 +95,15 @@ class ProcessGroup:
     def wrap(self, objective: nn.Module, backend: str) -> nn.Module:
         """Return the objective on the device, its gradients averaged in the backward pass.
 
-        Args:
-            objective: gives the loss; the same in all processes.
-            backend: ``--ddp-backend``.
+        ``backend`` is ``--ddp-backend``. All processes have the same weights.
         """
         if self.world_size == 1:
             return objective.to(self.device)
         if backend == FULLY_SHARDED:
-            self._meshes.append(process_mesh(self.device, self.world_size))
+            from torch.distributed.device_mesh import init_device_mesh
+
+            # Put all processes in a row.
+            self._meshes.append(init_device_mesh(self.device.type, (self.world_size,)))
             return shard(objective, self.device, self._meshes[-1])
         with warnings.catch_warnings():
             # Each process keeps its own buffers, as tables that grow may differ in size. The flag
@@ -192,43 +188,30 @@ def _environment_number(name: str, default: int | None) -> int:
         ) from None
 
 
-class SignalWatch:
-    """Records STOP_SIGNALS, so that the update can be finished and a checkpoint written.
+@contextmanager
+def noting_signals() -> Iterator[list[int]]:
+    """Record STOP_SIGNALS, so that the update can be finished and a checkpoint written.
 
     A second SIGINT interrupts at once. Only the main thread of a program can receive signals; in
     other threads this does nothing.
 
-    Example:
-        >>> with SignalWatch() as watch:
-        ...     signal.raise_signal(signal.SIGTERM)
-        ...     print(watch.received)
-        15
+    Returns:
+        Yields the list of the signals that have come.
     """
+    received: list[int] = []
 
-    def __init__(self) -> None:
-        self.received: int | None = None
-        self._old: dict[int, Any] = {}
-
-    def __enter__(self) -> "SignalWatch":
-        if threading.current_thread() is threading.main_thread():
-            self._old = handle_stop_signals(self._note)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for number, handler in self._old.items():
-            signal.signal(number, handler)
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.received == signal.SIGINT == number:
+    def note(number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGINT and signal.SIGINT in received[-1:]:
             raise KeyboardInterrupt
-        self.received = number
+        received.append(number)
 
-
-def process_mesh(device: torch.device, world_size: int) -> "DeviceMesh":
-    """Return a mesh of all processes in a row, for :func:`shard`."""
-    from torch.distributed.device_mesh import init_device_mesh
-
-    return init_device_mesh(device.type, (world_size,))
+    in_main = threading.current_thread() is threading.main_thread()
+    old = handle_stop_signals(note) if in_main else {}
+    try:
+        yield received
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
 
 
 def shard(objective: nn.Module, device: torch.device, mesh: "DeviceMesh") -> nn.Module:
@@ -236,11 +219,6 @@ def shard(objective: nn.Module, device: torch.device, mesh: "DeviceMesh") -> nn.
 
     Every parameter is cut along its first dimension, and keeps its name and attributes. Only one
     layer at a time is whole on the device.
-
-    Args:
-        objective: the loss; its weights are the same in all processes.
-        device: the device of this process.
-        mesh: all processes.
 
     Reference: Zhao et al. 2023, "PyTorch FSDP: experiences on scaling fully sharded data parallel";
     Rajbhandari et al. 2020, "ZeRO: memory optimizations toward training trillion parameter models",
@@ -278,12 +256,10 @@ def _is_part(tensor: Tensor) -> "TypeGuard[DTensor]":
 
 
 def exchanging(objective: nn.Module, exchange: bool) -> AbstractContextManager[None]:
-    """Return the context of a forward and backward pass.
+    """Return the context of a forward and backward pass of a (wrapped) objective.
 
-    Args:
-        objective: the (wrapped) objective.
-        exchange: processes exchange their gradients; if False each adds to its own, which are whole
-            in a sharded model until the exchange.
+    Unless processes ``exchange`` their gradients, each adds to its own. These are whole in a
+    sharded model until the exchange.
     """
     if is_sharded(objective):
         objective.set_requires_gradient_sync(exchange)
@@ -325,12 +301,7 @@ def own_part(tensor: Tensor) -> Tensor:
 
 
 def part_like(tensor: Tensor, other: Tensor) -> Tensor:
-    """Return this process's part of a whole tensor, cut in the same way as ``other``.
-
-    Args:
-        tensor: the same in all processes.
-        other: a tensor of this shape, which may be sharded; scalars are not cut.
-    """
+    """Return this process's part of a whole tensor, cut like ``other``; scalars are not cut."""
     if not _is_part(other) or not tensor.dim():
         return tensor
     from torch.distributed.tensor import distribute_tensor
@@ -342,11 +313,8 @@ def part_like(tensor: Tensor, other: Tensor) -> Tensor:
 def whole_tensors(tensors: Mapping[str, Tensor], keep: bool) -> dict[str, Tensor]:
     """Return whole tensors, gathered from the parts of all processes, which all call this.
 
-    One tensor under several names stays one tensor.
-
-    Args:
-        tensors: tensors by name, with the same names in all processes.
-        keep: return whole tensors to this process; otherwise it only sends its parts.
+    One tensor under several names stays one tensor. Without ``keep`` this process only sends its
+    parts.
     """
     whole: dict[int, Tensor] = {}
     for tensor in tensors.values():

@@ -48,13 +48,6 @@ class Meters:
         gradient_norms: sum of the gradient norms.
         clips: number of updates whose gradient was clipped.
         seconds: training time, without validation and saving.
-
-    Example:
-        >>> meters = Meters()
-        >>> meters.add(Meters({"loss": (6.0, 3.0)}, tokens=3, updates=1, seconds=2.0))
-        >>> stats = meters.stats(1, 0.5, None, 2.0)
-        >>> stats["wps"], round(stats["loss"], 3)
-        (1.5, 2.885)
     """
 
     sums: dict[str, tuple[float, float]] = field(default_factory=dict)
@@ -80,13 +73,8 @@ class Meters:
     ) -> dict[str, float]:
         """Return the averages for the log, in fairseq's order.
 
-        Losses are in bits, speeds per second, sizes per update.
-
-        Args:
-            num_updates: updates made.
-            lr: learning rate.
-            loss_scale: loss scale of float16, None with other dtypes.
-            wall: seconds of running.
+        Losses are in bits, speeds per second, sizes per update; ``wall`` is the time of running in
+        seconds. ``loss_scale`` is None unless the dtype is float16.
         """
         updates, seconds = max(1, self.updates), max(self.seconds, 1e-9)
         stats = {
@@ -299,12 +287,7 @@ class TrainingLog:
 
 
 def _summary_writer(folder: str) -> type:
-    """Return TensorBoard's class that writes curves, and make the folder.
-
-    Raises:
-        ConfigError: the folder cannot be made.
-        MissingExtraError: tensorboard is not installed.
-    """
+    """Return TensorBoard's class that writes curves, and make the folder."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:

@@ -44,7 +44,6 @@ def check_before_start(
 
     Raises:
         ConfigError: the folder cannot be written, or validation has no such metric.
-        CheckpointError: a checkpoint cannot be written.
         OutOfMemoryError: the largest batch does not fit into memory.
     """
     folder = CheckpointFolder(config.checkpoint)
@@ -105,11 +104,7 @@ def leaving_no_trace(model: nn.Module) -> Iterator[None]:
 
 
 def try_batch(parts: Components, batch: Batch) -> str:
-    """Go forward and backward with a batch; return its time and memory in words.
-
-    Raises:
-        OutOfMemoryError: the batch does not fit into memory.
-    """
+    """Go forward and backward with a batch; return its time and memory in words."""
     device, start = parts.process.device, time.monotonic()
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
@@ -141,11 +136,9 @@ def _bytes_to_come(optimizer: torch.optim.Optimizer) -> int:
 
 
 def first_not_finite(parts: Components, batches: Sequence[Batch]) -> str | None:
-    """Return the first weight, output or gradient that is not finite; None if all are finite.
+    """Return the first weight, output or gradient of an update that is not finite, or None.
 
-    Args:
-        parts: compute the loss, with the present weights.
-        batches: the batches of one update, in order; the random numbers are seeded.
+    The random numbers are seeded, and the weights are those before the update.
     """
     objective = parts.objective
     for name, parameter in objective.named_parameters():
@@ -174,7 +167,8 @@ def first_not_finite(parts: Components, batches: Sequence[Batch]) -> str | None:
             if not _is_finite(loss):
                 return f"the output of {bad[0]} is the first" if bad else "the loss is the first"
             loss.backward()
-            broken = [n for n, p in objective.named_parameters() if _has_bad_gradient(p)]
+            found = objective.named_parameters()
+            broken = [n for n, p in found if p.grad is not None and not _is_finite(p.grad)]
             if broken:  # the backward pass begins with the last module
                 # Find the broken parameter whose module came last in the forward pass.
                 places = {name: place for place, name in enumerate(order)}
@@ -185,10 +179,6 @@ def first_not_finite(parts: Components, batches: Sequence[Batch]) -> str | None:
             hook.remove()
         objective.zero_grad(set_to_none=True)
     return None
-
-
-def _has_bad_gradient(parameter: nn.Parameter) -> bool:
-    return parameter.grad is not None and not _is_finite(parameter.grad)
 
 
 def _is_finite(tensor: Tensor) -> bool:

@@ -166,11 +166,7 @@ class TrainingResult:
         self.best = {"metric": metric, "value": score, "num_updates": when[-1]} if known else None
 
     def write(self) -> None:
-        """Write ``results.json`` into ``save_dir``, whole or not at all.
-
-        Raises:
-            DataError: the file cannot be written.
-        """
+        """Write ``results.json`` into ``save_dir``, whole or not at all."""
         if self.save_dir is None:
             return
         path = self.save_dir / FILE_NAME
@@ -221,16 +217,8 @@ class TrainingResult:
     ) -> "TrainingResult":
         """Return the result of the run that a training goes on with, or a new one.
 
-        Entries after the checkpoint are dropped, and so is the end of that run.
-
-        Args:
-            folder: the ``--save-dir``.
-            checkpoint: the checkpoint to go on from, if any; one of another folder begins a new
-                result.
-            num_updates: updates made up to the checkpoint.
-
-        Raises:
-            DataError: the file is damaged.
+        Entries after the checkpoint, made after ``num_updates``, are dropped, and so is the end of
+        that run. A checkpoint of another folder begins a new result.
         """
         # Begin a new result if the checkpoint comes from another folder.
         continues = checkpoint is not None and checkpoint.parent.resolve() == folder.resolve()
@@ -293,13 +281,8 @@ class Course:
 def read_course(path: str | os.PathLike[str], name: str, may_be_empty: bool = False) -> Course:
     """Read a ``results.json``, or a log in the format ``json`` or ``simple``.
 
-    Args:
-        path: the file.
-        name: name of the training.
-        may_be_empty: accept a file without averages.
-
     Raises:
-        DataError: the file cannot be read, or has no averages.
+        DataError: the file cannot be read, or has no averages, unless it ``may_be_empty``.
     """
     try:
         text = Path(path).read_text("utf-8")

@@ -100,9 +100,6 @@ class InverseSqrtSchedule(Schedule):
     """lr * min(t / warmup, sqrt(warmup / t)) when the warm-up starts from 0.
 
     Reference: Vaswani et al. 2017, equation 3, which is --lr width^-.5 * warmup^-.5.
-
-    Raises:
-        ConfigError: --warmup-updates 0, for which the formula has no scale.
     """
 
     Config = InverseSqrtConfig
@@ -139,20 +136,16 @@ class CosineSchedule(Schedule):
 
     Reference: Loshchilov and Hutter 2017, equation 5. Deviation (fairseq's): each period shrinks
     both ends by --lr-shrink.
-
-    Raises:
-        ConfigError: neither --lr-period-updates nor --max-update gives the length of a period.
     """
 
     Config = CosineConfig
 
     def __init__(self, config: Any, *more: Any) -> None:
         super().__init__(config, *more)
-        self.period: float = config.period
-        if self.period > 0:
-            return
-        self.period = self.max_update + 1 - self.warmup  # the next begins after the last update
-        if self.period <= 1:
+        # By default the second period would begin after the last update.
+        rest = self.max_update + 1 - self.warmup
+        self.period: float = config.period if config.period > 0 else rest
+        if config.period <= 0 and rest <= 1:
             raise ConfigError(
                 "--lr-scheduler cosine needs --lr-period-updates, or --max-update above "
                 "--warmup-updates"
@@ -267,36 +260,27 @@ class ReduceOnPlateauSchedule(Schedule):
         """Count the epochs without improvement; scores during warm-up do not count."""
         if score is None or num_updates <= self.warmup:
             return
-        if self._improves(score):
-            self.best = score
-            self.bad_epochs = 0
-        else:
-            self.bad_epochs += 1
+        sign = 1 if self.maximize else -1
+        limit = (1 + sign * self.config.threshold) * (self.best or 0)
+        if self.best is None or sign * score > sign * limit:
+            self.best, self.bad_epochs = score, 0
+            return
+        self.bad_epochs += 1
         if self.bad_epochs > self.config.patience:
             self.factor *= self.config.shrink
             self.bad_epochs = 0
 
-    def _improves(self, score: float) -> bool:
-        if self.best is None:
-            return True
-        if self.maximize:
-            return score > self.best * (1 + self.config.threshold)
-        return score < self.best * (1 - self.config.threshold)
-
     def state(self) -> dict[str, Any]:
         """Return the factor, the best score and the epochs since."""
-        return {"factor": self.factor, "best": self.best, "bad_epochs": self.bad_epochs}
+        return {name: getattr(self, name) for name in ("factor", "best", "bad_epochs")}
 
     def forget_best(self) -> None:
-        """See :meth:`Schedule.forget_best`."""
+        """Forget the best score; later scores are measured otherwise."""
         self.best, self.bad_epochs = None, 0
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Go on from :meth:`state`."""
-        if state:  # the state of another schedule is empty
-            self.factor = state["factor"]
-            self.best = state["best"]
-            self.bad_epochs = state["bad_epochs"]
+        """Go on from :meth:`state`; that of another schedule is empty."""
+        vars(self).update(state)
 
 
 def _flag(name: str, help_text: str, metavar: str, **more: Any) -> Any:
@@ -310,9 +294,6 @@ def _flag(name: str, help_text: str, metavar: str, **more: Any) -> Any:
 @settings
 class ScheduleConfig:
     """Settings of the learning-rate schedule, under fairseq's flag names.
-
-    Raises:
-        ConfigError: an unknown schedule or option, or settings that contradict each other.
 
     Example:
         >>> ScheduleConfig(lr_scheduler="fixed:shrink=0.5").lr_shrink
@@ -383,16 +364,7 @@ class ScheduleConfig:
 def build_schedule(
     config: ScheduleConfig, max_update: int = 0, maximize_score: bool = False
 ) -> Schedule:
-    """Return the schedule that ``--lr-scheduler`` names.
-
-    Args:
-        config: the name, and its options.
-        max_update: the last update of the training, 0 if not limited.
-        maximize_score: a larger validation score is better.
-
-    Raises:
-        ConfigError: an unknown name or option, or options that do not suffice.
-    """
+    """Return the schedule that ``--lr-scheduler`` names; see :class:`Schedule`."""
     make, options = chosen_part(config, "lr_scheduler")
     schedule: Schedule = make(options, config.lr, max_update, maximize_score)
     return schedule

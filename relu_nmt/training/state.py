@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -51,11 +52,6 @@ class TrainingState:
         epoch_meters: meters since the start of the epoch.
         interrupted: a signal came with the last update, so validation and saving that were due
             after it were left out.
-
-    Example:
-        >>> state = TrainingState(epoch=2, batch_offset=10, num_batches=40)
-        >>> state.begin_epoch(20), state.batch_offset
-        (True, 5)
     """
 
     epoch: int = 1
@@ -74,10 +70,9 @@ class TrainingState:
     interrupted: bool = False
 
     def begin_epoch(self, num_batches: int) -> bool:
-        """Set the number of batches; if it changed since the checkpoint, scale the offset.
+        """Set the number of batches; if it changed in the middle of an epoch, scale the offset.
 
-        Returns:
-            True if it changed in the middle of an epoch, so that the position is approximate.
+        Returns True in this case: the position is approximate.
         """
         changed = self.batch_offset > 0 and self.num_batches not in (0, num_batches)
         if changed:
@@ -103,11 +98,7 @@ class TrainingState:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], origin: str) -> "TrainingState":
-        """Return the state that ``dataclasses.asdict`` described.
-
-        Raises:
-            CheckpointError: ``values`` is not such a description; the message names ``origin``.
-        """
+        """Return the state that ``dataclasses.asdict`` described; errors name ``origin``."""
         try:
             known = dict(values)
             for name in ("inner", "epoch_meters"):
@@ -196,11 +187,8 @@ def averaged_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 
 StartWeights = Callable[[Checkpoint], Mapping[str, Tensor]]
-
-
-def weights_of(checkpoint: Checkpoint) -> Mapping[str, Tensor]:
-    """Return the weights in a checkpoint, unchanged."""
-    return checkpoint.model_tensors
+weights_of: StartWeights = operator.attrgetter("model_tensors")
+"""Return the weights in a checkpoint, unchanged."""
 
 
 class Components:
@@ -210,9 +198,6 @@ class Components:
         objective: the loss, on its device already; its module ``model`` is trained.
         config: settings of optimiser, schedule, precision and average.
         process: this process.
-
-    Raises:
-        ConfigError: settings that contradict each other or the device.
     """
 
     def __init__(self, objective: nn.Module, config: TrainerConfig, process: ProcessGroup) -> None:
@@ -246,12 +231,7 @@ class Components:
         """Yield the checkpoint of a running training, to be written inside the ``with`` block.
 
         Its tensors are the live ones, not copies. If the model is sharded, all processes must call
-        this, and the first one gets whole tensors.
-
-        Args:
-            state: state of the training.
-            description: further metadata (``model_config``, ``task``, ``args``).
-            with_optimizer: store the optimiser's tensors too.
+        this, and the first one gets whole tensors. ``description`` is further metadata.
         """
         state.schedule = self.schedule.state()
         state.precision = self.precision.scaler.state_dict()
@@ -269,7 +249,6 @@ class Components:
         self,
         path: Path | None,
         config: CheckpointConfig,
-        best_metric: str,
         say: Callable[[str], None],
         start: StartWeights = weights_of,
     ) -> TrainingState:
@@ -277,13 +256,9 @@ class Components:
 
         Args:
             path: the checkpoint to go on from; None for a fresh start.
-            config: the parts to reset, and the model to start from.
-            best_metric: name of the metric that makes a checkpoint the best.
+            config: the parts to reset, the model to start from, and the metric of the best one.
             say: prints a message.
             start: returns the initial weights from a checkpoint, which may be of another model.
-
-        Raises:
-            CheckpointError: the file cannot be read or does not fit.
         """
         # A fresh start, perhaps from the weights of another model.
         if path is None:
@@ -291,7 +266,7 @@ class Components:
                 load_weights(self.model, start(load_checkpoint(origin)), origin)
                 self.average.restart()
                 say(f"start from the weights of {origin}")
-            return TrainingState(best_metric=best_metric)
+            return TrainingState(best_metric=config.best_checkpoint_metric)
         checkpoint = load_checkpoint(path, with_training_state=True)
         if "training_state" not in checkpoint.metadata:
             raise CheckpointError(
@@ -315,7 +290,7 @@ class Components:
                 self.precision.scaler.load_state_dict(state.precision)
             if not config.reset_lr_scheduler:
                 self.schedule.load_state(state.schedule)
-        _reset(state, config, best_metric)
+        _reset(state, config)
         say(f"go on from {path} (epoch {state.epoch} @ {state.num_updates} updates)")
         return state
 
@@ -334,8 +309,9 @@ def _without_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Ten
     return {name[len(prefix) :]: t for name, t in tensors.items() if name.startswith(prefix)}
 
 
-def _reset(state: TrainingState, config: CheckpointConfig, best_metric: str) -> None:
+def _reset(state: TrainingState, config: CheckpointConfig) -> None:
     """Reset the counts that the flags name."""
+    best_metric = config.best_checkpoint_metric
     if config.reset_optimizer:
         state.num_updates = 0
     if config.reset_dataloader:

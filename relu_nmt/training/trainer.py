@@ -13,7 +13,7 @@ from relu_nmt.errors import DataError, TrainingError
 from relu_nmt.training.batches import Batch, Share, TrainingData, load_ahead
 from relu_nmt.training.checkpoint_manager import CheckpointFolder
 from relu_nmt.training.config import TrainerConfig
-from relu_nmt.training.distributed import LOST_PEER, ProcessGroup, SignalWatch, is_sharded
+from relu_nmt.training.distributed import LOST_PEER, ProcessGroup, is_sharded, noting_signals
 from relu_nmt.training.log import Meters, TrainingLog
 from relu_nmt.training.preflight import check_before_start, first_not_finite
 from relu_nmt.training.results import TrainingResult, entry
@@ -35,42 +35,6 @@ class Trainer:
         process: this process, see :func:`~relu_nmt.training.distributed.join_processes`.
         log: the log; by default a new one with ``config.logging``.
         start: returns the initial weights from the checkpoint of ``--finetune-from-model``.
-
-    Raises:
-        ConfigError: settings that contradict each other or the device.
-
-    Example:
-        >>> import torch
-        >>> from types import SimpleNamespace
-        >>> from relu_nmt.modules.objective import LossOutput
-        >>> from relu_nmt.training.batches import TrainingData
-        >>> from relu_nmt.training.config import CheckpointConfig, LoggingConfig, RunConfig
-        >>> class Batches:
-        ...     def begin_epoch(self, epoch):
-        ...         return 5
-        ...     def largest(self):
-        ...         return 0
-        ...     def load(self, index):
-        ...         batch = SimpleNamespace(ids=torch.ones(1), num_tokens=1, num_sentences=1)
-        ...         batch.to = lambda device: batch
-        ...         return batch
-        >>> class Square(nn.Module):
-        ...     def __init__(self, model):
-        ...         super().__init__()
-        ...         self.model = model
-        ...     def forward(self, batch, telemetry=False):
-        ...         return LossOutput(self.model(torch.ones(1)).square().sum(), sample_size=1)
-        >>> config = TrainerConfig(
-        ...     run=RunConfig(max_epoch=2),
-        ...     checkpoint=CheckpointConfig(no_save=True),
-        ...     logging=LoggingConfig(log_format="json"),
-        ... )
-        >>> data = TrainingData(Batches(), valid={}, scorers={})
-        >>> process = ProcessGroup(0, 1, torch.device("cpu"))
-        >>> trainer = Trainer(Square(nn.Linear(1, 1)), data, config, {}, process)
-        >>> trainer.train().num_updates  # doctest: +ELLIPSIS
-        {...
-        10
     """
 
     def __init__(
@@ -105,7 +69,7 @@ class Trainer:
         # Waiting for the numbers of each update would leave a GPU idle.
         self._reads_late = process.device.type != "cpu"
         self._validation = Validation(self.parts, data, config, self.log)
-        self._watch = SignalWatch()
+        self._signals: list[int] = []
         self._share = Share(0, 0, 1, process.rank, process.world_size)
         self._launched: LaunchedUpdate | None = None
         # Votes of all processes in the last update that was read.
@@ -120,45 +84,42 @@ class Trainer:
         and at the end.
 
         Raises:
-            CheckpointError: a checkpoint cannot be read or written.
-            ConfigError: a check before the first update fails.
-            DataError: data are damaged, or the result cannot be read or written.
-            TrainingError: the loss or the gradient is not finite.
+            ReluNmtError: a file cannot be read or written, or is damaged; a check before the first
+                update fails; the loss or the gradient is not finite.
         """
-        metric, say = self.config.checkpoint.best_checkpoint_metric, self.log.say
+        config, say = self.config.checkpoint, self.log.say
+        metric = config.best_checkpoint_metric
         try:
             # Restore the state and the result, unless this is a fresh start.
             path = self._folder.restore_path()
-            config = self.config.checkpoint
-            self.state = self.parts.restore(path, config, metric, say, self._start)
+            self.state = self.parts.restore(path, config, say, self._start)
             done = self.state.num_updates
             self.result = TrainingResult.to_continue(self._folder.path, path, done)
             if forget_other_measure(self.state, metric, self._data.signatures.get(metric), say):
                 self.result.best = None
                 self.parts.schedule.forget_best()
-            if self.config.checkpoint.no_save:
+            if config.no_save:
                 self.result.save_dir = None
             self.result.settings = dict(self._description.get("args", {}))
             self.result.parameters = sum(p.numel() for p in self.parts.model.parameters())
             # Train, unless a limit is reached already.
             self._started = time.monotonic() - self.state.seconds
-            self._reason = self._limit_reached(
-                self.state.epoch
-            ) or self._validation.patience_is_over(self.state, self.result)
+            self._reason = self._limit_reached(self.state.epoch)
+            self._reason = self._reason or self._validation.patience_is_over(
+                self.state, self.result
+            )
             if self.state.epoch > 1 and self.state.batch_offset == 0:
                 self._reason = self._reason or self._rate_has_fallen()
             # Go on after an interruption even at a limit, to make up for it.
             if self._reason is None or self.state.interrupted:
-                parts, description = self.parts, self._description
-                check_before_start(
-                    parts, self._data, self.config, self.state, description, self.log
-                )
+                data, description = self._data, self._description
+                check_before_start(self.parts, data, self.config, self.state, description, self.log)
                 self.log.begin(self.state.num_updates)
                 self._train()
             say(f"done training in {self._wall():.1f} seconds: {self._reason}")
             self.result.ended = self._reason
             if self.state.interrupted:
-                self.result.signal = self._watch.received or signal.SIGINT
+                self.result.signal = self._signals[-1] if self._signals else signal.SIGINT
             self._write_result()
         finally:
             self.log.close()
@@ -169,7 +130,7 @@ class Trainer:
         """Train until there is a reason to stop; note an error in the result."""
         self._write_result()
         try:
-            with self._watch:
+            with noting_signals() as self._signals:
                 if self.state.interrupted:
                     self._make_up_for_interruption()
                 while self._reason is None:
@@ -251,7 +212,7 @@ class Trainer:
             self._learning_rate(number),
             seed=update_seed(self.config.run.seed, number, self._process.rank),
             telemetry=self.log.wants_telemetry(number),
-            interrupt_vote=self._watch.received is not None,
+            interrupt_vote=bool(self._signals),
             time_vote=self.config.run.time_is_up(self._wall()),
         )
         launched = self._updater.run(batches, plan)
@@ -428,7 +389,7 @@ class Trainer:
 
     def _signalled(self) -> bool:
         if self._process.world_size == 1:
-            return self._watch.received is not None
+            return bool(self._signals)
         return self._interrupted
 
     def _learning_rate(self, num_updates: int) -> float:

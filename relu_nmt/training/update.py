@@ -70,15 +70,6 @@ class Precision:
         config: ``fp16``, ``bf16`` and the loss scale.
         device: the device that computes.
         world_size: number of processes, for the default scale window.
-
-    Raises:
-        ConfigError: the device cannot compute in this dtype.
-
-    Example:
-        >>> precision = Precision(RunConfig(bf16=True), torch.device("cpu"), world_size=1)
-        >>> with precision.autocast():
-        ...     (torch.ones(1, 1) @ torch.ones(1, 1)).dtype
-        torch.bfloat16
     """
 
     def __init__(self, config: RunConfig, device: torch.device, world_size: int) -> None:
@@ -263,9 +254,6 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Op
 
     Weight decay acts on all of them, as in fairseq, except on those whose attribute
     ``no_weight_decay`` is true.
-
-    Raises:
-        ConfigError: unknown optimiser or option.
     """
     decayed: list[nn.Parameter] = []
     exempt: list[nn.Parameter] = []
@@ -324,9 +312,6 @@ class Updater:
             batches: this process's batches with their weights: 1, or 0 for a batch that only keeps
                 this process in step with the others.
             plan: learning rate, seed and so on.
-
-        Raises:
-            TrainingError: no loss scale of float16 works.
         """
         # Go forward and backward with each batch.
         torch.manual_seed(plan.seed)
@@ -426,8 +411,5 @@ def all_metrics(output: LossOutput) -> dict[str, tuple[Tensor, float]]:
 
 
 def update_seed(seed: int, num_updates: int, rank: int) -> int:
-    """Return the seed of an update, which does not depend on the updates before.
-
-    So a resumed training draws the same random numbers.
-    """
+    """Return the seed of an update, the same for a resumed training."""
     return int(np.random.SeedSequence((seed, num_updates, rank)).generate_state(1, np.uint64)[0])

@@ -41,13 +41,10 @@ class Validation:
         self._parts = parts
         self._data = data
         self._config = config.checkpoint
+        self._metric = config.checkpoint.best_checkpoint_metric
         self._patience = config.run.patience
         self._log = log
         self._warned: set[str] = set()
-
-    @property
-    def _metric(self) -> str:
-        return self._config.best_checkpoint_metric
 
     def is_due(self, state: TrainingState, *, end_of_epoch: bool, save: bool, ends: bool) -> bool:
         """Return True if validation is due after an update.
@@ -73,10 +70,7 @@ class Validation:
     def run(self, state: TrainingState, result: TrainingResult) -> float:
         """Validate on all sets and return the metric that decides on the best checkpoint.
 
-        The scores are logged and added to ``result``.
-
-        Raises:
-            DataError: data are damaged; ``result`` is then as before the update.
+        The scores are logged and added to ``result``. Damaged data leave it as before the update.
         """
         try:
             scores = [self._score(name, state, result) for name in self._data.valid]
@@ -112,10 +106,12 @@ class Validation:
     def _warn_of_zeros(self, validations: list[Stats], names: Iterable[str]) -> None:
         """Warn once of each score that stays 0 while the loss falls."""
         for name in set(names) - self._warned:
-            counts = name == self._metric and self._patience > 0
-            if warning := zero_warning(validations, name, counts):
+            if losses := loss_without_score(validations, name):
                 self._warned.add(name)
-                self._log.say(warning)
+                advice = ADVICE.get(name, "is it the right metric?")
+                advice += PATIENCE_ADVICE * (name == self._metric and self._patience > 0)
+                fall = f"from {losses[0]:.3f} to {losses[1]:.3f}"
+                self._log.say(f"WARNING: {name} stays 0 while the loss falls {fall}; {advice}")
 
     def patience_is_over(self, state: TrainingState, result: TrainingResult) -> str | None:
         """Return the reason to stop if too many validations brought no better score."""
@@ -187,22 +183,20 @@ def measure(
 def forget_other_measure(
     state: TrainingState, metric: str, signature: str | None, say: Callable[[str], None]
 ) -> bool:
-    """Forget the best score if it was measured otherwise than scores are now.
+    """Forget the best score if it was measured otherwise than scores are now; return True then.
 
-    Args:
-        state: the training; changed.
-        metric: name of the metric of ``state.best_score``.
-        signature: the present signature of this metric; None for a loss.
-        say: prints a message.
-
-    Returns:
-        True if the score is forgotten.
+    ``signature`` is the present one of this metric, None for a loss.
     """
     if signature is None:
         return False
     # Store the present signature, with which later scores are compared.
     was, state.best_signature = state.best_signature, signature
-    if state.best_score is None or _is_comparable(was, signature):
+    # Compare without sacreBLEU's version; before signatures were kept, all languages had 13a.
+    if was is None:
+        is_comparable = re.search(r"\btok:(13a|none)\b", signature) is not None
+    else:
+        is_comparable = was.partition("|version:")[0] == signature.partition("|version:")[0]
+    if state.best_score is None or is_comparable:
         return False
     say(
         f"note: the best {metric} so far, {state.best_score:g}, was measured otherwise "
@@ -213,26 +207,8 @@ def forget_other_measure(
     return True
 
 
-def _is_comparable(was: str | None, now: str) -> bool:
-    """Return True if scores with these signatures are comparable, whatever sacreBLEU's version.
-
-    Args:
-        was: the earlier signature; None in checkpoints of the time without signatures, when all
-            languages had 13a.
-        now: the present signature.
-    """
-    if was is None:
-        return re.search(r"\btok:(13a|none)\b", now) is not None
-    return was.partition("|version:")[0] == now.partition("|version:")[0]
-
-
 def loss_without_score(validations: Sequence[Stats], metric: str) -> tuple[float, float] | None:
-    """Return the first and last loss if it falls while a score stays 0, from the second time on.
-
-    Args:
-        validations: the validations of one set, in their order.
-        metric: name of the score; more of it is better.
-    """
+    """Return the first and last loss if it falls while a score stays 0, from the second time on."""
     both = [
         (one[metric], one["loss"])
         for one in validations
@@ -243,18 +219,3 @@ def loss_without_score(validations: Sequence[Stats], metric: str) -> tuple[float
         return None
     first, last = both[0][1], both[-1][1]
     return (first, last) if last < first else None
-
-
-def zero_warning(validations: Sequence[Stats], metric: str, patience: bool) -> str:
-    """Return a warning that a score stays 0 while the loss falls; empty if it does not.
-
-    Args:
-        validations: the validations of one set, in their order.
-        metric: name of the score; more of it is better.
-        patience: ``--patience`` counts this score.
-    """
-    if (losses := loss_without_score(validations, metric)) is None:
-        return ""
-    advice = ADVICE.get(metric, "is it the right metric?") + PATIENCE_ADVICE * patience
-    fall = f"from {losses[0]:.3f} to {losses[1]:.3f}"
-    return f"WARNING: {metric} stays 0 while the loss falls {fall}; {advice}"
