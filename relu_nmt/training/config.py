@@ -2,6 +2,7 @@
 
 import os
 import re
+from functools import partial
 
 from relu_nmt.config import group, like, option, settings, shown
 from relu_nmt.config.files import READ, WRITTEN, Files
@@ -24,6 +25,12 @@ SECONDS_PER_HOUR = 3600
 ADAM = ("optimizer", "adam", "adamw")
 VALIDATES = ("disable_validation", False)
 SAVES = ("no_save", False)
+# Options that share a condition or a range.
+_number = partial(option, least=0, metavar="N")
+_ema = partial(option, least=0, needs="store_ema")
+_fp16 = partial(option, needs="fp16")
+_validating = partial(option, needs=VALIDATES)
+_saving = partial(option, needs=SAVES)
 # Metrics that are better when larger; all others are losses.
 MAXIMIZED_METRICS = ("bleu", "chrf", "accuracy", "acc", "top1", "top5")
 
@@ -68,20 +75,9 @@ class OptimizerConfig:
     store_ema: bool = option(
         False, "average the weights, and validate, decode and store the average"
     )
-    ema_decay: float = option(
-        0.9999,
-        "share of the old average per update",
-        least=0,
-        below=1,
-        needs="store_ema",
-        metavar="D",
-    )
-    ema_start_update: int = option(
-        0, "copy the weights before this update", least=0, needs="store_ema", metavar="N"
-    )
-    ema_update_freq: int = option(
-        1, "updates between two averagings", least=1, needs="store_ema", metavar="N"
-    )
+    ema_decay: float = _ema(0.9999, "share of the old average per update", below=1, metavar="D")
+    ema_start_update: int = _ema(0, "copy the weights before this update", metavar="N")
+    ema_update_freq: int = _ema(1, "updates between two averagings", least=1, metavar="N")
 
     def check(self) -> None:
         """Refuse another number of decay rates than two."""
@@ -101,41 +97,26 @@ class RunConfig(PrecisionOptions):
     """Updates, processes (from torchrun's environment variables) and the limits of a training."""
 
     seed: int = like(CommonOptions, "seed")
-    max_epoch: int = option(0, "stop after this epoch; 0: no limit", least=0, metavar="N")
-    max_update: int = option(0, "stop after this update; 0: no limit", least=0, metavar="N")
-    stop_time_hours: float = option(
-        0.0, "stop after this many hours, resumed ones included; 0: no limit", least=0, metavar="H"
+    max_epoch: int = _number(0, "stop after this epoch; 0: no limit")
+    max_update: int = _number(0, "stop after this update; 0: no limit")
+    stop_time_hours: float = _number(
+        0.0, "stop after this many hours, resumed ones included; 0: no limit", metavar="H"
     )
-    patience: int = option(
-        -1,
-        "end after N validations without progress; -1: never",
-        least=-1,
-        needs=VALIDATES,
-        metavar="N",
+    patience: int = _number(
+        -1, "end after N validations without progress; -1: never", least=-1, needs=VALIDATES
     )
-    update_freq: tuple[int, ...] = option(
-        (1,), "batches per update and process; per epoch: N1,N2,...", least=1, metavar="N"
+    update_freq: tuple[int, ...] = _number(
+        (1,), "batches per update and process; per epoch: N1,N2,...", least=1
     )
     clip_norm: float = option(
         0.0, "clip the gradient to this norm; 0: do not clip", least=0, metavar="NORM"
     )
-    fp16_init_scale: float = option(
-        128.0, "loss scale to begin with", above=0, needs="fp16", metavar="S"
+    fp16_init_scale: float = _fp16(128.0, "loss scale to begin with", above=0, metavar="S")
+    fp16_scale_window: int | None = _fp16(
+        None, "updates without overflow before the scale doubles", least=1, metavar="N"
     )
-    fp16_scale_window: int | None = option(
-        None,
-        "updates without overflow before the scale doubles",
-        least=1,
-        needs="fp16",
-        metavar="N",
-    )
-    min_loss_scale: float = option(
-        1e-4, "stop if the loss scale falls below", above=0, needs="fp16", metavar="S"
-    )
-    num_workers: int = option(
-        1, "threads that read batches ahead; 0: none", least=0, most=1024, metavar="N"
-    )
-
+    min_loss_scale: float = _fp16(1e-4, "stop if the loss scale falls below", above=0, metavar="S")
+    num_workers: int = _number(1, "threads that read batches ahead; 0: none", most=1024)
     preflight: bool = option(True, "try the largest batch first, and print its memory")
     ddp_backend: str = option(
         "pytorch_ddp",
@@ -171,24 +152,18 @@ class CheckpointConfig:
     """Times of validation, folder and number of the checkpoints, and the start of the training."""
 
     disable_validation: bool = option(False, "never validate")
-    validate_interval: int = option(
-        1, "validate every N epochs", least=1, needs=VALIDATES, metavar="N"
+    validate_interval: int = _validating(1, "validate every N epochs", least=1, metavar="N")
+    validate_interval_updates: int = _validating(
+        0, "also validate every N updates; 0: only between epochs", least=0, metavar="N"
     )
-    validate_interval_updates: int = option(
-        0,
-        "also validate every N updates; 0: only between epochs",
-        least=0,
-        needs=VALIDATES,
-        metavar="N",
+    validate_after_updates: int = _validating(
+        0, "do not validate before update N", least=0, metavar="N"
     )
-    validate_after_updates: int = option(
-        0, "do not validate before update N", least=0, needs=VALIDATES, metavar="N"
+    best_checkpoint_metric: str = _validating(
+        "loss", "metric that decides which checkpoint is best", metavar="M"
     )
-    best_checkpoint_metric: str = option(
-        "loss", "metric that decides which checkpoint is best", needs=VALIDATES, metavar="M"
-    )
-    maximize_best_checkpoint_metric: bool | None = option(
-        None, "more of that metric is better (default: of bleu, chrf, accuracy)", needs=VALIDATES
+    maximize_best_checkpoint_metric: bool | None = _validating(
+        None, "more of that metric is better (default: of bleu, chrf, accuracy)"
     )
     save_dir: str = option("checkpoints", "folder of the checkpoints", metavar="DIR", files=SAVED)
     restore_file: str = option(
@@ -203,49 +178,31 @@ class CheckpointConfig:
     reset_lr_scheduler: bool = option(False, "do not restore the learning-rate schedule")
     reset_dataloader: bool = option(False, "begin with epoch 1 instead of the stored position")
     reset_meters: bool = option(False, "forget averages, times and the best score so far")
-    save_interval: int = option(1, "save every N epochs", least=1, needs=SAVES, metavar="N")
-    save_interval_updates: int = option(
-        0, "also save (and validate) every N updates", least=0, metavar="N"
+    save_interval: int = _saving(1, "save every N epochs", least=1, metavar="N")
+    save_interval_updates: int = _number(0, "also save (and validate) every N updates")
+    keep_interval_updates: int = _number(
+        -1, "number of those to keep; -1: all", least=-1, needs=[SAVES, "save_interval_updates"]
     )
-    keep_interval_updates: int = option(
-        -1,
-        "number of those to keep; -1: all",
-        least=-1,
-        needs=[SAVES, "save_interval_updates"],
-        metavar="N",
-    )
-    keep_last_epochs: int = option(
+    keep_last_epochs: int = _number(
         -1,
         "keep the last N epoch checkpoints; -1: all",
         least=-1,
         needs=[SAVES, ("no_epoch_checkpoints", False)],
-        metavar="N",
     )
-    keep_best_checkpoints: int = option(
-        -1,
-        "keep the N best as checkpoint.best_METRIC_VALUE",
-        least=-1,
-        needs=[SAVES, VALIDATES],
-        metavar="N",
+    keep_best_checkpoints: int = _number(
+        -1, "keep the N best as checkpoint.best_METRIC_VALUE", least=-1, needs=[SAVES, VALIDATES]
     )
     no_save: bool = option(False, "write no checkpoint")
-    no_epoch_checkpoints: bool = option(
-        False, "keep only checkpoint_last and checkpoint_best", needs=SAVES
-    )
-    no_last_checkpoints: bool = option(False, "do not write checkpoint_last", needs=SAVES)
-    no_save_optimizer_state: bool = option(
-        False, "leave out the optimiser's state; training cannot go on exactly", needs=SAVES
+    no_epoch_checkpoints: bool = _saving(False, "keep only checkpoint_last and checkpoint_best")
+    no_last_checkpoints: bool = _saving(False, "do not write checkpoint_last")
+    no_save_optimizer_state: bool = _saving(
+        False, "leave out the optimiser's state; training cannot go on exactly"
     )
 
     def check(self) -> None:
         """Refuse resets and --restore-file beside --finetune-from-model, and saving nothing."""
-        resets = (
-            self.reset_optimizer,
-            self.reset_lr_scheduler,
-            self.reset_dataloader,
-            self.reset_meters,
-        )
-        if self.finetune_from_model and any(resets):
+        parts = ("optimizer", "lr_scheduler", "dataloader", "meters")
+        if self.finetune_from_model and any(getattr(self, f"reset_{part}") for part in parts):
             raise ConfigError("--finetune-from-model resets everything; leave --reset-... out")
         if self.finetune_from_model and self.restore_file != LAST:
             raise ConfigError(
@@ -271,7 +228,7 @@ class LoggingConfig:
     """Log lines, files and curves."""
 
     no_progress_bar: bool = like(CommonOptions, "no_progress_bar")
-    log_interval: int = option(100, "updates between two log lines", least=1, metavar="N")
+    log_interval: int = _number(100, "updates between two log lines", least=1)
     log_format: str | None = option(
         None, "form of the log (default: tqdm on a terminal, else simple)", choices=LOG_FORMATS
     )
@@ -282,9 +239,7 @@ class LoggingConfig:
         metavar="DIR",
         files=Files(written=True, names=r"events\.out\.tfevents\..*"),
     )
-    telemetry_interval: int = option(
-        100, "attention statistics every N updates; 0: never", least=0, metavar="N"
-    )
+    telemetry_interval: int = _number(100, "attention statistics every N updates; 0: never")
 
 
 @settings
