@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from relu_nmt.training.schedules import Schedule
 
 OPTIMIZERS: Registry[Any] = Registry(
-    "optimizer",
-    dict.fromkeys(("adam", "adamw"), "relu_nmt.training.update"),
+    "optimizer", dict.fromkeys(("adam", "adamw"), "relu_nmt.training.update")
 )
 SCHEDULES: "Registry[type[Schedule]]" = Registry(
     "lr scheduler",

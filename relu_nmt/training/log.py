@@ -20,16 +20,7 @@ EPOCH_TAG = "train"
 TELEMETRY_DIGITS = 4
 # Averages with this ending are losses: kept in nats, reported in bits as in fairseq.
 LOSS_SUFFIX = "loss"
-DECIMALS = {
-    "ppl": 2,
-    "wps": 1,
-    "ups": 2,
-    "wpb": 1,
-    "bsz": 1,
-    "clip": 1,
-    "train_wall": 0,
-    "wall": 0,
-}
+DECIMALS = {"ppl": 2, "wps": 1, "ups": 2, "wpb": 1, "bsz": 1, "clip": 1, "train_wall": 0, "wall": 0}
 EXACT = ("lr", "loss_scale")
 DEFAULT_DECIMALS = 3
 

@@ -15,11 +15,16 @@ from relu_nmt.training.checkpoint_manager import CheckpointFolder
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.distributed import LOST_PEER, ProcessGroup, is_sharded, noting_signals
 from relu_nmt.training.log import Meters, TrainingLog
-from relu_nmt.training.preflight import check_before_start, first_not_finite
 from relu_nmt.training.results import TrainingResult, entry
 from relu_nmt.training.state import Components, StartWeights, TrainingState, weights_of
 from relu_nmt.training.update import LaunchedUpdate, UpdatePlan, Updater, update_seed
-from relu_nmt.training.validation import Validation, forget_other_measure, is_multiple
+from relu_nmt.training.validation import (
+    Validation,
+    check_before_start,
+    first_not_finite,
+    forget_other_measure,
+    is_multiple,
+)
 
 
 class Trainer:
@@ -59,11 +64,7 @@ class Trainer:
         self._process = process
         self._data = data
         self._updater = Updater(
-            wrapped,
-            self.parts.optimizer,
-            self.parts.precision,
-            config.run.clip_norm,
-            process,
+            wrapped, self.parts.optimizer, self.parts.precision, config.run.clip_norm, process
         )
         self._folder = CheckpointFolder(config.checkpoint)
         # Waiting for the numbers of each update would leave a GPU idle.

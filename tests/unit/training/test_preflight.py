@@ -14,7 +14,7 @@ from relu_nmt.config.registry import Spec
 from relu_nmt.errors import CheckpointError, OutOfMemoryError, TrainingError
 from relu_nmt.training.batches import naming_batch
 from relu_nmt.training.checkpoint import load_checkpoint
-from relu_nmt.training.preflight import leaving_no_trace
+from relu_nmt.training.validation import leaving_no_trace
 from tests.unit.training.toy import Toy, ToyModel, ToySource, json_lines
 
 
