@@ -4,8 +4,8 @@ Update ``t`` (from 1) uses ``learning_rate(t)``. fairseq uses its value at ``t -
 update after a warm-up from 0 changes nothing; the values at a given number of updates, which both
 print, are the same.
 
-A schedule is one subclass of :class:`Schedule` with its options as ``Config``. Most options are a
-flag of fairseq as well, which :class:`ScheduleConfig` lists.
+A schedule is one subclass of :class:`Schedule` with its options. Most options are a flag of fairseq
+as well, which :class:`ScheduleConfig` lists.
 """
 
 import dataclasses
@@ -15,20 +15,23 @@ from typing import Any, ClassVar
 
 from relu_nmt.config import option, settings
 from relu_nmt.config.classes import chosen_part
-from relu_nmt.config.fields import options_of
+from relu_nmt.config.fields import Option, options_of
 from relu_nmt.errors import ConfigError
 from relu_nmt.training import SCHEDULES
 
 
 @settings(flags=False)
 class WarmupConfig:
-    """The option of every schedule here, and the base of their options."""
+    """The option of every schedule here, and a base for the ``Config`` of others."""
 
     warmup: int = option(0, "updates of linear warm-up", least=0)
 
 
 class Schedule(ABC):
     """A learning rate for every update; most are a formula of its number, without a state.
+
+    Options stand in the subclass and become its ``Config`` and attributes of the schedule, or a
+    ``Config`` stands there instead.
 
     Args:
         config: an instance of the class's ``Config``.
@@ -47,6 +50,15 @@ class Schedule(ABC):
     """
 
     Config: ClassVar[type] = WarmupConfig
+    _options: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls) -> None:
+        # Make a settings class of the options, which adds them to those of the parent.
+        own = {name: value for name, value in vars(cls).items() if isinstance(value, Option)}
+        if own:
+            made = type(f"{cls.__name__}Config", (cls.Config,), dict(own))
+            made.__annotations__ = {name: cls.__annotations__[name] for name in own}
+            cls.Config, cls._options = settings(made, flags=False), (*cls._options, *own)
 
     def __init__(
         self,
@@ -56,6 +68,7 @@ class Schedule(ABC):
         maximize_score: bool = False,
     ) -> None:
         self.config = config
+        vars(self).update({name: getattr(config, name) for name in self._options})
         self.rates = rates
         self.peak = rates[0]
         self.warmup: int = getattr(config, "warmup", 0)
@@ -87,14 +100,6 @@ class Schedule(ABC):
         return start + num_updates * (self.peak - start) / self.warmup
 
 
-@settings(flags=False)
-class InverseSqrtConfig(WarmupConfig):
-    """Options of :class:`InverseSqrtSchedule`."""
-
-    warmup: int = option(4000, "updates of linear warm-up", least=0)
-    init_lr: float = option(-1.0, "learning rate at update 0 of the warm-up; negative: 0")
-
-
 @SCHEDULES.register("inverse_sqrt")
 class InverseSqrtSchedule(Schedule):
     """lr * min(t / warmup, sqrt(warmup / t)) when the warm-up starts from 0.
@@ -102,7 +107,8 @@ class InverseSqrtSchedule(Schedule):
     Reference: Vaswani et al. 2017, equation 3, which is --lr width^-.5 * warmup^-.5.
     """
 
-    Config = InverseSqrtConfig
+    warmup: int = option(4000, "updates of linear warm-up", least=0)
+    init_lr: float = option(-1.0, "learning rate at update 0 of the warm-up; negative: 0")
 
     def __init__(self, config: Any, *more: Any) -> None:
         super().__init__(config, *more)
@@ -119,17 +125,6 @@ class InverseSqrtSchedule(Schedule):
         return self.peak * self.warmup**0.5 * num_updates**-0.5
 
 
-@settings(flags=False)
-class CosineConfig(WarmupConfig):
-    """Options of :class:`CosineSchedule`."""
-
-    init_lr: float = option(-1.0, "learning rate at update 0 of the warm-up; negative: min_lr")
-    min_lr: float = option(0.0, "lowest learning rate", least=0)
-    period: float = option(-1.0, "updates of the first period; negative: up to --max-update")
-    t_mult: float = option(1.0, "factor from one period to the next", least=1)
-    shrink: float = option(0.1, "factor of both rates from one period to the next", above=0)
-
-
 @SCHEDULES.register("cosine")
 class CosineSchedule(Schedule):
     """Half cosines from --lr down to --min-lr, the periods growing by --t-mult.
@@ -138,14 +133,18 @@ class CosineSchedule(Schedule):
     both ends by --lr-shrink.
     """
 
-    Config = CosineConfig
+    init_lr: float = option(-1.0, "learning rate at update 0 of the warm-up; negative: min_lr")
+    min_lr: float = option(0.0, "lowest learning rate", least=0)
+    period: float = option(-1.0, "updates of the first period; negative: up to --max-update")
+    t_mult: float = option(1.0, "factor from one period to the next", least=1)
+    shrink: float = option(0.1, "factor of both rates from one period to the next", above=0)
 
     def __init__(self, config: Any, *more: Any) -> None:
         super().__init__(config, *more)
-        # By default the second period would begin after the last update.
-        rest = self.max_update + 1 - self.warmup
-        self.period: float = config.period if config.period > 0 else rest
-        if config.period <= 0 and rest <= 1:
+        if self.period > 0:
+            return
+        self.period = self.max_update + 1 - self.warmup  # the next begins after the last update
+        if self.period <= 1:
             raise ConfigError(
                 "--lr-scheduler cosine needs --lr-period-updates, or --max-update above "
                 "--warmup-updates"
@@ -156,13 +155,13 @@ class CosineSchedule(Schedule):
         if num_updates < self.warmup:
             return self.warming_up(num_updates)
         index, position, length = self._period_of(num_updates - self.warmup)
-        shrink = self.config.shrink**index
-        low, high = self.config.min_lr * shrink, self.peak * shrink
+        shrink = self.shrink**index
+        low, high = self.min_lr * shrink, self.peak * shrink
         return low + 0.5 * (high - low) * (1 + math.cos(math.pi * position / length))
 
     def _period_of(self, updates: int) -> tuple[int, float, float]:
         """Return the period's number (from 0), the updates since its start, and its length."""
-        growth = self.config.t_mult
+        growth = self.t_mult
         if growth == 1:
             index = int(updates // self.period)
             return index, updates - self.period * index, self.period
@@ -171,68 +170,44 @@ class CosineSchedule(Schedule):
         return index, updates - start, growth**index * self.period
 
 
-@settings(flags=False)
-class PolynomialDecayConfig(WarmupConfig):
-    """Options of :class:`PolynomialDecaySchedule`."""
+@SCHEDULES.register("polynomial_decay")
+class PolynomialDecaySchedule(Schedule):
+    """From --lr to --end-learning-rate along (1 - progress)^power, then constant."""
 
     total: int = option(1_000_000, "update at which the decay ends")
     power: float = option(1.0, "exponent of the decay")
     end_lr: float = option(0.0, "learning rate after the decay", least=0)
 
-
-@SCHEDULES.register("polynomial_decay")
-class PolynomialDecaySchedule(Schedule):
-    """From --lr to --end-learning-rate along (1 - progress)^power, then constant."""
-
-    Config = PolynomialDecayConfig
-
     def learning_rate(self, num_updates: int, epoch: int) -> float:
         """Return the learning rate of an update."""
-        end, total = self.config.end_lr, self.config.total
+        end, total = self.end_lr, self.total
         if self.warmup > 0 and num_updates <= self.warmup:
             return self.peak * num_updates / self.warmup
         if num_updates >= total:
             return end
         remaining = 1 - (num_updates - self.warmup) / (total - self.warmup)
-        return (self.peak - end) * remaining**self.config.power + end
-
-
-@settings(flags=False)
-class FixedConfig(WarmupConfig):
-    """Options of :class:`FixedSchedule`."""
-
-    anneal: int | None = option(None, "first epoch in which the learning rate shrinks", least=1)
-    shrink: float = option(0.1, "factor of the learning rate from epoch anneal on", above=0)
+        return (self.peak - end) * remaining**self.power + end
 
 
 @SCHEDULES.register("fixed")
 class FixedSchedule(Schedule):
     """One learning rate per epoch, the last one for the rest, shrunk from --force-anneal on."""
 
-    Config = FixedConfig
+    anneal: int | None = option(None, "first epoch in which the learning rate shrinks", least=1)
+    shrink: float = option(0.1, "factor of the learning rate from epoch anneal on", above=0)
 
     def learning_rate(self, num_updates: int, epoch: int) -> float:
         """Return the learning rate of an update."""
-        rates, anneal = self.rates, self.config.anneal
+        rates, anneal = self.rates, self.anneal
         if anneal is None or epoch < anneal:
             rate = rates[min(epoch - 1, len(rates) - 1)]
         else:
-            rate = rates[-1] * self.config.shrink ** (epoch + 1 - anneal)
+            rate = rates[-1] * self.shrink ** (epoch + 1 - anneal)
         if num_updates < self.warmup:
             # fairseq's step_update(u) serves update u + 1 with factor (u + 1) / warmup, and it
             # prints that value at u updates; here both are update t's own factor.
             return rate * num_updates / self.warmup
         return rate
-
-
-@settings(flags=False)
-class PlateauConfig(WarmupConfig):
-    """Options of :class:`ReduceOnPlateauSchedule`."""
-
-    init_lr: float = option(-1.0, "learning rate at update 0 of the warm-up; negative: 0")
-    patience: int = option(0, "epochs without improvement before the rate shrinks", least=0)
-    threshold: float = option(1e-4, "smallest relative improvement that counts", least=0)
-    shrink: float = option(0.1, "factor of the learning rate at a plateau", above=0)
 
 
 @SCHEDULES.register("reduce_lr_on_plateau")
@@ -242,7 +217,10 @@ class ReduceOnPlateauSchedule(Schedule):
     An improvement is a change of at least --lr-threshold, relative to the best score.
     """
 
-    Config = PlateauConfig
+    init_lr: float = option(-1.0, "learning rate at update 0 of the warm-up; negative: 0")
+    patience: int = option(0, "epochs without improvement before the rate shrinks", least=0)
+    threshold: float = option(1e-4, "smallest relative improvement that counts", least=0)
+    shrink: float = option(0.1, "factor of the learning rate at a plateau", above=0)
 
     def __init__(self, config: Any, *more: Any) -> None:
         super().__init__(config, *more)
@@ -261,13 +239,13 @@ class ReduceOnPlateauSchedule(Schedule):
         if score is None or num_updates <= self.warmup:
             return
         sign = 1 if self.maximize else -1
-        limit = (1 + sign * self.config.threshold) * (self.best or 0)
+        limit = (1 + sign * self.threshold) * (self.best or 0)
         if self.best is None or sign * score > sign * limit:
             self.best, self.bad_epochs = score, 0
             return
         self.bad_epochs += 1
-        if self.bad_epochs > self.config.patience:
-            self.factor *= self.config.shrink
+        if self.bad_epochs > self.patience:
+            self.factor *= self.shrink
             self.bad_epochs = 0
 
     def state(self) -> dict[str, Any]:
