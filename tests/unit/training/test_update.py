@@ -1,15 +1,101 @@
-"""16-bit formats and loss scaling; the scaling itself is tried on the CPU."""
+"""Optimisers, 16-bit formats and loss scaling; the scaling itself is tried on the CPU."""
 
 import pytest
 import torch
 from torch import nn
 
+from relu_nmt.config import from_dict
 from relu_nmt.errors import ConfigError, TrainingError
 from relu_nmt.modules.objective import LossOutput
+from relu_nmt.training import OPTIMIZERS
 from relu_nmt.training.config import OptimizerConfig, RunConfig
 from relu_nmt.training.distributed import ProcessGroup
 from relu_nmt.training.update import Precision, UpdatePlan, Updater, build_optimizer
-from tests.unit.training.toy import Toy, ToyBatch
+from tests.unit.training.toy import Toy, ToyBatch, parsed
+
+
+def set_learning_rate(optimizer, rate):
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+
+
+class Weights(nn.Module):
+    def __init__(self, *values):
+        super().__init__()
+        self.weights = nn.ParameterList(nn.Parameter(torch.tensor(v)) for v in values)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS.names())
+def test_three_steps_by_hand(name):
+    model = Weights([1.0, -2.0])
+    config = OptimizerConfig(optimizer=name, weight_decay=0.1, adam_eps=1e-9)
+    optimizer = build_optimizer(model, config)
+    set_learning_rate(optimizer, 0.01)
+    expected = torch.tensor([1.0, -2.0], dtype=torch.float64)
+    first = second = torch.zeros(2, dtype=torch.float64)
+    for step in (1, 2, 3):
+        gradient = torch.tensor([0.5, -0.1 * step])
+        model.weights[0].grad = gradient.clone()
+        optimizer.step()
+        first = 0.9 * first + 0.1 * gradient
+        second = 0.98 * second + 0.02 * gradient**2
+        direction = (first / (1 - 0.9**step)) / ((second / (1 - 0.98**step)).sqrt() + 1e-9)
+        expected = expected * (1 - 0.01 * 0.1) - 0.01 * direction
+    torch.testing.assert_close(model.weights[0].detach().double(), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_exempt_and_frozen_parameters():
+    model = Weights([1.0], [1.0], [1.0])
+    model.weights[1].no_weight_decay = True
+    model.weights[2].requires_grad_(False)
+    optimizer = build_optimizer(model, OptimizerConfig(weight_decay=0.5))
+    set_learning_rate(optimizer, 0.1)
+    for weight in model.weights[:2]:
+        weight.grad = torch.zeros(1)
+    optimizer.step()
+    assert [w.item() for w in model.weights] == pytest.approx([0.95, 1.0, 1.0])
+
+
+def test_an_unknown_optimizer_is_an_error():
+    with pytest.raises(ConfigError, match=r"--optimizer adamm: .*one of adam, adamw.*mean"):
+        OptimizerConfig(optimizer="adamm")
+
+
+@pytest.mark.parametrize("text", ["(0.9, 0.98)", "0.9,0.98", "[0.9,0.98]", " ( 0.9 , 0.98 ) "])
+def test_fairseq_spellings_of_betas(text):
+    assert parsed(OptimizerConfig, "--adam-betas", text).adam_betas == (0.9, 0.98)
+
+
+@pytest.mark.parametrize("text", ["0.9", "(1.0, 0.9)", "__import__('os')", "", "(0.9, -1)"])
+def test_wrong_betas_are_refused(text):
+    with pytest.raises(ConfigError, match=r"--adam-betas .*: expected"):
+        OptimizerConfig(adam_betas=text)
+
+
+def test_options_after_the_colon_are_those_of_the_flags():
+    config = parsed(OptimizerConfig, "--optimizer", "adam:beta2=0.95,eps=1e-6")
+    assert config == OptimizerConfig(adam_betas=(0.9, 0.95), adam_eps=1e-6)
+    assert config == from_dict(OptimizerConfig, {"optimizer": "adam:beta2=0.95,eps=1e-6"})
+    (group,) = build_optimizer(Weights([1.0]), config).param_groups
+    assert (group["betas"], group["eps"]) == ((0.9, 0.95), 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--optimizer", "adam:beta2=0.9", "--adam-betas", "0.9,0.98"], "differ; leave one"),
+        (["--optimizer", "adam:beta3=0.9"], r"adam:beta3=0.9: unknown option 'beta3'.*beta1"),
+        (
+            ["--optimizer", "adam:beta2=1"],
+            r"adam:beta2=1: beta2=1: expected 0 to below",
+        ),
+        (["--optimizer", "adam:beta2"], "--optimizer: 'adam:beta2': expected NAME or NAME:option"),
+    ],
+)
+def test_wrong_options_after_the_colon(argv, message):
+    with pytest.raises(ConfigError, match=message):
+        parsed(OptimizerConfig, *argv)
+
 
 CPU = torch.device("cpu")
 
