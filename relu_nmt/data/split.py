@@ -41,19 +41,6 @@ class Split:
 
     Raises:
         DataError: source, target and alignments have different numbers of sentences.
-
-    Example:
-        >>> import tempfile
-        >>> from relu_nmt.data.indexed_dataset import IndexedDataset, IndexedDatasetWriter
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     with IndexedDatasetWriter(folder + "/x", np.uint16) as writer:
-        ...         writer.add(np.array([4, 2, 5, 2]), np.array([2, 2]))
-        ...     side = IndexedDataset(folder + "/x")
-        >>> split = Split(side, side)
-        >>> [ids.tolist() for ids in split.pair(0)]
-        [[4, 2], [4, 2]]
-        >>> [ids.tolist() for ids in split.joined(range(0, 2))]
-        [[4, 5, 2], [4, 5, 2]]
     """
 
     def __init__(

@@ -173,17 +173,6 @@ class TranslationBatches:
     Raises:
         DataError: no sentence is left, or the model does not accept one, in any epoch; or joining
             needs document boundaries, which are unknown.
-
-    Example:
-        >>> import tempfile
-        >>> from relu_nmt.data.indexed_dataset import IndexedDataset, IndexedDatasetWriter
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     with IndexedDatasetWriter(folder + "/x", np.uint16) as writer:
-        ...         writer.add(np.array([4, 5, 2, 6, 2]), np.array([3, 2]))
-        ...     side = IndexedDataset(folder + "/x")
-        >>> batches = TranslationBatches(Split(side, side), BatchLimits(max_tokens=6))
-        >>> batches.begin_epoch(1), batches.load(0).src_tokens.tolist()
-        (1, [[6, 2, 1], [4, 5, 2]])
     """
 
     def __init__(

@@ -153,7 +153,7 @@ def test_the_scale_does_not_change_the_gradient():
         launched = updater_of(objective, precision).run(
             [(batch(), 1), (batch(), 1)], UpdatePlan(1, 1, 0.1, seed=1)
         )
-        norms.append(launched.read(0.0, ProcessGroup(0, 1, CPU)).meters.gradient_norms)
+        norms.append(launched.read(0.0, ProcessGroup(0, 1, CPU))[0].gradient_norms)
     assert norms == pytest.approx([3**0.5, 3**0.5])
 
 
