@@ -16,7 +16,7 @@ from tests.example_modules import example_modules
 from tests.unit.vision.made_images import make_squares
 
 pytest.importorskip("pycocotools", reason="pycocotools is not installed")
-MODULES = ("boxes", "mask_rcnn", "coco", "detector", "train", "evaluate", "shapes")
+MODULES = ("boxes", "proposals", "mask_rcnn", "coco", "detector", "train", "evaluate", "shapes")
 SHAPE = "--arch vit_ti_p16_64 --layers 1 --embed-dim 16 --heads 2"
 TINY = (
     f"--cpu {SHAPE} --min-size 64 --proposals 16 --sampled-boxes 8 --batch-size 2 --lr 1e-3 "
@@ -215,6 +215,39 @@ def test_weight_decay_spares_norms_and_biases(example):
     assert exempt >= {n for n, p in model.named_parameters() if p.dim() < 2}
     assert exempt >= {"rpn.head.cls_logits.bias", "backbone.pyramid.inner_blocks.0.0.bias"}
     assert not exempt & {"rpn.head.cls_logits.weight", "roi_heads.box_head.fc6.weight"}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_images_without_objects_train_and_give_empty_results(example, dtype):
+    torch.manual_seed(1)
+    shape = {**architectures["vit_ti_p16_64"], "layers": 1, "embed_dim": 16, "heads": 2}
+    detector = example.detector.DetectorConfig(proposals=16, sampled_boxes=8, min_size=(64,))
+    model = example.detector.build_detector(detector, VisionTransformerConfig.of(**shape), 3)
+    images = [torch.rand(3, 64, 48), torch.rand(3, 40, 64)]
+    nothing = {
+        "boxes": torch.zeros(0, 4),
+        "labels": torch.zeros(0, dtype=torch.int64),
+        "masks": torch.zeros(0, 40, 64, dtype=torch.uint8),
+    }
+    some = {
+        "boxes": torch.tensor([[3.0, 5, 40, 60]]),
+        "labels": torch.tensor([2]),
+        "masks": torch.ones(1, 64, 48, dtype=torch.uint8),
+    }
+    with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
+        for targets in ([some, nothing], [nothing, nothing]):
+            losses = model(images, targets)
+            assert all(loss.isfinite() for loss in losses.values())
+            assert (losses["loss_mask"] > 0) == (targets[0] is some)
+            sum(losses.values()).backward()
+            # With several processes every parameter must have a gradient.
+            assert all(p.grad is not None for p in model.parameters())
+            model.zero_grad()
+        model.eval()
+        model.roi_heads.least_score = 1.0
+        for image, found in zip(images, model(images), strict=True):
+            assert found["boxes"].shape == (0, 4) and not len(found["labels"])
+            assert found["masks"].shape == (0, 1, *image.shape[1:])
 
 
 def test_a_detector_trains_resumes_exactly_and_is_evaluated(example, data, tmp_path, capsys):

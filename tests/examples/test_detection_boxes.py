@@ -10,7 +10,7 @@ from tests.example_modules import example_modules
 
 @pytest.fixture(scope="module")
 def example():
-    with example_modules("detection", "boxes", "mask_rcnn") as modules:
+    with example_modules("detection", "boxes", "proposals", "mask_rcnn") as modules:
         yield modules
 
 
@@ -164,7 +164,7 @@ def test_decoding_inverts_encoding(example):
 
 
 def test_anchors_lie_around_the_positions_of_their_map(example):
-    [anchors] = example.mask_rcnn.make_anchors([8], (4, 8), [torch.zeros(1, 1, 1, 2)])
+    [anchors] = example.proposals.make_anchors([8], (4, 8), [torch.zeros(1, 1, 1, 2)])
     expected = [[-6, -3, 6, 3], [-4, -4, 4, 4], [-3, -6, 3, 6]]
     assert anchors[:3].tolist() == expected
     assert (anchors[3:] - anchors[:3]).tolist() == [[4, 0, 4, 0]] * 3
@@ -173,7 +173,7 @@ def test_anchors_lie_around_the_positions_of_their_map(example):
 def test_matches_by_overlap(example):
     objects = torch.tensor([[0.0, 0, 10, 1], [20, 0, 30, 1]])
     boxes = torch.tensor([[0.0, 0, 9, 1], [0, 0, 5, 1], [0, 0, 2, 1], [28, 0, 38, 1]])
-    match = example.mask_rcnn.match
+    match = example.proposals.match
     assert match(objects, boxes, 0.3, 0.7, all_objects=False).tolist() == [0, -2, -1, -1]
     assert match(objects, boxes, 0.3, 0.7, all_objects=True).tolist() == [0, -2, -1, 1]
     assert match(objects[:0], boxes, 0.3, 0.7, all_objects=True).tolist() == [-1] * 4
@@ -181,10 +181,10 @@ def test_matches_by_overlap(example):
 
 def test_samples_have_at_most_the_share_of_objects(example):
     matches = torch.tensor([3, -1, -2, 0, -1, 1, -1, -1, 2])
-    objects, others = example.mask_rcnn.sample(matches, 6, 0.5)
+    objects, others = example.proposals.sample(matches, 6, 0.5)
     assert len(objects) == len(others) == 3
     assert (matches[objects] >= 0).all() and (matches[others] == -1).all()
-    objects, others = example.mask_rcnn.sample(matches, 100, 0.5)
+    objects, others = example.proposals.sample(matches, 100, 0.5)
     assert (objects.tolist(), others.tolist()) == ([0, 3, 5, 8], [1, 4, 6, 7])
 
 
