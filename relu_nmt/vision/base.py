@@ -255,7 +255,7 @@ def mechanism(
 
 
 class BatchNorm(nn.BatchNorm2d):
-    """Batch normalisation that uses the running statistics where a channel has a single value.
+    """Batch normalisation by the running statistics where a channel has a single value.
 
     So a last batch of one image with a 1 x 1 map can train, too.
     """

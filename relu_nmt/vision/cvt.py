@@ -99,10 +99,7 @@ def depth_wise(dim: int, stride: int) -> nn.Sequential:
 
 
 def convolutional_embedding(config: VisionTransformerConfig, stage: int) -> nn.ModuleDict:
-    """Return a strided convolution, and a norm of its tokens, before the stage of this index.
-
-    Reference: Wu et al. 2021, "CvT", section 3.1.
-    """
+    """Return a strided convolution and a norm, before a stage (Wu et al. 2021, section 3.1)."""
     channels = config.stage_dims[stage - 1] if stage else 3
     shape = NEXT_EMBEDDING if stage else FIRST_EMBEDDING
     convolution = nn.Conv2d(channels, config.stage_dims[stage], *shape)

@@ -199,12 +199,7 @@ def read_image(path: str | os.PathLike[str], upright: bool = True) -> "Image":
 
 
 def decode_image(read: Callable[[], bytes], name: str, upright: bool = True) -> "Image":
-    """Decode the bytes of an image file to 8-bit red, green and blue.
-
-    Args:
-        read: returns the bytes.
-        name: of the file, for errors.
-        upright: see :func:`to_rgb`.
+    """Decode the bytes that ``read`` returns, as :func:`to_rgb`; errors give the file's ``name``.
 
     Raises:
         DataError: the file cannot be read or decoded, or has pixels of 32 bits.

@@ -215,15 +215,12 @@ def _image_set(
 
 
 def with_classes_of(images: ImageSet, classes: Sequence[str], origin: str) -> ImageSet:
-    """Return images whose labels are indices into the classes of a model or another set.
+    """Return images whose labels are indices into other classes, of a model or another set.
 
-    Args:
-        images: to validate or test on.
-        classes: names of classes, in any Unicode form, that include those of the images.
-        origin: source of these names, for the message.
+    The names may have any Unicode form; ``origin`` is their source, for messages.
 
     Raises:
-        DataError: a class is missing among them.
+        DataError: a class of the images is missing among them.
     """
     # Index the names in composed form and as they are.
     number = {composed(label): index for index, label in enumerate(classes)}

@@ -187,10 +187,7 @@ def local_patch_interaction(config: VisionTransformerConfig) -> nn.Sequential:
 
 
 def xcit_block(config: VisionTransformerConfig, index: int) -> Block:
-    """Return a new block of attention, local patch interaction and feed-forward network.
-
-    All blocks have the same rate of stochastic depth.
-    """
+    """Return a new block; all have the same rate of stochastic depth."""
     placement = pre_norm(config, config.embed_dim, config.drop_path)
     attention = SelfAttention(config.embed_dim, mechanism(config, index, config.heads))
     initialize(attention.qkv.weight, attention.out_proj.weight)
