@@ -1,6 +1,10 @@
-"""A search led by hand: a step decoder and the state of one search."""
+"""Searches led by hand: a step decoder with the state of one search, and a search of tensors."""
 
-from relu_nmt.translation.step_decoder import PlainDecoder, SearchStep
+import numpy as np
+
+from relu_nmt.translation.search import generator
+from relu_nmt.translation.search.translations import SourceSentence
+from relu_nmt.translation.step_decoder import SearchStep, StepDecoder
 
 
 class Stepping:
@@ -13,7 +17,7 @@ class Stepping:
     """
 
     def __init__(self, model, sources, num_groups=1):
-        self.decoder = model if hasattr(model, "prunes") else PlainDecoder(model)
+        self.decoder = model if hasattr(model, "prunes") else StepDecoder(model)
         self.state = self.decoder.start(sources, num_groups)
         self.reorder, self.keep = self.state.reorder, self.state.keep
 
@@ -23,6 +27,27 @@ class Stepping:
     def step(self, tokens, rows=None, want_weights=False):
         [scores] = self.decoder.step([self.next(tokens, rows)], want_weights=want_weights)
         return scores
+
+
+class Generator(generator.Generator):
+    """A generator that also takes tensors, as one batch."""
+
+    def generate(self, src_tokens, prefixes=None, ids=None, context_sizes=None, **more):
+        """Return the hypotheses of src_tokens [B, S] with forced first tokens [B, P].
+
+        ``forced`` and ``banned`` terms are lists with an entry for each sentence.
+        """
+        pad, sources = self.symbols.pad_index, []
+        for i, row in enumerate(src_tokens.cpu().numpy()):
+            given = np.zeros(0, np.int64) if prefixes is None else prefixes[i].cpu().numpy()
+            size = 0 if context_sizes is None else context_sizes[i]
+            given = given[given != pad]
+            own = {name: values[i] for name, values in more.items() if len(values)}
+            sources.append(
+                SourceSentence(row[row != pad], [], None, given[:size], given[size:], **own)
+            )
+        [(_, found)] = self.search([(sources, np.arange(len(sources)) if ids is None else ids)])
+        return found
 
 
 def log_probs(model, *inputs):

@@ -10,7 +10,7 @@ from relu_nmt.recipes import preprocess
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from relu_nmt.translation.config import TransformerConfig
-from relu_nmt.translation.loading import build_model
+from relu_nmt.translation.encoder_decoder import build_model
 from relu_nmt.translation.task import TranslationTask
 from tests.commands import run_here
 

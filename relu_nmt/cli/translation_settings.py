@@ -10,7 +10,8 @@ from relu_nmt.config.shared import CommonOptions, FairseqOptions, PrecisionOptio
 from relu_nmt.data.documents import SINGLE_SENTENCES, DocumentConfig
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.config import AttentionBackendConfig
-from relu_nmt.translation.search.config import GenerationConfig, WindowConfig
+from relu_nmt.translation.search.config import GenerationConfig
+from relu_nmt.translation.search.windows import WindowConfig
 
 NEED_REFERENCES = ("score_reference", "prefix_size")
 

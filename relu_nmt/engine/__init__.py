@@ -1,7 +1,7 @@
 """Fast decoding on CPUs: packed weights, 8-bit integers, whole layers in one call of a kernel.
 
 :func:`install` prepares a model and returns a decoder for searches. Its results equal those of
-:class:`relu_nmt.translation.step_decoder.PlainDecoder`.
+:class:`relu_nmt.translation.step_decoder.StepDecoder`.
 """
 
 import torch

@@ -1,7 +1,6 @@
-"""The fast decoder, with the results of :class:`PlainDecoder`."""
+"""The fast decoder, with the results of :class:`StepDecoder`."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import cast
 
@@ -14,8 +13,9 @@ from relu_nmt.attention.records import AttentionRecord, record_attention
 from relu_nmt.engine import native
 from relu_nmt.engine.layers import FastCache, LayersKernel, LayerStep
 from relu_nmt.modules.transformer_layer import TransformerLayer
+from relu_nmt.translation.decoder import DecoderState
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
-from relu_nmt.translation.step_decoder import ListedState, SearchState, SearchStep, StepScores
+from relu_nmt.translation.step_decoder import SearchStep, StepDecoder, StepScores
 
 MAX_COMPUTED_SHARE = 0.95
 """Leave out dead beams only if at most this fraction of all beams goes on."""
@@ -67,14 +67,7 @@ class FastScores(StepScores):
         return sums, parents, tokens
 
 
-@dataclass(frozen=True)
-class _State(ListedState):
-    """A state with the projection to the listed symbols."""
-
-    project: Callable[[Tensor], Tensor]
-
-
-class FastDecoder:
+class FastDecoder(StepDecoder):
     """A decoder that computes the searches of a model together, without their dead beams.
 
     Layers with packed weights (see :func:`relu_nmt.engine.install`) take one call of a kernel for
@@ -85,7 +78,7 @@ class FastDecoder:
     """
 
     def __init__(self, model: EncoderDecoder) -> None:
-        self.model = model
+        super().__init__(model)
         layers = model.decoder.layers
         fits = native.library() is not None and LayersKernel.fits(layers)
         self.layers_kernel = LayersKernel(layers) if fits else None
@@ -101,21 +94,21 @@ class FastDecoder:
 
     def start(
         self, src_tokens: Tensor, num_groups: int = 1, shortlist: Tensor | None = None
-    ) -> SearchState:
+    ) -> DecoderState:
         """See :meth:`StepDecoder.start`."""
         encoder_out = self.model.encode(src_tokens)
-        project: Callable[[Tensor], Tensor] = self.model.output_projection
-        if shortlist is not None:
-            project = projection_to(self.model.output_projection, shortlist)
         state = self.model.decoder.start(encoder_out, num_groups, FastCache)
-        return _State(state, shortlist, project)
+        if shortlist is not None:
+            state.shortlist = shortlist
+            state.project = projection_to(self.model.output_projection, shortlist)
+        return state
 
     def step(
         self, steps: Sequence[SearchStep], temperature: float = 1.0, want_weights: bool = False
     ) -> list[StepScores]:
         """See :meth:`StepDecoder.step`."""
         # Map the newest tokens of all searches through the layers, as rows [1, N, D].
-        states = [cast(_State, step.state) for step in steps]
+        states = [step.state for step in steps]
         embedded, layer_steps = self._begin(steps, states)
         x, weights = self._through_layers(_joined(embedded), layer_steps, want_weights)
         # Project to logits: in one product unless a search has a shortlist of its own.
@@ -124,7 +117,7 @@ class FastDecoder:
             logits = self.model.logits(x).split(sizes, dim=1)
         else:
             logits = tuple(
-                state.project(own).float()
+                (state.project or self.model.output_projection)(own).float()
                 for own, state in zip(x.split(sizes, dim=1), states, strict=True)
             )
         # Return to one set of scores [B, K, V] or [1, N, V] per search.
@@ -136,7 +129,7 @@ class FastDecoder:
         return scores
 
     def _begin(
-        self, steps: Sequence[SearchStep], states: Sequence[_State]
+        self, steps: Sequence[SearchStep], states: Sequence[DecoderState]
     ) -> tuple[list[Tensor], list[list[LayerStep]]]:
         """Embed the newest tokens.
 
@@ -148,7 +141,7 @@ class FastDecoder:
         for step, state in zip(steps, states, strict=True):
             # Translate indices into a shortlist back to ids of the dictionary.
             tokens = step.tokens if state.shortlist is None else state.shortlist[step.tokens]
-            x, visibility = decoder.embed_step(tokens, state.decoder)
+            x, visibility = decoder.embed_step(tokens, state)
             x = x.reshape(1, -1, x.size(-1))  # [1, B K, D]
             # Leave out dead beams if that is worth it, [1, N, D].
             computed = self._computed(step)
@@ -156,12 +149,12 @@ class FastDecoder:
             # Compute the positions' rotation and bias once, for all layers.
             relative = decoder.relative(visibility)
             rows, given = computed or (None, None)
-            seen.append((rows, given, visibility, relative, state.decoder.cross_visibility))
+            seen.append((rows, given, visibility, relative, state.cross_visibility))
         # All layers share the views; each has its own cache.
         sizes = [part.size(1) for part in embedded]
         layer_steps = [
             [
-                LayerStep(size, *views, state.decoder.caches[i])
+                LayerStep(size, *views, state.caches[i])
                 for size, views, state in zip(sizes, seen, states, strict=True)
             ]
             for i in range(len(decoder.layers))

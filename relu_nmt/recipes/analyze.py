@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +25,8 @@ from relu_nmt.io.work import hidden_progress, progress_bar
 from relu_nmt.modules.config import SLOTS, AttentionPlace
 from relu_nmt.recipes.translation import load_translator
 from relu_nmt.training.results import FILE_NAME, Course, read_course
-from relu_nmt.translation.attention_maps import (
-    SLOT_NAMES,
-    attention_of,
-    checked_place,
-    single_model,
-)
-from relu_nmt.translation.attention_pictures import SentenceMap, head_maps, large_maps
+from relu_nmt.translation.attention_maps import attention_of, checked_place, single_model
+from relu_nmt.translation.attention_pictures import SLOT_NAMES, AttentionMap, head_maps, large_maps
 from relu_nmt.translation.search.translations import SourceSentence, check_lengths
 from relu_nmt.translator import Translator
 
@@ -221,13 +216,14 @@ class _Analyzer:
             "figures": figures,
         }
 
-    def _map(self, index: int, number: int, place: AttentionPlace) -> SentenceMap:
+    def _map(self, index: int, number: int, place: AttentionPlace) -> AttentionMap:
         translator, (source, target) = self._translators[index], self._pair(index, number)
         words = SourceSentence(source, translator.task.source_dictionary.symbols_of(source))
         found = translator.attention_at(place, words, target)
         of_source, of_target = self._numbers(index, number) or (None, None)
         queries = of_source if place.slot == "encoder" else of_target
-        return SentenceMap(found, queries, of_target if place.slot == "decoder" else of_source)
+        keys = of_target if place.slot == "decoder" else of_source
+        return replace(found, query_sentences=queries, key_sentences=keys)
 
 
 def _weights_at(translator: Translator, place: AttentionPlace) -> AttentionPlace | None:

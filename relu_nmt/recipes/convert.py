@@ -30,7 +30,7 @@ from relu_nmt.training.checkpoint import (
     save_checkpoint,
 )
 from relu_nmt.translation.config import TransformerConfig
-from relu_nmt.translation.loading import build_model, load_model
+from relu_nmt.translation.encoder_decoder import build_model, load_model
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.vision.loading import TASK_NAME, ImageClassifier
 

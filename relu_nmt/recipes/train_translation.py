@@ -29,9 +29,14 @@ from relu_nmt.training.checkpoint import read_metadata
 from relu_nmt.training.results import TrainingResult
 from relu_nmt.training.trainer import Trainer
 from relu_nmt.translation.agreement import SAME_TEXT, require_same
+from relu_nmt.translation.aligned import divide_sentences
 from relu_nmt.translation.config import TransformerConfig
-from relu_nmt.translation.encoder_decoder import EncoderDecoder
-from relu_nmt.translation.loading import build_model, refuse_images, start_weights
+from relu_nmt.translation.encoder_decoder import (
+    EncoderDecoder,
+    build_model,
+    refuse_images,
+    start_weights,
+)
 from relu_nmt.translation.loss import TranslationObjective
 from relu_nmt.translation.search.generator import Generator
 from relu_nmt.translation.task import TranslationTask
@@ -129,6 +134,8 @@ class TranslationTraining(Training):
                 "with --joined-dictionary, or use --share-decoder-input-output-embed"
             )
         model = self.new_model(lambda: build_model(config, task))
+        if config.document_attention == "aligned" and self.process.device.type == "cpu":
+            divide_sentences(model)
         self.say(f"model: {self.settings.task.arch}, attention {_attention_names(config)}")
         self.say_size(model)
         return model

@@ -22,10 +22,9 @@ from relu_nmt.recipes.translation import (
     too_long_note,
 )
 from relu_nmt.tokenization.base import sentence_splitter
-from relu_nmt.translation.search.config import WindowConfig
-from relu_nmt.translation.search.document_search import SourceDocuments, TranslatedDocuments
-from relu_nmt.translation.search.translations import SourceLimit
-from relu_nmt.translation.search.windows import WindowPlan
+from relu_nmt.translation.search.document_search import TranslatedDocuments
+from relu_nmt.translation.search.translations import SourceDocuments, SourceLimit
+from relu_nmt.translation.search.windows import WindowConfig, WindowPlan
 from relu_nmt.translator import TranslationRequest
 
 is_blank = SEPARATOR_TESTS["blank"]

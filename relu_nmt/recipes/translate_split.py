@@ -32,8 +32,8 @@ from relu_nmt.recipes.translation import (
     source_limit,
 )
 from relu_nmt.training.results import peak_gpu_bytes, peak_resident_bytes
-from relu_nmt.translation.search.document_search import SourceDocuments, TranslatedDocuments
-from relu_nmt.translation.search.translations import Line, SourceSentence
+from relu_nmt.translation.search.document_search import TranslatedDocuments
+from relu_nmt.translation.search.translations import Line, SourceDocuments, SourceSentence
 from relu_nmt.translation.search.windows import WindowPlan
 from relu_nmt.translator import Translator
 

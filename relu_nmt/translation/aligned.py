@@ -1,7 +1,6 @@
 """Encoder, decoder and decoding state whose attention stays inside sentences."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -11,24 +10,15 @@ from relu_nmt.attention.sentences import SentencePairs, SentenceRows, SentenceVi
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.groups import least_limit
 from relu_nmt.modules.multihead import LayerCache, MultiheadAttention
+from relu_nmt.modules.positions import RelativePositions
 from relu_nmt.translation.aligned_attention import (
     AlignedCrossAttention,
-    AlignedPositions,
     AlignedSelfAttention,
     AlignedVisibility,
 )
 from relu_nmt.translation.config import TransformerConfig
-from relu_nmt.translation.decoder import Decoder
-from relu_nmt.translation.decoder_state import DecoderState
-from relu_nmt.translation.encoder import Encoder, EncoderOutput
-from relu_nmt.translation.transformer_stack import TransformerStack, make_mechanism
-
-
-@dataclass
-class AlignedEncoderOutput(EncoderOutput):
-    """The encoded source and its sentences."""
-
-    sentences: SentenceRows
+from relu_nmt.translation.decoder import Decoder, DecoderState
+from relu_nmt.translation.encoder import Encoder, EncoderOutput, TransformerStack, make_mechanism
 
 
 class _AlignedStack(TransformerStack):
@@ -37,7 +27,13 @@ class _AlignedStack(TransformerStack):
     Args:
         separator: id of the symbol that ends sentences; for the others see
             :class:`TransformerStack`.
+
+    Attributes:
+        divided: attend in parts of sentences of similar lengths in training
+            (:func:`divide_sentences`).
     """
+
+    divided = False
 
     def __init__(
         self, config: TransformerConfig, tokens: nn.Embedding, pad_index: int, separator: int
@@ -60,22 +56,18 @@ class _AlignedStack(TransformerStack):
         """The limit of tokens of a document, from attention to whole documents only."""
         return _least_of_gated(self.self_attentions, self.side == "decoder")
 
-    def divides(self, tokens: Tensor) -> bool:
-        """Return whether to attend in parts of sentences of similar lengths.
-
-        In training on a CPU the saved padding is worth the additional calls.
-        """
-        return self.training and tokens.is_cpu
-
-    def relative(self, visibility: AlignedVisibility) -> AlignedPositions:  # type: ignore[override]
-        """See :meth:`TransformerStack.relative`."""
-        return AlignedPositions.of(self.embedding.positions, visibility)
+    def relative(  # type: ignore[override]
+        self, visibility: AlignedVisibility
+    ) -> list[RelativePositions | None]:
+        """Return the rotations and biases of the whole document and of each part of sentences."""
+        inside = [part.visibility for part in visibility.sentences.parts]
+        return [self.embedding.positions.relative(one) for one in (visibility.document, *inside)]
 
 
 class AlignedEncoder(_AlignedStack, Encoder):
     """An encoder whose tokens see only their own sentence, except in gated layers."""
 
-    def forward(self, src_tokens: Tensor) -> AlignedEncoderOutput:
+    def forward(self, src_tokens: Tensor) -> EncoderOutput:
         """Encode src_tokens [B, S], right-padded."""
         key_mask = src_tokens != self.pad_index
         length = src_tokens.size(1)
@@ -83,10 +75,10 @@ class AlignedEncoder(_AlignedStack, Encoder):
         # A separator belongs to the sentence that it ends.
         ends = src_tokens.eq(self.separator)
         sentences = SentenceRows.of_tokens(ends.cumsum(1) - ends.long(), key_mask)
-        own = sentences.own(causal=False, divided=self.divides(src_tokens))
+        own = sentences.own(causal=False, divided=self.training and self.divided)
         x = self.embedding(src_tokens, places=sentences.positions)
         states = self.run_layers(x, AlignedVisibility(document, own))  # type: ignore[arg-type]
-        return AlignedEncoderOutput(states, key_mask, sentences)
+        return EncoderOutput(states, key_mask, sentences)
 
 
 class AlignedDecoder(_AlignedStack, Decoder):
@@ -100,17 +92,14 @@ class AlignedDecoder(_AlignedStack, Decoder):
         """See :meth:`Decoder.most_source_tokens`."""
         return _least_of_gated(self.cross_attentions, False)
 
-    def forward(
-        self,
-        prev_output_tokens: Tensor,
-        encoder_out: AlignedEncoderOutput,  # type: ignore[override]
-    ) -> Tensor:
+    def forward(self, prev_output_tokens: Tensor, encoder_out: EncoderOutput) -> Tensor:
         """Return the states [B, T, D] of prev_output_tokens [B, T], right-padded."""
+        assert encoder_out.sentences is not None, "from an aligned encoder"
         own, cross = self.visibilities(prev_output_tokens, encoder_out)
         # Number the sentences: a separator as input already belongs to the next one.
         numbers = prev_output_tokens.eq(self.separator).cumsum(1)
         sentences = SentenceRows.of_tokens(numbers, prev_output_tokens != self.pad_index)
-        divided = self.divides(prev_output_tokens)
+        divided = self.training and self.divided
         # Show each token its own sentence, and the source sentence of equal number.
         inside = sentences.own(causal=True, divided=divided)
         across = sentences.across(encoder_out.sentences, divided=divided)
@@ -129,12 +118,13 @@ class AlignedDecoder(_AlignedStack, Decoder):
 
     def start(
         self,
-        encoder_out: AlignedEncoderOutput,  # type: ignore[override]
+        encoder_out: EncoderOutput,
         num_groups: int = 1,
         make_cache: Callable[[Tensor, Tensor], LayerCache] = LayerCache,
     ) -> "AlignedState":
         """See :meth:`Decoder.start`; the caches are those of aligned attention."""
         states, sentences = encoder_out.states, encoder_out.sentences
+        assert sentences is not None, "from an aligned encoder"
         # Project the source once for each layer, in rows of one sentence.
         caches = [
             own.remember(states, sentences)
@@ -221,6 +211,16 @@ class AlignedState(DecoderState):
         numbers = self._numbers.index_select(0, trees).gather(1, entries)
         self._numbers = F.pad(numbers, (0, self._ancestry.size(2) - entries.size(1)))
         return entries
+
+
+def divide_sentences(model: nn.Module) -> None:
+    """Let aligned layers attend in parts of sentences of similar lengths in training.
+
+    This saves padding, and takes more calls: on a CPU it is worth that.
+    """
+    for part in model.modules():
+        if isinstance(part, _AlignedStack):
+            part.divided = True
 
 
 def _least_of_gated(attentions: Sequence[MultiheadAttention], causal: bool) -> int | None:

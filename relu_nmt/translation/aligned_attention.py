@@ -16,7 +16,7 @@ from relu_nmt.attention.base import Attention
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.sentences import SentenceRows, SentenceView
 from relu_nmt.modules.multihead import CrossAttention, LayerCache, MultiheadAttention, SelfAttention
-from relu_nmt.modules.positions import PositionScheme, RelativePositions, sinusoids
+from relu_nmt.modules.positions import RelativePositions, sinusoids
 
 START_BIAS = 2.0
 """Sigmoid(2) = 0.88: a model starts almost as a sentence model, which learns fast and can continue
@@ -39,25 +39,6 @@ class AlignedVisibility:
     def num_queries(self) -> int:
         """Number of queries of the document."""
         return self.document.num_queries
-
-
-@dataclass(frozen=True)
-class AlignedPositions:
-    """Rotation and bias inside sentences and in the whole document.
-
-    Args:
-        document: of the whole document.
-        parts: of each part of :attr:`SentenceView.parts`.
-    """
-
-    document: RelativePositions | None
-    parts: Sequence[RelativePositions | None]
-
-    @classmethod
-    def of(cls, scheme: PositionScheme, visibility: AlignedVisibility) -> "AlignedPositions":
-        """Return the rotations and biases of a position scheme."""
-        parts = [scheme.relative(part.visibility) for part in visibility.sentences.parts]
-        return cls(scheme.relative(visibility.document), parts)
 
 
 class AlignedCache(LayerCache):
@@ -187,13 +168,17 @@ class AlignedSelfAttention(_Gated, SelfAttention):
         self,
         projected: Tensor,
         visibility: AlignedVisibility,
-        relative: AlignedPositions | None = None,
+        relative: Sequence[RelativePositions | None] | None = None,
         cache: AlignedCache | None = None,
     ) -> Tensor:
-        """Return the joined heads of projected states [B, N, 3 D]; see :meth:`finish`."""
+        """Return the joined heads of projected states [B, N, 3 D]; see :meth:`finish`.
+
+        ``relative`` has the rotation and bias of the whole document, then those of each part of
+        sentences.
+        """
         # Attend inside sentences, part by part: projected rows are [R, L, 3 D].
         local, used = visibility.sentences, visibility.document.num_keys
-        positions = [None] * len(local.parts) if relative is None else relative.parts
+        whole_document, *positions = relative or [None] * (1 + len(local.parts))
         made = []
         for x, part, inside in zip(
             local.take_queries(projected), local.parts, positions, strict=True
@@ -216,7 +201,7 @@ class AlignedSelfAttention(_Gated, SelfAttention):
         whole = super().values(
             self.numbered(projected, self.qkv, local.rows.queries, width),
             visibility.document,
-            None if relative is None else relative.document,
+            whole_document,
             None if cache is None else cache.whole,
         )
         return torch.cat([values, whole], dim=-1)

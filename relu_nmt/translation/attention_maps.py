@@ -1,11 +1,7 @@
 """Attention weights of a model for a sentence pair: any layer, slot and head."""
 
-import base64
-import json
-import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 import numpy as np
 from torch import Tensor, nn
@@ -15,71 +11,15 @@ from relu_nmt.attention.records import record_attention
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.groups import longest_first
 from relu_nmt.data.translation_batches import pad_rows, shift_right
-from relu_nmt.errors import ConfigError, DataError
-from relu_nmt.io.safe_write import safe_writer
+from relu_nmt.errors import ConfigError
 from relu_nmt.modules.config import AttentionPlace
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
-from relu_nmt.translation.search.ensemble import Ensemble
+from relu_nmt.translation.step_decoder import Ensemble
 
-SLOT_NAMES = {
-    "encoder": "encoder self-attention",
-    "decoder": "decoder self-attention",
-    "cross": "cross-attention",
-}
-DIGITS = 4
-"""Significant digits of the weights in JSON."""
 MOST_WEIGHTS = 2**25
 """Number of elements of one attention's weights [B, H, Nq, Nk] at a time: 128 MB in float32."""
 MOST_TOKENS = 2**14
 """Number of tokens of a batch, padding included, which bounds all other memory of a layer."""
-
-
-@dataclass(frozen=True)
-class AttentionMap:
-    """The attention weights of one layer for one sentence pair.
-
-    Args:
-        slot: ``encoder``, ``decoder`` or ``cross``.
-        layer: index of the layer, from 0.
-        head: index of the head, or ``None`` for all.
-        queries: Nq labels of the rows; in the decoder the predicted tokens.
-        keys: Nk labels of the columns; in the decoder's self-attention the tokens before the
-            predicted one, the end symbol first.
-        weights: [Nq, Nk], or [H, Nq, Nk] for all heads. Rows need not sum to 1.
-    """
-
-    slot: str
-    layer: int
-    head: int | None
-    queries: list[str]
-    keys: list[str]
-    weights: np.ndarray
-
-    def to_json(self) -> str:
-        """Return the map as one line of JSON, with weights of four significant digits."""
-        rounded = np.vectorize(lambda weight: float(f"{weight:.{DIGITS}g}"), otypes=[float])
-        weights = rounded(self.weights).tolist()
-        return json.dumps({**asdict(self), "weights": weights}, ensure_ascii=False)
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Draw the map as SVG, with the sentences and the names of tokens.
-
-        Colours are shares of each row's weight.
-
-        Raises:
-            ConfigError: ``path`` does not end in ``.svg``.
-            DataError: the file cannot be written.
-        """
-        from relu_nmt.translation.attention_pictures import picture  # which imports this module
-
-        if Path(path).suffix != ".svg":
-            raise ConfigError(f"{path}: maps are drawn as SVG; give a name that ends in .svg")
-        try:
-            # Decode the picture, which arrives as the address of an image.
-            with safe_writer(path) as file:
-                file.write(base64.b64decode(picture(self).partition(",")[2]))
-        except OSError as error:
-            raise DataError(f"{path}: cannot write it: {error.strerror}") from error
 
 
 def attention_of(model: EncoderDecoder, slot: str, layer: int) -> Attention:

@@ -1,26 +1,38 @@
-"""Pictures of attention maps: a row per query and a column per key, labelled with tokens."""
+"""Attention maps and their pictures: a row per query and a column per key, with their tokens."""
 
+import base64
+import json
+import os
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from relu_nmt.data.dictionary import EOS
+from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io.page import COLOURS, draw_image, escaped
-from relu_nmt.translation.attention_maps import SLOT_NAMES, AttentionMap
+from relu_nmt.io.safe_write import safe_writer
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+SLOT_NAMES = {
+    "encoder": "encoder self-attention",
+    "decoder": "decoder self-attention",
+    "cross": "cross-attention",
+}
 AXES = {
     "encoder": ("source (query)", "source (key)"),
     "decoder": ("target to come (query)", "target so far (key)"),
     "cross": ("target (query)", "source (key)"),
 }
 """Names of the vertical and of the horizontal axis, by slot."""
+DIGITS = 4
+"""Significant digits of the weights in JSON."""
 MOST_LABELS = 60
 """Label every token of a side up to this many; label some of more tokens, with numbers."""
 FEW_LARGE, FEW_SMALL = 48, 28
@@ -44,32 +56,58 @@ STYLE = {"svg.fonttype": "none"}
 
 
 @dataclass(frozen=True)
-class SentenceMap:
-    """A map of one sentence or of several joined.
+class AttentionMap:
+    """The attention weights of one layer for one sentence pair, or for sentences that are joined.
 
     Args:
+        slot: ``encoder``, ``decoder`` or ``cross``.
+        layer: index of the layer, from 0.
+        head: index of the head, or ``None`` for all.
+        queries: Nq labels of the rows; in the decoder the predicted tokens.
+        keys: Nk labels of the columns; in the decoder's self-attention the tokens before the
+            predicted one, the end symbol first.
+        weights: [Nq, Nk], or [H, Nq, Nk] for all heads. Rows need not sum to 1.
         query_sentences: [Nq] number of each query's sentence; None: a single sentence.
         key_sentences: [Nk] likewise.
     """
 
-    map: AttentionMap
+    slot: str
+    layer: int
+    head: int | None
+    queries: list[str]
+    keys: list[str]
+    weights: np.ndarray
     query_sentences: np.ndarray | None = None
     key_sentences: np.ndarray | None = None
 
+    def to_json(self) -> str:
+        """Return the map as one line of JSON, with weights of four significant digits."""
+        rounded = np.vectorize(lambda weight: float(f"{weight:.{DIGITS}g}"), otypes=[float])
+        names = ("slot", "layer", "head", "queries", "keys")
+        values = {name: getattr(self, name) for name in names}
+        return json.dumps({**values, "weights": rounded(self.weights).tolist()}, ensure_ascii=False)
 
-@dataclass(frozen=True)
-class _Panel:
-    """A map of a figure.
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Draw the map as SVG, with the sentences and the names of tokens.
 
-    Args:
-        title: the line above it.
-        shares: [Nq, Nk].
-        shown: its tokens.
-    """
+        Colours are shares of each row's weight.
 
-    title: str
-    shares: np.ndarray
-    shown: SentenceMap
+        Raises:
+            ConfigError: ``path`` does not end in ``.svg``.
+            DataError: the file cannot be written.
+        """
+        if Path(path).suffix != ".svg":
+            raise ConfigError(f"{path}: maps are drawn as SVG; give a name that ends in .svg")
+        try:
+            # Decode the picture, which arrives as the address of an image.
+            with safe_writer(path) as file:
+                file.write(base64.b64decode(picture(self).partition(",")[2]))
+        except OSError as error:
+            raise DataError(f"{path}: cannot write it: {error.strerror}") from error
+
+
+Panel = tuple[str, np.ndarray, AttentionMap]
+"""The title of a map in a figure, its shares [Nq, Nk], and the map with its tokens."""
 
 
 def normalized(weights: np.ndarray) -> np.ndarray:
@@ -79,7 +117,7 @@ def normalized(weights: np.ndarray) -> np.ndarray:
     return np.divide(sizes, total, out=np.zeros_like(sizes), where=total > 0)
 
 
-def large_maps(maps: Mapping[str, SentenceMap], title: Sequence[str] = ()) -> str:
+def large_maps(maps: Mapping[str, AttentionMap], title: Sequence[str] = ()) -> str:
     """Draw maps of checkpoints side by side, of one head or of the mean over all heads.
 
     Args:
@@ -88,26 +126,24 @@ def large_maps(maps: Mapping[str, SentenceMap], title: Sequence[str] = ()) -> st
 
     Reference: ReLUFormer, Figure 5.
     """
-    panels = []
-    for name, own in maps.items():
-        # Average over heads only where the map has several, [Nq, Nk].
-        weights = own.map.weights
-        panels.append(
-            _Panel(name, normalized(weights if weights.ndim == 2 else weights.mean(0)), own)
-        )
-    return _figure([panels], FEW_LARGE, title)
+    # Average over heads only where the map has several, [Nq, Nk].
+    weights = (
+        own.weights if own.weights.ndim == 2 else own.weights.mean(0) for own in maps.values()
+    )
+    shares = map(normalized, weights)
+    return _figure([list(zip(maps, shares, maps.values(), strict=True))], FEW_LARGE, title)
 
 
-def head_maps(maps: Mapping[str, SentenceMap], title: Sequence[str] = ()) -> str:
+def head_maps(maps: Mapping[str, AttentionMap], title: Sequence[str] = ()) -> str:
     """Draw maps of all heads, grouped by checkpoint; see :func:`large_maps`."""
     groups = []
     for name, own in maps.items():
         # Write the name of the checkpoint above its first head; other heads leave the line free.
-        above = [f"{name}\n" if head == 0 else "\n" for head in range(len(own.map.weights))]
+        above = [f"{name}\n" if head == 0 else "\n" for head in range(len(own.weights))]
         groups.append(
             [
-                _Panel(f"{line if len(maps) > 1 else ''}head {head}", normalized(one), own)
-                for head, (line, one) in enumerate(zip(above, own.map.weights, strict=True))
+                (f"{line if len(maps) > 1 else ''}head {head}", normalized(one), own)
+                for head, (line, one) in enumerate(zip(above, own.weights, strict=True))
             ]
         )
     return _figure(groups, FEW_SMALL, title)
@@ -134,19 +170,16 @@ def picture(shown: AttentionMap) -> str:
             text = "".join(tokens).replace(SPACE, " ")
         title.append(f"{side}: {text.replace('@@ ', '').strip()}")
     draw = head_maps if shown.head is None else large_maps
-    return draw({"": SentenceMap(shown)}, title)
+    return draw({"": shown}, title)
 
 
-def _figure(groups: Sequence[Sequence[_Panel]], few: int, title: Sequence[str]) -> str:
+def _figure(groups: Sequence[Sequence[Panel]], few: int, title: Sequence[str]) -> str:
     """Draw maps in rows, each group from a new row on, for the ``src`` of an image.
 
-    Args:
-        groups: the maps.
-        few: number of labels of a side with many tokens.
-        title: paragraphs above the maps.
+    ``few`` is the number of labels of a side with many tokens.
     """
     # Measure a map with its labels, in inches.
-    maps = [panel.shown.map for group in groups for panel in group]
+    maps = [own for group in groups for _, _, own in group]
     height = max(_side(own.queries, few) for own in maps)
     width = max(_side(own.keys, few) for own in maps)
     left, below = (
@@ -166,22 +199,30 @@ def _figure(groups: Sequence[Sequence[_Panel]], few: int, title: Sequence[str]) 
     lines = [line for text in title for line in wrapper.wrap(text)]
 
     def draw(figure: "Figure") -> None:
+        from matplotlib.colors import PowerNorm
+
         if lines:
             text = escaped("\n".join(lines))
             figure.suptitle(text, x=0.01, ha="left", fontsize=NAME_SIZE)
+        # Scale colours by square roots, which show small shares; few rows exceed the darkest.
+        largest = np.concatenate([shares.max(-1) for group in groups for _, shares, _ in group])
+        strongest = float(np.clip(np.quantile(largest, 0.9), 0.02, 1.0))
+        norm = PowerNorm(0.5, vmin=0.0, vmax=strongest, clip=True)
         # Draw each map on its axes, and hide axes without a map.
         grid = figure.subplots(len(rows), columns, squeeze=False)
-        strongest = _strongest([panel.shares for group in groups for panel in group])
         for row, places in zip(rows, grid, strict=True):
             for axes in places[len(row) :]:
                 axes.set_visible(False)
             before = None
-            for axes, panel in zip(places, row, strict=False):
-                image = _draw_map(axes, panel.shares, strongest)
-                axes.set_title(escaped(panel.title), loc="left", fontsize=NAME_SIZE)
-                _label(axes, panel.shown.map, few, panel.shown.map.queries != before)
-                _divide(axes, panel.shown, 0.5)
-                before = panel.shown.map.queries
+            for axes, (name, shares, own) in zip(places, row, strict=False):
+                axes.spines[:].set_linewidth(0.5)
+                image = axes.imshow(
+                    shares, cmap=MAP_COLOURS, norm=norm, aspect="auto", interpolation="none"
+                )
+                axes.set_title(escaped(name), loc="left", fontsize=NAME_SIZE)
+                _label(axes, own, few, own.queries != before)
+                _divide(axes, own)
+                before = own.queries
         _add_scale(figure, image, grid, strongest)
 
     above = 0.45 if len(groups) > 1 else 0.3
@@ -220,21 +261,6 @@ def _label(axes: "Axes", shown: AttentionMap, few: int, with_queries: bool) -> N
     axes.tick_params(axis="x", rotation=90)
 
 
-def _strongest(shares: Sequence[np.ndarray]) -> float:
-    """Return the share of the darkest colour, which few rows exceed."""
-    largest = np.concatenate([one.max(-1) for one in shares])
-    return float(np.clip(np.quantile(largest, 0.9), 0.02, 1.0))
-
-
-def _draw_map(axes: "Axes", shares: np.ndarray, most: float) -> Any:
-    from matplotlib.colors import PowerNorm
-
-    axes.spines[:].set_linewidth(0.5)
-    # Scale colours by square roots, which make small shares visible.
-    norm = PowerNorm(0.5, vmin=0.0, vmax=most, clip=True)
-    return axes.imshow(shares, cmap=MAP_COLOURS, norm=norm, aspect="auto", interpolation="none")
-
-
 def _add_scale(figure: "Figure", image: Any, panels: Any, most: float) -> None:
     """Draw the scale of colours."""
     beyond = "max" if most < 1 else "neither"
@@ -247,7 +273,7 @@ def _add_scale(figure: "Figure", image: Any, panels: Any, most: float) -> None:
     bar.ax.tick_params(labelsize=7.5)
 
 
-def _divide(axes: "Axes", shown: SentenceMap, width: float) -> None:
+def _divide(axes: "Axes", shown: AttentionMap) -> None:
     """Mark the ends of sentences, with lines if they are few."""
     sides = (
         (axes.yaxis, shown.query_sentences, axes.axhline),
@@ -258,7 +284,7 @@ def _divide(axes: "Axes", shown: SentenceMap, width: float) -> None:
         axis.set_ticks(ends, minor=True)
         # Draw lines only for a few sentences; many would hide the map.
         for end in ends if len(ends) <= MOST_LINES else []:
-            line(end, color=SENTENCES, linewidth=width, alpha=0.5)
+            line(end, color=SENTENCES, linewidth=0.5, alpha=0.5)
     # Show the marks on the sides without labels.
     only: Any = {"top": True, "right": True, "bottom": False, "left": False}
     axes.tick_params(which="minor", length=3, color=SENTENCES, width=0.7, **only)

@@ -1,11 +1,161 @@
-"""The encoder: embedding of the source and layers of self-attention."""
+"""The encoder, and the parts that the decoder shares: input embedding and stack of layers."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar, cast
 
-from torch import Tensor
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
+from relu_nmt.attention import attentions
+from relu_nmt.attention.base import Attention, build_attention
+from relu_nmt.attention.dropout import Dropout
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.translation.transformer_stack import TransformerStack
+from relu_nmt.attention.sentences import SentenceRows
+from relu_nmt.config.registry import Spec
+from relu_nmt.data.groups import least_limit
+from relu_nmt.errors import ConfigError
+from relu_nmt.modules import position_schemes
+from relu_nmt.modules.multihead import CrossAttention, SelfAttention
+from relu_nmt.modules.positions import (
+    PositionConfig,
+    PositionScheme,
+    RelativePositions,
+    build_positions,
+    kinds_of,
+)
+from relu_nmt.modules.transformer_layer import LayerConfig, TransformerLayer, run_layer
+from relu_nmt.translation.config import TransformerConfig
+
+
+class InputEmbedding(nn.Module):
+    """Token vectors times sqrt(D) plus position vectors, then an optional norm and dropout.
+
+    Args:
+        side: ``encoder`` or ``decoder``.
+        tokens: the table [V, D], possibly shared with other parts of the model.
+
+    Raises:
+        ConfigError: the positions need scores, which the side's self-attention does not have.
+    """
+
+    def __init__(self, config: TransformerConfig, side: str, tokens: nn.Embedding) -> None:
+        super().__init__()
+        self.tokens = tokens
+        self.positions = _position_scheme(config, side)
+        self.scale = 1.0 if config.no_scale_embedding else math.sqrt(tokens.embedding_dim)
+        normed = config.layernorm_embedding
+        self.norm = _layer_config(config, side).make_norm() if normed else nn.Identity()
+        self.dropout = Dropout(config.dropout)
+
+    def forward(self, tokens: Tensor, start: int = 0, places: Tensor | None = None) -> Tensor:
+        """Return [B, N, D] of token ids [B, N].
+
+        Args:
+            tokens: the token ids.
+            start: position of the first token.
+            places: [B, N] int64, the position of each token, if they are not consecutive.
+        """
+        # Scale the token vectors, [B, N, D], so that they are as large as the positions.
+        x = self.tokens(tokens) * self.scale
+        # Look up the position vectors: consecutive ones, or one per token.
+        if places is None:
+            added = self.positions.embed(tokens.size(1), start)
+        else:
+            table = self.positions.embed(int(places.max()) + 1)
+            added = None if table is None else F.embedding(places, table)
+        return self.dropout(self.norm(x if added is None else x + added))
+
+
+class TransformerStack(nn.Module):
+    """Embedding, layers and, if pre-norm, a final norm: the base of encoder and decoder.
+
+    Args:
+        tokens: table of the symbols [V, D].
+    """
+
+    side: ClassVar[str]
+
+    def __init__(self, config: TransformerConfig, tokens: nn.Embedding, pad_index: int) -> None:
+        super().__init__()
+        self.config = config
+        self.pad_index = pad_index
+        self.recompute = config.checkpoint_activations
+        self.layerdrop = getattr(config, f"{self.side}_layerdrop")
+        # Only decoder layers have cross-attention.
+        self.embedding = InputEmbedding(config, self.side, tokens)
+        parts = _layer_config(config, self.side)
+        layers = []
+        for i in range(getattr(config, f"{self.side}_layers")):
+            own, cross = self.make_self_attention(parts.embed_dim, i), None
+            if self.side == "decoder":
+                cross = self.make_cross_attention(parts.embed_dim, i)
+            layers.append(TransformerLayer(parts, own, cross))
+        self.layers = cast(Sequence[TransformerLayer], nn.ModuleList(layers))
+        # Norm the output of pre-norm layers, which add to unnormed states.
+        self.final_norm = parts.make_norm() if parts.normalize_before else nn.Identity()
+
+    def make_self_attention(self, embed_dim: int, layer: int) -> SelfAttention:
+        """Return the self-attention of a layer, counted from 0."""
+        return SelfAttention(embed_dim, make_mechanism(self.config, self.side, layer))
+
+    def make_cross_attention(self, embed_dim: int, layer: int) -> CrossAttention:
+        """Return the cross-attention of a layer, counted from 0."""
+        return CrossAttention(embed_dim, make_mechanism(self.config, "cross", layer))
+
+    @property
+    def self_attentions(self) -> list[SelfAttention]:
+        """The self-attention of every layer."""
+        return [layer.self_attention for layer in self.layers]
+
+    @property
+    def most_tokens(self) -> int | None:
+        """The limit of tokens of positions and self-attention; None: unlimited."""
+        return self.most_of_a_sentence
+
+    @property
+    def most_of_a_sentence(self) -> int | None:
+        """The same limit for a single sentence; None: unlimited."""
+        causal = self.side == "decoder"
+        limits = [own.attention.most_keys(causal) for own in self.self_attentions]
+        return least_limit([self.embedding.positions.max_positions, *limits])
+
+    def relative(self, visibility: Visibility) -> RelativePositions | None:
+        """Return the rotation and bias of the position scheme, for the layers of one pass."""
+        return self.embedding.positions.relative(visibility)
+
+    def run_layers(
+        self,
+        x: Tensor,
+        visibility: Visibility,
+        memory: Tensor | None = None,
+        memory_visibility: Visibility | None = None,
+    ) -> Tensor:
+        """Return the states [B, N, D] of all positions.
+
+        In training LayerDrop (Fan et al. 2020, section 3.1) may skip a layer for the whole batch.
+        A skipped layer is computed all the same, and its output has zero gradients, because
+        distributed training waits for the gradients of all layers. Losses that read its attention
+        still have gradients.
+
+        Args:
+            x: [B, N, D], the embedded tokens.
+            visibility: the visible positions of self-attention.
+            memory: [B, S, D], in a decoder the encoder's states.
+            memory_visibility: the visible positions of the memory.
+        """
+        # Compute rotation and bias once for all layers.
+        relative = self.relative(visibility)
+        for layer in self.layers:
+            before, inputs = x, (x, visibility, relative, memory, memory_visibility)
+            x = run_layer(layer, inputs, self.recompute)
+            # Draw whether to keep the layer, on the device: reading the result would wait for it.
+            if self.training and self.layerdrop:
+                stays = torch.rand((), device=x.device) >= self.layerdrop
+                x = torch.where(stays, x, before)
+        return self.final_norm(x)
 
 
 @dataclass
@@ -15,10 +165,12 @@ class EncoderOutput:
     Args:
         states: [B, S, D].
         key_mask: [B, S] bool, True = real token.
+        sentences: the sentences of the source, for aligned attention.
     """
 
     states: Tensor
     key_mask: Tensor
+    sentences: SentenceRows | None = None
 
 
 class Encoder(TransformerStack):
@@ -32,3 +184,44 @@ class Encoder(TransformerStack):
         length = src_tokens.size(1)
         visibility = Visibility(length, length, key_mask=key_mask, query_mask=key_mask)
         return EncoderOutput(self.run_layers(self.embedding(src_tokens), visibility), key_mask)
+
+
+def _layer_config(config: TransformerConfig, side: str) -> LayerConfig:
+    return LayerConfig(
+        config,
+        embed_dim=getattr(config, f"{side}_embed_dim"),
+        ffn_dim=getattr(config, f"{side}_ffn_embed_dim"),
+        normalize_before=getattr(config, f"{side}_normalize_before"),
+    )
+
+
+def make_mechanism(config: TransformerConfig, slot: str, layer: int) -> Attention:
+    """Return the attention mechanism of a slot and layer."""
+    side = "encoder" if slot == "encoder" else "decoder"
+    heads = getattr(config, f"{side}_attention_heads")
+    head_dim = getattr(config, f"{side}_embed_dim") // heads
+    spec, flag = Spec.parse(config.attention_of(slot)), config.attention_flag_of(slot)
+    return build_attention(spec, slot, layer, heads, head_dim, config.attention_dropout, flag)
+
+
+def _position_scheme(config: TransformerConfig, side: str) -> PositionScheme:
+    # Check that the attention has scores, if the scheme adds to them.
+    names, attention = config.positions_of(side), config.attention_of(side)
+    able = attentions.get(Spec.parse(attention).name).capabilities
+    if not able.scores and any(kind.needs_scores for kind in kinds_of(names)):
+        without = [n for n in position_schemes.names() if not position_schemes.get(n).needs_scores]
+        raise ConfigError(
+            f"--{side}-positions {names} acts on attention scores, which "
+            f"{config.attention_flag_of(side)} {attention} does not compute; choose "
+            f"{', '.join(without)} or another attention"
+        )
+    # Build the scheme for the shape of this side.
+    which = {"encoder": "source", "decoder": "target"}[side]
+    place = PositionConfig(
+        embed_dim=getattr(config, f"{side}_embed_dim"),
+        num_heads=getattr(config, f"{side}_attention_heads"),
+        causal=side == "decoder",
+        max_positions=config.max_positions_of(side),
+        flag=f"--max-{which}-positions",
+    )
+    return build_positions(names, place)

@@ -1,20 +1,23 @@
-"""Step-by-step decoding: the interface between a search and a model.
+"""Step-by-step decoding: the interface between a search and its models.
 
 A search calls ``start`` and ``step`` of a :class:`StepDecoder`, and ``reorder`` and ``keep`` of the
-state that ``start`` returned. :class:`PlainDecoder` computes every beam with the model's own
-layers. :mod:`relu_nmt.engine` has a faster decoder with the same results.
+state that ``start`` returned. :mod:`relu_nmt.engine` has a faster decoder with the same results.
+An :class:`Ensemble` lets several models decode as one.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from relu_nmt.attention.base import Need
 from relu_nmt.attention.records import record_attention
-from relu_nmt.translation.decoder_state import DecoderState
+from relu_nmt.data.groups import least_limit
+from relu_nmt.errors import ConfigError
+from relu_nmt.translation.decoder import DecoderState
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 
 BLOCK = 64
@@ -46,8 +49,16 @@ class StepScores:
         index = computed.index_fill_(0, self.rows, 1).cumsum(0).sub_(1).clamp_min_(0)
         return replace(self, log_probs=self.log_probs[0, index].view(shape), rows=None)
 
+    def log_probs_of(self, totals: Tensor) -> Tensor:
+        """Return log_probs [B, K, V] of all beams, whose totals are [B, K]."""
+        # Expand scores that all beams share, as in the first step.
+        return self.of_all(*totals.shape).log_probs.expand(-1, totals.size(1), -1)
+
     def best_continuations(self, totals: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return the best sums of a beam's total and a token's log-probability.
+
+        A top-k over all K V sums is slow. The best C sums lie in the C blocks of columns with the
+        highest maxima, so it is enough to search these blocks.
 
         Args:
             totals: [B, K] log-probabilities of the beams so far; -inf for dead beams.
@@ -56,24 +67,32 @@ class StepScores:
         Returns:
             sums [B, C], best first, their beams and their tokens, int64 [B, C].
         """
-        # Expand scores that all beams share, [B, K, V].
-        log_probs = self.of_all(*totals.shape).log_probs.expand(-1, totals.size(1), -1)
-        vocab_size = log_probs.size(2)
-        sums, columns = _best_columns(log_probs, totals, min(count, totals.size(1) * vocab_size))
+        log_probs = self.log_probs_of(totals)
+        beam_size, vocab_size = log_probs.shape[1:]
+        count, num_blocks = min(count, beam_size * vocab_size), -(-vocab_size // BLOCK)
+        # Search all sums where blocks would save nothing.
+        if num_blocks <= 4 or num_blocks * beam_size <= count:
+            sums, columns = (log_probs + totals[:, :, None]).flatten(1).topk(count, dim=1)
+            return sums, columns // vocab_size, columns % vocab_size
+        # Take the maximum of each block, [B, K, blocks], and choose the best blocks, [B, C].
+        whole = vocab_size // BLOCK
+        maxima = log_probs[:, :, : whole * BLOCK].unflatten(2, (whole, BLOCK)).amax(3)
+        if whole < num_blocks:
+            rest = log_probs[:, :, whole * BLOCK :].amax(2, keepdim=True)
+            maxima = torch.cat([maxima, rest], dim=2)
+        blocks = (maxima + totals[:, :, None]).flatten(1).topk(count, dim=1, sorted=False).indices
+        # Search the columns of these blocks, [B, C, BLOCK]; the last block may end early.
+        steps = torch.arange(BLOCK, device=log_probs.device)
+        tokens = (blocks % num_blocks * BLOCK)[:, :, None] + steps
+        beams = (blocks // num_blocks)[:, :, None].expand_as(tokens).flatten(1)
+        # Exclude columns behind the vocabulary, for which the clamp repeats the last one.
+        outside = (tokens >= vocab_size).flatten(1)
+        columns = beams * vocab_size + tokens.clamp(max=vocab_size - 1).flatten(1)
+        sums = log_probs.flatten(1).gather(1, columns) + totals.gather(1, beams)
+        sums, index = sums.masked_fill_(outside, -torch.inf).topk(count, dim=1)
         # Split each of the K V columns into beam and token.
+        columns = columns.gather(1, index)
         return sums, columns // vocab_size, columns % vocab_size
-
-
-class SearchState(Protocol):
-    """The memory of one search, made by :meth:`StepDecoder.start`."""
-
-    def reorder(self, parents: Tensor) -> None:
-        """Let beam k of sentence b continue beam ``parents[b, k]`` of its group, [B, K] int64."""
-        ...
-
-    def keep(self, sentences: Tensor) -> None:
-        """Keep only the sentences with these indices [B'], in this order."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -89,26 +108,37 @@ class SearchStep:
     """
 
     tokens: Tensor
-    state: SearchState
+    state: DecoderState
     rows: Tensor | None = None
 
 
-class StepDecoder(Protocol):
-    """A model that decodes step by step."""
+class StepDecoder:
+    """A decoder that computes every beam of every search with the model's own layers.
 
-    @property
-    def model(self) -> EncoderDecoder:
-        """The model."""
-        ...
+    Args:
+        model: the model, in evaluation mode.
+
+    Example:
+        >>> from relu_nmt.translation.config import TransformerConfig
+        >>> config = TransformerConfig(encoder_layers=1, decoder_layers=1)
+        >>> decoder = StepDecoder(EncoderDecoder(config, 10, 12, pad_index=1))
+        >>> state = decoder.start(torch.tensor([[4, 5, 2]]))
+        >>> [scores] = decoder.step([SearchStep(torch.tensor([[2]]), state)])
+        >>> tuple(scores.log_probs.shape)
+        (1, 1, 12)
+    """
+
+    def __init__(self, model: EncoderDecoder) -> None:
+        self.model = model
 
     @property
     def prunes(self) -> bool:
         """True if it leaves out dead beams, so that a search must list the live ones."""
-        ...
+        return False
 
     def start(
         self, src_tokens: Tensor, num_groups: int = 1, shortlist: Tensor | None = None
-    ) -> SearchState:
+    ) -> DecoderState:
         """Encode the sources and return the state of a new search, one beam per sentence.
 
         Args:
@@ -117,7 +147,9 @@ class StepDecoder(Protocol):
             shortlist: [V'] int64, ids of the only allowed symbols. Tokens are then indices into
                 it, 0 to V' - 1. ``None``: all symbols.
         """
-        ...
+        state = self.model.decoder.start(self.model.encode(src_tokens), num_groups)
+        state.shortlist = shortlist
+        return state
 
     def step(
         self, steps: Sequence[SearchStep], temperature: float = 1.0, want_weights: bool = False
@@ -129,70 +161,18 @@ class StepDecoder(Protocol):
             temperature: divides the logits.
             want_weights: also return the weights that align tokens.
         """
-        ...
-
-
-@dataclass(frozen=True)
-class ListedState:
-    """A search's decoder state and its shortlist."""
-
-    decoder: DecoderState
-    shortlist: Tensor | None
-
-    def reorder(self, parents: Tensor) -> None:
-        """See :meth:`SearchState.reorder`."""
-        self.decoder.reorder(parents)
-
-    def keep(self, sentences: Tensor) -> None:
-        """See :meth:`SearchState.keep`."""
-        self.decoder.keep(sentences)
-
-
-class PlainDecoder:
-    """A decoder that computes every beam of every search with the model's own layers.
-
-    Args:
-        model: the model, in evaluation mode.
-
-    Example:
-        >>> from relu_nmt.translation.config import TransformerConfig
-        >>> config = TransformerConfig(encoder_layers=1, decoder_layers=1)
-        >>> decoder = PlainDecoder(EncoderDecoder(config, 10, 12, pad_index=1))
-        >>> state = decoder.start(torch.tensor([[4, 5, 2]]))
-        >>> [scores] = decoder.step([SearchStep(torch.tensor([[2]]), state)])
-        >>> tuple(scores.log_probs.shape)
-        (1, 1, 12)
-    """
-
-    prunes = False
-
-    def __init__(self, model: EncoderDecoder) -> None:
-        self.model = model
-
-    def start(
-        self, src_tokens: Tensor, num_groups: int = 1, shortlist: Tensor | None = None
-    ) -> SearchState:
-        """See :meth:`StepDecoder.start`."""
-        encoder_out = self.model.encode(src_tokens)
-        return ListedState(self.model.decoder.start(encoder_out, num_groups), shortlist)
-
-    def step(
-        self, steps: Sequence[SearchStep], temperature: float = 1.0, want_weights: bool = False
-    ) -> list[StepScores]:
-        """See :meth:`StepDecoder.step`."""
         return [self._step(step, temperature, want_weights) for step in steps]
 
     def _step(self, step: SearchStep, temperature: float, want_weights: bool) -> StepScores:
         decoder, state = self.model.decoder, step.state
-        assert isinstance(state, ListedState), "start returns this class"
         few = state.shortlist
         tokens = step.tokens if few is None else few[step.tokens]
         # Beams of one tree are queries of one attention: x is [R, k, D].
-        x, visibility = decoder.embed_step(tokens, state.decoder)
-        relative, across = decoder.relative(visibility), state.decoder.cross_visibility
+        x, visibility = decoder.embed_step(tokens, state)
+        relative, across = decoder.relative(visibility), state.cross_visibility
         need = Need(weights=want_weights)
         with record_attention(decoder.aligning_attention, need) as records:
-            for layer, cache in zip(decoder.layers, state.decoder.caches, strict=True):
+            for layer, cache in zip(decoder.layers, state.caches, strict=True):
                 x = layer(x, visibility, relative, None, across, cache)
         logits = self.model.logits(decoder.final_norm(x).view(*tokens.shape, -1))  # [B, K, V]
         # Keep the listed symbols only, [B, K, V'].
@@ -205,34 +185,105 @@ class PlainDecoder:
         )
 
 
-def _best_columns(log_probs: Tensor, totals: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return the best sums [B, C], best first, and beam * V + token [B, C].
+class Ensemble:
+    """Models whose probabilities are averaged at every step.
 
-    A top-k over all K * V sums is slow. The best ``count`` sums lie in the ``count`` blocks of
-    columns with the highest maxima, so it is enough to search these blocks.
+    Args:
+        decoders: of models with the same dictionaries, all on one device.
+        temperature: divides the logits of every model.
+        dtype: ``torch.float16`` or ``torch.bfloat16`` to compute in (autocast); the weights' own
+            by default.
+
+    Attributes:
+        max_positions: longest target that every model can write, in tokens with the end symbol;
+            None for any, as of the others.
+        max_source_positions: longest source that every model can read.
+        max_sentence_positions: longest sentence of a target, with the symbol that ends it.
+        max_source_sentence_positions: longest sentence of a source, likewise.
+
+    Raises:
+        ConfigError: no model at all.
     """
-    beam_size, vocab_size = log_probs.shape[1:]
-    num_blocks = -(-vocab_size // BLOCK)
-    # Search all sums where blocks would save nothing.
-    if num_blocks <= 4 or num_blocks * beam_size <= count:
-        return (log_probs + totals[:, :, None]).flatten(1).topk(count, dim=1)
-    # Take the maximum of each block, [B, K, blocks], and choose the best blocks, [B, C].
-    whole = vocab_size // BLOCK
-    maxima = log_probs[:, :, : whole * BLOCK].unflatten(2, (whole, BLOCK)).amax(3)
-    if whole < num_blocks:
-        rest = log_probs[:, :, whole * BLOCK :].amax(2, keepdim=True)
-        maxima = torch.cat([maxima, rest], dim=2)
-    blocks = (maxima + totals[:, :, None]).flatten(1).topk(count, dim=1, sorted=False).indices
-    # Search the columns of these blocks; the last block may end early.
-    beams = (blocks // num_blocks)[:, :, None]  # [B, C, 1]
-    tokens = (blocks % num_blocks * BLOCK)[:, :, None] + torch.arange(
-        BLOCK, device=log_probs.device
-    )  # [B, C, BLOCK]
-    # Exclude columns behind the vocabulary, for which the clamp repeats the last one.
-    inside = tokens < vocab_size
-    columns = (beams * vocab_size + tokens.clamp(max=vocab_size - 1)).flatten(1)
-    sums = log_probs.flatten(1).gather(1, columns) + totals.gather(
-        1, beams.expand_as(tokens).flatten(1)
-    )
-    best, index = sums.masked_fill_(~inside.flatten(1), -torch.inf).topk(count, dim=1)
-    return best, columns.gather(1, index)
+
+    def __init__(
+        self,
+        decoders: Sequence[StepDecoder],
+        temperature: float = 1.0,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        if not decoders:
+            raise ConfigError("no model to decode with; give at least one checkpoint")
+        self.decoders = list(decoders)
+        self.models = [decoder.model for decoder in decoders]
+        # List live beams as soon as one model leaves out dead ones.
+        self.prunes = any(decoder.prunes for decoder in decoders)
+        self.max_positions = least_limit(m.most_target_tokens for m in self.models)
+        self.max_source_positions = least_limit(m.most_source_tokens for m in self.models)
+        self.max_sentence_positions = least_limit(m.most_target_sentence for m in self.models)
+        self.max_source_sentence_positions = least_limit(
+            m.most_source_sentence for m in self.models
+        )
+        self.temperature = temperature
+        self.dtype = dtype
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the models."""
+        weights = (weight for model in self.models for weight in model.parameters())
+        return next(weights, torch.empty(0)).device
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Switch off dropout and gradients and compute in ``dtype``; undo it afterwards."""
+        precision: AbstractContextManager[object] = nullcontext()
+        if self.dtype is not None:
+            precision = torch.autocast(self.device.type, self.dtype)
+        # Leave models in evaluation mode alone: to switch all their modules is slow.
+        were_training = [model for model in self.models if model.training]
+        try:
+            for model in were_training:
+                model.eval()
+            with torch.inference_mode(), precision:
+                yield
+        finally:
+            for model in were_training:
+                model.train()
+
+    def start(
+        self, src_tokens: Tensor, num_groups: int = 1, shortlist: Tensor | None = None
+    ) -> list[DecoderState]:
+        """Return the states of a new search, one for each model; see :meth:`StepDecoder.start`."""
+        return [decoder.start(src_tokens, num_groups, shortlist) for decoder in self.decoders]
+
+    def step(
+        self, searches: Sequence[Sequence[SearchStep]], want_weights: bool = False
+    ) -> list[StepScores]:
+        """Advance every search by its newest tokens; return the scores averaged over the models.
+
+        Args:
+            searches: the newest tokens of each search, for each model.
+            want_weights: also return the attention weights that align tokens.
+        """
+        # Each model advances all searches with its own states.
+        outputs = [
+            decoder.step(steps, self.temperature, want_weights)
+            for decoder, steps in zip(self.decoders, zip(*searches, strict=True), strict=True)
+        ]
+        averaged = []
+        for first, *others in zip(*outputs, strict=True):
+            # Average probabilities, and the aligning attention of models that have it.
+            if others:
+                every = (first, *others)
+                weights = [each.weights for each in every if each.weights is not None]
+                log_probs = average_log_probs([each.log_probs for each in every])
+                mean = torch.stack(weights).mean(0) if weights else None
+                first = replace(first, log_probs=log_probs, weights=mean)
+            averaged.append(first)
+        return averaged
+
+
+def average_log_probs(log_probs: Sequence[Tensor]) -> Tensor:
+    """Return the log of the mean of probabilities, [..., V] as each."""
+    if len(log_probs) == 1:
+        return log_probs[0]
+    return torch.logsumexp(torch.stack(list(log_probs)), dim=0).sub_(math.log(len(log_probs)))

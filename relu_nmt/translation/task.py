@@ -123,7 +123,7 @@ class TranslationTask:
     ) -> "TranslationTask":
         """Return the task for text that arrives segmented, whose translations must be joined.
 
-        See :meth:`relu_nmt.tokenization.pipeline.TextPipeline.with_post_processing`.
+        See :meth:`TextPipeline.with_post_processing`.
         """
         return replace(
             self,
@@ -183,11 +183,7 @@ class TranslationTask:
         return describe_task(self, way_back)
 
     def load_split(self, split: str, with_alignments: bool = False) -> Split:
-        """Open ``train``, ``valid``, ``test``, ``test1``...
-
-        Args:
-            split: its name.
-            with_alignments: also open its word alignments, if the folder has them.
+        """Open ``train``, ``valid``, ``test``, ``test1``..., with word alignments if asked.
 
         Raises:
             DataError: the split is missing, damaged or not parallel.
@@ -228,9 +224,8 @@ class TranslationTask:
     def references(self, split: Split) -> list[str]:
         """Return the target sentences of a split, to compare translations with.
 
-        These are the raw sentences, if the folder has them; segmented text is joined as in
-        translations (:meth:`with_post_processing`). In a folder of fairseq they come from the
-        binarised data.
+        These are the raw sentences, if the folder has them, and else the binarised data. Segmented
+        text is joined as in translations (:meth:`with_post_processing`).
 
         Raises:
             DataError: the split is damaged or source-only.

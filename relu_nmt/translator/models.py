@@ -20,8 +20,7 @@ from relu_nmt.errors import ConfigError
 from relu_nmt.training.checkpoint import load_weights, without_aliases
 from relu_nmt.translation.agreement import require_same
 from relu_nmt.translation.config import TransformerConfig
-from relu_nmt.translation.encoder_decoder import EncoderDecoder
-from relu_nmt.translation.loading import build_model, load_model
+from relu_nmt.translation.encoder_decoder import EncoderDecoder, build_model, load_model
 from relu_nmt.translation.task import TranslationTask
 
 ELSEWHERE = "make a translator in each process with Translator.from_checkpoint instead"

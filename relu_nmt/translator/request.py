@@ -9,9 +9,8 @@ import numpy as np
 
 from relu_nmt.data.dictionary import SPECIAL_SYMBOLS
 from relu_nmt.errors import DataError
-from relu_nmt.translation.search.document_search import SourceDocuments
 from relu_nmt.translation.search.forced_terms import ForcedTerms, Term
-from relu_nmt.translation.search.translations import SourceSentence, as_lines
+from relu_nmt.translation.search.translations import SourceDocuments, SourceSentence, as_lines
 from relu_nmt.translation.task import TranslationTask
 
 

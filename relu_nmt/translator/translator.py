@@ -15,20 +15,16 @@ from relu_nmt.data.dictionary import UNK
 from relu_nmt.data.documents import SINGLE_SENTENCES
 from relu_nmt.errors import ConfigError, is_out_of_memory
 from relu_nmt.modules.config import AttentionPlace
-from relu_nmt.translation.attention_maps import AttentionMap, attention_weights, checked_place
+from relu_nmt.translation.attention_maps import attention_weights, checked_place
+from relu_nmt.translation.attention_pictures import AttentionMap
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
-from relu_nmt.translation.search.config import GenerationConfig, WindowConfig
-from relu_nmt.translation.search.document_search import (
-    DocumentSearch,
-    Search,
-    SourceDocuments,
-    TranslatedDocuments,
-)
-from relu_nmt.translation.search.ensemble import Ensemble
+from relu_nmt.translation.search.config import GenerationConfig
+from relu_nmt.translation.search.document_search import DocumentSearch, Search, TranslatedDocuments
 from relu_nmt.translation.search.generator import Generator
 from relu_nmt.translation.search.hypotheses import Hypothesis
 from relu_nmt.translation.search.shortlist import Shortlist
 from relu_nmt.translation.search.translations import (
+    SourceDocuments,
     SourceSentence,
     TranslatedLines,
     Translation,
@@ -37,6 +33,8 @@ from relu_nmt.translation.search.translations import (
     load_translations,
     replace_unknown_words,
 )
+from relu_nmt.translation.search.windows import WindowConfig
+from relu_nmt.translation.step_decoder import Ensemble
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator.models import foreign_classes, load_models, model_of, model_state
 from relu_nmt.translator.request import SourceEncoder, TranslationRequest

@@ -38,7 +38,7 @@ from relu_nmt.tokenization.sentencepiece import SentencePiece
 from relu_nmt.training.checkpoint import load_checkpoint, read_metadata
 from relu_nmt.training.results import read_course
 from relu_nmt.training.state import TrainingState
-from relu_nmt.translation.loading import load_model
+from relu_nmt.translation.encoder_decoder import load_model
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.vision.images import open_images
 

@@ -21,7 +21,7 @@ from relu_nmt.recipes.train_images import config_for_data, with_cosine_period
 from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.training.config import RunConfig, TrainerConfig
 from relu_nmt.training.schedules import build_schedule
-from relu_nmt.translation.loading import load_model
+from relu_nmt.translation.encoder_decoder import load_model
 from relu_nmt.vision.images import open_images
 from relu_nmt.vision.loading import ImageClassifier
 from relu_nmt.vision.training_config import RECIPES, VisionScheduleConfig

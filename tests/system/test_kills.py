@@ -78,7 +78,7 @@ def write_onnx():
 def write_ctranslate2():
     pytest.importorskip("ctranslate2")
     from relu_nmt.applications.conversion.ctranslate2 import save_ctranslate2
-    from relu_nmt.translation.loading import load_model
+    from relu_nmt.translation.encoder_decoder import load_model
     from tests.integration.test_wrong_paths import MODEL
 
     loaded = load_model(MODEL)

@@ -22,8 +22,7 @@ from relu_nmt.modules.feed_forward import FeedForward
 from relu_nmt.modules.transformer_layer import Residual, TransformerLayer
 from relu_nmt.translation.attention_maps import attention_of, input_batches, single_model
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
-from relu_nmt.translation.search.ensemble import Ensemble
-from relu_nmt.translation.step_decoder import PlainDecoder
+from relu_nmt.translation.step_decoder import Ensemble, StepDecoder
 
 BRANCHES = ("self_attention", "cross_attention", "feed_forward")
 """The parts of a layer that add to its states, in their order."""
@@ -339,7 +338,7 @@ def memory_statistics(
         >>> round(report["overall"]["top_sums"]["100"], 6)
         1.0
     """
-    statistics = MemoryStatistics(Ensemble([PlainDecoder(model)]), percents)
+    statistics = MemoryStatistics(Ensemble([StepDecoder(model)]), percents)
     for batch in batches:
         statistics.add_batch(*batch)
     return statistics.report()

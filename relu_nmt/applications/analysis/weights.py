@@ -31,7 +31,7 @@ from relu_nmt.data.dictionary import EOS, SENTENCE_SEPARATOR, SPECIAL_SYMBOLS, D
 from relu_nmt.data.translation_batches import pad_rows
 from relu_nmt.modules.config import SLOTS
 from relu_nmt.translation.attention_maps import input_batches, single_model
-from relu_nmt.translation.search.ensemble import Ensemble
+from relu_nmt.translation.step_decoder import Ensemble
 
 PERCENTS = (*(step / 10 for step in range(1, 16)), 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 """Figure 4 of the paper ends at 1.5."""
@@ -75,11 +75,11 @@ class WeightStatistics:
     Example:
         >>> from relu_nmt.translation.config import TransformerConfig
         >>> from relu_nmt.translation.encoder_decoder import EncoderDecoder
-        >>> from relu_nmt.translation.step_decoder import PlainDecoder
+        >>> from relu_nmt.translation.step_decoder import StepDecoder
         >>> words = Dictionary(["ein", "Haus"])
         >>> config = TransformerConfig(encoder_layers=1, decoder_layers=1)
         >>> model = EncoderDecoder(config, len(words), len(words), words.pad_index)
-        >>> statistics = WeightStatistics(Ensemble([PlainDecoder(model)]), (words, words))
+        >>> statistics = WeightStatistics(Ensemble([StepDecoder(model)]), (words, words))
         >>> statistics.add([np.array([4, 5, 2])], [np.array([5, 2])])
         >>> mean = statistics.records()[-1]
         >>> mean["slot"], mean["rows"], round(mean["sum"], 6)

@@ -11,9 +11,8 @@ from relu_nmt.config.registry import Spec
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.errors import CheckpointError, MissingExtraError
 from relu_nmt.modules.multihead import CrossAttention, SelfAttention
-from relu_nmt.translation.encoder_decoder import EncoderDecoder
-from relu_nmt.translation.loading import LoadedModel
-from relu_nmt.translation.transformer_stack import TransformerStack
+from relu_nmt.translation.encoder import TransformerStack
+from relu_nmt.translation.encoder_decoder import EncoderDecoder, LoadedModel
 
 try:
     from ctranslate2.specs import common_spec, transformer_spec

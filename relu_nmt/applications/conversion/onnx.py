@@ -20,8 +20,7 @@ from relu_nmt.attention.base import Attention
 from relu_nmt.config.registry import Spec
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.errors import CheckpointError, MissingExtraError
-from relu_nmt.translation.encoder_decoder import EncoderDecoder, EncoderOutput
-from relu_nmt.translation.loading import LoadedModel
+from relu_nmt.translation.encoder_decoder import EncoderDecoder, EncoderOutput, LoadedModel
 from relu_nmt.vision.loading import ImageClassifier
 
 try:

@@ -16,8 +16,9 @@ from relu_nmt.errors import ConfigError
 from relu_nmt.modules.config import SLOTS
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.translation.attention_maps import MOST_WEIGHTS, attention_of, slot_weights
-from relu_nmt.translation.search.config import GenerationConfig, WindowConfig
+from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.translations import SourceSentence, Translation
+from relu_nmt.translation.search.windows import WindowConfig
 from relu_nmt.translator import TranslationRequest, Translator
 
 MOST_NUMBERS = 2**21

@@ -1,7 +1,6 @@
 """Batches of sentences that are translated together, and their worker processes."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -10,10 +9,11 @@ from relu_nmt.data.groups import longest_first
 from relu_nmt.io.work import ordered_map
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.hypotheses import Hypothesis
-from relu_nmt.translation.search.translations import SourceSentence
 
 Found = list[list[Hypothesis]]
 """The hypotheses of each sentence of a batch."""
+Translate = Callable[[Sequence[np.ndarray]], Iterator[tuple[np.ndarray, Found]]]
+"""Yields batches, as indices [B] of sentences, and their hypotheses."""
 
 DEFAULT_MAX_TOKENS = 12000
 """Most source tokens of a batch if no batch size is given; several workers share them."""
@@ -82,50 +82,32 @@ def deal_batches(batches: Sequence[np.ndarray], workers: int) -> list[Sequence[n
     return [task for task in dealt if task]
 
 
-@dataclass(frozen=True)
-class Job:
-    """The work of several processes: batches of these sources.
+def run_batches(
+    translate: Translate, batches: Sequence[np.ndarray], workers: int
+) -> Iterator[tuple[np.ndarray, Found]]:
+    """Yield each batch and its hypotheses, from at most ``workers`` processes.
 
     Args:
-        translate: yields the number and the hypotheses of each batch, from its sources and the
-            numbers of its sentences (:meth:`Generator.of_batches`).
-        sources: all sentences.
-        first_id: number of the first sentence.
+        translate: translates several batches together.
+        batches: indices of the sentences of each.
+        workers: number of processes.
     """
-
-    translate: Callable[
-        [Iterable[tuple[Sequence[SourceSentence], np.ndarray]]], Iterator[tuple[int, Found]]
-    ]
-    sources: Sequence[SourceSentence]
-    first_id: int
-
-    def run(self, batches: Sequence[np.ndarray]) -> Iterator[tuple[np.ndarray, Found]]:
-        """Yield finished batches, as indices [B] of sources, and their hypotheses."""
-        given = (([self.sources[i] for i in own], own + self.first_id) for own in batches)
-        for number, hypotheses in self.translate(given):
-            yield batches[number], hypotheses
-
-
-def run_job(
-    job: Job, batches: Sequence[np.ndarray], workers: int
-) -> Iterator[tuple[np.ndarray, Found]]:
-    """Yield each batch and its hypotheses, from at most ``workers`` processes."""
     workers = min(workers, len(batches))
     if workers <= 1:
-        return job.run(batches)
+        return translate(batches)
     tasks = deal_batches(batches, workers)
-    found = ordered_map(_run_batches, tasks, workers, _start_worker, job)
+    found = ordered_map(_run, tasks, workers, _start_worker, translate)
     return (each for _, of_task in found for each in of_task)
 
 
-_jobs: list[Job] = []
-"""The job of a worker process."""
+_translate: list[Translate] = []
+"""The work of a worker process."""
 
 
-def _start_worker(job: Job) -> None:
+def _start_worker(translate: Translate) -> None:
     torch.set_num_threads(1)
-    _jobs.append(job)
+    _translate.append(translate)
 
 
-def _run_batches(batches: Sequence[np.ndarray]) -> list[tuple[np.ndarray, Found]]:
-    return list(_jobs[-1].run(batches))
+def _run(batches: Sequence[np.ndarray]) -> list[tuple[np.ndarray, Found]]:
+    return list(_translate[-1](batches))

@@ -1,18 +1,17 @@
-"""Settings of the search, under fairseq's names, and of the windows of documents."""
+"""Settings of the search, under fairseq's names."""
 
 import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from relu_nmt.config import checked_by, like, option, settings
 from relu_nmt.config.files import READ
 from relu_nmt.config.shared import CommonOptions
-from relu_nmt.data.documents import SINGLE_SENTENCES, DocumentConfig
 from relu_nmt.errors import ConfigError
 from relu_nmt.translation.search import scorers
 
-STOP_RULES = ("ahead", "full", "exact")
-LENGTH_PENALTY_FORMS = ("power", "gnmt")
 SENTENCE_LENGTHS = (0.0, 200)
 """Defaults of ``max_len_a`` and ``max_len_b`` for sentences; fairseq's."""
 DOCUMENT_LENGTHS = (1.5, 50)
@@ -57,7 +56,7 @@ class GenerationConfig:
     lenpen_form: str = option(
         "power",
         "score of T tokens: power is s/T^lenpen, gnmt s/((5+T)/6)^lenpen",
-        choices=LENGTH_PENALTY_FORMS,
+        choices=("power", "gnmt"),
         needs=("unnormalized", False),
     )
     unnormalized: bool = option(False, "rank hypotheses by s, without a length penalty")
@@ -85,7 +84,7 @@ class GenerationConfig:
     stop_rule: str = option(
         "ahead",
         "with K ended hypotheses stop (full), if none is ahead, or can be (exact)",
-        choices=STOP_RULES,
+        choices=("ahead", "full", "exact"),
         constants={"--no-early-stop": "exact"},
         needs=SEARCHED,
     )
@@ -230,6 +229,31 @@ class GenerationConfig:
         a, b = self.max_len_a, self.max_len_b
         return SENTENCE_LENGTHS[0] if a is None else a, SENTENCE_LENGTHS[1] if b is None else b
 
+    def length_limits(
+        self, source_lengths: np.ndarray, max_positions: int | None = None
+    ) -> np.ndarray:
+        """Return the largest number of tokens before the end symbol for each sentence, int64 [B].
+
+        Args:
+            source_lengths: tokens of each source with the end symbol, [B].
+            max_positions: tokens that the models can write, the end symbol included; None for any.
+
+        Raises:
+            ConfigError: the models cannot write ``--min-len`` tokens.
+        """
+        a, b = self.longest_output
+        # Scale with the source, but always leave room for the fewest tokens.
+        limits = np.maximum((a * source_lengths + b).astype(np.int64), self.min_len)
+        if max_positions is None:
+            return limits
+        if self.min_len >= max_positions:
+            raise ConfigError(
+                f"--min-len {self.min_len}: the model can write {max_positions - 1} tokens and "
+                "the end symbol at most"
+            )
+        # Leave one position of the model for the end symbol.
+        return np.minimum(limits, max_positions - 1)
+
     def check_terms(self) -> None:
         """Check that the search can force terms.
 
@@ -253,33 +277,3 @@ class GenerationConfig:
     def wants_alignment(self) -> bool:
         """Return whether hypotheses need their alignment."""
         return self.print_alignment is not None or self.replace_unk is not None
-
-
-@settings
-class WindowConfig:
-    """Division of documents for decoding.
-
-    Raises:
-        ConfigError: a number is out of range, or single sentences shall overlap.
-    """
-
-    max_doc_tokens: int = like(
-        DocumentConfig,
-        "max_doc_tokens",
-        SINGLE_SENTENCES,
-        f"most tokens of a window with its context; {SINGLE_SENTENCES}: single sentences",
-    )
-    window_overlap: int = option(
-        0, "sentences before a window that it gets as context", metavar="SENTENCES", least=0
-    )
-    repair: bool = option(
-        False, "translate windows whose translation cannot be cut again in halves"
-    )
-
-    def check(self) -> None:
-        """Compare overlap and limit."""
-        if self.window_overlap and self.max_doc_tokens == SINGLE_SENTENCES:
-            raise ConfigError(
-                f"--window-overlap {self.window_overlap}: --max-doc-tokens {SINGLE_SENTENCES} "
-                "translates single sentences, without context; give more tokens"
-            )

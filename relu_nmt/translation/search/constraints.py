@@ -9,73 +9,124 @@ import torch
 from torch import Tensor
 
 from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.errors import ConfigError
 from relu_nmt.translation.search.config import GenerationConfig
-from relu_nmt.translation.search.forced_terms import Term, TermTracker
-from relu_nmt.translation.search.output_limits import SentenceLengths, SentencesLeft
+from relu_nmt.translation.search.forced_terms import ForcedTerms, TermTracker
+from relu_nmt.translation.search.selection import block_repeated_ngrams, block_terms
+from relu_nmt.translation.search.translations import SourceSentence
 
 
 class TokenConstraints:
     """Forbidden and forced tokens at each step, for the live sentences of one batch.
 
+    A translation may have to have as many sentences as its source. The end symbol then follows the
+    last separator directly and is forbidden elsewhere. A sentence may be empty, since a translation
+    may join two sentences. Allowed tokens keep their log-probabilities, so the score of a
+    hypothesis stays the model's own.
+
     Args:
-        symbols: the target dictionary.
-        limits: largest number of tokens before the end symbol, int64 [B]; enough for all
-            ``sentences`` and ``terms``.
-        context_sizes: forced tokens that are context, int64 [B]. They cost nothing, and
-            ``min_len`` counts the tokens after them.
-        prefixes: forced first tokens [B, P] int64, padded on the right; None for none.
-        sentences: sentences still to be written; None for any number.
-        lengths: lengths of the sentences being written; None for any length.
-        banned: token ids of the terms that each sentence may not have, except in a forced prefix
-            or term, [B]; empty for none.
-        terms: terms that hypotheses must have; None for none.
+        sources: the sentences [B] with their contexts and terms. The context costs nothing, and
+            ``min_len`` counts the tokens after it.
+        src_tokens: their ids, [B, S] int64.
+        prefixes: forced first tokens, context included, [B, P] int64, padded on the right; None
+            for none.
+        separators: the symbol that ends each sentence of a source, and of a target; None: sentences
+            are neither counted nor measured.
+        most_tokens: tokens that the models can write, the end symbol included; None for any.
+        most_of_a_sentence: the same of each sentence, separator included. At this length the
+            separator is forced.
+
+    Attributes:
+        limits: most tokens before the end symbol, int64 [B]; enough for all sentences and terms.
+        context_sizes: forced tokens that are context, int64 [B].
+        terms: progress with forced terms; None for none.
+        idle_token: token for beams without a hypothesis, so that no sentence of theirs gets long.
+
+    Raises:
+        ConfigError: the settings leave a sentence no output at all, or force terms in another
+            search than plain beam search.
     """
 
     def __init__(
         self,
         config: GenerationConfig,
         symbols: Dictionary,
-        limits: np.ndarray,
-        context_sizes: np.ndarray,
+        sources: Sequence[SourceSentence],
+        src_tokens: Tensor,
         prefixes: Tensor | None = None,
-        sentences: SentencesLeft | None = None,
-        lengths: SentenceLengths | None = None,
-        banned: Sequence[Sequence[Term]] = (),
-        terms: TermTracker | None = None,
+        separators: tuple[int, int] | None = None,
+        most_tokens: int | None = None,
+        most_of_a_sentence: int | None = None,
     ) -> None:
-        # Banned terms of several tokens and n-grams need the tokens written so far.
-        self._banned = [tuple(own) for own in banned]
-        self._terms = terms
+        self._config = config
+        self._symbols = symbols
+        self._prefixes = prefixes
+        # Sentences to write, and tokens of the current one, [B, K]; [B, 1] before the first token.
+        self._separator = -1 if separators is None else separators[1]
+        self._left: Tensor | None = None
+        if separators is not None and not config.free_sentence_count:
+            self._left = (src_tokens == separators[0]).sum(1, keepdim=True).clamp_min(1)
+        self._most_of_a_sentence = most_of_a_sentence
+        self._length = None if most_of_a_sentence is None else torch.zeros_like(src_tokens[:, :1])
+        self.idle_token = None if self._length is None else self._separator
+        # Banned terms of several tokens and n-grams need the tokens written so far, [B, K, t].
+        self._banned = [source.banned for source in sources]
+        self._history: Tensor | None = None
         self._keeps_history = bool(config.no_repeat_ngram_size) or any(
             len(term) > 1 for own in set(self._banned) for term in own
         )
-        self._config = config
-        self._symbols = symbols
-        self.limits = limits
-        self.context_sizes = context_sizes
-        self._prefixes = prefixes
-        self._sentences = sentences
-        self._lengths = lengths
-        self._history: Tensor | None = None  # [B, K, t], kept only if needed
+        # Follow forced terms, if any sentence has some.
+        self.context_sizes = np.array([len(source.context) for source in sources], dtype=np.int64)
+        self.terms: TermTracker | None = None
+        forced = [source.forced for source in sources]
+        if any(own.num_tokens for own in forced):
+            config.check_terms()
+            separator = -1 if self._left is None else self._separator
+            self.terms = TermTracker(forced, self.context_sizes, separator)
+        # The longest output needs room for sentences and terms.
+        lengths = np.array([len(source.ids) for source in sources], dtype=np.int64)
+        self.limits = config.length_limits(lengths, most_tokens)
+        if self._left is not None or self.terms is not None:
+            self.limits = np.maximum(self.limits, self._room(forced))
+            longest = int(self.limits.max(initial=0))
+            if most_tokens is not None and longest >= most_tokens:
+                raise ConfigError(
+                    f"{longest} tokens are needed for the sentences to translate at once, or for "
+                    f"forced terms, but the model can write {most_tokens - 1}; give a smaller "
+                    "--max-doc-tokens, or fewer terms"
+                )
         # Sentences are too short only before, and end or are full only from, these steps.
-        self._last_too_short = int(context_sizes.max(initial=0)) + config.min_len
-        self._first_limit = int(limits.min())
-        if sentences is not None:
-            number = sentences.number[:, 0].cpu().numpy()
+        self._last_too_short = int(self.context_sizes.max(initial=0)) + config.min_len
+        self._first_limit = int(self.limits.min())
+        if self._left is not None:
+            number = self._left[:, 0].cpu().numpy()
             self._first_end = int(number.min())
-            self._first_limit = int((limits - number).min())
+            self._first_limit = int((self.limits - number).min())
             if prefixes is not None:  # the number of sentences decides where the end is
                 ends = prefixes == symbols.eos_index
                 self._prefixes = prefixes.masked_fill(ends, symbols.pad_index)
 
-    @property
-    def idle_token(self) -> int | None:
-        """The token for beams without a hypothesis, so that their sentences never get too long."""
-        return None if self._lengths is None else self._lengths.separator
+    def _room(self, forced: Sequence[ForcedTerms]) -> np.ndarray:
+        """Return the fewest tokens before the end symbol, int64 [B]."""
+        number, room = np.zeros_like(self.limits), np.zeros_like(self.limits)
+        prefixes = None if self._prefixes is None else self._prefixes.cpu().numpy()
+        if self._left is not None:
+            # All separators, and the tokens of the context that are none.
+            number = self._left[:, 0].cpu().numpy()
+            room = number + self.context_sizes
+            if prefixes is not None:
+                in_context = np.arange(prefixes.shape[1]) < self.context_sizes[:, None]
+                room -= ((prefixes == self._separator) & in_context).sum(1)
+        # All forced tokens of sentences with terms, and all separators.
+        num_forced = np.array([own.num_tokens for own in forced], dtype=np.int64)
+        needed = num_forced + number
+        if prefixes is not None:
+            needed = needed + (prefixes != self._symbols.pad_index).sum(1)
+        return np.maximum(room, needed * (num_forced > 0))
 
     def are_alike(self, step: int) -> bool:
         """Return True if the same tokens are forbidden for all hypotheses at a step."""
-        special = (self._prefixes, self._sentences, self._lengths, self._terms, self._history)
+        special = (self._prefixes, self._left, self._length, self.terms, self._history)
         is_plain = all(each is None for each in special) and not any(self._banned)
         return is_plain and self._last_too_short <= step < self._first_limit
 
@@ -83,51 +134,48 @@ class TokenConstraints:
         """Change log_probs [B, K, V] of the token after ``step`` others, in place.
 
         Forbidden tokens become -inf. The longest length and the number of sentences have the
-        highest priority, then forced prefixes, then forced terms.
-
-        Args:
-            log_probs: if :meth:`are_alike`, of any hypotheses, in any shape [..., ..., V].
-            step: number of tokens before.
+        highest priority, then forced prefixes, then forced terms. If :meth:`are_alike`, log_probs
+        may be those of any hypotheses, in any shape [..., ..., V].
         """
-        config, symbols = self._config, self._symbols
-        sentences, lengths = self._sentences, self._lengths
+        config, symbols, separator = self._config, self._symbols, self._separator
         log_probs[:, :, symbols.bos_index : symbols.pad_index + 1] = -torch.inf  # neighbours
         if config.unkpen and config.unkpen < math.inf:
             log_probs[:, :, symbols.unk_index] -= config.unkpen
         # Save the columns that later steps may allow again; none at most steps.
         special = set() if self.are_alike(step) else {symbols.eos_index}
-        special.update(each.separator for each in (sentences, lengths) if each is not None)
+        if self._left is not None or self._length is not None:
+            special.add(separator)
         before = {token: log_probs[:, :, token].clone() for token in special}
         forced = self._forced_by_prefix(log_probs, step)
-        given = None if self._terms is None else log_probs.clone()
+        given = None if self.terms is None else log_probs.clone()
         # Forbid: banned terms, repeated n-grams, an early end.
         self._ban(log_probs)
         if self._history is not None and config.no_repeat_ngram_size:
             size = config.no_repeat_ngram_size
             block_repeated_ngrams(log_probs, self._history, size, symbols.pad_index)
-            if sentences is not None:  # ends of sentences are no repetition
-                log_probs[:, :, sentences.separator] = before[sentences.separator]
+            if self._left is not None:  # ends of sentences are no repetition
+                log_probs[:, :, separator] = before[separator]
         if step < self._last_too_short:
             self._forbid_the_end(log_probs, step)
         # Force: terms, prefixes, the number and length of sentences, the end at the limit.
-        if self._terms is not None and given is not None:
-            self._require(self._terms, log_probs, given, step)
+        if self.terms is not None and given is not None:
+            self._require(self.terms, log_probs, given, step)
         if forced is not None:
             rows, values = forced
             log_probs[rows] = values
-        if sentences is not None:
-            self._count(sentences, log_probs, step, before)
+        if self._left is not None:
+            self._count(self._left, log_probs, step, before)
         # Force the separator where a sentence is full, after the context.
-        if lengths is not None:
-            full = lengths.full & _column(step >= self.context_sizes, log_probs)
-            if sentences is not None:
-                full = full & (sentences.number > 0)
-            _allow_only(lengths.separator, before, log_probs, full)
+        if self._most_of_a_sentence is not None and self._length is not None:
+            full = self._length >= self._most_of_a_sentence - 1
+            full = full & _column(step >= self.context_sizes, log_probs)
+            if self._left is not None:
+                full = full & (self._left > 0)
+            _allow_only(separator, before, log_probs, full)
         # End hypotheses at the limit, which has the highest priority.
         if step >= self._first_limit:
-            _allow_only(
-                symbols.eos_index, before, log_probs, _column(step >= self.limits, log_probs)
-            )
+            at_limit = _column(step >= self.limits, log_probs)
+            _allow_only(symbols.eos_index, before, log_probs, at_limit)
 
     def _ban(self, log_probs: Tensor) -> None:
         """Forbid the banned terms of each sentence, and <unk> if its penalty is infinite."""
@@ -154,38 +202,31 @@ class TokenConstraints:
         # The end symbol now, or the last separator, after which it would be forced.
         too_short = _column(step < shortest, log_probs)
         log_probs[:, :, self._symbols.eos_index].masked_fill_(too_short, -torch.inf)
-        if self._sentences is not None:
-            too_short = _column(step + 1 < shortest, log_probs) & (self._sentences.number == 1)
-            log_probs[:, :, self._sentences.separator].masked_fill_(too_short, -torch.inf)
+        if self._left is not None:
+            too_short = _column(step + 1 < shortest, log_probs) & (self._left == 1)
+            log_probs[:, :, self._separator].masked_fill_(too_short, -torch.inf)
 
     def _require(self, terms: TermTracker, log_probs: Tensor, given: Tensor, step: int) -> None:
         """Allow only tokens that leave room for the terms; ``given``: log_probs from the models."""
         room = _column(self.limits - step, log_probs)
         unfinished = terms.unfinished(log_probs)
         log_probs[:, :, self._symbols.eos_index].masked_fill_(unfinished, -torch.inf)
-        if self._sentences is not None:
-            room = room - self._sentences.number
-            within = terms.within_sentence(self._sentences.number.expand(unfinished.shape))
-            log_probs[:, :, self._sentences.separator].masked_fill_(within, -torch.inf)
+        if self._left is not None:
+            room = room - self._left
+            within = terms.within_sentence(self._left.expand(unfinished.shape))
+            log_probs[:, :, self._separator].masked_fill_(within, -torch.inf)
         terms.require(log_probs, given, room)
 
-    def _count(
-        self, sentences: SentencesLeft, log_probs: Tensor, step: int, before: dict[int, Tensor]
-    ) -> None:
-        """Force the end symbol after the last sentence and forbid it before.
-
-        Separators are forced where the limit leaves room for nothing else.
-        """
-        # End after the last sentence, not before; force separators where nothing else fits.
-        number, eos = sentences.number, self._symbols.eos_index
-        log_probs[:, :, eos].masked_fill_(number > 0, -torch.inf)
+    def _count(self, left: Tensor, log_probs: Tensor, step: int, before: dict[int, Tensor]) -> None:
+        """End after the last sentence, not before; force separators where nothing else fits."""
+        eos = self._symbols.eos_index
+        log_probs[:, :, eos].masked_fill_(left > 0, -torch.inf)
         if step >= self._first_end:
-            _allow_only(eos, before, log_probs, number == 0)
+            _allow_only(eos, before, log_probs, left == 0)
         if step >= self._first_limit:
             room = _column(self.limits - step, log_probs)
             begun = _column(step >= self.context_sizes, log_probs)
-            full = (room <= number) & (number > 0) & begun
-            _allow_only(sentences.separator, before, log_probs, full)
+            _allow_only(self._separator, before, log_probs, (room <= left) & (left > 0) & begun)
 
     def _forced_by_prefix(self, log_probs: Tensor, step: int) -> tuple[Tensor, Tensor] | None:
         """Return the rows [R] with a forced token and their new log_probs [R, K, V]."""
@@ -204,13 +245,14 @@ class TokenConstraints:
 
     def advance(self, parents: Tensor | None, tokens: Tensor) -> None:
         """Append the chosen tokens [B, K] to beams ``parents`` [B, K]; None: the same beams."""
-        if self._sentences is not None:
-            self._sentences.advance(parents, tokens)
-        if self._lengths is not None:
-            self._lengths.advance(parents, tokens)
-        if self._terms is not None:
-            self._terms.advance(parents, tokens)
-        # Append the tokens to the history, [B, K, t + 1].
+        ends = tokens == self._separator
+        if self._left is not None:
+            self._left = _of_parents(self._left, parents, ends) - ends.long()
+        if self._length is not None:
+            self._length = (_of_parents(self._length, parents, ends) + 1).masked_fill(ends, 0)
+        if self.terms is not None:
+            self.terms.advance(parents, tokens)
+        # Append the tokens to the history of the parents, [B, K, t + 1].
         if not self._keeps_history:
             return
         newest = tokens[:, :, None]
@@ -218,27 +260,26 @@ class TokenConstraints:
             self._history = newest
             return
         history = self._history
-        # Gather the histories of the parents, [B, K, t].
         if parents is not None:
             history = history.gather(1, parents[:, :, None].expand_as(history))
         self._history = torch.cat([history, newest], dim=2)
 
     def keep(self, rows: Tensor, mask: np.ndarray) -> None:
         """Keep only these rows [B'], the sentences of the mask [B]."""
-        # Select limits and terms by the mask, and tensors by their rows.
         self.limits = self.limits[mask]
         self.context_sizes = self.context_sizes[mask]
         self._banned = list(itertools.compress(self._banned, mask))
-        if self._prefixes is not None:
-            self._prefixes = self._prefixes.index_select(0, rows)
-        if self._history is not None:
-            self._history = self._history.index_select(0, rows)
-        if self._sentences is not None:
-            self._sentences.number = self._sentences.number.index_select(0, rows)
-        if self._lengths is not None:
-            self._lengths.length = self._lengths.length.index_select(0, rows)
-        if self._terms is not None:
-            self._terms.keep(mask)
+        if self.terms is not None:
+            self.terms.keep(mask)
+        for name in ("_prefixes", "_history", "_left", "_length"):
+            if (values := getattr(self, name)) is not None:
+                setattr(self, name, values.index_select(0, rows))
+
+
+def _of_parents(values: Tensor, parents: Tensor | None, like: Tensor) -> Tensor:
+    """Return the values [B, K] or [B, 1] of each beam's parent, [B, K] as ``like``."""
+    values = values.expand(like.shape)
+    return values if parents is None else values.gather(1, parents)
 
 
 def _column(values: np.ndarray, like: Tensor) -> Tensor:
@@ -255,56 +296,3 @@ def _allow_only(token: int, before: dict[int, Tensor], log_probs: Tensor, where:
     if len(sentence):
         log_probs[sentence, beam] = -torch.inf
         log_probs[sentence, beam, token] = before[token][sentence, beam]
-
-
-def block_repeated_ngrams(log_probs: Tensor, history: Tensor, size: int, spare_index: int) -> None:
-    """Forbid, in place, every token that would repeat an n-gram of its hypothesis.
-
-    Args:
-        log_probs: [B, K, V]; forbidden tokens become -inf.
-        history: tokens of each hypothesis so far, [B, K, t] int64, without a start symbol.
-        size: n, 1 or more.
-        spare_index: a symbol that is always forbidden.
-
-    Example:
-        >>> log_probs = torch.zeros(1, 1, 8)
-        >>> block_repeated_ngrams(log_probs, torch.tensor([[[5, 6, 7, 5]]]), 2, 0)
-        >>> log_probs.isinf().nonzero()[:, 2].tolist()
-        [0, 6]
-    """
-    length = history.size(2)
-    if length < size:
-        return
-    # The n-grams so far are a context of n - 1 tokens and the token that followed it; a token is
-    # forbidden if the context is also the end of the hypothesis.
-    followers = history[:, :, size - 1 :]  # [B, K, t - n + 1]
-    if size > 1:
-        contexts = history[:, :, :-1].unfold(2, size - 1, 1)  # [B, K, t - n + 1, n - 1]
-        ending = history[:, :, None, length - size + 1 :]  # [B, K, 1, n - 1]
-        followers = torch.where((contexts == ending).all(-1), followers, spare_index)
-    log_probs.scatter_(2, followers, -torch.inf)
-
-
-def block_terms(log_probs: Tensor, history: Tensor | None, terms: Sequence[Sequence[int]]) -> None:
-    """Forbid, in place, every token that would complete one of the terms.
-
-    Args:
-        log_probs: [B, K, V]; forbidden tokens become -inf.
-        history: tokens of each hypothesis so far, [B, K, t] int64; None before the first token,
-            or if each term is one token.
-        terms: token ids of each.
-
-    Example:
-        >>> log_probs = torch.zeros(1, 1, 8)
-        >>> block_terms(log_probs, torch.tensor([[[5, 6]]]), [[7], [6, 4], [5, 4], [6, 5, 3]])
-        >>> log_probs.isinf().nonzero()[:, 2].tolist()
-        [4, 7]
-    """
-    for *before, last in terms:
-        # Forbid a term of one token everywhere, a longer one after its beginning.
-        if not before:
-            log_probs[:, :, last] = -torch.inf
-        elif history is not None and history.size(2) >= len(before):
-            ending = history[:, :, -len(before) :]
-            completes = (ending == torch.tensor(before, device=ending.device)).all(2)  # [B, K]
-            log_probs[:, :, last].masked_fill_(completes, -torch.inf)

@@ -14,74 +14,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from relu_nmt.data.documents import SINGLE_SENTENCES
-from relu_nmt.data.groups import join_sentences, sentence_slices
+from relu_nmt.data.groups import sentence_slices
 from relu_nmt.errors import ConfigError
-from relu_nmt.translation.search.config import GenerationConfig, WindowConfig
-from relu_nmt.translation.search.output_limits import length_limits
+from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.translations import (
     Line,
-    SourceLimit,
+    SourceDocuments,
     SourceSentence,
     TranslatedLines,
     Translation,
 )
-from relu_nmt.translation.search.windows import Window, WindowPlan
-
-
-@dataclass(frozen=True)
-class SourceDocuments:
-    """Documents to translate, sentence by sentence.
-
-    Args:
-        sentences: each ends in the separator, if the model has one, and ``</s>``. A sentence
-            without words is left out of its window; its translation is empty. Sentences of a
-            document have the same banned terms.
-        counts: sentences of each document, int [documents].
-        sizes: tokens that each sentence counts towards the limit, ``</s>`` included, int [N].
-        separators: the symbol that ends sentences, in source and target; None: the translation of
-            several sentences cannot be cut into them.
-    """
-
-    sentences: Sequence[SourceSentence]
-    counts: np.ndarray
-    sizes: np.ndarray
-    separators: tuple[int, int] | None
-
-    def limited(self, limit: SourceLimit) -> "SourceDocuments":
-        """Return the documents with sentences that are too long cut or emptied."""
-        sentences = [limit.applied(sentence) for sentence in self.sentences]
-        if limit.tokens is None:
-            return self
-        return replace(self, sentences=sentences, sizes=np.minimum(self.sizes, limit.tokens))
-
-    def with_words(self, begin: int, end: int) -> list[int]:
-        """Return the numbers of sentences ``begin`` to ``end - 1`` that have words."""
-        least = 1 + (self.separators is not None)
-        return [i for i in range(begin, end) if len(self.sentences[i].ids) > least]
-
-    def joined(self, window: Window) -> SourceSentence:
-        """Return a window as one sentence, with prefixes and terms of its new sentences."""
-        # Join source, tokens and references; sentences without words are left out.
-        read = [self.sentences[i] for i in self.with_words(window.context, window.end)]
-        new = [self.sentences[i].reference for i in range(window.first, window.end)]
-        references = [reference for reference in new if reference is not None]
-        written = [self.sentences[i] for i in self.with_words(window.first, window.end)]
-        ids = join_sentences([sentence.ids for sentence in read])
-        tokens = [token for sentence in read for token in sentence.tokens]
-        reference = join_sentences(references) if references else None
-        if not written:
-            return SourceSentence(ids, tokens, reference)
-        # Prefix and terms of the first new sentence, then those of the later ones.
-        first, *rest = written
-        later = tuple(replace(own.forced, prefix=tuple(own.prefix.tolist())) for own in rest)
-        return SourceSentence(
-            ids,
-            tokens,
-            reference,
-            prefix=first.prefix,
-            forced=replace(first.forced, later=later),
-            banned=first.banned,
-        )
+from relu_nmt.translation.search.windows import Window, WindowConfig, WindowPlan
 
 
 @dataclass(frozen=True)
@@ -166,7 +109,7 @@ class DocumentSearch:
 
     Args:
         config: settings of the search, for the longest output.
-        max_positions: see :func:`relu_nmt.translation.search.output_limits.length_limits`.
+        max_positions: see :meth:`GenerationConfig.length_limits`.
         decode: returns the raw text of target tokens.
 
     Raises:
@@ -190,7 +133,7 @@ class DocumentSearch:
                 "leave the overlap out"
             )
         _check_forced(documents, windows, config)
-        self.plan = WindowPlan(documents.sizes, documents.counts, windows)
+        self._plan = WindowPlan(documents.sizes, documents.counts, windows)
         self._documents = documents
         self._windows = windows
         self._config = config
@@ -200,12 +143,12 @@ class DocumentSearch:
 
     def run(self, search: Search) -> TranslatedDocuments:
         """Translate all documents; ``search`` gets all windows that are ready at a time."""
-        documents = self._documents
+        documents, planned = self._documents, self._plan.windows
         # Queue the windows of each document.
         waiting: dict[int, deque[Window]] = {}
-        for window in self.plan.windows:
+        for window in planned:
             waiting.setdefault(window.document, deque()).append(window)
-        planned = {(window.first, window.end) for window in self.plan.windows}
+        ranges = {(window.first, window.end) for window in planned}
         done: list[WindowTranslation] = []
         num_mismatched = num_repeated = 0
         while waiting:
@@ -215,7 +158,7 @@ class DocumentSearch:
             for (window, source), translations in zip(asked, found, strict=True):
                 result = self._result(window, source, translations)
                 mismatched = not result.divided and documents.separators is not None
-                num_mismatched += mismatched and (window.first, window.end) in planned
+                num_mismatched += mismatched and (window.first, window.end) in ranges
                 # Divide a window that failed, or keep the result.
                 failed = self._windows.repair and (mismatched or result.reached_limit)
                 if failed and len(documents.with_words(window.first, window.end)) > 1:
@@ -226,9 +169,8 @@ class DocumentSearch:
                     done.append(result)
         # Halves were translated later than their neighbours.
         done.sort(key=lambda result: result.window.first)
-        return TranslatedDocuments(
-            done, len(documents.counts), len(planned), num_mismatched, num_repeated
-        )
+        counts = len(documents.counts), len(planned), num_mismatched, num_repeated
+        return TranslatedDocuments(done, *counts)
 
     def _next(self, waiting: dict[int, deque[Window]]) -> list[Window]:
         """Take the windows that are ready: with overlap, the next one of each document."""
@@ -247,7 +189,7 @@ class DocumentSearch:
         if not self._windows.window_overlap:
             return window, documents.joined(window)
         # Shorten the context until its translation is known and short enough.
-        window = self.plan.with_context(window)
+        window = self._plan.with_context(window)
         if not documents.with_words(window.first, window.end):
             window = replace(window, context=window.first)
         while (context := self._context(window)) is None:
@@ -265,7 +207,7 @@ class DocumentSearch:
         context = np.concatenate([nothing, *(self._kept[number] for number in numbers)])
         # It may take its proportional share of the longest output.
         length = len(documents.joined(window).ids)
-        longest = length_limits(self._config, np.array([length]), self._max_positions)[0]
+        longest = self._config.length_limits(np.array([length]), self._max_positions)[0]
         share = sum(len(documents.sentences[number].ids) - 1 for number in numbers) / length
         return context if len(context) <= longest * share else None
 
@@ -300,11 +242,7 @@ class DocumentSearch:
 def _check_forced(
     documents: SourceDocuments, windows: WindowConfig, config: GenerationConfig
 ) -> None:
-    """Check that sentences with prefixes or forced terms can be found in their translation.
-
-    Raises:
-        ConfigError: the sentences of a translation are not counted.
-    """
+    """Check that sentences with prefixes or forced terms can be found in their translation."""
     if not any(len(own.prefix) or own.forced.terms for own in documents.sentences):
         return
     are_counted = documents.separators is not None and not config.free_sentence_count

@@ -1,10 +1,10 @@
-"""Terms that a translation must have, and the progress of each hypothesis with them.
+"""Terms that a translation must or must not have, and the progress of each hypothesis.
 
 Reference: Post and Vilar 2018, "Fast lexically constrained decoding with dynamic beam allocation
 for neural machine translation", section 3, in the form of Hu et al. 2019, "Improved lexically
 constrained decoding for translation and monolingual rewriting", as in fairseq's ``--constraints``:
 the beam is divided among hypotheses with equally many tokens of the terms
-(:class:`~relu_nmt.translation.search.selectors.TermSelector`). Two things differ. Where terms
+(:func:`~relu_nmt.translation.search.selection.share_among_terms`). Two things differ. Where terms
 overlap, all ways of reading a hypothesis are followed. And no term goes missing, as the longest
 output leaves room for all. If several sentences are translated at once, each has its own terms.
 """
@@ -27,59 +27,43 @@ MOST_WAYS = 32
 
 @dataclass(frozen=True)
 class ForcedTerms:
-    """Terms that one translation must have, at positions that do not overlap.
+    """Terms that a translation must have, at positions that do not overlap, and its progress.
+
+    It is a state of an automaton that is built on demand.
 
     Args:
         terms: token ids of each term; a term that is given twice must occur twice.
         ordered: the terms come in this order.
-        prefix: token ids with which the translation begins; they may contain terms.
+        prefix: token ids with which the translation begins; they may contain terms. In the middle
+            of it, its rest.
         later: the terms of each sentence after the first; ``terms`` are then those of the first.
             Empty: one sentence, or terms anywhere in several.
+        ways: all ways of reading the sentence so far; at least one is in the middle of no term.
+            By default nothing is written.
+
+    Example:
+        >>> terms = ForcedTerms(((5, 6), (5,)), ordered=False)
+        >>> [terms.missing, terms.advance(5).missing, terms.advance(5).advance(6).missing]
+        [3, 2, 1]
+        >>> terms.advance(5).advance(4).advance(5).advance(6).missing
+        0
     """
 
     terms: tuple[Term, ...] = ()
     ordered: bool = True
     prefix: Term = ()
     later: tuple["ForcedTerms", ...] = ()
+    ways: tuple[Way, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.ways:
+            object.__setattr__(self, "ways", ((self.terms, ()),))
 
     @cached_property
     def num_tokens(self) -> int:
         """All tokens of terms and prefixes; 0: nothing is forced."""
         own = sum(map(len, self.terms)) + len(self.prefix)
         return own + sum(each.num_tokens for each in self.later)
-
-    @cached_property
-    def missing(self) -> int:
-        """The fewest tokens that a translation must have."""
-        return self.begin().missing
-
-    def begin(self) -> "Progress":
-        """Return the progress of a hypothesis without tokens."""
-        return Progress(((self.terms, ()),), self.ordered, self.prefix, self.later)
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Progress of a hypothesis with its terms: a state of an automaton that is built on demand.
-
-    Args:
-        ways: all ways of reading its sentence; at least one is in the middle of no term.
-        ordered: see :class:`ForcedTerms`.
-        prefix: the rest of the prefix of its sentence.
-        later: the terms of the later sentences.
-
-    Example:
-        >>> progress = ForcedTerms(((5, 6), (5,)), ordered=False).begin()
-        >>> [progress.missing, progress.advance(5).missing, progress.advance(5).advance(6).missing]
-        [3, 2, 1]
-        >>> progress.advance(5).advance(4).advance(5).advance(6).missing
-        0
-    """
-
-    ways: tuple[Way, ...]
-    ordered: bool
-    prefix: Term = ()
-    later: tuple[ForcedTerms, ...] = ()
 
     @cached_property
     def missing(self) -> int:
@@ -96,12 +80,12 @@ class Progress:
         return len(self.prefix) + min(map(_missing, read.ways))
 
     @cached_property
-    def otherwise(self) -> "Progress":
+    def otherwise(self) -> "ForcedTerms":
         """The progress after a token that no term needs next; invalid while a prefix is written."""
         return replace(self, ways=tuple(way for way in self.ways if not way[1]))
 
     @cached_property
-    def after(self) -> dict[int, "Progress"]:
+    def after(self) -> dict[int, "ForcedTerms"]:
         """The progress after each token that the prefix or a term needs next."""
         # A prefix leaves one choice.
         if self.prefix:
@@ -119,15 +103,15 @@ class Progress:
         free = self.otherwise.ways
         return {token: replace(self, ways=_best([*free, *own])) for token, own in ways.items()}
 
-    def advance(self, token: int) -> "Progress":
+    def advance(self, token: int) -> "ForcedTerms":
         """Return the progress with one more token."""
         return self.after.get(token, self.otherwise)
 
-    def next_sentence(self) -> "Progress":
+    def next_sentence(self) -> "ForcedTerms":
         """Return the progress at the beginning of the next sentence."""
         if not self.later:
             return self.otherwise
-        return replace(self.later[0].begin(), later=self.later[1:])
+        return replace(self.later[0], later=self.later[1:])
 
 
 def _missing(way: Way) -> int:
@@ -166,10 +150,10 @@ class TermTracker:
         self._context_sizes = context_sizes
         self._separator = separator
         self._num_tokens = 0
-        # Progress of each beam, [B][K]; of one hypothesis before the first token.
-        self.rows = [[own.begin()] if own.num_tokens else [] for own in forced]
+        # The terms of each beam, [B][K]; of one hypothesis before the first token.
+        self.rows = [[own] if own.num_tokens else [] for own in forced]
 
-    def __iter__(self) -> Iterator[tuple[int, int, Progress]]:
+    def __iter__(self) -> Iterator[tuple[int, int, ForcedTerms]]:
         """Yield sentence, beam and progress of each hypothesis that has terms."""
         for row, beams in enumerate(self.rows):
             for beam, progress in enumerate(beams):

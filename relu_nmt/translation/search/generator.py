@@ -2,6 +2,8 @@
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 import torch
@@ -9,23 +11,17 @@ from torch import Tensor
 
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.translation_batches import pad_rows
-from relu_nmt.errors import ConfigError
+from relu_nmt.errors import ConfigError, OutOfMemoryError, is_out_of_memory
 from relu_nmt.io.work import FORKS
-from relu_nmt.translation.search.batch_search import (
-    BatchSearches,
-    RunningSearch,
-    SourceBatch,
-    memory_advice,
-)
-from relu_nmt.translation.search.batches import Job, plan_batches, run_job
+from relu_nmt.translation.search.batches import Found, plan_batches, run_batches
+from relu_nmt.translation.search.beam_search import BeamSearch
 from relu_nmt.translation.search.config import GenerationConfig
-from relu_nmt.translation.search.ensemble import Ensemble
-from relu_nmt.translation.search.forced_terms import ForcedTerms, Term
+from relu_nmt.translation.search.constraints import TokenConstraints
 from relu_nmt.translation.search.hypotheses import Hypothesis
-from relu_nmt.translation.search.scoring import build_scorer, score_references
+from relu_nmt.translation.search.scoring import build_scorer, score_references, words_of
 from relu_nmt.translation.search.shortlist import Shortlist
 from relu_nmt.translation.search.translations import SourceSentence
-from relu_nmt.translation.step_decoder import StepDecoder
+from relu_nmt.translation.step_decoder import Ensemble, StepDecoder
 
 MOST_LEFT = 0.4
 """Begin the next batch when at most this fraction of the hypotheses of the last is open."""
@@ -50,11 +46,10 @@ class Generator:
     Example:
         >>> from relu_nmt.translation.config import TransformerConfig
         >>> from relu_nmt.translation.encoder_decoder import EncoderDecoder
-        >>> from relu_nmt.translation.step_decoder import PlainDecoder
         >>> config = TransformerConfig(encoder_layers=1, decoder_layers=1)
-        >>> decoder = PlainDecoder(EncoderDecoder(config, 10, 12, pad_index=1))
+        >>> decoder = StepDecoder(EncoderDecoder(config, 10, 12, pad_index=1))
         >>> generator = Generator([decoder], GenerationConfig(beam=2, max_len_b=5), Dictionary())
-        >>> [[best]] = generator.generate(torch.tensor([[4, 5, 2]]))
+        >>> [[best]] = generator.translate([SourceSentence(np.array([4, 5, 2]))])
         >>> int(best.tokens[-1])
         2
     """
@@ -79,16 +74,12 @@ class Generator:
                 "that sentences are not counted anyway; leave it out"
             )
         # Settings that still depend on the use are those of single sentences.
-        config = config.resolved()
+        self.config = config.resolved()
         self.ensemble = Ensemble(decoders, config.temperature, dtype)
-        self.config = config
         self.symbols = symbols
         self._separators = separators
         self._shortlist = shortlist
         self._scorer = build_scorer(config)
-        self._searches = BatchSearches(
-            self.ensemble, config, self._scorer, symbols, separators, shortlist
-        )
 
     def with_config(self, config: GenerationConfig) -> "Generator":
         """Return a generator with the same models and other settings."""
@@ -125,15 +116,23 @@ class Generator:
         lengths = np.array([len(source.ids) for source in sources], dtype=np.int64)
         wanted = np.flatnonzero((lengths > 1) | config.score_reference)
         # Translate batches of similar lengths, in several processes.
-        job = Job(self.of_batches, sources, first_id)
         workers = self._workers()
+        translate = partial(self._translate, sources, first_id)
         batches = [wanted[batch] for batch in self._batches(lengths[wanted], workers)]
-        for members, found in run_job(job, batches, workers):
+        for members, found in run_batches(translate, batches, workers):
             for i, hypotheses in zip(members, found, strict=True):
                 results[i] = hypotheses
             if on_progress is not None:
                 on_progress(len(members))
         return results
+
+    def _translate(
+        self, sources: Sequence[SourceSentence], first_id: int, batches: Sequence[np.ndarray]
+    ) -> Iterator[tuple[np.ndarray, Found]]:
+        """Yield batches, as indices [B] of sources, and their hypotheses."""
+        given = (([sources[i] for i in own], own + first_id) for own in batches)
+        for number, found in self.search(given):
+            yield batches[number], found
 
     def _workers(self) -> int:
         """Return the number of processes from the settings.
@@ -160,9 +159,9 @@ class Generator:
         """
         return len(self._batches(lengths)[0])
 
-    def of_batches(
+    def search(
         self, batches: Iterable[tuple[Sequence[SourceSentence], np.ndarray]]
-    ) -> Iterator[tuple[int, list[list[Hypothesis]]]]:
+    ) -> Iterator[tuple[int, Found]]:
         """Yield the number and the hypotheses of each batch, as batches are done.
 
         A search begins when the searches before it have few open hypotheses left. They go on
@@ -173,122 +172,114 @@ class Generator:
                 sampling.
 
         Raises:
-            ConfigError: see :meth:`generate`.
+            ConfigError: the settings leave a sentence no output at all, or force terms in another
+                search than plain beam search.
             OutOfMemoryError: there is not enough memory.
         """
         # Score references batch by batch; a search runs several batches together.
         if self.config.score_reference:
             for number, (sources, _) in enumerate(batches):
                 yield number, self._score(sources)
-        else:
-            yield from self._run(enumerate(self._source_batch(*batch) for batch in batches))
-
-    def _score(self, sources: Sequence[SourceSentence]) -> list[list[Hypothesis]]:
-        src_tokens = self._padded([source.ids for source in sources])
-        with memory_advice(self.config.beam, src_tokens):
-            tgt_tokens = self._padded(_references(sources))
-            separator = -1 if self._separators is None else self._separators[0]
-            return score_references(
-                self.ensemble, self._scorer, self.symbols, src_tokens, tgt_tokens, separator
-            )
-
-    def _run(
-        self, batches: Iterator[tuple[int, SourceBatch]]
-    ) -> Iterator[tuple[int, list[list[Hypothesis]]]]:
-        """Yield the hypotheses of numbered batches, as they are done."""
-        running: dict[int, RunningSearch] = {}
+            return
+        running: dict[int, BeamSearch] = {}
+        waiting = enumerate(batches)
         while True:
             with self.ensemble.evaluating():  # leave this mode before each yield
-                ended = self._run_to_an_end(running, batches)
+                ended = self._run_to_an_end(running, waiting)
             if ended is None:
                 return
-            yield ended, self._searches.hypotheses(running.pop(ended))
+            yield ended, running.pop(ended).results()
 
     def _run_to_an_end(
         self,
-        running: dict[int, RunningSearch],
-        batches: Iterator[tuple[int, SourceBatch]],
+        running: dict[int, BeamSearch],
+        waiting: Iterator[tuple[int, tuple[Sequence[SourceSentence], np.ndarray]]],
     ) -> int | None:
-        """Advance all searches until one is done; return its number, or None without a search.
+        """Advance the running searches until one is done; return its number, or None without any.
 
-        Args:
-            running: the searches that have begun, by number; new ones are added.
-            batches: numbers and sources of searches that have not begun.
+        New searches begin with the waiting batches.
         """
         wants_weights = self.config.wants_alignment or self._scorer.needs_attention
         while True:
             # Begin the next batch if few hypotheses are open.
-            size = max((len(each.batch.ids) for each in running.values()), default=0)
-            live = sum(each.search.num_live for each in running.values())
+            size = max((len(each.src_tokens) for each in running.values()), default=0)
+            live = sum(each.num_live for each in running.values())
             if live <= MOST_LEFT * size * self.config.beam:
-                for number, batch in itertools.islice(batches, 1):
-                    running[number] = self._searches.begin(batch)
+                for number, batch in itertools.islice(waiting, 1):
+                    running[number] = self._begin(*batch)
             # Return a search that is done before another step begins.
             for number, each in running.items():
-                if each.search.is_done:
+                if each.is_done:
                     return number
             if not running:
                 return None
             # Advance all searches by one token.
-            searches = [each.search for each in running.values()]
-            sources = (each.batch.src_tokens for each in running.values())
-            with memory_advice(self.config.beam, *sources):
-                outputs = self.ensemble.step([each.next_step for each in searches], wants_weights)
+            searches = list(running.values())
+            with self._memory_advice(*(each.src_tokens for each in searches)):
+                outputs = self.ensemble.step([each.next_steps for each in searches], wants_weights)
                 for search, output in zip(searches, outputs, strict=True):
                     search.advance(output)
 
-    def _source_batch(self, sources: Sequence[SourceSentence], ids: np.ndarray) -> SourceBatch:
-        # Forced first tokens: context, prefix, then --prefix-size tokens of the reference.
+    def _begin(self, sources: Sequence[SourceSentence], ids: np.ndarray) -> BeamSearch:
+        """Encode the sources of a batch, and return its search."""
+        config, symbols, ensemble = self.config, self.symbols, self.ensemble
+        src_tokens = self._padded([own.ids for own in sources])
+        # Force the first tokens: context, prefix, then --prefix-size tokens of the reference.
         given = [
-            np.concatenate([source.context, source.prefix, target[: self.config.prefix_size]])
-            for source, target in zip(sources, _references(sources), strict=True)
+            np.concatenate([own.context, own.prefix, own.reference[: config.prefix_size]])
+            if own.reference is not None
+            else np.concatenate([own.context, own.prefix])
+            for own in sources
         ]
-        return SourceBatch(
-            self._padded([source.ids for source in sources]),
-            self._padded(given) if any(map(len, given)) else None,
-            ids,
-            np.array([len(source.context) for source in sources]),
-            [own.forced for own in sources],
-            [own.banned for own in sources],
+        prefixes = self._padded(given) if any(map(len, given)) else None
+        # Separators matter if sentences are counted, or limited more than the whole output.
+        separators, most_of_a_sentence = self._separators, ensemble.max_sentence_positions
+        if separators is None or most_of_a_sentence == ensemble.max_positions:
+            most_of_a_sentence = None
+        if config.free_sentence_count and most_of_a_sentence is None:
+            separators = None
+        # List the allowed symbols; prefixes and terms may need any.
+        listed = None
+        has_terms = any(own.forced.num_tokens or own.banned for own in sources)
+        if self._shortlist is not None and prefixes is None and not has_terms:
+            listed = self._shortlist.of(src_tokens, [] if separators is None else separators[1:])
+            if separators is not None:
+                separators = separators[0], int(torch.searchsorted(listed, separators[1]))
+        limits = ensemble.max_positions, most_of_a_sentence
+        constraints = TokenConstraints(
+            config, symbols, sources, src_tokens, prefixes, separators, *limits
         )
+        # Encode the sources, which may need more memory than there is.
+        is_word = words_of(src_tokens, symbols, self._separators)
+        scorer = self._scorer
+        with self._memory_advice(src_tokens):
+            return BeamSearch(
+                ensemble, config, scorer, symbols, src_tokens, is_word, ids, constraints, listed
+            )
+
+    def _score(self, sources: Sequence[SourceSentence]) -> Found:
+        """Return the references as hypotheses."""
+        src_tokens = self._padded([source.ids for source in sources])
+        with self._memory_advice(src_tokens):
+            tgt_tokens = self._padded([s.reference for s in sources if s.reference is not None])
+            return score_references(
+                self.ensemble, self._scorer, self.symbols, src_tokens, tgt_tokens, self._separators
+            )
 
     def _padded(self, rows: Sequence[np.ndarray]) -> Tensor:
         return pad_rows(rows, self.symbols.pad_index).to(self.ensemble.device)
 
-    def generate(
-        self,
-        src_tokens: Tensor,
-        prefix_tokens: Tensor | None = None,
-        sentence_ids: np.ndarray | None = None,
-        context_sizes: np.ndarray | None = None,
-        forced: Sequence[ForcedTerms] = (),
-        banned: Sequence[Sequence[Term]] = (),
-    ) -> list[list[Hypothesis]]:
-        """Return the n best hypotheses of each sentence, best first.
-
-        Args:
-            src_tokens: see :class:`SourceBatch`, as all arguments.
-            prefix_tokens: None for none.
-            sentence_ids: 0 to B - 1 by default.
-            context_sizes: None for no context.
-            forced: empty for no terms.
-            banned: empty for no terms.
-
-        Raises:
-            ConfigError: the settings leave a sentence no output at all, or force terms in another
-                search than plain beam search.
-        """
-        # Fill in defaults: consecutive numbers, and no context.
-        if sentence_ids is None:
-            sentence_ids = np.arange(len(src_tokens))
-        if context_sizes is None:
-            context_sizes = np.zeros(len(src_tokens), dtype=np.int64)
-        batch = SourceBatch(src_tokens, prefix_tokens, sentence_ids, context_sizes, forced, banned)
-        [(_, found)] = self._run(iter([(0, batch)]))
-        return found
-
-
-def _references(sources: Sequence[SourceSentence]) -> list[np.ndarray]:
-    """Return the reference of each source; no tokens where it has none."""
-    nothing = np.zeros(0, dtype=np.int64)
-    return [nothing if source.reference is None else source.reference for source in sources]
+    @contextmanager
+    def _memory_advice(self, *src_tokens: Tensor) -> Iterator[None]:
+        """Add a remedy to errors of missing memory while sources [B, S] are translated at once."""
+        try:
+            yield
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            number, longest = sum(map(len, src_tokens)), max(each.size(1) for each in src_tokens)
+            raise OutOfMemoryError(
+                f"out of memory with {number} sentences of up to {longest} tokens at once and "
+                f"--beam {self.config.beam}; a smaller --max-tokens, --batch-size or --beam needs "
+                "less"
+            ) from error

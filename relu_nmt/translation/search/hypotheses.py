@@ -1,6 +1,6 @@
 """Open and finished hypotheses, and the back-pointers from which they are read."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -28,23 +28,19 @@ class Hypothesis:
     alignment: np.ndarray | None = None
     reached_limit: bool = False
 
-    def without_context(self, size: int) -> "Hypothesis":
-        """Return the hypothesis without its first ``size`` tokens, which no score has counted."""
-        size = min(size, len(self.tokens) - 1)  # the end symbol is new in any case
-        alignment = None if self.alignment is None else self.alignment[size:]
-        scores = self.positional_scores[size:]
-        return Hypothesis(self.tokens[size:], self.score, scores, alignment, self.reached_limit)
-
 
 @dataclass(frozen=True)
-class LiveHypotheses:
-    """The open hypotheses of all sentences of a batch.
+class Continuations:
+    """Hypotheses with their newest token: candidates in groups of beams, or the chosen K beams.
+
+    Plain beam search is one group of K beams; diverse beam search has several smaller ones, and
+    sampling K groups of one beam.
 
     Args:
-        tokens: newest token [B, K].
-        parents: beam that each continues [B, K]; None: the same beam.
-        totals: log-probability so far [B, K]; -inf is no hypothesis.
-        attention: sum of the attention of all its tokens [B, K, S], if the scorer needs it.
+        tokens: the newest token, int64 [B, G, C] of candidates, best first, or [B, K].
+        parents: the beam 0 .. K-1 that each continues, likewise; None: the same beam.
+        totals: log-probability with that token, likewise; -inf is no hypothesis.
+        attention: sum of the attention of all tokens, [B, K, S], if the scorer needs it.
     """
 
     tokens: Tensor
@@ -52,30 +48,10 @@ class LiveHypotheses:
     totals: Tensor
     attention: Tensor | None = None
 
-    @classmethod
-    def first(
-        cls, num_sentences: int, beam_size: int, group_size: int, eos: int, device: torch.device
-    ) -> "LiveHypotheses":
-        """Return the beams before the first token, with one hypothesis in each group."""
-        shape = (num_sentences, beam_size)
-        totals = torch.full(shape, -torch.inf, device=device)
-        totals[:, ::group_size] = 0.0
-        return cls(torch.full(shape, eos, dtype=torch.int64, device=device), None, totals)
-
-    def attention_with(self, weights: Tensor) -> Tensor:
-        """Return the attention [B, K, S] with that of the next token, [B, K, S] or [B, 1, S]."""
-        if self.attention is None:
-            return weights.float().expand(-1, self.tokens.size(1), -1)
-        return self.attention + weights.float()
-
-    def keep(self, rows: Tensor) -> "LiveHypotheses":
-        """Keep only the sentences with these rows [B']."""
-        return LiveHypotheses(
-            self.tokens.index_select(0, rows),
-            None if self.parents is None else self.parents.index_select(0, rows),
-            self.totals.index_select(0, rows),
-            None if self.attention is None else self.attention.index_select(0, rows),
-        )
+    def keep(self, rows: Tensor) -> "Continuations":
+        """Return those of the sentences in these rows [B']."""
+        columns = (self.tokens, self.parents, self.totals, self.attention)
+        return Continuations(*(x if x is None else x.index_select(0, rows) for x in columns))  # type: ignore[arg-type]
 
 
 def of_beams(attention: Tensor | None, parents: Tensor | None) -> Tensor | None:
@@ -86,45 +62,132 @@ def of_beams(attention: Tensor | None, parents: Tensor | None) -> Tensor | None:
 
 
 class SearchHistory:
-    """Back-pointers of all steps, so that no step has to copy the hypotheses so far.
+    """The finished hypotheses of one batch, and back-pointers, so that no step copies hypotheses.
 
-    :meth:`take` stores the best hypotheses of sentences that are done; :meth:`results` follows the
-    back-pointers of all at the end.
+    For each live sentence it holds the best k finished hypotheses of every group of beams.
+    :meth:`take` stores those of sentences that are done; :meth:`results` follows the back-pointers.
 
     Args:
-        num_sentences: N, sentences in the batch at the start.
         config: ``nbest`` and ``beam``.
+        limits: most tokens before the end symbol, int64 [B].
+        context_sizes: first tokens of each sentence that are context, int64 [B].
+        num_groups: G; 1 except for diverse beam search and sampling.
+
+    Attributes:
+        scores: of the best k finished hypotheses, best first, [B, G, k].
+        count: number of hypotheses that have ever finished, [B, G].
     """
 
-    def __init__(self, num_sentences: int, config: GenerationConfig, eos_index: int) -> None:
-        # One entry a step: row of each sentence [N] (-1 if done), hypotheses, alignment [B, K].
-        self._steps: list[tuple[np.ndarray, LiveHypotheses, Tensor | None]] = []
-        self._num_sentences = num_sentences
+    def __init__(
+        self,
+        config: GenerationConfig,
+        limits: np.ndarray,
+        context_sizes: np.ndarray,
+        num_groups: int,
+        eos_index: int,
+        device: torch.device,
+    ) -> None:
         self._config = config
+        self._limits = limits
+        self._context_sizes = context_sizes
         self._eos_index = eos_index
-        self._ended: list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]] = []
+        # One entry a step: row of each sentence [N] (-1 if done), beams, alignment [B, K].
+        self._steps: list[tuple[np.ndarray, Continuations, Tensor | None]] = []
+        self._ended: list[
+            list[np.ndarray]
+        ] = []  # sentences [M], then scores, totals, origins [M, n]
+        # The best finished hypotheses, [B, G, k].
+        shape = (len(limits), num_groups, config.beam // num_groups)
+        self.scores = torch.full(shape, -torch.inf, device=device)
+        self.count = torch.zeros(shape[:2], dtype=torch.int64, device=device)
+        self._totals = torch.zeros(shape, device=device)  # log-probabilities
+        self._origins = torch.zeros(shape, dtype=torch.int64, device=device)  # step * K + beam
 
-    def append(self, sentences: np.ndarray, live: LiveHypotheses, alignment: Tensor | None) -> None:
+    def append(self, sentences: np.ndarray, live: Continuations, alignment: Tensor | None) -> None:
         """Record one step.
 
         Args:
             sentences: number of the sentence of each row, [B].
-            live: hypotheses with the tokens of this step.
+            live: beams with the tokens of this step.
             alignment: source position that each **parent** beam attended to, [B, K].
         """
-        row_of = np.full(self._num_sentences, -1, dtype=np.int64)
+        row_of = np.full(len(self._limits), -1, dtype=np.int64)
         row_of[sentences] = np.arange(len(sentences))
-        self._steps.append((row_of, replace(live, attention=None), alignment))
+        beams = Continuations(live.tokens, live.parents, live.totals)
+        self._steps.append((row_of, beams, alignment))
+
+    def finish(self, step: int, totals: Tensor, parents: Tensor, scores: Tensor) -> None:
+        """Add the hypotheses that end at ``step``, if they are among the best.
+
+        Args:
+            step: number of tokens before the end symbol.
+            totals: log-probabilities [B, G, M]; -inf (or NaN) is no hypothesis.
+            parents: beams from which they end, [B, G, M].
+            scores: [B, G, M].
+        """
+        # Merge with the best so far, [B, G, k + M], and keep k.
+        real = totals > -torch.inf
+        self.count += real.sum(2)
+        scores = torch.cat([self.scores, scores.masked_fill(~real, -torch.inf)], dim=2)
+        self.scores, best = scores.topk(self.scores.size(2), dim=2)
+        # Gather totals and origins in the order of the best scores, [B, G, k].
+        self._totals = torch.cat([self._totals, totals], dim=2).gather(2, best)
+        origins = step * self._config.beam + parents
+        self._origins = torch.cat([self._origins, origins], dim=2).gather(2, best)
+
+    def take(self, sentences: np.ndarray, rows: Tensor) -> None:
+        """Store the best finished hypotheses of the sentences [M] in these rows [M]."""
+        # Sort the finished hypotheses of all groups together, [M, G * k].
+        scores, best = self.scores[rows].flatten(1).sort(dim=1, descending=True, stable=True)
+        nbest = self._config.nbest
+        best = best[:, :nbest]
+        totals = self._totals[rows].flatten(1).gather(1, best)
+        origins = self._origins[rows].flatten(1).gather(1, best)
+        columns = (scores[:, :nbest], totals, origins)
+        self._ended.append([sentences, *(column.cpu().numpy() for column in columns)])
+
+    def keep(self, rows: Tensor) -> None:
+        """Keep the finished hypotheses of the sentences in these rows [B'] only."""
+        for name in ("scores", "count", "_totals", "_origins"):
+            setattr(self, name, getattr(self, name).index_select(0, rows))
+
+    def results(self, symbols: np.ndarray | None = None) -> list[list[Hypothesis]]:
+        """Return for each sentence its hypotheses, best first, without the context.
+
+        Args:
+            symbols: the id of each token, int64 [V']; None: tokens are ids.
+        """
+        found: list[list[Hypothesis]] = [[] for _ in self._limits]
+        if not self._ended:
+            return found
+        # Join the hypotheses of all sentences, and leave out empty entries.
+        sentences, *columns = map(np.concatenate, zip(*self._ended, strict=True))
+        real = columns[0].ravel() > -np.inf
+        sentences = np.repeat(sentences, columns[0].shape[1])[real]
+        scores, totals, origins = (column.ravel()[real] for column in columns)
+        # Read tokens and partial sums; the score of a token is a difference of sums.
+        steps, beams = np.divmod(origins, self._config.beam)
+        tokens, partial, alignment = self._trace(sentences, steps, beams)
+        for i, (sentence, end) in enumerate(zip(sentences, steps, strict=True)):
+            own = np.append(tokens[i, :end], self._eos_index)
+            all_totals = np.append(partial[i, :end], totals[i])
+            # Remove the context, after which the end symbol is new in any case.
+            new = slice(min(self._context_sizes[sentence], end), None)
+            found[sentence].append(
+                Hypothesis(
+                    (own if symbols is None else symbols[own])[new],
+                    float(scores[i]),
+                    np.diff(all_totals, prepend=np.float32(0))[new],
+                    None if alignment is None else alignment[i, : end + 1][new],
+                    reached_limit=bool(len(own) > self._limits[sentence]),
+                )
+            )
+        return found
 
     def _trace(
         self, sentences: np.ndarray, steps: np.ndarray, beams: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        """Follow hypotheses back to their beginnings.
-
-        Args:
-            sentences: sentence of each hypothesis, [M].
-            steps: step at which it ended, so its number of tokens before the end symbol, [M].
-            beams: beam that it ended from, [M].
+        """Follow M hypotheses back from the beams [M] in which they ended, at these steps [M].
 
         Returns:
             tokens [M, T] without the end symbol, total log-probabilities [M, T], and source
@@ -142,102 +205,15 @@ class SearchHistory:
             # Read the token of each hypothesis that is longer than t, and go to its parent.
             row_of, live, positions = self._steps[t]
             inside = steps > t
-            rows, chosen = row_of[sentences[inside]], beams[inside]
             if inside.any():
-                tokens[inside, t] = _numpy(live.tokens)[rows, chosen]
-                totals[inside, t] = _numpy(live.totals)[rows, chosen]
+                rows, chosen = row_of[sentences[inside]], beams[inside]
+                tokens[inside, t] = live.tokens.cpu().numpy()[rows, chosen]
+                totals[inside, t] = live.totals.cpu().numpy()[rows, chosen]
                 if live.parents is not None:
-                    beams[inside] = _numpy(live.parents)[rows, chosen]
+                    beams[inside] = live.parents.cpu().numpy()[rows, chosen]
             # The parent beam attended while it chose the token, or the end symbol.
             if alignment is not None and positions is not None:
                 reached = steps >= t
                 rows = row_of[sentences[reached]]
-                alignment[reached, t] = _numpy(positions)[rows, beams[reached]]
+                alignment[reached, t] = positions.cpu().numpy()[rows, beams[reached]]
         return tokens, totals, alignment
-
-    def take(self, sentences: np.ndarray, rows: Tensor, finished: "FinishedHypotheses") -> None:
-        """Store the best finished hypotheses of the sentences [M] in the given rows [M]."""
-        # Sort the finished hypotheses of all groups together, [M, G * k].
-        scores, best = finished.scores[rows].flatten(1).sort(dim=1, descending=True, stable=True)
-        best = best[:, : self._config.nbest]
-        totals = finished.totals[rows].flatten(1).gather(1, best)
-        origins = finished.origins[rows].flatten(1).gather(1, best)
-        scores = scores[:, : self._config.nbest]
-        self._ended.append((sentences, _numpy(scores), _numpy(totals), _numpy(origins)))
-
-    def results(self) -> list[list[Hypothesis]]:
-        """Return for each sentence its hypotheses, best first."""
-        results: list[list[Hypothesis]] = [[] for _ in range(self._num_sentences)]
-        if not self._ended:
-            return results
-        # Join the hypotheses of all sentences, and leave out empty entries.
-        columns = zip(*self._ended, strict=True)
-        sentences, scores, totals, origins = (np.concatenate(column) for column in columns)
-        sentences = np.repeat(sentences, scores.shape[1])
-        scores, totals, origins = scores.ravel(), totals.ravel(), origins.ravel()
-        real = scores > -np.inf
-        sentences, scores, totals, origins = (
-            values[real] for values in (sentences, scores, totals, origins)
-        )
-        # Read tokens and partial sums; the score of a token is a difference of sums.
-        steps, beams = np.divmod(origins, self._config.beam)
-        tokens, partial, alignment = self._trace(sentences, steps, beams)
-        for i, (sentence, end) in enumerate(zip(sentences, steps, strict=True)):
-            all_totals = np.append(partial[i, :end], totals[i])
-            results[sentence].append(
-                Hypothesis(
-                    tokens=np.append(tokens[i, :end], self._eos_index),
-                    score=float(scores[i]),
-                    positional_scores=np.diff(all_totals, prepend=np.float32(0)),
-                    alignment=None if alignment is None else alignment[i, : end + 1],
-                )
-            )
-        return results
-
-
-class FinishedHypotheses:
-    """The best k finished hypotheses of every group of beams of each live sentence, best first.
-
-    Args:
-        num_sentences: B.
-        num_groups: G; 1 except for diverse beam search and sampling.
-        beam_size: K = G * k.
-    """
-
-    def __init__(
-        self, num_sentences: int, num_groups: int, beam_size: int, device: torch.device
-    ) -> None:
-        shape = (num_sentences, num_groups, beam_size // num_groups)
-        self._beam_size = beam_size
-        self.scores = torch.full(shape, -torch.inf, device=device)  # from the scorer
-        self.totals = torch.zeros(shape, device=device)  # log-probabilities
-        self.origins = torch.zeros(shape, dtype=torch.int64, device=device)  # step * K + beam
-        self.count = torch.zeros(shape[:2], dtype=torch.int64, device=device)  # [B, G], all ever
-
-    def add(self, step: int, totals: Tensor, parents: Tensor, scores: Tensor) -> None:
-        """Add the hypotheses that end at ``step``, if they are among the best.
-
-        Args:
-            step: number of tokens before the end symbol.
-            totals: log-probabilities [B, G, M]; -inf (or NaN) is no hypothesis.
-            parents: beams from which they end, [B, G, M].
-            scores: [B, G, M].
-        """
-        # Merge with the best so far, [B, G, k + M], and keep k.
-        real = totals > -torch.inf
-        self.count += real.sum(2)
-        scores = torch.cat([self.scores, scores.masked_fill(~real, -torch.inf)], dim=2)
-        self.scores, best = scores.topk(self.scores.size(2), dim=2)
-        # Gather totals and origins in the order of the best scores, [B, G, k].
-        self.totals = torch.cat([self.totals, totals], dim=2).gather(2, best)
-        origins = step * self._beam_size + parents
-        self.origins = torch.cat([self.origins, origins], dim=2).gather(2, best)
-
-    def keep(self, rows: Tensor) -> None:
-        """Keep only the sentences with these rows [B']."""
-        for name in ("scores", "totals", "origins", "count"):
-            setattr(self, name, getattr(self, name).index_select(0, rows))
-
-
-def _numpy(tensor: Tensor) -> np.ndarray:
-    return tensor.cpu().numpy()

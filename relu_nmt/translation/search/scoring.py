@@ -18,11 +18,12 @@ from relu_nmt.config import build_part, option, settings
 from relu_nmt.config.registry import Spec
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.translation_batches import shift_right
+from relu_nmt.errors import ConfigError
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.search import scorers
 from relu_nmt.translation.search.config import GenerationConfig
-from relu_nmt.translation.search.ensemble import Ensemble
 from relu_nmt.translation.search.hypotheses import Hypothesis
+from relu_nmt.translation.step_decoder import Ensemble, average_log_probs
 
 CHUNK = 1024
 """Target tokens whose logits exist at a time; 128 MB for 32,000 symbols."""
@@ -63,6 +64,9 @@ class Scorer(ABC):
     needs_attention: ClassVar[bool] = False
     """Record the cross-attention that also aligns tokens, for :attr:`Outputs.attention`."""
 
+    uses_length_penalty: ClassVar[bool] = False
+    """The score depends on ``--lenpen`` and its kind; without, these flags are refused."""
+
     def __init__(self, config: Any, search: GenerationConfig) -> None:
         self.config = config
         self.search = search
@@ -90,6 +94,8 @@ class LengthScorer(Scorer):
 
     Reference: Wu et al. 2016, "Google's neural machine translation system", section 7, Eq. 14.
     """
+
+    uses_length_penalty = True
 
     def __init__(self, config: Any, search: GenerationConfig) -> None:
         super().__init__(config, search)
@@ -140,22 +146,26 @@ def build_scorer(search: GenerationConfig) -> Scorer:
     """Return the scorer that the settings of a search name.
 
     Raises:
-        ConfigError: an unknown name or option, or a wrong value.
+        ConfigError: an unknown name or option, a wrong value, or a length penalty for a scorer
+            that has none.
     """
     spec = Spec.parse(search.scorer)
-    return build_part(scorers.get(spec.name), spec, "--scorer", search)
+    kind, default = scorers.get(spec.name), GenerationConfig()
+    for name in ("lenpen", "lenpen_form", "unnormalized"):
+        if not kind.uses_length_penalty and getattr(search, name) != getattr(default, name):
+            raise ConfigError(
+                f"--{name.replace('_', '-')} does nothing with --scorer {spec}, which has no "
+                "length penalty; leave it out, or set uses_length_penalty in a scorer that has one"
+            )
+    return build_part(kind, spec, "--scorer", search)
 
 
-def words_of(src_tokens: Tensor, symbols: Dictionary, separator: int = -1) -> Tensor:
-    """Return the positions of words, bool [B, S].
-
-    Args:
-        src_tokens: ids of the sources, [B, S].
-        symbols: a dictionary, for its special symbols.
-        separator: the symbol that ends each sentence of a source; -1 for none.
-    """
+def words_of(
+    src_tokens: Tensor, symbols: Dictionary, separators: tuple[int, int] | None = None
+) -> Tensor:
+    """Return the positions of words in sources [B, S], bool [B, S]; separators are no words."""
     special = (src_tokens == symbols.pad_index) | (src_tokens == symbols.eos_index)
-    return ~(special | (src_tokens == separator))
+    return ~(special if separators is None else special | (src_tokens == separators[0]))
 
 
 def score_references(
@@ -164,7 +174,7 @@ def score_references(
     symbols: Dictionary,
     src_tokens: Tensor,
     tgt_tokens: Tensor,
-    separator: int = -1,
+    separators: tuple[int, int] | None = None,
 ) -> list[list[Hypothesis]]:
     """Return each reference as the only hypothesis of its sentence (``--score-reference``).
 
@@ -174,7 +184,7 @@ def score_references(
         symbols: the target dictionary.
         src_tokens: [B, S] int64, right-padded, ending in the end symbol.
         tgt_tokens: [B, T] int64, right-padded, ending in the end symbol.
-        separator: see :func:`words_of`.
+        separators: the symbol that ends each sentence of a source, and of a target.
     """
     pad, models = symbols.pad_index, ensemble.models
     # Shift the references right, as decoder input that begins with the end symbol.
@@ -194,8 +204,9 @@ def score_references(
             features = [model(src_tokens, prev_output_tokens)[real] for model in models]
         for start in range(0, len(targets), CHUNK):
             chunk = slice(start, start + CHUNK)
-            log_probs = ensemble.log_probs(
-                [model.logits(own[chunk]) for model, own in zip(models, features, strict=True)]
+            logits = (model.logits(own[chunk]) for model, own in zip(models, features, strict=True))
+            log_probs = average_log_probs(
+                [(own / ensemble.temperature).log_softmax(-1) for own in logits]
             )  # [C, V]
             chosen.append(log_probs.gather(1, targets[chunk, None])[:, 0])
         # Divide the token scores among the sentences again.
@@ -203,7 +214,7 @@ def score_references(
         # Score each reference as a finished hypothesis, in float64.
         totals = torch.stack([own.double().sum() for own in by_sentence])[:, None]
         lengths = real.sum(1).cpu().numpy()
-        is_word = words_of(src_tokens, symbols, separator)
+        is_word = words_of(src_tokens, symbols, separators)
         scores = scorer.score(Outputs(totals, lengths, attention, is_word))[:, 0].tolist()
     return [
         [Hypothesis(row[mask].cpu().numpy(), score, own.cpu().numpy())]

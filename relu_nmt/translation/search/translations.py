@@ -1,4 +1,4 @@
-"""Inputs and results of a translator: sources, translations, lines."""
+"""Inputs and results of a translator: sentences and documents, their translations and lines."""
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,10 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from relu_nmt.data.groups import join_sentences
 from relu_nmt.errors import DataError
 from relu_nmt.io.text_lines import read_lines
 from relu_nmt.translation.search.forced_terms import ForcedTerms, Term
 from relu_nmt.translation.search.hypotheses import Hypothesis
+from relu_nmt.translation.search.windows import Window
 
 
 @dataclass(frozen=True)
@@ -161,6 +163,62 @@ class SourceLimit:
         end = len(source.ids) - num_ends
         ids = np.concatenate([source.ids[:kept], source.ids[end:]])
         return replace(source, ids=ids, tokens=source.tokens[:kept] + source.tokens[end:])
+
+
+@dataclass(frozen=True)
+class SourceDocuments:
+    """Documents to translate, sentence by sentence.
+
+    Args:
+        sentences: each ends in the separator, if the model has one, and ``</s>``. A sentence
+            without words is left out of its window; its translation is empty. Sentences of a
+            document have the same banned terms.
+        counts: sentences of each document, int [documents].
+        sizes: tokens that each sentence counts towards the limit, ``</s>`` included, int [N].
+        separators: the symbol that ends sentences, in source and target; None: the translation of
+            several sentences cannot be cut into them.
+    """
+
+    sentences: Sequence[SourceSentence]
+    counts: np.ndarray
+    sizes: np.ndarray
+    separators: tuple[int, int] | None
+
+    def limited(self, limit: SourceLimit) -> "SourceDocuments":
+        """Return the documents with sentences that are too long cut or emptied."""
+        sentences = [limit.applied(sentence) for sentence in self.sentences]
+        if limit.tokens is None:
+            return self
+        return replace(self, sentences=sentences, sizes=np.minimum(self.sizes, limit.tokens))
+
+    def with_words(self, begin: int, end: int) -> list[int]:
+        """Return the numbers of sentences ``begin`` to ``end - 1`` that have words."""
+        least = 1 + (self.separators is not None)
+        return [i for i in range(begin, end) if len(self.sentences[i].ids) > least]
+
+    def joined(self, window: Window) -> SourceSentence:
+        """Return a window as one sentence, with prefixes and terms of its new sentences."""
+        # Join source, tokens and references; sentences without words are left out.
+        read = [self.sentences[i] for i in self.with_words(window.context, window.end)]
+        new = [self.sentences[i].reference for i in range(window.first, window.end)]
+        references = [reference for reference in new if reference is not None]
+        written = [self.sentences[i] for i in self.with_words(window.first, window.end)]
+        ids = join_sentences([sentence.ids for sentence in read])
+        tokens = [token for sentence in read for token in sentence.tokens]
+        reference = join_sentences(references) if references else None
+        if not written:
+            return SourceSentence(ids, tokens, reference)
+        # Prefix and terms of the first new sentence, then those of the later ones.
+        first, *rest = written
+        later = tuple(replace(own.forced, prefix=tuple(own.prefix.tolist())) for own in rest)
+        return SourceSentence(
+            ids,
+            tokens,
+            reference,
+            prefix=first.prefix,
+            forced=replace(first.forced, later=later),
+            banned=first.banned,
+        )
 
 
 def replace_unknown_words(

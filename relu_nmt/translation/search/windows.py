@@ -12,9 +12,40 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from relu_nmt.data.documents import SINGLE_SENTENCES
+from relu_nmt.config import like, option, settings
+from relu_nmt.data.documents import SINGLE_SENTENCES, DocumentConfig
 from relu_nmt.data.groups import Groups
-from relu_nmt.translation.search.config import WindowConfig
+from relu_nmt.errors import ConfigError
+
+
+@settings
+class WindowConfig:
+    """Division of documents for decoding.
+
+    Raises:
+        ConfigError: a number is out of range, or single sentences shall overlap.
+    """
+
+    max_doc_tokens: int = like(
+        DocumentConfig,
+        "max_doc_tokens",
+        SINGLE_SENTENCES,
+        f"most tokens of a window with its context; {SINGLE_SENTENCES}: single sentences",
+    )
+    window_overlap: int = option(
+        0, "sentences before a window that it gets as context", metavar="SENTENCES", least=0
+    )
+    repair: bool = option(
+        False, "translate windows whose translation cannot be cut again in halves"
+    )
+
+    def check(self) -> None:
+        """Compare overlap and limit."""
+        if self.window_overlap and self.max_doc_tokens == SINGLE_SENTENCES:
+            raise ConfigError(
+                f"--window-overlap {self.window_overlap}: --max-doc-tokens {SINGLE_SENTENCES} "
+                "translates single sentences, without context; give more tokens"
+            )
 
 
 @dataclass(frozen=True)
@@ -99,11 +130,8 @@ class WindowPlan:
 
     def groups(self) -> Groups:
         """Return the new sentences of each window as groups; ``tokens`` count the context too."""
-        first = np.array([window.first for window in self.windows], dtype=np.int64)
-        return Groups(
-            first,
-            np.array([window.num_new for window in self.windows], dtype=np.int64),
-            np.array([window.document for window in self.windows], dtype=np.int64),
-            np.full(len(first), self._limit, dtype=np.int64),
-            np.array([self.tokens(w.context, w.end) for w in self.windows], dtype=np.int64),
-        )
+        columns = [
+            (w.first, w.num_new, w.document, self._limit, self.tokens(w.context, w.end))
+            for w in self.windows
+        ]
+        return Groups(*np.array(columns, dtype=np.int64).reshape(-1, 5).T)

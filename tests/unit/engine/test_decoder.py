@@ -15,7 +15,7 @@ from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.generator import Generator
 from relu_nmt.translation.search.shortlist import Shortlist
 from relu_nmt.translation.search.translations import SourceSentence
-from relu_nmt.translation.step_decoder import PlainDecoder, StepScores
+from relu_nmt.translation.step_decoder import StepDecoder, StepScores
 
 VOCAB, SEPARATOR = 60, 5
 SYMBOLS = Dictionary([f"w{i}" for i in range(VOCAB - 4)])
@@ -98,7 +98,7 @@ def assert_equal(found, expected):
 def test_every_model_finds_the_same_translations(changes):
     model = make_model(**changes)
     separators = (SEPARATOR, SEPARATOR) if "document_attention" in changes else None
-    expected = translated([PlainDecoder(model)], separators)
+    expected = translated([StepDecoder(model)], separators)
     assert_equal(translated([install(copy.deepcopy(model))], separators), expected)
 
 
@@ -108,7 +108,7 @@ def test_every_model_finds_the_same_translations(changes):
 def test_every_search_finds_the_same_translations(search, packed):
     model = make_model(attention="softmax", cross_attention="reluformer")
     fast = install(copy.deepcopy(model)) if packed else FastDecoder(model)
-    assert_equal(translated([fast], **search), translated([PlainDecoder(model)], **search))
+    assert_equal(translated([fast], **search), translated([StepDecoder(model)], **search))
 
 
 def test_ensembles_and_shortlists_find_the_same_translations():
@@ -116,7 +116,7 @@ def test_ensembles_and_shortlists_find_the_same_translations():
     shortlist = Shortlist(torch.arange(4, 40), torch.zeros(VOCAB, 1, dtype=torch.int64), VOCAB)
     for given in (models, models[:1]):
         few = shortlist if len(given) == 1 else None
-        expected = translated([PlainDecoder(model) for model in given], shortlist=few)
+        expected = translated([StepDecoder(model) for model in given], shortlist=few)
         fast = [install(copy.deepcopy(model)) for model in given]
         assert_equal(translated(fast, shortlist=few), expected)
 

@@ -15,7 +15,7 @@ from relu_nmt.errors import ConfigError
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.search.config import GenerationConfig
-from relu_nmt.translation.search.generator import Generator
+from tests.stepping import Generator
 
 needs_int8 = pytest.mark.skipif(
     not has_fast_int8(), reason="needs AVX512-VNNI, or AVX2 and the kernels"

@@ -13,9 +13,8 @@ from relu_nmt.engine.linear import can_pack, has_fast_int8
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.search.config import GenerationConfig
-from relu_nmt.translation.search.generator import Generator
 from relu_nmt.translation.search.translations import SourceSentence
-from tests.stepping import Stepping
+from tests.stepping import Generator, Stepping
 
 VOCAB = 150
 SYMBOLS = Dictionary([f"w{i}" for i in range(VOCAB - 4)])
@@ -261,7 +260,7 @@ def test_other_threads_never_see_half_of_the_constant_arguments():
 def test_keys_and_values_are_clamped_to_the_range_of_float16(precision):
     decoder = prepared(make_model(attention="softmax"), precision)
     search = Stepping(decoder, sources())
-    state = search.state.decoder
+    state = search.state
     state.caches[0].source[1][0, 0, 0, :3] = torch.tensor([1e6, -1e6, torch.nan])
     state.caches[0].keep_as(torch.float16)
     kept = state.caches[0].source[1][0, 0, 0, :3]

@@ -9,8 +9,8 @@ from relu_nmt.engine import native as kernels
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.search.config import GenerationConfig
-from relu_nmt.translation.search.generator import Generator
-from relu_nmt.translation.step_decoder import PlainDecoder
+from relu_nmt.translation.step_decoder import StepDecoder
+from tests.stepping import Generator
 
 VOCAB = 150
 SYMBOLS = Dictionary([f"w{i}" for i in range(VOCAB - 4)])
@@ -70,7 +70,7 @@ def test_searches_find_the_same_hypotheses(changes, search, monkeypatch):
     config = GenerationConfig(beam=4, max_len_b=18, **search)
 
     def found():
-        return Generator([PlainDecoder(model)], config, SYMBOLS).generate(src_tokens)
+        return Generator([StepDecoder(model)], config, SYMBOLS).generate(src_tokens)
 
     by_kernels = found()
     monkeypatch.setattr(kernels, "library", lambda: None)

@@ -16,16 +16,15 @@ from relu_nmt.errors import ConfigError
 from relu_nmt.modules import position_schemes
 from relu_nmt.modules.config import AttentionRegularizerConfig
 from relu_nmt.modules.positions import sinusoids
+from relu_nmt.translation.aligned import divide_sentences
 from relu_nmt.translation.aligned_attention import DocumentGate
 from relu_nmt.translation.attention_maps import AttentionPlace, attention_weights
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.loss import TranslationObjective
 from relu_nmt.translation.search.config import GenerationConfig
-from relu_nmt.translation.search.ensemble import Ensemble
-from relu_nmt.translation.search.generator import Generator
-from relu_nmt.translation.step_decoder import PlainDecoder
-from tests.stepping import Stepping, log_probs
+from relu_nmt.translation.step_decoder import Ensemble, StepDecoder
+from tests.stepping import Generator, Stepping, log_probs
 
 PAD, EOS, SEP, TSEP, VOCAB = 1, 2, 3, 4, 20  # separators differ, as in two dictionaries
 SHAPE = {"embed_dim": 16, "ffn_embed_dim": 24, "layers": 2, "attention_heads": 2}
@@ -335,7 +334,7 @@ def test_weights_are_returned_for_the_whole_document(global_layers):
     source, target = np.array(SOURCE[0]), np.array([*TARGET[0][1:], EOS])
     maps = {
         slot: attention_weights(
-            Ensemble([PlainDecoder(model)]), AttentionPlace(slot, 1, 0), source, target
+            Ensemble([StepDecoder(model)]), AttentionPlace(slot, 1, 0), source, target
         )
         for slot in ("encoder", "decoder", "cross")
     }
@@ -382,6 +381,7 @@ def test_the_regulariser_reads_both_attentions():
 def test_sentences_in_parts_give_the_same_loss_and_gradients(choices, monkeypatch):
     """Training computes sentences of similar lengths together; ``SHORT`` limits the groups."""
     model = make_model(choices, global_layers=1)
+    divide_sentences(model)
     modules = [module for module in model.modules() if isinstance(module, Attention)]
     able = all(module.capabilities.non_negative for module in modules)
     weights = (0.5, 0.5, 0.1) if able else ()
@@ -435,7 +435,7 @@ def test_a_search_ends_each_sentence_at_the_limit_of_the_model(choices, free, mo
     assert model.most_target_sentence == 6
     config = GenerationConfig(beam=3, max_len_a=0, max_len_b=30, free_sentence_count=free, **more)
     symbols = Dictionary([f"w{i}" for i in range(VOCAB - 4)])
-    generator = Generator([PlainDecoder(model)], config, symbols, separators=(SEP, TSEP))
+    generator = Generator([StepDecoder(model)], config, symbols, separators=(SEP, TSEP))
     longest = []
     for source, found in zip(SOURCE[:2], generator.generate(padded(SOURCE[:2])), strict=True):
         tokens = found[0].tokens.tolist()

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relu_nmt.attention import attentions
-from relu_nmt.translation import decoder_state
+from relu_nmt.translation import decoder
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from tests.stepping import Stepping, log_probs
@@ -82,8 +82,8 @@ class Checked:
 @torch.inference_mode()
 def test_steps_equal_the_full_pass_when_caches_grow(name, groups):
     checked = Checked(model(name), *groups)
-    for i in range(2 * decoder_state.MOST_STEPS + 8):
-        checked.step(check=i % 5 == 0 or i % decoder_state.MOST_STEPS < 3)
+    for i in range(2 * decoder.MOST_STEPS + 8):
+        checked.step(check=i % 5 == 0 or i % decoder.MOST_STEPS < 3)
         if i in (9, 40):
             checked.drop(i)
         checked.reorder()
@@ -100,7 +100,7 @@ def test_steps_equal_the_full_pass_when_caches_grow(name, groups):
 )
 def test_steps_equal_the_full_pass_after_any_reordering(name, beams, room, seed, events):
     with pytest.MonkeyPatch.context() as patch, torch.inference_mode():
-        patch.setattr(decoder_state, "MOST_STEPS", room)
+        patch.setattr(decoder, "MOST_STEPS", room)
         checked = Checked(model(name), *beams, seed=seed)
         for leaving in events:
             checked.step(check=True)
@@ -118,8 +118,8 @@ def test_tokens_that_beams_share_are_stored_once():
     for i in range(length):
         search.step(torch.randint(4, VOCAB, (3, beam_size)))
         search.reorder(torch.full((3, beam_size), i % beam_size))
-        seen.append(max(cache.target[0].size(2) for cache in search.state.decoder.caches))
-    unshared = beam_size * decoder_state.MOST_STEPS
+        seen.append(max(cache.target[0].size(2) for cache in search.state.caches))
+    unshared = beam_size * decoder.MOST_STEPS
     assert max(seen) <= length + 2 * unshared < beam_size * length
 
 
@@ -129,4 +129,4 @@ def test_keys_of_the_source_are_stored_once_per_sentence():
     search = Stepping(m, SOURCES)
     search.step(torch.full((3, 5), EOS))
     search.keep(torch.tensor([0, 2]))
-    assert all(cache.source[0].shape == (2, 2, 5, 4) for cache in search.state.decoder.caches)
+    assert all(cache.source[0].shape == (2, 2, 5, 4) for cache in search.state.caches)

@@ -13,11 +13,11 @@ from relu_nmt.errors import CheckpointError, ConfigError, DataError
 from relu_nmt.tokenization.pipeline import JoinedPieces, TextPipeline
 from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint
 from relu_nmt.translation.config import TransformerConfig
-from relu_nmt.translation.loading import build_model, load_model
-from relu_nmt.translation.search.config import GenerationConfig, WindowConfig
+from relu_nmt.translation.encoder_decoder import build_model, load_model
+from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.hypotheses import Hypothesis
 from relu_nmt.translation.search.translations import SourceLimit, Translation
-from relu_nmt.translation.search.windows import Window
+from relu_nmt.translation.search.windows import Window, WindowConfig
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator import TranslationRequest, Translator
 

@@ -13,9 +13,9 @@ from relu_nmt.attention.normalized import SoftmaxAttention
 from relu_nmt.attention.records import record_attention
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.modules.config import AttentionPlace
-from relu_nmt.translation.attention_maps import AttentionMap, attention_weights
-from relu_nmt.translation.search.ensemble import Ensemble
-from relu_nmt.translation.step_decoder import PlainDecoder
+from relu_nmt.translation.attention_maps import attention_weights
+from relu_nmt.translation.attention_pictures import AttentionMap
+from relu_nmt.translation.step_decoder import Ensemble, StepDecoder
 from tests.stepping import Stepping
 from tests.unit.applications.analysis.models import SOURCE, TARGET, make_model, make_translator
 
@@ -38,7 +38,7 @@ def test_weights_equal_those_of_step_by_step_decoding(attention):
             steps["cross"].append(crossed[0].weights[0, 1, 0])
     for slot, rows in steps.items():
         weights = attention_weights(
-            Ensemble([PlainDecoder(model)]), AttentionPlace(slot, 0, 1), SOURCE, TARGET
+            Ensemble([StepDecoder(model)]), AttentionPlace(slot, 0, 1), SOURCE, TARGET
         )
         for row, expected in zip(weights, rows, strict=True):
             np.testing.assert_allclose(row[: len(expected)], expected, atol=1e-6)
@@ -47,7 +47,7 @@ def test_weights_equal_those_of_step_by_step_decoding(attention):
 
 def test_all_heads_and_the_encoder():
     model = make_model("reluformer")
-    ensemble = Ensemble([PlainDecoder(model)])
+    ensemble = Ensemble([StepDecoder(model)])
     every = attention_weights(ensemble, AttentionPlace("encoder", -1), SOURCE, TARGET)
     assert every.shape == (2, len(SOURCE), len(SOURCE))
     for head in range(2):
@@ -79,7 +79,7 @@ def without_weights():
 
 def test_weights_of_a_mechanism_without_weights_are_an_error(without_weights):
     model = make_model("softmax", encoder_attention=without_weights)
-    ensemble = Ensemble([PlainDecoder(model)])
+    ensemble = Ensemble([StepDecoder(model)])
     message = "attention encoder.0: without_weights has no matrix of weights to show"
     with pytest.raises(ConfigError, match=message):
         attention_weights(ensemble, AttentionPlace("encoder", 0), SOURCE, TARGET)
@@ -98,14 +98,14 @@ def test_weights_of_a_mechanism_without_weights_are_an_error(without_weights):
 )
 def test_unknown_layers_and_heads_are_errors(place, message):
     with pytest.raises(ConfigError, match=message):
-        attention_weights(Ensemble([PlainDecoder(make_model())]), place, SOURCE, TARGET)
+        attention_weights(Ensemble([StepDecoder(make_model())]), place, SOURCE, TARGET)
 
 
 def test_an_ensemble_is_an_error():
     model = make_model()
     with pytest.raises(ConfigError, match="one model only"):
         attention_weights(
-            Ensemble([PlainDecoder(model), PlainDecoder(model)]),
+            Ensemble([StepDecoder(model), StepDecoder(model)]),
             AttentionPlace("cross", 0),
             SOURCE,
             TARGET,

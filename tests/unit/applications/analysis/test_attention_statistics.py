@@ -12,8 +12,7 @@ from relu_nmt.modules.config import AttentionPlace
 from relu_nmt.recipes.split_report import AttentionReport
 from relu_nmt.translation import attention_maps
 from relu_nmt.translation.attention_maps import attention_weights
-from relu_nmt.translation.search.ensemble import Ensemble
-from relu_nmt.translation.step_decoder import PlainDecoder
+from relu_nmt.translation.step_decoder import Ensemble, StepDecoder
 from tests.unit.applications.analysis.models import EOS, make_model
 
 SLOTS = ("encoder", "decoder", "cross")
@@ -23,7 +22,7 @@ TARGETS = [np.append(RNG.integers(4, 8, n), EOS) for n in (4, 2, 0, 7)]
 
 
 def report_of(model):
-    statistics = AttentionStatistics(Ensemble([PlainDecoder(model)]))
+    statistics = AttentionStatistics(Ensemble([StepDecoder(model)]))
     statistics.add(SOURCES[:3], TARGETS[:3])
     statistics.add(SOURCES[3:], TARGETS[3:])
     return statistics.report()
@@ -33,7 +32,7 @@ def rows_of(model, slot, layer, head):
     """Yield the weights that each query row sees, from maps of single sentences."""
     for source, target in zip(SOURCES, TARGETS, strict=True):
         place = AttentionPlace(slot, layer, head)
-        weights = attention_weights(Ensemble([PlainDecoder(model)]), place, source, target)
+        weights = attention_weights(Ensemble([StepDecoder(model)]), place, source, target)
         for i, row in enumerate(weights.astype(np.float64)):
             yield row[: i + 1] if slot == "decoder" else row
 
@@ -45,7 +44,7 @@ def entropy(row):
 
 def test_few_short_sentences_are_in_memory_at_once(monkeypatch):
     monkeypatch.setattr(attention_maps, "MOST_TOKENS", 12)
-    statistics, read = AttentionStatistics(Ensemble([PlainDecoder(make_model("softmax"))])), []
+    statistics, read = AttentionStatistics(Ensemble([StepDecoder(make_model("softmax"))])), []
     decoder_inputs = attention_maps.decoder_inputs
 
     def noted(sources, targets, *rest):
@@ -61,7 +60,7 @@ def test_few_short_sentences_are_in_memory_at_once(monkeypatch):
 @pytest.mark.parametrize("given", [True, False], ids=["references", "no references"])
 def test_attention_is_measured_after_all_translations(tmp_path, monkeypatch, given):
     """So that time and memory of the translation are its own."""
-    translator = SimpleNamespace(ensemble=Ensemble([PlainDecoder(make_model("softmax"))]))
+    translator = SimpleNamespace(ensemble=Ensemble([StepDecoder(make_model("softmax"))]))
     path = tmp_path / "stats.json"
     calls = []
     monkeypatch.setattr(AttentionStatistics, "add", lambda _, *lists: calls.append(lists))
@@ -136,11 +135,11 @@ def test_rows_by_number_of_visible_keys():
 
 
 def test_no_sentences_at_all():
-    report = AttentionStatistics(Ensemble([PlainDecoder(make_model())])).report()
+    report = AttentionStatistics(Ensemble([StepDecoder(make_model())])).report()
     assert (report["sentences"], report["modules"], report["overall"]) == (0, {}, {})
 
 
 def test_an_ensemble_is_an_error():
     model = make_model()
     with pytest.raises(ConfigError, match="one model only"):
-        AttentionStatistics(Ensemble([PlainDecoder(model), PlainDecoder(model)]))
+        AttentionStatistics(Ensemble([StepDecoder(model), StepDecoder(model)]))

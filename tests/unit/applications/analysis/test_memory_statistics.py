@@ -21,8 +21,7 @@ from relu_nmt.applications.analysis.statistics import (
 )
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.transformer_layer import Residual
-from relu_nmt.translation.search.ensemble import Ensemble
-from relu_nmt.translation.step_decoder import PlainDecoder
+from relu_nmt.translation.step_decoder import Ensemble, StepDecoder
 from tests.unit.applications.analysis.models import EOS, PAD, make_model
 
 RNG = np.random.default_rng(0)
@@ -41,7 +40,7 @@ def make(feed_forward, before=False, **settings):
 
 
 def report_of(model, **settings):
-    statistics = MemoryStatistics(Ensemble([PlainDecoder(model)]), **settings)
+    statistics = MemoryStatistics(Ensemble([StepDecoder(model)]), **settings)
     statistics.add(SOURCES[:3], TARGETS[:3])
     statistics.add(SOURCES[3:], TARGETS[3:])
     return statistics.report()
@@ -195,7 +194,7 @@ def test_signed_weights_have_no_shares(kind):
 
 
 def test_no_sentences_at_all():
-    report = MemoryStatistics(Ensemble([PlainDecoder(make("relu"))])).report()
+    report = MemoryStatistics(Ensemble([StepDecoder(make("relu"))])).report()
     assert (report["sentences"], report["modules"], report["overall"]) == (0, {}, {})
 
 
@@ -205,10 +204,10 @@ def test_impossible_settings_are_errors():
         with pytest.raises(ConfigError, match="expected above 0 to 100"):
             memory_statistics(model, [], percents)
     with pytest.raises(ConfigError, match="one model only"):
-        MemoryStatistics(Ensemble([PlainDecoder(model), PlainDecoder(model)]))
+        MemoryStatistics(Ensemble([StepDecoder(model), StepDecoder(model)]))
     model.decoder.layers[1].feed_forward = nn.Linear(16, 16)
     with pytest.raises(ConfigError, match="network Linear is no subclass of FeedForward"):
-        MemoryStatistics(Ensemble([PlainDecoder(model)]))
+        MemoryStatistics(Ensemble([StepDecoder(model)]))
 
 
 @given(st.integers(2, 20), st.integers(1, 8), st.integers(0, 2**31))
@@ -233,7 +232,7 @@ def test_anisotropy_of_known_values():
 
 
 def branches_of(model):
-    statistics = BranchStatistics(Ensemble([PlainDecoder(model)]))
+    statistics = BranchStatistics(Ensemble([StepDecoder(model)]))
     statistics.add(SOURCES[:3], TARGETS[:3])
     statistics.add(SOURCES[3:], TARGETS[3:])
     return statistics.records()
@@ -288,4 +287,4 @@ def test_a_branch_of_zeros_has_the_ratio_0():
 
 def test_branches_of_several_models_are_an_error():
     with pytest.raises(ConfigError, match="one model only"):
-        BranchStatistics(Ensemble([PlainDecoder(make_model()), PlainDecoder(make_model())]))
+        BranchStatistics(Ensemble([StepDecoder(make_model()), StepDecoder(make_model())]))

@@ -18,8 +18,7 @@ from relu_nmt.data.groups import sentence_numbers
 from relu_nmt.errors import ConfigError
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
-from relu_nmt.translation.search.ensemble import Ensemble
-from relu_nmt.translation.step_decoder import PlainDecoder
+from relu_nmt.translation.step_decoder import Ensemble, StepDecoder
 from tests.unit.applications.analysis.models import EOS, PAD, make_model
 
 SEP = 8
@@ -49,7 +48,7 @@ def pairs_of(separated):
 
 def statistics_of(model, pairs):
     sources, targets, numbers = pairs
-    statistics = WeightStatistics(Ensemble([PlainDecoder(model)]), (WORDS, WORDS))
+    statistics = WeightStatistics(Ensemble([StepDecoder(model)]), (WORDS, WORDS))
     statistics.add(sources[:3], targets[:3], numbers[:3])
     statistics.add(sources[3:], targets[3:], numbers[3:])
     return statistics.records()
@@ -177,7 +176,7 @@ def test_attention_to_the_own_sentence_and_to_the_document_have_separate_records
     pairs = pairs_of(separated=True)
     # Without its separator the empty last one would be no sentence of its own.
     pairs = tuple(part[:3] for part in pairs)
-    records = WeightStatistics(Ensemble([PlainDecoder(model)]), (WORDS, WORDS))
+    records = WeightStatistics(Ensemble([StepDecoder(model)]), (WORDS, WORDS))
     records.add(*pairs)
     found = records.records()
     check(found, expected(model, pairs))
@@ -230,7 +229,7 @@ def test_weights_of_one_mechanism_at_a_time_are_in_memory(monkeypatch):
 
     monkeypatch.setattr(WeightStatistics, "_take", noting)
     sources, targets, _ = pairs_of(separated=False)
-    statistics = WeightStatistics(Ensemble([PlainDecoder(make_model("softmax"))]), (WORDS, WORDS))
+    statistics = WeightStatistics(Ensemble([StepDecoder(make_model("softmax"))]), (WORDS, WORDS))
     statistics.add(sources, targets)
     assert len(earlier) == 6
 
@@ -246,7 +245,7 @@ def test_records_go_to_the_given_function():
 def test_a_mechanism_without_weights_is_left_out():
     slots = {"encoder_attention": "nystromformer", "cross_attention": "linformer"}
     statistics = WeightStatistics(
-        Ensemble([PlainDecoder(make_model("softmax", **slots))]), (WORDS, WORDS)
+        Ensemble([StepDecoder(make_model("softmax", **slots))]), (WORDS, WORDS)
     )
     assert statistics.without_weights == ("encoder", "cross")
     sources, targets, _ = pairs_of(separated=False)
@@ -270,4 +269,4 @@ def test_statistics_of_every_registered_attention(attention):
 def test_an_ensemble_is_an_error():
     model = make_model()
     with pytest.raises(ConfigError, match="one model only"):
-        WeightStatistics(Ensemble([PlainDecoder(model), PlainDecoder(model)]), (WORDS, WORDS))
+        WeightStatistics(Ensemble([StepDecoder(model), StepDecoder(model)]), (WORDS, WORDS))

@@ -5,7 +5,7 @@ import torch
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.translation.config import TransformerConfig
-from relu_nmt.translation.loading import build_model
+from relu_nmt.translation.encoder_decoder import build_model
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator import Translator
 

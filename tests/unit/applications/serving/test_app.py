@@ -25,7 +25,8 @@ from relu_nmt.applications.serving.limits import Guard, Metrics, ServerLimits
 from relu_nmt.applications.serving.service import weights_json
 from relu_nmt.errors import ConfigError, OutOfMemoryError
 from relu_nmt.tokenization.pipeline import TextPipeline
-from relu_nmt.translation.search.config import GenerationConfig, WindowConfig
+from relu_nmt.translation.search.config import GenerationConfig
+from relu_nmt.translation.search.windows import WindowConfig
 from tests.unit.applications.serving.served_models import make_translator
 
 LINES = ["ein Haus", "", "das Haus ist gross . klein", "Garten", "ein Xaver . 🙂"]

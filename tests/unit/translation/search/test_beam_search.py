@@ -14,11 +14,10 @@ from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.search import generator as generator_module
 from relu_nmt.translation.search.config import GenerationConfig
-from relu_nmt.translation.search.ensemble import Ensemble
-from relu_nmt.translation.search.generator import Generator
 from relu_nmt.translation.search.scoring import build_scorer, score_references
 from relu_nmt.translation.search.translations import SourceSentence
-from relu_nmt.translation.step_decoder import StepScores
+from relu_nmt.translation.step_decoder import Ensemble, StepScores
+from tests.stepping import Generator
 
 SOURCES = [torch.tensor([4, 5, 6, 2]), torch.tensor([6, 2]), torch.tensor([5, 5, 2])]
 
@@ -180,7 +179,7 @@ def test_a_translation_does_not_depend_on_the_other_sentences(attention, setting
 
     def run(numbers):
         batch = pad_rows([sources[i].numpy() for i in numbers], Dictionary.pad_index)
-        return generator.generate(batch, sentence_ids=numbers)
+        return generator.generate(batch, ids=numbers)
 
     alone = [run([i])[0] for i in range(len(sources))]
     rng = np.random.default_rng(0)

@@ -5,8 +5,8 @@ from toy_models import ToyModel
 
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.translation.search.config import GenerationConfig
-from relu_nmt.translation.search.constraints import block_repeated_ngrams
-from relu_nmt.translation.search.generator import Generator
+from relu_nmt.translation.search.selection import block_repeated_ngrams
+from tests.stepping import Generator
 
 
 def repeats(tokens, size):
@@ -65,7 +65,7 @@ def test_no_hypothesis_has_a_banned_term(beam):
         model = ToyModel(vocab_size=9, seed=seed)
         free, bound = (
             Generator([model], config, Dictionary()).generate(source, banned=own)
-            for own in ((), [terms] * 2)
+            for own in ((), [tuple(terms)] * 2)
         )
         for found in bound:
             assert not any(occurs(term, h.tokens.tolist()) for h in found for term in terms)

@@ -13,10 +13,11 @@ from relu_nmt.errors import ConfigError
 from relu_nmt.evaluation.document_scores import document_score, join_lines
 from relu_nmt.evaluation.metrics import MetricConfig
 from relu_nmt.tokenization.pipeline import TextPipeline
-from relu_nmt.translation.search.config import GenerationConfig, WindowConfig
-from relu_nmt.translation.search.document_search import DocumentSearch, SourceDocuments
+from relu_nmt.translation.search.config import GenerationConfig
+from relu_nmt.translation.search.document_search import DocumentSearch
 from relu_nmt.translation.search.hypotheses import Hypothesis
-from relu_nmt.translation.search.translations import SourceSentence, Translation
+from relu_nmt.translation.search.translations import SourceDocuments, SourceSentence, Translation
+from relu_nmt.translation.search.windows import WindowConfig
 
 EOS, SOURCE_SEPARATOR, TARGET_SEPARATOR = 2, 4, 5
 ROOM = GenerationConfig(max_len_a=10.0, max_len_b=100)

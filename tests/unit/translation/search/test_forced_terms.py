@@ -46,7 +46,7 @@ def _follow(tokens, terms):
 @given(st.lists(WORDS, max_size=9), FORCED)
 @settings(deadline=None)
 def test_progress_knows_whether_terms_occur(tokens, forced):
-    progress = forced.begin()
+    progress = forced
     for token in tokens:
         missing = progress.missing
         assert progress.advance(token).missing >= missing - 1
@@ -57,7 +57,7 @@ def test_progress_knows_whether_terms_occur(tokens, forced):
 @given(st.lists(WORDS, max_size=5), FORCED)
 @settings(deadline=None, max_examples=50)
 def test_missing_is_the_fewest_tokens_to_write(tokens, forced):
-    progress = forced.begin()
+    progress = forced
     for token in tokens:
         progress = progress.advance(token)
     number = next(
@@ -318,7 +318,7 @@ def test_terms_need_room():
 
 def test_many_terms_that_overlap_are_followed_in_bounded_time():
     terms = tuple(itertools.product([4, 5], repeat=4))
-    progress = ForcedTerms(terms, ordered=False).begin()
+    progress = ForcedTerms(terms, ordered=False)
     for token in np.random.default_rng(0).integers(4, 6, 200).tolist():
         progress = progress.advance(token)
     assert progress.missing < 64 and len(progress.ways) < 40

@@ -13,7 +13,6 @@ from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.search import scorers
 from relu_nmt.translation.search.config import GenerationConfig
-from relu_nmt.translation.search.generator import Generator
 from relu_nmt.translation.search.scoring import (
     LEAST_COVERAGE,
     LengthScorer,
@@ -22,9 +21,10 @@ from relu_nmt.translation.search.scoring import (
     build_scorer,
 )
 from relu_nmt.translation.search.translations import SourceSentence
+from tests.stepping import Generator
 
 SIDES = ("encoder", "decoder")
-SOURCE = torch.tensor([[4, 5, 6, 4, 2, 1, 1], [6, 5, 2, 1, 1, 1, 1]])
+SOURCE = torch.tensor([[4, 5, 6, 4, 2], [6, 5, 2, 1, 1]])
 
 
 def length_scorer(**settings):
@@ -156,7 +156,7 @@ def test_a_hypothesis_has_the_same_coverage_as_reference(make, kind):
         np.testing.assert_allclose(rescored, [h.score for h in hypotheses], rtol=1e-4)
 
 
-def test_a_scorer_without_a_bound_searches_to_the_end_only_with_the_exact_rule():
+def test_a_scorer_without_bound_and_length_penalty():
     class Longest(Scorer):
         def score(self, outputs):
             lengths = torch.from_numpy(outputs.lengths)[:, None]
@@ -169,6 +169,11 @@ def test_a_scorer_without_a_bound_searches_to_the_end_only_with_the_exact_rule()
             config = GenerationConfig(scorer="longest", max_len_b=30, stop_rule=rule)
             found = Generator([ToyModel(seed=0)], config, Dictionary()).generate(SOURCE)
             lengths[rule] = [len(best.tokens) for [best] in found]
+        for flag, value in (("lenpen", 0.5), ("lenpen_form", "gnmt"), ("unnormalized", True)):
+            config = GenerationConfig(scorer="longest", **{flag: value})
+            name = flag.replace("_", "-")
+            with pytest.raises(ConfigError, match=f"--{name} does nothing with --scorer longest"):
+                build_scorer(config)
         assert lengths["exact"] == [31, 31]
         assert max(lengths["full"]) < 31
     finally:

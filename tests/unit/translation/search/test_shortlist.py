@@ -12,10 +12,10 @@ from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.forced_terms import ForcedTerms
-from relu_nmt.translation.search.generator import Generator
 from relu_nmt.translation.search.shortlist import ROUNDS, Shortlist
 from relu_nmt.translation.search.translations import SourceSentence
-from relu_nmt.translation.step_decoder import PlainDecoder
+from relu_nmt.translation.step_decoder import StepDecoder
+from tests.stepping import Generator
 
 SYMBOLS = Dictionary([f"w{i}" for i in range(26)])
 
@@ -55,10 +55,8 @@ def found(generator, **given):
 )
 def test_a_shortlist_of_all_symbols_changes_nothing(settings):
     config, model = GenerationConfig(beam=3, max_len_b=8, **settings), small_model()
-    plain = Generator([PlainDecoder(model)], config, SYMBOLS)
-    listed = Generator(
-        [PlainDecoder(model)], config, SYMBOLS, shortlist=shortlist_of(*range(4, 30))
-    )
+    plain = Generator([StepDecoder(model)], config, SYMBOLS)
+    listed = Generator([StepDecoder(model)], config, SYMBOLS, shortlist=shortlist_of(*range(4, 30)))
     assert found(listed) == found(plain)
 
 
@@ -66,7 +64,7 @@ def test_translations_are_those_of_a_model_without_the_other_symbols():
     model, allowed = small_model(), [5, 9, 11, 17, 28]
     config = GenerationConfig(beam=3, max_len_b=8)
     listed = found(
-        Generator([PlainDecoder(model)], config, SYMBOLS, shortlist=shortlist_of(*allowed))
+        Generator([StepDecoder(model)], config, SYMBOLS, shortlist=shortlist_of(*allowed))
     )
     words = {token for tokens, _ in listed for token in tokens}
     assert words <= {*range(4), *allowed} and len(words) > 2
@@ -77,7 +75,7 @@ def test_translations_are_those_of_a_model_without_the_other_symbols():
     model.output_projection = type(
         "Masked", (torch.nn.Module,), {"forward": lambda _, x: project(x) + mask}
     )()
-    assert listed == found(Generator([PlainDecoder(model)], config, SYMBOLS))
+    assert listed == found(Generator([StepDecoder(model)], config, SYMBOLS))
 
 
 def test_frequent_symbols_fill_the_list_to_a_multiple(monkeypatch):
@@ -92,7 +90,7 @@ def test_each_of_several_searches_at_once_has_its_own_list(monkeypatch):
     candidates = torch.randint(4, 30, (30, 1), generator=torch.Generator().manual_seed(6))
     config = GenerationConfig(beam=3, max_len_b=8, batch_size=1)
     shortlist = Shortlist(torch.tensor([7]), candidates, 30)
-    generator = Generator([PlainDecoder(small_model())], config, SYMBOLS, shortlist=shortlist)
+    generator = Generator([StepDecoder(small_model())], config, SYMBOLS, shortlist=shortlist)
     batch = sources(6, 3)
     given = [SourceSentence(row.numpy()) for row in batch]
     monkeypatch.setattr("relu_nmt.translation.search.generator.MOST_LEFT", 9.0)  # all at once
@@ -106,13 +104,13 @@ def test_each_of_several_searches_at_once_has_its_own_list(monkeypatch):
 def test_forced_prefixes_and_terms_and_banned_terms_allow_all_symbols():
     model, few = small_model(), shortlist_of(5, 6)
     config = GenerationConfig(beam=3, max_len_b=8)
-    listed = Generator([PlainDecoder(model)], config, SYMBOLS, shortlist=few)
-    plain = Generator([PlainDecoder(model)], config, SYMBOLS)
+    listed = Generator([StepDecoder(model)], config, SYMBOLS, shortlist=few)
+    plain = Generator([StepDecoder(model)], config, SYMBOLS)
     prefix = torch.tensor([[20, 21]] * 4)
-    assert found(listed, prefix_tokens=prefix) == found(plain, prefix_tokens=prefix)
+    assert found(listed, prefixes=prefix) == found(plain, prefixes=prefix)
     forced = [ForcedTerms(((22,),))] * 4
     assert found(listed, forced=forced) == found(plain, forced=forced)
-    banned = [[(7,)]] * 4
+    banned = [((7,),)] * 4
     assert found(listed, banned=banned) == found(plain, banned=banned)
     assert found(listed) != found(plain)
 
@@ -123,7 +121,7 @@ def test_sentences_are_counted_by_the_separators_number_in_the_list():
     config = GenerationConfig(beam=3, max_len_b=8)
     shortlist = shortlist_of(11, 25)
     generator = Generator(
-        [PlainDecoder(small_model())],
+        [StepDecoder(small_model())],
         config,
         SYMBOLS,
         separators=(separator, separator),
@@ -138,7 +136,7 @@ def test_sentences_are_counted_by_the_separators_number_in_the_list():
 def test_scoring_references_needs_all_symbols():
     config = GenerationConfig(score_reference=True)
     with pytest.raises(ConfigError, match="leave out --shortlist"):
-        Generator([PlainDecoder(small_model())], config, SYMBOLS, shortlist=shortlist_of(5))
+        Generator([StepDecoder(small_model())], config, SYMBOLS, shortlist=shortlist_of(5))
 
 
 @pytest.mark.skipif(not has_fast_int8(), reason="needs AVX512-VNNI, or AVX2 and the kernels")

@@ -5,8 +5,7 @@ from hypothesis import strategies as st
 
 from relu_nmt.data.groups import plan_groups
 from relu_nmt.errors import ConfigError
-from relu_nmt.translation.search.config import WindowConfig
-from relu_nmt.translation.search.windows import Window, WindowPlan
+from relu_nmt.translation.search.windows import Window, WindowConfig, WindowPlan
 
 DOCUMENTS = st.lists(st.lists(st.integers(1, 20), max_size=7), max_size=5)
 

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.translation.step_decoder import PlainDecoder, StepScores
+from relu_nmt.translation.step_decoder import StepDecoder, StepScores
 
 EOS, UNK = Dictionary.eos_index, Dictionary.unk_index
 FIRST_WORD = 4
@@ -100,4 +100,4 @@ def all_outputs(vocab_size, limit, shortest=1):
 
 def decoder_of(model):
     """Return the step decoder of a transformer; toys and step decoders are theirs."""
-    return model if hasattr(model, "prunes") else PlainDecoder(model)
+    return model if hasattr(model, "prunes") else StepDecoder(model)

@@ -10,9 +10,9 @@ from relu_nmt.engine import native
 from relu_nmt.engine.decoder import FastScores
 from relu_nmt.errors import ConfigError
 from relu_nmt.translation.search.config import GenerationConfig
-from relu_nmt.translation.search.generator import Generator
-from relu_nmt.translation.search.selectors import BeamSelector, SamplingSelector, draw_uniforms
+from relu_nmt.translation.search.selection import best_of_groups, draw, draw_uniforms
 from relu_nmt.translation.step_decoder import BLOCK, StepScores
+from tests.stepping import Generator
 
 
 @pytest.fixture(params=["kernels", "PyTorch"])
@@ -127,7 +127,7 @@ def test_the_seed_and_the_sentence_number_decide():
     def sample(seed, number):
         config = GenerationConfig(beam=3, nbest=3, sampling=True, seed=seed, max_len_b=9)
         generator = Generator([ToyModel(sharpness=0.5)], config, Dictionary())
-        [found] = generator.generate(SENTENCE, sentence_ids=[number])
+        [found] = generator.generate(SENTENCE, ids=[number])
         return [h.tokens.tolist() for h in found]
 
     assert sample(1, 0) == sample(1, 0)
@@ -139,8 +139,7 @@ def test_the_largest_and_smallest_random_numbers_give_possible_tokens():
     log_probs = torch.tensor([[[0.25, 0.0, 0.5, 0.25, 0.0]] * 2]).log()
     uniforms = torch.tensor([[[0.0, 1 - 2**-53]]], dtype=torch.float64)
     for settings in ({}, {"topk": 4}, {"topp": 1.0}):
-        selector = SamplingSelector(uniforms, **settings)
-        candidates = selector.select(StepScores(log_probs), torch.zeros(1, 2), step=0)
+        candidates = draw(StepScores(log_probs), torch.zeros(1, 2), uniforms[:, 0], **settings)
         assert candidates.totals.isfinite().all()
         if not settings:
             assert candidates.tokens.flatten().tolist() == [0, 3]
@@ -202,7 +201,7 @@ def test_groups_pay_once_for_every_earlier_choice():
     # Tokens 0, 1, 2 with gaps of 0.4: the second group pays 0.5 for token 0 and takes 1; the
     # third pays for both and takes 2 (-0.8), since 0 costs -0.5 ... and 1 costs -0.9.
     log_probs = torch.tensor([[[0.0, -0.4, -0.8, -9.0, -9.0]] * 3])
-    candidates = BeamSelector(3, 0.9).select(StepScores(log_probs), torch.zeros(1, 3), step=0)
+    candidates = best_of_groups(StepScores(log_probs), torch.zeros(1, 3), 3, 0.9)
     assert candidates.tokens[0, :, 0].tolist() == [0, 1, 2]
     torch.testing.assert_close(candidates.totals[0, :, 0], torch.tensor([0.0, -0.4, -0.8]))
     assert candidates.parents[0, :, 0].tolist() == [0, 1, 2]

@@ -1,0 +1,239 @@
+"""Choice of the next tokens: beam search, diverse beam search, terms, sampling, repetitions."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from relu_nmt.translation.search.forced_terms import ForcedTerms, TermTracker
+from relu_nmt.translation.search.hypotheses import Continuations
+from relu_nmt.translation.step_decoder import StepScores
+
+
+def best_of_groups(
+    scores: StepScores, totals: Tensor, num_groups: int, strength: float
+) -> Continuations:
+    """Extend each of ``num_groups`` groups of k beams by its 2k best continuations.
+
+    At most k candidates are the end symbol, so at least k can go on. Groups are extended one after
+    the other; each pays for tokens that earlier groups chose. The penalty only steers the choice,
+    and the reported scores are the model's own.
+
+    Args:
+        scores: of the next tokens.
+        totals: log-probabilities of the beams, [B, K].
+        num_groups: G, a divisor of the beam size; 1 is plain beam search.
+        strength: lambda, subtracted from the log-probability of a token for each time that an
+            earlier group chose it at this step.
+
+    Reference: Vijayakumar et al. 2018, equation 4 with Hamming diversity. Beams of one group are
+    neighbours here; fairseq interleaves the groups and adds the penalty to the score.
+    """
+    if num_groups == 1:
+        sums, parents, tokens = scores.best_continuations(totals, 2 * totals.size(1))
+        return Continuations(tokens[:, None], parents[:, None], sums[:, None])
+    # Extend one group after the other.
+    log_probs = scores.log_probs_of(totals)
+    batch, beam_size, vocab_size = log_probs.shape
+    size = beam_size // num_groups
+    groups: list[tuple[Tensor, Tensor, Tensor]] = []
+    for first in range(0, beam_size, size):
+        own_probs = log_probs[:, first : first + size]  # [B, k, V]
+        own_totals = totals[:, first : first + size]  # [B, k]
+        # Subtract the penalty for tokens of earlier groups.
+        steered = own_probs
+        if groups:
+            chosen = torch.cat([tokens[:, :size] for tokens, _, _ in groups], dim=1)
+            times = log_probs.new_zeros(batch, vocab_size)
+            times.scatter_add_(1, chosen, torch.ones_like(chosen, dtype=times.dtype))
+            steered = own_probs - strength * times[:, None]
+        # Choose by the steered scores, but report the model's own.
+        steered_scores = replace(scores, log_probs=steered, rows=None)
+        _, parents, tokens = steered_scores.best_continuations(own_totals, 2 * size)  # [B, 2k]
+        gains = own_probs.flatten(1).gather(1, parents * vocab_size + tokens)
+        groups.append((tokens, parents + first, own_totals.gather(1, parents) + gains))
+    # Stack the groups, [B, G, 2k].
+    return Continuations(*(torch.stack(column, dim=1) for column in zip(*groups, strict=True)))
+
+
+def share_among_terms(
+    found: Continuations, scores: StepScores, totals: Tensor, tracker: TermTracker
+) -> None:
+    """Divide the beam, in place, among hypotheses by their number of tokens of forced terms.
+
+    Candidates are the 2K best continuations. For every hypothesis its best continuation and all
+    that continue a term are added. They are ranked among candidates with equally many term tokens.
+    The best of each rank are taken in turn, beginning with candidates that miss fewest tokens.
+
+    Args:
+        found: the best continuations of plain beam search, [B, 1, 2K].
+        scores: of the next tokens.
+        totals: log-probabilities of the beams, [B, K].
+        tracker: progress of the hypotheses.
+    """
+    assert found.parents is not None, "beam search names parents"
+    log_probs = scores.log_probs_of(totals)
+    for row, beams in enumerate(tracker.rows):
+        if not beams:
+            continue
+        # Join plain candidates [2K] and those that continue terms: (parent, token) -> total.
+        columns = found.totals[row, 0], found.tokens[row, 0], found.parents[row, 0]
+        sums = {
+            (parent, token): total
+            for total, token, parent in zip(*(c.tolist() for c in columns), strict=True)
+        }
+        sums |= _further(beams, log_probs[row], totals[row])
+        # Write the divided beam back; unused entries are no hypotheses.
+        ranked = _shared_out(beams, sums)[: len(columns[0])]
+        for column, values in zip(columns, zip(*ranked, strict=True), strict=False):
+            column[: len(values)] = torch.tensor(values, dtype=column.dtype)
+        columns[0][len(ranked) :] = -torch.inf
+
+
+def draw(
+    scores: StepScores, totals: Tensor, uniforms: Tensor, topk: int = -1, topp: float = -1.0
+) -> Continuations:
+    """Draw one token for each beam; the beams never mix.
+
+    Args:
+        scores: of the next tokens. The reported log-probabilities are the model's, not those of
+            the cut distribution.
+        totals: log-probabilities of the beams, [B, K].
+        uniforms: random numbers in [0, 1), [B, K] float64, that decide the draws.
+        topk: draw from the k likeliest tokens; -1 from all.
+        topp: draw from the fewest tokens whose probabilities, renormalised after ``topk``, sum to
+            p or more; -1 from all.
+
+    Reference: Holtzman et al. 2020, section 3.1 (``topp``); Fan et al. 2018, section 5.1
+    (``topk``).
+    """
+    log_probs = scores.log_probs_of(totals)
+    values, symbols = log_probs, None
+    # Sort the likeliest tokens, and leave out tokens once the likelier ones together reach p.
+    if topk > 0 or topp > 0:
+        vocab_size = log_probs.size(2)
+        values, symbols = log_probs.topk(min(topk, vocab_size) if topk > 0 else vocab_size, dim=2)
+    # Work with probabilities as multiples of the largest, [B, K, n] float64: with a low
+    # temperature or a forced token, all plain probabilities would underflow.
+    largest = values.amax(-1, keepdim=True).clamp_min(torch.finfo(values.dtype).min)
+    probs = (values.double() - largest).exp()
+    if topp > 0:
+        below = probs.cumsum(2) - probs  # sum over all likelier tokens
+        probs = probs.masked_fill(below >= topp * probs.sum(2, keepdim=True), 0.0)
+    # Stay strictly below the sum, so that no draw falls behind the last possible token.
+    cumulated = probs.cumsum(2)
+    threshold = cumulated[:, :, -1:] * (uniforms[:, :, None] * (1 - 1e-12))
+    index = torch.searchsorted(cumulated, threshold, right=True)
+    index = index.clamp(max=probs.size(2) - 1)  # [B, K, 1]
+    tokens = index if symbols is None else symbols.gather(2, index)
+    return Continuations(tokens, None, totals[:, :, None] + log_probs.gather(2, tokens))
+
+
+def draw_uniforms(
+    seed: int, sentence_ids: np.ndarray, beam_size: int, num_steps: int
+) -> np.ndarray:
+    """Return numbers in [0, 1), float64 [B, T, K], from the seed and each sentence's number only.
+
+    Args:
+        seed: 0 or more.
+        sentence_ids: [B], 0 or more.
+        beam_size: K.
+        num_steps: T.
+    """
+    shape = (num_steps, beam_size)
+    # Seed a generator for each sentence, so that batches do not change the draws.
+    return np.stack([np.random.default_rng([seed, int(i)]).random(shape) for i in sentence_ids])
+
+
+def _further(
+    beams: Sequence[ForcedTerms], log_probs: Tensor, totals: Tensor
+) -> dict[tuple[int, int], float]:
+    """Return sums [K] of totals and log_probs [K, V] for each beam's best token and its terms.
+
+    Before the first token there is one beam.
+    """
+    # Pairs of a beam and its next token.
+    best = log_probs.argmax(1).tolist()
+    pairs = [
+        (beam, token)
+        for beam, progress in enumerate(beams)
+        for token in dict.fromkeys([best[beam], *progress.after])
+    ]
+    index = torch.tensor(pairs, device=totals.device)
+    sums = totals[index[:, 0]] + log_probs[index[:, 0], index[:, 1]]
+    return dict(zip(pairs, sums.tolist(), strict=True))
+
+
+def _shared_out(
+    beams: Sequence[ForcedTerms], sums: dict[tuple[int, int], float]
+) -> list[tuple[float, int, int]]:
+    """Return total, token and parent of the possible candidates, in the order of their rank."""
+    # Rank candidates among those that miss equally many tokens of the terms.
+    by_missing: dict[int, list[tuple[float, int, int]]] = defaultdict(list)
+    for (parent, token), total in sums.items():
+        if total > -torch.inf:
+            missing = beams[parent].advance(token).missing
+            by_missing[missing].append((total, token, parent))
+    ranked = []
+    for missing, own in by_missing.items():
+        # Sort by total, then by beam and token, so that ties are reproducible.
+        own.sort(key=lambda candidate: (-candidate[0], candidate[2], candidate[1]))
+        ranked += [(rank, missing, candidate) for rank, candidate in enumerate(own)]
+    # Take turns: the best of each rank, candidates that miss fewest tokens first.
+    return [candidate for *_, candidate in sorted(ranked, key=lambda entry: entry[:2])]
+
+
+def block_repeated_ngrams(log_probs: Tensor, history: Tensor, size: int, spare_index: int) -> None:
+    """Forbid, in place, every token that would repeat an n-gram of its hypothesis.
+
+    Args:
+        log_probs: [B, K, V]; forbidden tokens become -inf.
+        history: tokens of each hypothesis so far, [B, K, t] int64, without a start symbol.
+        size: n, 1 or more.
+        spare_index: a symbol that is always forbidden.
+
+    Example:
+        >>> log_probs = torch.zeros(1, 1, 8)
+        >>> block_repeated_ngrams(log_probs, torch.tensor([[[5, 6, 7, 5]]]), 2, 0)
+        >>> log_probs.isinf().nonzero()[:, 2].tolist()
+        [0, 6]
+    """
+    length = history.size(2)
+    if length < size:
+        return
+    # The n-grams so far are a context of n - 1 tokens and the token that followed it; a token is
+    # forbidden if the context is also the end of the hypothesis.
+    followers = history[:, :, size - 1 :]  # [B, K, t - n + 1]
+    if size > 1:
+        contexts = history[:, :, :-1].unfold(2, size - 1, 1)  # [B, K, t - n + 1, n - 1]
+        ending = history[:, :, None, length - size + 1 :]  # [B, K, 1, n - 1]
+        followers = torch.where((contexts == ending).all(-1), followers, spare_index)
+    log_probs.scatter_(2, followers, -torch.inf)
+
+
+def block_terms(log_probs: Tensor, history: Tensor | None, terms: Sequence[Sequence[int]]) -> None:
+    """Forbid, in place, every token that would complete one of the terms.
+
+    Args:
+        log_probs: [B, K, V]; forbidden tokens become -inf.
+        history: tokens of each hypothesis so far, [B, K, t] int64; None before the first token,
+            or if each term is one token.
+        terms: token ids of each.
+
+    Example:
+        >>> log_probs = torch.zeros(1, 1, 8)
+        >>> block_terms(log_probs, torch.tensor([[[5, 6]]]), [[7], [6, 4], [5, 4], [6, 5, 3]])
+        >>> log_probs.isinf().nonzero()[:, 2].tolist()
+        [4, 7]
+    """
+    for *before, last in terms:
+        # Forbid a term of one token everywhere, a longer one after its beginning.
+        if not before:
+            log_probs[:, :, last] = -torch.inf
+        elif history is not None and history.size(2) >= len(before):
+            ending = history[:, :, -len(before) :]
+            completes = (ending == torch.tensor(before, device=ending.device)).all(2)  # [B, K]
+            log_probs[:, :, last].masked_fill_(completes, -torch.inf)
