@@ -17,8 +17,13 @@ from relu_nmt.applications.sweep.plan import (
     read_published,
     write_description,
 )
-from relu_nmt.applications.sweep.report import CARD_NAME, CSV_NAME, REPORT_NAME, write_report
-from relu_nmt.applications.sweep.report_data import ReportData
+from relu_nmt.applications.sweep.report import (
+    CARD_NAME,
+    CSV_NAME,
+    REPORT_NAME,
+    ReportData,
+    write_report,
+)
 from relu_nmt.applications.sweep.runner import StepRunner
 from relu_nmt.applications.sweep.settings import SweepConfig
 from relu_nmt.applications.sweep.settings import SweepSettings as Settings

@@ -148,12 +148,8 @@ class SourceEncoder:
     ) -> SourceSentence:
         """Return a raw sentence, its prefix and its terms as token ids.
 
-        Args:
-            line: raw text.
-            prefix: beginning of the translation.
-            forced: terms that the translation must contain; blank ones are ignored.
-            ordered: force them in this order.
-            banned: token ids of each term that the translation may not contain.
+        The arguments are those of :class:`TranslationRequest`, for a line. Blank terms are
+        ignored; banned ones are token ids.
 
         Raises:
             DataError: the model cannot write a term or the prefix, or the sentence is blank.

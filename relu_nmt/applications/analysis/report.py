@@ -45,15 +45,9 @@ Series = tuple[str, dict[str, Any], Sequence[Mapping[str, Any]]]
 class AnalyzedModel:
     """Results for one checkpoint.
 
-    Args:
-        name: name of the checkpoint on the page.
-        path: path of its file.
-        attention: name of the mechanism by slot.
-        feed_forward: name of the feed-forward networks.
-        without_weights: slots whose attention has no weights.
-        records: see :meth:`WeightStatistics.records`.
-        branches: see :meth:`BranchStatistics.records`.
-        memories: see :meth:`MemoryStatistics.report`; None without memories.
+    ``attention`` names the mechanism of each slot; slots in ``without_weights`` have no weights.
+    See :meth:`WeightStatistics.records`, :meth:`BranchStatistics.records` and
+    :meth:`MemoryStatistics.report` for the others; ``memories`` may be None.
     """
 
     name: str
@@ -79,14 +73,10 @@ class AnalyzedModel:
 
 @dataclass(frozen=True)
 class AnalysisReport:
-    """All contents of a page.
+    """All contents of a page; ``facts`` are names and values of the inputs.
 
-    Args:
-        models: results for the checkpoints.
-        examples: maps of sentences or groups: ``number``, the texts ``source`` and ``target``, and
-            ``figures``, pairs of caption and image.
-        courses: courses of training.
-        facts: names and values of the inputs.
+    An example has the maps of a sentence or group: its ``number``, the texts ``source`` and
+    ``target``, and ``figures``, pairs of caption and image.
     """
 
     models: Sequence[AnalyzedModel] = ()

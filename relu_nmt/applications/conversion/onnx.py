@@ -173,15 +173,7 @@ def _export(
     output: str,
     path: Path,
 ) -> None:
-    """Write the graph of a model.
-
-    Args:
-        model: the model.
-        inputs: example arguments by their names in the graph.
-        shapes: free axes of each argument.
-        output: name of the result in the graph.
-        path: the file to write.
-    """
+    """Write the graph of a model, from example arguments by name and the free axes of each."""
     # Silence the notes of the exporter.
     logger = logging.getLogger("torch.onnx")
     level = logger.level

@@ -68,11 +68,8 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
 class _Answer(Response):
     """JSON that is sent in parts, each when the client has read the previous one.
 
-    If clients leave too many bytes of all answers unread, the oldest answers are cancelled.
-
-    Args:
-        body: the JSON.
-        unread: sizes of all answers that are being sent, oldest first.
+    If clients leave too many bytes of all answers unread, the oldest answers are cancelled;
+    ``unread`` has the sizes of all answers that are being sent, oldest first.
     """
 
     def __init__(self, body: bytes, unread: dict[asyncio.Future[None], int]) -> None:
@@ -116,13 +113,9 @@ def make_app(
     windows: WindowConfig | None = None,
     limits: ServerLimits | None = None,
 ) -> FastAPI:
-    """Return an ASGI application that translates.
+    """Return an ASGI application that translates; nothing else may use the translator meanwhile.
 
-    Args:
-        translator: the model; nothing else may use it at the same time.
-        config: settings of the search.
-        windows: default windows of documents; if None, as long as in training.
-        limits: limits of the load.
+    Documents are divided into ``windows`` by default; None: as long as in training.
 
     Raises:
         ReluNmtError: the settings do not fit the model.

@@ -83,13 +83,7 @@ class Guard:
     """Counts all answers, and refuses some requests before the application sees them.
 
     A body may be too large or too slow. A page of another origin could make a browser send a
-    request.
-
-    Args:
-        app: the application that answers all other requests.
-        limits: limits of the load.
-        metrics: receives the counts and times of answers.
-        paths: paths to count separately; all other paths count as one.
+    request. Answers of ``paths`` are counted separately, and all others as those of one path.
     """
 
     app: App

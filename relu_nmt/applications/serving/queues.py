@@ -293,11 +293,7 @@ class Batcher:
 class Desk:
     """Gives each request a thread, refuses requests if too many wait, and ends slow ones.
 
-    Args:
-        batcher: runs the model.
-        max_waiting: most requests that are not answered yet.
-        seconds: most time for one request.
-        on_change: called with the number of requests that wait.
+    ``on_change`` is called with the number of requests that wait.
     """
 
     def __init__(

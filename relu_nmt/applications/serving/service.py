@@ -33,12 +33,8 @@ DECIMALS = 4
 class TranslationService:
     """Answers requests with one translator; many threads may call its methods.
 
-    Args:
-        translator: the model.
-        config: settings of the search, the same for all requests.
-        windows: how to divide documents, unless a request says so.
-        limits: limits of the load.
-        on_batch: see :class:`Batcher`.
+    All requests share the settings of the search. ``windows`` divides documents, unless a request
+    says how. See :class:`Batcher` for ``on_batch``.
 
     Attributes:
         batcher: runs the model, in a thread of its own.
@@ -153,12 +149,8 @@ class TranslationService:
     ) -> bytes:
         """Return the weights of a slot for a group of lines and any translation, as JSON.
 
-        Args:
-            lines: the lines of the group.
-            translation: line by line, or as one line.
-            slot: ``encoder``, ``decoder`` or ``cross``.
-            line: give the rows of the tokens of this line only.
-            ticket: the request's.
+        The translation comes line by line, or as one line. With ``line``, the answer has only the
+        rows of its tokens.
 
         Raises:
             Refused: too many tokens or weights, or the request was given up.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from relu_nmt.applications.sweep.report_data import Average, ReportData
+    from relu_nmt.applications.sweep.report import Average, ReportData
 
 PANEL_INCHES = (3.5, 3.0)
 WIDE_INCHES = (7.2, 3.9)

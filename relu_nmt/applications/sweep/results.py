@@ -1,4 +1,4 @@
-"""The results of a sweep, read from its folder: one record for each model and document length.
+"""The results of a sweep, read from its folder: records of models at document lengths, and means.
 
 The report shows nothing else. The course of each training is read from its log.
 """
@@ -12,9 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from relu_nmt.applications.sweep.plan import model_folder
 from relu_nmt.applications.sweep.steps import (
     CONTRASTS,
+    DIVERGED,
     DONE,
     FAILED,
     STARTED,
@@ -26,7 +29,12 @@ from relu_nmt.applications.sweep.steps import (
 from relu_nmt.data.groups import LENGTHS_FILE
 from relu_nmt.errors import DataError, ReluNmtError
 from relu_nmt.evaluation.document_scores import DEFAULT_EDGES, length_buckets
-from relu_nmt.evaluation.significance import SegmentStatistics
+from relu_nmt.evaluation.significance import (
+    SegmentStatistics,
+    mean_interval,
+    resampled_scores,
+    resampling_interval,
+)
 from relu_nmt.training.results import FILE_NAME, GROWTH, TELEMETRY, TRAIN, TrainingResult
 from relu_nmt.training.results import read_course as read_curves
 
@@ -59,6 +67,10 @@ LENGTH_FIELDS = (
     *("groups", "sentences", "over_long_sentences", "mean_tokens", "longest_tokens"),
     "mean_sentences",
 )
+# Numbers whose mean over seeds has no meaning.
+NO_MEAN = ("seed", "mixture", "length")
+SHARED = ("attention", "trained_on", "mixture", "length")
+TEXTS = (*(f"{score}_signature" for score in SCORES), "feed_forward")
 VECTORS = ("query_norm", "key_norm", "output_square")
 
 Record = dict[str, Any]
@@ -297,6 +309,68 @@ def _add_lengths(record: Record, prefix: str, lengths: Mapping[str, Any] | None)
             record[f"{prefix}_{name}"] = lengths[name]
     for quantile, value in lengths.get("quantiles_tokens", {}).items():
         record[f"{prefix}_{quantile}_quantile_tokens"] = value
+
+
+# ------------------------------------------------------------------- means over seeds
+
+
+@dataclass
+class Average:
+    """A system at a document length in tokens, with a cell for each seed.
+
+    Args:
+        record: means by column, intervals, gain; see :func:`average_cells`.
+        resampled: d-BLEU of each resample of the documents, by converged seed.
+        gains: gain in d-BLEU over the baseline, for each seed that converged with both.
+    """
+
+    system: System
+    length: int
+    cells: list[Cell]
+    record: Record = field(default_factory=dict)
+    resampled: dict[int, np.ndarray] = field(default_factory=dict)
+    gains: list[float] = field(default_factory=list)
+
+    def values(self, column: str) -> list[float]:
+        """Return the values of the seeds that converged."""
+        records = (cell.record for cell in self.cells if cell.status == DONE)
+        return [record[column] for record in records if column in record]
+
+
+def average_of(system: System, length: int, cells: list[Cell]) -> Average:
+    """Return the means over the seeds whose training converged, and the numbers of the others."""
+    converged = [cell for cell in cells if cell.status == DONE]
+    average = Average(system, length, cells)
+    record = average.record
+    # Count the seeds by status.
+    record |= {name: cells[0].record[name] for name in SHARED}
+    record["seeds"] = ",".join(str(cell.model.seed) for cell in converged)
+    for status in (DONE, NOT_CONVERGED, DIVERGED, FAILED, PENDING, STARTED):
+        number = sum(cell.status == status for cell in cells)
+        if number:
+            record[f"seeds_{status.replace(' ', '_')}"] = number
+    if not converged:
+        return average
+    # Average the numbers that all converged seeds have.
+    for name, value in converged[0].record.items():
+        values = [cell.record.get(name) for cell in converged]
+        numbers = [v for v in values if isinstance(v, int | float)]
+        if name in TEXTS and len(set(values)) == 1:
+            record[name] = value
+        elif name not in NO_MEAN and len(numbers) == len(values):
+            record[name] = sum(numbers) / len(numbers)
+    # Add the interval over seeds, if there are two or more.
+    interval = mean_interval([cell.record["d_bleu"] for cell in converged])
+    if interval is not None:
+        record["d_bleu_seed_interval"] = interval
+    # Resample the documents of all seeds together, if they evaluated the same ones.
+    found = [cell.statistics for cell in converged if cell.statistics is not None]
+    if len(found) == len(converged) and len({len(one.counts) for one in found}) == 1:
+        scores = resampled_scores(found)
+        seeds = (cell.model.seed for cell in converged)
+        average.resampled = dict(zip(seeds, scores, strict=True))
+        record["d_bleu_document_interval"] = resampling_interval(scores.mean(0))
+    return average
 
 
 # ------------------------------------------------------------------- the course of a training

@@ -57,7 +57,8 @@ class RunningProcess:
         lock: descriptor that holds the step's lock until the step ends.
         log: open file to which all its commands write.
         state: the state stored at the beginning.
-        process: process of the present command, the one at the index ``command``.
+        process: process of the present command.
+        command: index of the present command.
     """
 
     index: int

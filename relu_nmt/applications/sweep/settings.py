@@ -269,11 +269,7 @@ class JobsConfig(ClusterOptions):
             )
 
     def environment(self, index: int) -> dict[str, str]:
-        """Return the environment variables of a training or an evaluation.
-
-        Args:
-            index: index of the process among those at once, from 0.
-        """
+        """Return the environment variables of the process with an index among those at once."""
         # Share the cores between all processes, and deal out the GPUs in turn.
         found = dict(os.environ)
         together = self.training_processes

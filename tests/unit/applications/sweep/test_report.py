@@ -21,8 +21,7 @@ from relu_nmt.applications.sweep.plan import (
     read_published,
     write_description,
 )
-from relu_nmt.applications.sweep.report import write_report
-from relu_nmt.applications.sweep.report_data import read_report
+from relu_nmt.applications.sweep.report import read_report, write_report
 from relu_nmt.applications.sweep.results import PENDING
 from relu_nmt.applications.sweep.settings import SweepSettings
 from relu_nmt.errors import ConfigError, DataError
