@@ -1,9 +1,8 @@
 """Make a data folder from text files: dictionaries, binarised data and a manifest.
 
-Steps: scan all files (:mod:`relu_nmt.recipes.preprocess_inputs`); convert raw text to tokens
-(:mod:`relu_nmt.recipes.preprocess_text`); build the dictionaries; binarise; write the manifest. A
-journal records each finished step, so that an interrupted run continues where it stopped. A file
-gets its name only when it is complete.
+Steps: scan all files and convert raw text to tokens (:mod:`relu_nmt.recipes.preprocess_text`);
+build the dictionaries; binarise; write the manifest. A journal records each finished step, so that
+an interrupted run continues where it stopped. A file gets its name only when it is complete.
 """
 
 import hashlib
@@ -39,8 +38,7 @@ from relu_nmt.io.process import available_cores
 from relu_nmt.io.safe_write import folder_locked, remove_abandoned
 from relu_nmt.io.text_lines import TextFile
 from relu_nmt.io.work import Cluster, Work, hidden_progress, progress_bar, result_of
-from relu_nmt.recipes.preprocess_inputs import SideKey, scan_alignments, scan_inputs
-from relu_nmt.recipes.preprocess_text import TextSteps
+from relu_nmt.recipes.preprocess_text import SideKey, TextSteps, scan_alignments, scan_inputs
 from relu_nmt.tokenization.base import subword_models, tokenizers
 
 WORK_FOLDER, JOBS_FOLDER = "preprocess.unfinished", "jobs"
@@ -362,6 +360,19 @@ class _Builder:
             self.say(f"[alignments] {text.path}: {done['sentences']} sents, {done['pairs']} pairs")
         return finished
 
+    def _pipelines(self, steps: TextSteps) -> dict[str, dict[str, Any]]:
+        """Return the description of each language's pipeline for the manifest."""
+        return {
+            language: {
+                "tokenizer": self.config.tokenizer,
+                "tokenizer_version": tokenizers.get(self.config.tokenizer).version(),
+                "lowercase": self.config.lowercase,
+                "subword": self.config.subword,
+                "subword_file": path.name if (path := steps.model_paths.get(language)) else None,
+            }
+            for language in self.config.languages
+        }
+
     def _describe(
         self,
         key: str,
@@ -412,7 +423,7 @@ class _Builder:
             "joined_dictionary": config.joined_dictionary,
             "versions": self._versions(),
             "settings": to_dict(config),
-            "text": steps.descriptions(),
+            "text": self._pipelines(steps),
             "dictionaries": {
                 language: {"file": dictionary_path("", language).name, "symbols": len(dictionary)}
                 for language, dictionary in dictionaries.items()

@@ -6,6 +6,7 @@ text is not copied.
 """
 
 import hashlib
+import os
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -26,32 +27,131 @@ from relu_nmt.data.documents import (
     document_sizes,
     write_documents,
 )
+from relu_nmt.data.pair_files import describe, pair_format, scan_pairs
 from relu_nmt.errors import DataError
 from relu_nmt.io.safe_write import safe_writer
-from relu_nmt.io.text_lines import Chunk, TextFile, encode_lines, read_chunk, scan_text
+from relu_nmt.io.text_lines import Chunk, TextFile, encode_lines, find_text, read_chunk, scan_text
 from relu_nmt.io.work import ordered_map, progress_bar
-from relu_nmt.recipes.preprocess_inputs import SideKey, describe_round_trip
 from relu_nmt.tokenization.base import (
     LearningText,
     load_subword,
     subword_file_name,
     subword_models,
-    tokenizers,
 )
-from relu_nmt.tokenization.pipeline import TextPipeline
+from relu_nmt.tokenization.pipeline import TextPipeline, describe_round_trip
+
+SideKey = tuple[str, str]
+"""Split and language: ("train", "de")."""
+
+
+def scan_inputs(
+    config: PreprocessSettings, workers: int, say: Callable[[str], None]
+) -> dict[SideKey, TextFile]:
+    """Read through the text of each side of each split, and compare the sides."""
+    pair_files, paths = _find_texts(config)
+    # Read a file once, even if several splits or sides name it.
+    distinct = list(dict.fromkeys(paths.values()))
+    scanned: dict[str, TextFile] = {}
+    found: dict[SideKey, TextFile] = {}
+    report = []
+    # Read through text files in parallel, and files of pairs one by one.
+    total = sum(os.path.getsize(path) for path in (*distinct, *pair_files.values()))
+    with progress_bar("scan", total) as advance:
+        for path, text in ordered_map(scan_text, distinct, workers):
+            scanned[path] = text
+            advance(os.path.getsize(path))
+        for split, path in pair_files.items():
+            sides = scan_pairs(path, config.languages, config.document_separator)
+            found |= {(split, side.language): side for side in sides}
+            report.append(describe(sides[0]))
+            advance(os.path.getsize(path))
+    # Print the report after the progress bar has ended.
+    for line in report:
+        say(line)
+    found |= {key: scanned[path] for key, path in paths.items()}
+    # Put the sides in the order of splits and languages.
+    inputs = {
+        (split, language): found[split, language]
+        for split in config.splits()
+        for language in config.languages
+    }
+    # Compare the sides; with separators, the text steps compare documents and sentences.
+    for text in inputs.values():
+        if text.num_lines == 0:
+            raise DataError(f"{text.path}: the file is empty")
+    for split in config.splits() if config.document_separator == "none" else ():
+        texts = [inputs[split, language] for language in config.languages]
+        check_parallel({text.path: text.num_lines for text in texts}, "lines")
+        # Warn of blank lines, which may be boundaries of documents.
+        if blank := min(text.num_blank for text in texts):
+            say(
+                f"NOTE: {texts[0].path}: {blank:,} blank lines become sentences without "
+                "words; if they stand between documents, give --document-separator blank"
+            )
+    return inputs
+
+
+def _find_texts(config: PreprocessSettings) -> tuple[dict[str, str], dict[SideKey, str]]:
+    """Return the file of pairs of each split that has one, and the text files of the others."""
+    pair_files: dict[str, str] = {}
+    paths: dict[SideKey, str] = {}
+    for split, prefix in config.splits().items():
+        # Text files with the language as ending come before a file of pairs.
+        files = {la: find_text(str(Path(f"{prefix}.{la}"))) for la in config.languages}
+        if pair_format(prefix) and not any(map(os.path.isfile, files.values())):
+            if not os.path.isfile(prefix):
+                raise DataError(f"{prefix}: no such file")
+            pair_files[split] = prefix
+        else:
+            paths |= {(split, language): path for language, path in files.items()}
+    for (split, language), path in paths.items():
+        if not os.path.isfile(path):
+            flag = f"--{split.rstrip('0123456789')}pref"
+            raise DataError(
+                f"{path}: no such file; its name is that of {flag} with the language "
+                f"'{language}' after a dot (and .gz, .xz, .bz2 or .zst if it is compressed)"
+            )
+    return pair_files, paths
+
+
+def scan_alignments(
+    config: PreprocessSettings,
+    inputs: Mapping[SideKey, TextFile],
+    workers: int,
+    say: Callable[[str], None],
+) -> dict[str, TextFile]:
+    """Read through the word alignments of each split that has some; the training text must."""
+    if config.align_suffix is None:
+        return {}
+    paths = {
+        split: find_text(str(Path(f"{prefix}.{config.align_suffix}")))
+        for split, prefix in config.splits().items()
+    }
+    # Only the training text, or the first split, must have alignments.
+    existing = {split: path for split, path in paths.items() if os.path.isfile(path)}
+    if ("train" if config.trainpref else next(iter(existing), None)) not in existing:
+        raise DataError(
+            f"{next(iter(paths.values()))}: no such file; it is to hold the word alignments "
+            f"(--align-suffix {config.align_suffix}), a line for each line of the text"
+        )
+    for split in paths.keys() - existing:
+        say(f"[alignments] {paths[split]}: no such file, so that {split} has none")
+    # Read through the files, and compare them with the source text.
+    scanned = ordered_map(scan_text, list(existing.values()), workers)
+    found = {split: text for split, (_, text) in zip(existing, scanned, strict=True)}
+    for split, text in found.items():
+        source = inputs[split, config.languages[0]]
+        check_parallel({one.path: one.num_lines for one in (source, text)}, "lines")
+    return found
 
 
 @dataclass(frozen=True)
 class Conversion:
-    """A text file to be converted.
+    """A text file to be converted, without its separator lines.
 
     Args:
-        side: split and language; the language chooses the pipeline.
-        text: the scanned text file.
         step: ``words`` (tokenise and lower-case), ``pieces`` (split words into subwords),
             ``tokens`` (both) or ``keep``.
-        separator: the kind of separator lines, which are left out, see
-            :data:`relu_nmt.data.documents.SEPARATOR_TESTS`.
         output: file of the result, one sentence per line; None for no file.
         raw_output: file of the unchanged sentences; None for no file.
         sampling: strength and seed of random subword splits; None for the usual split.
@@ -162,13 +262,7 @@ def convert_texts(
 class TextSteps:
     """The steps that turn all input texts into tokens between spaces.
 
-    Args:
-        config: the settings of the whole job.
-        folder: the data folder.
-        workers: processes.
-        journal: the finished steps; its folder holds the texts between the steps.
-        say: prints a line of the report.
-        inputs: the scanned input texts.
+    The folder of the journal holds the texts between the steps.
 
     Attributes:
         num_documents: number of documents of each split with known boundaries.
@@ -187,12 +281,7 @@ class TextSteps:
     model_paths: dict[str, Path] = field(default_factory=dict, init=False)
 
     def run(self) -> dict[SideKey, TextFile]:
-        """Return the text of each side of each split, tokens between spaces.
-
-        Raises:
-            DataError: the sides differ in sentences or document boundaries.
-            ConfigError: the settings do not suit the learning of the subword model.
-        """
+        """Return the text of each side of each split, tokens between spaces."""
         config = self.config
         # Learn the subword model on the words of the training text, or copy a given one.
         todo = {key: text for key, text in self.inputs.items() if key[0] == "train"}
@@ -222,19 +311,6 @@ class TextSteps:
         kept += [self._path(split, "documents") for split in self.num_documents]
         kept += [self._path(key[0], f"{key[1]}.raw") for key in self.inputs if key[0] != "train"]
         return list(dict.fromkeys(kept))
-
-    def descriptions(self) -> dict[str, dict[str, Any]]:
-        """Return the description of each language's pipeline for the manifest."""
-        return {
-            language: {
-                "tokenizer": self.config.tokenizer,
-                "tokenizer_version": tokenizers.get(self.config.tokenizer).version(),
-                "lowercase": self.config.lowercase,
-                "subword": self.config.subword,
-                "subword_file": path.name if (path := self.model_paths.get(language)) else None,
-            }
-            for language in self.config.languages
-        }
 
     def _path(self, split: str, ending: str) -> Path:
         return split_path(self.folder, split, self.config.pair, ending)

@@ -3,15 +3,16 @@
 import itertools
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from relu_nmt.data.data_folder import file_record
-from relu_nmt.data.documents import join_texts
+from relu_nmt.data.documents import SEPARATOR_TESTS, join_texts
 from relu_nmt.data.groups import sentence_slices
 from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.io.text_lines import TextFile, read_chunk
 from relu_nmt.tokenization.base import (
     SubwordModel,
     Tokenizer,
@@ -26,6 +27,10 @@ AGAIN = "run relu-nmt-preprocess again"
 WORD_MARKS = {"sentencepiece": "\u2581", "wordpiece": "_", "letter": "|", "_EOW": "_EOW"}
 SUBWORD_NMT_NAMES = ("subword_nmt", "@@ ", "@@")
 POST_PROCESS_NAMES = ("none", *SUBWORD_NMT_NAMES, *WORD_MARKS)
+SAMPLED_LINES, SAMPLED_CHUNKS = 1000, 20
+SAMPLED_CHARACTERS = 1_000_000
+SMALL_SHARE = 0.01
+"""Share of changed lines that is too small for advice."""
 _BYTE_PIECE = re.compile("<0x([0-9A-F]{2})>")
 
 
@@ -314,3 +319,37 @@ def load_pipeline(
         raise DataError(f"{path}: changed since it was made; {AGAIN}")
     subword = load_subword(name, path)
     return TextPipeline(language, tokenizer, lowercase, subword, tokenizer_version=version)
+
+
+def describe_round_trip(pipeline: TextPipeline, text: TextFile, separator: str) -> str:
+    """Report in one line how many sampled lines survive encoding and decoding.
+
+    White space does not count, nor does case if the text is lower-cased.
+    """
+    total = kept = length = 0
+    for line in _sample(text, separator):
+        # Remove differences that tokens cannot keep: white space and case.
+        expected = " ".join(line.split())
+        if pipeline.lowercase:
+            expected = expected.lower()
+        total, length = total + 1, length + len(line)
+        kept += pipeline.decode(pipeline.encode(line)) == expected
+        if length > SAMPLED_CHARACTERS:
+            break
+    share = f"{kept / max(1, total):.1%}"
+    report = f"{kept:,} of {total:,} sampled lines ({share}) come back from their tokens unchanged"
+    # Advise subwords that lose nothing, if many lines change.
+    if total - kept > SMALL_SHARE * total and pipeline.tokenizer != "none":
+        report += "; --subword sentencepiece without --tokenizer changes none"
+    return report
+
+
+def _sample(text: TextFile, separator: str) -> Iterator[str]:
+    """Yield lines of chunks that are spread evenly over the text."""
+    separates = SEPARATOR_TESTS[separator]
+    every = max(1, len(text.chunks) // SAMPLED_CHUNKS)
+    share = SAMPLED_LINES // min(len(text.chunks), SAMPLED_CHUNKS)
+    for number, chunk in enumerate(text.readable_chunks()):
+        if number % every == 0 and number < every * SAMPLED_CHUNKS:
+            lines = [line for line in read_chunk(chunk) if line.strip() and not separates(line)]
+            yield from lines[:: max(1, len(lines) // share)][:share]

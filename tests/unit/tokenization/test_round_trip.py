@@ -1,8 +1,7 @@
 import pytest
 
 from relu_nmt.io.text_lines import scan_text
-from relu_nmt.recipes.preprocess_inputs import describe_round_trip
-from relu_nmt.tokenization.pipeline import TextPipeline
+from relu_nmt.tokenization.pipeline import TextPipeline, describe_round_trip
 
 EARLIER = TextPipeline("de", "moses", tokenizer_version=1)
 UNCHANGED = "come back from their tokens unchanged"
