@@ -118,11 +118,8 @@ def idle_options(
 ) -> Iterator[tuple[Option, str]]:
     """Yield the options that are set but do nothing, each with an error message.
 
-    Args:
-        config_class: the class of the options; those of its groups count.
-        values: the values of all options, by name.
-        given: fields that the user typed. Such a field counts as set even with its default, unless
-            that is off or the needed option was typed with its default as well.
+    A field in ``given``, which the user typed, counts as set even with its default, unless that is
+    off or the needed option was typed with its default as well.
     """
     options = all_options(config_class)
     for name, entry in options.items():
@@ -274,14 +271,6 @@ def merged(
 
     A given preset that differs from that of ``base`` goes before ``base``. Values of ``base`` and
     of presets that would do nothing beside the given ones are left out.
-
-    Args:
-        config_class: the class of all settings.
-        given: values that the user typed, by field name.
-        base: values of the file.
-
-    Raises:
-        ConfigError: a missing or wrong value, or a given one that does nothing.
     """
     values = all_values(config_class, given, base or {})
     # Drop idle values of files and presets, and refuse idle ones of the user.

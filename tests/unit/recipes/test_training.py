@@ -1,16 +1,24 @@
 """What all trainings share, shown with one that is not in the package: it brings only its parts."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 
 from relu_nmt.cli.average import AverageSettings
 from relu_nmt.cli.train import TranslationTrainingSettings
 from relu_nmt.cli.vision_train import ImageTrainingSettings
-from relu_nmt.config import REQUIRED, group, option, settings
-from relu_nmt.errors import ConfigError
+from relu_nmt.config import REQUIRED, group, option, settings, to_dict
+from relu_nmt.errors import CheckpointError, ConfigError
 from relu_nmt.modules.config import AttentionBackendConfig
-from relu_nmt.recipes.training import Training, run_training, smaller_batches
+from relu_nmt.recipes.training import (
+    Training,
+    change_note,
+    refuse_other_model,
+    run_training,
+    smaller_batches,
+)
 from relu_nmt.training.batches import TrainingData
 from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.training.config import TrainerConfig
@@ -128,3 +136,18 @@ def test_contradictory_averages(values, message):
 def test_what_to_do_about_images_that_do_not_fit_into_memory(size, advice):
     settings = ImageTrainingSettings.of(data="d", batch_size=size)
     assert smaller_batches(settings).startswith(advice)
+
+
+def images(**changes):
+    return ImageTrainingSettings.of(**{"data": "d", "image_size": 24, **changes})
+
+
+def test_another_model_is_told_with_the_flags_that_make_it_so():
+    before, after = images(), images(image_size="24x18", tanh_layer=True)
+    refused = "was trained with --image-size 24 --tanh-layer false, not --image-size 24x18 --tanh"
+    with pytest.raises(CheckpointError, match=re.escape(refused)):
+        refuse_other_model(Path("c"), to_dict(before.model), after.model)
+    note = change_note(to_dict(before, stored_only=True), after, goes_on=False)
+    assert "--image-size 24x18 (was 24), --tanh-layer true (was false)" in note
+    refuse_other_model(Path("c"), to_dict(before.model), before.model)
+    assert not change_note(to_dict(before, stored_only=True), before, goes_on=True)
