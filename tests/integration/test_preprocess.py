@@ -329,8 +329,7 @@ def test_an_interrupted_run_is_continued(corpus, monkeypatch, capsys, at):
         if at == "learn":
             patch.setattr(preprocess_text.TextSteps, "_learn_one", interrupted)
         elif at == "convert":
-            patch.setattr(preprocess_text, "document_sizes", interrupted)
-            patch.setattr(preprocess_text, "check_parallel", interrupted)
+            patch.setattr(preprocess_text.TextSteps, "_check_sides", interrupted)
         elif at == "dictionary":
             patch.setattr(recipe, "count_words", interrupted)
         else:
