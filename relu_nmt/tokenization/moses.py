@@ -116,18 +116,17 @@ def _whole_letters() -> tuple[str, str]:
     return "".join(combining), "".join(letters)
 
 
-class _WholeLettersTokenizer(_FastMosesTokenizer):
-    """sacremoses' tokeniser that keeps combining marks with their letters."""
-
-    def __init__(self, language: str) -> None:
-        super().__init__(language)
-        combining, letters = _whole_letters()
-        inner = self.IsAlnum + letters + combining
-        symbol = rf"([^{inner}\s\.'\`\,\-][{combining}]*)"
-        hyphen = rf"([{inner}])\-(?=[{inner}])"
-        # Use functions, since the lookup of a template hashes the whole pattern.
-        self.PAD_NOT_ISALNUM = re.compile(symbol), lambda found: f" {found[1]} "
-        self.AGGRESSIVE_HYPHEN_SPLIT = re.compile(hyphen), lambda found: f"{found[1]} @-@ "
+def _whole_letters_tokenizer(language: str) -> _FastMosesTokenizer:
+    """Return sacremoses' tokeniser, changed to keep combining marks with their letters."""
+    tokenizer = _FastMosesTokenizer(language)
+    combining, letters = _whole_letters()
+    inner = tokenizer.IsAlnum + letters + combining
+    symbol = rf"([^{inner}\s\.'\`\,\-][{combining}]*)"
+    hyphen = rf"([{inner}])\-(?=[{inner}])"
+    # Use functions, since the lookup of a template hashes the whole pattern.
+    tokenizer.PAD_NOT_ISALNUM = re.compile(symbol), lambda found: f" {found[1]} "
+    tokenizer.AGGRESSIVE_HYPHEN_SPLIT = re.compile(hyphen), lambda found: f"{found[1]} @-@ "
+    return tokenizer
 
 
 @tokenizers.register("moses")
@@ -148,7 +147,7 @@ class ReversibleMosesTokenizer(MosesTokenizer):
 
     def __init__(self, language: str) -> None:
         super().__init__(language)
-        self._tokenizer = _WholeLettersTokenizer(language)
+        self._tokenizer = _whole_letters_tokenizer(language)
 
     def split(self, text: str) -> list[str]:
         """Return the words of ``text``, with marks where spaces are unusual."""

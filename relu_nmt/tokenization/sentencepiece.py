@@ -115,8 +115,7 @@ class SentencePiece(SubwordModel):
                 known += [piece[:1], piece[1:]]
             else:
                 known.append(piece.replace(SPACE_MARK, " "))
-        text = processor.decode_pieces(known)
-        return _ESCAPED.sub(lambda found: found[1] or SPACE_MARK, text).split()
+        return _unescaped(processor.decode_pieces(known)).split()
 
     def letters(self, pieces: Sequence[str]) -> list[str | None]:
         """Return the pieces without ``▁``; the first byte piece of a character has all of it."""
@@ -124,15 +123,11 @@ class SentencePiece(SubwordModel):
         content, begin = b"", 0
         for piece in pieces:
             if not self._processor.is_byte(self._processor.piece_to_id(piece)):
-                text = _ESCAPED.sub(
-                    lambda found: found[1] or SPACE_MARK, piece.replace(SPACE_MARK, "")
-                )
-                found.append(text)
+                found.append(_unescaped(piece.replace(SPACE_MARK, "")))
                 continue
-            # Collect the bytes of a character; continuation bytes begin with 10.
+            # Collect the bytes of a character; only its first byte does not begin with 10.
             byte = int(piece[3:5], 16)
             if byte & 0xC0 != 0x80:
-                # Start a new character at its first byte.
                 content, begin = b"", len(found)
             content += bytes([byte])
             found.append(None)
@@ -180,6 +175,10 @@ def _escaped(text: str) -> str:
         return SPACE_MARK_OF_TEXT if found[0] == SPACE_MARK else ESCAPE + found[0]
 
     return _TO_ESCAPE.sub(escape, text)
+
+
+def _unescaped(text: str) -> str:
+    return _ESCAPED.sub(lambda found: found[1] or SPACE_MARK, text)
 
 
 def _unlike_symbols(piece: str) -> tuple[str, ...]:
