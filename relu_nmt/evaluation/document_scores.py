@@ -52,8 +52,8 @@ def length_buckets(lengths: Sequence[int], edges: Sequence[int]) -> Buckets:
         >>> length_buckets([3, 20, 16, 900], (16, 32))
         {'0-16': [0, 2], '17-32': [1], '>32': [3]}
     """
-    _check(edges, "length buckets", "tokens, as in 128,256,512")
-    return {name: own for name, own in _divided(lengths, edges, 0).items() if own}
+    unit = "tokens, as in 128,256,512"
+    return {name: own for name, own in _buckets(lengths, edges, 0, "length", unit).items() if own}
 
 
 def position_buckets(positions: Sequence[int], edges: Sequence[int]) -> Buckets:
@@ -70,17 +70,15 @@ def position_buckets(positions: Sequence[int], edges: Sequence[int]) -> Buckets:
         >>> position_buckets([1, 2, 3, 1, 2], (1, 4))
         {'1': [0, 3], '2-4': [1, 2, 4], '>4': []}
     """
-    _check(edges, "position buckets", "sentences, as in 1,4,9,19")
-    return _divided(positions, edges, 1)
+    return _buckets(positions, edges, 1, "position", "sentences, as in 1,4,9,19")
 
 
-def _check(edges: Sequence[int], name: str, unit: str) -> None:
+def _buckets(
+    values: Sequence[int], edges: Sequence[int], least: int, what: str, unit: str
+) -> Buckets:
     if not edges or edges[0] < 1 or any(a >= b for a, b in itertools.pairwise(edges)):
         shown = ",".join(map(str, edges))
-        raise ConfigError(f"{name} {shown}: expected rising numbers of {unit}")
-
-
-def _divided(values: Sequence[int], edges: Sequence[int], least: int) -> Buckets:
+        raise ConfigError(f"{what} buckets {shown}: expected rising numbers of {unit}")
     # Name each bucket by its range, the last one by its limit.
     lowest = [least, *(edge + 1 for edge in edges)]
     ranges = zip(lowest, edges, strict=False)
