@@ -134,7 +134,6 @@ def _attend(
         q=q,
         k=k,
         v=v,
-        picked=None,
         visible=visible,
         bias=bias,
         scales=scales,
@@ -161,7 +160,7 @@ def shape(
     """Return the fields of ``AttentionShape`` of native/arguments.inc.
 
     Args:
-        num_rows: queries of all samples, or the listed queries.
+        num_rows: queries of all samples, or the listed queries of a search.
         num_queries: of one sample.
         q_strides: from sample to sample, head to head and query to query.
         k: [B, H, Nk, d].

@@ -37,12 +37,6 @@ static_assert(sizeof(void *) == sizeof(int64_t), "Python fills every field with 
 #define NESTED(type, name) type name;
 #define END };
 #include "arguments.inc"
-#undef CONSTANT
-#undef STRUCT
-#undef POINTER
-#undef SIZE
-#undef NESTED
-#undef END
 
 // Return the table as text, one line for each entry, so that Python can compare it with its own.
 #define CONSTANT(name, value) "CONSTANT(" #name ", " #value ")\n"
@@ -57,12 +51,6 @@ extern "C" const char *kernels_arguments()
 #include "arguments.inc"
         ;
 }
-#undef CONSTANT
-#undef STRUCT
-#undef POINTER
-#undef SIZE
-#undef NESTED
-#undef END
 
 #ifdef __x86_64__
 

@@ -52,7 +52,7 @@ def test_attention(kernel_form, kind, map, masked, n):
         len(q) * n["queries"], n["queries"], strides, k, v, visible, bias, scales, MAPS[map], False
     )
     given = {"visible": visible, "bias": bias, "scales": scales, "out": out}
-    arguments = native.Arguments().add("Attend", q=q, k=k, v=v, picked=None, shape=sizes, **given)
+    arguments = native.Arguments().add("Attend", q=q, k=k, v=v, shape=sizes, **given)
     native.call(f"attend_{kind}", arguments)
     scores = q.double() @ k.double().transpose(2, 3)
     weights = scores.softmax(-1) if map == "softmax" else scores.relu() ** (1 + (map == "relu2"))
