@@ -26,9 +26,7 @@ SAME_TEXT = "preprocess with the same --tokenizer, --lowercase, --subword and --
 def describe_task(task: "TranslationTask", way_back: bool = True) -> dict[str, str]:
     """Return the languages, dictionaries and text steps of a task in words, by name.
 
-    Args:
-        task: the task.
-        way_back: include the steps that change decoded text but no token id.
+    ``way_back`` includes the steps that change decoded text but no token id.
     """
     sides = {
         "source": (task.source_text, task.source_dictionary),
@@ -79,18 +77,11 @@ def require_same(
     advice: str,
     error: type[ReluNmtError] = CheckpointError,
 ) -> None:
-    """Compare two descriptions in the names that both have.
-
-    Args:
-        own: values in words, by name.
-        own_place: their file or folder, for the message.
-        other: the values to compare.
-        other_place: likewise.
-        advice: the remedy, at the end of the message.
-        error: class of the error.
+    """Compare two descriptions, values in words, in the names that both have.
 
     Raises:
-        ReluNmtError: they differ; the message gives the first difference.
+        ReluNmtError: they differ. The message has the first difference, their files or folders, and
+            the advice at its end; its class is ``error``.
     """
     # Stop at the first difference, leaving out names that only one side has.
     for name, value in own.items():
@@ -105,11 +96,6 @@ def check_folder(
     task: "TranslationTask", path: str | os.PathLike[str], own_place: str = "the checkpoint"
 ) -> None:
     """Check that the token ids of a data folder mean the same as those of a task.
-
-    Args:
-        task: the task.
-        path: the data folder.
-        own_place: origin of the task, for the message.
 
     Raises:
         DataError: the folder's dictionaries, or steps of its text, differ from the task's.
@@ -149,10 +135,9 @@ def check_folder(
 def _text_in(
     folder: str | os.PathLike[str], manifest: Mapping[str, Any], own: TextPipeline
 ) -> TextPipeline:
-    """Return the text steps of a data folder in the language of ``own``.
+    """Return the text steps of a data folder, ``own`` for the target of source-only data.
 
-    Reading adds separators to sentences, so those of ``own`` count. For the target of source-only
-    data ``own`` itself is returned.
+    Reading adds separators to sentences, so those of ``own`` count.
     """
     if own.language not in manifest["text"]:
         return own

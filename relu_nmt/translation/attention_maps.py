@@ -131,11 +131,7 @@ def input_batches(
 ) -> Iterator[tuple[np.ndarray, Tensor, Tensor]]:
     """Yield the indices of each batch's sentences, longest first, and :func:`decoder_inputs`.
 
-    Args:
-        sources: token ids of each sentence.
-        targets: token ids of each translation.
-        ensemble: the models.
-        weights: returns the number of weights of one module for a sentence of this length.
+    ``weights`` returns the number of weights of one module for a sentence of a length.
     """
     # Limit each batch by its weights and by its tokens.
     lengths = [max(len(s), len(t)) for s, t in zip(sources, targets, strict=True)]

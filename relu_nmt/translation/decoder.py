@@ -186,11 +186,7 @@ class Decoder(TransformerStack):
         return self.cross_attentions[-1 if layer is None else layer].attention
 
     def alignment_weights(self, record: AttentionRecord) -> Tensor:
-        """Return the weights that align tokens, [B, Nq, Nk]: the mean over the aligning heads.
-
-        Args:
-            record: of :attr:`aligning_attention`, with weights.
-        """
+        """Return the mean weights [B, Nq, Nk] over the aligning heads, from their record."""
         weights = record.weights  # [B, H, Nq, Nk]
         assert weights is not None, "the record needs weights"
         if record.visibility.rows is not None:
@@ -231,10 +227,7 @@ class Decoder(TransformerStack):
     ) -> DecoderState:
         """Return the state before the first token, with one beam a sentence.
 
-        Args:
-            encoder_out: the encoded source.
-            num_groups: groups of beams that never mix.
-            make_cache: makes a layer's cache from keys and values of the source.
+        ``make_cache`` makes a layer's cache from keys and values of the source.
         """
         states = encoder_out.states
         # Project the source to keys and values once, for all steps.
@@ -242,14 +235,10 @@ class Decoder(TransformerStack):
         return DecoderState(caches, encoder_out.key_mask, num_groups)
 
     def embed_step(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, Visibility]:
-        """Add the newest tokens to a state; return their embeddings and their visibility.
-
-        Args:
-            tokens: [B, K] int64, the newest token of each beam.
-            state: from :meth:`start`.
+        """Add the newest tokens [B, K] of all beams to a state; return the input of the layers.
 
         Returns:
-            x [R, k, D], k beams for each of R trees, and their visibility.
+            their embeddings [R, k, D], k beams for each of R trees, and their visibility.
         """
         # Add the entries of the newest tokens, before their positions are counted.
         visibility = state.grow(tokens)

@@ -161,10 +161,6 @@ def start_weights(model: EncoderDecoder, checkpoint: Checkpoint) -> Mapping[str,
     A model with aligned attention can start from one without. Its gates, which the other model
     lacks, keep their initial weights. Unknown separators become copies of ``</s>``, so that the
     model ends each sentence as it ended single ones.
-
-    Args:
-        model: the new model.
-        checkpoint: of the other model.
     """
     encoder, decoder = model.encoder, model.decoder
     if not (isinstance(encoder, AlignedEncoder) and isinstance(decoder, AlignedDecoder)):
@@ -204,9 +200,7 @@ def load_model(
 ) -> LoadedModel:
     """Return the model and the task of a checkpoint, on the CPU, in evaluation mode.
 
-    Args:
-        path: the checkpoint.
-        overrides: settings of the model that replace those of the checkpoint.
+    ``overrides`` are settings of the model that replace those of the checkpoint.
 
     Raises:
         ConfigError: a setting does not exist.

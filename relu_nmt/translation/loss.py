@@ -206,12 +206,8 @@ def _blockwise_loss(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
     """Return loss, negative log-likelihood, right tokens, and the gradients of h and w.
 
-    Args:
-        h: [N, D] features.
-        w: [V, D].
-        targets: [N] int64.
-        smoothing: see :func:`projected_cross_entropy`.
-        with_gradients: compute gradients, else return None for them.
+    The arguments are those of :func:`projected_cross_entropy`, h [N, D] and w [V, D]. Without
+    ``with_gradients`` the gradients are None.
     """
     num_tokens, num_symbols = h.size(0), w.size(0)
     off_target = smoothing / (num_symbols - 1)

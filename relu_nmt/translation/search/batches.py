@@ -85,13 +85,7 @@ def deal_batches(batches: Sequence[np.ndarray], workers: int) -> list[Sequence[n
 def run_batches(
     translate: Translate, batches: Sequence[np.ndarray], workers: int
 ) -> Iterator[tuple[np.ndarray, Found]]:
-    """Yield each batch and its hypotheses, from at most ``workers`` processes.
-
-    Args:
-        translate: translates several batches together.
-        batches: indices of the sentences of each.
-        workers: number of processes.
-    """
+    """Yield each batch and its hypotheses, from at most ``workers`` processes."""
     workers = min(workers, len(batches))
     if workers <= 1:
         return translate(batches)

@@ -135,11 +135,7 @@ class Generator:
             yield batches[number], found
 
     def _workers(self) -> int:
-        """Return the number of processes from the settings.
-
-        Raises:
-            ConfigError: several on a GPU.
-        """
+        """Return the number of processes; a ConfigError for several on a GPU."""
         asked = self.config.workers or 0
         if self.ensemble.device.type != "cpu":
             if asked > 1:
@@ -152,11 +148,7 @@ class Generator:
         return plan_batches(lengths, self.config, len(self.symbols), device_type, workers)
 
     def first_batch(self, lengths: np.ndarray) -> int:
-        """Return the number of longest sources that are translated together.
-
-        Args:
-            lengths: tokens of each, with the end symbol, int [N].
-        """
+        """Return the number of longest sources, of these lengths [N], that go together."""
         return len(self._batches(lengths)[0])
 
     def search(

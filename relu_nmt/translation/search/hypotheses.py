@@ -104,12 +104,9 @@ class SearchHistory:
         self._origins = torch.zeros(shape, dtype=torch.int64, device=device)  # step * K + beam
 
     def append(self, sentences: np.ndarray, live: Continuations, alignment: Tensor | None) -> None:
-        """Record one step.
+        """Record the beams of one step for the rows of these sentences [B].
 
-        Args:
-            sentences: number of the sentence of each row, [B].
-            live: beams with the tokens of this step.
-            alignment: source position that each **parent** beam attended to, [B, K].
+        ``alignment`` [B, K] has the source position that each **parent** beam attended to.
         """
         row_of = np.full(len(self._limits), -1, dtype=np.int64)
         row_of[sentences] = np.arange(len(sentences))

@@ -178,13 +178,8 @@ def score_references(
 ) -> list[list[Hypothesis]]:
     """Return each reference as the only hypothesis of its sentence (``--score-reference``).
 
-    Args:
-        ensemble: the models.
-        scorer: computes the scores.
-        symbols: the target dictionary.
-        src_tokens: [B, S] int64, right-padded, ending in the end symbol.
-        tgt_tokens: [B, T] int64, right-padded, ending in the end symbol.
-        separators: the symbol that ends each sentence of a source, and of a target.
+    Sources [B, S] and references [B, T] are right-padded and end in the end symbol. See
+    :class:`Generator` for the separators.
     """
     pad, models = symbols.pad_index, ensemble.models
     # Shift the references right, as decoder input that begins with the end symbol.

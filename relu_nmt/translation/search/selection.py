@@ -137,11 +137,7 @@ def draw_uniforms(
 ) -> np.ndarray:
     """Return numbers in [0, 1), float64 [B, T, K], from the seed and each sentence's number only.
 
-    Args:
-        seed: 0 or more.
-        sentence_ids: [B], 0 or more.
-        beam_size: K.
-        num_steps: T.
+    The seed and the numbers [B] are 0 or more.
     """
     shape = (num_steps, beam_size)
     # Seed a generator for each sentence, so that batches do not change the draws.

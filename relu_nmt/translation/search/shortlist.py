@@ -75,12 +75,6 @@ class Shortlist:
 
         It needs 16 bytes for each pair of a source and a target token in a sentence pair.
 
-        Args:
-            pairs: ids of source and target sentences.
-            vocab_sizes: of source and target.
-            num_candidates: N, at most.
-            num_common: F, at most.
-
         Reference: Brown et al. 1993, "The mathematics of statistical machine translation",
         section 4.1.
         """
@@ -139,13 +133,9 @@ class Shortlist:
         target: Dictionary,
         pair: str | None = None,
     ) -> "Shortlist":
-        """Read a file with text from :meth:`to_text`.
+        """Read a file with text from :meth:`to_text`, for a model with these dictionaries.
 
-        Args:
-            path: the file.
-            source: the model's source dictionary.
-            target: its target dictionary.
-            pair: its languages, such as ``de-en``; None: do not compare them.
+        ``pair`` are the model's languages, such as ``de-en``; None: do not compare them.
 
         Raises:
             DataError: the file cannot be read, is empty, is for other languages, has symbols that
