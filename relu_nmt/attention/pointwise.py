@@ -34,17 +34,19 @@ from relu_nmt.attention.kernels import (
     Backend,
     blockwise,
     choose_backend,
-    many_pairs,
-    prefers_triton,
     reference,
-    require_triton,
     triton,
+    tuned,
 )
 from relu_nmt.attention.kernels.reference import PointwiseProblem, row_statistics
 from relu_nmt.attention.pointwise_maps import PointwiseMap, pointwise_maps
 from relu_nmt.config import option, settings
 
 GATES = ("none", "silu", "identity")
+
+
+def _has_many_pairs(problem: PointwiseProblem) -> bool:
+    return tuned.many_pairs(problem.q, problem.k)
 
 
 class PointwiseAttention(Attention):
@@ -58,8 +60,8 @@ class PointwiseAttention(Attention):
     centered = False
     """True to subtract from each score the mean of its row over the visible keys."""
     backends: ClassVar[Mapping[str, Backend]] = {
-        "triton": Backend(triton.pointwise, triton.supports, prefers_triton, require_triton),
-        "blockwise": Backend(blockwise.pointwise, blockwise.supports, many_pairs),
+        "triton": Backend(triton.pointwise, triton.supports, triton.preferred, triton.require),
+        "blockwise": Backend(blockwise.pointwise, blockwise.supports, _has_many_pairs),
         "reference": Backend(reference.pointwise),
     }
 
@@ -88,12 +90,11 @@ class PointwiseAttention(Attention):
         counts = problem.visibility.positive_counts
         if problem.q.dtype == torch.float64:
             counts = counts.to(torch.float64)
-        row_scale = self.row_scale(counts)
         asked = PointwiseProblem(
             *(self, problem.q / math.sqrt(self.head_dim), problem.k, problem.v),
             *(problem.visibility, problem.bias, problem.dropout, problem.need),
             map=self.map,
-            row_scale=row_scale,
+            row_scale=self.row_scale(counts),
             centered=self.centered,
             weigh=self.weigh,
         )
@@ -110,11 +111,11 @@ class PointwiseAttention(Attention):
             gain = gain[:, None, None]  # [H or 1, 1, 1]
             values = (values * gain).to(values.dtype)
             weights = weights * gain if weights is not None else None
-            row_scale = row_scale * gain[..., 0]
+            asked.row_scale = asked.row_scale * gain[..., 0]
         # Make the statistics of the rows from their sums.
         rows = None
         if result.sums is not None:
-            rows = row_statistics(result.sums, problem.visibility, row_scale)
+            rows = row_statistics(result.sums, problem.visibility, asked.row_scale)
             if not self.capabilities.non_negative:  # g may be negative, though h is not
                 rows.entropy = None
         return AttentionOutput(values, weights, rows)

@@ -30,7 +30,6 @@ from relu_nmt.training.results import TrainingResult
 from relu_nmt.training.trainer import Trainer
 from relu_nmt.translation.agreement import SAME_TEXT, require_same
 from relu_nmt.translation.aligned import divide_sentences
-from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder_decoder import (
     EncoderDecoder,
     build_model,
@@ -136,7 +135,7 @@ class TranslationTraining(Training):
         model = self.new_model(lambda: build_model(config, task))
         if config.document_attention == "aligned" and self.process.device.type == "cpu":
             divide_sentences(model)
-        self.say(f"model: {self.settings.task.arch}, attention {_attention_names(config)}")
+        self.say(f"model: {self.settings.task.arch}, attention {config.attention_names}")
         self.say_size(model)
         return model
 
@@ -377,10 +376,3 @@ class TranslationTraining(Training):
         if bleu.scorer.note:
             self.say(f"note: {bleu.scorer.note}")
         return bleu
-
-
-def _attention_names(config: TransformerConfig) -> str:
-    names = {slot: config.attention_of(slot) for slot in ("encoder", "decoder", "cross")}
-    if len(set(names.values())) == 1:
-        return names["encoder"]
-    return ", ".join(f"{slot} {name}" for slot, name in names.items())

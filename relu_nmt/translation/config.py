@@ -9,6 +9,7 @@ from relu_nmt.errors import ConfigError
 from relu_nmt.modules import position_schemes
 from relu_nmt.modules.config import (
     ATTENTION_PRESETS,
+    SLOTS,
     TransformerOptions,
     attention_option,
     depth_option,
@@ -154,6 +155,14 @@ class TransformerConfig(TransformerOptions):
     def attention_of(self, slot: str) -> str:
         """Return the attention of the slot ``encoder``, ``decoder`` or ``cross``."""
         return getattr(self, f"{slot}_attention") or self.attention
+
+    @property
+    def attention_names(self) -> str:
+        """The attention of all slots, or of each slot if they differ."""
+        names = {slot: self.attention_of(slot) for slot in SLOTS}
+        if len(set(names.values())) == 1:
+            return names["encoder"]
+        return ", ".join(f"{slot} {name}" for slot, name in names.items())
 
     def attention_flag_of(self, slot: str) -> str:
         """Return the flag that set the attention of a slot."""

@@ -206,14 +206,14 @@ def make_mechanism(config: TransformerConfig, slot: str, layer: int) -> Attentio
 
 def _position_scheme(config: TransformerConfig, side: str) -> PositionScheme:
     # Check that the attention has scores, if the scheme adds to them.
-    names, attention = config.positions_of(side), config.attention_of(side)
-    able = attentions.get(Spec.parse(attention).name).capabilities
+    names = config.positions_of(side)
+    able = attentions.get(Spec.parse(config.attention_of(side)).name).capabilities
     if not able.scores and any(kind.needs_scores for kind in kinds_of(names)):
         without = [n for n in position_schemes.names() if not position_schemes.get(n).needs_scores]
         raise ConfigError(
             f"--{side}-positions {names} acts on attention scores, which "
-            f"{config.attention_flag_of(side)} {attention} does not compute; choose "
-            f"{', '.join(without)} or another attention"
+            f"{config.attention_flag_of(side)} {config.attention_of(side)} does not compute; "
+            f"choose {', '.join(without)} or another attention"
         )
     # Build the scheme for the shape of this side.
     which = {"encoder": "source", "decoder": "target"}[side]

@@ -71,7 +71,7 @@ def test_short_samples_are_computed_together(causal, bias, monkeypatch):
     problem = make_problem(RELU, (q, k, v), **asked)
     # Twice what two samples have of weights.
     monkeypatch.setattr(tuned, "CPU_BLOCK_BYTES", 2 * 2 * 2 * 9 * 9 * q.element_size())
-    parts = blocks.parts(problem.visibility, q, k)
+    parts = blocks.make_parts(problem.visibility, q, k)
     assert [part.num_keys for part in parts] == [9, 7, 4]
     compare(problem)
 
@@ -111,7 +111,8 @@ def test_scores_are_kept_up_to_the_limit_in_bytes(name, causal, small_blocks, mo
     whole = 4 * 12 * 8  # of 4 queries and all keys, in float64
     shares = {False: [1, 1, 1], True: [1 / 3, 2 / 3, 1]}[causal]  # of the keys, by block
     monkeypatch.setattr(tuned, "KEPT_BYTES", int(sum(shares) * whole) + whole // 2)
-    made = blockwise.pointwise(problem).values.grad_fn.blocks
+    parts = blockwise.pointwise(problem).values.grad_fn.parts
+    made = [block for part in parts for block in part.blocks]
     fourth = {False: 0, True: whole // 3}[causal]  # of the second head; it fits if it is short
     kept = [0 if block.kept is None else block.kept.untyped_storage().nbytes() for block in made]
     assert kept == [int(share * whole) for share in shares] + [fourth] + [0] * 8

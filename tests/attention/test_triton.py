@@ -12,7 +12,7 @@ import torch
 from relu_nmt.attention.base import Need
 from relu_nmt.attention.kernels import triton as backend
 from relu_nmt.attention.kernels.reference import PointwiseProblem
-from relu_nmt.attention.kernels.triton_blocks import Blocks, candidates, choose
+from relu_nmt.attention.kernels.tuned import Blocks, candidates, choose
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.pointwise_maps import pointwise_maps
 

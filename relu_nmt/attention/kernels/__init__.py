@@ -5,8 +5,6 @@ A back end is a run-time choice (``--attention-backend``), never part of a check
 weights need whole rows of scores. ``tuned`` holds the measured constants.
 """
 
-import importlib.util
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from relu_nmt.attention.kernels import tuned
-from relu_nmt.errors import ConfigError, MissingExtraError
+from relu_nmt.errors import ConfigError
 
 if TYPE_CHECKING:
     from relu_nmt.attention.base import Attention
@@ -99,32 +96,3 @@ def set_attention_backend(model: nn.Module, name: str) -> None:
             if name in module.backends:
                 module.backends[name].require(None)
             module.backend = name
-
-
-def many_pairs(problem: Any) -> bool:
-    """Return True if the matrix of weights is so large that blocks are faster."""
-    num_queries, num_keys = problem.q.size(2), problem.k.size(2)
-    if problem.q.is_cpu:
-        return min(num_queries, num_keys) >= tuned.CPU_LEAST_LENGTH
-    return num_queries * num_keys >= tuned.GPU_LEAST_PAIRS
-
-
-def prefers_triton(problem: Any) -> bool:
-    """Return True if Triton's kernels are the fastest for a problem."""
-    return problem.q.is_cuda and many_pairs(problem)
-
-
-def require_triton(device: torch.device | None) -> None:
-    """Raise an error if Triton is not installed or does not run on a device."""
-    if importlib.util.find_spec("triton") is None:
-        raise MissingExtraError(
-            "--attention-backend triton: Triton is not installed; "
-            "pip install 'relu-nmt[triton]', or choose blockwise"
-        )
-    # Accept GPUs, unknown devices, and Triton's interpreter on the CPU.
-    if device is None or device.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1":
-        return
-    raise ConfigError(
-        f"--attention-backend triton needs a GPU, but the model is on {device.type}; "
-        "choose auto or blockwise"
-    )

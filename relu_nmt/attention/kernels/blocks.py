@@ -1,7 +1,6 @@
 """Blocks of blockwise attention, and the keys of a block that it can skip."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
@@ -12,24 +11,46 @@ from relu_nmt.attention.masks import Visibility
 
 
 @dataclass
+class Block:
+    """A block of queries of a part.
+
+    Args:
+        rows: range of queries.
+        num_keys: the queries see no key from here on.
+        seed: seed of its dropout.
+        live: indices of the keys whose weights are not all zero; ``None`` for all keys.
+        kept: its scores, if the backward pass need not compute them again.
+    """
+
+    rows: slice
+    num_keys: int
+    seed: int
+    live: Tensor | None = None
+    kept: Tensor | None = None
+
+    @property
+    def keys(self) -> slice | Tensor:
+        """The keys whose weights are computed: a range or their indices."""
+        return slice(self.num_keys) if self.live is None else self.live
+
+
+@dataclass
 class Part:
     """Heads that are computed together: few on a CPU, all on a GPU.
 
     Args:
         sample: index of a sample; or a range of samples with all their heads; ``None`` for all.
         heads: range of its heads.
-        number: index of the part.
         num_keys: keys from here on are hidden from all queries.
         hidden: [Nk] or, for several samples, [B, 1, 1, Nk] bool, further hidden keys.
-        block_rows: queries of a block.
+        blocks: its blocks of queries.
     """
 
     sample: int | slice | None
     heads: slice
-    number: int
     num_keys: int
     hidden: Tensor | None
-    block_rows: int
+    blocks: list[Block] = field(default_factory=list)
 
     @property
     def index(self) -> tuple[int | slice, ...]:
@@ -43,39 +64,30 @@ class Part:
         return self.sample, first if is_single else self.heads
 
 
-@dataclass
-class Block:
-    """A block of queries of a part.
-
-    Args:
-        rows: range of queries.
-        num_keys: the queries see no key from here on.
-        live: indices of the keys whose weights are not all zero; ``None`` for all keys.
-        seed: seed of its dropout.
-        kept: its scores, if the backward pass need not compute them again.
-    """
-
-    rows: slice
-    num_keys: int
-    live: Tensor | None
-    seed: int
-    kept: Tensor | None = None
-
-    @property
-    def keys(self) -> slice | Tensor:
-        """The keys whose weights are computed: a range or their indices."""
-        return slice(self.num_keys) if self.live is None else self.live
+def make_parts(visibility: Visibility, q: Tensor, k: Tensor, seed: int = 0) -> list[Part]:
+    """Return the parts into which samples and heads are divided; ``seed`` is the first block's."""
+    found, rows = _parts(visibility, q, k)
+    num_queries, offset = visibility.num_queries, visibility.offset
+    for part in found:
+        for start in range(0, num_queries, rows):
+            stop, num_keys = min(start + rows, num_queries), part.num_keys
+            if offset is not None:
+                # Leave out the keys behind the last query's own.
+                num_keys = max(0, min(num_keys, offset + stop))
+            part.blocks.append(Block(slice(start, stop), num_keys, seed))
+            seed += 1
+    return found
 
 
-def parts(visibility: Visibility, q: Tensor, k: Tensor) -> list[Part]:
-    """Return the parts into which samples and heads are divided."""
+def _parts(visibility: Visibility, q: Tensor, k: Tensor) -> tuple[list[Part], int]:
+    """Return the parts without blocks, and the number of queries of a block."""
     batch, heads = q.shape[:2]
     num_keys, mask = k.size(2), visibility.key_mask
-    if q.device.type != "cpu":
-        # One part for all: to read the mask's values, the CPU would wait for the GPU.
+    if tuned.waits(q):
+        # Take one part for all, whose mask need not be read.
         hidden = None if mask is None else ~mask[:, None, None, :]
         rows = tuned.GPU_BLOCK_WEIGHTS // max(1, batch * heads * num_keys)
-        return [Part(None, slice(None), 0, num_keys, hidden, max(tuned.GPU_LEAST_ROWS, rows))]
+        return [Part(None, slice(None), num_keys, hidden)], max(tuned.GPU_LEAST_ROWS, rows)
     # Find the rows of a block of one head, and how many such blocks fit into the cache.
     weights = tuned.CPU_BLOCK_BYTES // q.element_size() * (2 if q.element_size() == 2 else 1)
     rows = max(tuned.CPU_LEAST_ROWS, weights // max(1, num_keys))
@@ -83,24 +95,19 @@ def parts(visibility: Visibility, q: Tensor, k: Tensor) -> list[Part]:
     if visibility.hides_later:
         rows = min(rows, tuned.CPU_LEAST_ROWS)
     size = max(1, num_keys * min(rows, q.size(2)))
-    # Count the samples whose blocks of all heads fit into half the cache.
+    # Short sequences: several samples with all their heads fill half the cache.
     samples = weights // 2 // (heads * size)
-    found: list[Part] = []
-    # Short sequences: several samples with all their heads.
     if samples > 1:
-        for start in range(0, batch, samples):
-            some = slice(start, start + samples)
-            length, hidden = _visible(mask, some, num_keys)
-            found.append(Part(some, slice(None), len(found), length, hidden, rows))
-        return found
+        several = [slice(start, start + samples) for start in range(0, batch, samples)]
+        return [Part(some, slice(None), *_visible(mask, some, num_keys)) for some in several], rows
     # Longer ones: some heads of one sample.
     together = max(1, weights // size)
+    found = []
     for sample in range(batch):
-        length, hidden = _visible(mask, sample, num_keys)
+        seen = _visible(mask, sample, num_keys)
         for head in range(0, heads, together):
-            some = slice(head, head + together)
-            found.append(Part(sample, some, len(found), length, hidden, rows))
-    return found
+            found.append(Part(sample, slice(head, head + together), *seen))
+    return found, rows
 
 
 def _visible(mask: Tensor | None, sample: int | slice, num_keys: int) -> tuple[int, Tensor | None]:
@@ -114,39 +121,6 @@ def _visible(mask: Tensor | None, sample: int | slice, num_keys: int) -> tuple[i
     if seen.all():
         return length, None
     return length, ~(seen if seen.dim() == 1 else seen[:, None, None])
-
-
-def blocks(visibility: Visibility, part: Part, seed: int) -> Iterator[Block]:
-    """Yield the blocks of queries of a part; ``seed`` is the first seed of all dropout."""
-    num_queries, offset = visibility.num_queries, visibility.offset
-    per_part = -(-num_queries // part.block_rows)
-    for number in range(per_part):
-        start = number * part.block_rows
-        stop = min(start + part.block_rows, num_queries)
-        num_keys = part.num_keys
-        if offset is not None:
-            num_keys = max(0, min(num_keys, offset + stop))
-        yield Block(slice(start, stop), num_keys, None, seed + part.number * per_part + number)
-
-
-class Workspace:
-    """Memory for the matrices of one block; the next block uses it again."""
-
-    def __init__(self) -> None:
-        self._memory: dict[str, Tensor] = {}
-
-    def product(self, name: str, a: Tensor, b: Tensor) -> Tensor:
-        """Return a @ b in the memory called ``name``."""
-        shape = (*a.shape[:-1], b.size(-1))
-        size = torch.Size(shape).numel()
-        memory = self._memory.get(name)
-        if memory is None or memory.numel() < size:
-            memory = self._memory[name] = a.new_empty(size)
-        return torch.matmul(a, b, out=memory[:size].view(shape))
-
-    def give_away(self, name: str) -> None:
-        """Give up the memory called ``name``, so that its last product stays valid."""
-        del self._memory[name]
 
 
 def live_keys(weights: Tensor) -> Tensor | None:

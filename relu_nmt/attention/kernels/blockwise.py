@@ -13,7 +13,7 @@ from torch import Tensor
 
 from relu_nmt.attention.dropout import dropout_factors
 from relu_nmt.attention.kernels import tuned
-from relu_nmt.attention.kernels.blocks import Block, Part, Workspace, blocks, live_keys, parts
+from relu_nmt.attention.kernels.blocks import Block, Part, live_keys, make_parts
 from relu_nmt.attention.kernels.reference import (
     PointwiseProblem,
     PointwiseResult,
@@ -71,25 +71,21 @@ class _Blockwise(torch.autograd.Function):
         rows, telemetry = plan.need.rows, plan.need.telemetry
         wanted = (rows, rows and plan.map.non_negative, telemetry, telemetry)
         sums = [q.new_zeros(q.shape[:3], dtype=exact) if want else None for want in wanted]
-        ctx.blocks, ctx.parts, ctx.plan = [], parts(plan.visibility, q, k), plan
+        ctx.parts, ctx.plan = make_parts(plan.visibility, q, k, seed), plan
         ctx.save_for_backward(q, k, v)
         # Leave missing gradients None, to save their products.
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*(x for x in sums[2:] if x is not None))
         # Fill them block by block. ``room`` counts the bytes of scores that may still be kept.
-        q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
-        row_scale = _row_scale(plan, q)
-        keeps = q.device.type == "cpu" and any(ctx.needs_input_grad)
-        room = tuned.KEPT_BYTES if keeps else 0
-        workspace = Workspace()
+        step = _Steps(plan, q, k, v)
+        keeps = any(ctx.needs_input_grad) and not tuned.waits(q)
+        step.room = tuned.KEPT_BYTES if keeps else 0
         with torch.autocast(q.device.type, enabled=False):
             for part in ctx.parts:
+                step.enter(part)
                 at = part.index
-                step = _Step(plan, part, q[at], k[at], v[at], row_scale[at], workspace, room)
-                for block in blocks(plan.visibility, part, seed):
+                for block in part.blocks:
                     step.forward(block, values[at], [x if x is None else x[at] for x in sums])
-                    ctx.blocks.append(block)
-                room = step.room
         return values, *sums
 
     @staticmethod
@@ -97,28 +93,22 @@ class _Blockwise(torch.autograd.Function):
         ctx: Any, grad_values: Tensor | None, *grad_sums: Tensor | None
     ) -> tuple[Tensor | None, ...]:
         refuse_second_derivatives("blockwise")
-        q, k, v = (x.contiguous() for x in ctx.saved_tensors)
-        plan = ctx.plan
+        q, k, v = ctx.saved_tensors
         # Take zeros if the loss depends on the sums only.
         if grad_values is None:
             grad_values = v.new_zeros(*q.shape[:3], v.size(3))
         grads = [_heads_inside(x, x.size(2)) for x in (q, k, v)]
-        row_scale = _row_scale(plan, q)
-        grad_table = None
-        if ctx.needs_input_grad[3]:
-            grad_table = torch.zeros_like(plan.bias.table)
-        # Go through the blocks in the order of the forward pass.
-        done = iter(ctx.blocks)
-        workspace = Workspace()
+        grad_table = torch.zeros_like(ctx.plan.bias.table) if ctx.needs_input_grad[3] else None
+        # Go through the blocks of the forward pass.
+        step = _Steps(ctx.plan, q, k, v)
         with torch.autocast(q.device.type, enabled=False):
             for part in ctx.parts:
+                step.enter(part)
                 at = part.index
-                step = _Step(plan, part, q[at], k[at], v[at], row_scale[at], workspace)
-                step.begin_backward(
-                    grad_values[at], [x if x is None else x[at][..., None] for x in grad_sums[:2]]
-                )
-                for _ in range(-(-q.size(2) // part.block_rows)):
-                    step.backward(next(done), grads[0][at], grad_table)
+                of_sums = [x if x is None else x[at][..., None] for x in grad_sums[:2]]
+                step.begin_backward(grad_values[at], of_sums)
+                for block in part.blocks:
+                    step.backward(block, grads[0][at], grad_table)
                 # Copy the part's gradients; keys behind its last one keep 0.
                 for grad, total in zip(grads[1:], (step.grad_keys, step.grad_values), strict=True):
                     if total is not None:
@@ -135,37 +125,31 @@ def _heads_inside(like: Tensor, length: int) -> Tensor:
     return like.new_zeros(batch, length, heads, width).transpose(1, 2)
 
 
-def _row_scale(plan: PointwiseProblem, q: Tensor) -> Tensor:
-    """Return c as [B, H, Nq, 1]."""
-    return plan.row_scale.expand(q.shape[:3])[..., None]
+class _Steps:
+    """Computes block by block, forward or backward; one part at a time is entered.
 
+    The matrices of one block lie in memory that the next block uses again.
+    """
 
-class _Step:
-    """Computes the blocks of one part."""
-
-    def __init__(
-        self,
-        plan: PointwiseProblem,
-        part: Part,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        row_scale: Tensor,
-        workspace: Workspace,
-        room: int = 0,
-    ) -> None:
-        self.plan, self.part, self.workspace, self.room = plan, part, workspace, room
-        self.q, self.k, self.v, self.row_scale = q, k, v, row_scale
+    def __init__(self, plan: PointwiseProblem, q: Tensor, k: Tensor, v: Tensor) -> None:
+        self.plan, self.all = plan, (q.contiguous(), k.contiguous(), v.contiguous())
         self.exact = torch.promote_types(q.dtype, torch.float32)
         # In float16 unscaled sums over many keys would overflow; otherwise scaling the outputs is
         # cheaper.
         self.scale_first = v.dtype == torch.float16
-        self.bias = plan.bias
-        # Take the bias of this part's samples and heads.
-        if plan.bias is not None and part.sample is not None:
-            self.bias = plan.bias.part(part.sample, part.heads)
-        # Look for zero weights on the CPU only: a GPU would wait.
-        self.skips = plan.map.rectifies and q.device.type == "cpu"
+        # Look for zero weights only where reading them does not wait for the device.
+        self.skips = plan.map.rectifies and not tuned.waits(q)
+        self.room = 0
+        self.memory: dict[str, Tensor] = {}
+
+    def enter(self, part: Part) -> None:
+        """Work on the blocks of a part: take its inputs, row scale [..., Nq, 1] and bias."""
+        self.part, at = part, part.index
+        self.q, self.k, self.v = (x[at] for x in self.all)
+        self.row_scale = self.plan.row_scale.expand(self.all[0].shape[:3])[..., None][at]
+        self.bias = self.plan.bias
+        if self.bias is not None and part.sample is not None:
+            self.bias = self.bias.part(part.sample, part.heads)
 
     def forward(self, block: Block, values: Tensor, sums: list[Tensor | None]) -> None:
         """Write the rows of ``block`` into outputs and sums, which are 0; find its live keys."""
@@ -176,7 +160,7 @@ class _Step:
         if z.nbytes <= self.room:
             block.kept = z
             self.room -= z.nbytes
-            self.workspace.give_away("z")
+            del self.memory["z"]
         else:
             self.room = 0  # a smaller block would keep the memory of a larger one
             if self.skips:
@@ -187,20 +171,25 @@ class _Step:
                 return
         # Add up the rows' sums, drop weights, and multiply by the values.
         w = self._weights(z, block)
-        for target, value in zip(sums, self._sums(w, sums), strict=True):
-            if target is not None and value is not None:
-                target[..., block.rows] = value
+        total, logs, nonzero, largest = (x if x is None else x[..., block.rows] for x in sums)
+        if total is not None:
+            total.copy_(w.sum(-1, dtype=self.exact))
+        if logs is not None:
+            logs.copy_(self._logs(w).mul_(w).sum(-1))
+        if nonzero is not None and largest is not None:
+            nonzero.copy_((w != 0).sum(-1))
+            largest.copy_(w.abs().amax(-1))
         factors = self._dropout_factors(w, block)
         if factors is not None:
             w = w * factors
         row_scale = self.row_scale[..., block.rows, :]
         if self.scale_first:
             w = w * row_scale
-        product = self.workspace.product("out", w.to(self.v.dtype), self._seen(self.v, block))
+        product = self._product("out", w.to(self.v.dtype), self._seen(self.v, block))
         values[..., block.rows, :] = product if self.scale_first else product.mul_(row_scale)
 
     def begin_backward(self, grad: Tensor, grad_sums: list[Tensor | None]) -> None:
-        """Set the gradients of outputs [..., Nq, dv] and of total and logs [..., Nq, 1]."""
+        """Set the part's gradients of outputs [..., Nq, dv] and of total and logs [..., Nq, 1]."""
         self.grad = grad if self.scale_first else (grad * self.row_scale).to(grad.dtype)
         self.grad = self.grad.contiguous()
         self.grad_total, self.grad_logs = grad_sums
@@ -227,7 +216,7 @@ class _Step:
         grad = self.grad[..., rows, :]
         dropped = dropped.to(dtype)
         self.grad_values = self._added("dv", self.grad_values, dropped, grad, block)
-        dw = self.workspace.product("dw", grad, v.transpose(-1, -2))
+        dw = self._product("dw", grad, v.transpose(-1, -2))
         if self.scale_first:
             dw = dw.float() * self.row_scale[..., rows, :]
         if factors is not None:
@@ -244,13 +233,13 @@ class _Step:
             by_sample = dz.to(grad_table.dtype)[(None,) * (4 - dz.dim())]  # [B, H, rows, n]
             bias.add_gradient(by_sample, grad_table[self.part.heads])
         dz = dz.to(dtype)
-        grad_queries[..., rows, :] = self.workspace.product("dq", dz, k)
+        grad_queries[..., rows, :] = self._product("dq", dz, k)
         self.grad_keys = self._added("dk", self.grad_keys, dz, self.q[..., rows, :], block)
 
     def _scores(self, block: Block) -> Tensor:
         """Return z of the block's live keys; rectified and 0 where hidden, if the map rectifies."""
         k = self._seen(self.k, block)
-        z = self.workspace.product("z", self.q[..., block.rows, :], k.transpose(-1, -2))
+        z = self._product("z", self.q[..., block.rows, :], k.transpose(-1, -2))
         if self.bias is not None:
             bias = self.bias.block(block.rows, block.keys).values()
             z.add_(bias.view(bias.shape[-z.dim() :]))
@@ -281,7 +270,6 @@ class _Step:
         if self.part.hidden is not None:
             hidden = self.part.hidden[..., : block.num_keys]
             if block.live is not None:
-                # Select the live keys, since the weights hold no others.
                 hidden = hidden.index_select(-1, block.live)
             weights.masked_fill_(hidden, 0.0)
         if offset is not None:
@@ -295,16 +283,6 @@ class _Step:
                 last = torch.arange(rows.start, rows.stop, device=weights.device) + offset
                 weights.masked_fill_(block.live > last[:, None], 0.0)
         return weights
-
-    def _sums(self, w: Tensor, wanted: list[Tensor | None]) -> list[Tensor | None]:
-        """Return total, weighted_logs, nonzero and largest of the rows, where wanted."""
-        total, logs, nonzero, largest = wanted
-        return [
-            None if total is None else w.sum(-1, dtype=self.exact),
-            None if logs is None else self._logs(w).mul_(w).sum(-1),
-            None if nonzero is None else (w != 0).sum(-1),
-            None if largest is None else w.abs().amax(-1),
-        ]
 
     def _logs(self, w: Tensor) -> Tensor:
         """Return log w, finite where w is 0."""
@@ -322,6 +300,14 @@ class _Step:
             return keys.index_select(-2, block.live)
         return keys[..., : block.num_keys, :]
 
+    def _product(self, name: str, a: Tensor, b: Tensor) -> Tensor:
+        """Return a @ b in the memory called ``name``."""
+        shape = torch.Size((*a.shape[:-1], b.size(-1)))
+        memory = self.memory.get(name)
+        if memory is None or memory.numel() < shape.numel():
+            memory = self.memory[name] = a.new_empty(shape.numel())
+        return torch.matmul(a, b, out=memory[: shape.numel()].view(shape))
+
     def _added(
         self, name: str, total: Tensor | None, weights: Tensor, x: Tensor, block: Block
     ) -> Tensor:
@@ -334,21 +320,20 @@ class _Step:
         weights = weights.transpose(-1, -2)
         is_whole = block.live is None and block.num_keys == self.part.num_keys
         if total is None and is_whole:
-            product = self.workspace.product(name, weights, x)
+            product = self._product(name, weights, x)
             is_last = block.rows.stop == self.q.size(-2)
             return product if is_last else product.to(self.exact, copy=True)
-        # Otherwise add to the rows of the block's keys.
+        # Otherwise add to the rows of the block's keys, from zeros on.
         if total is None:
-            # Start from zeros, since the block holds only some keys.
             shape = (*x.shape[:-2], self.part.num_keys, x.size(-1))
             total = x.new_zeros(shape, dtype=self.exact)
         if block.live is not None:
-            total.index_add_(-2, block.live, self.workspace.product(name, weights, x).to(total))
+            total.index_add_(-2, block.live, self._product(name, weights, x).to(total))
             return total
-        # Add to the keys in range, by one fused product where possible.
+        # Take one fused product where possible.
         seen = total[..., : block.num_keys, :]
         if seen.dtype == x.dtype and x.dim() == 2:
             seen.addmm_(weights, x)
         else:
-            seen.add_(self.workspace.product(name, weights, x))
+            seen.add_(self._product(name, weights, x))
         return total

@@ -113,5 +113,4 @@ def supports_fused(problem: AttentionProblem) -> bool:
 
 def prefers_fused(problem: AttentionProblem) -> bool:
     """Return True if the fused kernel is faster than two products."""
-    is_half_on_cpu = problem.q.is_cpu and problem.q.dtype.itemsize == 2
-    return not is_half_on_cpu or problem.k.size(2) >= tuned.CPU_HALF_FUSED_LENGTH
+    return tuned.fused_pays(problem.q, problem.k)

@@ -23,8 +23,9 @@ from relu_nmt.attention.kernels.reference import (
     in_one_dtype,
     refuse_second_derivatives,
 )
-from relu_nmt.attention.kernels.triton_blocks import INTERPRETED, Blocks, candidates, choose
+from relu_nmt.attention.kernels.tuned import INTERPRETED, Blocks, candidates, choose
 from relu_nmt.attention.pointwise_maps import PointwiseMap
+from relu_nmt.errors import ConfigError, MissingExtraError
 
 MAX_WIDTH = 256
 """The widest head whose blocks fit into the shared memory of a GPU."""
@@ -58,6 +59,27 @@ def supports(problem: PointwiseProblem) -> bool:
         all(x.dim() == 4 and x.dtype in _DTYPES and x.numel() > 0 for x in (q, k, v))
         and max(q.size(3), v.size(3)) <= MAX_WIDTH
         and not (problem.visibility.hides_later and q.size(2) > k.size(2))
+    )
+
+
+def preferred(problem: PointwiseProblem) -> bool:
+    """Return True if these kernels are the fastest for a problem."""
+    return problem.q.is_cuda and tuned.many_pairs(problem.q, problem.k)
+
+
+def require(device: torch.device | None) -> None:
+    """Raise an error if Triton is not installed or does not run on a device."""
+    if importlib.util.find_spec("triton") is None:
+        raise MissingExtraError(
+            "--attention-backend triton: Triton is not installed; "
+            "pip install 'relu-nmt[triton]', or choose blockwise"
+        )
+    # Accept GPUs, unknown devices, and Triton's interpreter on the CPU.
+    if device is None or device.type == "cuda" or _interpreted():
+        return
+    raise ConfigError(
+        f"--attention-backend triton needs a GPU, but the model is on {device.type}; "
+        "choose auto or blockwise"
     )
 
 
