@@ -51,7 +51,6 @@ API = {
         "relu_nmt.attention.pointwise",
         "relu_nmt.attention.normalized",
         "relu_nmt.attention.kernel_features",
-        "relu_nmt.attention.bias",
         "relu_nmt.attention.records",
         "relu_nmt.attention.statistics",
     ],

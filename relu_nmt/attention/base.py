@@ -13,9 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from relu_nmt.attention import attentions
-from relu_nmt.attention.bias import ScoreBias
 from relu_nmt.attention.kernels import Backend
-from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.masks import ScoreBias, Visibility
 from relu_nmt.config import build_part, option, settings
 from relu_nmt.config.registry import Spec
 from relu_nmt.errors import ConfigError
@@ -76,7 +75,6 @@ class Need:
     weights: bool = False
 
     def __or__(self, other: "Need") -> "Need":
-        """Return the union of both."""
         return Need(
             self.statistics or other.statistics,
             self.telemetry or other.telemetry,
@@ -94,17 +92,9 @@ NOTHING = Need()
 
 @dataclass(slots=True)
 class AttentionProblem:
-    """One call of a mechanism: the inputs of out_i = sum_j w_ij v_j and the results wanted.
+    """One call of a mechanism: the arguments of :meth:`Attention.forward`, and the mechanism.
 
-    Args:
-        attention: the mechanism.
-        q: [B, H, Nq, d].
-        k: [B, H, Nk, d].
-        v: [B, H, Nk, dv].
-        visibility: which keys each query may see.
-        bias: added to the scores.
-        dropout: probability of dropping a weight; statistics are those before dropout.
-        need: results wanted besides the output.
+    ``dropout`` is the probability of dropping a weight; statistics are those before dropout.
     """
 
     attention: "Attention"
@@ -123,11 +113,8 @@ class RowStatistics:
 
     :mod:`relu_nmt.attention.statistics` defines them.
 
-    Args:
-        total: ``sum``; differentiable if ``Need.statistics`` was set.
-        entropy: likewise; ``None`` where weights may be negative.
-        zero_fraction: only with telemetry.
-        largest: only with telemetry.
+    ``total`` (the statistic ``sum``) and ``entropy`` are differentiable if ``Need.statistics`` was
+    set. Weights that may be negative have no entropy. The other two come with telemetry only.
     """
 
     total: Tensor
@@ -138,12 +125,9 @@ class RowStatistics:
 
 @dataclass
 class AttentionOutput:
-    """The results of one call of a mechanism.
+    """The weighted sums of the values [B, H, Nq, dv], and if wanted weights and row statistics.
 
-    Args:
-        values: [B, H, Nq, d], the weighted sums of the values.
-        weights: [B, H, Nq, Nk] before dropout, if wanted.
-        rows: the row statistics, if wanted.
+    The weights [B, H, Nq, Nk] are those before dropout.
     """
 
     values: Tensor
@@ -162,11 +146,10 @@ class AttentionConfig:
 class Attention(nn.Module):
     """One attention mechanism, for all H heads of width d of one multi-head module.
 
-    A mechanism subclasses this in a file of its own and defines :meth:`attend`. It registers itself
-    with ``@attentions.register("name")``, and is listed in ``relu_nmt/attention/__init__.py`` or
-    comes by ``--user-module``. ``config`` is an instance of its ``Config``, ``dropout`` the
-    probability of dropping a weight in training. The mechanism itself scales the queries by
-    d^(-1/2).
+    A mechanism subclasses this and defines :meth:`attend`. It registers itself with
+    ``@attentions.register("name")``, and is listed in ``relu_nmt/attention/__init__.py`` or comes
+    by ``--user-module``. ``config`` is an instance of its ``Config``, ``dropout`` the probability
+    of dropping a weight in training. The mechanism itself scales the queries by d^(-1/2).
 
     Attributes:
         name: the registered name.
@@ -272,10 +255,7 @@ class Attention(nn.Module):
         """Map the joined heads before the output projection, such as by a norm or a gate.
 
         It must map each vector by itself, as decoding joins the vectors of several searches.
-
-        Args:
-            joined: [B, Nq, D], the values of all heads.
-            x: [B, Nq, D], the states from which the queries were projected.
+        ``joined`` [B, Nq, D] are the values of all heads, ``x`` [B, Nq, D] the queries' states.
         """
         return joined
 
@@ -328,9 +308,8 @@ def build_attention(
 def _layer_norm(x: Tensor, gain: Tensor | None) -> Tensor:
     if gain is None:
         return x
-    exact = x.to(gain.dtype)
     # Under autocast norms return float32.
-    return F.layer_norm(exact, gain.shape, gain, None, QK_NORM_EPSILON).to(x.dtype)
+    return F.layer_norm(x.to(gain.dtype), gain.shape, gain, None, QK_NORM_EPSILON).to(x.dtype)
 
 
 def without_decay(start: Tensor) -> nn.Parameter:

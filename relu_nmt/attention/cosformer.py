@@ -102,12 +102,7 @@ class CosFormerAttention(FeatureAttention):
 def _grid_places(visibility: Visibility, like: Tensor) -> tuple[Tensor, Tensor]:
     """Return the row of each token over the number of rows, and the same of columns, [1, N] each.
 
-    Args:
-        visibility: its grid is that of the patches.
-        like: a tensor with the wanted dtype and device.
-
-    Raises:
-        ConfigError: the tokens are no patches.
+    ``like`` has the wanted dtype and device. Tokens that are no patches are a ConfigError.
     """
     if visibility.grid is None:
         raise ConfigError("cosformer: grid=true is for the patches of images; leave it out")

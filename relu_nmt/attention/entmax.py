@@ -33,9 +33,9 @@ BISECTIONS = 30
 class SparsemaxAttention(NormalizedAttention):
     """p = [z - t]_+ with z = q k^T / sqrt(d) and t such that sum p = 1; output p v.
 
-    It has no options. The key with the largest score gets all the weight once its lead is 1.
+    The key with the largest score gets all the weight once its lead is 1.
 
-    Reference: Martins and Astudillo 2016, "From softmax to sparsemax", Eq. 2 and algorithm 1.
+    Reference: Martins and Astudillo 2016, Eq. 2 and algorithm 1.
     """
 
     def normalize(self, scores: Tensor) -> Tensor:
@@ -47,10 +47,9 @@ class SparsemaxAttention(NormalizedAttention):
 class Entmax15Attention(NormalizedAttention):
     """p = [z / 2 - t]_+^2 with z = q k^T / sqrt(d) and t such that sum p = 1; output p v.
 
-    It has no options; t is exact, by sorting.
+    t is exact, by sorting.
 
-    Reference: Peters, Niculae and Martins 2019, "Sparse sequence-to-sequence models",
-    algorithm 2.
+    Reference: Peters, Niculae and Martins 2019, algorithm 2.
     """
 
     def normalize(self, scores: Tensor) -> Tensor:
@@ -75,11 +74,9 @@ class EntmaxConfig(AttentionConfig):
 class EntmaxAttention(NormalizedAttention):
     """p = [(alpha - 1) z - t]_+^(1 / (alpha - 1)), z = q k^T / sqrt(d), sum p = 1; output p v.
 
-    Except for alpha 1.5 and 2, t is found by bisection, which takes about 30 passes over the
-    scores.
+    Except for alpha 1.5 and 2, bisection finds t, which takes about 30 passes over the scores.
 
-    Reference: Peters, Niculae and Martins 2019, "Sparse sequence-to-sequence models",
-    definition 1 and algorithm 1.
+    Reference: Peters, Niculae and Martins 2019, definition 1 and algorithm 1.
     """
 
     Config = EntmaxConfig
@@ -98,10 +95,6 @@ def entmax(scores: Tensor, alpha: float) -> Tensor:
 
     Returns:
         probabilities [..., n], float32 or wider; NaN in a row that has NaN or infinite scores.
-
-    Example:
-        >>> entmax(torch.tensor([0.5, 0.0, -2.0]), 2.0).tolist()
-        [0.75, 0.25, 0.0]
     """
     return _Entmax.apply(scores.to(torch.promote_types(scores.dtype, torch.float32)), alpha)
 

@@ -65,11 +65,7 @@ class LandmarkAttention(Attention):
     def mix(self, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility) -> Tensor:
         """Return the outputs [B, H, N, d] without the convolution.
 
-        Args:
-            q: [B, H, N, d], times d^(-1/4); 0 where padding, like k and v.
-            k: likewise.
-            v: [B, H, N, d].
-            visibility: which tokens are real.
+        q, k and v [B, H, N, d] are 0 where padding; q and k are multiplied by d^(-1/4).
         """
         raise TypeError(f"{type(self).__name__} must define mix")
 
@@ -133,12 +129,10 @@ class NystromformerAttention(LandmarkAttention):
         present = segments.any(-1)[..., None, :]  # [B or 1, 1, 1, m]
         landmark_q, landmark_k, landmark_v = (segments @ x for x in (q, k, v))
         # Choose the polynomial's scale: n^(-1/2) or 1, perhaps times a learnt g.
-        scale = (
-            count.clamp_min(1).rsqrt() if self.config.scale != "none" else torch.ones_like(count)
-        )
+        has_scale = self.config.scale != "none"
+        scale = count.clamp_min(1).rsqrt() if has_scale else torch.ones_like(count)
         if self.scale is not None:
             scale = scale * self.scale
-
         to_landmarks = self._kernel(q, landmark_k, present, scale)  # [B, H, N, m]
         # An exported graph, which serves any N, takes the general way; the result is the same.
         if isinstance(num_tokens, int) and num_tokens <= self.config.landmarks:
@@ -170,14 +164,8 @@ def segment_means(visibility: Visibility, num_tokens: int, count: int, like: Ten
     """Return [B or 1, 1, m, N], the matrix that averages segments of tokens.
 
     Segments have ceil(n / count) of the n real tokens of a sample, the last one perhaps fewer;
-    segments that begin after the last token have rows of zeros.
-
-    Args:
-        visibility: which tokens are real.
-        num_tokens: N, with padding.
-        count: the largest number of segments; m is the smaller of it and N, or always this in an
-            exported graph for any N.
-        like: a tensor with the wanted dtype and device.
+    segments that begin after the last token have rows of zeros. m is the smaller of ``count`` and
+    N, or always ``count`` in an exported graph for any N. ``like`` has the wanted dtype and device.
     """
     # Number the segment of each token.
     real_tokens = visibility.counts[:, 0].to(like.device, torch.int64)  # [B or 1, 1]

@@ -1,10 +1,11 @@
-"""The keys visible to each query, and their number: padding and causality in one place.
+"""The keys visible to each query and their number, and the bias added to scores.
 
 Every pointwise mechanism scales weights by n, the number of visible keys. It is counted per query
 row and never includes padding.
 """
 
 import math
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -20,16 +21,16 @@ class Visibility:
     """The keys that each query of one attention slot may see.
 
     All layers of a slot share one object per forward pass, so masks and counts are computed once.
-    Causal queries are the newest positions, and the last one sees all keys. A single causal query
-    over cached keys therefore needs no mask.
+    Causal queries are the newest positions: query i sees keys 0 .. Nk - Nq + i. A single causal
+    query over cached keys therefore needs no mask.
 
     Args:
         num_queries: Nq.
         num_keys: Nk.
         key_mask: [B, Nk] bool, True = visible; ``None`` if no key is padding.
-        query_mask: [B, Nq] bool, True = real query; statistics and losses leave out padded query
-            rows. ``None`` if all are real.
-        causal: query i sees keys 0 .. Nk - Nq + i only.
+        query_mask: [B, Nq] bool, True = real query; statistics and losses leave out the others.
+            ``None`` if all are real.
+        causal: hide later keys.
         device: of the masks, if ``key_mask`` does not give it.
         grid: rows and columns of an image's patches, where the last rows * columns tokens are
             patches, row by row; ``None`` where tokens lie in one line.
@@ -175,10 +176,7 @@ class Visibility:
         return torch.arange(self.num_keys, device=self.device)[None]
 
     def query_positions(self) -> Tensor:
-        """Return [B or 1, Nq] int64: the number of tokens before each query in its sequence.
-
-        Causal queries are the last of the keys.
-        """
+        """Return [B or 1, Nq] int64: the number of tokens before each query in its sequence."""
         first = self.num_keys - self.num_queries if self.causal else 0
         return torch.arange(self.num_queries, device=self.device)[None] + max(0, first)
 
@@ -193,11 +191,7 @@ class Visibility:
         return (self.key_mask.cumsum(1) - 1).clamp_min(0)
 
     def block(self, rows: slice) -> "Visibility":
-        """Return the visibility of some queries, without the last keys if none of them sees those.
-
-        Args:
-            rows: the queries; start and stop must be set.
-        """
+        """Return the visibility of some queries, without the keys behind the last one's own."""
         num_keys = self.num_keys
         # Leave out the keys behind the last query's own.
         if self.hides_later:
@@ -265,3 +259,68 @@ class TreeVisibility(Visibility):
         """Return [B, Nk] int64: the position of each key in its hypothesis; 0 if it has none."""
         places = (self.ancestry.cumsum(2) - 1) * self.ancestry
         return places.amax(1)
+
+
+@dataclass(frozen=True)
+class ScoreBias:
+    """b_hij = table[h, zero + query_codes_i - key_codes_j], added to the scores before the map.
+
+    Codes of one-dimensional schemes are positions: ALiBi's table is -slope_h |offset|, T5's is
+    learnt[h, bucket(offset)]. On a grid of ``width`` columns, as in Swin, a code is
+    y (2 width - 1) + x, so that each difference of positions has its own difference of codes. Only
+    the table is stored; a back end computes the bias of the scores at hand.
+
+    Args:
+        table: [H, R] float, fixed or learnt.
+        query_codes: [B or 1, Nq] int64.
+        key_codes: [B or 1, Nk] int64; those of padded keys must stay within the table, too.
+        zero: column of the table for equal codes.
+
+    Reference: Press et al. 2022, "Train short, test long" (ALiBi), section 3; Raffel et al. 2020
+    (T5), section 2.1; Liu et al. 2021, "Swin Transformer", Eq. 4.
+    """
+
+    table: Tensor
+    query_codes: Tensor
+    key_codes: Tensor
+    zero: int
+
+    def block(self, rows: slice, keys: slice | Tensor) -> "ScoreBias":
+        """Return the bias of these queries for these keys, a range or their indices."""
+        codes = self.query_codes[:, rows], self.key_codes[:, keys]
+        return ScoreBias(self.table, *codes, self.zero)
+
+    def part(self, sample: int | slice, heads: slice) -> "ScoreBias":
+        """Return the bias of one or some samples' scores in some heads."""
+        samples = sample if isinstance(sample, slice) else slice(sample, sample + 1)
+        queries, keys = (
+            codes if len(codes) == 1 else codes[samples]
+            for codes in (self.query_codes, self.key_codes)
+        )
+        return ScoreBias(self.table[heads], queries, keys, self.zero)
+
+    def values(self) -> Tensor:
+        """Return b, [B or 1, H, Nq, Nk] in the dtype of the table."""
+        index = self._columns()
+        # The gradient of ``gather`` is fast and deterministic.
+        found = self.table.gather(1, index.flatten().expand(len(self.table), -1))
+        return found.view(-1, *index.shape).transpose(0, 1)
+
+    def add_gradient(self, grad_scores: Tensor, grad_table: Tensor) -> None:
+        """Add the gradient of the scores [B, H, Nq, Nk] to the table's gradient [H, R]."""
+        index = self._columns()
+        by_head = grad_scores.transpose(0, 1)
+        # Sum over the samples where all share the codes.
+        if len(index) == 1:
+            by_head = by_head.sum(1)
+        by_head = by_head.reshape(len(grad_table), -1)
+        grad_table.scatter_add_(1, index.flatten().expand_as(by_head), by_head)
+
+    def _columns(self) -> Tensor:
+        """Return the table's column for each score, [B or 1, Nq, Nk]."""
+        return self.zero + self.query_codes[:, :, None] - self.key_codes[:, None, :]
+
+
+def biased(scores: Tensor, bias: ScoreBias | None) -> Tensor:
+    """Return scores [B, H, Nq, Nk] plus the bias, if there is one, in the wider of their dtypes."""
+    return scores if bias is None else scores + bias.values()

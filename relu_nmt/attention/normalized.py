@@ -15,13 +15,8 @@ from relu_nmt.attention.base import (
     Capabilities,
     without_autocast,
 )
-from relu_nmt.attention.bias import biased
 from relu_nmt.attention.kernels import Backend, choose_backend, rows
-
-
-def _needs_blocks(problem: AttentionProblem) -> bool:
-    """Return True if the matrix is large and statistics or a bias would need all of it."""
-    return rows.is_large(problem) and (problem.need.rows or problem.bias is not None)
+from relu_nmt.attention.masks import biased
 
 
 class NormalizedAttention(Attention):
@@ -32,7 +27,7 @@ class NormalizedAttention(Attention):
 
     capabilities = Capabilities(scores=True)
     backends: ClassVar[Mapping[str, Backend]] = {
-        "blockwise": Backend(rows.blockwise, rows.supports_blocks, _needs_blocks),
+        "blockwise": Backend(rows.blockwise, rows.supports_blocks, rows.needs_blocks),
         "reference": Backend(rows.reference),
     }
 

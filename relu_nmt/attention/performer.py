@@ -160,12 +160,7 @@ def _(attention: PerformerAttention) -> AbstractContextManager[None]:
 
 
 def random_directions(count: int, dim: int, seed: int) -> Tensor:
-    """Return random rows [count, dim], each standard normal, orthogonal in blocks of ``dim``.
-
-    Example:
-        >>> random_directions(5, 2, seed=1).shape
-        torch.Size([5, 2])
-    """
+    """Return random rows [count, dim], each standard normal, orthogonal in blocks of ``dim``."""
     # Make blocks of orthogonal rows, then give each row the length of a normal one.
     generator = torch.Generator().manual_seed(seed)
     blocks = -(-count // dim)

@@ -36,17 +36,12 @@ from relu_nmt.attention.kernels import (
     choose_backend,
     reference,
     triton,
-    tuned,
 )
 from relu_nmt.attention.kernels.reference import PointwiseProblem, row_statistics
 from relu_nmt.attention.pointwise_maps import PointwiseMap, pointwise_maps
 from relu_nmt.config import option, settings
 
 GATES = ("none", "silu", "identity")
-
-
-def _has_many_pairs(problem: PointwiseProblem) -> bool:
-    return tuned.many_pairs(problem.q, problem.k)
 
 
 class PointwiseAttention(Attention):
@@ -61,7 +56,7 @@ class PointwiseAttention(Attention):
     """True to subtract from each score the mean of its row over the visible keys."""
     backends: ClassVar[Mapping[str, Backend]] = {
         "triton": Backend(triton.pointwise, triton.supports, triton.preferred, triton.require),
-        "blockwise": Backend(blockwise.pointwise, blockwise.supports, _has_many_pairs),
+        "blockwise": Backend(blockwise.pointwise, blockwise.supports, blockwise.preferred),
         "reference": Backend(reference.pointwise),
     }
 

@@ -34,12 +34,6 @@ class PointwiseMap:
             ``times_derivative(x, z, POWER)``, x h'(z), on float32 tiles; ``POWER`` is
             ``tl.constexpr``. ``None``: the Triton back end refuses the map.
         power: ``POWER`` of the Triton functions.
-
-    Example:
-        >>> pointwise_maps.get("relu").value(torch.tensor([-1.0, 2.0])).tolist()
-        [0.0, 2.0]
-        >>> power_map(3).value(torch.tensor(2.0)).item()
-        8.0
     """
 
     name: str

@@ -60,7 +60,7 @@ class PolynomialAttention(PointwiseAttention):
         self.scale = None
         if config.scale == "dynamic":
             # Give up non-negative weights, since a learnt scale may become negative.
-            self.capabilities = Capabilities(scores=True, non_negative=False)
+            self.capabilities = type(self).capabilities
             # Start at 1/sqrt(N), or at 1 where counts scale the rows.
             start = 1.0 if config.length is None else config.length**-0.5
             self.scale = without_decay(torch.full((num_heads if config.per_head else 1,), start))

@@ -25,15 +25,10 @@ _paused: ContextVar[bool] = ContextVar("recording_paused", default=False)
 
 @dataclass
 class AttentionRecord:
-    """Row statistics and weights of one mechanism in one pass, if they were needed.
+    """Row statistics and weights [B, H, Nq, Nk] of one mechanism in one pass, if needed.
 
-    Args:
-        slot: ``encoder``, ``decoder`` (self-attention) or ``cross``.
-        layer: index of the layer, from 0.
-        rows: statistics of the rows of weights; ``None`` if the mechanism has no weights.
-        weights: [B, H, Nq, Nk] before dropout.
-        visibility: which keys each query could see, and which query rows are real.
-        vectors: with telemetry, the result of :func:`vector_sizes`.
+    Slot and layer are those of :class:`Attention`. With telemetry ``vectors`` holds the result of
+    :func:`vector_sizes`.
     """
 
     slot: str
@@ -53,11 +48,8 @@ def record_attention(
     Args:
         model: the model; or one mechanism, so that the others keep their fast code.
         need: results to record; an empty need records nothing and costs no time.
-        take: receives each record at once, so that one record at a time is in memory; without it
-            the list collects them.
-
-    Yields:
-        a list that collects the records in the order of the calls.
+        take: receives each record at once; without it the yielded list collects them, in the order
+            of the calls.
 
     Example:
         >>> import torch
@@ -140,24 +132,15 @@ def _(module: nn.BatchNorm2d) -> Iterator[None]:
 
 @torch.no_grad()
 def vector_sizes(q: Tensor, k: Tensor, values: Tensor, visibility: Visibility) -> dict[str, Tensor]:
-    """Return ``query_norm``, ``key_norm`` and ``output_square`` of each query row.
+    """Return ``query_norm``, ``key_norm`` and ``output_square``, float32 [B, H, Nq] each.
 
-    Args:
-        q: [B, H, Nq, d], not divided by sqrt(d).
-        k: [B, H, Nk, d].
-        values: [B, H, Nq, dv], the output.
-        visibility: which keys each query may see.
-
-    Returns:
-        float32 [B, H, Nq] each; :mod:`relu_nmt.attention.statistics` defines them.
+    :mod:`relu_nmt.attention.statistics` defines them. The arguments are inputs and output of a
+    mechanism; q is not divided by sqrt(d).
 
     Reference: ReLUFormer, section 4.1: without its factor the outputs grow with the number of keys.
     """
-    keys = k.float().norm(dim=-1)  # [B, H, Nk]
-    # Zero the lengths of padded keys, so that they enter no sum.
-    if visibility.key_mask is not None:
-        keys = keys.masked_fill(~visibility.key_mask[:, None], 0.0)
-    # Sum the lengths of the keys that each query sees.
+    # Sum the lengths of the keys that each query sees; those of padded keys are 0.
+    keys = visibility.without_padding(k.float().norm(dim=-1, keepdim=True))[..., 0]  # [B, H, Nk]
     if visibility.offset is None:
         seen = keys.sum(-1, keepdim=True)
     else:
@@ -175,8 +158,8 @@ class ModuleSums:
     """The statistics of one attention module, summed over its real query rows.
 
     Args:
-        slot: ``encoder``, ``decoder`` or ``cross``.
-        layer: index of the layer, from 0.
+        slot: its slot.
+        layer: its layer.
         statistics: names of the S statistics, in the order of ``statistics.LOGGED``. Signed weights
             have no entropy and no null rows.
         rows: number of query rows.
@@ -266,7 +249,7 @@ def attention_telemetry(records: Sequence[AttentionRecord]) -> dict[str, float]:
 
 
 def _tables(record: AttentionRecord) -> dict[str, Tensor]:
-    """Return the known statistics of a record by name, each [B, H, Nq]."""
+    """Return the known statistics of a record, each [B, H, Nq], in the order of the log."""
     rows = record.rows
     assert rows is not None
     tables = {
@@ -278,7 +261,6 @@ def _tables(record: AttentionRecord) -> dict[str, Tensor]:
         "largest": rows.largest,
         **record.vectors,
     }
-    # Leave out unknown statistics, and follow the order of the log.
     return {name: table for name in LOGGED if (table := tables.get(name)) is not None}
 
 

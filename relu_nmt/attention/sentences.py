@@ -35,12 +35,6 @@ class SentenceRows:
         positions: [B, N] int64, number of tokens before each one in its sentence.
         first: [B] int64, row of each document's first sentence.
         counts: [B] int64, number of sentences of each document.
-
-    Example:
-        >>> numbers, real = torch.tensor([[0, 0, 1]]), torch.ones(1, 3, dtype=torch.bool)
-        >>> rows = SentenceRows.of_tokens(numbers, real)
-        >>> rows.take(torch.tensor([[[5], [6], [7]]]))[..., 0].masked_fill(~rows.mask, 0).tolist()
-        [[5, 6], [7, 0]]
     """
 
     index: Tensor
@@ -99,11 +93,9 @@ class SentenceRows:
 
     @classmethod
     def of_beams(cls, numbers: Tensor, *shape: int) -> "SentenceRows":
-        """Return the newest tokens of hypotheses as rows without padding.
+        """Return the newest tokens of hypotheses, in sentences ``numbers`` [B, K], as rows.
 
-        Args:
-            numbers: [B, K] int64, number of each token's sentence.
-            shape: of the rows, which hold all B K tokens in their order.
+        The rows have the given shape, hold all B K tokens in their order, and no padding.
         """
         every = torch.arange(numbers.numel(), device=numbers.device)
         each = every.view_as(numbers)
@@ -126,21 +118,14 @@ class SentenceRows:
         return replace(self, first=self.first[documents], counts=self.counts[documents])
 
     def rows_of(self, documents: Tensor, numbers: Tensor) -> Tensor:
-        """Return the row of each sentence; beyond the last sentence of a document, the row of that.
+        """Return the row of each sentence, given its document and its number in that, int64.
 
-        Args:
-            documents: int64, any shape.
-            numbers: number of the sentence in its document, of the same shape.
+        Beyond the last sentence of a document it is the row of the last one.
         """
         return self.first[documents] + numbers.minimum(self.counts[documents] - 1)
 
     def own(self, causal: bool, divided: bool = False) -> "SentenceView":
-        """Return the view of self-attention: tokens see their own sentence.
-
-        Args:
-            causal: hide later tokens.
-            divided: see :class:`SentenceView`.
-        """
+        """Return the view of self-attention: tokens see their own sentence."""
         length, mask = self.index.size(1), self.mask
         rows = SentencePairs(self, self)
         # Padding stands on the right, where causality already hides it from real queries.
@@ -171,12 +156,9 @@ class SentenceRows:
 
 @dataclass(frozen=True)
 class SentencePairs:
-    """Rows of queries, and the row of keys that each of them sees.
+    """Rows of queries and of keys; ``pairs`` [R] int64 is the row of keys that each query row sees.
 
-    Args:
-        queries: the rows of the queries.
-        keys: the rows of the keys.
-        pairs: [R] int64, the row of keys for each row of queries; None: the row of equal number.
+    Without ``pairs`` it is the row of equal number.
     """
 
     queries: SentenceRows
@@ -204,12 +186,9 @@ class SentencePairs:
 
 @dataclass(frozen=True)
 class SentencePart:
-    """Some of the sentences of a view, in rows [R, Lq] of queries and [R, Lk] of keys.
+    """Some of the sentences of a view: the index of each query [R, Lq] and key [R, Lk].
 
-    Args:
-        visibility: the keys of its row visible to each query.
-        queries: [R, Lq] int64, index of each query's token in the flattened batch.
-        keys: [R, Lk] int64, likewise for keys.
+    An index is that of the token in the flattened batch, int64.
     """
 
     visibility: Visibility
@@ -239,12 +218,9 @@ class SentenceView:
     def of_beams(
         cls, numbers: Tensor, source: SentenceRows, last: "SentenceView | None" = None
     ) -> "SentenceView":
-        """Return the view of the newest token of each hypothesis on the source.
+        """Return the view of the newest token of each hypothesis, in sentences ``numbers`` [B, K].
 
-        Args:
-            numbers: [B, K] int64, number of each token's sentence.
-            source: the sentences of the B documents.
-            last: the view of the last step, if the documents are the same.
+        ``last`` is the view of the last step, if the B documents of ``source`` are the same.
         """
         # Make each newest token a row of its own.
         queries = SentenceRows.of_beams(numbers, numbers.numel(), 1)

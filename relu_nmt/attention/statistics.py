@@ -26,11 +26,8 @@ SYMBOLS = (
 class Statistic(NamedTuple):
     """A statistic of one row; files hold its mean over real rows, or over rows that have shares.
 
-    Args:
-        title: short name in tables and plots.
-        formula: in the symbols of this module; the empty text where the definition says it all.
-        unit: the empty text for plain numbers.
-        definition: one line for people.
+    The title is for tables and plots. The formula, in the symbols of this module, is empty where
+    the definition says it all; the unit is empty for plain numbers.
     """
 
     title: str
@@ -121,10 +118,5 @@ ANALYSED = (
 
 
 def definitions(names: Iterable[str]) -> dict[str, str]:
-    """Return formula, unit and definition by name, as result files and pages show them.
-
-    Example:
-        >>> definitions(["entropy"])["entropy"].partition(":")[0]
-        'H = -sum_j p_j ln p_j, in nats'
-    """
+    """Return formula, unit and definition by name, as result files and pages show them."""
     return {name: str(STATISTICS[name]) for name in names}

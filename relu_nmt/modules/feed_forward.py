@@ -26,10 +26,6 @@ def build_feed_forward(text: str, embed_dim: int, ffn_dim: int, dropout: float) 
 
     Raises:
         ConfigError: unknown name or option.
-
-    Example:
-        >>> build_feed_forward("softmax:temperature=2", 8, 16, 0.0).config.temperature
-        2.0
     """
     # Networks without options have no settings class.
     spec = Spec.parse(text)
@@ -60,13 +56,6 @@ class FeedForward(nn.Module):
         activation: maps [..., F] to [..., F]; None where a subclass defines :meth:`activate`.
         gated: None keeps the attribute of the class.
         normed: likewise.
-
-    Example:
-        >>> import torch
-        >>> from relu_nmt.modules import feed_forwards
-        >>> network = feed_forwards.get("swiglu")(8, 16, 0.0)
-        >>> tuple(network(torch.zeros(2, 3, 8)).shape)
-        (2, 3, 8)
     """
 
     gated = False
@@ -155,12 +144,6 @@ class SoftmaxFeedForward(FeedForward):
     bias. Dropout acts on the weights of the memory, as in attention. ``ffn_dim`` is F.
 
     Reference: ReLUFormer, Eq. 2.
-
-    Example:
-        >>> import torch
-        >>> memory = SoftmaxFeedForward(2, 4, 0.0)
-        >>> memory.activate(torch.zeros(4)).tolist()
-        [0.25, 0.25, 0.25, 0.25]
     """
 
     Config = SoftmaxConfig

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from relu_nmt.attention.base import Attention
-from relu_nmt.attention.bias import ScoreBias
-from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.masks import ScoreBias, Visibility
 from relu_nmt.modules.positions import RelativePositions
 
 
@@ -85,13 +84,9 @@ class SelfAttention(MultiheadAttention):
         relative: RelativePositions | None = None,
         cache: "LayerCache | None" = None,
     ) -> Tensor:
-        """Map states to states.
+        """Map states x [B, N, D] to states, with rotation and bias of the position scheme.
 
-        Args:
-            x: the states, [B, N, D].
-            visibility: which states each state may see.
-            relative: rotation and bias of the position scheme.
-            cache: keys and values of earlier tokens; it stores the new ones.
+        The cache holds keys and values of earlier tokens, and stores the new ones.
         """
         return self.finish(self.values(self.qkv(x), visibility, relative, cache), x)
 
@@ -163,8 +158,7 @@ class LayerCache:
         values: values of the source, likewise.
 
     Attributes:
-        target: keys and values of the target tokens so far, [R, H, M, d] each; None before the
-            first step.
+        target: keys and values of the target so far, [R, H, M, d] each; None before the first step.
     """
 
     def __init__(self, keys: Tensor, values: Tensor) -> None:
@@ -177,15 +171,9 @@ class LayerCache:
         return self.source
 
     def append(self, keys: Tensor, values: Tensor, used: int) -> tuple[Tensor, Tensor]:
-        """Store the newest tokens' keys and values; return those of all tokens.
+        """Store the newest tokens' keys and values [R, H, k, d]; return all, [R, H, M', d] each.
 
-        Args:
-            keys: [R, H, k, d].
-            values: likewise.
-            used: number of entries in use, M'; the newest tokens use the last k.
-
-        Returns:
-            keys and values, [R, H, M', d] each.
+        ``used`` is M', the number of entries in use; the newest tokens use the last k.
         """
         if self.target is None:
             self.target = keys, values
@@ -197,11 +185,7 @@ class LayerCache:
         return kept_keys[:, :, :used], kept_values[:, :, :used]
 
     def take(self, index: Tensor) -> None:
-        """Keep some entries of the target.
-
-        Args:
-            index: [R', H, M'] int64, indices of the kept vectors among the R H M old ones.
-        """
+        """Keep target entries: [R', H, M'] int64, their indices among the R H M old vectors."""
         if self.target is not None:
             # ``gather`` would copy each number separately.
             keys, values = (x.reshape(-1, x.size(3)) for x in self.target)

@@ -17,8 +17,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from relu_nmt.attention.bias import ScoreBias
-from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.masks import ScoreBias, Visibility
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.modules import position_schemes
 
@@ -29,14 +28,9 @@ T5_MAX_DISTANCE = 128
 
 @dataclass(frozen=True)
 class PositionConfig:
-    """Properties of the model that a scheme may use.
+    """Properties of the model that a scheme may use: D, H, if tokens see only earlier ones.
 
-    Args:
-        embed_dim: width D of the states.
-        num_heads: H.
-        causal: True if tokens see only earlier ones.
-        max_positions: length of the longest sequence.
-        flag: the flag that sets ``max_positions``, for error messages.
+    ``flag`` sets ``max_positions``, the length of the longest sequence; error messages name it.
     """
 
     embed_dim: int
@@ -51,11 +45,6 @@ class PositionScheme(nn.Module):
 
     Attributes:
         max_positions: length of the longest sequence; None for any.
-
-    Example:
-        >>> config = PositionConfig(embed_dim=4, num_heads=1, causal=False, max_positions=8)
-        >>> tuple(position_schemes.get("sinusoidal")(config).embed(3).shape)
-        (3, 4)
     """
 
     needs_scores: bool = False
@@ -98,12 +87,6 @@ class Rotation:
     cosines: Tensor
     sines: Tensor
 
-    @classmethod
-    def of_angles(cls, angles: Tensor) -> "Rotation":
-        """Return the rotation by angles [B or 1, N, d/2]."""
-        cos, sin = angles.cos()[:, None], angles.sin()[:, None]
-        return cls(torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1))
-
     def rotate(self, x: Tensor) -> Tensor:
         """Return x [B, H, N, d] rotated, in its own dtype."""
         # Swap the halves: (a, b) becomes (a cos - b sin, b cos + a sin).
@@ -143,17 +126,16 @@ class SinusoidalPositions(PositionScheme):
 
     def __init__(self, config: PositionConfig) -> None:
         super().__init__(config)
-        self.register_buffer("table", self._waves(256), persistent=False)
+        waves = sinusoids(torch.arange(256), config.embed_dim)
+        self.register_buffer("table", waves, persistent=False)
 
     def embed(self, num_positions: int, start: int = 0) -> Tensor:
         """See :meth:`PositionScheme.embed`."""
         end = start + num_positions
         if end > self.table.size(0):
-            self.table = self._waves(2 * end).to(self.table.device)
+            waves = sinusoids(torch.arange(2 * end), self.config.embed_dim)
+            self.table = waves.to(self.table.device)
         return self.table[start:end]
-
-    def _waves(self, num_positions: int) -> Tensor:
-        return sinusoids(torch.arange(num_positions), self.config.embed_dim)
 
 
 @position_schemes.register("sinusoidal-fairseq")
@@ -235,7 +217,9 @@ class RotaryPositions(PositionScheme):
     def rotation(self, positions: Tensor) -> Rotation:
         """See :meth:`PositionScheme.rotation`."""
         exact = torch.promote_types(self.rates.dtype, torch.float32)
-        return Rotation.of_angles(positions[..., None].to(exact) * self.rates.to(exact))
+        angles = positions[..., None].to(exact) * self.rates.to(exact)  # [B or 1, N, d/2]
+        cos, sin = angles.cos()[:, None], angles.sin()[:, None]
+        return Rotation(torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1))
 
 
 class DistanceBias(PositionScheme):
@@ -362,13 +346,11 @@ class JoinedPositions(PositionScheme):
 
     def rotation(self, positions: Tensor) -> Rotation | None:
         """See :meth:`PositionScheme.rotation`."""
-        found = [scheme.rotation(positions) for scheme in self.schemes]
-        return next((rotation for rotation in found if rotation is not None), None)
+        return next(filter(None, (scheme.rotation(positions) for scheme in self.schemes)), None)
 
     def bias(self, visibility: Visibility) -> ScoreBias | None:
         """See :meth:`PositionScheme.bias`."""
-        found = [scheme.bias(visibility) for scheme in self.schemes]
-        return next((bias for bias in found if bias is not None), None)
+        return next(filter(None, (scheme.bias(visibility) for scheme in self.schemes)), None)
 
 
 def kinds_of(names: str) -> list[type[PositionScheme]]:

@@ -131,13 +131,6 @@ class Residual(nn.Module):
 
     Reference: the gains are LayerScale, Touvron et al. 2021, "Going deeper with image
     transformers", Eq. 4.
-
-    Example:
-        >>> config = LayerConfig(TransformerOptions(dropout=0.0), 2, 8, normalize_before=True)
-        >>> residual = Residual(config)
-        >>> x = torch.tensor([[[1.0, 3.0]]])
-        >>> [round(value, 3) for value in residual.add(x, residual.before(x)).flatten().tolist()]
-        [0.0, 4.0]
     """
 
     def __init__(self, config: LayerConfig) -> None:
@@ -187,10 +180,6 @@ class RMSNorm(nn.RMSNorm):
     """x / sqrt(mean(x^2) + eps) * gain.
 
     Reference: Zhang and Sennrich 2019, "Root mean square layer normalization", Eq. 4.
-
-    Example:
-        >>> RMSNorm(2, 0.0)(torch.tensor([3.0, -3.0])).tolist()
-        [1.0, -1.0]
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -205,10 +194,7 @@ def run_layer(layer: nn.Module, inputs: tuple[Any, ...], recompute: bool) -> Ten
     modules keep their state (:func:`~relu_nmt.attention.records.second_pass`). Only the first pass
     leaves records of attention, but the second computes the same row statistics again.
 
-    Args:
-        layer: returns one tensor.
-        inputs: its arguments.
-        recompute: save memory for the time of a second pass; only in training, with gradients.
+    It saves memory for the time of a second pass, only in training with gradients.
 
     Reference: Chen et al. 2016, "Training deep nets with sublinear memory cost", section 3.
     """

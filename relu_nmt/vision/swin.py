@@ -14,9 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from relu_nmt.attention.bias import ScoreBias
 from relu_nmt.attention.dropout import Dropout
-from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.masks import ScoreBias, Visibility
 from relu_nmt.modules import norms
 from relu_nmt.modules.multihead import MultiheadAttention, SelfAttention
 from relu_nmt.modules.transformer_layer import run_layer

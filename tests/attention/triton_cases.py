@@ -13,12 +13,11 @@ import pytest
 import torch
 
 from relu_nmt.attention.base import Need
-from relu_nmt.attention.bias import ScoreBias
 from relu_nmt.attention.kernels import reference
 from relu_nmt.attention.kernels import triton as backend
 from relu_nmt.attention.kernels.reference import PointwiseProblem
 from relu_nmt.attention.kernels.tuned import INTERPRETED, Blocks, candidates
-from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.masks import ScoreBias, Visibility
 from relu_nmt.attention.pointwise_maps import pointwise_maps, power_map
 from relu_nmt.errors import ConfigError
 

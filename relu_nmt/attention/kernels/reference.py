@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from relu_nmt.attention.base import AttentionProblem, Need, RowStatistics
-from relu_nmt.attention.bias import biased
 from relu_nmt.attention.dropout import dropout
-from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.masks import Visibility, biased
 from relu_nmt.attention.pointwise_maps import PointwiseMap
 from relu_nmt.attention.regulariser import entropy
 from relu_nmt.attention.statistics import NULL_SUM
@@ -25,8 +24,8 @@ class RowSums:
         total: sum_j w_j, differentiable.
         weighted_logs: sum_j w_j log w_j with 0 log 0 = 0, differentiable; ``None`` where weights
             may be negative.
-        nonzero: number of weights other than 0; only with telemetry.
-        largest: max_j |w_j|; only with telemetry.
+        nonzero: number of weights other than 0, with telemetry.
+        largest: max_j |w_j|, with telemetry.
     """
 
     total: Tensor
@@ -106,12 +105,10 @@ class PointwiseProblem(AttentionProblem):
 
 @dataclass(slots=True)
 class PointwiseResult:
-    """The answer to a :class:`PointwiseProblem`.
+    """The outputs [B, H, Nq, dv] in the dtype of v, and if wanted sums and weights.
 
-    Args:
-        values: out, [B, H, Nq, dv], in the dtype of v.
-        sums: sums of the rows of h(z) m, without the scale c, if wanted.
-        weights: [B, H, Nq, Nk], c_i h(z_ij) m_ij in float32, if wanted.
+    The sums are those of the rows of h(z) m, without the scale c. The weights [B, H, Nq, Nk] are
+    c_i h(z_ij) m_ij in float32.
     """
 
     values: Tensor
@@ -149,18 +146,11 @@ def pointwise(problem: PointwiseProblem) -> PointwiseResult:
 def centered(q: Tensor, k: Tensor, visibility: Visibility) -> tuple[Tensor, Tensor]:
     """Return queries and keys whose products are q_i (k_j - c_i), c_i the mean of i's visible keys.
 
-    Args:
-        q: [B, H, Nq, d].
-        k: [B, H, Nk, d].
-        visibility: which keys each query may see.
-
-    Returns:
-        q and k of the same shapes; or with d + 1 channels, where queries see different keys.
+    q [B, H, Nq, d] and k [B, H, Nk, d] keep their shapes, or get d + 1 channels, where queries see
+    different keys.
     """
     # Sum the visible keys of each query, [B, H, Nq or 1, d].
-    exact = k.to(torch.promote_types(k.dtype, torch.float32))
-    if visibility.key_mask is not None:
-        exact = exact.masked_fill(~visibility.key_mask[:, None, :, None], 0.0)
+    exact = visibility.without_padding(k.to(torch.promote_types(k.dtype, torch.float32)))
     if visibility.ancestry is not None:
         sums = visibility.ancestry[:, None].to(exact.dtype) @ exact
     elif visibility.hides_later:

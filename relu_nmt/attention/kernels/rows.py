@@ -85,6 +85,11 @@ def is_large(problem: AttentionProblem) -> bool:
     return _num_weights(problem) > tuned.ROWS_BLOCK_WEIGHTS
 
 
+def needs_blocks(problem: AttentionProblem) -> bool:
+    """Return True if the matrix is large and statistics or a bias would need all of it."""
+    return is_large(problem) and (problem.need.rows or problem.bias is not None)
+
+
 def _num_weights(problem: AttentionProblem) -> int:
     """Return B H Nq Nk."""
     return problem.q[..., 0].numel() * problem.k.size(2)

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from relu_nmt.attention.base import Need
-from relu_nmt.attention.bias import ScoreBias
 from relu_nmt.attention.kernels import tuned
 from relu_nmt.attention.kernels.reference import (
     PointwiseProblem,
@@ -24,6 +23,7 @@ from relu_nmt.attention.kernels.reference import (
     refuse_second_derivatives,
 )
 from relu_nmt.attention.kernels.tuned import INTERPRETED, Blocks, candidates, choose
+from relu_nmt.attention.masks import ScoreBias
 from relu_nmt.attention.pointwise_maps import PointwiseMap
 from relu_nmt.errors import ConfigError, MissingExtraError
 
@@ -115,12 +115,12 @@ class _Task:
 
     Args:
         map: h.
-        bias: bias of the scores, with a table [H, R] float32 and codes int32.
+        bias: with a table [H, R] float32 and codes int32.
         causal: hide later keys.
         key_mask: [B, Nk] uint8, 1 = visible.
         key_bounds: [B, 2] int32, see :attr:`Visibility.key_bounds`.
-        scale: [B or 1, 1, Nq or 1] float32.
-        seed: seed of the dropout mask, the same in both directions.
+        scale: c, [B or 1, 1, Nq or 1] float32.
+        seed: of the dropout mask, the same in both directions.
         threshold: drop a weight if its random number of 24 bits is below; 0 without dropout.
         need: the sums and telemetry of the rows that are wanted.
     """
@@ -143,10 +143,8 @@ class _Task:
     ) -> tuple[Any, ...]:
         """Return all arguments of a kernel but the constants that it is compiled for.
 
-        Args:
-            inputs: q, k, v, and in the backward pass the gradient of the output.
-            others: its other tensors, in its order.
-            outputs: the tensors of ``others`` that have strides.
+        ``inputs`` are q, k, v, and in the backward pass the gradient of the output; ``others`` its
+        other tensors, in its order; ``outputs`` those of ``others`` that have strides.
         """
         # Codes and table of the bias, with a stride of 0 for codes that all samples share.
         bias, scale, mask = self.bias, self.scale, self.key_mask

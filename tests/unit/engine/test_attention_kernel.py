@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from relu_nmt.attention.base import Need, build_attention
-from relu_nmt.attention.bias import ScoreBias
 from relu_nmt.attention.kernels import set_attention_backend
-from relu_nmt.attention.masks import TreeVisibility, Visibility
+from relu_nmt.attention.masks import ScoreBias, TreeVisibility, Visibility
 from relu_nmt.attention.normalized import SoftmaxAttention
 from relu_nmt.attention.reluformer import ReLUFormerAttention
 from relu_nmt.config.registry import Spec
