@@ -1,9 +1,15 @@
-"""The number of visible keys against counting the mask."""
+"""Visible keys against counting the mask; a bias of the scores against its definition."""
 
 import pytest
 import torch
 
-from relu_nmt.attention.masks import TreeVisibility, Visibility
+from relu_nmt.attention.base import Need
+from relu_nmt.attention.masks import ScoreBias, TreeVisibility, Visibility
+from relu_nmt.errors import ConfigError
+from tests.attention.helpers import can, make_attention, make_bias, random_qkv
+
+ALL = Need(statistics=True, telemetry=True, weights=True)
+HEADS = 2
 
 
 @pytest.mark.parametrize(("queries", "keys"), [(1, 1), (1, 6), (5, 5), (3, 7), (7, 3)])
@@ -80,3 +86,120 @@ def test_a_block_of_queries_sees_the_same_keys_as_in_the_full_visibility(
         found = found if part.mask is None else found & part.mask
         assert torch.equal(found, seen[..., : part.num_keys])
         assert torch.equal(part.counts.expand(2, 1, rows.stop - start), seen.sum(-1).float())
+
+
+def dense(bias):
+    """The bias entry by entry."""
+    batch, queries = bias.query_codes.shape
+    keys = bias.key_codes.size(1)
+    batch = max(batch, bias.key_codes.size(0))
+    query_codes, key_codes = bias.query_codes.tolist(), bias.key_codes.tolist()
+    return torch.stack(
+        [
+            torch.stack([row[bias.zero + i - j] for i in qs for j in ks]).view(queries, keys)
+            for qs, ks in zip(
+                query_codes * (batch // len(query_codes)),
+                key_codes * (batch // len(key_codes)),
+                strict=True,
+            )
+            for row in bias.table
+        ]
+    ).view(batch, len(bias.table), queries, keys)
+
+
+def visibilities(causal):
+    mask = torch.arange(6) < torch.tensor([4, 6])[:, None]
+    yield Visibility(6, 6, causal=causal)
+    yield Visibility(6, 6, key_mask=mask, query_mask=mask, causal=causal)
+    if causal:
+        yield Visibility(2, 6, causal=True)
+        yield Visibility(1, 6, causal=True)
+
+
+def test_the_bias_is_the_entry_of_the_table_at_the_difference_of_the_codes():
+    mask = torch.tensor([[0, 1, 1, 0, 1, 1], [1, 1, 1, 1, 1, 1]]).bool()
+    bias = make_bias(Visibility(6, 6, key_mask=mask, query_mask=mask))
+    torch.testing.assert_close(bias.values(), dense(bias), rtol=0, atol=0)
+    part = bias.block(slice(2, 4), slice(5)).values()
+    torch.testing.assert_close(part, dense(bias)[:, :, 2:4, :5], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_scores_plus_bias_give_the_weights(name, causal):
+    """With the width of the scores as one more channel, q k is z + b for a mechanism of scores."""
+    if (causal and not can(name, "causal")) or "centered" in name:  # that: test_reluformer.py
+        return
+    attend = make_attention(name, "decoder" if causal else "encoder", HEADS, dim=4)
+    if not can(name, "scores"):
+        visibility = Visibility(6, 6)
+        with pytest.raises(ConfigError, match="no scores to add a position bias"):
+            attend(*random_qkv(2, 6, 6), visibility, bias=make_bias(visibility))
+        return
+    for visibility in visibilities(causal):
+        queries = visibility.num_queries
+        bias = make_bias(visibility)
+        q, k, v = (x.requires_grad_() for x in random_qkv(2, queries, 6))
+        inputs = (q, k, v, bias.table)
+        with_bias = attend(q, k, v, visibility, bias=bias, need=ALL)
+        # Keys that are unit vectors read the scores z + b off the queries.
+        scores = q @ k.transpose(-1, -2) + 2.0 * dense(bias)
+        wide = make_attention(name, "decoder" if causal else "encoder", HEADS, dim=6)
+        units = torch.eye(6, dtype=torch.float64).expand(2, HEADS, 6, 6)
+        truth = wide(
+            scores * 6**0.5 / 2.0, units, v @ torch.eye(4, 6).double(), visibility, need=ALL
+        )
+        torch.testing.assert_close(with_bias.weights, truth.weights, rtol=1e-9, atol=1e-11)
+        torch.testing.assert_close(with_bias.values, truth.values[..., :4], rtol=1e-9, atol=1e-11)
+        torch.testing.assert_close(with_bias.rows.total, truth.rows.total, rtol=1e-9, atol=1e-11)
+        losses = [(x.weights.square().sum() + x.rows.total.sum()) for x in (with_bias, truth)]
+        ours, theirs = (torch.autograd.grad(x, inputs, allow_unused=True) for x in losses)
+        for mine, expected in zip(ours, theirs, strict=True):
+            if expected is not None:
+                torch.testing.assert_close(mine, expected, rtol=1e-8, atol=1e-10)
+
+
+def test_the_bias_of_steps_and_trees_equals_that_of_the_full_pass(name):
+    if not (can(name, "causal") and can(name, "scores")):
+        return
+    attend = make_attention(name, "decoder")
+    q, k, v = random_qkv(1, 6, 6)
+    whole_sees = Visibility(6, 6, causal=True)
+    table, zero = make_bias(whole_sees).table, 12
+    assert make_bias(whole_sees).zero == zero
+
+    def bias_of(visibility):
+        return ScoreBias(table, visibility.query_positions(), visibility.key_positions(), zero)
+
+    whole = attend(q, k, v, whole_sees, bias=bias_of(whole_sees)).values
+    for i in range(6):
+        sees = Visibility(1, i + 1, causal=True)
+        assert sees.causal
+        part = attend(
+            q[:, :, i : i + 1], k[:, :, : i + 1], v[:, :, : i + 1], sees, bias=bias_of(sees)
+        )
+        torch.testing.assert_close(part.values, whole[:, :, i : i + 1], rtol=1e-10, atol=1e-12)
+    paths = [[0, 1, 4], [0, 2, 5]]
+    ancestry = torch.tensor([[slot in path for slot in range(6)] for path in paths])
+    tree = TreeVisibility(ancestry[None], length=3)
+    assert tree.causal and tree.query_positions().tolist() == [[2, 2]]
+    together = attend(q[:, :, 4:], k, v, tree, bias=bias_of(tree)).values
+    for i, path in enumerate(paths):
+        sees = Visibility(1, 3, causal=True)
+        alone = attend(
+            q[:, :, 4 + i : 5 + i], k[:, :, path], v[:, :, path], sees, bias=bias_of(sees)
+        )
+        torch.testing.assert_close(together[:, :, i], alone.values[:, :, 0], rtol=1e-10, atol=1e-12)
+
+
+def test_qk_norm_normalises_queries_and_keys(name):
+    if "qk_norm" in name:
+        return
+    spec = f"{name}{',' if ':' in name else ':'}qk_norm=true"
+    attend = make_attention(spec)
+    gains = {"query_gain"} if attend.shares_queries_and_keys else {"query_gain", "key_gain"}
+    assert gains == attend.state_dict().keys() & {"query_gain", "key_gain"}
+    q, _, _ = random_qkv(1, 3, 3)
+    mapped = attend.map_queries(q * 100)
+    torch.testing.assert_close(mapped.mean(-1), torch.zeros_like(mapped[..., 0]), atol=1e-9, rtol=0)
+    torch.testing.assert_close(mapped.norm(dim=-1), 2.0 * torch.ones_like(mapped[..., 0]))
+    torch.testing.assert_close(attend.map_keys(q), attend.map_keys(7 * q), rtol=1e-4, atol=1e-4)

@@ -1,12 +1,24 @@
-"""Recording what attention modules did, by hooks."""
+"""Records of attention, made by hooks, and their means against loops over explicit weights."""
+
+import math
+from collections import defaultdict
 
 import pytest
 import torch
 
-from relu_nmt.attention.base import NOTHING, Need
+from relu_nmt.attention.base import NOTHING, Need, RowStatistics
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.attention.records import attention_sums, record_attention
+from relu_nmt.attention.records import (
+    AttentionRecord,
+    attention_sums,
+    attention_telemetry,
+    bucket_name,
+    record_attention,
+)
 from tests.attention.helpers import make_attention, random_qkv
+
+ALL = Need(telemetry=True, weights=True)
+HEADS = 2
 
 
 def two_layers():
@@ -84,3 +96,111 @@ def test_vector_sizes_count_real_rows_and_visible_keys_only(causal):
         }
         for name, each in expected.items():
             assert found[name][head] == pytest.approx(float(sum(each)) / 8, rel=1e-5), name
+
+
+def causal_record(lengths, width, layer=0, seed=0):
+    attend = make_attention("reluformer", "decoder", HEADS)
+    mask = torch.arange(width) < torch.tensor(lengths)[:, None]
+    visibility = Visibility(width, width, query_mask=mask, causal=True)
+    output = attend(*random_qkv(len(lengths), width, width, seed=seed), visibility, need=ALL)
+    return AttentionRecord("decoder", layer, output.rows, output.weights, visibility)
+
+
+def row_values(weights, n):
+    """Return the statistics of one row of weights as the definitions say."""
+    seen = weights[:n].tolist()
+    total = sum(seen)
+    shares = [w / total for w in seen if w > 0] if total > 1e-6 else []
+    return {
+        "sum": total,
+        "entropy": -sum(p * math.log(p) for p in shares),
+        "zero_fraction": sum(w == 0 for w in seen) / n,
+        "null_fraction": float(total <= 1e-6),
+        "largest": max(seen),
+    }
+
+
+def expected_scalars(record, lengths):
+    groups = defaultdict(list)
+    for b, length in enumerate(lengths):
+        for i in range(length):
+            bucket = f"n{bucket_name(int(math.log2(i + 1)))}"
+            for h in range(HEADS):
+                values = row_values(record.weights[b, h, i], i + 1)
+                for name, value in values.items():
+                    groups[f"attention/decoder.{record.layer}.{h}/{name}"].append(value)
+                    groups[f"attention/decoder.{record.layer}.{bucket}/{name}"].append(value)
+    return {name: sum(values) / len(values) for name, values in groups.items()}
+
+
+def test_scalars_by_head_and_by_number_of_visible_keys():
+    lengths = [9, 3, 6]
+    record = causal_record(lengths, 11)
+    scalars = attention_telemetry([record])
+    expected = expected_scalars(record, lengths)
+    assert scalars == pytest.approx(expected, rel=1e-5, abs=1e-6)
+    assert "attention/decoder.0.n8-15/entropy" in scalars
+    assert not any("n16" in name for name in scalars)
+    assert scalars["attention/decoder.0.n1/null_fraction"] > 0
+
+
+def test_autocast_does_not_round_the_sums():
+    record = causal_record([300], 300)
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded = attention_telemetry([record])
+    assert rounded == attention_telemetry([record])
+
+
+@pytest.mark.parametrize(("index", "name"), [(0, "1"), (1, "2-3"), (3, "8-15")])
+def test_buckets_are_powers_of_two(index, name):
+    assert bucket_name(index) == name
+
+
+def test_sums_of_batches_of_different_lengths_add_up():
+    first, second = causal_record([5, 2], 5), causal_record([17], 17, seed=1)
+    together = attention_sums([first])[0]
+    together.add(attention_sums([second])[0])
+    assert together.rows == 5 + 2 + 17
+    assert together.bucket_rows.tolist() == [3, 2 + 1 + 2, 2 + 4, 8, 2]
+    log_counts = sum(math.lgamma(n + 1) for n in (5, 2, 17))
+    assert together.log_counts == pytest.approx(log_counts, rel=1e-6)
+    single = causal_record([1], 1)
+    together.add(attention_sums([single])[0])
+    assert together.bucket_rows.tolist() == [4, 2 + 1 + 2, 2 + 4, 8, 2]
+    both = [expected_scalars(record, n) for record, n in ((first, [5, 2]), (second, [17]))]
+    entropy = together.statistics.index("entropy")
+    for head in range(HEADS):
+        name = f"attention/decoder.0.{head}/entropy"
+        # The single row has an entropy of 0.
+        expected = 7 * both[0][name] + 17 * both[1][name]
+        assert together.heads[entropy, head] == pytest.approx(expected, rel=1e-5)
+    expected = 2 * both[0]["attention/decoder.0.n4-7/sum"]
+    expected += 4 * both[1]["attention/decoder.0.n4-7/sum"]
+    assert together.buckets[0, 2] == pytest.approx(expected, rel=1e-5)
+
+
+def test_several_modules_are_summed_separately():
+    encoder = make_attention("softmax", "encoder", HEADS)
+    visibility = Visibility(4, 4)
+    output = encoder(*random_qkv(2, 4, 4), visibility, need=ALL)
+    record = AttentionRecord("encoder", 1, output.rows, output.weights, visibility)
+    causal = causal_record([3, 4], 4, layer=2)
+    scalars = attention_telemetry([record, causal])
+    assert scalars == {**attention_telemetry([record]), **attention_telemetry([causal])}
+    assert scalars["attention/encoder.1.0/sum"] == pytest.approx(1.0)
+    assert not any("encoder.1.n" in name for name in scalars)
+
+
+def test_signed_weights_have_neither_entropy_nor_null_rows():
+    ones = torch.ones(1, 1, 2)
+    rows = RowStatistics(0 * ones, None, ones / 2, 3 * ones)
+    record = AttentionRecord("encoder", 0, rows, None, Visibility(2, 2))
+    assert attention_telemetry([record]) == {
+        "attention/encoder.0.0/sum": 0.0,
+        "attention/encoder.0.0/zero_fraction": 0.5,
+        "attention/encoder.0.0/largest": 3.0,
+    }
+
+
+def test_a_mechanism_without_rows_is_left_out():
+    assert attention_telemetry([AttentionRecord("encoder", 0, None, None, Visibility(2, 2))]) == {}
