@@ -12,12 +12,8 @@ def dropout(x: Tensor, probability: float) -> Tensor:
     """Zero entries with ``probability`` and divide the others by 1 - ``probability``.
 
     On the CPU PyTorch draws one random number an entry, in one thread; here one 64-bit draw serves
-    four entries. The probability is rounded to a multiple of 2^-16, and so is the scale: the
-    expectation is exact.
-
-    Args:
-        x: any shape.
-        probability: 0 to below 1; 0 returns ``x`` itself.
+    four entries. The probability, 0 to below 1, is rounded to a multiple of 2^-16, and so is the
+    scale: the expectation is exact.
     """
     if probability == 0.0:
         return x
@@ -30,12 +26,9 @@ def dropout(x: Tensor, probability: float) -> Tensor:
 def dropout_factors(
     x: Tensor, probability: float, generator: torch.Generator | None = None
 ) -> Tensor:
-    """Return the factors of :func:`dropout`: 0, or 1 / (1 - probability).
+    """Return the factors of :func:`dropout` for x: 0, or 1 / (1 - probability).
 
-    Args:
-        x: gives shape, dtype and device.
-        probability: 0 to below 1.
-        generator: source of the random numbers; the global one by default.
+    The random numbers come from ``generator``, by default the global one.
     """
     if x.device.type != "cpu":
         keep = torch.empty_like(x).bernoulli_(1 - probability, generator=generator)

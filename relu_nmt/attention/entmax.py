@@ -87,14 +87,10 @@ class EntmaxAttention(NormalizedAttention):
 
 
 def entmax(scores: Tensor, alpha: float) -> Tensor:
-    """Return alpha-entmax over the last dimension; it can be differentiated twice.
+    """Return alpha-entmax of scores [..., n], float32 or wider; it can be differentiated twice.
 
-    Args:
-        scores: [..., n]; -inf where the result must be 0, but not in a whole row.
-        alpha: above 1 and at most 2. The thresholds of 1.5 and 2 are exact, by sorting.
-
-    Returns:
-        probabilities [..., n], float32 or wider; NaN in a row that has NaN or infinite scores.
+    Scores may be -inf where the result must be 0, but not in a whole row. Rows with NaN or infinite
+    scores become NaN. The thresholds of alpha 1.5 and 2 are exact, by sorting.
     """
     return _Entmax.apply(scores.to(torch.promote_types(scores.dtype, torch.float32)), alpha)
 

@@ -32,14 +32,9 @@ class NormalizedAttention(Attention):
     }
 
     def normalize(self, scores: Tensor) -> Tensor:
-        """Map scores to weights over the last dimension.
+        """Map scores [B, H, Nq, Nk] to weights over the last dimension, both float32 or wider.
 
-        Args:
-            scores: [B, H, Nq, Nk], float32 or wider; -inf where a key is masked, at least one
-                finite score in every row.
-
-        Returns:
-            weights of the same shape, float32 or wider.
+        Masked keys have the score -inf; at least one score of every row is finite.
         """
         raise TypeError(f"{type(self).__name__} must define normalize")
 

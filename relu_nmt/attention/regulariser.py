@@ -28,10 +28,7 @@ def normalisation(total: Tensor) -> Tensor:
 def entropy(total: Tensor, weighted_logs: Tensor, is_null: Tensor) -> Tensor:
     """Return H = log S - (1/S) sum_j s_j log s_j; scaling a row does not change it.
 
-    Args:
-        total: S of each row.
-        weighted_logs: sum_j s_j log s_j with 0 log 0 = 0, of the same shape.
-        is_null: the null rows, bool, which get 0.
+    ``total`` is S, ``weighted_logs`` the sum with 0 log 0 = 0; null rows get 0.
     """
     safe = total.masked_fill(is_null, 1.0)
     return (safe.log() - weighted_logs / safe).masked_fill(is_null, 0.0)
@@ -47,10 +44,7 @@ def regularizer_terms(
 ) -> tuple[Tensor, Tensor]:
     """Return the means of both terms over samples, heads and real query rows.
 
-    Args:
-        rows: row statistics [B, H, Nq] of one attention module.
-        visibility: the visible keys; its padded query rows are left out.
-        margin: m, the coefficient of log n.
+    ``rows`` are the row statistics [B, H, Nq] of one attention module, ``margin`` is m.
     """
     assert rows.entropy is not None, "signed weights have no entropy"
     real = visibility.real_rows(len(rows.total))  # [B, 1, Nq]

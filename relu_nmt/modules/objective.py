@@ -46,10 +46,6 @@ class RegularizedObjective(nn.Module):
     samples, heads, real query rows and then over all attention modules; training only. A task
     defines :meth:`loss`.
 
-    Args:
-        label_smoothing: probability mass taken from the right symbol or class.
-        regularizer: weights of the two terms, and the margin.
-
     Raises:
         ConfigError: the regulariser is on and an attention has no weights, or signed ones.
 
@@ -78,10 +74,7 @@ class RegularizedObjective(nn.Module):
         raise TypeError(f"{type(self).__name__} must define loss")
 
     def forward(self, batch: Any, telemetry: bool = False) -> LossOutput:
-        """Return the loss of a batch, summed over its units, with the regulariser in training.
-
-        ``telemetry`` adds the attention statistics of every layer and head.
-        """
+        """Return the loss of a batch; ``telemetry`` adds statistics of every layer and head."""
         regularize = self.regularizer.active and self.training
         # Record only the statistics that this pass needs.
         need = Need(statistics=regularize, telemetry=telemetry)

@@ -354,11 +354,7 @@ class JoinedPositions(PositionScheme):
 
 
 def kinds_of(names: str) -> list[type[PositionScheme]]:
-    """Return the schemes of a text such as ``sinusoidal+t5``.
-
-    Raises:
-        ConfigError: one is not registered.
-    """
+    """Return the schemes of a text such as ``sinusoidal+t5``."""
     return [position_schemes.get(name) for name in names.split("+")]
 
 
@@ -366,8 +362,7 @@ def build_positions(names: str, config: PositionConfig) -> PositionScheme:
     """Return the scheme of a name, or of a text such as ``sinusoidal+t5``.
 
     Raises:
-        ConfigError: a scheme is not registered or does not fit, or two schemes rotate queries and
-            keys or add a bias.
+        ConfigError: a scheme is unknown or does not fit, or two schemes rotate or add a bias.
 
     Example:
         >>> config = PositionConfig(embed_dim=4, num_heads=1, causal=False, max_positions=8)

@@ -12,14 +12,10 @@ from relu_nmt.attention.masks import Visibility
 
 @dataclass
 class Block:
-    """A block of queries of a part.
+    """A block of queries of a part; they see no key from ``num_keys`` on.
 
-    Args:
-        rows: range of queries.
-        num_keys: the queries see no key from here on.
-        seed: seed of its dropout.
-        live: indices of the keys whose weights are not all zero; ``None`` for all keys.
-        kept: its scores, if the backward pass need not compute them again.
+    ``live`` are the indices of the keys whose weights are not all zero, ``None`` for all keys;
+    ``kept`` are its scores, unless the backward pass computes them again.
     """
 
     rows: slice
@@ -43,7 +39,6 @@ class Part:
         heads: range of its heads.
         num_keys: keys from here on are hidden from all queries.
         hidden: [Nk] or, for several samples, [B, 1, 1, Nk] bool, further hidden keys.
-        blocks: its blocks of queries.
     """
 
     sample: int | slice | None

@@ -84,10 +84,7 @@ def require(device: torch.device | None) -> None:
 
 
 def pointwise(problem: PointwiseProblem) -> PointwiseResult:
-    """Return the outputs of pointwise attention and the sums over its rows, if wanted.
-
-    See :func:`relu_nmt.attention.kernels.reference.pointwise`; it has no weights to return.
-    """
+    """Return the outputs of pointwise attention and the sums over its rows, if wanted."""
     visibility, need = problem.visibility, problem.need
     # Collect the inputs of both directions in the dtypes of the kernels.
     mask = visibility.key_mask

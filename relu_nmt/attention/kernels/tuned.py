@@ -151,13 +151,9 @@ def candidates(
 ) -> tuple[Blocks, ...]:
     """Return the block sizes to try, the most promising first, the smallest last.
 
-    Args:
-        kernel: ``forward``, ``rows``, ``columns``, or ``fused``, which is ``columns`` with the
-            gradient of the queries.
-        width: the larger of the padded widths of keys and values.
-        dtype: dtype of the inputs.
-        long: True if the input is long enough to measure.
-        rectifies: True if whole blocks of weights may be exactly zero.
+    The kernel is ``forward``, ``rows``, ``columns``, or ``fused``: ``columns`` with the gradient of
+    the queries. ``width`` is the larger of the padded widths of keys and values; ``rectifies`` is
+    True if whole blocks of weights may be exactly zero.
     """
     if dtype == torch.float32:
         return _FLOAT32 if width <= 128 else _SMALLEST
@@ -178,11 +174,9 @@ def choose(
 ) -> tuple[Blocks, float]:
     """Return the fastest block sizes and their time in milliseconds, 0 if not measured.
 
-    Args:
-        key: the choice for a key is kept for the life of the process.
-        tried: block sizes to try, see :func:`candidates`.
-        launch: runs the kernel; called several times, with outputs that do not matter.
-        measure: False takes the first sizes that fit into the memory of the device.
+    The choice for a ``key`` is kept for the life of the process. ``launch`` runs the kernel,
+    several times, with outputs that do not matter. Without ``measure`` the first sizes that fit
+    into the memory of the device are chosen.
     """
     # Try the sizes until one runs; with ``measure`` all but the smallest.
     if key not in _chosen:
