@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from relu_nmt.attention.base import Attention, Need
 from relu_nmt.attention.records import record_attention
-from relu_nmt.attention.sima import SimAAttention, normalized_over_tokens
+from relu_nmt.attention.token_axis import SimAAttention, normalized_over_tokens
 from relu_nmt.cli.command import make_parser, run_command
 from relu_nmt.config import REQUIRED, add_settings, option, read_settings, settings
 from relu_nmt.errors import ConfigError, DataError

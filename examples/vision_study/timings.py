@@ -26,7 +26,7 @@ from relu_nmt.applications.sweep.figures import Line, Panel, image
 from relu_nmt.attention.base import Attention, build_attention
 from relu_nmt.attention.kernels import set_attention_backend
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.attention.sima import SimAAttention, SimAConfig
+from relu_nmt.attention.token_axis import SimAAttention, SimAConfig
 from relu_nmt.cli.command import make_parser, run_command
 from relu_nmt.config import add_settings, option, read_settings, settings
 from relu_nmt.config.registry import Spec

@@ -36,10 +36,10 @@ attentions: "Registry[type[Attention]]" = Registry(
         "polynomial": "relu_nmt.attention.polynomial",
         "rela": "relu_nmt.attention.rela",
         "reluformer": "relu_nmt.attention.reluformer",
-        "sima": "relu_nmt.attention.sima",
+        "sima": "relu_nmt.attention.token_axis",
         "soft": "relu_nmt.attention.landmarks",
         "softmax": "relu_nmt.attention.normalized",
         "sparsemax": "relu_nmt.attention.entmax",
-        "xca": "relu_nmt.attention.xca",
+        "xca": "relu_nmt.attention.token_axis",
     },
 )

@@ -10,7 +10,7 @@ import torch
 from relu_nmt.attention.base import Need
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.records import record_attention
-from relu_nmt.attention.sima import SimAConfig
+from relu_nmt.attention.token_axis import SimAConfig
 from relu_nmt.cli import vision_train
 from relu_nmt.vision.images import open_images
 from relu_nmt.vision.loading import ImageClassifier
