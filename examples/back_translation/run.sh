@@ -28,7 +28,7 @@ relu-nmt-train "$REAL" --source-lang "$TGT" --target-lang "$SRC" $TRAIN --save-d
 mkdir -p "$OUT/back"
 [ -e "$OUT/back/train.$SRC" ] || {
     relu-nmt-interactive --path "$OUT/reverse/checkpoint_best.safetensors" --input "$MONO" \
-        --beam 1 --sampling --seed 1 > "$OUT/back/unfinished"
+        --beam 1 --sampling --seed 1 | tee "$OUT/back/unfinished" > /dev/null
     mv "$OUT/back/unfinished" "$OUT/back/train.$SRC"
 }
 ln -sf "$(realpath -m "$MONO")" "$OUT/back/train.$TGT"

@@ -12,16 +12,30 @@ from pathlib import Path
 from typing import Any
 
 from relu_nmt.cli.command import make_parser, run_command
+from relu_nmt.errors import DataError
 from relu_nmt.io.safe_write import write_text
 
 RESULTS = "context-use.json"
+COLUMNS = {"row", "attention", "length", "seeds", "updates", "d_bleu"}
 CATEGORIES = ("all", "thing pronoun", "person pronoun", "form of address")
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """Return a record for each model of a sweep: accuracies in percent, and d-BLEU."""
-    with open(path, encoding="utf-8", newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["row"] == "mean" and row["d_bleu"]]
+    """Return a record for each model of a sweep: accuracies in percent, and d-BLEU.
+
+    Raises:
+        DataError: the file cannot be read, or is no table of a sweep.
+    """
+    try:
+        with open(path, encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path}: cannot be read: {error}") from error
+    if not rows or COLUMNS.difference(rows[0]):
+        raise DataError(
+            f"{path}: no results.csv of relu-nmt-sweep; examples/context_use/run.sh makes them"
+        )
+    rows = [row for row in rows if row["row"] == "mean" and row["d_bleu"]]
     by_model: dict[str, dict[str, dict[str, str]]] = {}
     for row in rows:
         by_model.setdefault(row["attention"], {})[row["length"]] = row
@@ -38,7 +52,7 @@ def read(path: Path) -> list[dict[str, Any]]:
         }
         records.append(
             {
-                "direction": path.parents[1].name,
+                "direction": path.resolve().parents[1].name,
                 "model": model,
                 "seeds": row["seeds"],
                 "updates": float(row["updates"]),
@@ -70,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def run(arguments: argparse.Namespace) -> None:
         records = [record for path in arguments.results for record in read(path)]
-        out = arguments.results[0].parents[2] / RESULTS
+        out = arguments.results[0].resolve().parents[2] / RESULTS
         write_text(out, json.dumps(records, indent=1) + "\n")
         print(table(records))
         print(f"results: {out}")

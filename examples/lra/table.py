@@ -3,23 +3,34 @@
 import argparse
 import sys
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from relu_nmt.cli.command import make_parser, run_command
 from relu_nmt.errors import DataError
 from relu_nmt.training.results import TrainingResult
 
 TASKS = ("listops", "text", "retrieval", "image", "pathfinder")
-NYSTROM = "nystromformer:conv=35"
-PUBLISHED = {
-    NYSTROM: (37.1, 63.8, 79.8, 39.9, 72.9),
-    f"{NYSTROM},kernel=polynomial": (37.2, 63.7, 80.0, 39.9, 72.9),
-    f"{NYSTROM},kernel=polynomial,scale=dynamic": (37.5, 63.9, 81.1, 40.1, 73.1),
-    f"{NYSTROM},kernel=polynomial,scale=none": (32.3, 62.0, 78.5, 38.1, 67.9),
-}
-"""Accuracy in percent by task: Saratchandran et al. 2024, "Rethinking softmax"."""
+REGISTRY = Path(__file__).parents[1] / "papers" / "polynomials.yaml"
 HEADS = ("task", "attention", "parameters", "updates", "best valid %", "its test %", "published %")
+
+
+@cache
+def published() -> dict[tuple[str, str], float]:
+    """Return published accuracies in percent by task and attention.
+
+    Reference: Saratchandran et al. 2024, "Rethinking softmax".
+    """
+    entries = yaml.load(REGISTRY.read_text("utf-8"), yaml.BaseLoader)["entries"]
+    tables = {entry["id"]: entry.get("published", {}) for entry in entries}
+    return {
+        (task, attention): float(row[0])
+        for task in TASKS
+        for attention, row in tables[f"polynomials-lra-{task}"].items()
+    }
 
 
 def row(folder: Path) -> list[str]:
@@ -40,9 +51,8 @@ def row(folder: Path) -> list[str]:
         for entry in result.valid.get("test", [])
         if entry["num_updates"] == best.get("num_updates")
     ]
-    small = task != name
-    published = None if small else PUBLISHED.get(attention, (None,) * 5)[TASKS.index(name)]
-    numbers = best.get("value"), test[-1] if test else None, published
+    theirs = published().get((task, attention))  # not those of a small form
+    numbers = best.get("value"), test[-1] if test else None, theirs
     shown = ["-" if number is None else f"{number:.1f}" for number in numbers]
     updates = f"{result.num_updates:,}" + " (diverged)" * result.diverged
     return [task, f"`{attention}`", f"{result.parameters:,}", updates, *shown]

@@ -1,6 +1,7 @@
 # The data and the flags of relu-nmt-train for run.sh and study.sh. See README.md.
 set -euo pipefail
 
+TEXT=${TEXT:-${DRY_RUN:+multi30k/text}} # no text is read in a dry run
 TEXT=${TEXT:?"TEXT=FOLDER that holds train, val and test_2016_flickr, each as .de and .en"}
 UPDATES=${UPDATES:-4400}
 WARMUP=${WARMUP:-600}

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from pinnsformer import EQUATIONS, PinnsFormer, Points
 
 from relu_nmt.cli.command import make_parser, run_command
@@ -27,21 +28,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "small": {},
     "paper": {"points": 51, "test_points": 101, "steps": 500},
 }
-PUBLISHED = {
-    "convection": {
-        "softmax": (5.4e-5, 4.1e-2, 4.4e-2),
-        "polynomial:scale=fixed": (4.9e-5, 3.9e-2, 4.3e-2),
-        "polynomial:scale=dynamic": (4.1e-5, 3.5e-2, 4.0e-2),
-        "polynomial:scale=none": (7.2e-5, 9.8e-2, 1.1e-1),
-    },
-    "reaction": {
-        "softmax": (3.8e-6, 3.1e-2, 5.8e-2),
-        "polynomial:scale=fixed": (3.1e-6, 3.0e-2, 5.6e-2),
-        "polynomial:scale=dynamic": (2.8e-6, 2.7e-2, 5.4e-2),
-        "polynomial:scale=none": (6.2e-6, 6.1e-2, 9.8e-2),
-    },
-}
-"""Loss, rMAE and rMSE of Saratchandran et al. 2024, "Rethinking softmax", by attention."""
+REGISTRY = Path(__file__).parents[1] / "papers" / "polynomials.yaml"
+ATTENTIONS = ("softmax", *(f"polynomial:scale={scale}" for scale in ("fixed", "dynamic", "none")))
 CHECKPOINT, RESULTS = "checkpoint.pt", "results.json"
 KEPT = ("points", "test_points", "seed", "cross_attention")
 """Settings that a continued training must keep."""
@@ -58,7 +46,7 @@ class RunSettings:
         tuple(EQUATIONS), "equations to solve", choices=tuple(EQUATIONS), several=True
     )
     attentions: tuple[str, ...] = option(
-        tuple(PUBLISHED["convection"]),
+        ATTENTIONS,
         "attentions of the encoder, NAME or NAME:option=value",
         several=True,
         metavar="NAME",
@@ -78,7 +66,13 @@ class RunSettings:
     cpu: bool = option(False, "use the CPU even if there is a GPU")
     threads: int = option(1, "CPU threads", least=1, metavar="N")
     save_interval: int = option(10, "save every N steps", least=1, metavar="N")
+    dry_run: bool = option(False, "print the folders of the trainings, and train none")
     out: str = option("pinnsformer", "folder of the trainings and of the report", metavar="DIR")
+
+
+def folder_of(settings: RunSettings, equation: str, attention: str) -> Path:
+    """Return the folder of a training."""
+    return Path(settings.out) / equation / attention.translate(str.maketrans(":=,", "---"))
 
 
 class EquationTraining:
@@ -96,9 +90,7 @@ class EquationTraining:
 
     def __init__(self, settings: RunSettings, equation: str, attention: str) -> None:
         self.settings = settings
-        self.folder = (
-            Path(settings.out) / equation / attention.translate(str.maketrans(":=,", "---"))
-        )
+        self.folder = folder_of(settings, equation, attention)
         self.device = "cpu" if settings.cpu or not torch.cuda.is_available() else "cuda"
         torch.manual_seed(settings.seed)
         dtype = torch.float64 if settings.double else torch.float32
@@ -192,6 +184,22 @@ def finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def published() -> dict[str, dict[str, tuple[float, ...]]]:
+    """Return published loss, rMAE and rMSE by equation and attention.
+
+    Reference: Saratchandran et al. 2024, "Rethinking softmax", appendix A.2.5.
+    """
+    entries = yaml.load(REGISTRY.read_text("utf-8"), yaml.BaseLoader)["entries"]
+    tables = {entry["id"]: entry.get("published", {}) for entry in entries}
+    return {
+        equation: {
+            attention: tuple(map(float, row))
+            for attention, row in tables[f"polynomials-pinn-{equation}"].items()
+        }
+        for equation in EQUATIONS
+    }
+
+
 def report(out: Path) -> str:
     """Return a table of all trainings in a folder, beside the published numbers.
 
@@ -208,7 +216,7 @@ def report(out: Path) -> str:
             decoder = found["cross_attention"] or encoder
             shown = [f"`{encoder}`" + " (diverged)" * found["diverged"], f"`{decoder}`"]
             shown += [f"{found[name]}" for name in counts] + [f"{found['seconds']:.0f}"]
-            theirs = PUBLISHED[equation].get(encoder) if decoder == encoder else None
+            theirs = published()[equation].get(encoder) if decoder == encoder else None
             numbers = [*(found[name] for name in errors), *(theirs or (None,) * 3)]
             rows.append(shown + ["-" if n is None else f"{n:.1e}" for n in numbers])
         if rows:
@@ -226,6 +234,11 @@ def run(settings: RunSettings) -> None:
     """
     torch.set_num_threads(settings.threads)
     pairs = [(e, a) for e in settings.equations for a in settings.attentions]
+    if settings.dry_run:
+        for equation, attention in pairs:
+            folder = folder_of(settings, equation, attention)
+            print(f"{folder}: {equation}, {attention}, {settings.steps} steps")
+        return
     for equation, attention in pairs:  # check all before the first training
         EquationTraining(settings, equation, attention)
     for equation, attention in pairs:

@@ -22,7 +22,7 @@ for part in train test; do
         zip=$from.zip
         from=$OUT/unpacked/$part
         if [ ! -d "$from" ]; then
-            [ -f "$zip" ] || { echo "$zip: no such file; set IMAGES (see README.md)" >&2; exit 2; }
+            [ -f "$zip" ] || [ -n "${DRY_RUN:-}" ] || { echo "$zip: no such file; set IMAGES (see README.md)" >&2; exit 2; }
             rm -rf "$from.part"
             python -m zipfile -e "$zip" "$from.part"
             mv "$from.part" "$from"
@@ -30,12 +30,13 @@ for part in train test; do
     fi
     mkdir -p "$OUT/many/$part" "$OUT/new/$part"
     for class in "$from"/*/; do
+        [ -d "$class" ] || continue
         name=$(basename "$class")
         case " $NEW " in *" $name "*) to=new ;; *) to=many ;; esac
         ln -sfn "$(realpath "$class")" "$OUT/$to/$part/$name"
     done
 done
-printf '%s\n' $FEW > "$OUT/few.txt"
+printf '%s\n' $FEW | tee "$OUT/few.txt" > /dev/null
 
 relu-nmt-vision-train "$OUT/many/train" $MODEL $TRAIN --max-update "$UPDATES" \
     --warmup-updates $((UPDATES / 10)) --save-dir "$OUT/pretrained"

@@ -35,6 +35,8 @@ from relu_nmt.config import REQUIRED, add_settings, group, option, read_settings
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.training.results import SIGNAL_EXIT_CODE
 
+SETTINGS = tuple(dict.fromkeys(name for study in STUDIES.values() for name in study.settings))
+MIXED = ("--arch", "--recipe")
 TESTS = ("test", "val", "valid", "validation")
 
 
@@ -56,7 +58,10 @@ class StudySettings:
         metavar="DATA",
     )
     setting: str = option(
-        "small", "small, for CIFAR-10; paper, for ImageNet", choices=("small", "paper")
+        "small",
+        "small, for CIFAR-10; paper, for ImageNet; in the alpha studies also the other panels of "
+        f"the paper: {', '.join(SETTINGS[2:])}",
+        choices=SETTINGS,
     )
     seeds: tuple[int, ...] = option(
         (1,), "a training for each of these seeds", several=True, least=0, metavar="N"
@@ -74,6 +79,7 @@ class StudySettings:
         metavar="FILE",
     )
     running: JobsConfig = group("running", JobsConfig)
+    dry_run: bool = option(False, "print the commands of all trainings, and run none")
     save_dir: str = option(
         "vision-study", "the report is in DIR/STUDY-SETTING, with all trainings", metavar="DIR"
     )
@@ -88,8 +94,18 @@ class StudySettings:
         """Check that the study has these variants.
 
         Raises:
-            ConfigError: a variant is unknown.
+            ConfigError: a variant is unknown, or a flag would mix two settings.
         """
+        own = STUDIES[self.study].settings
+        if self.setting not in own:
+            raise ConfigError(f"--setting {self.setting}: {self.study} has {', '.join(own)}")
+        # A recipe behind -- would keep the augmentation of the setting's own one.
+        for flag in self.train_flags if self.setting != "small" else ():
+            if flag.partition("=")[0] in MIXED:
+                raise ConfigError(
+                    f"{flag} behind --: models and recipes are those of --setting {self.setting}; "
+                    f"{self.study} also has {', '.join(n for n in own if n != self.setting)}"
+                )
         known = STUDIES[self.study].names(self.setting)
         if unknown := set(self.variants).difference(known):
             raise ConfigError(
@@ -110,8 +126,9 @@ def plan(settings: StudySettings) -> list[Step]:
         DataError: images, or the file of classes, are missing.
     """
     study = STUDIES[settings.study]
-    train, test = (_part(settings.data, names) for names in (("train",), TESTS))
-    if settings.classes and not Path(settings.classes).is_file():
+    train, test = (_part(settings, names) for names in (("train",), TESTS))
+    missing = settings.classes and not Path(settings.classes).is_file()
+    if missing and not settings.dry_run:
         raise DataError(f"--classes {settings.classes}: no such file")
     steps = []
     for seed in settings.seeds:
@@ -128,14 +145,17 @@ def plan(settings: StudySettings) -> list[Step]:
     return steps
 
 
-def _part(data: str, names: Sequence[str]) -> str:
-    """Return the folder or zip file of training or test images.
+def _part(settings: StudySettings, names: Sequence[str]) -> str:
+    """Return the folder or zip file of training or test images; a dry run needs none.
 
     Raises:
         DataError: the folder has no such part.
     """
+    data = settings.data
     paths = [Path(data, f"{name}{ending}") for name in names for ending in ("", ".zip")]
     found = next((path for path in paths if path.exists()), None)
+    if found is None and settings.dry_run:
+        return str(paths[0])
     if found is None:
         expected = " or ".join(path.name for path in paths)
         raise DataError(f"{data}: no images there; expected {expected}, with a folder a class")
@@ -200,6 +220,11 @@ def run(settings: StudySettings) -> int:
     add_settings(parser, ImageTrainingSettings)
     for step in steps:  # check all before the first training
         read_settings(ImageTrainingSettings, parser.parse_args(arguments_of(step.commands[0])))
+    if settings.dry_run:
+        for step in steps:
+            for command in step.commands:
+                print(shlex.join(command))
+        return 0
     environment = describe_environment(probe([], [])["gpus"])
     runner = StepRunner(steps, settings.running, environment, folder)
     runner.run(lambda: write_report(folder, study))

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from study import published_rows
 from torch import Tensor
 
 from relu_nmt.applications.sweep.environment import describe_environment
@@ -53,18 +54,10 @@ SPECS = {
     "cosFormer": "cosformer",
 }
 """Attentions by their names in the table: those of Koohpayegani and Pirsiavash 2024, and others."""
+_TABLES = {(256, 64): "sima-figure1-tokens", (64, 256): "sima-figure1-channels"}
 PUBLISHED = {
-    (256, 64): {
-        PLAIN: (177.4, 35.8, 180.6),
-        "ELU": (144.5, 26.2, 160.0),
-        TOKENS_FIRST: (63.6, 20.4, 51.9),
-    },
-    (64, 256): {
-        "SOFT": (145.9, 36.0, 177.4),
-        "XCA": (144.4, 36.1, 178.7),
-        "ELU": (105.2, 26.4, 160.1),
-        TOKENS_FIRST: (58.0, 20.5, 53.2),
-    },
+    place: {name: tuple(map(float, row)) for name, row in published_rows("sima")[entry].items()}
+    for place, entry in _TABLES.items()
 }
 """Milliseconds on Jetson Nano, Apple M1 and Raspberry Pi 4, by N and D."""
 PUBLISHED_HEADS = 8

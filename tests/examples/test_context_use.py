@@ -63,3 +63,19 @@ def test_the_table_has_the_numbers_of_the_sweeps(tmp_path):
     assert len(title) == len(line)
     expected = "de-en softmax 75.0 (50.0) - 80.0 (40.0) - 70.50 80.25"
     assert line.split() == expected.split()
+
+
+def test_a_file_of_another_kind_is_an_error(tmp_path):
+    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
+    (tmp_path / "other.bin").write_bytes(b"\xff\xfe\x00")
+    for name in ("other.csv", "other.bin", "nothing.csv"):
+        done = subprocess.run(
+            [sys.executable, str(EXAMPLE / "table.py"), name],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(EXAMPLE.parents[1])},
+            capture_output=True,
+            encoding="utf-8",
+        )
+        assert done.returncode == 2
+        [line] = done.stderr.splitlines()
+        assert line.startswith(f"table: error: {name}: ")

@@ -37,7 +37,7 @@ from tests.example_modules import example_modules
 from tests.unit.vision.made_images import make_squares, zip_folder
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "vision_study"
-MODULES = ("studies", "report", "run", "norms")
+MODULES = ("study", "relu_studies", "studies", "report", "run", "norms")
 TINY = "--cpu --image-size 16 --patch-size 8 --layers 1 --embed-dim 64 --heads 2 --batch-size 20"
 OWN = ("attention", "class_attention", "seed", "save_dir", "data")
 
@@ -74,11 +74,16 @@ def trained(step):
 
 def names_of_studies():
     text = (EXAMPLE / "studies.py").read_text("utf-8")
-    return re.findall(r'^    "([\w-]+)": _', text[text.index("\nSTUDIES") :], re.MULTILINE)
+    return re.findall(r'^    "([\w-]+)": \w', text[text.index("\nSTUDIES") :], re.MULTILINE)
 
 
-@pytest.mark.parametrize("setting", ["small", "paper"])
-@pytest.mark.parametrize("name", names_of_studies())
+PANELS = [(name, panel) for name in names_of_studies() for panel in ("small", "paper")]
+PANELS += [("alpha", f"{data}-{size}") for data, size in (("i21k", "s32"), ("i21k", "s8"))]
+PANELS += [("alpha", f"i1k-{size}") for size in ("s32", "s16", "s8")]
+PANELS += [("alpha-gate", "i21k-s32"), ("alpha-unit", "i21k-s8")]
+
+
+@pytest.mark.parametrize(("name", "setting"), PANELS)
 def test_every_flag_is_accepted_and_has_an_effect(example, images, tmp_path, capsys, name, setting):
     words = (name, str(images), "--setting", setting, "--save-dir", str(tmp_path))
     steps = example.run.plan(settings_of(example, *words))
@@ -102,8 +107,7 @@ def test_the_names_of_studies_are_in_the_readme(example):
         assert f"| `{name}` |" in readme
 
 
-@pytest.mark.parametrize("setting", ["small", "paper"])
-@pytest.mark.parametrize("name", names_of_studies())
+@pytest.mark.parametrize(("name", "setting"), PANELS)
 def test_variants_of_a_model_differ_only_in_the_attention(example, images, name, setting):
     study = example.studies.STUDIES[name]
     steps = example.run.plan(settings_of(example, name, str(images), "--setting", setting))
@@ -154,7 +158,8 @@ def test_updates_of_the_paper_setting_have_the_papers_images_and_rates(example, 
     words = (name, str(images), "--setting", "paper", "--training-processes", str(processes))
     parser = make_parser("relu-nmt-vision-train", "")
     add_settings(parser, ImageTrainingSettings)
-    expected = {"alpha": 4096, "alpha-raw": 4096, "alpha-gate": 4096, "scale": 512, "norms": 512}
+    expected = dict.fromkeys(("sizes", "alpha", "alpha-raw", "alpha-gate", "alpha-unit"), 4096)
+    expected |= {"scale": 512, "norms": 512}
     for step in example.run.plan(settings_of(example, *words)):
         found = parser.parse_args(arguments_of(step.commands[0]))
         values = read_settings(ImageTrainingSettings, found)
@@ -455,6 +460,44 @@ def test_errors_are_one_line_before_anything_runs(
     assert code == 2
     assert message in line
     assert not (tmp_path / "s").exists()
+
+
+def test_the_panels_of_the_papers_figures_have_the_values_of_its_code(example, images):
+    # RandAugment and mixup by size of patch and data set; S/8 has those of S/16.
+    expected = {
+        "paper": (2, 0, 0, "vit_small_bigvision_i21k", 30),
+        "i21k-s32": (0, None, 0, "vit_small_bigvision_i21k", 30),
+        "i21k-s8": (2, 0, 0, "vit_small_bigvision_i21k", 30),
+        "i1k-s32": (2, 15, 0.2, "vit_small_bigvision_i1k", 300),
+        "i1k-s16": (2, 15, 0.5, "vit_small_bigvision_i1k", 300),
+        "i1k-s8": (2, 15, 0.5, "vit_small_bigvision_i1k", 300),
+    }
+    for setting, (number, magnitude, mixup, arch, epochs) in expected.items():
+        words = ("alpha", str(images), "--setting", setting, "--variants", "relu / L^1")
+        values = trained(example.run.plan(settings_of(example, *words))[0])
+        assert values["rand_augment"] == number
+        assert magnitude is None or values["rand_augment_magnitude"] == magnitude
+        assert (values["mixup"], values["arch"], values["max_epoch"]) == (mixup, arch, epochs)
+        patch = setting.rpartition("-s")[2].replace("paper", "16")
+        assert list(values["patch_size"]) == [int(patch)]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("alpha", "--setting", "i1k-s9"), "i1k-s9"),
+        (("norms", "--setting", "i1k-s16"), "--setting i1k-s16: norms has small, paper"),
+        (
+            ("alpha", "--setting", "paper", "--train-flags=--recipe bigvision_i1k"),
+            "--recipe behind --: models and recipes are those of --setting paper; alpha also has",
+        ),
+    ],
+)
+def test_settings_are_not_mixed(example, images, capsys, words, message):
+    study, *flags = words
+    assert example.run.main([study, str(images), *flags]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert message in line
 
 
 def test_missing_images_are_an_error(example, tmp_path, capsys):

@@ -1,0 +1,233 @@
+"""Write the pages of the papers' tables and figures, docs/lab/papers.md and docs/lab/papers/*.md.
+
+    python docs/write_papers.py
+
+They show the registry, examples/papers/*.yaml: change it there, not in the pages.
+"""
+
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+LAB = ROOT / "docs" / "lab"
+sys.path.insert(0, str(ROOT))
+
+from examples.papers import (  # noqa: E402
+    COMMAND,
+    GAP,
+    MEASURED,
+    REGISTRY,
+    SHARED,
+    Entry,
+    read_entries,
+    read_papers,
+    read_yaml,
+)
+
+NOTHING = ("", "null")
+INDEX = """# The papers' tables and figures
+
+**Question.** Do the tables and figures of the papers come out with this toolkit?
+
+**Answer.** Each has an entry in a registry, [examples/papers](../../examples/papers), with its
+commands in two forms. The small form is for a laptop. The paper form has the data and settings of
+the paper, and nobody has run one to the end here yet. The pages show measured numbers beside
+published ones.
+
+{table}
+
+```
+python examples/papers.py --list
+python examples/papers.py --dry-run reluformer-table2
+python examples/papers.py --run reluformer-table2 --setting small
+```
+
+*Measured* is the small form. *Command only* has commands and no number here. A *gap* lacks
+something; its entry says why.
+
+Small models of short trainings may be compared row with row, not with the published numbers. A time
+or memory with "about" is an estimate, and in the paper form it is arithmetic alone.
+
+[Study](study.md) and [results](results.md) have longer trainings for translation.
+"""
+
+
+@dataclass
+class Page:
+    """A page while it is written.
+
+    Args:
+        paper: the paper's part of the registry.
+        entries: its entries.
+        measurements: measured tables of all papers by name.
+        shown: heading under which each measurement stands first.
+    """
+
+    paper: Mapping[str, Any]
+    entries: Sequence[Entry]
+    measurements: Mapping[str, Mapping[str, Any]]
+    shown: dict[str, str] = field(default_factory=dict)
+
+    def text(self) -> str:
+        """Return the page."""
+        arxiv = self.paper["arxiv"]
+        head = [
+            f"# {self.paper['short'][0].upper()}{self.paper['short'][1:]}: tables and figures",
+            "<!-- written by docs/write_papers.py from examples/papers -->",
+            f"*{self.paper['title']}*, [arXiv {arxiv}](https://arxiv.org/abs/{arxiv}). "
+            "[All papers](../papers.md).",
+            self.paper["intro"].strip(),
+            self.contents(),
+        ]
+        return "\n\n".join([*head, *(self.section(entry) for entry in self.entries)]) + "\n"
+
+    def contents(self) -> str:
+        """Return the table of the entries with their states and costs."""
+        rows = []
+        for entry in self.entries:
+            place = entry.values["place"]
+            small = entry.forms.get("small")
+            cost = small.cost if small else ""
+            link = f"[{place}](#{anchor(place)})"
+            rows.append([link, f"`{entry.id}`", entry.values["shows"], entry.state, cost])
+        return markdown(["", "name", "content", "state", "small form"], rows)
+
+    def section(self, entry: Entry) -> str:
+        """Return the part of an entry: numbers, remarks, gaps, and commands."""
+        values = entry.values
+        parts = [
+            f"## {values['place']}",
+            f"{sentence(values['shows'])} `{entry.id}`, {entry.state}.",
+        ]
+        published = published_of(entry)
+        names = values.get("measured", ())
+        # Put published numbers beside those of the first measured table.
+        for number, name in enumerate(names):
+            parts += self.measured(entry, name, published if number == 0 else None)
+        if published and not names:
+            parts.append(joined({}, published, values.get("names", {})))
+        if "published_note" in values:
+            parts.append(f"*Published*: {values['published_note']}")
+        if "notes" in values:
+            parts.append(values["notes"].strip())
+        for name, label in (
+            ("measured_elsewhere", "*Measured*"),
+            ("command_only", "*Not measured*"),
+            ("gap", "*Gap*"),
+            ("gaps", "*Gaps*"),
+            ("see", "*See also*"),
+        ):
+            if name in values:
+                parts.append(f"{label}: {values[name].rstrip('.')}.")
+        for setting, form in entry.forms.items():
+            command = f"python examples/papers.py --run {entry.id} --setting {setting}"
+            parts.append(f"`{command}`: {form.cost}.")
+        return "\n\n".join(parts)
+
+    def measured(
+        self, entry: Entry, name: str, published: Mapping[str, Any] | None
+    ) -> Iterator[str]:
+        """Yield a measured table with its facts; of one that is shown above, a link."""
+        own, heading = self.measurements[name], entry.values["place"]
+        rows, before = entry.values.get("rows"), self.shown.get(name)
+        if before and not rows:
+            yield f"Measured: the table of [{before}](#{anchor(before)})."
+            if published:
+                yield joined({}, published, own.get("names", {}))
+            return
+        # Take the rows of this entry, all by default.
+        found = {key: row for key, row in own["rows"].items() if not rows or key in rows}
+        labels = {**own.get("names", {}), **entry.values.get("names", {})}
+        yield joined({**own, "rows": found}, published, labels)
+        self.shown.setdefault(name, heading)
+        if before:
+            yield f"The trainings are those of [{before}](#{anchor(before)})."
+            return
+        interval = "" if own["interval"] == "none" else f" {sentence(own['interval'])}"
+        yield (
+            f"Measured ({own['title'][0].lower()}{own['title'][1:]}): {own['seeds']}.{interval} "
+            f"{own['date']}, {own['machine']}, revision {own['revision']}."
+        )
+        if "notes" in own:
+            yield own["notes"].strip()
+
+
+def published_of(entry: Entry) -> dict[str, Any] | None:
+    """Return the columns and rows that a paper prints; None if it prints none."""
+    if "published_file" in entry.values:
+        found = read_yaml(ROOT / entry.values["published_file"])
+        return {"columns": list(found["columns"].values()), "rows": found["rows"]}
+    if "published" in entry.values:
+        return {"columns": entry.values["columns"], "rows": entry.values["published"]}
+    return None
+
+
+def joined(
+    own: Mapping[str, Any], published: Mapping[str, Any] | None, names: Mapping[str, str]
+) -> str:
+    """Return a table of measured columns, and of published ones in italics."""
+    columns, rows = list(own.get("columns", ())), own.get("rows", {})
+    theirs = published["rows"] if published else {}
+    heads = [own.get("rows_are", ""), *columns]
+    if published:
+        heads += [f"*published: {column}*" for column in published["columns"]]
+    cells = []
+    for key in dict.fromkeys((*rows, *theirs)):
+        row = [names.get(key, key), *rows.get(key, [""] * len(columns))]
+        if published:
+            row += theirs.get(key, [""] * len(published["columns"]))
+        cells.append(["" if cell in NOTHING else cell for cell in row])
+    # Leave out published columns without a number.
+    kept = [i for i in range(len(heads)) if i <= len(columns) or any(row[i] for row in cells)]
+    return markdown([heads[i] for i in kept], [[row[i] for i in kept] for row in cells])
+
+
+def markdown(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table."""
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def anchor(heading: str) -> str:
+    """Return the name of a heading in links."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def sentence(text: str) -> str:
+    """Return a text that begins with a capital and ends with a full stop."""
+    return f"{text[0].upper()}{text[1:].rstrip('.')}."
+
+
+def pages() -> dict[Path, str]:
+    """Return the text of each page by its file."""
+    papers, entries = read_papers(), read_entries()
+    measurements = dict(read_yaml(REGISTRY / f"{SHARED}.yaml")["measurements"])
+    for paper in papers.values():
+        measurements |= paper.get("measurements", {})
+    found, rows = {}, []
+    for name, paper in papers.items():
+        own = [entry for entry in entries.values() if entry.paper == name]
+        found[LAB / "papers" / f"{name}.md"] = Page(paper, own, measurements).text()
+        states = Counter(entry.state for entry in own)
+        counts = [str(states[state]) for state in (MEASURED, COMMAND, GAP)]
+        link = f"[{paper['short']}](papers/{name}.md)"
+        rows.append([link, f"*{paper['title']}*", str(len(own)), *counts])
+    heads = ["", "paper", "entries", MEASURED, COMMAND, GAP]
+    found[LAB / "papers.md"] = INDEX.format(table=markdown(heads, rows))
+    return found
+
+
+def main() -> None:
+    """Write the pages."""
+    for path, text in pages().items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, "utf-8")
+
+
+if __name__ == "__main__":
+    main()

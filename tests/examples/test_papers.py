@@ -1,0 +1,310 @@
+"""examples/papers.py: the registry, its commands and pages, running and going on."""
+
+import itertools
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from docs import write_papers
+from examples import papers
+from relu_nmt.errors import ConfigError, DataError
+from tests.examples.test_flags import STUB
+
+ROOT = Path(__file__).parents[2]
+ENTRIES = papers.read_entries()
+SCRIPTS = [
+    path.relative_to(ROOT).as_posix()
+    for path in sorted([*ROOT.glob("examples/*/*.py"), *ROOT.glob("examples/*/*.sh")])
+    if path.suffix == ".sh" or "__main__" in path.read_text("utf-8")
+]
+CALL = """
+import contextlib, importlib, io, json, sys
+
+folder, module = sys.argv[1:]
+sys.path.insert(0, folder)
+main = importlib.import_module(module).main
+for words in json.load(sys.stdin):
+    errors, output = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(output):
+        try:
+            code = main(words)
+        except SystemExit as end:
+            code = end.code
+    print(json.dumps([words, code or 0, errors.getvalue()]))
+"""
+"""Calls the main of a module with several lists of words, and prints exit codes and errors."""
+
+
+def test_every_table_and_figure_has_an_entry():
+    for number in range(1, 7):
+        assert any(
+            f"Table {number}" in e.title for e in ENTRIES.values() if e.paper == "reluformer"
+        )
+    for paper, figures in (("reluformer", 5), ("reluvit", 4), ("polynomials", 7)):
+        own = [entry.title for entry in ENTRIES.values() if entry.paper == paper]
+        for number in range(1, figures + 1):
+            assert any(f"Figure {number}" in title for title in own), (paper, number)
+    assert len(ENTRIES) >= 82
+
+
+def test_names_are_unique_and_begin_with_the_paper():
+    values = [entry for paper in papers.read_papers().values() for entry in paper["entries"]]
+    assert len(values) == len(ENTRIES)
+    places = [(entry.paper, entry.values["place"]) for entry in ENTRIES.values()]
+    assert len(set(places)) == len(places)
+    for entry in ENTRIES.values():
+        assert entry.id.startswith(f"{entry.paper}-")
+
+
+@pytest.mark.parametrize("entry", ENTRIES.values(), ids=lambda entry: entry.id)
+def test_an_entry_has_commands_in_both_forms_and_a_number_or_a_reason(entry):
+    assert entry.forms.keys() == set(papers.SETTINGS) or "gap" in entry.values
+    for form in entry.forms.values():
+        assert form.commands and form.results
+        for number in (form.minutes, form.memory_gb):
+            assert re.fullmatch(r"~?\d+(\.\d+)?", number)
+    keys = ("measured", "measured_elsewhere", "command_only", "gap")
+    assert sum(key in entry.values for key in keys) == 1
+    shown = ("published", "published_file", "published_note")
+    assert sum(key in entry.values for key in shown) == 1
+    assert ("columns" in entry.values) == ("published" in entry.values)
+    if table := write_papers.published_of(entry):
+        assert all(len(row) == len(table["columns"]) for row in table["rows"].values())
+
+
+def test_measurements_are_whole_and_shown():
+    found = dict(papers.read_yaml(papers.REGISTRY / "shared.yaml")["measurements"])
+    for paper in papers.read_papers().values():
+        found |= paper["measurements"]
+    used = set()
+    for entry in ENTRIES.values():
+        for name in entry.values.get("measured", ()):
+            used.add(name)
+            rows = set(entry.values.get("rows", ()))
+            assert rows & found[name]["rows"].keys() or not rows, entry.id
+        rows = set(entry.values.get("rows", ()))
+        for name in entry.values.get("measured", ())[:1]:
+            assert rows <= found[name]["rows"].keys(), entry.id
+    assert used == found.keys()
+    for name, table in found.items():
+        assert all(len(row) == len(table["columns"]) for row in table["rows"].values()), name
+        assert {"seeds", "interval", "date", "machine", "revision"} <= table.keys(), name
+
+
+def test_the_pages_are_those_of_the_registry():
+    again = "run python docs/write_papers.py"
+    pages = write_papers.pages()
+    for path, text in pages.items():
+        assert path.read_text("utf-8") == text, again
+    assert set((ROOT / "docs/lab/papers").iterdir()) == pages.keys() - {ROOT / "docs/lab/papers.md"}
+    navigation = (ROOT / "docs/site/mkdocs.yml").read_text("utf-8")
+    for path in pages:
+        assert f"- {path.relative_to(ROOT / 'docs').as_posix()}\n" in navigation
+
+
+def recorded(commands, folder):
+    """Return the calls of Python and of the commands, without running them."""
+    names = ["preprocess", "train", "generate", "average", "vision-train", "vision-probe"]
+    for name in ("python", "torchrun", "tail", "tee", *(f"relu-nmt-{name}" for name in names)):
+        (folder / name).write_text(STUB)
+        (folder / name).chmod(0o755)
+    for size in ("small", "paper"):  # of trainings, for loops over their checkpoints
+        made = folder / f"vision-study/sizes-{size}/one/checkpoints"
+        made.mkdir(parents=True)
+        (made / "checkpoint_last.safetensors").touch()
+    for part in ("examples", "data_prep", "relu_nmt"):
+        (folder / part).symlink_to(ROOT / part)
+    settings = {"RECORD": str(folder / "record"), "PYTHON": "python", "TEXT": str(folder)}
+    settings["PATH"] = f"{folder}{os.pathsep}{os.environ['PATH']}"
+    for command in commands:
+        # The scripts go to the repository's root; the other commands stay in the folder.
+        environment = {**os.environ, **settings}
+        if ".sh" in command:
+            environment["OUT"] = str(folder / "out")
+            environment["CORPUS"] = "grammar" if "paper" not in command.split() else str(folder)
+        subprocess.run(
+            ["bash", "-eo", "pipefail", "-c", command], cwd=folder, env=environment, check=True
+        )
+    words = (folder / "record").read_text().split("\0")
+    for is_end, call in itertools.groupby(words, lambda word: word == "\n"):
+        if not is_end and any(own := [*call]):
+            yield own
+
+
+def program_of(call):
+    """Return the folder and module of a call, and its flags; None if it is not ours to check."""
+    name, *words = call
+    if name == "torchrun":
+        first = next(i for i, word in enumerate(words) if word.endswith(".py"))
+        words = words[first:]
+    if words[:1] == ["-m"]:
+        name, words = words[1].replace("relu_nmt.cli.", "relu-nmt-"), words[2:]
+    if name.startswith("relu-nmt-"):
+        return ".", f"relu_nmt.cli.{name.removeprefix('relu-nmt-').replace('-', '_')}", words
+    if words and words[0].startswith("examples/"):
+        script = Path(words[0])
+        return script.parent.as_posix(), script.stem, words[1:]
+    return None
+
+
+def test_the_flags_of_every_command_are_accepted(tmp_path):
+    commands = {c for e in ENTRIES.values() for form in e.forms.values() for c in form.commands}
+    calls = {}
+    for call in recorded(sorted(map(papers.expanded, commands)), tmp_path):
+        if (found := program_of(call)) is None:
+            continue
+        folder, module, words = found
+        if module == "table":  # its arguments are files
+            continue
+        # Print the settings, or end where the data folder is missing.
+        first = words.index("--") if "--" in words else len(words)
+        if not module.endswith(("sweep", "generate", "analyze")):
+            words = [*words[:first], "--dump-config", *words[first:]]
+        calls.setdefault((folder, module), []).append(words)
+    assert len(calls) >= 12
+    for (folder, module), lists in calls.items():
+        done = subprocess.run(
+            [sys.executable, "-c", CALL, str(ROOT / folder), module],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), *sys.path)))},
+            input=json.dumps(lists),
+            capture_output=True,
+            encoding="utf-8",
+            check=False,
+        )
+        results = [json.loads(line) for line in done.stdout.splitlines()]
+        assert len(results) == len(lists), (module, done.stderr)
+        for words, code, errors in results:
+            missing = re.search(r"(cannot read|no such |not found)", errors)
+            assert code == 0 or missing, (module, words, errors)
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_help_of_a_script_needs_nothing(script, tmp_path):
+    runner = [sys.executable] if script.endswith(".py") else ["bash"]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "PYTHON": "nowhere",
+        "PATH": "/usr/bin:/bin",
+    }
+    done = subprocess.run(
+        [*runner, str(ROOT / script), "--help"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=60,
+        check=True,
+    )
+    assert "usage: " in done.stdout and not done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("script", [script for script in SCRIPTS if script.endswith(".sh")])
+def test_a_dry_run_of_a_script_writes_nothing(script, tmp_path):
+    names = ("OUT", "DATA", "CORPUS", "RUN", "IMAGES")
+    environment = {**os.environ, **{name: str(tmp_path / name) for name in names}}
+    if "sweep" in script or "paper_study" in script:
+        environment["CORPUS"] = "grammar"
+    # Only the shell's own programs are there, so that anything else would fail.
+    environment |= {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+    done = subprocess.run(
+        ["bash", str(ROOT / script), "--dry-run"],
+        env=environment,
+        capture_output=True,
+        encoding="utf-8",
+        check=True,
+    )
+    assert "train" in done.stdout or "sweep" in done.stdout
+    assert not done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_unknown_flag_of_a_script_is_an_error():
+    words = ["bash", str(ROOT / "examples/document_sweep/small.sh"), "--dryrun"]
+    done = subprocess.run(words, capture_output=True, encoding="utf-8", check=False)
+    assert done.returncode == 2
+    assert done.stderr == "small.sh: error: --dryrun: unknown; there are --help and --dry-run\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--run", "sima-one-haed"), "did you mean sima-one-head"),
+        (("--dry-run", "simaa"), "did you mean sima"),
+        (("--list", "nothing-like-it"), "--list shows all"),
+        (("--run", "sima-one-head", "--setting", "papr"), "choose from 'small', 'paper'"),
+        ((), "--list --dry-run --run is required"),
+    ],
+)
+def test_errors_are_one_line(words, message, capsys):
+    assert papers.main(words) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert message in line
+
+
+def test_the_list_has_every_entry_with_its_state(capsys):
+    assert papers.main(["--list"]) == 0
+    *lines, last = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == list(ENTRIES)
+    assert last.startswith(f"{len(ENTRIES)} tables, figures and claims: ")
+
+
+def test_a_dry_run_prints_the_commands_of_a_script_too(capsys, monkeypatch):
+    monkeypatch.setenv("GPUS", "0,1")
+    assert papers.main(["--dry-run", "reluformer-table2", "--setting", "paper"]) == 0
+    output = capsys.readouterr().out
+    assert "\nGPUS=0,1 examples/paper_study/table2.sh paper\n" in output
+    assert "#     python -m relu_nmt.cli.sweep" in output
+    assert "paper-results/reluformer-table2-paper.json" in output
+
+
+def entry_of(*commands, results=()):
+    form = papers.Form(commands, "one core", "~1", "~1", results)
+    values = {"id": "made-table1", "place": "Table 1", "shows": "something"}
+    return papers.Entry("made", values, {"small": form})
+
+
+def test_a_run_goes_on_where_it_stopped_and_writes_its_result(tmp_path, capsys):
+    count, gate, table = tmp_path / "count", tmp_path / "gate", tmp_path / "one.csv"
+    entry = entry_of(
+        f"echo x >> {count}",
+        f"[ -e {gate} ] && printf 'a,b\\n1,2\\n' > {table}",
+        results=(str(table), str(tmp_path / "*.json")),
+    )
+    path = tmp_path / "out" / "made-table1-small.json"
+    assert papers.run_entry(entry, "small", tmp_path / "out") == 1
+    assert "[2/2] exit code 1" in capsys.readouterr().out
+    gate.touch()
+    (tmp_path / "two.json").write_text('{"c": 3}')
+    assert papers.run_entry(entry, "small", tmp_path / "out") == 0
+    output = capsys.readouterr().out
+    assert "[1/2] done before: echo x" in output and output.endswith(f"result: {path}\n")
+    assert count.read_text() == "x\n"
+    found = json.loads(path.read_text("utf-8"))
+    assert found["results"] == {
+        str(table): [{"a": "1", "b": "2"}],
+        str(tmp_path / "two.json"): {"c": 3},
+    }
+    assert len(found["commands"]) == 2
+
+
+def test_a_run_without_its_results_fails(tmp_path, capsys):
+    entry = entry_of("true", results=(str(tmp_path / "nothing.csv"),))
+    assert papers.run_entry(entry, "small", tmp_path) == 1
+    assert f"{tmp_path / 'nothing.csv'}: not written" in capsys.readouterr().out
+
+
+def test_a_damaged_result_and_a_gap_are_errors(tmp_path):
+    (tmp_path / "made-table1-small.json").write_text("[]")
+    with pytest.raises(DataError, match="damaged; remove it"):
+        papers.run_entry(entry_of("true"), "small", tmp_path)
+    values = {"id": "made-gap", "place": "Table 2", "shows": "something", "gap": "no data"}
+    with pytest.raises(ConfigError, match="a gap without a command: no data"):
+        papers.dry_run(papers.Entry("made", values, {}), "small", tmp_path)
