@@ -36,7 +36,7 @@ INDEX = """# The papers' tables and figures
 
 **Answer.** Each has an entry in a registry, [examples/papers](../../examples/papers), with its
 commands in two forms. The small form is for a laptop. The paper form has the data and settings of
-the paper, and nobody has run one to the end here yet. The pages show measured numbers beside
+the paper, and none has been run to the end here yet. The pages show measured numbers beside
 published ones.
 
 {table}

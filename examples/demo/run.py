@@ -59,6 +59,10 @@ MOST_PIECES = 8000
 """Size of the joint subword vocabulary; less for a small corpus, see :func:`subword_size`."""
 
 COMMAND_WIDTH = 88
+DRY_RUN = "DRY_RUN"
+"""Variable that makes the examples print commands in place of running them, as --dry-run does."""
+USUAL_PAIRS = 48_665
+"""Sentence pairs of the LibreOffice help, for a dry run."""
 
 
 class DemoError(Exception):
@@ -131,6 +135,9 @@ class Run:
         self._recipe += shlex.join(command) + "\n"
         stamp = ROOT / self.folder / "steps" / f"{name}.done"
         say(f"\n[{self._number}/4] {title}")
+        if os.environ.get(DRY_RUN):
+            say(f"  $ {format_command(command)}")
+            return
         if stamp.is_file() and stamp.read_text("utf-8") == self._recipe:
             say("  done before; skipped")
             return
@@ -258,8 +265,11 @@ def has_fast_bfloat16() -> bool:
 def preprocess(run: Run) -> None:
     """Learn subwords and binarise."""
     corpus = run.folder / "corpus"
-    with open(ROOT / corpus / f"train.{run.source_lang}", "rb") as file:
-        pairs = sum(1 for line in file if line.strip())
+    text = ROOT / corpus / f"train.{run.source_lang}"
+    pairs = USUAL_PAIRS
+    if text.exists() or not os.environ.get(DRY_RUN):
+        with open(text, "rb") as file:
+            pairs = sum(1 for line in file if line.strip())
     run.step(
         "data",
         "Learn subwords, binarise",
@@ -290,7 +300,8 @@ def train(run: Run, minutes: float) -> None:
             f"{run.folder} holds a model trained with other settings ({settings.name}); to begin "
             f"anew: rm -r {run.folder}/checkpoints {run.folder}/settings.txt"
         )
-    settings.write_text(wanted, "utf-8")
+    if not os.environ.get(DRY_RUN):
+        settings.write_text(wanted, "utf-8")
     run.step(
         "train",
         f"Train a ReLUFormer for {minutes:g} minutes",
@@ -377,6 +388,9 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--runs", type=Path, default=Path("demo-run"), help="where runs go (default: demo-run)"
     )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print the commands, and run none of them"
+    )
     arguments = parser.parse_args(argv)
     if not arguments.minutes > 0:
         parser.error(f"--minutes {arguments.minutes}: expected more than 0")
@@ -386,12 +400,16 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     """Do all steps; return the exit code."""
     arguments = parse_arguments(argv)
+    if arguments.dry_run:
+        os.environ[DRY_RUN] = "1"
     began = time.monotonic()
     try:
         run = corpus_run(arguments)
         preprocess(run)
         train(run, arguments.minutes)
         translate(run)
+        if os.environ.get(DRY_RUN):
+            return 0
         report(run, arguments.minutes)
     except DemoError as error:
         say(f"\ndemo: {error}")

@@ -164,3 +164,11 @@ def test_the_report_reads_lines_as_the_toolkit_does(demo, tmp_path):
     examples, _ = demo.read_examples(demo.Run(tmp_path, "de", "en"))
     assert examples[0] == demo.Example("Ein\rHaus.", "A\u2028house.", "The\x85house.")
     assert examples[1] == demo.Example("Zwei\x0cHäuser.", "Two houses.", "Two houses.")
+
+
+def test_a_dry_run_writes_nothing(demo, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv(demo.DRY_RUN, "")  # so that it is as before afterwards
+    assert demo.main(["--dry-run", "--runs", str(tmp_path)]) == 0
+    output = capsys.readouterr().out
+    assert "libreoffice_help.py --lang de" in output and "relu-nmt-generate" in output
+    assert not list(tmp_path.iterdir())

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from examples.papers import REGISTRY, read_yaml
 from relu_nmt.applications.sweep.steps import (
     DIVERGED,
     DONE,
@@ -18,6 +19,7 @@ from relu_nmt.applications.sweep.steps import (
     SweepModel,
     arguments_of,
 )
+from relu_nmt.attention import attentions
 from relu_nmt.attention.base import Need, build_attention
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.records import record_attention
@@ -504,3 +506,39 @@ def test_missing_images_are_an_error(example, tmp_path, capsys):
     assert example.run.main(["comparison", str(tmp_path), "--save-dir", str(tmp_path / "s")]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert "expected train or train.zip" in line
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
+def test_identity_in_linear_order_is_that_of_pointwise(example, alpha, monkeypatch):
+    monkeypatch.setattr(attentions, "_entries", dict(attentions._entries))
+    with example_modules("vision_study", "linear_identity"):
+        made = [
+            build_attention(Spec.parse(f"{name},alpha={alpha}"), "encoder", 0, 2, 8, 0.0)
+            for name in ("linear_identity:h=identity", "pointwise:h=identity")
+        ]
+    torch.manual_seed(1)
+    q, k, v = torch.randn(3, 2, 2, 10, 8)
+    mask = torch.arange(10) < torch.tensor([[10], [7]])
+    both = [attention(q, k, v, Visibility(10, 10, key_mask=mask)) for attention in made]
+    assert both[0].values == pytest.approx(both[1].values, abs=1e-5)
+    weights = [
+        attention(q, k, v, Visibility(10, 10), need=Need(weights=True)) for attention in made
+    ]
+    assert torch.equal(weights[0].weights, weights[1].weights)
+
+
+def test_the_operations_are_those_of_the_paper(tmp_path, capsys):
+    with example_modules("vision_study", "operations") as modules:
+        found = {
+            name: modules.operations.counts(arch, own, 224)
+            for name, (arch, own) in modules.operations.MODELS.items()
+        }
+        sima = modules.operations.counts("xcit_nano_12", "sima", 32)
+    published = read_yaml(REGISTRY / "sima.yaml")
+    [table] = [e["published"] for e in published["entries"] if e["id"] == "sima-operations"]
+    for row, [number] in table.items():
+        name = row.partition(",")[0]
+        assert found[name]["multiply_adds"] / 1e9 == pytest.approx(float(number), abs=0.1)
+    assert found["DeiT-S"]["exponentials"] == 12 * 6 * 197**2
+    assert found["XCiT-S12/16"]["exponentials"] == 12 * 8 * 48**2 + 2 * 8 * 197
+    assert sima["exponentials"] == 0
