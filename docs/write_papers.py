@@ -140,13 +140,19 @@ class Page:
             if published:
                 yield joined({}, published, own.get("names", {}))
             return
-        # Take the rows of this entry, all by default.
-        found = {key: row for key, row in own["rows"].items() if not rows or key in rows}
+        # Take the rows and columns of this entry, all by default.
+        columns = entry.values.get("measured_columns", own["columns"])
+        kept = [own["columns"].index(column) for column in columns]
+        found = {
+            key: [row[i] for i in kept]
+            for key, row in own["rows"].items()
+            if not rows or key in rows
+        }
         labels = {**own.get("names", {}), **entry.values.get("names", {})}
-        yield joined({**own, "rows": found}, published, labels)
+        yield joined({**own, "columns": columns, "rows": found}, published, labels)
         self.shown.setdefault(name, heading)
         if before:
-            yield f"The trainings are those of [{before}](#{anchor(before)})."
+            yield f"The runs are those of [{before}](#{anchor(before)})."
             return
         interval = "" if own["interval"] == "none" else f" {sentence(own['interval'])}"
         yield (
@@ -199,8 +205,10 @@ def anchor(heading: str) -> str:
 
 
 def sentence(text: str) -> str:
-    """Return a text that begins with a capital and ends with a full stop."""
-    return f"{text[0].upper()}{text[1:].rstrip('.')}."
+    """Return a text that ends with a full stop, and begins with a capital if with a plain word."""
+    first = text.split()[0]
+    plain = first.isalpha() and first.islower()
+    return f"{text[0].upper() if plain else text[0]}{text[1:].rstrip('.')}."
 
 
 def pages() -> dict[Path, str]:
