@@ -135,7 +135,7 @@ class Page:
         """Yield a measured table with its facts; of one that is shown above, a link."""
         own, heading = self.measurements[name], entry.values["place"]
         rows, before = entry.values.get("rows"), self.shown.get(name)
-        if before and not rows:
+        if before and not rows and "measured_columns" not in entry.values:
             yield f"Measured: the table of [{before}](#{anchor(before)})."
             if published:
                 yield joined({}, published, own.get("names", {}))
