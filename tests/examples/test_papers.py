@@ -109,7 +109,8 @@ def test_the_pages_are_those_of_the_registry():
 
 def recorded(commands, folder):
     """Return the calls of Python and of the commands, without running them."""
-    names = ["preprocess", "train", "generate", "average", "vision-train", "vision-probe"]
+    names = ["preprocess", "train", "generate", "average"]
+    names += ["vision-train", "vision-evaluate", "vision-probe"]
     for name in ("python", "torchrun", "tail", "tee", *(f"relu-nmt-{name}" for name in names)):
         (folder / name).write_text(STUB)
         (folder / name).chmod(0o755)
@@ -140,8 +141,8 @@ def program_of(call):
     """Return the folder and module of a call, and its flags; None if it is not ours to check."""
     name, *words = call
     if name == "torchrun":
-        first = next(i for i, word in enumerate(words) if word.endswith(".py"))
-        words = words[first:]
+        first = (i for i, word in enumerate(words) if word == "-m" or word.endswith(".py"))
+        words = words[next(first) :]
     if words[:1] == ["-m"]:
         name, words = words[1].replace("relu_nmt.cli.", "relu-nmt-"), words[2:]
     if name.startswith("relu-nmt-"):
