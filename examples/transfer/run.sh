@@ -44,7 +44,7 @@ BASE=$OUT/pretrained/checkpoint_last.safetensors
 
 echo "== classes of the pre-training: among all, then among those of few.txt alone"
 mkdir -p "$OUT/few"
-for name in $FEW; do ln -sfn "$(realpath "$OUT/many/test/$name")" "$OUT/few/$name"; done
+for name in $FEW; do ln -sfn "$(realpath -m "$OUT/many/test/$name")" "$OUT/few/$name"; done
 relu-nmt-vision-evaluate "$BASE" --data "$OUT/few" --results "$OUT/all-classes.json"
 relu-nmt-vision-evaluate "$BASE" --data "$OUT/few" --classes "$OUT/few.txt" \
     --results "$OUT/few-classes.json"
