@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 import matplotlib as mpl
+import yaml
 from matplotlib.figure import Figure
 
 ROOT = Path(__file__).parents[1]
@@ -125,24 +126,22 @@ def training_costs() -> dict[str, dict[str, list[float]]]:
 
 def learning_curves() -> dict[str, dict[str, list[float]]]:
     """Return accuracy in validation by updates, for each attention of the two image models."""
-    table = next(t for t in tables("results.md", "CIFAR-10") if t[0][0] == "updates")
+    path = ROOT / "examples" / "papers" / "shared.yaml"
+    shared = yaml.load(path.read_text("utf-8"), yaml.BaseLoader)
+    table = shared["measurements"]["comparison-curves"]
     labels = {
         "ViT": {
-            "softmax (": "softmax",
-            "softmax with": "softmax, normed q, k",
+            "softmax": "softmax",
+            "softmax qk-norm": "softmax, normed q, k",
             "relu/L": "relu/L, normed q, k",
-            "SimA (ViT": "SimA",
+            "SimA": "SimA",
         },
-        "XCiT": {"XCA": "XCA", "SimA (XCiT": "SimA"},
+        "XCiT": {"XCiT XCA": "XCA", "XCiT SimA": "SimA"},
     }
     found = {}
-    for name, starts in labels.items():
-        rows = {row[0]: list(map(number, row[1:])) for row in table[1:]}
-        found[name] = {
-            label: next(values for row, values in rows.items() if row.startswith(start))
-            for start, label in starts.items()
-        }
-        found[name]["updates"] = list(map(number, table[0][1:]))
+    for name, rows in labels.items():
+        found[name] = {label: list(map(number, table["rows"][row])) for row, label in rows.items()}
+        found[name]["updates"] = list(map(number, table["columns"]))
     return found
 
 
