@@ -26,6 +26,7 @@ from relu_nmt.training.results import FILE_NAME as RESULTS
 from relu_nmt.training.results import TrainingResult, peak_gpu_bytes
 from relu_nmt.training.state import StartWeights, weights_of
 from relu_nmt.training.trainer import Trainer
+from relu_nmt.training.update import freeze
 
 SMALLER_SHARE = 3 / 4
 
@@ -68,10 +69,11 @@ class Training(ABC):
         """
 
     def new_model(self, build: Callable[[], ModelT]) -> ModelT:
-        """Return a model from ``build``, with seeded weights and the chosen back end."""
+        """Return a model from ``build``, seeded, with its back end, and parts of it frozen."""
         torch.manual_seed(self.settings.trainer.run.seed)
         model = build()
         set_attention_backend(model, self.settings.backend.attention_backend)
+        freeze(model, self.settings.trainer.optimizer)
         return model
 
     def say_size(self, model: nn.Module) -> None:

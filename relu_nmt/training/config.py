@@ -1,5 +1,6 @@
 """Settings of the trainer, under fairseq's flag names, for any model and data."""
 
+import math
 import os
 import re
 from functools import partial
@@ -46,7 +47,7 @@ class OptimizerConfig:
 
     optimizer: str = option(
         "adam",
-        "adam or adamw, both with decoupled weight decay",
+        "adam or adamw, both with decoupled weight decay; adafactor",
         choices=OPTIMIZERS,
         with_options=True,
         metavar="NAME",
@@ -71,6 +72,14 @@ class OptimizerConfig:
     weight_decay: float = option(
         0.0, "decoupled weight decay", least=0, metavar="WD", flags=("--wd",)
     )
+    freeze: tuple[str, ...] = option(
+        (),
+        "parts that stay as they are: encoder, embeddings, decoder.layers.0...",
+        metavar="PART,PART",
+    )
+    lr_scales: tuple[str, ...] = option(
+        (), "factors of --lr by part: encoder=0.1,embeddings=0.5", metavar="PART=X"
+    )
 
     store_ema: bool = option(
         False, "average the weights, and validate, decode and store the average"
@@ -80,11 +89,30 @@ class OptimizerConfig:
     ema_update_freq: int = _ema(1, "updates between two averagings", least=1, metavar="N")
 
     def check(self) -> None:
-        """Refuse another number of decay rates than two."""
+        """Refuse another number of decay rates than two, and factors that are no numbers."""
+        _ = self.scale_by_part
         if len(self.adam_betas) != 2:
             raise ConfigError(
                 f"--adam-betas {shown(self.adam_betas)}: expected two numbers, as (0.9, 0.98)"
             )
+
+    @property
+    def scale_by_part(self) -> dict[str, float]:
+        """The factors of ``--lr-scales`` by the name of the part.
+
+        Raises:
+            ConfigError: a factor is no positive number.
+        """
+        found = {}
+        for text in self.lr_scales:
+            part, _, factor = text.partition("=")
+            try:
+                found[part] = float(factor)
+            except ValueError:
+                found[part] = 0.0
+            if not 0 < found[part] < math.inf:
+                raise ConfigError(f"--lr-scales {text}: expected PART=X with a number above 0")
+        return found
 
 
 def _of_one_process() -> str:

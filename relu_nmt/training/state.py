@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -333,11 +333,15 @@ def _load_optimizer(
         by_parameter.setdefault(parameter, {})[key] = tensor
     names: dict[Tensor, str] = {p: name for name, p in model.named_parameters()}
     order = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    keys = {key for own in by_parameter.values() for key in own}
     shapes = {names[parameter]: parameter.shape for parameter in order}
+    # Adafactor has other tensors for vectors than for matrices.
+    keys: dict[bool, set[str]] = {}
+    for name in by_parameter.keys() & shapes.keys():
+        keys.setdefault(len(shapes[name]) > 1, set()).update(by_parameter[name])
     # Compare names and shapes. A parameter without a gradient in any update has no state.
     fits = 0 < len(by_parameter.keys() & shapes.keys()) == len(by_parameter) and all(
-        own.keys() == keys and all(t.shape in ((), shapes[name]) for t in own.values())
+        own.keys() == keys[len(shapes[name]) > 1]
+        and all(_fits(t.shape, shapes[name]) for t in own.values())
         for name, own in by_parameter.items()
     )
     if not fits:
@@ -353,3 +357,9 @@ def _load_optimizer(
     }
     # load_state_dict copies the tensors to the parameters' devices.
     optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+
+
+def _fits(state: Sequence[int], weight: Sequence[int]) -> bool:
+    """Return True for a scalar, and for the weight's shape with means of some dimensions."""
+    same = len(state) == len(weight)
+    return not state or (same and all(a in (1, b) for a, b in zip(state, weight, strict=True)))

@@ -68,7 +68,7 @@ def train(folder, update_freq, poisoned=(), backend="pytorch_ddp", max_epoch=2):
         {"max_epoch": max_epoch, "update_freq": (update_freq,), "clip_norm": 1.0},
         distributed={"ddp_backend": backend},
         logging={"log_interval": 1},
-        ema={"store_ema": True},
+        optimizer={"store_ema": True},
         dropout=0.0,
         train=ToySource(7, poisoned),
         valid={"valid": ToySource(3)},
@@ -160,7 +160,7 @@ def accumulating(folder, process, backend, **limits):
         folder,
         {"update_freq": (3,), "clip_norm": 1.0, "preflight": False, **limits},
         checkpoint={"no_epoch_checkpoints": True},
-        ema={"store_ema": True},
+        optimizer={"store_ema": True},
         distributed={"ddp_backend": backend},
         scorers={"valid": toy.ToyScorer([1.0] * 9)},
     )

@@ -31,9 +31,17 @@ SCHEDULE_SETTINGS = {
 MODES = {
     "accumulation": {"run": {"update_freq": (3,)}},
     "accumulation by epoch": {"run": {"update_freq": (1, 2, 4)}},
-    "average": {"ema": {"store_ema": True, "ema_decay": 0.9}},
+    "average": {"optimizer": {"store_ema": True, "ema_decay": 0.9}},
     "average now and then": {
-        "ema": {"store_ema": True, "ema_decay": 0.5, "ema_start_update": 3, "ema_update_freq": 2}
+        "optimizer": {
+            "store_ema": True,
+            "ema_decay": 0.5,
+            "ema_start_update": 3,
+            "ema_update_freq": 2,
+        }
+    },
+    "adafactor, rates by part": {
+        "optimizer": {"optimizer": "adafactor", "lr_scales": ("output=0.5",)},
     },
     "bfloat16": {"run": {"bf16": True, "clip_norm": 0.5}},
     "workers": {"run": {"num_workers": 2}},
@@ -44,7 +52,7 @@ MODES = {
     },
     "all together": {
         "run": {"update_freq": (2,), "bf16": True, "clip_norm": 0.5, "num_workers": 1},
-        "ema": {"store_ema": True, "ema_decay": 0.9},
+        "optimizer": {"store_ema": True, "ema_decay": 0.9},
         "schedule": {"lr_scheduler": "cosine", "lr_period_updates": 6},
     },
 } | {name: {"schedule": {"lr_scheduler": name, **own}} for name, own in SCHEDULE_SETTINGS.items()}
@@ -150,7 +158,7 @@ def train_as_ranks(folder, process, max_update, at=None):
     ema = {"store_ema": True, "ema_decay": 0.9}
     run = {"max_update": max_update, "update_freq": (2,), "preflight": False}
     keep = {"no_epoch_checkpoints": True}
-    trainer = Toy(folder, run, keep, train=Interrupting(at), ema=ema).trainer()
+    trainer = Toy(folder, run, keep, train=Interrupting(at), optimizer=ema).trainer()
     trainer.train()
     process.gather(None)  # the first one has written, before another goes on or compares
     return trainer

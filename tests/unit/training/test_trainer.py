@@ -81,7 +81,7 @@ def test_accumulated_batches_equal_one_large_batch(tmp_path):
 
 
 def test_validation_uses_the_average_and_gives_the_weights_back(tmp_path, capsys):
-    toy = Toy(tmp_path, run={"max_update": 7}, ema={"store_ema": True, "ema_decay": 0.5})
+    toy = Toy(tmp_path, run={"max_update": 7}, optimizer={"store_ema": True, "ema_decay": 0.5})
     trainer = toy.trainer()
     trainer.train()
     stored = weights(tmp_path)

@@ -130,7 +130,9 @@ def test_the_trial_changes_no_bit_and_predicts_the_memory(tmp_path, capsys, ema)
     for preflight in (True, False):
         folder = tmp_path / str(preflight)
         run = {"max_update": 9, "preflight": preflight}
-        Toy(folder, run, ema={"store_ema": ema, "ema_decay": 0.9} if ema else {}).trainer().train()
+        Toy(
+            folder, run, optimizer={"store_ema": ema, "ema_decay": 0.9} if ema else {}
+        ).trainer().train()
     told = [x["message"] for x in json_lines(capsys.readouterr().out) if "preflight" in str(x)]
     assert len(told) == 1 and "inputs 2 x 4, targets 2 x 1" in told[0] and " GB" in told[0]
     left, right = stored(tmp_path / "True"), stored(tmp_path / "False")

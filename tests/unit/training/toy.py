@@ -139,7 +139,7 @@ class Toy:
     validation: dict = field(default_factory=dict)
     logging: dict = field(default_factory=dict)
     schedule: dict = field(default_factory=dict)
-    ema: dict = field(default_factory=dict)
+    optimizer: dict = field(default_factory=dict)
     distributed: dict = field(default_factory=dict)
     dropout: float = 0.2
     train: ToySource = field(default_factory=ToySource)
@@ -150,7 +150,7 @@ class Toy:
     def trainer(self, objective=None) -> Trainer:
         config = TrainerConfig(
             run=RunConfig(**{"num_workers": 0, **self.run, **self.distributed}),
-            optimizer=OptimizerConfig(weight_decay=0.01, **self.ema),
+            optimizer=OptimizerConfig(weight_decay=0.01, **self.optimizer),
             schedule=ScheduleConfig(**{"lr": (0.05,), "warmup_updates": 3, **self.schedule}),
             checkpoint=CheckpointConfig(
                 **{"save_dir": str(self.folder), **self.checkpoint, **self.validation}
