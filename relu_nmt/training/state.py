@@ -25,8 +25,9 @@ from relu_nmt.training.distributed import (
     whole_tensors,
 )
 from relu_nmt.training.log import Meters
+from relu_nmt.training.optimizers import build_optimizer
 from relu_nmt.training.schedules import build_schedule
-from relu_nmt.training.update import Precision, build_optimizer
+from relu_nmt.training.update import Precision
 
 OPTIMIZER_PREFIX = "optimizer."
 RAW_PREFIX = "train.model."

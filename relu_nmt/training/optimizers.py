@@ -1,0 +1,152 @@
+"""Optimisers, made from parameter groups and their options, and the parts of a model they train.
+
+One of your own is most easily a subclass of ``torch.optim.Optimizer``, made with (groups, options);
+without a ``Config`` it is made with the groups only. Before each step the update sets the learning
+rate of every group.
+"""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from relu_nmt.config import option, settings
+from relu_nmt.config.classes import chosen_part
+from relu_nmt.errors import ConfigError
+from relu_nmt.training import OPTIMIZERS
+from relu_nmt.training.config import OptimizerConfig
+from relu_nmt.training.distributed import own_part
+
+
+@settings(flags=False)
+class AdamConfig:
+    """Options of :class:`Adam`."""
+
+    beta1: float = option(0.9, "decay rate of the first moment", least=0, below=1)
+    beta2: float = option(0.98, "decay rate of the second moment", least=0, below=1)
+    eps: float = option(1e-8, "added to the denominator", above=0)
+
+
+@OPTIMIZERS.register("adamw")
+@OPTIMIZERS.register("adam")
+class Adam(torch.optim.AdamW):
+    """Adam with decoupled weight decay: w <- w - lr * (weight_decay * w + Adam's step).
+
+    Args:
+        groups: parameters with their ``weight_decay``.
+        config: decay rates of the moments, and eps.
+
+    Reference: Kingma and Ba 2015, algorithm 1; Loshchilov and Hutter 2019, algorithm 2. fairseq's
+    adam is the same up to eps, which it adds before the second moment's bias correction.
+    """
+
+    Config = AdamConfig
+
+    def __init__(self, groups: list[dict[str, Any]], config: AdamConfig) -> None:
+        # The fused kernel exists for these devices and floating-point weights only.
+        fused = all(
+            p.device.type in ("cpu", "cuda") and p.is_floating_point()
+            for group in groups
+            for p in group["params"]
+        )
+        betas = (config.beta1, config.beta2)
+        super().__init__(groups, lr=0.0, betas=betas, eps=config.eps, fused=fused)
+
+
+@settings(flags=False)
+class AdafactorConfig:
+    """Options of :class:`Adafactor`."""
+
+    beta2_decay: float = option(-0.8, "power of the step, for the decay of squares", below=0)
+    eps: float = option(1e-3, "least size of a weight, which the step is relative to", above=0)
+    clip: float = option(1.0, "largest root mean square of a step over the rate", above=0)
+
+
+@OPTIMIZERS.register("adafactor")
+class Adafactor(torch.optim.Adafactor):
+    """PyTorch's Adafactor: squared gradients by row and column, steps relative to the weights.
+
+    Args:
+        groups: parameters with their ``weight_decay``.
+        config: its options.
+
+    Raises:
+        ConfigError: the weights are sharded.
+
+    Reference: Shazeer and Stern 2018, algorithm 5.
+    """
+
+    Config = AdafactorConfig
+
+    def __init__(self, groups: list[dict[str, Any]], config: AdafactorConfig) -> None:
+        if any(own_part(p) is not p for group in groups for p in group["params"]):
+            raise ConfigError(
+                "--optimizer adafactor needs whole matrices; leave out --ddp-backend fully_sharded"
+            )
+        eps = (None, config.eps)
+        super().__init__(groups, lr=0.0, beta2_decay=config.beta2_decay, eps=eps, d=config.clip)
+
+
+def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
+    """Return the optimiser of the model's trainable parameters.
+
+    Weight decay acts on all of them, as in fairseq, except on those whose attribute
+    ``no_weight_decay`` is true. Each group has its ``lr_scale``, from ``--lr-scales``.
+
+    Raises:
+        ConfigError: the model has no such part.
+    """
+    scale_of: dict[nn.Parameter, float] = {}
+    for part, scale in config.scale_by_part.items():
+        scale_of |= dict.fromkeys(parameters_of(model, part, "--lr-scales"), scale)
+    by_kind: dict[tuple[float, float], list[nn.Parameter]] = {}
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            exempt = getattr(parameter, "no_weight_decay", False)
+            kind = (0.0 if exempt else config.weight_decay, scale_of.get(parameter, 1.0))
+            by_kind.setdefault(kind, []).append(parameter)
+    groups = [
+        {"params": parameters, "weight_decay": decay, "lr_scale": scale}
+        for (decay, scale), parameters in by_kind.items()
+    ]
+    # Pass options only to optimisers that have settings of their own.
+    make, options = chosen_part(config, "optimizer")
+    optimizer: torch.optim.Optimizer = make(groups) if options is None else make(groups, options)
+    return optimizer
+
+
+def freeze(model: nn.Module, config: OptimizerConfig) -> None:
+    """Exclude the parts of ``--freeze`` from training; their weights stay as they are.
+
+    Raises:
+        ConfigError: the model has no such part, or nothing is left to train.
+    """
+    for part in config.freeze:
+        for parameter in parameters_of(model, part, "--freeze"):
+            parameter.requires_grad_(False)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ConfigError(f"--freeze {','.join(config.freeze)}: nothing is left to train")
+
+
+def parameters_of(model: nn.Module, part: str, flag: str) -> list[nn.Parameter]:
+    """Return the parameters of a part of the model.
+
+    Args:
+        model: the model.
+        part: the start of their names, as ``encoder`` or ``decoder.layers.0``; ``embeddings``
+            stands for all tables of embeddings.
+        flag: flag of the part, for the error.
+
+    Raises:
+        ConfigError: the model has no such part.
+    """
+    if part == "embeddings":
+        tables = (module for module in model.modules() if isinstance(module, nn.Embedding))
+        found = [parameter for table in tables for parameter in table.parameters()]
+    else:
+        named = model.named_parameters(remove_duplicate=False)
+        found = [own for name, own in named if f"{name}.".startswith(f"{part}.")]
+    if not found:
+        parts = ", ".join(dict.fromkeys(name.split(".")[0] for name, _ in model.named_parameters()))
+        raise ConfigError(f"{flag} {part}: the model's parts are embeddings, {parts}")
+    return found
