@@ -19,7 +19,7 @@ from relu_nmt.cli.preprocess import PreprocessSettings
 from relu_nmt.recipes import preprocess
 from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.translator import Translator
-from tests.tiny import digits, json_lines, preprocessed, tensors, values, write_lines
+from tests.tiny import digits, json_lines, preprocessed, tensors, values, weights, write_lines
 
 ROOT = Path(__file__).parents[2]
 QUICK = "--arch reluformer_tiny --cpu --warmup-updates 20 --log-format json --log-interval 1"
@@ -365,3 +365,17 @@ def test_a_bleu_that_takes_long_is_told_while_it_is_computed(folder, tmp_path, c
     _, lines = run(folder / "joined", flags, capsys)
     told = [line["message"] for line in lines if "message" in line]
     assert any(text.startswith("BLEU: translate valid: 0% of 8 sentences") for text in told)
+
+
+def test_frozen_parts_keep_their_weights(folder, tmp_path):
+    flags = f"{QUICK} --max-tokens 500 --no-epoch-checkpoints --optimizer adafactor"
+    found = []
+    for updates in (1, 3):
+        name = tmp_path / str(updates)
+        parts = "--freeze encoder,decoder.layers.0 --lr-scales decoder=0.5"
+        assert run(folder / "apart", f"{flags} {parts} --max-update {updates} --save-dir {name}")
+        found.append(weights(name))
+    one, three = found
+    for name in one:
+        frozen = name.startswith(("encoder.", "decoder.layers.0."))
+        assert torch.equal(one[name], three[name]) == frozen, name
