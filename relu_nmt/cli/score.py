@@ -44,7 +44,7 @@ class ScoreSettings:
     )
     metrics: tuple[str, ...] = option(
         ("bleu",),
-        "scores to print: bleu, chrf, comet (package unbabel-comet)",
+        "scores to print: bleu, chrf, ter, comet (package unbabel-comet)",
         metavar="M",
         choices=(*METRICS, COMET),
         parse=str.lower,
@@ -177,6 +177,11 @@ class ScoreSettings:
         ):
             if value != default and metric not in metrics:
                 raise ConfigError(f"{value} does nothing without --metrics {metric}; leave it out")
+        if self.ignore_case and not {"bleu", "chrf"} & set(metrics):
+            raise ConfigError(
+                "--ignore-case does nothing without --metrics bleu or chrf (ter ignores case "
+                "anyway); leave it out"
+            )
         if self.sentence_bleu and self.metrics != ("bleu",):
             raise ConfigError("--metrics: not with --sentence-bleu")
         if self.ref and "" in self.ref.split(","):

@@ -1,4 +1,4 @@
-"""BLEU and chrF by sacreBLEU, and COMET; every score has its signature."""
+"""BLEU, chrF and TER by sacreBLEU, and COMET; every score has its signature."""
 
 import importlib.metadata
 import os
@@ -13,7 +13,7 @@ from typing import Any
 from relu_nmt.config import like, option, settings
 from relu_nmt.errors import ConfigError, DataError, MissingExtraError
 
-METRICS = ("bleu", "chrf")
+METRICS = ("bleu", "chrf", "ter")
 COMPOUND = "compound"
 """The tokeniser, beside those of sacreBLEU, that splits hyphenated words of tokenised text."""
 DEFAULT_TOKENIZER = "13a"
@@ -103,7 +103,7 @@ class Score:
     """A score of a whole corpus (or of one sentence).
 
     Args:
-        value: 0 to 100.
+        value: 0 to 100; TER may be more.
         text: the score as sacreBLEU prints it, with its parts.
         signature: the settings of its computation.
     """
@@ -139,8 +139,8 @@ class MetricConfig:
     """A metric and its settings.
 
     Args:
-        name: ``bleu`` or ``chrf``.
-        lowercase: ignore case.
+        name: ``bleu``, ``chrf`` or ``ter`` (edits over words of the reference; lower is better).
+        lowercase: ignore case; TER always does, as sacreBLEU's by default.
         tokenize: sacreBLEU's tokeniser, for BLEU: ``13a``, ``intl``, ``char``, ``zh``, ``none``...;
             or ``compound``, see :func:`split_compounds`.
         order: longest n-gram of BLEU.
@@ -172,10 +172,12 @@ class MetricConfig:
         Raises:
             ConfigError: the tokeniser is unknown, or its package is missing.
         """
-        from sacrebleu.metrics import BLEU, CHRF
+        from sacrebleu.metrics import BLEU, CHRF, TER
 
         if self.name == "chrf":
             return CHRF(lowercase=self.lowercase, word_order=self.word_order)
+        if self.name == "ter":
+            return TER()
         # Check the settings, as sacreBLEU's messages do not name our flags.
         known = [*BLEU.TOKENIZERS, COMPOUND]
         if self.tokenize not in known:

@@ -34,8 +34,9 @@ class SegmentStatistics:
 
     Args:
         metric: the metric.
-        counts: int64 [segments, counts], for BLEU tokens of translation and reference, then
-            matching n-grams and all n-grams, each by n.
+        counts: int64 [segments, counts]. For BLEU tokens of translation and reference, then
+            matching n-grams and all n-grams, each by n. For TER edits and the mean length of the
+            references, in float64.
 
     Example:
         >>> texts = ["a dog is here .", "it barks"], [["a dog is here .", "it sleeps"]]
@@ -56,7 +57,7 @@ class SegmentStatistics:
         found = metric.build()._extract_corpus_statistics(
             list(hypotheses), [list(lines) for lines in references]
         )
-        return cls(metric, np.array(found, dtype=np.int64))
+        return cls(metric, np.array(found, dtype=_dtype(metric)))
 
     def to_json(self) -> dict[str, Any]:
         """Return the settings and the counts of each segment as JSON values."""
@@ -70,20 +71,24 @@ class SegmentStatistics:
             DataError: the values are damaged.
         """
         try:
-            counts = np.array(values["counts"], dtype=np.int64)
             metric = MetricConfig(**values["metric"])
+            counts = np.array(values["counts"], dtype=_dtype(metric))
         except (KeyError, TypeError, ValueError, ConfigError) as error:
             raise DataError(f"damaged counts of a score ({error}); compute it again") from error
         return cls(metric, counts)
 
     def score(self, segments: Sequence[int] | None = None) -> float:
-        """Return the score, 0 to 100, of some segments or of all."""
+        """Return the score of some segments or of all."""
         counts = self.counts if segments is None else self.counts[list(segments)]
         return _score(self._totals_metric(), counts.sum(0))
 
     def _totals_metric(self) -> Any:
         """Return the metric without its tokeniser, which counts do not need."""
         return replace(self.metric, tokenize="none").build()
+
+
+def _dtype(metric: MetricConfig) -> type:
+    return np.float64 if metric.name == "ter" else np.int64
 
 
 def _score(metric: Any, sums: np.ndarray) -> float:
@@ -163,7 +168,7 @@ class BootstrapEstimate:
     """A score and its variation over bootstrap resamples of the segments.
 
     Args:
-        value: score of all segments, 0 to 100.
+        value: score of all segments.
         mean: mean over the resamples.
         interval: half the width of the interval that holds 95% of the resamples.
     """

@@ -287,6 +287,10 @@ def test_comet_is_computed_if_it_is_installed(files, monkeypatch, capsys):
     [
         ("--metrics comet --src worse.plain", "pip install unbabel-comet"),
         ("--metrics comet", "--metrics comet needs --src FILE"),
+        (
+            "--metrics ter --ignore-case",
+            "--ignore-case does nothing without --metrics bleu or chrf",
+        ),
         ("--src worse.plain", "--src worse.plain does nothing without --metrics comet"),
         ("--metrics comet --src worse.plain --baseline worse.plain", "--baseline: not with"),
     ],

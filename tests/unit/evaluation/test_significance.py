@@ -71,7 +71,9 @@ def test_a_seed_that_is_no_number_is_an_error(monkeypatch):
         paired_bootstrap(MetricConfig(), ["a"], ["a"], [["a"]])
 
 
-@pytest.mark.parametrize("metric", [MetricConfig(), MetricConfig("chrf", word_order=2)])
+@pytest.mark.parametrize(
+    "metric", [MetricConfig(), MetricConfig("chrf", word_order=2), MetricConfig("ter")]
+)
 def test_the_numbers_equal_those_of_sacrebleu(metric):
     from sacrebleu.significance import PairedTest
 
