@@ -121,6 +121,7 @@ class Translator:
         dtype: torch.dtype | None = None,
         attention_backend: str = "auto",
         model_overrides: Mapping[str, Any] | None = None,
+        int8: bool = False,
     ) -> "Translator":
         """Load a checkpoint, or several as an ensemble.
 
@@ -130,6 +131,7 @@ class Translator:
             dtype: compute dtype; float32 by default.
             attention_backend: a backend that every attention of the model supports, or ``auto``.
             model_overrides: model settings that replace those in the checkpoint.
+            int8: multiply 8-bit integers, as ``--int8``; the same as ``dtype=torch.int8``.
 
         Raises:
             CheckpointError: a file is missing or damaged, or its text processing differs from the
@@ -139,7 +141,7 @@ class Translator:
         """
         models, task, max_doc_tokens = load_models(path, attention_backend, model_overrides)
         # Pack the weights, since loaded models are not for training.
-        return cls(models, task, device, dtype, max_doc_tokens, packed=True)
+        return cls(models, task, device, torch.int8 if int8 else dtype, max_doc_tokens, packed=True)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return plain values from which pickle and copy make an equal translator.

@@ -65,7 +65,7 @@ def translators(tmp_path_factory):
     loaded = load_model(first)
     found = {
         "loaded": Translator.from_checkpoint(first, "cpu"),
-        "int8": Translator.from_checkpoint(first, "cpu", torch.int8),
+        "int8": Translator.from_checkpoint(first, "cpu", int8=True),
         "bfloat16": Translator.from_checkpoint(first, "cpu", torch.bfloat16),
         "ensemble": Translator.from_checkpoint([first, second], "cpu"),
         "shortlist": Translator.from_checkpoint(first, "cpu", attention_backend="reference"),
