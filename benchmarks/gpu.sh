@@ -2,7 +2,7 @@
 # Run all parts that need a GPU: GPU tests, Triton's kernels beside SDPA, training and decoding in
 # bfloat16, compiled and recorded steps, and two processes if there are two devices.
 #   benchmarks/gpu.sh FOLDER           writes FOLDER/gpu.md, and logs beside it
-#   DRY_RUN=1 benchmarks/gpu.sh FOLDER the same parts, tiny, on the CPU: Triton by its interpreter
+#   ON_CPU=1 benchmarks/gpu.sh FOLDER  the same parts, tiny, on the CPU: Triton by its interpreter
 # Settings: PYTHON (python), TEXT (folder of text for benchmarks/run.py).
 # Exit code 1: a part failed, see the page; 2: no GPU.
 set -uo pipefail
@@ -10,15 +10,15 @@ source "$(dirname "$0")/../examples/usage.bash"
 FOLDER=$(realpath -m "${1:?"usage: benchmarks/gpu.sh FOLDER"}")
 cd "$(dirname "$0")/.." || exit 2
 PYTHON=${PYTHON:-python}
-DRY_RUN=${DRY_RUN:-}
+ON_CPU=${ON_CPU:-}
 export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"
 
 DEVICES=$("$PYTHON" -c 'import torch; print(torch.cuda.device_count())') || {
     echo "benchmarks/gpu.sh: $PYTHON has no PyTorch; set PYTHON=/path/to/python" >&2
     exit 2
 }
-if [ -z "$DRY_RUN" ] && [ "$DEVICES" -eq 0 ]; then
-    echo "benchmarks/gpu.sh: PyTorch finds no GPU here; DRY_RUN=1 tries the script on the CPU" >&2
+if [ -z "$ON_CPU" ] && [ "$DEVICES" -eq 0 ]; then
+    echo "benchmarks/gpu.sh: PyTorch finds no GPU here; ON_CPU=1 tries the script on the CPU" >&2
     exit 2
 fi
 mkdir -p "$FOLDER" || exit 2
@@ -46,7 +46,7 @@ part() {
     echo
     echo "\`benchmarks/gpu.sh\`, $(date -u '+%Y-%m-%d %H:%M') UTC, revision $(git describe --always --dirty 2>/dev/null)"
     echo
-    if [ -n "$DRY_RUN" ]; then
+    if [ -n "$ON_CPU" ]; then
         echo "**A dry run on the CPU: no figure here says anything of a GPU.**"
     else
         nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null |
@@ -56,7 +56,7 @@ part() {
     "$PYTHON" -c 'import triton; print(f"* Triton {triton.__version__}")' 2>/dev/null
 } >"$PAGE"
 
-if [ -n "$DRY_RUN" ]; then
+if [ -n "$ON_CPU" ]; then
     export TRITON_INTERPRET=1
     tests=(--collect-only)
     attention=(--device cpu --dtypes fp32 --lengths 32 --rounds 1 --heads 1 --head-dim 16

@@ -260,9 +260,11 @@ class SelfDistillation(nn.Module):
         )
 
     def _before_step(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
-        """Set the weight decay of the first group, the parameters that have one."""
+        """Set the weight decay of all parameters that have one."""
         decay = cosine(self._weight_decay, self.config.weight_decay_end, self._share_done)
-        optimizer.param_groups[0]["weight_decay"] = decay
+        for group in optimizer.param_groups:
+            if not getattr(group["params"][0], "no_weight_decay", False):
+                group["weight_decay"] = decay
 
     @torch.no_grad()
     def _after_step(self, *_: object) -> None:

@@ -240,7 +240,9 @@ def shard(objective: nn.Module, device: torch.device, mesh: "DeviceMesh") -> nn.
 def _layers(module: nn.Module) -> Iterator[nn.Module]:
     """Yield the layers in the outermost lists of layers, inside of lists of stages too."""
     for child in module.children():
-        if isinstance(module, nn.ModuleList) and not isinstance(child, nn.ModuleList):
+        # Containers have no forward, which sharding needs.
+        containers = (nn.ModuleList, nn.ModuleDict)
+        if isinstance(module, nn.ModuleList) and not isinstance(child, containers):
             yield child
         else:
             yield from _layers(child)

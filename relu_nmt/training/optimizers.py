@@ -99,15 +99,15 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Op
     scale_of: dict[nn.Parameter, float] = {}
     for part, scale in config.scale_by_part.items():
         scale_of |= dict.fromkeys(parameters_of(model, part, "--lr-scales"), scale)
-    by_kind: dict[tuple[float, float], list[nn.Parameter]] = {}
+    # Group by exemption and rate, the exempt ones last.
+    by_kind: dict[tuple[bool, float], list[nn.Parameter]] = {}
     for parameter in model.parameters():
         if parameter.requires_grad:
             exempt = getattr(parameter, "no_weight_decay", False)
-            kind = (0.0 if exempt else config.weight_decay, scale_of.get(parameter, 1.0))
-            by_kind.setdefault(kind, []).append(parameter)
+            by_kind.setdefault((exempt, scale_of.get(parameter, 1.0)), []).append(parameter)
     groups = [
-        {"params": parameters, "weight_decay": decay, "lr_scale": scale}
-        for (decay, scale), parameters in by_kind.items()
+        {"params": own, "weight_decay": 0.0 if exempt else config.weight_decay, "lr_scale": scale}
+        for (exempt, scale), own in sorted(by_kind.items(), key=lambda kind: kind[0])
     ]
     # Pass options only to optimisers that have settings of their own.
     make, options = chosen_part(config, "optimizer")

@@ -55,14 +55,14 @@ def test_without_a_gpu_the_script_says_so(tmp_path):
     done, calls = call(tmp_path, devices=0)
     assert done.returncode == 2
     assert done.stderr.splitlines() == [
-        "benchmarks/gpu.sh: PyTorch finds no GPU here; DRY_RUN=1 tries the script on the CPU"
+        "benchmarks/gpu.sh: PyTorch finds no GPU here; ON_CPU=1 tries the script on the CPU"
     ]
     assert not calls and not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(("devices", "dry_run"), [(1, ""), (2, ""), (0, "1")])
 def test_every_part_runs_with_flags_that_exist(tmp_path, monkeypatch, devices, dry_run):
-    done, calls = call(tmp_path, devices, DRY_RUN=dry_run, TEXT="/text")
+    done, calls = call(tmp_path, devices, ON_CPU=dry_run, TEXT="/text")
     assert done.returncode == 0, done.stderr
     page = (tmp_path / "out/gpu.md").read_text()
     assert [line[3:] for line in page.splitlines() if line.startswith("## ")] == list(PARTS)

@@ -181,7 +181,7 @@ def test_a_checkpoint_cut_off_never_goes_unnoticed(tmp_path, share):
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained")
-    Toy(folder, run={"max_update": 2}, ema={"store_ema": True}).trainer().train()
+    Toy(folder, run={"max_update": 2}, optimizer={"store_ema": True}).trainer().train()
     return folder / "checkpoint_last.safetensors"
 
 

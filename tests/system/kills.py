@@ -107,7 +107,7 @@ def train(
         folder,
         run={"max_update": max_update, "preflight": False},
         checkpoint={"save_interval_updates": 1, "keep_interval_updates": 2, "save_dir": folder},
-        ema={"store_ema": True, "ema_decay": 0.9},
+        optimizer={"store_ema": True, "ema_decay": 0.9},
         logging={"log_format": "none"},
         train=CountingSource(begun),
     )
