@@ -61,7 +61,7 @@ def bleu_by_length() -> dict[str, dict[str, list[float]]]:
     found = {}
     names = ("sinusoidal+t5", "sinusoidal+rotary", "sinusoidal+rotary+t5")
     heading = "Aligned document attention with a bias of distances"
-    for name, table in zip(names, tables("results.md", heading), strict=False):
+    for name, table in zip(names, tables("documents.md", heading), strict=False):
         rows = {row[0]: row for row in table[1:]}
         found[name] = {
             "softmax": [number(rows[group][1]) for group in GROUPS],
