@@ -1,4 +1,4 @@
-"""relu-nmt-score: BLEU and chrF of a file of translations, by line or by document."""
+"""relu-nmt-score: BLEU, chrF, TER and COMET of a file of translations, by line or by document."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -150,7 +150,7 @@ class CrossAttention(MultiheadAttention):
 class LayerCache:
     """Keys and values of one decoder layer: of the source, and of the target so far.
 
-    :mod:`relu_nmt.translation.decoder_state` explains the trees of hypotheses. ``R`` trees have k
+    :mod:`relu_nmt.translation.decoder` explains the trees of hypotheses. ``R`` trees have k
     beams each, and M entries for the tokens of their beams.
 
     Args:

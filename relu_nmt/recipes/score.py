@@ -1,4 +1,4 @@
-"""BLEU and chrF of files of translations, and contrastive tests of a model."""
+"""BLEU, chrF, TER and COMET of files of translations, and contrastive tests of a model."""
 
 import dataclasses
 import json

@@ -20,7 +20,8 @@ from relu_nmt.attention.base import Attention
 from relu_nmt.config.registry import Spec
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.errors import CheckpointError, MissingExtraError
-from relu_nmt.translation.encoder_decoder import EncoderDecoder, EncoderOutput, LoadedModel
+from relu_nmt.translation.encoder import EncoderOutput
+from relu_nmt.translation.encoder_decoder import EncoderDecoder, LoadedModel
 from relu_nmt.vision.loading import ImageClassifier
 
 try:

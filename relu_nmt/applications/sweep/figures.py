@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from relu_nmt.applications.sweep.report import Average, ReportData
+    from relu_nmt.applications.sweep.report import ReportData
+    from relu_nmt.applications.sweep.results import Average
 
 PANEL_INCHES = (3.5, 3.0)
 WIDE_INCHES = (7.2, 3.9)

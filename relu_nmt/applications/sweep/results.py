@@ -1,6 +1,6 @@
 """The results of a sweep, read from its folder: records of models at document lengths, and means.
 
-The report shows nothing else. The course of each training is read from its log.
+The report shows nothing else. The course of each training is read from its log and results.json.
 """
 
 import itertools

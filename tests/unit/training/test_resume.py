@@ -12,9 +12,9 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from relu_nmt.training import SCHEDULES
 from relu_nmt.training.batches import Share
 from relu_nmt.training.checkpoint import load_checkpoint
-from relu_nmt.training.schedules import SCHEDULES
 from tests.fuzz.fresh import fresh
 from tests.ranks import run_ranks
 from tests.unit.training import toy
