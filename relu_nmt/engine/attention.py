@@ -32,7 +32,7 @@ KNOWN = (SoftmaxAttention, ReLUFormerAttention, RelaAttention, ScaledPointwiseAt
 MAX_QUERIES = 64
 """Use the kernel up to this many queries of a sample."""
 # With 60 queries and keys it takes 0.62 of the time of PyTorch's fused kernel, with fewer less.
-# AMD EPYC (AVX512), 2 cores, 2026-11-24, hand-written code; table in docs/lab/performance.md.
+# AMD EPYC (AVX512), 2 cores, 2026-11-24, hand-written code; table in docs/lab/decoding.md.
 
 
 def require(device: torch.device | None) -> None:

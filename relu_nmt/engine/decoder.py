@@ -25,7 +25,7 @@ ONEDNN_ROW_MULTIPLE = 16
 """Fill up the computed beams to a multiple of this where oneDNN computes the products.
 
 oneDNN compiles products for each new number of rows."""
-# A multiple of 32 took 7 % more time, with hand-written code; see docs/lab/performance.md.
+# A multiple of 32 took 7 % more time, with hand-written code; see docs/lab/decoding.md.
 
 
 class FastScores(StepScores):

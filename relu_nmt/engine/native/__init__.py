@@ -20,7 +20,7 @@ import torch
 MAX_THREADS = 2
 """Prefer the single-threaded kernels over PyTorch's up to this many threads of PyTorch."""
 # Attention of 5 to 60 queries takes 0.25 to 0.85 of the time of PyTorch's fused kernel.
-# AMD EPYC (AVX512), 2 cores, 2026-11-24, hand-written code; table in docs/lab/performance.md.
+# AMD EPYC (AVX512), 2 cores, 2026-11-24, hand-written code; table in docs/lab/decoding.md.
 
 DTYPES = {torch.float32: "float", torch.bfloat16: "bfloat16"}
 """Compute dtypes, and their names at the end of kernel names."""
