@@ -7,11 +7,10 @@ from typing import Any
 from relu_nmt.config import REQUIRED, checked_by, like, option, settings
 from relu_nmt.config.files import CHECKPOINTS, READ
 from relu_nmt.config.shared import CommonOptions, FairseqOptions, PrecisionOptions
-from relu_nmt.data.documents import SINGLE_SENTENCES, DocumentConfig
+from relu_nmt.data.documents import SINGLE_SENTENCES, DocumentConfig, WindowConfig
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.config import AttentionBackendConfig
 from relu_nmt.translation.search.config import GenerationConfig
-from relu_nmt.translation.search.windows import WindowConfig
 
 NEED_REFERENCES = ("score_reference", "prefix_size")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from relu_nmt.config import option, settings
+from relu_nmt.config import like, option, settings
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io.safe_write import write_text
 from relu_nmt.io.text_lines import split_lines
@@ -90,6 +90,36 @@ class DocumentConfig:
             raise ConfigError(
                 f"{flag} {longest} is more than --max-tokens {max_tokens}: such a group does not "
                 f"fit into a batch; raise --max-tokens to {longest} or more"
+            )
+
+
+@settings
+class WindowConfig:
+    """Division of documents for decoding.
+
+    Raises:
+        ConfigError: a number is out of range, or single sentences shall overlap.
+    """
+
+    max_doc_tokens: int = like(
+        DocumentConfig,
+        "max_doc_tokens",
+        SINGLE_SENTENCES,
+        f"most tokens of a window with its context; {SINGLE_SENTENCES}: single sentences",
+    )
+    window_overlap: int = option(
+        0, "sentences before a window that it gets as context", metavar="SENTENCES", least=0
+    )
+    repair: bool = option(
+        False, "translate windows whose translation cannot be cut again in halves"
+    )
+
+    def check(self) -> None:
+        """Compare overlap and limit."""
+        if self.window_overlap and self.max_doc_tokens == SINGLE_SENTENCES:
+            raise ConfigError(
+                f"--window-overlap {self.window_overlap}: --max-doc-tokens {SINGLE_SENTENCES} "
+                "translates single sentences, without context; give more tokens"
             )
 
 

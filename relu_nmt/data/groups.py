@@ -1,16 +1,18 @@
 """Groups of consecutive sentences and batches of them, planned from the lengths alone.
 
 A model reads a group at once; a sentence is a group of one. No token is read for the plan, so
-that one data folder serves every length.
+that one data folder serves every length. The windows of a translation are groups that may also have
+the last sentences of the group before as context.
 
 Reference: ReLUFormer paper, appendix B. The paper leaves the details open. Here a token is one of
 the dictionary, a sentence counts as the longer of its two sides, ``</s>`` counts once per group,
 and a separator, if any, once per sentence.
 """
 
+import bisect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,6 +26,24 @@ LENGTHS_FILE = "document_lengths.json"
 """Name of the file beside the checkpoints that holds the lengths of the training."""
 
 
+class Window(NamedTuple):
+    """One group of sentences: numbers of its document and sentences.
+
+    Sentences ``context`` to ``first - 1`` are context, which is translated already; ``first`` to
+    ``end - 1`` are new.
+    """
+
+    document: int
+    context: int
+    first: int
+    end: int
+
+    @property
+    def num_new(self) -> int:
+        """Number of new sentences."""
+        return self.end - self.first
+
+
 @dataclass(frozen=True)
 class Groups:
     """Groups of consecutive sentences.
@@ -33,8 +53,10 @@ class Groups:
         count: sentences of each group, int64 [groups].
         document: the document that each group belongs to, int64 [groups].
         limit: the limit of each group in tokens, int64 [groups].
-        tokens: tokens of each group on its longer side, ``</s>`` included, int64 [groups]: the
-            sum over its sentences of the longer side, as the limit counts.
+        tokens: tokens of each group on its longer side, context and ``</s>`` included, int64
+            [groups]: the sum over its sentences of the longer side, as the limit counts.
+        context: number of the first sentence of each group's context, int64 [groups]; ``first``
+            without context.
 
     Example:
         >>> groups = plan_groups(np.array([5, 4, 9, 3]), np.array([3, 1]), 8)
@@ -49,6 +71,7 @@ class Groups:
     document: np.ndarray
     limit: np.ndarray
     tokens: np.ndarray
+    context: np.ndarray
 
     def __len__(self) -> int:
         return len(self.first)
@@ -57,6 +80,11 @@ class Groups:
         """Return the numbers of the sentences of a group."""
         first = int(self.first[group])
         return range(first, first + int(self.count[group]))
+
+    def windows(self) -> list[Window]:
+        """Return each group by itself."""
+        columns = (self.document, self.context, self.first, self.first + self.count)
+        return [Window(*row) for row in np.stack(columns, axis=1).tolist()]
 
     @property
     def over_long(self) -> np.ndarray:
@@ -75,7 +103,9 @@ class Groups:
         return Groups(*(getattr(self, one.name)[chosen] for one in fields(self)))
 
 
-def plan_groups(sizes: np.ndarray, documents: np.ndarray, limit: int | np.ndarray) -> Groups:
+def plan_groups(
+    sizes: np.ndarray, documents: np.ndarray, limit: int | np.ndarray, overlap: int = 0
+) -> Groups:
     """Fill groups greedily: a sentence that would exceed the limit begins the next group.
 
     Every sentence is in exactly one group, in order, and no group has sentences of two documents.
@@ -86,6 +116,13 @@ def plan_groups(sizes: np.ndarray, documents: np.ndarray, limit: int | np.ndarra
         documents: sentences of each document, int [documents].
         limit: most tokens of a group, its one ``</s>`` included; one for all documents, or
             int [documents]. 1 makes each sentence a group.
+        overlap: most sentences before a group that it gets as context, if they fit beside its
+            first sentence.
+
+    Example:
+        >>> groups = plan_groups(np.array([4, 4, 4, 4]), np.array([4]), 10, overlap=1)
+        >>> [(window.context, window.first, window.end) for window in groups.windows()]
+        [(0, 0, 3), (2, 3, 4)]
     """
     assert int(documents.sum()) == len(sizes)
     limits = np.broadcast_to(np.asarray(limit, dtype=np.int64), documents.shape)
@@ -93,28 +130,39 @@ def plan_groups(sizes: np.ndarray, documents: np.ndarray, limit: int | np.ndarra
     # Take a shortcut for single sentences, which need no walk.
     if (limits == SINGLE_SENTENCES).all():
         one = np.broadcast_to(np.int64(1), sizes.shape)  # takes no memory
-        return Groups(np.arange(len(sizes)), one, owners, one, sizes)
+        every = np.arange(len(sizes))
+        return Groups(every, one, owners, one, sizes, every)
     # Walk through each document and start a group at each sentence that does not fit.
-    contents = (sizes.astype(np.int64) - 1).tolist()
+    sums = np.append(0, np.cumsum(sizes.astype(np.int64) - 1))
+    totals = sums.tolist()  # tokens before each sentence
     starts: list[int] = []
-    begin = 0
+    contexts: list[int] = []
+    begin = before = 0
     for count, most in zip(documents.tolist(), limits.tolist(), strict=True):
-        tokens = 0
         for i in range(begin, begin + count):
-            tokens += contents[i]
-            if i == begin or tokens > most or most == SINGLE_SENTENCES:
+            # Count one </s> for the whole group.
+            if i == begin or totals[i + 1] - before >= most or most == SINGLE_SENTENCES:
                 starts.append(i)
-                # Count one </s> for the whole group.
-                tokens = 1 + contents[i]
+                if overlap:
+                    contexts.append(first_context(totals, max(begin, i - overlap), i, i + 1, most))
+                before = totals[contexts[-1] if overlap else i]
         begin += count
     # The start of each group gives its length, document and tokens.
     first = np.array(starts, dtype=np.int64)
+    context = np.array(contexts, dtype=np.int64) if overlap else first
+    ends = np.append(first[1:], len(sizes))[: len(first)]
     document = owners[first]
-    totals = np.zeros(0, dtype=np.int64)
-    if len(first):
-        totals = np.add.reduceat(sizes.astype(np.int64) - 1, first) + 1
-    counts = np.diff(np.append(first, len(sizes)))
-    return Groups(first, counts, document, limits[document], totals)
+    tokens = sums[ends] - sums[context] + 1
+    return Groups(first, ends - first, document, limits[document], tokens, context)
+
+
+def first_context(totals: Sequence[int], least: int, first: int, end: int, limit: int) -> int:
+    """Return the first sentence of the longest context from ``least`` on that fits a window.
+
+    The window of sentences ``first`` to ``end - 1`` with its context has at most ``limit`` tokens.
+    ``totals`` has the tokens before each sentence, without ``</s>``.
+    """
+    return bisect.bisect_left(totals, 1 + totals[end] - limit, least, first)
 
 
 def deal_lengths(

@@ -6,7 +6,13 @@ from dataclasses import dataclass
 from functools import partial
 
 from relu_nmt.cli.translate_document import TranslateDocumentsSettings as Settings
-from relu_nmt.data.documents import SEPARATOR_TESTS, SINGLE_SENTENCES, join_texts
+from relu_nmt.data.documents import (
+    SEPARATOR_TESTS,
+    SINGLE_SENTENCES,
+    WindowConfig,
+    join_texts,
+)
+from relu_nmt.data.groups import plan_groups
 from relu_nmt.errors import DataError
 from relu_nmt.io.text_lines import read_input, read_lines
 from relu_nmt.io.work import hidden_progress, progress_bar
@@ -24,7 +30,6 @@ from relu_nmt.recipes.translation import (
 from relu_nmt.tokenization.base import sentence_splitter
 from relu_nmt.translation.search.document_search import TranslatedDocuments
 from relu_nmt.translation.search.translations import SourceDocuments, SourceLimit
-from relu_nmt.translation.search.windows import WindowConfig, WindowPlan
 from relu_nmt.translator import TranslationRequest
 
 is_blank = SEPARATOR_TESTS["blank"]
@@ -77,10 +82,11 @@ def run(settings: Settings, *, progress: bool = True) -> TextTranslation:
     too_long = _too_long(sources, limit, places, paragraphs)
     sources = sources.limited(limit)
     # Translate all windows, and put the lines in their places.
-    plan = WindowPlan(sources.sizes, sources.counts, windows)
+    limits = windows.max_doc_tokens, windows.window_overlap
+    groups = plan_groups(sources.sizes, sources.counts, *limits)
     with (
         hidden_progress(settings.no_progress_bar or not progress),
-        progress_bar("translate", len(plan.windows), "groups", shows_waiting=True) as advance,
+        progress_bar("translate", len(groups), "groups", shows_waiting=True) as advance,
     ):
         config = settings.search.resolved(documents=True, workers=0)
         found = translator.answer(sources, config, windows, on_progress=advance)
@@ -89,7 +95,7 @@ def run(settings: Settings, *, progress: bool = True) -> TextTranslation:
     text = _with_blank_lines(lines, map(join, found, paragraphs))
     report = [
         note,
-        _report(sources, found, windows, int(plan.groups().over_long.sum())),
+        _report(sources, found, windows, int(groups.over_long.sum())),
         too_long_note(too_long, limit),
         _undivided_note(found),
         limit_note(found.num_at_limit, config),

@@ -16,7 +16,13 @@ import numpy as np
 
 from relu_nmt.cli.generate import TranslateSplitSettings as Settings
 from relu_nmt.data.documents import SINGLE_SENTENCES
-from relu_nmt.data.groups import describe_lengths, lengths_in_words, longer_side
+from relu_nmt.data.groups import (
+    Groups,
+    describe_lengths,
+    lengths_in_words,
+    longer_side,
+    plan_groups,
+)
 from relu_nmt.data.split import Split
 from relu_nmt.errors import DataError
 from relu_nmt.evaluation.metrics import Score
@@ -34,7 +40,6 @@ from relu_nmt.recipes.translation import (
 from relu_nmt.training.results import peak_gpu_bytes, peak_resident_bytes
 from relu_nmt.translation.search.document_search import TranslatedDocuments
 from relu_nmt.translation.search.translations import Line, SourceDocuments, SourceSentence
-from relu_nmt.translation.search.windows import WindowPlan
 from relu_nmt.translator import Translator
 
 DOCUMENT_SCORES = ("d_bleu", "s_bleu", "group_bleu", "chrf")
@@ -151,7 +156,11 @@ class _SplitTranslator:
         if not self._has_documents or not len(split):
             return len(split)
         counts = split.require_documents("--max-doc-tokens", self._windows.max_doc_tokens)
-        return len(WindowPlan(self._sizes_of(split), counts, self._windows).windows)
+        return len(self._plan(self._sizes_of(split), counts))
+
+    def _plan(self, sizes: np.ndarray, counts: np.ndarray) -> Groups:
+        limits = self._windows.max_doc_tokens, self._windows.window_overlap
+        return plan_groups(sizes, counts, *limits)
 
     def run(self, progress: bool) -> SplitTranslation:
         """Translate everything."""
@@ -159,10 +168,10 @@ class _SplitTranslator:
         # Plan the windows, to show their number and lengths.
         num_windows, unit = len(split), "sentences"
         if self._has_documents:
-            plan = WindowPlan(self._sizes, self._counts, self._windows)
-            num_windows, unit = len(plan.windows), "groups"
+            groups = self._plan(self._sizes, self._counts)
+            num_windows, unit = len(groups), "groups"
             max_doc_tokens = self._windows.max_doc_tokens
-            found.lengths = describe_lengths(plan.groups(), max_doc_tokens, keep_over_long=True)
+            found.lengths = describe_lengths(groups, max_doc_tokens, keep_over_long=True)
         else:
             self._print(note)
         if self._settings.results is not None:

@@ -12,14 +12,18 @@ import torch
 from relu_nmt import engine
 from relu_nmt.config import from_flat
 from relu_nmt.data.dictionary import UNK
-from relu_nmt.data.documents import SINGLE_SENTENCES
+from relu_nmt.data.documents import SINGLE_SENTENCES, WindowConfig
 from relu_nmt.errors import ConfigError, is_out_of_memory
 from relu_nmt.modules.config import AttentionPlace
 from relu_nmt.translation.attention_maps import attention_weights, checked_place
 from relu_nmt.translation.attention_pictures import AttentionMap
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.search.config import GenerationConfig
-from relu_nmt.translation.search.document_search import DocumentSearch, Search, TranslatedDocuments
+from relu_nmt.translation.search.document_search import (
+    Search,
+    TranslatedDocuments,
+    search_documents,
+)
 from relu_nmt.translation.search.generator import Generator
 from relu_nmt.translation.search.hypotheses import Hypothesis
 from relu_nmt.translation.search.shortlist import Shortlist
@@ -33,7 +37,6 @@ from relu_nmt.translation.search.translations import (
     load_translations,
     replace_unknown_words,
 )
-from relu_nmt.translation.search.windows import WindowConfig
 from relu_nmt.translation.step_decoder import Ensemble
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator.models import foreign_classes, load_models, model_of, model_state
@@ -313,8 +316,8 @@ class Translator:
             )
         # Divide the documents into windows, and search these.
         positions = self.ensemble.max_positions
-        planned = DocumentSearch(documents, windows, config, positions, self._text_of)
-        return planned.run(search or self.searcher(config, first_id, on_progress))
+        search = search or self.searcher(config, first_id, on_progress)
+        return search_documents(documents, windows, config, positions, self._text_of, search)
 
     def searcher(
         self,

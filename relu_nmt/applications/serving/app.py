@@ -30,9 +30,9 @@ from relu_nmt.applications.serving.limits import (
 )
 from relu_nmt.applications.serving.queues import Desk, Refused, Ticket
 from relu_nmt.applications.serving.service import TranslationService
+from relu_nmt.data.documents import WindowConfig
 from relu_nmt.errors import OutOfMemoryError, ReluNmtError
 from relu_nmt.translation.search.config import GenerationConfig
-from relu_nmt.translation.search.windows import WindowConfig
 from relu_nmt.translator import TranslationRequest, Translator
 
 PAGE = files("relu_nmt.applications.serving") / "templates" / "translate.html"

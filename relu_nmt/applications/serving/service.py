@@ -10,7 +10,7 @@ import numpy as np
 from relu_nmt.applications.serving.limits import ServerLimits
 from relu_nmt.applications.serving.queues import Batcher, Refused, Ticket, Turns
 from relu_nmt.applications.serving.spans import token_spans
-from relu_nmt.data.documents import SINGLE_SENTENCES
+from relu_nmt.data.documents import SINGLE_SENTENCES, WindowConfig
 from relu_nmt.data.groups import join_sentences
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.config import SLOTS
@@ -18,7 +18,6 @@ from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.translation.attention_maps import MOST_WEIGHTS, attention_of, slot_weights
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.translations import SourceSentence, Translation
-from relu_nmt.translation.search.windows import WindowConfig
 from relu_nmt.translator import TranslationRequest, Translator
 
 MOST_NUMBERS = 2**21

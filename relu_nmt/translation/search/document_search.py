@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from relu_nmt.data.documents import SINGLE_SENTENCES
-from relu_nmt.data.groups import sentence_slices
+from relu_nmt.data.documents import SINGLE_SENTENCES, WindowConfig
+from relu_nmt.data.groups import Window, first_context, plan_groups, sentence_slices
 from relu_nmt.errors import ConfigError
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.translations import (
@@ -24,7 +24,6 @@ from relu_nmt.translation.search.translations import (
     TranslatedLines,
     Translation,
 )
-from relu_nmt.translation.search.windows import Window, WindowConfig, WindowPlan
 
 
 @dataclass(frozen=True)
@@ -102,20 +101,88 @@ class TranslatedDocuments(list[TranslatedLines]):
 
 Search = Callable[[Sequence[SourceSentence]], list[list[Translation]]]
 """Finds the n best translations of each source, as continuations of its ``context``."""
+Decode = Callable[[Sequence[str]], str]
+"""Returns the raw text of target tokens."""
 
 
-class DocumentSearch:
-    """Translates documents window by window.
+def search_documents(
+    documents: SourceDocuments,
+    windows: WindowConfig,
+    config: GenerationConfig,
+    max_positions: int | None,
+    decode: Decode,
+    search: Search,
+) -> TranslatedDocuments:
+    """Translate documents window by window; ``search`` gets all windows that are ready at a time.
 
-    Args:
-        config: settings of the search, for the longest output.
-        max_positions: see :meth:`GenerationConfig.length_limits`.
-        decode: returns the raw text of target tokens.
+    ``config`` and ``max_positions`` bound the output (:meth:`GenerationConfig.length_limits`).
 
     Raises:
         ConfigError: windows overlap, or a sentence has forced terms or a prefix, but the
             translation has no separators that show where its sentences end.
     """
+    # Require separators for overlap: they show the end of the context.
+    overlap, separators = windows.window_overlap, documents.separators
+    if overlap and separators is None:
+        raise ConfigError(
+            f"--window-overlap {overlap}: the model was trained without "
+            "--sentence-separator, so the end of the context in a translation is unknown; "
+            "leave the overlap out"
+        )
+    _check_forced(documents, windows, config)
+    # Queue the windows of each document.
+    groups = plan_groups(documents.sizes, documents.counts, windows.max_doc_tokens, overlap)
+    planned = groups.windows()
+    waiting: dict[int, deque[Window]] = {}
+    for window in planned:
+        waiting.setdefault(window.document, deque()).append(window)
+    ranges = {(window.first, window.end) for window in planned}
+    contexts = _Contexts(documents, windows, config, max_positions) if overlap else None
+    done: list[WindowTranslation] = []
+    num_mismatched = num_repeated = 0
+    while waiting:
+        # Take the windows that are ready: with overlap, the next needs this one's translation.
+        asked = []
+        for document, own in list(waiting.items()):
+            ready = [own.popleft() for _ in range(1 if overlap else len(own))]
+            if not own:
+                del waiting[document]
+            asked += [
+                (window, documents.joined(window)) if contexts is None else contexts.ask(window)
+                for window in ready
+            ]
+        # Translate them, and cut the translations into sentences.
+        found = search([source for _, source in asked])
+        for (window, source), translations in zip(asked, found, strict=True):
+            best = translations[0]
+            parts = _parts_of(documents, window, best)
+            if contexts is not None and parts is not None:
+                contexts.store({i: best.hypothesis.tokens[own] for i, own in parts.items()})
+            mismatched = parts is None and separators is not None
+            num_mismatched += mismatched and (window.first, window.end) in ranges
+            # Divide a window that failed into halves, or keep the result.
+            failed = windows.repair and (mismatched or best.reached_limit)
+            if failed and len(documents.with_words(window.first, window.end)) > 1:
+                num_repeated += 1
+                document, _, first, end = window
+                middle = (first + end) // 2
+                halves = (
+                    Window(document, first, first, middle),
+                    Window(document, middle, middle, end),
+                )
+                waiting.setdefault(document, deque()).extendleft(reversed(halves))
+            else:
+                lines = _lines_of(window, best, parts, decode)
+                divided = parts is not None
+                done.append(WindowTranslation(window, source, translations, lines, divided))
+    # Halves were translated later than their neighbours.
+    done.sort(key=lambda result: result.window.first)
+    counts = len(documents.counts), len(planned), num_mismatched, num_repeated
+    return TranslatedDocuments(done, *counts)
+
+
+class _Contexts:
+    """Translations of the sentences so far, which later windows get as context."""
 
     def __init__(
         self,
@@ -123,77 +190,33 @@ class DocumentSearch:
         windows: WindowConfig,
         config: GenerationConfig,
         max_positions: int | None,
-        decode: Callable[[Sequence[str]], str],
     ) -> None:
-        # Require separators for overlap: they show the end of the context.
-        if windows.window_overlap and documents.separators is None:
-            raise ConfigError(
-                f"--window-overlap {windows.window_overlap}: the model was trained without "
-                "--sentence-separator, so the end of the context in a translation is unknown; "
-                "leave the overlap out"
-            )
-        _check_forced(documents, windows, config)
-        self._plan = WindowPlan(documents.sizes, documents.counts, windows)
-        self._documents = documents
-        self._windows = windows
-        self._config = config
-        self._max_positions = max_positions
-        self._decode = decode
+        self._documents, self._windows = documents, windows
+        self._config, self._max_positions = config, max_positions
+        self._begins = np.append(0, np.cumsum(documents.counts)).tolist()
+        self._totals = np.append(0, np.cumsum(documents.sizes.astype(np.int64) - 1)).tolist()
         self._kept: dict[int, np.ndarray] = {}  # target tokens of each sentence, with separator
 
-    def run(self, search: Search) -> TranslatedDocuments:
-        """Translate all documents; ``search`` gets all windows that are ready at a time."""
-        documents, planned = self._documents, self._plan.windows
-        # Queue the windows of each document.
-        waiting: dict[int, deque[Window]] = {}
-        for window in planned:
-            waiting.setdefault(window.document, deque()).append(window)
-        ranges = {(window.first, window.end) for window in planned}
-        done: list[WindowTranslation] = []
-        num_mismatched = num_repeated = 0
-        while waiting:
-            # Translate all windows whose context is known.
-            asked = [self._ask(window) for window in self._next(waiting)]
-            found = search([source for _, source in asked])
-            for (window, source), translations in zip(asked, found, strict=True):
-                result = self._result(window, source, translations)
-                mismatched = not result.divided and documents.separators is not None
-                num_mismatched += mismatched and (window.first, window.end) in ranges
-                # Divide a window that failed, or keep the result.
-                failed = self._windows.repair and (mismatched or result.reached_limit)
-                if failed and len(documents.with_words(window.first, window.end)) > 1:
-                    num_repeated += 1
-                    later = waiting.setdefault(window.document, deque())
-                    later.extendleft(reversed(window.halves()))
-                else:
-                    done.append(result)
-        # Halves were translated later than their neighbours.
-        done.sort(key=lambda result: result.window.first)
-        counts = len(documents.counts), len(planned), num_mismatched, num_repeated
-        return TranslatedDocuments(done, *counts)
+    def store(self, parts: dict[int, np.ndarray]) -> None:
+        """Store the translations of sentences by their numbers, with one separator at the end."""
+        assert self._documents.separators is not None
+        separator = self._documents.separators[1]
+        for number, tokens in parts.items():
+            self._kept[number] = np.append(tokens[tokens != separator], separator)
 
-    def _next(self, waiting: dict[int, deque[Window]]) -> list[Window]:
-        """Take the windows that are ready: with overlap, the next one of each document."""
-        ready = []
-        for document, windows in list(waiting.items()):
-            # Take one window at a time with overlap, since the next needs its translation.
-            number = 1 if self._windows.window_overlap else len(windows)
-            ready += [windows.popleft() for _ in range(number)]
-            if not windows:
-                del waiting[document]
-        return ready
-
-    def _ask(self, window: Window) -> tuple[Window, SourceSentence]:
+    def ask(self, window: Window) -> tuple[Window, SourceSentence]:
         """Return a window with as much context as fits and has a translation, and its source."""
-        documents = self._documents
-        if not self._windows.window_overlap:
-            return window, documents.joined(window)
-        # Shorten the context until its translation is known and short enough.
-        window = self._plan.with_context(window)
-        if not documents.with_words(window.first, window.end):
-            window = replace(window, context=window.first)
-        while (context := self._context(window)) is None:
-            window = replace(window, context=window.context + 1)
+        documents, limit = self._documents, self._windows.max_doc_tokens
+        document, _, first, end = window
+        # Begin with the longest context; a window without words needs none.
+        least = max(self._begins[document], first - self._windows.window_overlap)
+        start = first_context(self._totals, least, first, end, limit)
+        if not documents.with_words(first, end):
+            start = first
+        # Shorten it until its translation is known and short enough.
+        while (context := self._context(window._replace(context=start))) is None:
+            start += 1
+        window = window._replace(context=start)
         return window, replace(documents.joined(window), context=context)
 
     def _context(self, window: Window) -> np.ndarray | None:
@@ -211,32 +234,30 @@ class DocumentSearch:
         share = sum(len(documents.sentences[number].ids) - 1 for number in numbers) / length
         return context if len(context) <= longest * share else None
 
-    def _result(
-        self, window: Window, source: SourceSentence, translations: list[Translation]
-    ) -> WindowTranslation:
-        """Cut the best translation into sentences and store them for the next windows."""
-        best, separators = translations[0], self._documents.separators
-        tokens = best.hypothesis.tokens[:-1]
-        numbers = self._documents.with_words(window.first, window.end)
-        # A single sentence gets the whole translation, even with separators in it.
-        slices = [slice(0, len(tokens))] * len(numbers)
-        if len(numbers) > 1:
-            slices = [] if separators is None else sentence_slices(tokens, separators[1])
-        lines = [Line(best.text, best.tokens)]
-        divided = len(slices) == len(numbers)
-        if divided:
-            # Store each sentence with one separator at its end.
-            where = dict(zip(numbers, slices, strict=True))
-            if separators is not None:
-                for number, own in where.items():
-                    words = tokens[own][tokens[own] != separators[1]]
-                    self._kept[number] = np.append(words, separators[1])
-            # Sentences without words get empty lines.
-            if window.num_new > 1:
-                every = range(window.first, window.end)
-                shown = [best.tokens[where[i]] if i in where else [] for i in every]
-                lines = [Line(self._decode(own), own) for own in shown]
-        return WindowTranslation(window, source, translations, lines, divided)
+
+def _parts_of(
+    documents: SourceDocuments, window: Window, best: Translation
+) -> dict[int, slice] | None:
+    """Return the slice of each new sentence with words in the tokens; None if they do not fit."""
+    tokens = best.hypothesis.tokens[:-1]
+    numbers = documents.with_words(window.first, window.end)
+    # A single sentence gets the whole translation, even with separators in it.
+    slices = [slice(0, len(tokens))] * len(numbers)
+    if len(numbers) > 1:
+        separators = documents.separators
+        slices = [] if separators is None else sentence_slices(tokens, separators[1])
+    return dict(zip(numbers, slices, strict=True)) if len(slices) == len(numbers) else None
+
+
+def _lines_of(
+    window: Window, best: Translation, parts: dict[int, slice] | None, decode: Decode
+) -> list[Line]:
+    """Return a line for each new sentence, or one for all; sentences without words are empty."""
+    if parts is None or window.num_new == 1:
+        return [Line(best.text, best.tokens)]
+    every = range(window.first, window.end)
+    shown = [best.tokens[parts[i]] if i in parts else [] for i in every]
+    return [Line(decode(own), own) for own in shown]
 
 
 def _check_forced(

@@ -7,12 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from relu_nmt.data.groups import join_sentences
+from relu_nmt.data.groups import Window, join_sentences
 from relu_nmt.errors import DataError
 from relu_nmt.io.text_lines import read_lines
 from relu_nmt.translation.search.forced_terms import ForcedTerms, Term
 from relu_nmt.translation.search.hypotheses import Hypothesis
-from relu_nmt.translation.search.windows import Window
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,8 @@ import torch
 
 from relu_nmt.config import to_dict
 from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.data.documents import WindowConfig
+from relu_nmt.data.groups import Window
 from relu_nmt.engine.linear import PackedLinear, can_pack
 from relu_nmt.errors import CheckpointError, ConfigError, DataError
 from relu_nmt.tokenization.pipeline import JoinedPieces, TextPipeline
@@ -17,7 +19,6 @@ from relu_nmt.translation.encoder_decoder import build_model, load_model
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.hypotheses import Hypothesis
 from relu_nmt.translation.search.translations import SourceLimit, Translation
-from relu_nmt.translation.search.windows import Window, WindowConfig
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator import TranslationRequest, Translator
 

@@ -23,10 +23,10 @@ from relu_nmt.applications.serving import service
 from relu_nmt.applications.serving.app import make_app
 from relu_nmt.applications.serving.limits import Guard, Metrics, ServerLimits
 from relu_nmt.applications.serving.service import weights_json
+from relu_nmt.data.documents import WindowConfig
 from relu_nmt.errors import ConfigError, OutOfMemoryError
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.translation.search.config import GenerationConfig
-from relu_nmt.translation.search.windows import WindowConfig
 from tests.unit.applications.serving.served_models import make_translator
 
 LINES = ["ein Haus", "", "das Haus ist gross . klein", "Garten", "ein Xaver . 🙂"]

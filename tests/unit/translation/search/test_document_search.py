@@ -8,16 +8,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from relu_nmt.data.documents import WindowConfig
 from relu_nmt.data.groups import sentence_slices
 from relu_nmt.errors import ConfigError
 from relu_nmt.evaluation.document_scores import document_score, join_lines
 from relu_nmt.evaluation.metrics import MetricConfig
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.translation.search.config import GenerationConfig
-from relu_nmt.translation.search.document_search import DocumentSearch
+from relu_nmt.translation.search.document_search import search_documents
 from relu_nmt.translation.search.hypotheses import Hypothesis
 from relu_nmt.translation.search.translations import SourceDocuments, SourceSentence, Translation
-from relu_nmt.translation.search.windows import WindowConfig
 
 EOS, SOURCE_SEPARATOR, TARGET_SEPARATOR = 2, 4, 5
 ROOM = GenerationConfig(max_len_a=10.0, max_len_b=100)
@@ -85,7 +85,7 @@ class WordByWord:
 
 def translate(documents, search, separated=True, config=ROOM, **windows):
     own = source_documents(documents, separated)
-    return DocumentSearch(own, WindowConfig(**windows), config, None, decode).run(search)
+    return search_documents(own, WindowConfig(**windows), config, None, decode, search)
 
 
 def texts_of(found, documents):
@@ -208,8 +208,9 @@ def test_open_quotes_do_not_run_on_from_sentence_to_sentence(documents):
     own = source_documents(documents)
     texts, alone = set(), []
     for limit in (1, 9, 17, 1000):
-        search = DocumentSearch(own, WindowConfig(limit), ROOM, None, MOSES.decode)
-        found = texts_of(search.run(quote), documents)
+        windows = WindowConfig(limit)
+        found = search_documents(own, windows, ROOM, None, MOSES.decode, quote)
+        found = texts_of(found, documents)
         alone = alone or found
         texts.add(tuple(join_lines(found)))
     assert len(texts) == 1
@@ -287,8 +288,8 @@ def test_references_are_those_of_the_new_sentences():
         for i, s in enumerate(own.sentences)
     ]
     own = SourceDocuments(sentences, own.counts, own.sizes, own.separators)
-    search = DocumentSearch(own, WindowConfig(5, 1), ROOM, None, decode)
-    first, second = search.run(WordByWord()).windows
+    windows = WindowConfig(5, 1)
+    first, second = search_documents(own, windows, ROOM, None, decode, WordByWord()).windows
     assert first.source.reference.tolist() == [50, TARGET_SEPARATOR, 51, TARGET_SEPARATOR, EOS]
     assert second.source.reference.tolist() == [52, TARGET_SEPARATOR, EOS]
     assert second.source.tokens == ["12", "13"]
