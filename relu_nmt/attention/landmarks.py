@@ -82,6 +82,12 @@ class NystromformerConfig(AttentionConfig):
         choices=SCALES,
         needs=("kernel", "polynomial"),
     )
+    length: int | None = option(
+        None,
+        "a constant N for the polynomial's scale; else each sequence's own n",
+        least=1,
+        needs=[("kernel", "polynomial"), ("scale", "fixed", "dynamic")],
+    )
     iterations: int = option(6, "steps towards the pseudo-inverse", least=1)
     conv: int = option(0, "width of the convolution of the values, odd; 0 = none, LRA has 35")
 
@@ -97,10 +103,10 @@ class NystromformerAttention(LandmarkAttention):
     A landmark is the mean of ceil(n / m) consecutive queries, or keys, of the n real tokens; so
     padding does not move it. K is softmax(x y^T) by rows, or n^(-1/2) (x y^T)^3. ``scale`` may
     replace n^(-1/2) by 1, or by g n^(-1/2) with a learnt g a layer that starts at 1, without weight
-    decay; the output has this factor once. If every token is its own landmark (n <= m), the result
-    is full attention, K(q, k) v. A convolution of v may be added. Outputs of the polynomial kernel
-    grow with the length of the segments; with thousands of tokens in each they overflow float16,
-    but not bfloat16.
+    decay; the output has this factor once. ``length=N`` puts a constant N in the place of n, as in
+    the paper. If every token is its own landmark (n <= m), the result is full attention, K(q, k) v.
+    A convolution of v may be added. Outputs of the polynomial kernel grow with the length of the
+    segments; with thousands of tokens in each they overflow float16, but not bfloat16.
 
     Reference: Xiong et al. 2021, "Nystromformer", Eq. 13-14 and algorithm 1; the polynomial
     kernel is a reconstruction of "Rethinking Softmax", which does not print the formula.
@@ -129,8 +135,9 @@ class NystromformerAttention(LandmarkAttention):
         present = segments.any(-1)[..., None, :]  # [B or 1, 1, 1, m]
         landmark_q, landmark_k, landmark_v = (segments @ x for x in (q, k, v))
         # Choose the polynomial's scale: n^(-1/2) or 1, perhaps times a learnt g.
+        scaled_by = count if self.config.length is None else count.new_tensor(self.config.length)
         has_scale = self.config.scale != "none"
-        scale = count.clamp_min(1).rsqrt() if has_scale else torch.ones_like(count)
+        scale = scaled_by.clamp_min(1).rsqrt() if has_scale else torch.ones_like(count)
         if self.scale is not None:
             scale = scale * self.scale
         to_landmarks = self._kernel(q, landmark_k, present, scale)  # [B, H, N, m]

@@ -31,7 +31,10 @@ FORMS = [
     "entmax:alpha=1.3",
     "linformer:length=70,rank=3",
     "nystromformer:landmarks=3",
-    "nystromformer:landmarks=3,kernel=polynomial,scale=none",
+    *(
+        f"nystromformer:landmarks=3,kernel=polynomial,scale={scale}"
+        for scale in ("none", "fixed,length=196", "dynamic,length=196")
+    ),
     "performer:features=6",
     *(f"pointwise:h={h},alpha={alpha}" for h in ("relu", "relu2", "relu6") for alpha in (0, 1.25)),
     *(f"pointwise:h={h},alpha=0.5" for h in ("identity", "sigmoid", "softplus")),

@@ -25,6 +25,7 @@ def power_kernel(attend, n):
     if config.kernel == "softmax":
         return naive.softmax
     size = attend.head_dim if getattr(config, "count", "") == "channels" else n
+    size = getattr(config, "length", None) or size
     c = {"none": 1.0, "fixed": size**-0.5}.get(config.scale)
     return lambda z: (attend.scale * size**-0.5 if c is None else c) * z**3
 

@@ -46,6 +46,18 @@ def test_landmarks_of_nystromformer_skip_padding_at_any_position(kernel, mask):
     assert alone.any()
 
 
+def test_a_constant_scale_of_nystromformer_is_that_of_its_length():
+    """Outputs have the factor of the scale once, whatever the padding."""
+    own = make_attention("nystromformer:landmarks=3,kernel=polynomial")
+    constant = make_attention("nystromformer:landmarks=3,kernel=polynomial,length=2000")
+    q, k, v = random_qkv(2, 12, 12)
+    mask = torch.arange(12) < torch.tensor([[7], [12]])
+    visibility = Visibility(12, 12, key_mask=mask, query_mask=mask)
+    counts = mask.sum(-1).double()[:, None, None, None]
+    expected = own(q, k, v, visibility).values * (counts / 2000).sqrt()
+    torch.testing.assert_close(constant(q, k, v, visibility).values, expected)
+
+
 @pytest.mark.parametrize("size", [1e-2, 1e-4, 1e-6])
 def test_cubes_of_small_scores_have_gradients_in_float32(size):
     """The norms of their matrix, 1e-12 and less, have a product whose square is 0 in float32."""
@@ -100,7 +112,10 @@ def test_without_weights_there_is_no_dropout_of_them(name):
 
 @pytest.mark.parametrize(
     "spec",
-    ["nystromformer:conv=4", "nystromformer:kernel=relu", "soft:stride=0", "linformer:rank=0"],
+    [
+        *("nystromformer:conv=4", "nystromformer:kernel=relu", "nystromformer:length=9"),
+        *("soft:stride=0", "linformer:rank=0"),
+    ],
 )
 def test_wrong_options_are_errors_that_name_them(spec):
     with pytest.raises(ConfigError, match=spec.split(":")[1]):
