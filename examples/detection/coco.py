@@ -3,7 +3,6 @@
 import contextlib
 import io
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,10 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from relu_nmt.config.shared import BatchLimits
-from relu_nmt.data.groups import plan_batches
 from relu_nmt.errors import DataError, MissingExtraError
-from relu_nmt.vision.batches import sample_generator
+from relu_nmt.vision.batches import PlannedBatches, SampleBatch, sample_generator
 from relu_nmt.vision.image_files import read_image
 from relu_nmt.vision.training_config import IMAGES
 
@@ -119,50 +116,24 @@ class CocoSet:
 
 
 @dataclass(frozen=True)
-class DetectionBatch:
+class DetectionBatch(SampleBatch):
     """Images of any sizes and their objects.
 
     Args:
-        ids: ids of the images, [B] int64.
         images: images [3, Y, X], from 0 to 1.
         targets: see :meth:`CocoSet.target`.
     """
 
-    ids: Tensor
     images: list[Tensor]
     targets: list[dict[str, Tensor]]
 
-    @property
-    def num_sentences(self) -> int:
-        """The number of images; the trainer's log calls samples sentences."""
-        return self.ids.size(0)
 
-    @property
-    def num_tokens(self) -> int:
-        """The number of images, so that the log's ``wps`` counts images a second."""
-        return self.ids.size(0)
-
-    def to(self, device: torch.device | str) -> "DetectionBatch":
-        """Return the batch on ``device``."""
-        return self._with(lambda tensor: tensor.to(device, non_blocking=True))
-
-    def pin_memory(self) -> "DetectionBatch":
-        """Return the batch in page-locked memory, from which a GPU copies faster."""
-        return self._with(Tensor.pin_memory)
-
-    def _with(self, move: Callable[[Tensor], Tensor]) -> "DetectionBatch":
-        targets = [{name: move(x) for name, x in target.items()} for target in self.targets]
-        return replace(
-            self, ids=move(self.ids), images=list(map(move, self.images)), targets=targets
-        )
-
-
-class DetectionBatches:
-    """The batches of the images with objects, epoch by epoch, half of the images mirrored.
+class DetectionBatches(PlannedBatches):
+    """The batches of the images with objects, half of the images mirrored.
 
     Args:
         data: the images.
-        batch_size: images of a batch; the last one of an epoch may have fewer.
+        batch_size: images of a batch.
         seed: seed of order and mirrors, which change with each epoch.
 
     Raises:
@@ -174,21 +145,7 @@ class DetectionBatches:
         self.numbers = [n for n in data.numbers if data.annotations.getAnnIds([n], iscrowd=False)]
         if not self.numbers:
             raise DataError(f"{data.images}: no image has a box")
-        self._limits = BatchLimits(max_sentences=batch_size)
-        self._seed = seed
-        self._epoch = 0
-        self._plan: list[np.ndarray] = []
-
-    def begin_epoch(self, epoch: int) -> int:
-        """Plan ``epoch`` (from 1) and return its number of batches."""
-        self._epoch = epoch
-        sizes = np.ones(len(self.numbers), dtype=np.int64)
-        self._plan = plan_batches(sizes, None, self._limits, (self._seed, epoch))
-        return len(self._plan)
-
-    def largest(self) -> int:
-        """Return the index of a largest batch of the planned epoch."""
-        return max(range(len(self._plan)), key=lambda index: len(self._plan[index]))
+        super().__init__(len(self.numbers), batch_size, seed)
 
     def load(self, index: int) -> DetectionBatch:
         """Read batch ``index`` of the planned epoch.

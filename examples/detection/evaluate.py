@@ -18,13 +18,11 @@ from coco import ANNOTATED, CocoSet
 from detector import DetectorConfig, build_detector
 from torch import nn
 
-from relu_nmt.cli.command import make_parser, run_command
+from relu_nmt.cli.command import RecipeCommand
 from relu_nmt.config import (
     REQUIRED,
-    add_settings,
     from_dict,
     option,
-    read_settings,
     settings,
 )
 from relu_nmt.config.files import READ, WRITTEN
@@ -157,12 +155,7 @@ def run(settings: EvaluationSettings) -> None:
         write_results(settings.results, {"images": len(data.numbers), **scores})
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit code."""
-    parser = make_parser("evaluate", str(__doc__), user_modules=True)
-    add_settings(parser, EvaluationSettings)
-    return run_command(parser, lambda words: run(read_settings(EvaluationSettings, words)), argv)
-
+main = RecipeCommand("evaluate", str(__doc__), EvaluationSettings, run)
 
 if __name__ == "__main__":
     sys.exit(main())

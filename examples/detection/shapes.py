@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw
 
-from relu_nmt.cli.command import make_parser, run_command
-from relu_nmt.config import REQUIRED, add_settings, option, read_settings, settings
+from relu_nmt.cli.command import RecipeCommand
+from relu_nmt.config import REQUIRED, option, settings
 from relu_nmt.errors import DataError
 from relu_nmt.io.safe_write import write_text
 
@@ -125,12 +125,7 @@ def run(settings: ShapeSettings) -> None:
     print(f"{folder}: {settings.train:,} images to train on, {settings.val:,} to evaluate on")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit code."""
-    parser = make_parser("shapes", str(__doc__))
-    add_settings(parser, ShapeSettings)
-    return run_command(parser, lambda words: run(read_settings(ShapeSettings, words)), argv)
-
+main = RecipeCommand("shapes", str(__doc__), ShapeSettings, run, user_modules=False)
 
 if __name__ == "__main__":
     sys.exit(main())

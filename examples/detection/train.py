@@ -9,22 +9,20 @@ pip install 'relu-nmt[detection]'.
 """
 
 import sys
-from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from coco import ANNOTATED, CocoSet, DetectionBatches
 from detector import DetectionObjective, DetectorConfig, build_detector
 from torch import nn
 
-from relu_nmt.cli.command import make_parser, run_command
+from relu_nmt.cli.command import RecipeCommand
 from relu_nmt.config import (
     REQUIRED,
-    add_settings,
     flag_of,
     group,
     like,
     option,
-    read_settings,
     settings,
     to_dict,
 )
@@ -36,8 +34,6 @@ from relu_nmt.recipes.train_images import config_for_data
 from relu_nmt.recipes.training import Training, run_training
 from relu_nmt.training.batches import TrainingData
 from relu_nmt.training.checkpoint import load_checkpoint, load_weights, read_metadata
-from relu_nmt.training.config import CheckpointConfig
-from relu_nmt.training.results import TrainingResult
 from relu_nmt.training.trainer import Trainer
 from relu_nmt.vision.config import VisionTransformerConfig, architectures
 from relu_nmt.vision.loading import classes_of
@@ -102,22 +98,6 @@ class TaskOptions:
 
 
 @settings
-class DetectionCheckpointConfig(CheckpointConfig):
-    """Validation is off: evaluate.py computes the average precision afterwards."""
-
-    disable_validation: bool = like(CheckpointConfig, "disable_validation", True)
-
-
-@settings
-class DetectionTrainerConfig(VisionTrainerConfig):
-    """The settings of the trainer with the defaults of detection."""
-
-    checkpoint: DetectionCheckpointConfig = group(
-        "validation and checkpoints", DetectionCheckpointConfig
-    )
-
-
-@settings
 class DetectionSettings:
     """All settings of a training.
 
@@ -138,7 +118,8 @@ class DetectionSettings:
     backend: AttentionBackendConfig = group(
         "attention back end", AttentionBackendConfig, stored=False
     )
-    trainer: DetectionTrainerConfig = group("trainer", DetectionTrainerConfig)
+    # Validation is off: evaluate.py computes the average precision afterwards.
+    trainer: VisionTrainerConfig = group("trainer", VisionTrainerConfig, disable_validation=True)
 
     def check(self) -> None:
         """Check that the settings need no missing part."""
@@ -212,19 +193,12 @@ def start_backbone(model: nn.Module, path: str) -> None:
     load_weights(own, weights, path)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit code."""
-    parser = make_parser("detection", str(__doc__), user_modules=True)
-    add_settings(parser, DetectionSettings)
-
-    def run(words: Any) -> int:
-        result: TrainingResult = run_training(
-            DetectionTraining, read_settings(DetectionSettings, words), progress=True
-        )
-        return result.exit_code
-
-    return run_command(parser, run, argv)
-
+main = RecipeCommand(
+    "detection",
+    str(__doc__),
+    DetectionSettings,
+    partial(run_training, DetectionTraining, progress=True),
+)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -7,11 +7,10 @@ Its head is untrained.
 """
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
-from relu_nmt.cli.command import make_parser, run_command
-from relu_nmt.config import REQUIRED, add_settings, from_dict, option, read_settings, settings
+from relu_nmt.cli.command import RecipeCommand
+from relu_nmt.config import REQUIRED, from_dict, option, settings
 from relu_nmt.config.files import READ, WRITTEN
 from relu_nmt.errors import CheckpointError
 from relu_nmt.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
@@ -62,18 +61,12 @@ def save_teacher(path: Path, output: Path) -> None:
     print(f"teacher: {output}")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit code."""
+def run(settings: TeacherSettings) -> None:
+    """Write the teacher of a checkpoint."""
+    save_teacher(Path(settings.path), Path(settings.output))
 
-    def run(words: object) -> int:
-        own = read_settings(TeacherSettings, words)
-        save_teacher(Path(own.path), Path(own.output))
-        return 0
 
-    parser = make_parser("teacher", str(__doc__))
-    add_settings(parser, TeacherSettings)
-    return run_command(parser, run, argv)
-
+main = RecipeCommand("teacher", str(__doc__), TeacherSettings, run, user_modules=False)
 
 if __name__ == "__main__":
     sys.exit(main())

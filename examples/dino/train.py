@@ -10,7 +10,6 @@ an image classifier with an untrained head; teacher.py does so with any checkpoi
 
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +17,13 @@ from distillation import DistillationConfig, SelfDistillation, StudentAndTeacher
 from teacher import TASK_NAME, save_teacher
 from views import ViewBatches, ViewConfig, Views
 
-from relu_nmt.cli.command import make_parser, run_command
+from relu_nmt.cli.command import RecipeCommand
 from relu_nmt.cli.vision_train import ImageTrainingSettings
 from relu_nmt.config import (
     REQUIRED,
-    add_settings,
     group,
     like,
     option,
-    read_settings,
     settings,
     to_dict,
 )
@@ -37,7 +34,7 @@ from relu_nmt.recipes.train_images import config_for_data, updates_of_epochs
 from relu_nmt.recipes.training import Training, run_training
 from relu_nmt.training.batches import TrainingData
 from relu_nmt.training.checkpoint import read_metadata
-from relu_nmt.training.config import CheckpointConfig, OptimizerConfig, RunConfig
+from relu_nmt.training.config import OptimizerConfig
 from relu_nmt.training.results import TrainingResult
 from relu_nmt.training.trainer import Trainer
 from relu_nmt.vision.config import VisionTransformerConfig, architectures, shown_sides
@@ -46,7 +43,6 @@ from relu_nmt.vision.training_config import (
     IMAGENET_MEAN,
     IMAGENET_STD,
     PreprocessingConfig,
-    VisionOptimizerConfig,
     VisionTrainerConfig,
 )
 
@@ -98,38 +94,6 @@ class TaskOptions:
 
 
 @settings
-class DinoOptimizerConfig(VisionOptimizerConfig):
-    """The optimiser's settings with the defaults of DINO."""
-
-    weight_decay: float = like(
-        OptimizerConfig, "weight_decay", 0.04, "decoupled weight decay, at first"
-    )
-
-
-@settings
-class DinoCheckpointConfig(CheckpointConfig):
-    """Validation is off: it would need labels."""
-
-    disable_validation: bool = like(CheckpointConfig, "disable_validation", True)
-
-
-@settings
-class DinoRunConfig(RunConfig):
-    """Unused parameters are expected: the frozen last layer has no gradient."""
-
-    ddp_backend: str = like(RunConfig, "ddp_backend", "legacy_ddp")
-
-
-@settings
-class DinoTrainerConfig(VisionTrainerConfig):
-    """The settings of the trainer with the defaults of DINO."""
-
-    optimizer: DinoOptimizerConfig = group("optimiser and averaged weights", DinoOptimizerConfig)
-    run: DinoRunConfig = group("updates, limits and processes", DinoRunConfig)
-    checkpoint: DinoCheckpointConfig = group("validation and checkpoints", DinoCheckpointConfig)
-
-
-@settings
 class DinoSettings:
     """All settings of a training.
 
@@ -145,7 +109,16 @@ class DinoSettings:
     backend: AttentionBackendConfig = group(
         "attention back end", AttentionBackendConfig, stored=False
     )
-    trainer: DinoTrainerConfig = group("trainer", DinoTrainerConfig)
+    # Validation would need labels, and the frozen last layer has no gradient.
+    trainer: VisionTrainerConfig = group(
+        "trainer",
+        VisionTrainerConfig,
+        weight_decay=like(
+            OptimizerConfig, "weight_decay", 0.04, "decoupled weight decay, at first"
+        ),
+        ddp_backend="legacy_ddp",
+        disable_validation=True,
+    )
 
     def check(self) -> None:
         """Compare the groups with each other."""
@@ -226,14 +199,7 @@ def train(settings: DinoSettings) -> TrainingResult:
     return result
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit code."""
-    parser = make_parser("dino", str(__doc__), user_modules=True)
-    add_settings(parser, DinoSettings)
-    return run_command(
-        parser, lambda words: train(read_settings(DinoSettings, words)).exit_code, argv
-    )
-
+main = RecipeCommand("dino", str(__doc__), DinoSettings, train)
 
 if __name__ == "__main__":
     sys.exit(main())

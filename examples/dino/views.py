@@ -1,7 +1,6 @@
 """Several random views of each image: large ones for student and teacher, small for the student."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,11 +8,15 @@ import torch
 from torch import Tensor
 
 from relu_nmt.config import option, settings
-from relu_nmt.config.shared import BatchLimits
-from relu_nmt.data.groups import plan_batches
 from relu_nmt.errors import ConfigError
 from relu_nmt.vision.augmentation import operations
-from relu_nmt.vision.batches import random_box, resized_part, sample_generator
+from relu_nmt.vision.batches import (
+    PlannedBatches,
+    SampleBatch,
+    random_box,
+    resized_part,
+    sample_generator,
+)
 from relu_nmt.vision.images import ImageSet
 from relu_nmt.vision.training_config import PreprocessingConfig
 
@@ -63,39 +66,16 @@ class ViewConfig:
 
 
 @dataclass(frozen=True)
-class ViewBatch:
+class ViewBatch(SampleBatch):
     """The views of some images.
 
     Args:
-        ids: indices of the images in their set, [B] int64.
         large: normalised views [2, B, 3, S, S].
         small: normalised views [V, B, 3, s, s]; V may be 0.
     """
 
-    ids: Tensor
     large: Tensor
     small: Tensor
-
-    @property
-    def num_sentences(self) -> int:
-        """The number of images; the trainer's log calls samples sentences."""
-        return self.ids.size(0)
-
-    @property
-    def num_tokens(self) -> int:
-        """The number of images, so that the log's ``wps`` counts images a second."""
-        return self.ids.size(0)
-
-    def to(self, device: torch.device | str) -> "ViewBatch":
-        """Return the batch on ``device``."""
-        return self._with(lambda tensor: tensor.to(device, non_blocking=True))
-
-    def pin_memory(self) -> "ViewBatch":
-        """Return the batch in page-locked memory, from which a GPU copies faster."""
-        return self._with(Tensor.pin_memory)
-
-    def _with(self, move: Callable[[Tensor], Tensor]) -> "ViewBatch":
-        return replace(self, large=move(self.large), small=move(self.small))
 
 
 class Views:
@@ -195,34 +175,20 @@ def _with_hue(view: "Image", shift: float) -> "Image":
     return Image.merge("HSV", (hue, saturation, value)).convert("RGB")
 
 
-class ViewBatches:
-    """The batches of a set of images, epoch by epoch, each loaded by its number.
+class ViewBatches(PlannedBatches):
+    """The batches of a set of images.
 
     Args:
         images: the images, whose classes are not used.
         views: the maker of their views.
-        batch_size: images of a batch; the last one of an epoch may have fewer.
+        batch_size: images of a batch.
         seed: seed of order and views, which change with each epoch.
     """
 
     def __init__(self, images: ImageSet, views: Views, batch_size: int, seed: int) -> None:
+        super().__init__(len(images), batch_size, seed)
         self._images = images
         self._views = views
-        self._limits = BatchLimits(max_sentences=batch_size)
-        self._seed = seed
-        self._epoch = 0
-        self._plan: list[np.ndarray] = []
-
-    def begin_epoch(self, epoch: int) -> int:
-        """Plan ``epoch`` (from 1) and return its number of batches."""
-        self._epoch = epoch
-        sizes = np.ones(len(self._images), dtype=np.int64)
-        self._plan = plan_batches(sizes, None, self._limits, (self._seed, epoch))
-        return len(self._plan)
-
-    def largest(self) -> int:
-        """Return the index of a largest batch of the planned epoch."""
-        return max(range(len(self._plan)), key=lambda index: len(self._plan[index]))
 
     def load(self, index: int) -> ViewBatch:
         """Read batch ``index`` of the planned epoch.

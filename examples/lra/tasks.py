@@ -11,10 +11,9 @@ from listops import make_expression
 from pathfinder import make_image
 from torch import Tensor
 
-from relu_nmt.config.shared import BatchLimits
-from relu_nmt.data.groups import plan_batches
 from relu_nmt.errors import DataError
 from relu_nmt.io.safe_write import safe_writer
+from relu_nmt.vision.batches import PlannedBatches, SampleBatch
 from relu_nmt.vision.images import open_images
 
 SPLITS = ("train", "valid", "test")
@@ -206,63 +205,39 @@ def _text_pairs(folder: Path) -> dict[str, Samples]:
 
 
 @dataclass(frozen=True)
-class SequenceBatch:
+class SequenceBatch(SampleBatch):
     """Samples of one width and their classes.
 
     Args:
-        ids: indices of the samples in their split, [B] int64.
         tokens: P sequences of each sample, [B, P, N] int64; padding is 0.
         labels: classes, [B] int64.
     """
 
-    ids: Tensor
     tokens: Tensor
     labels: Tensor
-
-    @property
-    def num_sentences(self) -> int:
-        """The number of samples; the trainer's log calls samples sentences."""
-        return self.labels.size(0)
 
     @property
     def num_tokens(self) -> int:
         """The number of tokens without padding."""
         return int((self.tokens != PADDING).sum())
 
-    def to(self, device: torch.device | str) -> "SequenceBatch":
-        """Return the batch on ``device``."""
-        return SequenceBatch(self.ids, self.tokens.to(device), self.labels.to(device))
 
-
-class SequenceBatches:
-    """The batches of a split, epoch by epoch, each made by its index.
+class SequenceBatches(PlannedBatches):
+    """The batches of a split.
 
     Args:
         samples: the samples.
         width: length of the padded sequences.
-        batch_size: samples of a batch; the last one of an epoch may have fewer.
+        batch_size: samples of a batch.
         seed: seed of a new order in each epoch; None keeps the order (validation).
     """
 
     def __init__(
         self, samples: Samples, width: int, batch_size: int, seed: int | None = None
     ) -> None:
+        super().__init__(len(samples), batch_size, seed)
         self.samples = samples
         self._width = width
-        self._limits = BatchLimits(max_sentences=batch_size)
-        self._seed = seed
-        self._plan: list[np.ndarray] = []
-
-    def begin_epoch(self, epoch: int) -> int:
-        """Plan ``epoch`` (from 1) and return its number of batches."""
-        shuffle_seed = None if self._seed is None else (self._seed, epoch)
-        sizes = np.ones(len(self.samples), dtype=np.int64)
-        self._plan = plan_batches(sizes, None, self._limits, shuffle_seed)
-        return len(self._plan)
-
-    def largest(self) -> int:
-        """Return the index of a largest batch of the planned epoch."""
-        return max(range(len(self._plan)), key=lambda index: len(self._plan[index]))
 
     def load(self, index: int) -> SequenceBatch:
         """Return batch ``index`` of the planned epoch."""

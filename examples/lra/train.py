@@ -9,14 +9,15 @@ folder, see README.md), each as in the paper or -small. The same command continu
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from classifier import ClassifierConfig, SequenceClassifier, SequenceObjective
 from tasks import SPLITS, TASKS, SequenceBatches, open_task
 
-from relu_nmt.cli.command import make_parser, run_command
-from relu_nmt.config import REQUIRED, add_settings, group, like, option, read_settings, settings
+from relu_nmt.cli.command import RecipeCommand
+from relu_nmt.config import REQUIRED, group, like, option, settings
 from relu_nmt.config.shared import CommonOptions
 from relu_nmt.errors import CheckpointError, ConfigError
 from relu_nmt.modules.config import (
@@ -27,12 +28,7 @@ from relu_nmt.modules.config import (
 from relu_nmt.recipes.training import Training, run_training
 from relu_nmt.training.batches import TrainingData
 from relu_nmt.training.checkpoint import read_metadata
-from relu_nmt.training.config import (
-    CheckpointConfig,
-    OptimizerConfig,
-    TrainerConfig,
-)
-from relu_nmt.training.schedules import ScheduleConfig
+from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.trainer import Trainer
 
 SMALL = "-small"
@@ -121,39 +117,6 @@ class TaskOptions:
 
 
 @settings
-class LraOptimizerConfig(OptimizerConfig):
-    """The optimiser's settings with the defaults of Long Range Arena."""
-
-    adam_betas: tuple[float, ...] = like(OptimizerConfig, "adam_betas", (0.9, 0.999))
-    adam_eps: float = like(OptimizerConfig, "adam_eps", 1e-6)
-
-
-@settings
-class LraScheduleConfig(ScheduleConfig):
-    """The schedule's settings: up and down in straight lines."""
-
-    lr: tuple[float, ...] = like(ScheduleConfig, "lr", (1e-4,))
-    lr_scheduler: str = like(ScheduleConfig, "lr_scheduler", "polynomial_decay")
-
-
-@settings
-class LraCheckpointConfig(CheckpointConfig):
-    """The most accurate and the last checkpoint are kept."""
-
-    best_checkpoint_metric: str = like(CheckpointConfig, "best_checkpoint_metric", "accuracy")
-    no_epoch_checkpoints: bool = like(CheckpointConfig, "no_epoch_checkpoints", True)
-
-
-@settings
-class LraTrainerConfig(TrainerConfig):
-    """The settings of the trainer with the defaults of Long Range Arena."""
-
-    optimizer: LraOptimizerConfig = group("optimiser and averaged weights", LraOptimizerConfig)
-    schedule: LraScheduleConfig = group("learning rate", LraScheduleConfig)
-    checkpoint: LraCheckpointConfig = group("validation and checkpoints", LraCheckpointConfig)
-
-
-@settings
 class LraSettings:
     """All settings of a training."""
 
@@ -166,7 +129,17 @@ class LraSettings:
     backend: AttentionBackendConfig = group(
         "attention back end", AttentionBackendConfig, stored=False
     )
-    trainer: LraTrainerConfig = group("trainer", LraTrainerConfig)
+    # The rate rises and falls in straight lines; the most accurate and the last model are kept.
+    trainer: TrainerConfig = group(
+        "trainer",
+        TrainerConfig,
+        adam_betas=(0.9, 0.999),
+        adam_eps=1e-6,
+        lr=(1e-4,),
+        lr_scheduler="polynomial_decay",
+        best_checkpoint_metric="accuracy",
+        no_epoch_checkpoints=True,
+    )
 
 
 class LraTraining(Training):
@@ -213,16 +186,9 @@ class LraTraining(Training):
         )
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit code."""
-    parser = make_parser("lra", str(__doc__), user_modules=True)
-    add_settings(parser, LraSettings)
-    return run_command(
-        parser,
-        lambda words: run_training(LraTraining, read_settings(LraSettings, words), True).exit_code,
-        argv,
-    )
-
+main = RecipeCommand(
+    "lra", str(__doc__), LraSettings, partial(run_training, LraTraining, progress=True)
+)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -11,7 +11,6 @@ import json
 import math
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,8 @@ import torch
 import yaml
 from pinnsformer import EQUATIONS, PinnsFormer, Points
 
-from relu_nmt.cli.command import make_parser, run_command
-from relu_nmt.config import add_settings, option, read_settings, settings
+from relu_nmt.cli.command import RecipeCommand
+from relu_nmt.config import option, settings
 from relu_nmt.errors import CheckpointError
 from relu_nmt.io.safe_write import safe_writer, write_text
 
@@ -248,12 +247,7 @@ def run(settings: RunSettings) -> None:
     print(text)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit code."""
-    parser = make_parser("pinnsformer", str(__doc__), user_modules=True)
-    add_settings(parser, RunSettings)
-    return run_command(parser, lambda arguments: run(read_settings(RunSettings, arguments)), argv)
-
+main = RecipeCommand("pinnsformer", str(__doc__), RunSettings, run)
 
 if __name__ == "__main__":
     sys.exit(main())

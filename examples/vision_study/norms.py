@@ -9,7 +9,6 @@ Reference: Saratchandran et al. 2024, "Rethinking softmax", Figures 2, 3, 6 and 
 """
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,8 @@ from relu_nmt.attention.normalized import SoftmaxAttention
 from relu_nmt.attention.pointwise import PointwiseAttention
 from relu_nmt.attention.polynomial import PolynomialAttention
 from relu_nmt.attention.records import AttentionRecord, record_attention
-from relu_nmt.cli.command import make_parser, run_command
-from relu_nmt.config import REQUIRED, add_settings, option, read_settings, settings
+from relu_nmt.cli.command import RecipeCommand
+from relu_nmt.config import REQUIRED, option, settings
 from relu_nmt.config.files import WRITTEN, Files
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.recipes.evaluate_images import evaluation_sets, write_results
@@ -169,12 +168,7 @@ def run(settings: NormSettings) -> None:
     write_results(settings.results, {"norms": found})
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit code."""
-    parser = make_parser("norms", str(__doc__), user_modules=True)
-    add_settings(parser, NormSettings)
-    return run_command(parser, lambda arguments: run(read_settings(NormSettings, arguments)), argv)
-
+main = RecipeCommand("norms", str(__doc__), NormSettings, run)
 
 if __name__ == "__main__":
     sys.exit(main())

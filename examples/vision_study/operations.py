@@ -10,7 +10,6 @@ block with softmax, H d^2 with cross-covariance attention, none with SimA.
 """
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,8 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from relu_nmt.attention.base import Attention
-from relu_nmt.cli.command import make_parser, run_command
-from relu_nmt.config import add_settings, option, read_settings, settings
+from relu_nmt.cli.command import RecipeCommand
+from relu_nmt.config import option, settings
 from relu_nmt.errors import DataError
 from relu_nmt.io.page import csv_text
 from relu_nmt.io.safe_write import write_text
@@ -120,12 +119,7 @@ def run(settings: CountSettings) -> None:
     print(f"table: {path}")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit code."""
-    parser = make_parser("operations", str(__doc__))
-    add_settings(parser, CountSettings)
-    return run_command(parser, lambda words: run(read_settings(CountSettings, words)), argv)
-
+main = RecipeCommand("operations", str(__doc__), CountSettings, run, user_modules=False)
 
 if __name__ == "__main__":
     sys.exit(main())

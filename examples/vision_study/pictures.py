@@ -27,8 +27,8 @@ from torch import Tensor, nn
 from relu_nmt.attention.base import Attention, Need
 from relu_nmt.attention.records import record_attention
 from relu_nmt.attention.token_axis import SimAAttention, normalized_over_tokens
-from relu_nmt.cli.command import make_parser, run_command
-from relu_nmt.config import REQUIRED, add_settings, option, read_settings, settings
+from relu_nmt.cli.command import RecipeCommand
+from relu_nmt.config import REQUIRED, option, settings
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io.page import csv_text, draw_image, render_page
 from relu_nmt.io.safe_write import write_text
@@ -290,12 +290,7 @@ def run(settings: PictureSettings) -> None:
     print(f"report: {Path(settings.out) / REPORT}")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit code."""
-    parser = make_parser("pictures", str(__doc__), user_modules=True)
-    add_settings(parser, PictureSettings)
-    return run_command(parser, lambda words: run(read_settings(PictureSettings, words)), argv)
-
+main = RecipeCommand("pictures", str(__doc__), PictureSettings, run)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -28,8 +28,8 @@ from relu_nmt.attention.base import Attention, build_attention
 from relu_nmt.attention.kernels import set_attention_backend
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.token_axis import SimAAttention, SimAConfig
-from relu_nmt.cli.command import make_parser, run_command
-from relu_nmt.config import add_settings, option, read_settings, settings
+from relu_nmt.cli.command import RecipeCommand
+from relu_nmt.config import option, settings
 from relu_nmt.config.registry import Spec
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io.page import csv_text, render_page
@@ -297,12 +297,7 @@ def run(settings: TimingSettings) -> None:
     print(f"report: {Path(settings.out) / REPORT}")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit code."""
-    parser = make_parser("timings", str(__doc__))
-    add_settings(parser, TimingSettings)
-    return run_command(parser, lambda words: run(read_settings(TimingSettings, words)), argv)
-
+main = RecipeCommand("timings", str(__doc__), TimingSettings, run, user_modules=False)
 
 if __name__ == "__main__":
     sys.exit(main())

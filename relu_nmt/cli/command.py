@@ -97,8 +97,9 @@ class RecipeCommand:
         prog: name of the command.
         description: first text of ``--help``.
         settings_class: settings whose flags the command has.
-        recipe: module of ``relu_nmt.recipes`` whose ``run`` is called, or ``module.function``. The
-            exit code is ``exit_code`` of its result, if there is one.
+        recipe: module of ``relu_nmt.recipes`` whose ``run`` is called, or ``module.function``; or
+            a function, of a script that has imported PyTorch already. The exit code is
+            ``exit_code`` of its result, if there is one.
         user_modules: as in :func:`make_parser`.
         computes: the command runs a model: warn if other processes use the same cores.
         most_used: names of the settings with which ``--help`` begins, with spaces between them.
@@ -107,7 +108,7 @@ class RecipeCommand:
     prog: str
     description: str
     settings_class: type[Any]
-    recipe: str
+    recipe: str | Callable[[Any], Any]
     user_modules: bool = True
     computes: bool = True
     most_used: str = ""
@@ -120,15 +121,19 @@ class RecipeCommand:
 
     def __call__(self, argv: Sequence[str] | None = None) -> int:
         """Run the command with these arguments, by default those of the command line."""
-        if self.settings_class.__module__ == "__main__":
+        is_named = isinstance(self.recipe, str)
+        if is_named and self.settings_class.__module__ == "__main__":
             # Under python -m, leave to the imported module, whose classes are those of the recipe.
             name = self.prog.removeprefix("relu-nmt-").replace("-", "_")
             return importlib.import_module(f"relu_nmt.cli.{name}").main(argv)
-        choose_threads()
+        if is_named:
+            choose_threads()
         return run_command(self.parser(), self._run, argv)
 
     def _run(self, arguments: argparse.Namespace) -> int:
         settings = read_settings(self.settings_class, arguments)
+        if not isinstance(self.recipe, str):
+            return getattr(self.recipe(settings), "exit_code", 0)
         if self.computes and (note := crowding_note()):
             print(note, file=sys.stderr)
         return run_recipe(self.recipe, settings)
@@ -138,8 +143,7 @@ def run_recipe(name: str, settings: Any) -> int:
     """Run a recipe, and return its exit code; until now nothing has imported PyTorch."""
     module, _, function = name.partition(".")
     recipe = importlib.import_module(f"relu_nmt.recipes.{module}")
-    result = getattr(recipe, function or "run")(settings)
-    return getattr(result, "exit_code", 0)
+    return getattr(getattr(recipe, function or "run")(settings), "exit_code", 0)
 
 
 def run_command(

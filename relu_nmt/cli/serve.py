@@ -9,25 +9,11 @@ from relu_nmt.cli.translation_settings import (
     WindowOptions,
     refuse_references,
 )
-from relu_nmt.config import REQUIRED, group, option, settings
-from relu_nmt.config.files import CHECKPOINTS
+from relu_nmt.config import group, like, option, settings
 from relu_nmt.errors import ConfigError
 from relu_nmt.translation.search.config import GenerationConfig
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-
-
-@settings
-class ServedModelOptions(ModelOptions):
-    """The model to serve."""
-
-    path: str = option(
-        REQUIRED,
-        "checkpoint; several with colons (a:b) are an ensemble",
-        metavar="CKPT",
-        positional=True,
-        files=CHECKPOINTS,
-    )
 
 
 @settings
@@ -58,7 +44,9 @@ class ServeSettings(WindowOptions):
         most=1,
         metavar="SECONDS",
     )
-    model: ServedModelOptions = group("model", ServedModelOptions)
+    model: ModelOptions = group(
+        "model", ModelOptions, path=like(ModelOptions, "path", metavar="CKPT", positional=True)
+    )
     search: GenerationConfig = group("search", GenerationConfig)
     refused: ClassVar = (
         *NEED_REFERENCES,

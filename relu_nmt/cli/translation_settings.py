@@ -50,7 +50,6 @@ class ModelOptions(FairseqOptions, PrecisionOptions, AttentionBackendConfig):
     tokenizer: str | None = option(
         None, "detokeniser for data that came tokenised", choices=("moses", "space", "none")
     )
-    bf16: bool = like(PrecisionOptions, "bf16", False, "compute in bfloat16; also on the CPU")
     int8: bool = option(
         False, "multiply 8-bit integers (x86 CPUs): faster; a few translations change"
     )

@@ -1,7 +1,7 @@
 """relu-nmt-vision-classify: classify pictures with a trained model."""
 
 from relu_nmt.cli.command import RecipeCommand
-from relu_nmt.config import REQUIRED, like, option, settings
+from relu_nmt.config import REQUIRED, option, settings
 from relu_nmt.config.files import READ
 from relu_nmt.config.shared import PrecisionOptions
 from relu_nmt.modules.config import AttentionBackendConfig
@@ -21,8 +21,6 @@ CHECKPOINT = option(
 @settings
 class ClassifierOptions(PrecisionOptions, AttentionBackendConfig):
     """Device, precision and attention back end of a trained classifier."""
-
-    bf16: bool = like(PrecisionOptions, "bf16", False, "compute in bfloat16; also on the CPU")
 
 
 @settings

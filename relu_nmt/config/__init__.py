@@ -6,9 +6,9 @@ values, :mod:`~relu_nmt.config.classes` whole instances, which it makes from val
 :mod:`~relu_nmt.config.command_line` from flags and files.
 """
 
-from relu_nmt.config.classes import build_part, from_dict, from_flat, settings, to_dict
+from relu_nmt.config.classes import build_part, from_dict, from_flat, group, settings, to_dict
 from relu_nmt.config.command_line import add_settings, read_settings, read_settings_file, to_yaml
-from relu_nmt.config.fields import REQUIRED, checked_by, flag_of, group, like, option, shown
+from relu_nmt.config.fields import REQUIRED, checked_by, flag_of, like, option, shown
 
 __all__ = [
     "REQUIRED",

@@ -7,7 +7,7 @@ import dataclasses
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
 from typing_extensions import dataclass_transform
 
@@ -17,6 +17,7 @@ from relu_nmt.config.fields import (
     all_options,
     groups_of,
     known_fields,
+    like,
     options_of,
     shown,
 )
@@ -41,7 +42,7 @@ def settings(config_class: ClassT | None = None, *, flags: bool = True) -> Any:
         flags: error messages call the fields by their flags; if False by their names (``gamma=2``).
 
     Example:
-        >>> from relu_nmt.config.fields import group, option
+        >>> from relu_nmt.config.fields import option
         >>> @settings
         ... class Averaging:
         ...     store_ema: bool = option(False, "average the weights")
@@ -80,6 +81,51 @@ or leave it out
         return cls
 
     return decorate if config_class is None else decorate(config_class)
+
+
+def group(title: str, config_class: type, *, stored: bool = True, **defaults: Any) -> Any:
+    """Return a field that holds other settings.
+
+    Args:
+        title: heading of its flags in ``--help``, in lower case.
+        config_class: a settings class; the field's name may not be that of an option's value.
+        stored: False leaves it out of checkpoints and results.
+        defaults: other defaults of its options and those of its groups, or :func:`like` options.
+
+    Example:
+        >>> from relu_nmt.config.fields import option
+        >>> @settings
+        ... class Batches:
+        ...     batch_size: int = option(32, "samples of a batch", least=1)
+        >>> @settings
+        ... class Training:
+        ...     batches: Batches = group("batches", Batches, batch_size=8)
+        >>> Training().batches.batch_size
+        8
+    """
+    kind = _with_defaults(config_class, defaults) if defaults else config_class
+    return dataclasses.field(default_factory=kind, metadata={"group": title, "stored": stored})
+
+
+def _with_defaults(config_class: Any, defaults: Mapping[str, Any]) -> type:
+    """Return a subclass of settings with other defaults."""
+    if unknown := defaults.keys() - all_options(config_class):
+        raise TypeError(f"{config_class.__name__}: no option is called {', '.join(unknown)}")
+    body: dict[str, Any] = {"__doc__": config_class.__doc__, "__module__": config_class.__module__}
+    for name in options_of(config_class).keys() & defaults:
+        value = defaults[name]
+        body[name] = value if isinstance(value, Option) else like(config_class, name, value)
+    # Hand the others on to the groups that have these options.
+    for field in dataclasses.fields(config_class):
+        if "group" in field.metadata:
+            kind: Any = field.default_factory
+            own = {name: defaults[name] for name in all_options(kind).keys() & defaults}
+            title, stored = field.metadata["group"], field.metadata["stored"]
+            body |= {field.name: group(title, kind, stored=stored, **own)} if own else {}
+    hints = get_type_hints(config_class)
+    body["__annotations__"] = {name: hints[name] for name in body if name in hints}
+    made: Any = type(config_class.__name__, (config_class,), body)
+    return settings(made, flags=config_class.named_by_flags)
 
 
 def _check(self: Any) -> None:

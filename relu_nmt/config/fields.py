@@ -234,25 +234,12 @@ option: Any = Option
 
 
 def like(
-    config_class: type,
-    name: str,
-    default: Any = _SAME,
-    help: str | None = None,
-    *,
-    flags: Sequence[str] = (),
-    needs: Needs = (),
-    no_effect: str | None = None,
+    config_class: type, name: str, default: Any = _SAME, help: str | None = None, **changes: Any
 ) -> Any:
-    """Return the option ``name`` of another class, with the changes that are given."""
-    other = options_of(config_class)[name]
-    return dataclasses.replace(
-        other,
-        default=other.default if default is _SAME else default,
-        help=other.help if help is None else help,
-        flags=flags or other.flags,
-        needs=needs or other.needs,
-        no_effect=no_effect or other.no_effect,
-    )
+    """Return the option ``name`` of another class, with the given changes of :class:`Option`."""
+    changes |= {} if default is _SAME else {"default": default}
+    changes |= {} if help is None else {"help": help}
+    return dataclasses.replace(options_of(config_class)[name], **changes)
 
 
 def checked_by(read: Callable[[str], object]) -> Callable[[str], str]:
@@ -263,19 +250,6 @@ def checked_by(read: Callable[[str], object]) -> Callable[[str], str]:
         return text
 
     return parse
-
-
-def group(title: str, config_class: type, *, stored: bool = True) -> Any:
-    """Return a field that holds other settings.
-
-    Args:
-        title: heading of its flags in ``--help``, in lower case.
-        config_class: a settings class; the field's name may not be that of an option's value.
-        stored: False leaves it out of checkpoints and results.
-    """
-    return dataclasses.field(
-        default_factory=config_class, metadata={"group": title, "stored": stored}
-    )
 
 
 def flag_of(field_name: str) -> str:

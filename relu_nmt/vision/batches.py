@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import Self
 
 from relu_nmt.config.shared import BatchLimits
 from relu_nmt.data.groups import plan_batches
@@ -189,54 +190,108 @@ class ImageTransform:
 
 
 @dataclass(frozen=True)
-class ImageBatch:
+class SampleBatch:
+    """Some samples of a set; the fields of a subclass have tensors.
+
+    Args:
+        ids: [B] int64, indices of the samples in their set.
+    """
+
+    ids: Tensor
+
+    @property
+    def num_sentences(self) -> int:
+        """The number of samples; the trainer's log calls them sentences."""
+        return self.ids.size(0)
+
+    @property
+    def num_tokens(self) -> int:
+        """The number of samples, so that the log's ``wps`` counts samples a second."""
+        return self.ids.size(0)
+
+    def to(self, device: torch.device | str) -> Self:
+        """Return the batch on ``device``; from pinned memory the copy does not block."""
+        return self._with(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def pin_memory(self) -> Self:
+        """Return the batch in page-locked memory, from which a GPU copies faster."""
+        return self._with(Tensor.pin_memory)
+
+    def _with(self, move: Callable[[Tensor], Tensor]) -> Self:
+        fields = {name: value for name, value in vars(self).items() if name != "ids"}
+        return replace(self, **{name: _moved(value, move) for name, value in fields.items()})
+
+
+def _moved(value: Any, move: Callable[[Tensor], Tensor]) -> Any:
+    """Return a value with all tensors in it moved."""
+    if isinstance(value, Tensor):
+        return move(value)
+    if isinstance(value, dict):
+        return {name: _moved(one, move) for name, one in value.items()}
+    return [_moved(one, move) for one in value] if isinstance(value, list) else value
+
+
+class PlannedBatches:
+    """The batches of a set, epoch by epoch; a subclass loads each by its index.
+
+    Args:
+        count: number of samples of the set.
+        batch_size: samples of a batch; the last batch of an epoch may have fewer.
+        seed: of the order in each epoch; None keeps the order (validation).
+    """
+
+    def __init__(self, count: int, batch_size: int, seed: int | None = None) -> None:
+        self._count = count
+        self._batch_size = batch_size
+        self._seed = seed
+        self._epoch = 0
+        self._plan: list[np.ndarray] = []
+
+    @property
+    def num_batches(self) -> int:
+        """The number of batches of every epoch."""
+        return -(-self._count // self._batch_size)
+
+    def begin_epoch(self, epoch: int) -> int:
+        """Plan ``epoch`` (counted from 1) and return its number of batches."""
+        self._epoch = epoch
+        # Keep the plan of a set without shuffling for all epochs.
+        if not self._plan or self._seed is not None:
+            shuffle_seed = None if self._seed is None else (self._seed, epoch)
+            sizes = np.ones(self._count, dtype=np.int64)
+            limits = BatchLimits(max_sentences=self._batch_size)
+            self._plan = plan_batches(sizes, None, limits, shuffle_seed)
+        return len(self._plan)
+
+    def largest(self) -> int:
+        """Return the index of a largest batch of the planned epoch."""
+        return int(np.argmax([len(members) for members in self._plan]))
+
+
+@dataclass(frozen=True)
+class ImageBatch(SampleBatch):
     """Images of one size and their classes.
 
     Args:
-        ids: [B] int64, indices of the images in their set.
         images: [B, 3, size, size], normalised.
         labels: [B] int64.
         other_labels: [B] int64, classes of the images mixed in; None in unmixed batches.
         share: weight of ``labels``; the rest is that of ``other_labels``.
     """
 
-    ids: Tensor
     images: Tensor
     labels: Tensor
     other_labels: Tensor | None = None
     share: float = 1.0
 
-    @property
-    def num_sentences(self) -> int:
-        """The number of images; the trainer's log calls samples sentences."""
-        return self.labels.size(0)
 
-    @property
-    def num_tokens(self) -> int:
-        """The number of images, so that the log's ``wps`` counts images a second."""
-        return self.labels.size(0)
-
-    def to(self, device: torch.device | str) -> "ImageBatch":
-        """Return the batch on ``device``; from pinned memory the copy does not block."""
-        return self._with(lambda tensor: tensor.to(device, non_blocking=True))
-
-    def pin_memory(self) -> "ImageBatch":
-        """Return the batch in page-locked memory, from which a GPU copies faster."""
-        return self._with(Tensor.pin_memory)
-
-    def _with(self, move: Callable[[Tensor], Tensor]) -> "ImageBatch":
-        others = None if self.other_labels is None else move(self.other_labels)
-        images, labels = move(self.images), move(self.labels)
-        return replace(self, images=images, labels=labels, other_labels=others)
-
-
-class ImageBatches:
-    """The batches of a set of images, epoch by epoch, each loaded by its index.
+class ImageBatches(PlannedBatches):
+    """The batches of a set of images.
 
     Args:
         images: the images.
         transform: maps them to pixels of one size.
-        batch_size: images of a batch; the last batch of an epoch may have fewer.
+        batch_size: images of a batch.
         seed: of the order and the random views of each epoch; None keeps the order and takes the
             middle of each image (validation).
         augmentation: the changes of whole batches in training: mixing, repeated views.
@@ -254,31 +309,17 @@ class ImageBatches:
         augmentation: AugmentationConfig = NO_AUGMENTATION,
         damaged: DamagedImages | None = None,
     ) -> None:
+        super().__init__(len(images), batch_size, seed)
         self.images = images
         self._transform = transform
-        self._batch_size = batch_size
-        self._seed = seed
         self._augmentation = augmentation
         self._damaged = damaged
-        self._epoch = 0
-        self._plan: list[np.ndarray] | None = None
-
-    @property
-    def num_batches(self) -> int:
-        """The number of batches of every epoch."""
-        return -(-len(self.images) // self._batch_size)
 
     def begin_epoch(self, epoch: int) -> int:
-        """Plan ``epoch`` (counted from 1) and return its number of batches."""
-        self._epoch = epoch
-        # Keep the plan of a set without shuffling for all epochs.
-        if self._plan is None or self._seed is not None:
-            shuffle_seed = None if self._seed is None else (self._seed, epoch)
-            sizes = np.ones(len(self.images), dtype=np.int64)
-            limits = BatchLimits(max_sentences=self._batch_size)
-            self._plan = plan_batches(sizes, None, limits, shuffle_seed)
-            if self._augmentation.repeated_augmentation > 1:
-                self._plan = self._repeated(self._plan)
+        """Plan ``epoch`` with several views of each image, if there are to be some."""
+        super().begin_epoch(epoch)
+        if self._seed is not None and self._augmentation.repeated_augmentation > 1:
+            self._plan = self._repeated(self._plan)
         return len(self._plan)
 
     def _repeated(self, plan: list[np.ndarray]) -> list[np.ndarray]:
@@ -292,18 +333,12 @@ class ImageBatches:
             for start in range(0, total, self._batch_size)
         ]
 
-    def largest(self) -> int:
-        """Return the index of a largest batch of the planned epoch."""
-        assert self._plan is not None, "begin_epoch comes first"
-        return int(np.argmax([len(members) for members in self._plan]))
-
     def load(self, index: int) -> ImageBatch:
         """Read batch ``index`` of the planned epoch.
 
         Raises:
             DataError: an image cannot be decoded.
         """
-        assert self._plan is not None, "begin_epoch comes first"
         found = [each for view in self._plan[index] if (each := self._view(int(view))) is not None]
         # Stack the images: [B, 3, height, width]. All of a validation batch may be damaged.
         numbers = np.array([number for number, _ in found], dtype=np.int64)

@@ -257,17 +257,6 @@ class ImageTaskOptions:
 
 
 @settings
-class VisionOptimizerConfig(OptimizerConfig):
-    """The optimiser's settings with the defaults of DeiT.
-
-    Biases, norms, the class token and positions are exempt from the weight decay.
-    """
-
-    adam_betas: tuple[float, ...] = like(OptimizerConfig, "adam_betas", (0.9, 0.999))
-    weight_decay: float = like(OptimizerConfig, "weight_decay", 0.05)
-
-
-@settings
 class VisionScheduleConfig(ScheduleConfig):
     """The schedule's settings with the defaults of vision transformers."""
 
@@ -293,9 +282,15 @@ class VisionScheduleConfig(ScheduleConfig):
 
 @settings
 class VisionTrainerConfig(TrainerConfig):
-    """The trainer's settings with the defaults of vision transformers."""
+    """The trainer's settings with the defaults of vision transformers, of DeiT for the optimiser.
 
-    optimizer: VisionOptimizerConfig = group(
-        "optimiser and averaged weights", VisionOptimizerConfig
+    Biases, norms, the class token and positions are exempt from the weight decay.
+    """
+
+    optimizer: OptimizerConfig = group(
+        "optimiser and averaged weights",
+        OptimizerConfig,
+        adam_betas=(0.9, 0.999),
+        weight_decay=0.05,
     )
     schedule: VisionScheduleConfig = group("learning rate", VisionScheduleConfig)

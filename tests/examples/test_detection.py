@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from relu_nmt.cli import vision_train
-from relu_nmt.config import add_settings, read_settings
+from relu_nmt.config import read_settings
 from relu_nmt.errors import DataError
 from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.vision.config import VisionTransformerConfig, architectures
@@ -150,9 +150,9 @@ def test_the_average_precision_of_the_true_objects_is_100(example, data):
 
 
 def test_the_papers_settings(example):
-    parser = example.train.make_parser("detection", "")
-    add_settings(parser, example.train.DetectionSettings)
-    words = parser.parse_intermixed_args(["coco", "--setting", "paper", "--attention", "sima"])
+    words = example.train.main.parser().parse_intermixed_args(
+        ["coco", "--setting", "paper", "--attention", "sima"]
+    )
     paper = read_settings(example.train.DetectionSettings, words)
     assert (paper.model.family, paper.model.attention) == ("xcit", "sima")
     assert (paper.task.batch_size, paper.trainer.run.max_epoch) == (16, 36)
