@@ -62,11 +62,7 @@ class CosFormerAttention(FeatureAttention):
     )
 
     def features(self, q: Tensor, k: Tensor, visibility: Visibility) -> tuple[Tensor, Tensor]:
-        """See :meth:`FeatureAttention.features`.
-
-        Raises:
-            ConfigError: more tokens than ``horizon`` in causal use, or no patches with ``grid``.
-        """
+        """Return the features; a ConfigError beyond ``horizon`` tokens, or without patches."""
         q, k = q.relu(), k.relu()
         if not self.config.reweight:
             return q, k
@@ -100,10 +96,7 @@ class CosFormerAttention(FeatureAttention):
 
 
 def _grid_places(visibility: Visibility, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the row of each token over the number of rows, and the same of columns, [1, N] each.
-
-    ``like`` has the wanted dtype and device. Tokens that are no patches are a ConfigError.
-    """
+    """Return each token's row over the number of rows, and the same of columns, [1, N] each."""
     if visibility.grid is None:
         raise ConfigError("cosformer: grid=true is for the patches of images; leave it out")
     # Number rows and columns of the patches; tokens before them get the middle.

@@ -142,11 +142,9 @@ def masked_sums(queries: Tensor, keys: Tensor, v: Tensor, visibility: Visibility
 
 
 def _causal_sums(queries: Tensor, keys: Tensor, v: Tensor) -> Tensor:
-    """Return the sums over the keys up to each query's own; the last query's is the last key.
-
-    Each chunk of C positions attends to itself by a small matrix, and to all earlier chunks by the
-    running sum of keys^T v, [B, H, chunks, R, dv].
-    """
+    """Return the sums over the keys up to each query's own; the last query's is the last key."""
+    # Each chunk of C positions attends to itself by a small matrix, and to all earlier chunks by
+    # the running sum of keys^T v, [B, H, chunks, R, dv].
     # Split keys into those before the first query's own and the rest, which form chunks.
     num_queries = queries.size(2)
     old = keys.size(2) - num_queries

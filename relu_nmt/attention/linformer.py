@@ -61,11 +61,7 @@ class LinformerAttention(Attention):
         return self.config.length
 
     def attend(self, problem: AttentionProblem) -> AttentionOutput:
-        """See :meth:`Attention.attend`.
-
-        Raises:
-            ConfigError: more keys than ``length``.
-        """
+        """See :meth:`Attention.attend`; more keys than ``length`` are a ConfigError."""
         num_keys = problem.k.size(2)
         if num_keys > self.config.length:
             raise ConfigError(

@@ -146,14 +146,6 @@ class ScaledPointwiseAttention(PointwiseAttention):
     section 3 and Figs. 1-4; relu with alpha = 1 is its main model. We read "gated" in its Fig. 4 as
     an output gate; :class:`relu_nmt.vision.vision_transformer.GatedAttentionUnit` is the
     other reading.
-
-    Example:
-        >>> from relu_nmt.attention.masks import Visibility
-        >>> config = ScaledPointwiseConfig(h="relu2")
-        >>> attend = ScaledPointwiseAttention(config, num_heads=1, head_dim=4, dropout=0.0)
-        >>> ones = torch.ones(1, 1, 3, 4)
-        >>> attend(ones, ones, ones, Visibility(3, 3)).values[0, 0, 0].tolist()
-        [4.0, 4.0, 4.0, 4.0]
     """
 
     Config = ScaledPointwiseConfig

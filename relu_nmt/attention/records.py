@@ -50,17 +50,6 @@ def record_attention(
         need: results to record; an empty need records nothing and costs no time.
         take: receives each record at once; without it the yielded list collects them, in the order
             of the calls.
-
-    Example:
-        >>> import torch
-        >>> from relu_nmt.attention.base import build_attention
-        >>> from relu_nmt.config.registry import Spec
-        >>> attention = build_attention(Spec("softmax"), "encoder", 0, 1, 4, dropout=0.0)
-        >>> x = torch.zeros(1, 1, 2, 4)
-        >>> with record_attention(attention, Need(weights=True)) as records:
-        ...     _ = attention(x, x, x, Visibility(2, 2))
-        >>> records[0].weights.tolist()
-        [[[[0.5, 0.5], [0.5, 0.5]]]]
     """
     records: list[AttentionRecord] = []
 

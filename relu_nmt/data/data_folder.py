@@ -238,22 +238,9 @@ def verify_checksums(folder: str | os.PathLike[str], content: dict[str, Any]) ->
 class Journal:
     """A working folder with the list of the finished steps of one job.
 
-    A step counts as finished if the job had the same key and all files of the step still have
-    the same contents. A job with another key empties the folder.
-
-    Args:
-        folder: the working folder, which is made if it does not exist.
-        key: a hash of all settings and inputs of the job.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     for attempt in range(2):
-        ...         journal = Journal(Path(folder) / "work", key="settings")
-        ...         print(journal.finish("sum", lambda: print("adding") or 1 + 1, ()))
-        adding
-        2
-        2
+    A step counts as finished if the job had the same key, a hash of all its settings and inputs,
+    and all files of the step still have the same contents. A job with another key empties the
+    folder.
     """
 
     def __init__(self, folder: str | os.PathLike[str], key: str) -> None:

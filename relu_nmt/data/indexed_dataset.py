@@ -88,15 +88,6 @@ class IndexedDataset:
 
     Raises:
         DataError: a file is missing, truncated, damaged or of another format.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     with IndexedDatasetWriter(folder + "/train", np.uint16) as writer:
-        ...         writer.add(np.array([4, 5, 2, 2]), np.array([3, 1]))
-        ...     dataset = IndexedDataset(folder + "/train")
-        >>> len(dataset), dataset[0].tolist()
-        (2, [4, 5, 2])
     """
 
     def __init__(self, prefix: str | os.PathLike[str]) -> None:
@@ -179,9 +170,7 @@ class IndexedDataset:
 class AlignmentDataset(IndexedDataset):
     """The word alignments of a split, read from disk on demand.
 
-    Args:
-        prefix: path without ``.bin`` and ``.idx``.
-        swapped: the files were made for the other direction and have the target first.
+    Files that were made for the other direction are ``swapped``: they have the target first.
 
     Raises:
         DataError: a file is missing, truncated, damaged or of another format.
@@ -206,10 +195,7 @@ class AlignmentDataset(IndexedDataset):
 
 
 class DatasetParts:
-    """Sentences of several datasets, one after the other.
-
-    Args:
-        parts: the datasets, each with the range of its sentences.
+    """Ranges of sentences of several datasets, one after the other.
 
     Attributes:
         prefix: of the first dataset.

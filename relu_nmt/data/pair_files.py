@@ -198,11 +198,7 @@ def read_tmx(path: str) -> Iterator[Unit]:
 def _columns(
     cells: Sequence[str], languages: Sequence[str]
 ) -> tuple[bool, int | None, list[int]] | None:
-    """Find the columns of a table from its first line.
-
-    Returns True if the line names the columns, the index of the document's column, and those of the
-    texts; None if the columns are unknown.
-    """
+    """Find the columns in the first line: is it a header, the document, the texts; or None."""
     names = [cell.strip().lower() for cell in cells]
     texts = []
     for language, side in zip(languages, ("source", "target"), strict=False):
@@ -222,13 +218,10 @@ def _columns(
 def read_table(
     path: str | os.PathLike[str], languages: Sequence[str], columns: Sequence[int] | None = None
 ) -> Iterator[Unit]:
-    """Yield the lines of a table like the units of a TMX.
+    """Yield the lines of a table, which may be compressed, like the units of a TMX.
 
-    Args:
-        path: the table, which may be compressed.
-        languages: source and target language, or the source language alone.
-        columns: the column of each language, from 1, or negative from the end; the first column
-            then names the document. None finds the columns.
+    The languages are source and target, or the source alone. ``columns`` are theirs, from 1, or
+    negative from the end; the first column then names the document. None finds the columns.
 
     Raises:
         DataError: a line is not UTF-8, or has other columns than expected.

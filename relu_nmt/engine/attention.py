@@ -159,17 +159,10 @@ def shape(
 ) -> dict[str, int]:
     """Return the fields of ``AttentionShape`` of native/arguments.inc.
 
-    Args:
-        num_rows: queries of all samples, or the listed queries of a search.
-        num_queries: of one sample.
-        q_strides: from sample to sample, head to head and query to query.
-        k: [B, H, Nk, d].
-        v: [B, H, Nk, dv].
-        visible: [B or 1, 1, Nq or 1, Nk] bool; None: all.
-        bias: of the scores, [B or 1, H, Nq, Nk] float32.
-        scales: of the rows of weights, [B or 1, 1, Nq or 1, 1] float32; None for softmax.
-        map: one of :data:`MAPS`.
-        centered: subtract the mean of each row of scores.
+    ``num_rows`` are the queries of all samples, or the listed ones of a search; ``num_queries``
+    those of one sample. ``q_strides`` lead from sample to sample, head to head, query to query.
+    k and v are [B, H, Nk, d]; visible is [B or 1, 1, Nq or 1, Nk] bool, the bias of the scores
+    [B or 1, H, Nq, Nk] and the scales of the rows [B or 1, 1, Nq or 1, 1], both float32.
     """
     # Pass strides in elements, so that the kernel reads views without copies.
     q_batch, q_head, q_row = q_strides

@@ -32,11 +32,7 @@ class FastScores(StepScores):
     """Scores whose best continuations a kernel finds, for all beams or the computed ones."""
 
     def best_continuations(self, totals: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-        """See :meth:`StepScores.best_continuations`.
-
-        Where continuations run out, the sum is -inf, with beam 0 and symbol 0, which is never
-        allowed.
-        """
+        """See :meth:`StepScores.best_continuations`; missing ones have the sum -inf, symbol 0."""
         # Leave GPUs, other dtypes and many threads to PyTorch.
         log_probs, rows = self.log_probs, self.rows
         if not (log_probs.is_cpu and log_probs.dtype == torch.float32 and native.is_wanted()):
@@ -72,9 +68,6 @@ class FastDecoder(StepDecoder):
 
     Layers with packed weights (see :func:`relu_nmt.engine.install`) take one call of a kernel for
     all of them, if the kernel supports their kind.
-
-    Args:
-        model: the model, in evaluation mode.
     """
 
     def __init__(self, model: EncoderDecoder) -> None:
@@ -131,12 +124,7 @@ class FastDecoder(StepDecoder):
     def _begin(
         self, steps: Sequence[SearchStep], states: Sequence[DecoderState]
     ) -> tuple[list[Tensor], list[list[LayerStep]]]:
-        """Embed the newest tokens.
-
-        Returns:
-            the embedded rows [1, N, D] of each search, and for each layer the steps of all
-            searches.
-        """
+        """Embed the newest tokens [1, N, D] of each search; return also the steps of each layer."""
         decoder, embedded, seen = self.model.decoder, [], []
         for step, state in zip(steps, states, strict=True):
             # Translate indices into a shortlist back to ids of the dictionary.
@@ -221,13 +209,9 @@ def computed_beams(rows: Tensor, num_beams: int, multiple: int) -> tuple[Tensor,
 def _step_layer(
     layer: TransformerLayer, x: Tensor, steps: Sequence[LayerStep], want_weights: bool
 ) -> tuple[Tensor, list[AttentionRecord]]:
-    """Map the newest tokens' states through a layer, with attention search by search.
+    """Map the newest tokens' states x [1, N, D], row by row of all searches, through a layer.
 
-    Args:
-        layer: the layer.
-        x: [1, N, D], the rows of all searches, one search after the other.
-        steps: the searches; their caches grow.
-        want_weights: also return a record of the cross-attention's weights for each search.
+    Attention goes search by search. ``want_weights`` also gives a record of each cross-attention.
     """
     own, cross = layer.self_attention, layer.cross_attention
     assert cross is not None, "decoders attend to an encoder"
@@ -273,12 +257,7 @@ def log_softmax(logits: Tensor, temperature: float) -> Tensor:
 
 
 def projection_to(projection: nn.Module, symbols: Tensor) -> Callable[[Tensor], Tensor]:
-    """Return the map from states to the logits of these symbols only.
-
-    Args:
-        projection: an ``nn.Linear``, or a module with a method ``rows`` that returns the map.
-        symbols: [V'] ids.
-    """
+    """Return the map from states to the logits of these symbols [V'] only."""
     # Ask the module itself first: packed and 8-bit maps select rows of their own.
     rows = getattr(projection, "rows", None)
     if rows is not None:

@@ -38,12 +38,7 @@ MAX_ROWS = 16
 
 
 class FastCache(LayerCache):
-    """A cache to which the kernel writes, and which may store 16-bit keys and values.
-
-    Args:
-        keys: of the source, [B, H, S, d], in the compute dtype.
-        values: likewise.
-    """
+    """A cache to which the kernel writes, and which may store 16-bit keys and values."""
 
     def __init__(self, keys: Tensor, values: Tensor) -> None:
         super().__init__(keys, values)
@@ -64,9 +59,7 @@ class FastCache(LayerCache):
     def for_kernel(self, shape: tuple[int, int, int, int], dtype: torch.dtype) -> dict[str, Tensor]:
         """Return the fields of ``Cache`` of native/arguments.inc; the kernel writes new entries.
 
-        Args:
-            shape: R, H, k and d, for the first step.
-            dtype: that the kernel reads and writes.
+        ``shape`` R, H, k and d is that of the first step.
         """
         self.keep_as(dtype)
         # Allocate the entries of the first step only; growing adds capacity later.
@@ -182,12 +175,7 @@ class LayersKernel:
         )
 
     def __call__(self, x: Tensor, steps: Sequence[Sequence[LayerStep]]) -> Tensor:
-        """Return the states [1, N, D] behind the last layer, before the final norm.
-
-        Args:
-            x: the newest tokens' states [1, N, D].
-            steps: for each layer a list with one step per search; their caches grow.
-        """
+        """Return the states [1, N, D] behind the last layer, before the final norm; caches grow."""
         # Renew the addresses if the norms have moved, as into memory that processes share.
         norm, constant = _norms(self.layers[0])["own_norm"], self._constant
         if constant is None or constant[0] != norm.weight.data_ptr():
@@ -209,13 +197,7 @@ class LayersKernel:
     def _add_search(
         self, arguments: native.Arguments, steps: Sequence[LayerStep], width: int
     ) -> None:
-        """Append a search and its caches to the arguments.
-
-        Args:
-            arguments: changed in place.
-            steps: one step per layer; the steps differ only in their caches, all of one shape.
-            width: of the states.
-        """
+        """Append a search and its caches to the arguments; ``steps`` are those of all layers."""
         step, (attention, cross) = steps[0], self.attentions[:2]
         own, memory, relative = step.visibility, step.memory_visibility, step.relative
 
@@ -262,11 +244,9 @@ class LayersKernel:
 def _constant_arguments(
     layers: Sequence[TransformerLayer],
 ) -> tuple[int, native.Arguments, dict[str, Any]]:
-    """Return the arguments that are equal in all steps.
+    """Return the address of the first norm, the weights of all layers, and fields of ``Layers``.
 
-    Returns:
-        the address of the first norm's weight, for the kernel reads norms themselves, not copies;
-        a ``LayerWeights`` of each layer, which owns all tensors; and fields of ``Layers``.
+    All are equal in all steps. The kernel reads norms themselves, not copies.
     """
     # Collect the weights of all layers.
     weights = native.Arguments()

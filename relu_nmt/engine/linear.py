@@ -123,13 +123,6 @@ class PackedLinear(PanelLinear, nn.Linear):
     Args:
         linear: the map, on a CPU.
         dtype: the compute dtype, float32 or bfloat16.
-
-    Example:
-        >>> linear, x = nn.Linear(4, 2), torch.ones(3, 4)
-        >>> packed = PackedLinear(linear, torch.float32) if can_pack() else linear
-        >>> with torch.no_grad():
-        ...     bool(torch.allclose(packed(x), linear(x)))
-        True
     """
 
     def __init__(self, linear: nn.Linear, dtype: torch.dtype) -> None:
@@ -225,12 +218,6 @@ class Int8Linear(PanelLinear):
 
     Args:
         linear: the map in float32.
-
-    Example:
-        >>> linear = nn.Linear(4, 2)
-        >>> int8, x = Int8Linear(linear), torch.ones(3, 4)
-        >>> bool(torch.allclose(int8(x), linear(x), atol=0.05)) if has_fast_int8() else True
-        True
     """
 
     kernel = "linear_int8"
@@ -355,9 +342,7 @@ def has_fast_int8() -> bool:
 def pack_linear(model: nn.Module, dtype: torch.dtype) -> None:
     """Replace every affine map of a model on a CPU by a :class:`PackedLinear`, where possible.
 
-    Args:
-        model: changed in place; its parameters and their names stay.
-        dtype: the compute dtype; only float32 and bfloat16 can be packed.
+    Parameters and their names stay. Only float32 and bfloat16 can be packed.
     """
     if can_pack(dtype):
         _replace_linear(model, lambda linear: PackedLinear(linear, dtype))

@@ -39,11 +39,9 @@ BucketScore = tuple[str, int, Score | None]
 
 
 def length_buckets(lengths: Sequence[int], edges: Sequence[int]) -> Buckets:
-    """Return the segments of each range of lengths, the shortest first, without empty ranges.
+    """Return the segments of each range of lengths in tokens, shortest first, without empty ranges.
 
-    Args:
-        lengths: reference tokens of each segment.
-        edges: rising limits of the buckets; longer segments go to a last bucket.
+    The edges are rising limits of the buckets; longer segments go to a last bucket.
 
     Raises:
         ConfigError: the edges do not rise from at least 1.
@@ -57,11 +55,9 @@ def length_buckets(lengths: Sequence[int], edges: Sequence[int]) -> Buckets:
 
 
 def position_buckets(positions: Sequence[int], edges: Sequence[int]) -> Buckets:
-    """Return the sentences of each range of positions, in order, with empty ranges.
+    """Return the sentences of each range of positions (from 1), in order, with empty ranges.
 
-    Args:
-        positions: position of each sentence, from 1.
-        edges: rising last positions of the buckets; later sentences go to a last bucket.
+    The edges are rising last positions of the buckets; later sentences go to a last bucket.
 
     Raises:
         ConfigError: the edges do not rise from at least 1.
@@ -109,11 +105,8 @@ def bucket_scores(
 def split_at_separators(lines: Sequence[str], separator: str) -> Documents:
     """Return the documents of a text with separators, as relu-nmt-preprocess does.
 
-    Several separators in a row count once; those at the beginning and the end do not count.
-
-    Args:
-        lines: the text.
-        separator: ``blank``, an empty line between documents; ``tag``, a line ``<d>`` before each.
+    The separator is ``blank``, an empty line between documents, or ``tag``, a line ``<d>`` before
+    each. Several in a row count once; those at the beginning and the end do not count.
     """
     runs = itertools.groupby(lines, SEPARATOR_TESTS[separator])
     return [list(run) for is_separator, run in runs if not is_separator]
@@ -168,12 +161,6 @@ def document_score(
         DataError: the numbers of documents differ or are 0.
 
     Reference: Liu et al. 2020 (mBART), section 4.
-
-    Example:
-        >>> groups, sentences = [["a dog . it barks ."]], [["a dog .", "it barks ."]]
-        >>> score = document_score(MetricConfig(), groups, [sentences])
-        >>> score.name, round(score.value)
-        ('d-BLEU', 100)
     """
     segments = [join_lines(documents, language) for documents in references]
     score = metric.score(join_lines(hypotheses, language), segments)
@@ -182,16 +169,10 @@ def document_score(
 
 @dataclass(frozen=True)
 class SentenceAlignment:
-    """Sentences with their references.
+    """Sentences with their references, one segment each in every set.
 
-    A document whose numbers of sentences differ is a mismatch and becomes one segment.
-
-    Args:
-        hypotheses: a segment each.
-        references: for each set, the same number of segments.
-        num_documents: number of documents.
-        num_mismatched: number of documents that became one segment.
-        positions: position of each segment in its document, from 1; 0 for a whole document.
+    A document whose numbers of sentences differ is a mismatch and becomes one segment. Positions
+    are those of segments in their document, from 1; 0 for a whole document.
     """
 
     hypotheses: list[str]

@@ -121,12 +121,7 @@ class Score:
         return self.text.split(" = ", 1)[0]
 
     def labelled(self, prefix: str, counted: str) -> "Score":
-        """Return the score with the labels of segments other than lines.
-
-        Args:
-            prefix: stands before the name: ``d-`` for documents.
-            counted: stands behind the text: ``documents = 240``.
-        """
+        """Return the score with ``d-`` before its name, and ``documents = 240`` behind its text."""
         return replace(self, text=f"{prefix}{self.text} {counted}")
 
     def of_bucket(self, bucket: str) -> "Score":
@@ -240,11 +235,7 @@ class MetricConfig:
 
 @contextmanager
 def _explained(tokenizer: str) -> Iterator[None]:
-    """Turn errors of a tokeniser into messages, and limit the time of its downloads.
-
-    Raises:
-        ConfigError: a package or a model is missing; the message names it.
-    """
+    """Turn errors of a tokeniser into a ConfigError, and limit the time of its downloads."""
     # Limit the time of a download, and restore the earlier limit at the end.
     patience = socket.getdefaulttimeout()
     if tokenizer in FETCHED:
@@ -270,9 +261,6 @@ def _explained(tokenizer: str) -> Iterator[None]:
 def recommended_tokenizer(language: str) -> str:
     """Return the tokeniser that sacreBLEU's documentation recommends for a language.
 
-    Args:
-        language: ``zh``, ``zh-CN``, ``zh_TW``, ``zho_Hans``, ``cmn``...
-
     Reference: README of sacreBLEU 2.6. It recommends zh, ja-mecab and ko-mecab for their languages
     and 13a for others. Other languages without spaces get char, which needs no network.
 
@@ -291,13 +279,10 @@ def recommended_tokenizer(language: str) -> str:
 
 
 def choose_tokenizer(language: str, references: Sequence[str]) -> tuple[str, str]:
-    """Return the tokeniser for a language and a note for the user, which may be empty.
+    """Return the tokeniser for a language ("" if unknown), and a note for the user, perhaps "".
 
-    If its package is not installed, the next best is returned.
-
-    Args:
-        language: its code; empty if unknown.
-        references: the note warns if they lack spaces that the language should have.
+    If its package is not installed, the next best is returned. The note warns if the references
+    lack spaces that the language should have.
     """
     name = wanted = recommended_tokenizer(language)
     note = f"BLEU of {language} uses the tokeniser {name}" if name != DEFAULT_TOKENIZER else ""

@@ -37,12 +37,6 @@ class SegmentStatistics:
         counts: int64 [segments, counts]. For BLEU tokens of translation and reference, then
             matching n-grams and all n-grams, each by n. For TER edits and the mean length of the
             references, in float64.
-
-    Example:
-        >>> texts = ["a dog is here .", "it barks"], [["a dog is here .", "it sleeps"]]
-        >>> found = SegmentStatistics.of(MetricConfig(), *texts)
-        >>> found.counts[:, :3].tolist(), round(found.score([0]))
-        ([[5, 5, 5], [2, 2, 1]], 100)
     """
 
     metric: MetricConfig
@@ -102,10 +96,8 @@ def resampled_scores(
 ) -> np.ndarray:
     """Return the score of each resample of the segments, float64 [systems, samples].
 
-    Args:
-        systems: statistics of the same segments; every resample is the same for all systems.
-        samples: number of resamples.
-        seed: seed of the resamples; None draws others each time.
+    The systems have the same segments, and every resample is the same for all. Without a seed each
+    call draws other resamples.
     """
     segments = len(systems[0].counts)
     # Draw the segments of each resample, with replacement.
@@ -130,10 +122,8 @@ def resampling_interval(scores: np.ndarray) -> float:
 def p_value(system: np.ndarray, baseline: np.ndarray, difference: float) -> float:
     """Return the share of resamples with a difference at least this large by chance.
 
-    Args:
-        system: score of each resample, [samples].
-        baseline: the other system's score of the same resamples, [samples].
-        difference: difference of the scores on all segments.
+    ``system`` and ``baseline`` are scores of the same resamples, [samples]; ``difference`` is that
+    of the scores on all segments.
     """
     differences = np.abs(system - baseline)
     # Return 1 where no resample shows a difference.
@@ -146,10 +136,7 @@ def p_value(system: np.ndarray, baseline: np.ndarray, difference: float) -> floa
 
 
 def mean_interval(values: Sequence[float]) -> float | None:
-    """Return half the width of the 95% confidence interval of a mean, by Student's t.
-
-    Returns:
-        None for fewer than two values.
+    """Return half the width of the 95% confidence interval of a mean, by Student's t; None if < 2.
 
     Example:
         >>> round(mean_interval([30.0, 31.0, 32.0]), 3)
@@ -224,16 +211,9 @@ def paired_bootstrap(
 ) -> Comparison:
     """Compare two systems by resampling the same segments for both.
 
-    As in sacreBLEU, the environment variable ``SACREBLEU_SEED`` sets the seed, 12345 by default.
-
-    Args:
-        metric: the metric.
-        system: the segments of the system: lines, or whole documents joined by
-            :func:`relu_nmt.evaluation.document_scores.join_lines`.
-        baseline: the segments of the other system.
-        references: one or more sets.
-        samples: number of bootstrap resamples.
-        prefix: stands before the metric's name: ``d-`` if segments are documents.
+    Segments are lines, or whole documents joined by
+    :func:`relu_nmt.evaluation.document_scores.join_lines`; ``prefix`` is then ``d-``. As in
+    sacreBLEU, the environment variable ``SACREBLEU_SEED`` sets the seed, 12345 by default.
 
     Raises:
         DataError: the numbers of segments differ or are 0.

@@ -37,10 +37,8 @@ from relu_nmt.translation.task import ESCAPED_UNK, TranslationTask
 class AlignedSentence(NamedTuple):
     """A sentence whose translation is a line of its own.
 
-    Args:
-        number: number of the sentence in the split, from 0.
-        position: position of the sentence in its window, context included, from 1.
-        line: the translation.
+    ``number`` is that of the sentence in the split, from 0, ``position`` that in its window,
+    context included, from 1.
     """
 
     number: int
@@ -65,11 +63,6 @@ class SplitScorer:
     token ids. Translations and references are then compared as symbols of the dictionary, with
     ``tok:none``, unless the task detokenises them or the language has no spaces. ``--scoring bleu``
     and ``compound-bleu`` compare words of the tokeniser, subwords joined.
-
-    Args:
-        task: tokenisation and dictionaries.
-        split: ``valid``, ``test``...
-        config: the metric.
 
     Attributes:
         note: one line about the tokeniser that the language has chosen; empty for the usual one.
@@ -126,11 +119,7 @@ class SplitScorer:
     ) -> Score:
         """Return the score of the translations of the whole split, one segment per line.
 
-        Args:
-            lines: the translations.
-            counts: sentences of each line, int [lines], if lines are groups or whole documents;
-                None: each line is one sentence.
-            metric: by default the metric of the settings.
+        ``counts`` are the sentences of each line, int [lines], if lines are groups or documents.
 
         Raises:
             DataError: the numbers of translations and references differ.
@@ -146,11 +135,8 @@ class SplitScorer:
     ) -> dict[str, Score]:
         """Return the scores of the split's documents, by name.
 
-        Args:
-            documents: the lines of each document; a line is a sentence, or a group that could not
-                be cut into sentences.
-            groups: the translation of each group.
-            counts: sentences of each group, int [groups].
+        A line of a document is a sentence, or a group that could not be cut into sentences. Each
+        group has its translation in ``groups``, and its sentences in ``counts``, int [groups].
 
         Returns:
             ``d_bleu``, one segment per document; ``s_bleu``, one per sentence, except that a

@@ -35,11 +35,9 @@ LEAST_SEEDS = 4
 
 
 def line_style(index: int, kind: int | None = None) -> dict[str, Any]:
-    """Return the looks of a series' line, as arguments of matplotlib.
+    """Return the looks of a line, as arguments of matplotlib, by the number of its series.
 
-    Args:
-        index: number of the series, which has a colour, a marker and dashes.
-        kind: number of the line, if a series has several, which differ by dashes.
+    Lines of one series differ by dashes: ``kind`` is their number.
     """
     dashes = index if kind is None else kind
     return {
@@ -60,12 +58,7 @@ def plain_axes(axes: "Axes", title: str) -> None:
 
 
 def common_legend(figure: "Figure", columns: int) -> None:
-    """Put one legend above all plots of a figure, each name once.
-
-    Args:
-        figure: has the plots.
-        columns: most columns; long names get fewer.
-    """
+    """Put one legend above all plots of a figure, each name once, in ``columns`` at most."""
     legend: dict[str, Any] = {}
     for axes in figure.axes:
         for line, name in zip(*axes.get_legend_handles_labels(), strict=True):
@@ -88,14 +81,7 @@ def draw_image(
     draw: Callable[["Figure"], object],
     style: Any = None,
 ) -> str:
-    """Draw a figure and return it for the ``src`` of an image, as SVG with embedded pictures.
-
-    Args:
-        width: in inches.
-        height: in inches.
-        draw: draws into the figure.
-        style: settings of matplotlib besides STYLE.
-    """
+    """Draw a figure of so many inches; return it for the ``src`` of an image, as SVG."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
@@ -111,13 +97,7 @@ def draw_image(
 
 
 def render_page(place: str | Path, template: str, values: Mapping[str, Any]) -> str:
-    """Return the page.
-
-    Args:
-        place: package that has the template, or the folder of the template.
-        template: file name of the template.
-        values: values that the template shows, by name.
-    """
+    """Return the page of a template in a package's or an example's folder, ``place``."""
     import jinja2
 
     # Look for templates in the caller's place first, then in the shared one.
@@ -163,13 +143,10 @@ def number(value: float | None, decimals: int = 2, signed: bool = False) -> str:
 def spread(
     values: Sequence[float], interval: float | None, signed: bool = False, most: float = math.inf
 ) -> str:
-    """Return the spread of several seeds in words; empty for one seed.
+    """Return the spread of several seeds' scores in words; empty for one seed.
 
-    Args:
-        values: a score of each seed; fewer than LEAST_SEEDS are listed.
-        interval: half the width of the interval of their mean.
-        signed: for differences, which may be below 0.
-        most: the largest possible value.
+    ``interval`` is half the width of the interval of their mean. Differences are ``signed``,
+    scores are between 0 and ``most``. Fewer than LEAST_SEEDS values are listed.
 
     Example:
         >>> spread([24.56, 31.24], 42.4)

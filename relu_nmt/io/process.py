@@ -99,12 +99,7 @@ def handle_stop_signals(handler: Callable[[int, FrameType | None], Any]) -> dict
 
 
 def available_cores(quota_file: str = QUOTA_FILE) -> int:
-    """Return the number of cores that this process may use, the quota of its container included.
-
-    Args:
-        quota_file: has two words: microseconds of processor time (``max``: no bound), and those of
-            the period in which they may be used up.
-    """
+    """Return the number of cores that this process may use, the quota of its container included."""
     cores = os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
@@ -129,10 +124,7 @@ def choose_threads(environment: MutableMapping[str, str] = os.environ) -> None:
 def other_threads(load_file: str = LOAD_FILE, own_tasks: str = OWN_TASKS) -> int | None:
     """Return how many threads of other processes run on the machine now; None if unknown.
 
-    Args:
-        load_file: its fourth word begins with the number of running threads.
-        own_tasks: a folder for each thread of this process. Its running threads do not count:
-            NumPy's spin for a moment after the import.
+    Running threads of this process do not count: NumPy's spin for a moment after the import.
     """
     try:
         running = int(Path(load_file).read_text("ascii").split()[3].split("/")[0])
@@ -156,11 +148,6 @@ def crowding_note(
 
     Only threads that several looks find count. A single look may find a command that is just
     ending, or the system at work.
-
-    Args:
-        environment: has the number of threads.
-        cores: the cores of the machine; None if unknown.
-        look: returns how many threads of others run now; None if unknown.
     """
     try:
         threads = int(environment[THREADS])

@@ -13,7 +13,6 @@ import re
 import shutil
 import stat
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -24,8 +23,6 @@ from relu_nmt.errors import DataError
 LOCK, PLAIN = "relu_nmt.lock", "relu_nmt.plain"
 """Files in a temporary folder: the lock, and an empty file with a new file's permissions."""
 _FOLDER = re.compile(r"\..+\.\d+\.tmp")
-_OWNER = re.compile(r"\.(\d+)-[0-9a-f]{8}\.tmp$")
-"""The process number in the names of temporary files of earlier releases."""
 _CLONE = 0x40049409
 """The request FICLONE of Linux: let a file share the blocks of another until either changes."""
 
@@ -115,9 +112,7 @@ def replacing(path: str | os.PathLike[str], *, durable: bool = False) -> Iterato
     replace a file at once, also on several machines; the last one wins. The new file gets the
     permissions and the group of the old one. A link is replaced, not its target.
 
-    Args:
-        path: the file.
-        durable: bring the file to the disk before it is renamed.
+    A ``durable`` file is brought to the disk before it is renamed.
 
     Raises:
         OSError: the file cannot be written.
@@ -148,25 +143,15 @@ def copy_file(source: Path, target: Path) -> None:
             shutil.copyfile(source, temporary)
 
 
-def remove_abandoned(folder: Path, earlier: str = "") -> None:
-    """Remove the temporary files that killed processes left in a folder.
-
-    Args:
-        folder: a folder of files that :func:`replacing` writes.
-        earlier: regular expression of the names of temporary files of earlier releases. Such a file
-            is removed if no process has it open and the process in its name has ended.
-    """
-    # Folders of this release: those that can be locked.
+def remove_abandoned(folder: Path) -> None:
+    """Remove the temporary folders that killed processes left beside files of :func:`replacing`."""
     for path in folder.glob(".*.tmp"):
         if _FOLDER.fullmatch(path.name) and path.is_dir():
+            # Remove only those that can be locked.
             if (lock := _acquire(path, may_make=False)) is not None:
                 _remove(path, lock)
             with suppress(OSError):
                 path.rmdir()  # of a process that was killed before it locked the folder
-    # Files of earlier releases, which had no locks.
-    for path in folder.iterdir():
-        if re.fullmatch(earlier, path.name) and path.is_file() and not _is_in_use(path):
-            path.unlink(missing_ok=True)
 
 
 def _acquire(folder: Path, may_make: bool) -> int | None:
@@ -247,43 +232,9 @@ def _set_permissions(path: Path, final: Path) -> None:
         path.chmod(mode)
 
 
-def _is_in_use(path: Path) -> bool:
-    """Return whether a process may be writing to a temporary file of an earlier release."""
-    owner = _OWNER.search(path.name)
-    try:
-        if owner and _has_run_since(int(owner[1]), path.stat().st_mtime):
-            return True
-        with open(path, "rb") as file:
-            # Linux grants this lease only for a file that is not open anywhere else.
-            fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
-    except (OSError, AttributeError):  # it is open, or the system has no leases
-        return True
-    return False
-
-
-def _has_run_since(process: int, moment: float) -> bool:
-    """Return whether a process runs, is not this one, and ran at a moment (seconds since 1970)."""
-    try:
-        state, *fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-        uptime = float(Path("/proc/uptime").read_text().split()[0])
-    except OSError:
-        return False
-    started = time.time() - uptime + int(fields[18]) / os.sysconf("SC_CLK_TCK")
-    return process != os.getpid() and state not in "ZX" and started < moment + 1
-
-
 @contextmanager
 def safe_writer(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Open a file that :func:`replacing` renames to ``path``; the block may also read it.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     with safe_writer(Path(folder) / "a.txt") as file:
-        ...         _ = file.write(b"whole")
-        ...     (Path(folder) / "a.txt").read_bytes()
-        b'whole'
-    """
+    """Open a file that :func:`replacing` renames to ``path``; the block may also read it."""
     with replacing(path) as temporary, open(temporary, "w+b") as file:
         yield file
 
@@ -312,7 +263,7 @@ def check_writable(flag: str, path: str | None) -> None:
         raise DataError(f"{flag} {path}: is no plain file; give the name of a file")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        remove_abandoned(target.parent, rf"{re.escape(target.name)}\.\d+-[0-9a-f]{{8}}\.tmp")
+        remove_abandoned(target.parent)
         with tempfile.TemporaryFile(dir=target.parent):
             pass
     except OSError as error:

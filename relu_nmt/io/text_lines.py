@@ -110,10 +110,7 @@ DECOMPRESSORS: dict[str, Callable[[], Any]] = {
 
 
 class _Decompressed(io.RawIOBase):
-    """The decompressed bytes of a file, which may be several compressed files in a row.
-
-    zstandard's own reader does not serve: it ends without an error where a file was cut short.
-    """
+    """The decompressed bytes of a file, which may be several compressed files in a row."""
 
     def __init__(self, file: BinaryIO, make_decompressor: Callable[[], Any]) -> None:
         self._file = file
@@ -192,12 +189,9 @@ def find_text(path: str) -> str:
 
 
 def decode_lines(data: bytes, path: str, first_line: int = 1) -> list[str]:
-    """Return the lines of ``data`` without their ends.
+    """Return the lines of UTF-8 ``data`` without their ends.
 
-    Args:
-        data: UTF-8 text, whole lines.
-        path: the file that it came from, for messages.
-        first_line: number of its first line in that file.
+    Messages name the file and, counted from ``first_line``, the line.
 
     Raises:
         DataError: the bytes are not UTF-8; the message gives the line.
@@ -325,11 +319,8 @@ def read_input(path: str) -> list[str]:
 def encode_lines(lines: Sequence[str], first_line: int = 1) -> bytes:
     r"""Return lines as UTF-8 with their ends: :func:`decode_lines` gives them back.
 
-    A line that has ``\n`` in it would become two; a space takes its place.
-
-    Args:
-        lines: lines without their ends.
-        first_line: number of the first of these lines in the file.
+    A line that has ``\n`` in it would become two; a space takes its place. Only the first lines of
+    a file may need a byte-order mark.
 
     Example:
         >>> encode_lines(["a", "b\r", "c\rd"])

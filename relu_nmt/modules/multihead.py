@@ -27,10 +27,8 @@ class MultiheadAttention(nn.Module):
     def draw_projections(self, *parts: int) -> list[nn.Linear]:
         """Return new input projections; initialise their weights and those of the output.
 
-        Like fairseq, draw queries, keys and values as one matrix, which halves their variance.
-
-        Args:
-            parts: number of queries, keys and values that each projection makes.
+        Each of ``parts`` is the number of queries, keys and values that one projection makes. Like
+        fairseq, draw them as one matrix, which halves their variance.
         """
         dim, device, made = self.embed_dim, self.out_proj.weight.device, []
         for count in parts:
@@ -61,16 +59,7 @@ class MultiheadAttention(nn.Module):
 
 
 class SelfAttention(MultiheadAttention):
-    """Attention among states; one matrix projects queries, keys and values.
-
-    Example:
-        >>> import torch
-        >>> from relu_nmt.attention.base import build_attention
-        >>> from relu_nmt.config.registry import Spec
-        >>> attention = build_attention(Spec("softmax"), "encoder", 0, 2, 4, dropout=0.0)
-        >>> tuple(SelfAttention(8, attention)(torch.zeros(1, 3, 8), Visibility(3, 3)).shape)
-        (1, 3, 8)
-    """
+    """Attention among states; one matrix projects queries, keys and values."""
 
     def __init__(self, embed_dim: int, attention: Attention) -> None:
         super().__init__(embed_dim, attention)
@@ -155,7 +144,7 @@ class LayerCache:
 
     Args:
         keys: keys of the source, [B, H, S, d], one for each sentence.
-        values: values of the source, likewise.
+        values: likewise.
 
     Attributes:
         target: keys and values of the target so far, [R, H, M, d] each; None before the first step.

@@ -173,11 +173,7 @@ class LearnedPositions(PositionScheme):
         nn.init.normal_(self.weight, std=config.embed_dim**-0.5)
 
     def embed(self, num_positions: int, start: int = 0) -> Tensor:
-        """See :meth:`PositionScheme.embed`.
-
-        Raises:
-            DataError: the sequence is longer than the table.
-        """
+        """Return the vectors; raise a DataError if the sequence is longer than the table."""
         end = start + num_positions
         if end > self.weight.size(0):
             raise DataError(
@@ -300,11 +296,9 @@ class T5Positions(DistanceBias):
 
 
 def _least_distances(num_buckets: int) -> Tensor:
-    """Return the least distance of each bucket but the first, int64.
-
-    The ranges begin at e (M / e)^(s / r), s = 1 .. r - 1, with e single distances, r ranges and M
-    the largest distance. Powers of whole numbers are exact; logarithms would round some borders.
-    """
+    """Return the least distance of each bucket but the first, int64: e (M / e)^(s / r)."""
+    # With e single distances, r ranges, M the largest distance, s = 1 .. r - 1. Powers of whole
+    # numbers are exact; logarithms would round some borders.
     # Give half of the buckets to single distances.
     exact = num_buckets // 2
     ranges = num_buckets - exact
@@ -363,12 +357,6 @@ def build_positions(names: str, config: PositionConfig) -> PositionScheme:
 
     Raises:
         ConfigError: a scheme is unknown or does not fit, or two schemes rotate or add a bias.
-
-    Example:
-        >>> config = PositionConfig(embed_dim=4, num_heads=1, causal=False, max_positions=8)
-        >>> scheme = build_positions("sinusoidal+t5", config)
-        >>> tuple(scheme.embed(3).shape), tuple(scheme.bias(Visibility(3, 3)).table.shape)
-        ((3, 4), (1, 5))
     """
     schemes = [kind(config) for kind in kinds_of(names)]
     return schemes[0] if len(schemes) == 1 else JoinedPositions(schemes)

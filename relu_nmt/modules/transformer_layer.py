@@ -60,15 +60,6 @@ class TransformerLayer(nn.Module):
     beam, and a cache the positions before.
 
     Reference: Vaswani et al. 2017, "Attention is all you need", section 3.1.
-
-    Example:
-        >>> from relu_nmt.attention.base import build_attention
-        >>> from relu_nmt.config.registry import Spec
-        >>> attention = build_attention(Spec("reluformer"), "encoder", 0, 2, 4, 0.0)
-        >>> config = LayerConfig(TransformerOptions(), embed_dim=8, ffn_dim=16)
-        >>> layer = TransformerLayer(config, SelfAttention(8, attention))
-        >>> tuple(layer(torch.zeros(1, 3, 8), Visibility(3, 3)).shape)
-        (1, 3, 8)
     """
 
     def __init__(

@@ -19,7 +19,6 @@ from relu_nmt.cli.preprocess import PreprocessSettings as Settings
 from relu_nmt.config import to_dict
 from relu_nmt.data.binarize import Side, binarize, binarize_alignments, count_words
 from relu_nmt.data.data_folder import (
-    FILE_NAMES,
     MANIFEST_NAME,
     Journal,
     alignment_path,
@@ -146,7 +145,7 @@ class _Builder:
 
     def _build(self, key: str) -> dict[str, Any]:
         """Do all unfinished steps in the folder, which is locked."""
-        remove_abandoned(self.folder, rf"({FILE_NAMES})(\.\d+-[0-9a-f]{{8}})?\.tmp")
+        remove_abandoned(self.folder)
         manifest = self._check_folder(key)
         if manifest is not None:
             self.say(f"{self.config.destdir}: complete already, nothing to do")

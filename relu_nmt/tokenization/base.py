@@ -148,10 +148,7 @@ class SubwordModel(ABC):
     def sample(self, words: Sequence[str], strength: float, draws: random.Random) -> list[str]:
         """Return the pieces of a random split of ``words``.
 
-        Args:
-            words: as for :meth:`split`.
-            strength: deviation from the usual split; each kind of model has its own scale.
-            draws: the random numbers.
+        ``strength`` is the deviation from the usual split; each kind of model has its own scale.
 
         Raises:
             ConfigError: the model knows one split only.

@@ -102,8 +102,7 @@ _APOSTROPHE = re.compile(r"(?<=[^\W\d_])’(?=[^\W\d_])")
 def _whole_letters() -> tuple[str, str]:
     """Return all combining and format characters, and the letters that sacremoses may not know.
 
-    East Asian letters are left out, as sacremoses has rules for them. So are characters of more
-    than 16 bits, which make patterns slow.
+    East Asian letters, for which it has rules, and characters above 16 bits are left out.
     """
     combining, letters = [], []
     for c in map(chr, range(0x80, 0x10000)):

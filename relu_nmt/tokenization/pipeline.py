@@ -229,10 +229,8 @@ class TextPipeline:
     ) -> "TextPipeline":
         """Return a pipeline for text that arrives in pieces, which decoding joins.
 
-        Args:
-            remove_bpe: the kind of pieces, as in fairseq's ``--remove-bpe``; None: no change.
-            detokenizer: ``moses`` if Moses tokenised the words, or ``none``/``space``; None: no
-                change.
+        ``remove_bpe`` is the kind of pieces, as in fairseq's ``--remove-bpe``; the detokenizer is
+        ``moses`` if Moses tokenised the words, or ``none``/``space``. None changes nothing.
 
         Raises:
             ConfigError: this pipeline has a subword model of its own.

@@ -70,13 +70,7 @@ class SentencePiece(SubwordModel):
         return list(itertools.chain.from_iterable(map(_unlike_symbols, pieces)))
 
     def sample(self, words: Sequence[str], strength: float, draws: random.Random) -> list[str]:
-        """Draw a split of each word with its probability to the power of ``strength``.
-
-        Raises:
-            ConfigError: the model is not a unigram model.
-
-        Reference: Kudo 2018, "Subword regularization", section 3.3, with the 64 likeliest splits.
-        """
+        """Draw splits: Kudo 2018, "Subword regularization", section 3.3, with the 64 likeliest."""
         pieces: list[str] = []
         for word in words:
             # Find the splits of each word once, within a bound of memory.
@@ -137,11 +131,7 @@ class SentencePiece(SubwordModel):
 
     @classmethod
     def learn(cls, text: LearningText, size: int, seed: int) -> bytes:
-        """Learn a unigram model of at most ``size`` pieces; the characters stay as they are.
-
-        Learning uses a random sample of at most :data:`LEARNING_SENTENCES` sentences, which bounds
-        the memory. Long lines are cut, so that SentencePiece skips none.
-        """
+        """Learn a unigram model of at most ``size`` pieces from a random sample of sentences."""
         # Learn from a stream of sentences, and keep all characters as they are.
         model = io.BytesIO()
         # Seed the sample of sentences, which is drawn at random.

@@ -81,11 +81,7 @@ class SubwordNmt(SubwordModel):
         return pieces
 
     def sample(self, words: Sequence[str], strength: float, draws: random.Random) -> list[str]:
-        """Split with BPE-dropout: each merge is dropped with probability ``strength``.
-
-        Reference: Provilkov et al. 2020, "BPE-dropout: simple and effective subword
-        regularization", section 3.
-        """
+        """Split with BPE-dropout of merges: Provilkov et al. 2020, "BPE-dropout", section 3."""
         if self._dropping is None:  # a second object, since the first caches its splits
             self._dropping = apply_bpe.BPE(io.StringIO(self._codes), separator=SEPARATOR)
         before = random.getstate()  # subword-nmt draws from the module's generator
@@ -134,11 +130,7 @@ class SubwordNmt(SubwordModel):
 
 
 def _recoverable(pieces: list[str]) -> list[str]:
-    """Change the pieces of a word so that :meth:`SubwordNmt.join` finds its end.
-
-    If the last piece ends in ``@@`` or equals a special symbol of the dictionary, its last letter
-    becomes a piece of its own.
-    """
+    """Cut the last letter off a last piece that looks like a mark or symbol, for :meth:`join`."""
     if pieces and (pieces[-1].endswith(SEPARATOR) or pieces[-1] in SPECIAL_SYMBOLS):
         return [*pieces[:-1], pieces[-1][:-1] + SEPARATOR, pieces[-1][-1]]
     return pieces

@@ -14,7 +14,6 @@ from relu_nmt.io.safe_write import acquire_lock, copy_file, remove_abandoned, te
 from relu_nmt.training.checkpoint import SUFFIX, Checkpoint, save_checkpoint
 from relu_nmt.training.config import CheckpointConfig
 from relu_nmt.training.results import BEST, LAST
-from relu_nmt.training.results import FILE_NAME as RESULTS
 
 # Names of the checkpoints saved by updates and by epochs, up to the suffix.
 BY_UPDATES = r"checkpoint_\d+_(\d+)"
@@ -25,8 +24,6 @@ WRITTEN = re.compile(
 )
 """Names of all checkpoints that a training writes."""
 LOCK = ".lock"
-LEFT_BEHIND = rf"\.?(checkpoint|{re.escape(RESULTS)}).*\.tmp|\.tmp\w{{6}}"
-"""Names of temporary files that killed trainings of earlier releases, or safetensors, left."""
 BYTES_PER_VALUE = 4
 # Values per weight in a checkpoint: the weight and Adam's two moments; one more with EMA.
 VALUES_PER_WEIGHT = 3
@@ -168,7 +165,7 @@ class CheckpointFolder:
             )
         try:
             # Remove files of killed trainings only under the lock, which keeps others out.
-            remove_abandoned(self.path, LEFT_BEHIND)
+            remove_abandoned(self.path)
             yield
         finally:
             os.close(lock)

@@ -56,15 +56,10 @@ def attention_weights(
 ) -> np.ndarray:
     """Return the weights at a place, [Nq, Nk] of one head or [H, Nq, Nk] of all, float32.
 
-    The model reads the target in one pass (teacher forcing), with the weights of step-by-step
-    decoding. Only this mechanism leaves its fast path. A layer that attends to sentences and to
-    the whole document returns the weights over the document.
-
-    Args:
-        ensemble: a single model.
-        place: slot, layer and head.
-        source: token ids, ending in the end symbol.
-        target: likewise.
+    Source and target are token ids that end in the end symbol. The model reads the target in one
+    pass (teacher forcing), with the weights of step-by-step decoding. Only this mechanism leaves
+    its fast path. A layer that attends to sentences and to the whole document returns the weights
+    over the document.
 
     Raises:
         ConfigError: the ensemble has several models, or the place has no weights.

@@ -65,15 +65,6 @@ class SourceEncoder:
     Attributes:
         text_lock: held while text is tokenized. Hold it for other work with the task's text, since
             tokenizers keep state.
-
-    Example:
-        >>> from relu_nmt.data.dictionary import Dictionary
-        >>> from relu_nmt.tokenization.pipeline import TextPipeline
-        >>> words = Dictionary(["ein", "Haus"])
-        >>> task = TranslationTask(TextPipeline("de"), TextPipeline("en"), words, words)
-        >>> request = TranslationRequest.of_lines(["ein Haus", ""], prefixes=["Haus", ""])
-        >>> [own.prefix.tolist() for own in SourceEncoder(task).encode(request).sentences]
-        [[5], []]
     """
 
     def __init__(self, task: TranslationTask) -> None:
@@ -168,10 +159,7 @@ class SourceEncoder:
         return SourceSentence(ids, tokens, prefix=beginning, forced=required, banned=banned)
 
     def _banned(self, terms: Iterable[str]) -> tuple[Term, ...]:
-        """Return banned terms as token ids; those with unknown words are left out.
-
-        The model cannot write unknown words anyway.
-        """
+        """Return banned terms as token ids, without those that the model cannot write anyway."""
         text = tuple(as_lines(terms))
         with self.text_lock:
             # Consecutive requests of a command ban the same terms.

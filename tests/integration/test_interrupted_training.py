@@ -119,28 +119,6 @@ def test_two_trainings_in_one_folder_are_refused(data, tmp_path):
     assert f"--save-dir {tmp_path}: another training is writing to it" in done.stderr
 
 
-def test_what_a_killed_training_left_half_is_removed(data, tmp_path):
-    ended = subprocess.Popen(["true"])
-    ended.wait()
-    left = [f"{LAST}.{ended.pid}-0123abcd.tmp", ".checkpoint_best.tmp", f"{LAST}.0123abcd.tmp"]
-    left += [f"{LAST}.{os.getpid()}-0123abcd.tmp", ".tmpa1B2c3"]  # its own number; safetensors' own
-    kept = [f"checkpoint_mean.safetensors.{os.getppid()}-0123abcd.tmp", "own.tmp"]
-    for name in (*left, *kept):
-        (tmp_path / name).write_bytes(b"half")
-    run_here("train", data, *FLAGS.split(), "--max-update", "1", "--save-dir", tmp_path)
-    assert sorted(path.name for path in tmp_path.glob("*.tmp")) == sorted(kept)
-
-
-def test_a_process_number_used_again_keeps_nothing(data, tmp_path):
-    """A container's first process has the number 1 each time."""
-    words = [sys.executable, "-m", "relu_nmt.cli.train", str(data), *FLAGS.split()]
-    words += ["--max-update", "1", "--save-dir", str(tmp_path)]
-    script = 'touch "$0/checkpoint_last.safetensors.$$-0123abcd.tmp"; exec "$@"'
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run(["sh", "-c", script, tmp_path, *words], cwd=ROOT, env=environment, check=True)
-    assert not list(tmp_path.glob("*.tmp"))
-
-
 def test_a_killed_training_lets_go_of_its_folder(data, tmp_path):
     process = start(data, tmp_path, stdout=subprocess.PIPE, text=True)
     wait_for(process, "num_updates=2")

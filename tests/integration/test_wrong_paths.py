@@ -180,12 +180,3 @@ def test_a_checkpoint_is_not_converted_onto_itself(tmp_path):
     error = error_of("convert", path, "--output", tmp_path / "." / "model.safetensors")
     assert "is a file that is read, and would be lost" in error
     assert path.read_bytes() == MODEL.read_bytes()
-
-
-def test_what_a_killed_run_left_beside_its_results_is_removed(tmp_path):
-    left = tmp_path / "generate-test.txt.4194999-0a1b2c3d.tmp"  # of no process that can be
-    left.touch()
-    (tmp_path / "mine.tmp").touch()
-    words = [DATA, "--cpu", "--path", MODEL, "--beam", "1", "--max-len-b", "3"]
-    run_here("generate", *words, "--results-path", tmp_path, check=False)
-    assert not left.exists() and (tmp_path / "mine.tmp").exists()

@@ -68,8 +68,8 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
 class _Answer(Response):
     """JSON that is sent in parts, each when the client has read the previous one.
 
-    If clients leave too many bytes of all answers unread, the oldest answers are cancelled;
-    ``unread`` has the sizes of all answers that are being sent, oldest first.
+    If clients leave too many bytes of all answers in ``unread`` (sizes, oldest first), the oldest
+    answers are cancelled.
     """
 
     def __init__(self, body: bytes, unread: dict[asyncio.Future[None], int]) -> None:

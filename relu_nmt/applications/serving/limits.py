@@ -180,11 +180,7 @@ class Guard:
 
 
 def _is_own_page(headers: Mapping[str, list[str]]) -> bool:
-    """Return whether a browser sends a request for a page of this server.
-
-    Pages cannot set the headers that are read here. If a proxy changed the host, the browser's
-    ``Sec-Fetch-Site`` decides, or the name that the proxy passes on.
-    """
+    """Return whether a browser asks for a page of this server, by headers that pages cannot set."""
     if headers["sec-fetch-site"] == ["same-origin"]:
         return True
     # Compare the origin's host and port with the names by which the client called the server.

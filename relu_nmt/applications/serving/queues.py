@@ -65,17 +65,7 @@ class Ticket:
 
 
 class Turns:
-    """Lets one request at a time run, in order of arrival.
-
-    Args:
-        most: most requests that run or wait for their turn.
-
-    Example:
-        >>> turns = Turns(most=1)
-        >>> with turns.turn(Ticket()):
-        ...     print("alone")
-        alone
-    """
+    """Lets one request at a time run, in order of arrival; at most ``most`` run or wait."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -137,11 +127,6 @@ class Batcher:
         wait: seconds that a batch waits for more sentences if it is not full.
         on_batch: called with the number of sentences, their source tokens and the seconds of each
             batch.
-
-    Example:
-        >>> with Batcher(lambda sources: [[] for _ in sources], max_tokens=100) as batcher:
-        ...     batcher.search([], Ticket()), batcher.run(lambda: "done", Ticket())
-        ([], 'done')
     """
 
     def __init__(

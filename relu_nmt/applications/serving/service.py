@@ -273,11 +273,7 @@ class TranslationService:
 
 
 def _rows(sentences: Sequence[SourceSentence], line: int | None) -> list[int]:
-    """Return the indices of the tokens of a line; of all tokens and the end symbol without one.
-
-    Raises:
-        ConfigError: the line has none.
-    """
+    """Return the indices of the tokens of a line, at least one; without a line all and the end."""
     counts = [len(own.tokens) for own in sentences]
     if line is None:
         return list(range(sum(counts) + 1))

@@ -103,11 +103,7 @@ def _widen(text: str, pieces: Sequence[str | None], found: dict[int, Span]) -> N
 
 
 def _all_spans(text: str, pieces: Sequence[str | None], found: dict[int, Span]) -> list[Span]:
-    """Return a span for each token; one that was not found gets the text between its neighbours.
-
-    A token without letters gets an empty span. A further byte of a character gets the span of the
-    character's first byte.
-    """
+    """Return a span for each token: its own, or the text between its neighbours' spans."""
     # Find the begin of the next found token behind each token.
     behind = [len(text)]
     for index in reversed(range(len(pieces))):

@@ -203,10 +203,7 @@ def lines_over_lengths(data: "ReportData", column: str, scale: float) -> list[Li
 
 
 def _error(average: "Average", column: str) -> tuple[float, float]:
-    """Return the length of an interval below and above its mean; only d-BLEU has intervals.
-
-    The interval is over seeds, or over documents for a single seed. Too few seeds have none.
-    """
+    """Return an interval's length below and above a mean; only d-BLEU has one, few seeds none."""
     seeds, record = len(average.values(column)), average.record
     interval = record.get(f"{column}_{'document' if seeds == 1 else 'seed'}_interval")
     if interval is None or 1 < seeds < LEAST_SEEDS:

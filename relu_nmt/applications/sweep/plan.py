@@ -47,18 +47,7 @@ Value = float | str | None
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """All steps of a sweep.
-
-    ``without_weights`` names the attentions without weights to measure.
-
-    Example:
-        >>> varied = {"lengths": (128, 512), "attentions": ("softmax",), "seeds": (1, 2)}
-        >>> plan = SweepPlan(SweepSettings.of(data="data-bin", budget="9u", **varied))
-        >>> [str(model) for model in plan.models()][:2]
-        ['softmax length 128 seed 1', 'softmax length 512 seed 1']
-        >>> len(plan.steps())
-        8
-    """
+    """All steps of a sweep; ``without_weights`` names attentions without weights to measure."""
 
     settings: SweepSettings
     without_weights: frozenset[str] = frozenset()
@@ -219,12 +208,6 @@ class Published:
         columns: titles by column of results.csv: ``d_bleu``, or ``d_bleu@512`` for a value of one
             document length.
         rows: a value for each column, by attention or variant; the report prints texts unchanged.
-
-    Example:
-        >>> rows = {"softmax": [34.22], "reluformer": [None]}
-        >>> table = Published("Table 1", "a paper", {"d_bleu": "BLEU"}, rows)
-        >>> table.value("softmax", "d_bleu")
-        34.22
     """
 
     title: str

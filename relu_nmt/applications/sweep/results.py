@@ -405,12 +405,7 @@ def read_course(step: Step) -> Course:
 
 
 def _summary(course: Course) -> dict[str, float]:
-    """Return the columns of a course.
-
-    Returns:
-        ``largest_gradient_norm``, and the first and last values of telemetry:
-        ``first_query_norm``, ``last_query_norm``...
-    """
+    """Return ``largest_gradient_norm``, and ``first_`` and ``last_`` values of telemetry."""
     found = {}
     if course.get("gradient_norm"):
         found["largest_gradient_norm"] = max(course["gradient_norm"].values())

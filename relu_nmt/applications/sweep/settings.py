@@ -287,11 +287,6 @@ class SweepSettings:
     Args:
         user_modules: files that register attentions.
         command: the words that the user typed, for the report.
-
-    Example:
-        >>> found = SweepSettings.of(data="data-bin/", budget="15m", lengths=(128, 512))
-        >>> found.data, found.sweep.lengths, str(found.sweep.time)
-        ('data-bin', (128, 512), '15 minutes')
     """
 
     # Parse data-bin/ as data-bin: commands are compared with those of earlier runs.

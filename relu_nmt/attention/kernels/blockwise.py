@@ -122,19 +122,13 @@ class _Blockwise(torch.autograd.Function):
 
 
 def _heads_inside(like: Tensor, length: int) -> Tensor:
-    """Return zeros [B, H, length, width] in the layout [B, length, H, width].
-
-    Joining the heads then needs no copy.
-    """
+    """Return zeros [B, H, length, width] in memory as [B, length, H, width], to join heads."""
     batch, heads, _, width = like.shape
     return like.new_zeros(batch, length, heads, width).transpose(1, 2)
 
 
 class _Steps:
-    """Computes block by block, forward or backward; one part at a time is entered.
-
-    The matrices of one block lie in memory that the next block uses again.
-    """
+    """Computes block by block, forward or backward; all blocks use the same memory."""
 
     def __init__(self, plan: PointwiseProblem, q: Tensor, k: Tensor, v: Tensor) -> None:
         self.plan, self.all = plan, (q.contiguous(), k.contiguous(), v.contiguous())
@@ -316,11 +310,7 @@ class _Steps:
     def _added(
         self, name: str, total: Tensor | None, weights: Tensor, x: Tensor, block: Block
     ) -> Tensor:
-        """Return ``total``, [..., num_keys, d], with weights^T x added at the block's keys.
-
-        ``total`` is ``None`` before the first block; ``name`` is that of the product's memory;
-        weights are [..., rows, n], x is [..., rows, d].
-        """
+        """Return ``total`` [..., num_keys, d] plus weights^T x at the block's keys; None: zeros."""
         # A block of all keys starts the sum; the only block needs no copy.
         weights = weights.transpose(-1, -2)
         is_whole = block.live is None and block.num_keys == self.part.num_keys

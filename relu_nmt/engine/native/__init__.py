@@ -94,12 +94,9 @@ class Arguments:
         self.values: list[Mapping[str, Any]] = []
 
     def add(self, struct: str, /, **values: Any) -> "Arguments":
-        """Append a struct, and return the arguments.
+        """Append a struct with all its fields, and return the arguments.
 
-        Args:
-            struct: its name.
-            values: all its fields: tensors or None for pointers, integers or flags for sizes, and
-                mappings for nested structs.
+        Pointers are tensors or None, sizes integers or flags, nested structs mappings.
 
         Raises:
             TypeError: a field is missing or unknown.
@@ -144,13 +141,7 @@ def has_kernel(name: str) -> bool:
 
 
 def call(name: str, arguments: Arguments, number: float = 1.0) -> None:
-    """Call a kernel.
-
-    Args:
-        name: without the form.
-        arguments: structs in the order that the kernel reads.
-        number: the factor or epsilon of the kernel, if it takes one.
-    """
+    """Call a kernel by its name without the form; ``number`` is its factor or epsilon, if any."""
     kernel = _find(name)
     assert kernel is not None, f"look with has_kernel before calling {name}"
     words = array("q", arguments.words)  # 8 bytes each

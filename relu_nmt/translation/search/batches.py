@@ -37,15 +37,10 @@ def plan_batches(
     device_type: str = "cpu",
     workers: int = 1,
 ) -> list[np.ndarray]:
-    """Return the sentences of each batch, longest first.
+    """Return the sentences of each batch, longest first, from their source tokens [N].
 
-    Args:
-        lengths: source tokens of each sentence with the end symbol, [N].
-        config: ``max_tokens``, ``batch_size`` and ``beam``. Without the former two, batches are as
-            large as suits the device, and small enough for each worker to have some.
-        vocab_size: number of target symbols.
-        device_type: ``cpu`` or ``cuda``.
-        workers: processes that share the batches.
+    Without ``max_tokens`` and ``batch_size``, batches are as large as suits the device, and small
+    enough for each worker to have some.
     """
     # Without given sizes, limit the logits of a step, and leave batches for all workers.
     max_tokens, batch_size = config.max_tokens, config.batch_size

@@ -236,9 +236,8 @@ class BeamSearch:
     def _done(self, live: Continuations) -> Tensor:
         """Return [B] bool: True for sentences whose open hypotheses are not worth waiting for.
 
-        Every group of beams is judged by itself: diverse beam search and sampling end with as
-        many hypotheses of each group as it has beams. All totals of ``live`` are -inf at a
-        sentence's length limit.
+        Every group of beams is judged by itself: diverse beam search and sampling end with as many
+        hypotheses of each group as it has beams.
         """
         num_groups, rule, history = self._num_groups, self._config.stop_rule, self._finished
         next_length = self._step + 2  # of an open hypothesis that ends in the next step
@@ -281,10 +280,7 @@ class BeamSearch:
         return live.keep(rows)
 
     def _count_live(self, totals: Tensor) -> Tensor | None:
-        """Count the open hypotheses; return their indices among all B K beams, None for all.
-
-        They are listed only if the models leave out other beams.
-        """
+        """Count the open hypotheses; return their indices among all beams if models drop others."""
         is_open = self._open
         if self._config.beam_threshold is None and (is_open.all() or not self._prunes):
             self.num_live = int(is_open.sum()) * totals.size(1)

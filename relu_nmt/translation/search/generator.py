@@ -42,16 +42,6 @@ class Generator:
 
     Raises:
         ConfigError: ``free_sentence_count`` without separators, or a wrong option of the scorer.
-
-    Example:
-        >>> from relu_nmt.translation.config import TransformerConfig
-        >>> from relu_nmt.translation.encoder_decoder import EncoderDecoder
-        >>> config = TransformerConfig(encoder_layers=1, decoder_layers=1)
-        >>> decoder = StepDecoder(EncoderDecoder(config, 10, 12, pad_index=1))
-        >>> generator = Generator([decoder], GenerationConfig(beam=2, max_len_b=5), Dictionary())
-        >>> [[best]] = generator.translate([SourceSentence(np.array([4, 5, 2]))])
-        >>> int(best.tokens[-1])
-        2
     """
 
     def __init__(
@@ -187,10 +177,7 @@ class Generator:
         running: dict[int, BeamSearch],
         waiting: Iterator[tuple[int, tuple[Sequence[SourceSentence], np.ndarray]]],
     ) -> int | None:
-        """Advance the running searches until one is done; return its number, or None without any.
-
-        New searches begin with the waiting batches.
-        """
+        """Advance searches, begin waiting ones, until one is done; return its number, or None."""
         wants_weights = self.config.wants_alignment or self._scorer.needs_attention
         while True:
             # Begin the next batch if few hypotheses are open.

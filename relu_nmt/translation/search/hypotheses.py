@@ -186,10 +186,8 @@ class SearchHistory:
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         """Follow M hypotheses back from the beams [M] in which they ended, at these steps [M].
 
-        Returns:
-            tokens [M, T] without the end symbol, total log-probabilities [M, T], and source
-            positions [M, T + 1], one for the end symbol too, if they were recorded. Values beyond
-            the end of a hypothesis are meaningless.
+        Return tokens and log-probabilities [M, T] up to the end symbol, and, if recorded, source
+        positions [M, T + 1]. Values beyond the end of a hypothesis are meaningless.
         """
         longest = int(steps.max(initial=0))
         tokens = np.zeros((len(steps), longest), dtype=np.int64)

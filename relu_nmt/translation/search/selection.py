@@ -64,15 +64,10 @@ def share_among_terms(
 ) -> None:
     """Divide the beam, in place, among hypotheses by their number of tokens of forced terms.
 
-    Candidates are the 2K best continuations. For every hypothesis its best continuation and all
-    that continue a term are added. They are ranked among candidates with equally many term tokens.
-    The best of each rank are taken in turn, beginning with candidates that miss fewest tokens.
-
-    Args:
-        found: the best continuations of plain beam search, [B, 1, 2K].
-        scores: of the next tokens.
-        totals: log-probabilities of the beams, [B, K].
-        tracker: progress of the hypotheses.
+    ``found`` are the best continuations of plain beam search, [B, 1, 2K]. For every hypothesis its
+    best continuation and all that continue a term are added. They are ranked among candidates with
+    equally many term tokens. The best of each rank are taken in turn, beginning with candidates
+    that miss fewest tokens.
     """
     assert found.parents is not None, "beam search names parents"
     log_probs = scores.log_probs_of(totals)
@@ -135,10 +130,7 @@ def draw(
 def draw_uniforms(
     seed: int, sentence_ids: np.ndarray, beam_size: int, num_steps: int
 ) -> np.ndarray:
-    """Return numbers in [0, 1), float64 [B, T, K], from the seed and each sentence's number only.
-
-    The seed and the numbers [B] are 0 or more.
-    """
+    """Return numbers in [0, 1), float64 [B, T, K], from the seed and each sentence's number."""
     shape = (num_steps, beam_size)
     # Seed a generator for each sentence, so that batches do not change the draws.
     return np.stack([np.random.default_rng([seed, int(i)]).random(shape) for i in sentence_ids])
@@ -147,10 +139,7 @@ def draw_uniforms(
 def _further(
     beams: Sequence[ForcedTerms], log_probs: Tensor, totals: Tensor
 ) -> dict[tuple[int, int], float]:
-    """Return sums [K] of totals and log_probs [K, V] for each beam's best token and its terms.
-
-    Before the first token there is one beam.
-    """
+    """Return sums of totals [K] and log_probs [K, V] for each beam's best token and its terms."""
     # Pairs of a beam and its next token.
     best = log_probs.argmax(1).tolist()
     pairs = [
@@ -185,11 +174,8 @@ def _shared_out(
 def block_repeated_ngrams(log_probs: Tensor, history: Tensor, size: int, spare_index: int) -> None:
     """Forbid, in place, every token that would repeat an n-gram of its hypothesis.
 
-    Args:
-        log_probs: [B, K, V]; forbidden tokens become -inf.
-        history: tokens of each hypothesis so far, [B, K, t] int64, without a start symbol.
-        size: n, 1 or more.
-        spare_index: a symbol that is always forbidden.
+    log_probs are [B, K, V], the history the tokens of each hypothesis so far, [B, K, t]; the size
+    is n, 1 or more, and ``spare_index`` a symbol that is always forbidden.
 
     Example:
         >>> log_probs = torch.zeros(1, 1, 8)
@@ -211,13 +197,10 @@ def block_repeated_ngrams(log_probs: Tensor, history: Tensor, size: int, spare_i
 
 
 def block_terms(log_probs: Tensor, history: Tensor | None, terms: Sequence[Sequence[int]]) -> None:
-    """Forbid, in place, every token that would complete one of the terms.
+    """Forbid, in place, every token that would complete one of the terms, given as token ids.
 
-    Args:
-        log_probs: [B, K, V]; forbidden tokens become -inf.
-        history: tokens of each hypothesis so far, [B, K, t] int64; None before the first token,
-            or if each term is one token.
-        terms: token ids of each.
+    log_probs are [B, K, V], the history the tokens of each hypothesis so far, [B, K, t]; None
+    before the first token, or if each term is one token.
 
     Example:
         >>> log_probs = torch.zeros(1, 1, 8)

@@ -33,11 +33,6 @@ class Shortlist:
 
     Reference: Jean et al. 2015, "On using very large target vocabulary for neural machine
     translation", section 3.3: the common symbols, and the likeliest of each source word.
-
-    Example:
-        >>> shortlist = Shortlist(torch.tensor([9]), torch.tensor([[0]] * 5 + [[7]]), 12)
-        >>> shortlist.of(torch.tensor([[5, 2]])).tolist()  # filled up with all symbols
-        [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]
     """
 
     common: Tensor
@@ -45,13 +40,9 @@ class Shortlist:
     num_symbols: int
 
     def of(self, src_tokens: Tensor, needed: Iterable[int] = ()) -> Tensor:
-        """Return the ids for a batch, sorted, int64 [V'].
+        """Return the ids for a batch of sources [B, S], and those ``needed``, sorted, int64 [V'].
 
         Frequent symbols are added until their number is a multiple of :data:`MULTIPLE`.
-
-        Args:
-            src_tokens: [B, S] int64.
-            needed: ids that the list must also have.
         """
         # Special, common and needed symbols, and the candidates of all source tokens.
         always = torch.tensor([*range(NUM_SPECIAL), *needed])

@@ -229,12 +229,8 @@ def replace_unknown_words(
 ) -> list[str]:
     """Return ``tokens`` with every ``unk`` replaced by its source token or that one's translation.
 
-    Args:
-        tokens: output tokens without the end symbol.
-        source_tokens: source tokens, with unknown words as in the text.
-        alignment: source position of each output token, [T].
-        unk: the unknown word.
-        translations: source token to target token; other source tokens are copied.
+    Source tokens have unknown words as in the text; the alignment is the source position of each
+    output token, [T]. Source tokens without translation are copied.
 
     Reference: Luong et al. 2015, "Addressing the rare word problem", section 3, with attention
     instead of learnt alignments.

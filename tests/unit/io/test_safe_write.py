@@ -4,7 +4,6 @@ import signal
 import stat
 import subprocess
 import sys
-import time
 
 import pytest
 import torch
@@ -140,37 +139,6 @@ def test_a_folder_removed_at_the_last_moment_is_not_written_to(tmp_path, monkeyp
     monkeypatch.setattr(safe_write, "try_lock", late)
     write_text(tmp_path / "x", "new")
     assert names_in(tmp_path) == ["x"]
-
-
-LEFT = r"x.*\.tmp|\.tmp\w{6}"
-
-
-def test_files_of_earlier_releases_are_removed_when_their_process_has_ended(tmp_path):
-    ended = subprocess.Popen(["true"])
-    ended.wait()
-    zombie = subprocess.Popen(["true"])
-    time.sleep(0.2)  # ended, but nobody has asked how
-    gone = {"ended": ended.pid, "zombie": zombie.pid, "own": os.getpid()}
-    for name, process in {**gone, "alive": os.getppid()}.items():
-        (tmp_path / f"x.{name}.{process}-0123abcd.tmp").write_bytes(b"half")
-    for name in ("x.tmp", ".tmpa1B2c3", "y.tmp", ".tmp-longer"):
-        (tmp_path / name).write_bytes(b"half")
-    remove_abandoned(tmp_path, LEFT)
-    zombie.wait()
-    kept = [".tmp-longer", f"x.alive.{os.getppid()}-0123abcd.tmp", "y.tmp"]
-    assert names_in(tmp_path) == kept
-    # Whoever has this number now was not there when the file was written.
-    os.utime(tmp_path / kept[1], (0, 0))
-    remove_abandoned(tmp_path, LEFT)
-    assert names_in(tmp_path) == [kept[0], kept[2]]
-
-
-def test_a_file_that_is_open_is_in_use(tmp_path):
-    with open(tmp_path / ".tmpa1B2c3", "wb"):
-        remove_abandoned(tmp_path, LEFT)
-        assert names_in(tmp_path) == [".tmpa1B2c3"]
-    remove_abandoned(tmp_path, LEFT)
-    assert names_in(tmp_path) == []
 
 
 @pytest.mark.parametrize("before", [0o600, 0o640, 0o664, 0o444])
