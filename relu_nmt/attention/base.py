@@ -167,6 +167,8 @@ class Attention(nn.Module):
     """True if the queries are also the keys: one projection, and one gain of ``qk_norm``."""
     exact: ClassVar[bool] = False
     """True if inputs become float32 (or stay float64): half precision would underflow."""
+    degree: int | None = None
+    """p if queries that are a > 0 times as large give weights that are a^p times as large."""
 
     def __init__(self, config: Any, num_heads: int, head_dim: int, dropout: float) -> None:
         super().__init__()

@@ -65,6 +65,7 @@ class PointwiseAttention(Attention):
     ) -> None:
         super().__init__(config, num_heads, head_dim, dropout)
         self.map = map
+        self.degree = map.degree
         self.capabilities = dataclasses.replace(self.capabilities, non_negative=map.non_negative)
 
     def weigh(self, scores: Tensor, counts: Tensor) -> Tensor:

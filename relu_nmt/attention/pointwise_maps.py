@@ -34,6 +34,7 @@ class PointwiseMap:
             ``times_derivative(x, z, POWER)``, x h'(z), on float32 tiles; ``POWER`` is
             ``tl.constexpr``. ``None``: the Triton back end refuses the map.
         power: ``POWER`` of the Triton functions.
+        degree: p if h(a z) = a^p h(z) for all a > 0; None if there is no such p.
     """
 
     name: str
@@ -43,6 +44,7 @@ class PointwiseMap:
     rectifies: bool = False
     kernels: Callable[[], tuple[Any, Any]] | None = None
     power: int = 1
+    degree: int | None = None
 
 
 pointwise_maps: Registry[PointwiseMap] = Registry("pointwise map", {})
@@ -59,7 +61,7 @@ def power_map(power: int) -> PointwiseMap:
         return power * z.pow(power - 1)
 
     return PointwiseMap(
-        "power", value, derivative, power % 2 == 0, False, _triton_functions("power"), power
+        "power", value, derivative, power % 2 == 0, False, _triton_functions("power"), power, power
     )
 
 
@@ -83,12 +85,14 @@ def _sigmoid_derivative(z: Tensor) -> Tensor:
 
 
 for _map in (
-    PointwiseMap("relu", torch.relu, lambda z: (z > 0).to(z.dtype), True, True),
-    PointwiseMap("relu2", lambda z: z.relu().square(), lambda z: 2 * z.relu(), True, True),
+    PointwiseMap("relu", torch.relu, lambda z: (z > 0).to(z.dtype), True, True, degree=1),
+    PointwiseMap(
+        "relu2", lambda z: z.relu().square(), lambda z: 2 * z.relu(), True, True, degree=2
+    ),
     PointwiseMap("relu6", F.relu6, lambda z: ((z > 0) & (z < 6)).to(z.dtype), True, True),
     PointwiseMap("softplus", F.softplus, torch.sigmoid, True),
     PointwiseMap("sigmoid", torch.sigmoid, _sigmoid_derivative, True),
     PointwiseMap("gelu", F.gelu, _gelu_derivative),
-    PointwiseMap("identity", lambda z: z, torch.ones_like),
+    PointwiseMap("identity", lambda z: z, torch.ones_like, degree=1),
 ):
     pointwise_maps.register(_map.name)(replace(_map, kernels=_triton_functions(_map.name)))

@@ -37,6 +37,7 @@ class RelaAttention(PointwiseAttention):
 
     def __init__(self, config: RelaConfig, num_heads: int, head_dim: int, dropout: float) -> None:
         super().__init__(config, num_heads, head_dim, dropout, pointwise_maps.get("relu"))
+        self.degree = None  # the norm removes every factor
         embed_dim = num_heads * head_dim
         self.norm_gain = nn.Parameter(torch.full((embed_dim,), config.gain))
         self.gate_weight = nn.Parameter(torch.ones(embed_dim)) if config.gated else None

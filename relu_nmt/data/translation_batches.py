@@ -306,7 +306,19 @@ class TranslationBatches:
     def load(self, index: int) -> TranslationBatch:
         """Read batch ``index`` of the planned epoch."""
         assert self._plan is not None, "begin_epoch comes first"
-        members = self._plan[index]
+        return self._read(self._plan[index])
+
+    def sample(self, num_tokens: int) -> TranslationBatch:
+        """Read one batch of groups that lie evenly in the split; their padded rows fit."""
+        sizes, count = longer_side(*self._sizes), num_tokens
+        while True:
+            members = np.linspace(0, len(sizes) - 1, count).astype(np.int64)
+            if count == 1 or count * sizes[members].max() <= num_tokens:
+                return self._read(np.unique(members))
+            count //= 2
+
+    def _read(self, members: np.ndarray) -> TranslationBatch:
+        """Read a batch of these groups of the epoch."""
         groups = [self._used.sentences(member) for member in members.tolist()]
         alignments = None
         if self.split.alignments is not None:

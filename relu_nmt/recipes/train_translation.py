@@ -1,10 +1,11 @@
 """Train a translation model on a data folder, or go on with its training."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from relu_nmt.cli.train import TranslationTrainingSettings as Settings
 from relu_nmt.cli.train import detokenizer_settings, search_settings
@@ -25,11 +26,19 @@ from relu_nmt.io.safe_write import write_text
 from relu_nmt.recipes.training import Training, run_training
 from relu_nmt.recipes.validation_bleu import ValidationBleu
 from relu_nmt.training.batches import Scorer, TrainingData
-from relu_nmt.training.checkpoint import read_metadata
+from relu_nmt.training.checkpoint import Checkpoint, load_weights, read_metadata
 from relu_nmt.training.results import TrainingResult
 from relu_nmt.training.trainer import Trainer
 from relu_nmt.translation.agreement import SAME_TEXT, require_same
 from relu_nmt.translation.aligned import divide_sentences
+from relu_nmt.translation.calibration import (
+    SAMPLE_TOKENS,
+    calibrate,
+    changed_slots,
+    describe,
+    fit_mechanisms,
+    scale_queries,
+)
 from relu_nmt.translation.encoder_decoder import (
     EncoderDecoder,
     build_model,
@@ -96,8 +105,33 @@ class TranslationTraining(Training):
             f"max tokens per device = {batching.max_tokens} and max sentences per "
             f"device = {batching.batch_size}",
             settings.trainer,
-            lambda checkpoint: start_weights(model, checkpoint),
+            lambda checkpoint: self._start_weights(model, checkpoint, train.batches),
         )
+
+    def _start_weights(
+        self, model: EncoderDecoder, checkpoint: Checkpoint, batches: TranslationBatches
+    ) -> Mapping[str, Tensor]:
+        """Return initial weights from another model, calibrated for mechanisms that it lacks."""
+        config = self.settings.model
+        weights = start_weights(model, checkpoint)
+        slots = changed_slots(checkpoint.metadata.get("model_config") or {}, config)
+        if not slots:
+            return weights
+        # Calibrate a copy on the CPU, as the model itself may be sharded.
+        copy = self.new_model(lambda: build_model(config, self.task))
+        weights = fit_mechanisms(copy, weights, slots)
+        load_weights(copy, weights, self.settings.trainer.checkpoint.finetune_from_model or "")
+        factors = None
+        if self.process.is_first:
+            factors = calibrate(copy, batches.sample(SAMPLE_TOKENS), slots)
+        # Give every process the same factors, since sums may differ in their last digits.
+        factors = self.process.from_first(factors)
+        for by_name in factors.values():
+            for name, factor in by_name.items():
+                scale_queries(weights, name, factor)
+        for line in describe(slots, factors):
+            self.say(line)
+        return weights
 
     def _open_task(self) -> TranslationTask:
         settings, options, bleu = self.settings, self.settings.task, self.settings.bleu

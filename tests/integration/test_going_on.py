@@ -1,10 +1,14 @@
 """A training goes on with the model that it began with; what else was changed is told."""
 
 import json
+import os
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests import tiny
 from tests.commands import run_here
@@ -203,3 +207,28 @@ def test_an_output_replaces_only_its_like(data, begun, tmp_path, command):
 def weights_of(path, folder):
     run_here("convert", path, "--output", folder / "weights.safetensors")
     return (folder / "weights.safetensors").read_bytes()
+
+
+def test_another_attention_starts_calibrated_once(data, begun, tmp_path):
+    start = ("--finetune-from-model", begun / "checkpoint_last.safetensors", "--attention")
+    first = train(data, tmp_path / "run", *start, "reluformer", "--max-update", "1").stdout
+    whole = train(data, tmp_path / "whole", *start, "reluformer", "--max-update", "2").stdout
+    again = train(data, tmp_path / "run", *start, "reluformer", "--max-update", "2").stdout
+    for output in (first, whole):
+        assert output.count("attention softmax to reluformer: rows sum to 1 with queries") == 3
+    assert "reluformer:" not in again
+    own, other = (tiny.weights(tmp_path / name) for name in ("run", "whole"))
+    assert all(torch.equal(own[name], other[name]) for name in other)
+
+
+def test_every_process_starts_calibrated_in_the_same_way(data, begun, tmp_path):
+    flags = f"{tiny.TRAIN} --attention reluformer --batch-size 5 --disable-validation"
+    flags += f" --finetune-from-model {begun}/checkpoint_last.safetensors --max-update 1 --lr 1e-9"
+    launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
+    command = [sys.executable, "-m", *launcher, "relu_nmt.cli.train", data, *flags.split()]
+    command += ["--save-dir", tmp_path / "two", "--ddp-backend", "fully_sharded"]
+    subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    train(data, tmp_path / "one", *flags.split())
+    one, two = (tiny.weights(tmp_path / name) for name in ("one", "two"))
+    for name, tensor in one.items():
+        torch.testing.assert_close(tensor, two[name], atol=1e-6, rtol=1e-4)

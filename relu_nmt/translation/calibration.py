@@ -1,0 +1,136 @@
+"""A calibrated start: the weights of a trained model for a model with another attention.
+
+Softmax divides by the sum of a row. With the projections of a softmax model, the rows of another
+mechanism's weights have any sum. ReLU is homogeneous, ReLU(a z) = a ReLU(z): a factor of a layer's
+queries scales its rows, and needs no new parameter. Layers are calibrated from the bottom, each on
+the outputs of the calibrated ones below.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from relu_nmt.attention.base import Attention, Need
+from relu_nmt.attention.records import record_attention
+from relu_nmt.attention.statistics import NULL_SUM
+from relu_nmt.config.registry import Spec
+from relu_nmt.data.translation_batches import TranslationBatch
+from relu_nmt.modules.config import SLOTS
+from relu_nmt.modules.multihead import MultiheadAttention
+from relu_nmt.translation.config import TransformerConfig
+from relu_nmt.translation.encoder_decoder import EncoderDecoder
+
+SAMPLE_TOKENS = 4096
+"""Number of tokens to calibrate with."""
+ROUNDS = 4
+CLOSE_TO_1 = 0.01
+
+Factors = dict[str, dict[str, float]]
+"""The factor of the queries of each layer, by slot and name of its attention module."""
+
+
+def changed_slots(stored: Mapping[str, Any], config: TransformerConfig) -> dict[str, str]:
+    """Return the slots whose mechanism is another one than in stored settings, in words.
+
+    Example:
+        >>> changed_slots({"attention": "softmax"}, TransformerConfig(cross_attention="rela"))
+        {'cross': 'softmax to rela'}
+    """
+    changes = {}
+    for slot in SLOTS:
+        before = stored.get(f"{slot}_attention") or stored.get("attention") or "softmax"
+        old, new = (Spec.parse(text).name for text in (before, config.attention_of(slot)))
+        if old != new:
+            changes[slot] = f"{old} to {new}"
+    return changes
+
+
+def fit_mechanisms(
+    model: nn.Module, weights: Mapping[str, Tensor], slots: Mapping[str, str]
+) -> dict[str, Tensor]:
+    """Return weights in which the parameters of changed mechanisms are those of a new model."""
+    parts = model.named_modules()
+    inside = tuple(f"{n}." for n, m in parts if isinstance(m, Attention) and m.slot in slots)
+    kept = {name: tensor for name, tensor in weights.items() if not name.startswith(inside)}
+    own = {n: t.clone() for n, t in model.state_dict().items() if n.startswith(inside)}
+    return {**kept, **own}
+
+
+@torch.no_grad()
+def calibrate(model: EncoderDecoder, batch: TranslationBatch, slots: Mapping[str, str]) -> Factors:
+    """Scale the queries of some slots, in place, so that rows of weights sum to 1 on average.
+
+    Returns:
+        the factors; layers without any have a mechanism that is not homogeneous, or no weights.
+    """
+    factors: Factors = {slot: {} for slot in slots}
+    names = {module: name for name, module in model.named_modules()}
+    weights = model.state_dict()
+
+    # Before a layer computes, measure its rows on the same inputs, and scale its queries.
+    def scale(module: MultiheadAttention, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        attention, name = module.attention, names[module]
+        own = factors[attention.slot]
+        # Repeat it, since a bias of the scores stays as it is.
+        for _ in range(ROUNDS):
+            total = _mean_row_sum(lambda: module.forward(*args, **kwargs), attention)
+            if total <= NULL_SUM or abs(total - 1) < CLOSE_TO_1:
+                return
+            factor = total ** (-1 / (attention.degree or 1))
+            own[name] = own.get(name, 1.0) * factor
+            scale_queries(weights, name, factor)
+
+    hooks = [
+        module.register_forward_pre_hook(scale, with_kwargs=True)
+        for module in names
+        if isinstance(module, MultiheadAttention) and module.attention.slot in slots
+        if module.attention.degree is not None
+    ]
+    assert batch.prev_output_tokens is not None, "training batches have targets"
+    model.eval()(batch.src_tokens, batch.prev_output_tokens)
+    for hook in hooks:
+        hook.remove()
+    return factors
+
+
+def _mean_row_sum(run: Callable[[], object], attention: Attention) -> float:
+    """Return the mean over heads and real rows of the sum of absolute weights in a run."""
+    sums = count = 0.0
+    with record_attention(attention, Need(weights=True)) as records:
+        run()
+    # Add up the records: attention inside sentences has one for each part.
+    for record in records:
+        assert record.weights is not None, "homogeneous mechanisms have weights"
+        totals = record.weights.abs().sum(-1, dtype=torch.float64)  # [B, H, Nq]
+        real = record.visibility.real_rows(len(totals)).expand_as(totals)
+        sums += float(totals[real > 0].sum())
+        count += float(real.sum())
+    return sums / max(count, 1.0)
+
+
+def scale_queries(weights: Mapping[str, Tensor], name: str, factor: float) -> None:
+    """Multiply the queries of the attention of this name by a factor, in the weights of a model.
+
+    The factor acts on the gain of ``qk_norm``, which would remove one of the projection, or else on
+    the rows of the projection that make queries.
+    """
+    width = len(weights[f"{name}.out_proj.weight"])
+    gain = weights.get(f"{name}.attention.query_gain")
+    found = [
+        weights.get(f"{name}.{part}.{kind}") for part in ("qkv", "q") for kind in ("weight", "bias")
+    ]
+    for tensor in found if gain is None else [gain]:
+        if tensor is not None:
+            tensor[:width].mul_(factor)
+
+
+def describe(slots: Mapping[str, str], factors: Factors) -> list[str]:
+    """Return a line for each changed slot, with the factors of its layers."""
+    lines = []
+    for slot, change in slots.items():
+        values = ", ".join(f"{factor:.3g}" for factor in factors[slot].values())
+        how = f"rows sum to 1 with queries times {values}" if values else "starts as it is"
+        lines.append(f"{slot} attention {change}: {how}")
+    return lines
