@@ -62,17 +62,12 @@ MIXES_TOKENS = Capabilities(
 
 @dataclass(frozen=True)
 class Need:
-    """Results that a caller wants besides the output; asking for less allows faster code.
+    """Results that a caller wants besides the output; asking for less allows faster code."""
 
-    Args:
-        statistics: sum and entropy of each row of weights, differentiable, for the regulariser.
-        telemetry: all statistics of :class:`RowStatistics`, for the log.
-        weights: the weights themselves.
-    """
-
+    # Sum and entropy of each row of weights, differentiable, for the regulariser.
     statistics: bool = False
-    telemetry: bool = False
-    weights: bool = False
+    telemetry: bool = False  # all statistics of :class:`RowStatistics`, for the log
+    weights: bool = False  # the weights themselves
 
     def __or__(self, other: "Need") -> "Need":
         return Need(

@@ -270,20 +270,14 @@ class ScoreBias:
     y (2 width - 1) + x, so that each difference of positions has its own difference of codes. Only
     the table is stored; a back end computes the bias of the scores at hand.
 
-    Args:
-        table: [H, R] float, fixed or learnt.
-        query_codes: [B or 1, Nq] int64.
-        key_codes: [B or 1, Nk] int64; those of padded keys must stay within the table, too.
-        zero: column of the table for equal codes.
-
     Reference: Press et al. 2022, "Train short, test long" (ALiBi), section 3; Raffel et al. 2020
     (T5), section 2.1; Liu et al. 2021, "Swin Transformer", Eq. 4.
     """
 
-    table: Tensor
-    query_codes: Tensor
-    key_codes: Tensor
-    zero: int
+    table: Tensor  # [H, R] float, fixed or learnt
+    query_codes: Tensor  # [B or 1, Nq] int64
+    key_codes: Tensor  # [B or 1, Nk] int64; those of padded keys must stay within the table, too
+    zero: int  # column of the table for equal codes
 
     def block(self, rows: slice, keys: slice | Tensor) -> "ScoreBias":
         """Return the bias of these queries for these keys, a range or their indices."""

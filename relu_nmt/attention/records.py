@@ -144,29 +144,19 @@ def vector_sizes(q: Tensor, k: Tensor, values: Tensor, visibility: Visibility) -
 
 @dataclass
 class ModuleSums:
-    """The statistics of one attention module, summed over its real query rows.
+    """The statistics of one attention module, summed over its real query rows."""
 
-    Args:
-        slot: its slot.
-        layer: its layer.
-        statistics: names of the S statistics, in the order of ``statistics.LOGGED``. Signed weights
-            have no entropy and no null rows.
-        rows: number of query rows.
-        log_counts: sum of log n, with n visible keys of a row.
-        heads: [S, H] float64, sums over the rows.
-        bucket_rows: [K] number of rows that see 1, 2-3, 4-7, ... keys; K is 0 where the slot is
-            not causal.
-        buckets: [S, K] float64, sums over those rows of the means over the heads.
-    """
-
-    slot: str
-    layer: int
+    slot: str  # its slot
+    layer: int  # its layer
+    # Names of the S statistics, in the order of statistics.LOGGED. Signed weights have no entropy
+    # and no null rows.
     statistics: tuple[str, ...]
-    rows: float
-    log_counts: float
-    heads: np.ndarray
+    rows: float  # number of query rows
+    log_counts: float  # sum of log n, with n visible keys of a row
+    heads: np.ndarray  # [S, H] float64, sums over the rows
+    # [K] number of rows that see 1, 2-3, 4-7, ... keys; K is 0 where the slot is not causal.
     bucket_rows: np.ndarray
-    buckets: np.ndarray
+    buckets: np.ndarray  # [S, K] float64, sums over those rows of the means over the heads
 
     def add(self, other: "ModuleSums") -> None:
         """Add the sums of other rows of the same module."""

@@ -24,36 +24,20 @@ SHORT = 16
 
 @dataclass(frozen=True)
 class SentenceRows:
-    """The tokens of a batch [B, N] as rows [R, L] of one sentence each, in their order.
+    """The tokens of a batch [B, N] as rows [R, L] of one sentence each, in their order."""
 
-    Args:
-        index: [R, L] int64, index of the token in the flattened batch; arbitrary for padding.
-        places: [B, N] int64, index of each token in the flattened rows; arbitrary for padding.
-        row_of: [B, N] int64, the row of each token; arbitrary for padding.
-        numbers: [R] int64, number of each sentence in its document, from 0.
-        mask: [R, L] bool, True = token.
-        positions: [B, N] int64, number of tokens before each one in its sentence.
-        first: [B] int64, row of each document's first sentence.
-        counts: [B] int64, number of sentences of each document.
-    """
-
-    index: Tensor
-    places: Tensor
-    row_of: Tensor
-    numbers: Tensor
-    mask: Tensor
-    positions: Tensor
-    first: Tensor
-    counts: Tensor
+    index: Tensor  # [R, L] int64, index of the token in the flattened batch; arbitrary for padding
+    places: Tensor  # [B, N] int64, index of each token in the flattened rows; arbitrary for padding
+    row_of: Tensor  # [B, N] int64, the row of each token; arbitrary for padding
+    numbers: Tensor  # [R] int64, number of each sentence in its document, from 0
+    mask: Tensor  # [R, L] bool, True = token
+    positions: Tensor  # [B, N] int64, number of tokens before each one in its sentence
+    first: Tensor  # [B] int64, row of each document's first sentence
+    counts: Tensor  # [B] int64, number of sentences of each document
 
     @classmethod
     def of_tokens(cls, numbers: Tensor, real: Tensor) -> "SentenceRows":
-        """Divide documents into their sentences.
-
-        Args:
-            numbers: [B, N] int64, number of each token's sentence: 0, then rising by 1.
-            real: [B, N] bool, False = padding, on the right.
-        """
+        """Divide documents into sentences by their numbers [B, N], where ``real`` [B, N]."""
         # Number all sentences of the batch, and the tokens inside each.
         batch, length = real.shape
         numbers = numbers.masked_fill(~real, 0)
@@ -198,20 +182,15 @@ class SentencePart:
 
 @dataclass(frozen=True)
 class SentenceView:
-    """The local part of an attention: each query sees one sentence.
+    """The local part of an attention: each query sees one sentence."""
 
-    Args:
-        rows: the rows of queries and keys.
-        visibility: the keys of its row visible to each query.
-        changed: in a search, the rows of queries whose row of keys differs from the last step's;
-            None: perhaps all.
-        divided: compute it in parts of sentences of similar lengths. Undivided rows are as long
-            as the longest sentence, so most of their tokens are padding.
-    """
-
-    rows: SentencePairs
-    visibility: Visibility
+    rows: SentencePairs  # the rows of queries and keys
+    visibility: Visibility  # the keys of its row visible to each query
+    # In a search, the rows of queries whose row of keys differs from the last step's; None: perhaps
+    # all.
     changed: Tensor | None = None
+    # Compute it in parts of sentences of similar lengths. Undivided rows are as long as the longest
+    # sentence, so most of their tokens are padding.
     divided: bool = False
 
     @classmethod

@@ -271,10 +271,6 @@ def sentence_slices(tokens: Sequence[Any] | np.ndarray, separator: Any) -> list[
 
     Tokens after the last separator are a sentence too.
 
-    Args:
-        tokens: words or token ids [T], without ``</s>``.
-        separator: the token that ends each sentence.
-
     Example:
         >>> words = "a b <sep> <sep> c".split()
         >>> [words[own] for own in sentence_slices(words, "<sep>")]
@@ -387,13 +383,7 @@ def _cut(sorted_sizes: np.ndarray, limits: BatchLimits) -> np.ndarray:
 
 
 def longest_first(lengths: np.ndarray, most: Callable[[int], int]) -> Iterator[np.ndarray]:
-    """Yield the sentence numbers of each batch, the longest sentences first.
-
-    Args:
-        lengths: tokens of each sentence, int [N].
-        most: returns the most sentences of a batch for a number of tokens; a batch holds at least
-            one sentence.
-    """
+    """Yield the sentences of each batch, longest first: ``most(longest)`` of them, at least one."""
     order, first = np.argsort(-lengths, kind="stable"), 0
     while first < len(order):
         last = first + max(1, most(max(1, int(lengths[order[first]]))))

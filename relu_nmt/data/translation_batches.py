@@ -74,12 +74,7 @@ def pad_rows(rows: Sequence[np.ndarray], pad_index: int) -> Tensor:
 
 
 def shift_right(tgt_tokens: Tensor, pad_index: int, eos_index: int) -> Tensor:
-    """Return the decoder input that predicts the target, int64 [B, T].
-
-    Args:
-        tgt_tokens: [B, T] int64, each row ending in ``</s>`` and padded on the right.
-        pad_index: id of the pad symbol.
-        eos_index: id of ``</s>``, the first input.
+    """Return the decoder input that predicts targets [B, T] padded on the right: ``</s>`` first.
 
     Example:
         >>> shift_right(torch.tensor([[7, 8, 2], [9, 2, 1]]), pad_index=1, eos_index=2)
@@ -332,10 +327,6 @@ class ShardedBatches:
 
     Only the plan of this folder is in memory. The number of the epoch determines the folder, so
     that a resumed training continues in the right one.
-
-    Args:
-        folders: the data folders.
-        make: checks a folder and returns its batches; all folders are checked at the start.
 
     Attributes:
         batches: those of the current epoch, at first of epoch 1.

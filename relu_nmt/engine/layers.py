@@ -87,26 +87,19 @@ def _as(pair: tuple[Tensor, Tensor], dtype: torch.dtype) -> tuple[Tensor, Tensor
 
 @dataclass(frozen=True)
 class LayerStep:
-    """One search in one layer of a decoder: its rows and the tokens visible to them.
+    """One search in one layer of a decoder: its rows and the tokens visible to them."""
 
-    Args:
-        num_rows: N, number of computed beams; all others are dead.
-        rows: [N] int64, indices of the computed beams among all R k = B K, rising; None: all.
-        given: [B K] int64, for each beam the index 0 to N - 1 of a computed beam to use in its
-            place; for a computed beam its own; None: all are computed.
-        visibility: the cache entries visible to the beams of each tree, their own included.
-        relative: the position scheme's rotation and bias.
-        memory_visibility: the memory visible to the beams of each sentence.
-        cache: keys and values.
-    """
-
-    num_rows: int
+    num_rows: int  # N, number of computed beams; all others are dead
+    # [N] int64, indices of the computed beams among all R k = B K, rising; None: all.
     rows: Tensor | None
+    # [B K] int64, for each beam the index 0 to N - 1 of a computed beam to use in its place; for a
+    # computed beam its own; None: all are computed.
     given: Tensor | None
+    # The cache entries visible to the beams of each tree, their own included.
     visibility: Visibility
-    relative: RelativePositions | None
-    memory_visibility: Visibility
-    cache: LayerCache
+    relative: RelativePositions | None  # the position scheme's rotation and bias
+    memory_visibility: Visibility  # the memory visible to the beams of each sentence
+    cache: LayerCache  # keys and values
 
     def beams(self, x: Tensor, num_queries: int) -> Tensor:
         """Expand x [1, N, D] to all beams, [B K / Nq, Nq, D]."""
@@ -126,9 +119,6 @@ class LayersKernel:
     The kernel computes layers that are all alike. Their affine maps have panels of one kind, their
     attention is softmax or rectifies scores, and has no learnt gains, gates, or norms of queries
     and keys. The feed-forward network is plain with ReLU; the norms are LayerNorm or RMSNorm.
-
-    Args:
-        layers: layers of a decoder for which :meth:`fits` is True.
     """
 
     def __init__(self, layers: Sequence[TransformerLayer]) -> None:
@@ -151,12 +141,7 @@ class LayersKernel:
         return bool(kinds) and kinds[0] is not None and kinds.count(kinds[0]) == len(kinds)
 
     def takes(self, x: Tensor, steps: Sequence[Sequence[LayerStep]]) -> bool:
-        """Return whether the kernel can compute this step, and is the faster way.
-
-        Args:
-            x: the newest tokens' states [1, N, D].
-            steps: for each layer a list with one step per search.
-        """
+        """Return whether the kernel can compute this step of x [1, N, D], and is the faster way."""
         num_rows, dtype = x.size(1), computing_dtype(x)
         return (
             # Use one thread only where few threads or few rows leave little to share.

@@ -119,10 +119,6 @@ class PackedLinear(PanelLinear, nn.Linear):
     step of a search maps a few rows, and so reads the weight once, in order. The product is a
     kernel of :mod:`relu_nmt.engine.native`. Where that is missing, or several threads are faster,
     oneDNN computes it with a copy of its own.
-
-    Args:
-        linear: the map, on a CPU.
-        dtype: the compute dtype, float32 or bfloat16.
     """
 
     def __init__(self, linear: nn.Linear, dtype: torch.dtype) -> None:
@@ -215,9 +211,6 @@ class Int8Linear(PanelLinear):
     Each row of W has a scale, its largest magnitude over 127. Each row of x is scaled by its own
     range, extended to include 0. The product is a kernel of :mod:`relu_nmt.engine.native`, or
     oneDNN's where that is missing or several threads are faster.
-
-    Args:
-        linear: the map in float32.
     """
 
     kernel = "linear_int8"

@@ -30,16 +30,11 @@ NORMAL_QUANTILE = 1.960
 
 @dataclass(frozen=True)
 class SegmentStatistics:
-    """Counts of each segment, whose sums over segments give a corpus score.
+    """Counts of each segment, whose sums over segments give a corpus score."""
 
-    Args:
-        metric: the metric.
-        counts: int64 [segments, counts]. For BLEU tokens of translation and reference, then
-            matching n-grams and all n-grams, each by n. For TER edits and the mean length of the
-            references, in float64.
-    """
-
-    metric: MetricConfig
+    metric: MetricConfig  # the metric
+    # Int64 [segments, counts]. For BLEU tokens of translation and reference, then matching n-grams
+    # and all n-grams, each by n. For TER edits and the mean length of the references, in float64.
     counts: np.ndarray
 
     @classmethod
@@ -152,17 +147,11 @@ def mean_interval(values: Sequence[float]) -> float | None:
 
 @dataclass(frozen=True)
 class BootstrapEstimate:
-    """A score and its variation over bootstrap resamples of the segments.
+    """A score and its variation over bootstrap resamples of the segments."""
 
-    Args:
-        value: score of all segments.
-        mean: mean over the resamples.
-        interval: half the width of the interval that holds 95% of the resamples.
-    """
-
-    value: float
-    mean: float
-    interval: float
+    value: float  # score of all segments
+    mean: float  # mean over the resamples
+    interval: float  # half the width of the interval that holds 95% of the resamples
 
     def __str__(self) -> str:
         return f"{self.value:.2f} (mean = {self.mean:.2f} +- {self.interval:.2f})"
@@ -170,23 +159,14 @@ class BootstrapEstimate:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The comparison of two systems on the same segments.
+    """The comparison of two systems on the same segments."""
 
-    Args:
-        metric: name of the score: ``d-BLEU``.
-        system: score of the system.
-        baseline: score of the other system.
-        p_value: share of resamples with a difference this large by chance.
-        num_segments: number of resampled documents or lines.
-        signature: sacreBLEU's, with the resamples and their seed.
-    """
-
-    metric: str
-    system: BootstrapEstimate
-    baseline: BootstrapEstimate
-    p_value: float
-    num_segments: int
-    signature: str
+    metric: str  # name of the score: d-BLEU
+    system: BootstrapEstimate  # score of the system
+    baseline: BootstrapEstimate  # score of the other system
+    p_value: float  # share of resamples with a difference this large by chance
+    num_segments: int  # number of resampled documents or lines
+    signature: str  # sacreBLEU's, with the resamples and their seed
 
     @property
     def difference(self) -> float:

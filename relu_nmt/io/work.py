@@ -208,10 +208,6 @@ class Work:
 
     When its time is up, or others have precedence, the cluster takes the machine away and queues
     the job once more.
-
-    Args:
-        function: a function of a module; called again, it goes on where it stopped.
-        argument: its argument. Both go to the job by pickle, as the result comes back.
     """
 
     function: Callable[[Any], Any]

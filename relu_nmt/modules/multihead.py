@@ -142,10 +142,6 @@ class LayerCache:
     :mod:`relu_nmt.translation.decoder` explains the trees of hypotheses. ``R`` trees have k
     beams each, and M entries for the tokens of their beams.
 
-    Args:
-        keys: keys of the source, [B, H, S, d], one for each sentence.
-        values: likewise.
-
     Attributes:
         target: keys and values of the target so far, [R, H, M, d] each; None before the first step.
     """

@@ -23,19 +23,15 @@ class Metric:
 
 @dataclass
 class LossOutput:
-    """The result of one forward pass.
+    """The result of one forward pass."""
 
-    Args:
-        loss: scalar, differentiable, **summed** over ``sample_size`` units; the trainer divides
-            by the sample size of the whole update over all accumulation steps and processes.
-        sample_size: number of units in the batch (target tokens, images).
-        metrics: sums for the log, by name; losses are in nats.
-        telemetry: scalars for TensorBoard by name (``attention/encoder.0.0/entropy``), if wanted.
-    """
-
+    # Scalar, differentiable, **summed** over sample_size units; the trainer divides by the sample
+    # size of the whole update over all accumulation steps and processes.
     loss: Tensor
-    sample_size: int
+    sample_size: int  # number of units in the batch (target tokens, images)
+    # Sums for the log, by name; losses are in nats.
     metrics: dict[str, Metric] = field(default_factory=dict)
+    # Scalars for TensorBoard by name (attention/encoder.0.0/entropy), if wanted.
     telemetry: dict[str, float] = field(default_factory=dict)
 
 

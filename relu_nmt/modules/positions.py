@@ -77,15 +77,10 @@ class PositionScheme(nn.Module):
 
 @dataclass(frozen=True)
 class Rotation:
-    """Rotation of the planes of channels c and c + d/2 of each head, by an angle for each token.
+    """Rotation of the planes of channels c and c + d/2 of each head, by an angle for each token."""
 
-    Args:
-        cosines: [B or 1, 1, N, d], equal halves.
-        sines: likewise, with the signs of the first half changed.
-    """
-
-    cosines: Tensor
-    sines: Tensor
+    cosines: Tensor  # [B or 1, 1, N, d], equal halves
+    sines: Tensor  # likewise, with the signs of the first half changed
 
     def rotate(self, x: Tensor) -> Tensor:
         """Return x [B, H, N, d] rotated, in its own dtype."""

@@ -27,24 +27,15 @@ from relu_nmt.modules.positions import RelativePositions
 
 @dataclass(frozen=True)
 class LayerConfig:
-    """Shape and placement of the parts of a layer.
+    """Shape and placement of the parts of a layer."""
 
-    Args:
-        options: options of the model: feed-forward network, norm and dropout.
-        embed_dim: width D.
-        ffn_dim: inner width of the feed-forward network.
-        norm_eps: added to the variance in the norms.
-        normalize_before: put norms before the sublayers (pre-norm), not after the sums.
-        drop_path: probability that a sample skips a sublayer.
-        layer_scale: initial value of one gain a channel on the sublayers' outputs; 0: no gains.
-    """
-
-    options: TransformerOptions
-    embed_dim: int
-    ffn_dim: int
-    norm_eps: float = 1e-5
-    normalize_before: bool = False
-    drop_path: float = 0.0
+    options: TransformerOptions  # options of the model: feed-forward network, norm and dropout
+    embed_dim: int  # width D
+    ffn_dim: int  # inner width of the feed-forward network
+    norm_eps: float = 1e-5  # added to the variance in the norms
+    normalize_before: bool = False  # put norms before the sublayers (pre-norm), not after the sums
+    drop_path: float = 0.0  # probability that a sample skips a sublayer
+    # Initial value of one gain a channel on the sublayers' outputs; 0: no gains.
     layer_scale: float = 0.0
 
     def make_norm(self) -> nn.Module:

@@ -26,9 +26,6 @@ class Tokenizer(ABC):
 
     ``@tokenizers.register("name")`` registers a new one.
 
-    Args:
-        language: as in the file names ("de").
-
     Attributes:
         package: the pip package whose version decides the result.
         earlier: the classes of this name in earlier releases that gave other words, oldest first.

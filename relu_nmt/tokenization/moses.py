@@ -42,9 +42,6 @@ class MosesTokenizer(Tokenizer):
     Joining gives the usual spaces around punctuation, which may differ from those of the text:
     ``a ,b``, ``l’homme``, ``10:30`` and ``http://`` change.
 
-    Args:
-        language: chooses abbreviations and apostrophe rules; unknown languages use English ones.
-
     Attributes:
         aggressive: split hyphens between letters too (Moses' ``-a``).
 

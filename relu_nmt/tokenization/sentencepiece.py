@@ -42,10 +42,7 @@ CACHED_WORDS = 100_000
 
 @subword_models.register("sentencepiece")
 class SentencePiece(SubwordModel):
-    """Subword splitting by a SentencePiece model.
-
-    Args:
-        content: the bytes of a model file.
+    """Subword splitting by the bytes of a SentencePiece model.
 
     Raises:
         DataError: the bytes are no SentencePiece model.

@@ -28,9 +28,6 @@ CACHED_WORDS = 500_000
 class SubwordNmt(SubwordModel):
     r"""Subword splitting by a list of merges, the codes file of subword-nmt.
 
-    Args:
-        content: the codes file, UTF-8.
-
     Raises:
         DataError: the codes are damaged.
 

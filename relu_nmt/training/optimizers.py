@@ -32,10 +32,6 @@ class AdamConfig:
 class Adam(torch.optim.AdamW):
     """Adam with decoupled weight decay: w <- w - lr * (weight_decay * w + Adam's step).
 
-    Args:
-        groups: parameters with their ``weight_decay``.
-        config: decay rates of the moments, and eps.
-
     Reference: Kingma and Ba 2015, algorithm 1; Loshchilov and Hutter 2019, algorithm 2. fairseq's
     adam is the same up to eps, which it adds before the second moment's bias correction.
     """
@@ -65,10 +61,6 @@ class AdafactorConfig:
 @OPTIMIZERS.register("adafactor")
 class Adafactor(torch.optim.Adafactor):
     """PyTorch's Adafactor: squared gradients by row and column, steps relative to the weights.
-
-    Args:
-        groups: parameters with their ``weight_decay``.
-        config: its options.
 
     Raises:
         ConfigError: the weights are sharded.
@@ -129,13 +121,9 @@ def freeze(model: nn.Module, config: OptimizerConfig) -> None:
 
 
 def parameters_of(model: nn.Module, part: str, flag: str) -> list[nn.Parameter]:
-    """Return the parameters of a part of the model.
+    """Return the parameters of a part of the model, of whose names ``part`` is the start.
 
-    Args:
-        model: the model.
-        part: the start of their names, as ``encoder`` or ``decoder.layers.0``; ``embeddings``
-            stands for all tables of embeddings.
-        flag: flag of the part, for the error.
+    ``embeddings`` stands for all tables of embeddings. Errors name ``flag``.
 
     Raises:
         ConfigError: the model has no such part.

@@ -135,10 +135,7 @@ def check_folder(
 def _text_in(
     folder: str | os.PathLike[str], manifest: Mapping[str, Any], own: TextPipeline
 ) -> TextPipeline:
-    """Return the text steps of a data folder, ``own`` for the target of source-only data.
-
-    Reading adds separators to sentences, so those of ``own`` count.
-    """
+    """Return the text steps of a data folder; the separators, and missing sides, are ``own``."""
     if own.language not in manifest["text"]:
         return own
     text = load_pipeline(folder, manifest, own.language)

@@ -22,11 +22,7 @@ from relu_nmt.translation.encoder import Encoder, EncoderOutput, TransformerStac
 
 
 class _AlignedStack(TransformerStack):
-    """Layers whose attention stays inside sentences.
-
-    Args:
-        separator: id of the symbol that ends sentences; for the others see
-            :class:`TransformerStack`.
+    """Layers whose attention stays inside sentences, which end in the symbol ``separator``.
 
     Attributes:
         divided: attend in parts of sentences of similar lengths in training
@@ -145,15 +141,10 @@ class AlignedDecoder(_AlignedStack, Decoder):
 
 
 class AlignedState(DecoderState):
-    """A decoding state that stores the number of the sentence of every entry.
+    """A decoding state with the sentence of every entry, ended by the token ``separator``.
 
     A beam sees its entries in the sentence of its newest token, and the source sentence of that
     number.
-
-    Args:
-        source: the sentences of the source.
-        separator: id of the target token that ends sentences; for the others see
-            :class:`DecoderState`.
     """
 
     def __init__(

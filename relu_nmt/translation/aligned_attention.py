@@ -25,15 +25,10 @@ from one. The gradient of the gate is still half of its maximum."""
 
 @dataclass(frozen=True)
 class AlignedVisibility:
-    """The tokens visible to each query, in its sentence and in the whole document.
+    """The tokens visible to each query, in its sentence and in the whole document."""
 
-    Args:
-        document: the visible tokens of the document.
-        sentences: the visible tokens of one sentence.
-    """
-
-    document: Visibility
-    sentences: SentenceView
+    document: Visibility  # the visible tokens of the document
+    sentences: SentenceView  # the visible tokens of one sentence
 
     @property
     def num_queries(self) -> int:
@@ -118,13 +113,7 @@ class DocumentGate(nn.Module):
 
 
 class _Gated(MultiheadAttention):
-    """Attention inside sentences, with an optional gate to attention to the whole document.
-
-    Args:
-        embed_dim: D.
-        attention: the mechanism.
-        gated: also attend to the whole document.
-    """
+    """Attention inside sentences, with an optional gate to attention to the whole document."""
 
     def __init__(self, embed_dim: int, attention: Attention, gated: bool) -> None:
         super().__init__(embed_dim, attention)

@@ -118,11 +118,7 @@ def normalized(weights: np.ndarray) -> np.ndarray:
 
 
 def large_maps(maps: Mapping[str, AttentionMap], title: Sequence[str] = ()) -> str:
-    """Draw maps of checkpoints side by side, of one head or of the mean over all heads.
-
-    Args:
-        maps: of one place and one example, by checkpoint.
-        title: paragraphs above the maps.
+    """Draw maps of checkpoints side by side, of one head or of all, under paragraphs of a title.
 
     Reference: ReLUFormer, Figure 5.
     """
@@ -150,14 +146,7 @@ def head_maps(maps: Mapping[str, AttentionMap], title: Sequence[str] = ()) -> st
 
 
 def picture(shown: AttentionMap) -> str:
-    """Draw the map of one head or of all heads, under the sentences and the name of the place.
-
-    Example:
-        >>> import numpy as np
-        >>> one = AttentionMap("cross", 1, 0, ["It", "</s>"], ["▁E", "s", "</s>"], np.ones((2, 3)))
-        >>> picture(one).partition(",")[0]
-        'data:image/svg+xml;base64'
-    """
+    """Draw the map of one head or of all heads, under the sentences and the name of the place."""
     heads = "every head" if shown.head is None else f"head {shown.head}"
     title = [f"{SLOT_NAMES[shown.slot]}, layer {shown.layer}, {heads}"]
     # Write only the sentences that the slot reads.
@@ -174,10 +163,7 @@ def picture(shown: AttentionMap) -> str:
 
 
 def _figure(groups: Sequence[Sequence[Panel]], few: int, title: Sequence[str]) -> str:
-    """Draw maps in rows, each group from a new row on, for the ``src`` of an image.
-
-    ``few`` is the number of labels of a side with many tokens.
-    """
+    """Draw maps in rows, each group from a new row on; ``few`` labels for a side of many tokens."""
     # Measure a map with its labels, in inches.
     maps = [own for group in groups for _, _, own in group]
     height = max(_side(own.queries, few) for own in maps)

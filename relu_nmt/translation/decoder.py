@@ -64,11 +64,9 @@ class DecoderState:
         return self._cross
 
     def grow(self, tokens: Tensor) -> Visibility:
-        """Give every beam its next entry; return the visibility of the newest tokens.
+        """Give every beam its next entry; return the visibility of the newest tokens [B, K] int64.
 
-        Args:
-            tokens: [B, K] int64, the newest token of each beam. K is 1 in the first step, and then
-                the beam size, a multiple of G.
+        K is 1 in the first step, and then the beam size, a multiple of G.
         """
         # Make room in the caches for one entry per beam.
         if tokens.size(1) != self._beam_size:
@@ -88,11 +86,7 @@ class DecoderState:
         return TreeVisibility(self._ancestry[:, :, : self._used], self.length)
 
     def reorder(self, parents: Tensor) -> None:
-        """Let beam k of sentence b continue beam ``parents[b, k]`` of its group.
-
-        Args:
-            parents: [B, K] int64, indices of beams of the sentence.
-        """
+        """Let beam k of sentence b continue beam ``parents[b, k]`` of its group, [B, K] int64."""
         num_trees, size, num_entries = self._ancestry.shape
         if size == 1:
             return
@@ -121,11 +115,7 @@ class DecoderState:
         self._cross = self._make_cross_visibility()
 
     def _take(self, trees: Tensor) -> Tensor:
-        """Keep these trees [R'], drop entries of no hypothesis, and add capacity for more.
-
-        Returns:
-            the kept entries of each tree, [R', M'] int64.
-        """
+        """Keep these trees [R'], drop entries of no hypothesis; return the kept ones, [R', M']."""
         # Move the entries of live hypotheses to the front, in their order.
         ancestry = self._ancestry[:, :, : self._used].index_select(0, trees)
         alive = ancestry.any(1)  # [R', used]
@@ -237,8 +227,7 @@ class Decoder(TransformerStack):
     def embed_step(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, Visibility]:
         """Add the newest tokens [B, K] of all beams to a state; return the input of the layers.
 
-        Returns:
-            their embeddings [R, k, D], k beams for each of R trees, and their visibility.
+        It is embeddings [R, k, D], k beams for each of R trees, and their visibility.
         """
         # Add the entries of the newest tokens, before their positions are counted.
         visibility = state.grow(tokens)

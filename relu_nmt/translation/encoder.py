@@ -33,10 +33,6 @@ from relu_nmt.translation.config import TransformerConfig
 class InputEmbedding(nn.Module):
     """Token vectors times sqrt(D) plus position vectors, then an optional norm and dropout.
 
-    Args:
-        side: ``encoder`` or ``decoder``.
-        tokens: the table [V, D], possibly shared with other parts of the model.
-
     Raises:
         ConfigError: the positions need scores, which the side's self-attention does not have.
     """
@@ -70,11 +66,7 @@ class InputEmbedding(nn.Module):
 
 
 class TransformerStack(nn.Module):
-    """Embedding, layers and, if pre-norm, a final norm: the base of encoder and decoder.
-
-    Args:
-        tokens: table of the symbols [V, D].
-    """
+    """Embedding, layers and, if pre-norm, a final norm: the base of encoder and decoder."""
 
     side: ClassVar[str]
 
@@ -160,17 +152,11 @@ class TransformerStack(nn.Module):
 
 @dataclass
 class EncoderOutput:
-    """The encoded source.
+    """The encoded source."""
 
-    Args:
-        states: [B, S, D].
-        key_mask: [B, S] bool, True = real token.
-        sentences: the sentences of the source, for aligned attention.
-    """
-
-    states: Tensor
-    key_mask: Tensor
-    sentences: SentenceRows | None = None
+    states: Tensor  # [B, S, D]
+    key_mask: Tensor  # [B, S] bool, True = real token
+    sentences: SentenceRows | None = None  # the sentences of the source, for aligned attention
 
 
 class Encoder(TransformerStack):

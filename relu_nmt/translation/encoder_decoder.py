@@ -118,11 +118,8 @@ class EncoderDecoder(nn.Module):
     def forward(self, src_tokens: Tensor, prev_output_tokens: Tensor) -> Tensor:
         """Return the decoder states [B, T, D] of all target positions (teacher forcing).
 
-        :meth:`logits` maps them to scores of the vocabulary.
-
-        Args:
-            src_tokens: [B, S] int64, right-padded.
-            prev_output_tokens: [B, T] int64, the target shifted right, end symbol first.
+        Sources [B, S] int64 are right-padded, as are targets [B, T], shifted right, end symbol
+        first. :meth:`logits` maps the states to scores of the vocabulary.
         """
         return self.decoder(prev_output_tokens, self.encode(src_tokens))
 
@@ -183,15 +180,11 @@ def start_weights(model: EncoderDecoder, checkpoint: Checkpoint) -> Mapping[str,
 
 @dataclass
 class LoadedModel:
-    """A model in evaluation mode, with its task.
-
-    Args:
-        max_doc_tokens: number of tokens of the longest groups of sentences in training; 1: single
-            sentences.
-    """
+    """A model in evaluation mode, with its task."""
 
     model: EncoderDecoder
     task: TranslationTask
+    # Number of tokens of the longest groups of sentences in training; 1: single sentences.
     max_doc_tokens: int = SINGLE_SENTENCES
 
 

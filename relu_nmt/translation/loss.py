@@ -144,14 +144,8 @@ def projected_cross_entropy(
     Loss and likelihood are sums in nats. A token is right if no other is more probable.
 
     The smoothed target gives 1 - smoothing to the right symbol and smoothing / (V - 1) to each
-    other symbol, as fairseq's ``label_smoothed_cross_entropy`` does. The logits are ``features``
-    times the transposed ``weight``.
-
-    Args:
-        features: [N, D] decoder states of real target positions.
-        weight: [V, D] output projection.
-        targets: [N] int64.
-        smoothing: probability mass taken from the right symbol, 0 to less than 1.
+    other symbol, as fairseq's ``label_smoothed_cross_entropy`` does. The logits [N, V] are the
+    states ``features`` [N, D] of real target positions times the transposed ``weight`` [V, D].
     """
     return _ProjectedCrossEntropy.apply(features, weight, targets, smoothing)
 
@@ -169,18 +163,16 @@ def smoothed_cross_entropy(
 
 
 class _ProjectedCrossEntropy(torch.autograd.Function):
-    """Projection, log-softmax, loss and gradient, block by block of tokens.
-
-    The gradient of the logits is the softmax minus the smoothed target. Forward computes it while
-    a block's logits are in the cache, and turns it at once into the gradients of features and
-    weight. Backward only multiplies these by the incoming scalar. Factors that are equal for all
-    symbols (smoothing mass, softmax denominator) scale the D-wide results, not the V-wide rows.
-    """
+    """Projection, log-softmax, loss and gradient, block by block of tokens."""
 
     @staticmethod
     def forward(
         ctx: Any, features: Tensor, weight: Tensor, targets: Tensor, smoothing: float
     ) -> tuple[Tensor, Tensor, Tensor]:
+        # The gradient of the logits is the softmax minus the smoothed target. It is computed while
+        # a block's logits are in the cache, and turned at once into the gradients of features and
+        # weight. Factors that are equal for all symbols (smoothing mass, softmax denominator) scale
+        # the D-wide results, not the V-wide rows.
         # Read the dtype of autocast, then switch it off for the explicit casts.
         device = features.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
@@ -204,11 +196,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
 def _blockwise_loss(
     h: Tensor, w: Tensor, targets: Tensor, smoothing: float, with_gradients: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
-    """Return loss, negative log-likelihood, right tokens, and the gradients of h and w.
-
-    The arguments are those of :func:`projected_cross_entropy`, h [N, D] and w [V, D]. Without
-    ``with_gradients`` the gradients are None.
-    """
+    """Return loss, negative log-likelihood, right tokens, gradients of h [N, D] and w [V, D]."""
     num_tokens, num_symbols = h.size(0), w.size(0)
     off_target = smoothing / (num_symbols - 1)
     on_target = 1.0 - smoothing - off_target

@@ -26,17 +26,12 @@ BLOCK = 64
 
 @dataclass
 class StepScores:
-    """Scores of the next tokens of one search.
+    """Scores of the next tokens of one search."""
 
-    Args:
-        log_probs: [B, K, V] float32, or [1, N, V] of the computed beams. The search may change
-            them.
-        weights: [B, K, S], the attention weights that align tokens, if wanted.
-        rows: [N] int64, indices of the computed beams among all B K, rising; None: all.
-    """
-
+    # [B, K, V] float32, or [1, N, V] of the computed beams. The search may change them.
     log_probs: Tensor
-    weights: Tensor | None = None
+    weights: Tensor | None = None  # [B, K, S], the attention weights that align tokens, if wanted
+    # [N] int64, indices of the computed beams among all B K, rising; None: all.
     rows: Tensor | None = None
 
     def of_all(self, batch: int, beam_size: int) -> "StepScores":
@@ -97,36 +92,19 @@ class StepScores:
 
 @dataclass(frozen=True)
 class SearchStep:
-    """The newest tokens of one search.
+    """The newest tokens of one search."""
 
-    Args:
-        tokens: [B, K] int64, the newest token of each beam; [B, 1] in the first step, where all
-            beams are equal.
-        state: the search's state; :meth:`StepDecoder.step` advances it.
-        rows: [N] int64, indices of the live beams among all B K, rising; None: all. A decoder may
-            leave out dead beams.
-    """
-
+    # [B, K] int64, the newest token of each beam; [B, 1] in the first step, where all beams are
+    # equal.
     tokens: Tensor
-    state: DecoderState
+    state: DecoderState  # the search's state; :meth:`StepDecoder.step` advances it
+    # [N] int64, indices of the live beams among all B K, rising; None: all. A decoder may leave out
+    # dead beams.
     rows: Tensor | None = None
 
 
 class StepDecoder:
-    """A decoder that computes every beam of every search with the model's own layers.
-
-    Args:
-        model: the model, in evaluation mode.
-
-    Example:
-        >>> from relu_nmt.translation.config import TransformerConfig
-        >>> config = TransformerConfig(encoder_layers=1, decoder_layers=1)
-        >>> decoder = StepDecoder(EncoderDecoder(config, 10, 12, pad_index=1))
-        >>> state = decoder.start(torch.tensor([[4, 5, 2]]))
-        >>> [scores] = decoder.step([SearchStep(torch.tensor([[2]]), state)])
-        >>> tuple(scores.log_probs.shape)
-        (1, 1, 12)
-    """
+    """A decoder that computes every beam of every search with the model's own layers."""
 
     def __init__(self, model: EncoderDecoder) -> None:
         self.model = model
@@ -156,10 +134,7 @@ class StepDecoder:
     ) -> list[StepScores]:
         """Advance every search by its newest tokens and return scores of the next tokens.
 
-        Args:
-            steps: the searches' newest tokens and states.
-            temperature: divides the logits.
-            want_weights: also return the weights that align tokens.
+        The temperature divides the logits; ``want_weights`` adds the weights that align tokens.
         """
         return [self._step(step, temperature, want_weights) for step in steps]
 
@@ -258,12 +233,7 @@ class Ensemble:
     def step(
         self, searches: Sequence[Sequence[SearchStep]], want_weights: bool = False
     ) -> list[StepScores]:
-        """Advance every search by its newest tokens; return the scores averaged over the models.
-
-        Args:
-            searches: the newest tokens of each search, for each model.
-            want_weights: also return the attention weights that align tokens.
-        """
+        """Advance every search by its newest tokens, for each model; return the averaged scores."""
         # Each model advances all searches with its own states.
         outputs = [
             decoder.step(steps, self.temperature, want_weights)

@@ -147,11 +147,7 @@ class Translator:
         return cls(models, task, device, torch.int8 if int8 else dtype, max_doc_tokens, packed=True)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return plain values from which pickle and copy make an equal translator.
-
-        Raises:
-            ConfigError: the models have hooks, or classes from a user's file.
-        """
+        """Return plain values for pickle and copy; a ConfigError for hooks or a user's classes."""
         state = {
             # List foreign classes first: reading imports and registers them before the models.
             "classes": foreign_classes(self.models, self.task),

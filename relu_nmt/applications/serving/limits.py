@@ -58,23 +58,15 @@ class Metrics:
 
 @dataclass(frozen=True)
 class ServerLimits:
-    """Limits of the server's load.
+    """Limits of the server's load."""
 
-    Args:
-        max_bytes: longest body of a request.
-        max_tokens: most source tokens of a request.
-        max_waiting: most requests that are not answered yet.
-        seconds: most time for one request, and for its body to arrive.
-        batch_wait: seconds that a batch waits for more requests if it is not full.
-        allowed_hosts: host names that clients may use, without port, an IPv6 address without
-            brackets; empty: any name.
-    """
-
-    max_bytes: int = 131_072
-    max_tokens: int = 4096
-    max_waiting: int = 64
-    seconds: float = 60.0
-    batch_wait: float = 0.005
+    max_bytes: int = 131_072  # longest body of a request
+    max_tokens: int = 4096  # most source tokens of a request
+    max_waiting: int = 64  # most requests that are not answered yet
+    seconds: float = 60.0  # most time for one request, and for its body to arrive
+    batch_wait: float = 0.005  # seconds that a batch waits for more requests if it is not full
+    # Host names that clients may use, without port, an IPv6 address without brackets; empty: any
+    # name.
     allowed_hosts: Sequence[str] = ()
 
 

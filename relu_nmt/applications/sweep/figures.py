@@ -67,24 +67,15 @@ class Line:
 
 @dataclass
 class Panel:
-    """A plot.
+    """A plot."""
 
-    Args:
-        title: name of the plotted values, with their unit.
-        x_label: name of the values on the horizontal axis, with their unit.
-        names: labels on the horizontal axis; by default it has numbers.
-        log_x: whether the horizontal axis is logarithmic.
-        log_y: whether the vertical axis is logarithmic if its values span LEAST_SPAN.
-        from_zero: whether the vertical axis begins at 0.
-    """
-
-    title: str
-    x_label: str
+    title: str  # name of the plotted values, with their unit
+    x_label: str  # name of the values on the horizontal axis, with their unit
     lines: list[Line] = field(default_factory=list)
-    names: Sequence[str] | None = None
-    log_x: bool = False
-    log_y: bool = False
-    from_zero: bool = False
+    names: Sequence[str] | None = None  # labels on the horizontal axis; by default it has numbers
+    log_x: bool = False  # whether the horizontal axis is logarithmic
+    log_y: bool = False  # whether the vertical axis is logarithmic if its values span LEAST_SPAN
+    from_zero: bool = False  # whether the vertical axis begins at 0
 
 
 def image(panels: Sequence[Panel]) -> str:

@@ -201,18 +201,13 @@ def attention_flags(attention: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Published:
-    """A table of a paper, shown beside the measured figures.
-
-    Args:
-        source: paper, table, data and training.
-        columns: titles by column of results.csv: ``d_bleu``, or ``d_bleu@512`` for a value of one
-            document length.
-        rows: a value for each column, by attention or variant; the report prints texts unchanged.
-    """
+    """A table of a paper, shown beside the measured figures."""
 
     title: str
-    source: str
+    source: str  # paper, table, data and training
+    # Titles by column of results.csv: d_bleu, or d_bleu@512 for a value of one document length.
     columns: dict[str, str]
+    # A value for each column, by attention or variant; the report prints texts unchanged.
     rows: dict[str, list[Value]]
 
     @classmethod

@@ -90,18 +90,13 @@ class System(NamedTuple):
 
 @dataclass
 class Cell:
-    """A model at a document length in tokens.
-
-    Args:
-        record: known numbers and texts by column.
-        course: course of the training, see :func:`read_course`.
-        statistics: BLEU statistics of the documents; None before the evaluation.
-    """
+    """A model at a document length in tokens."""
 
     model: SweepModel
     length: int
-    record: Record = field(default_factory=dict)
-    course: Course = field(default_factory=dict)
+    record: Record = field(default_factory=dict)  # known numbers and texts by column
+    course: Course = field(default_factory=dict)  # course of the training, see :func:`read_course`
+    # BLEU statistics of the documents; None before the evaluation.
     statistics: SegmentStatistics | None = None
 
     @property

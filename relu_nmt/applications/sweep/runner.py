@@ -50,23 +50,14 @@ JOBS_FOLDER = "jobs"
 
 @dataclass
 class RunningProcess:
-    """A step that runs as a process of this machine.
+    """A step that runs as a process of this machine."""
 
-    Args:
-        index: index of the process among those at once, see :meth:`JobsConfig.environment`.
-        lock: descriptor that holds the step's lock until the step ends.
-        log: open file to which all its commands write.
-        state: the state stored at the beginning.
-        process: process of the present command.
-        command: index of the present command.
-    """
-
-    index: int
-    lock: int
-    log: BinaryIO
-    state: StepState
-    process: subprocess.Popen[bytes]
-    command: int = 0
+    index: int  # index of the process among those at once, see :meth:`JobsConfig.environment`
+    lock: int  # descriptor that holds the step's lock until the step ends
+    log: BinaryIO  # open file to which all its commands write
+    state: StepState  # the state stored at the beginning
+    process: subprocess.Popen[bytes]  # process of the present command
+    command: int = 0  # index of the present command
 
 
 @dataclass
@@ -97,13 +88,13 @@ class StepWork:
 
 
 class StepRunner:
-    """A runner of steps.
+    """A runner of steps, each training before the evaluations of its model.
 
     On a cluster, the jobs hold the locks and write logs and states. So sweeps on a cluster and
     others may share a folder.
 
     Args:
-        steps: steps, each training before the evaluations of its model.
+        steps: the steps.
         config: the processes or the cluster.
         environment: machine and versions, which every step stores.
         folder: folder of the sweep; only a cluster needs it.

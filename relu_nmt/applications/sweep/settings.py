@@ -282,12 +282,7 @@ class JobsConfig(ClusterOptions):
 
 @settings
 class SweepSettings:
-    """All settings of a sweep.
-
-    Args:
-        user_modules: files that register attentions.
-        command: the words that the user typed, for the report.
-    """
+    """All settings of a sweep."""
 
     # Parse data-bin/ as data-bin: commands are compared with those of earlier runs.
     data: str = option(

@@ -88,19 +88,13 @@ def _num_alike(old: Sequence[str], new: Sequence[str]) -> int:
 
 @dataclass(frozen=True)
 class SweepModel:
-    """A model of a sweep.
+    """A model of a sweep."""
 
-    Args:
-        attention: value of ``--attention``, or another name that tells the models apart.
-        seed: seed of weights, dropout and order of the data.
-        lengths: document lengths of its training, in tokens; empty for a model of images.
-        is_mixture: whether ``lengths`` are a ``--doc-mixture``.
-    """
-
-    attention: str
-    seed: int
+    attention: str  # value of --attention, or another name that tells the models apart
+    seed: int  # seed of weights, dropout and order of the data
+    # Document lengths of its training, in tokens; empty for a model of images.
     lengths: tuple[int, ...]
-    is_mixture: bool = False
+    is_mixture: bool = False  # whether lengths are a --doc-mixture
 
     @property
     def name(self) -> str:
@@ -122,18 +116,14 @@ class SweepModel:
 
 @dataclass(frozen=True)
 class Step:
-    """A training, or an evaluation of its model.
-
-    Args:
-        length: document length of the evaluation, in tokens; None for a training, CONTRASTS for
-            the contrasts, which have documents of their own.
-        folder: folder of the model, shared by all its steps.
-        commands: program and arguments of each command.
-    """
+    """A training, or an evaluation of its model."""
 
     model: SweepModel
+    # Document length of the evaluation, in tokens; None for a training, CONTRASTS for the
+    # contrasts, which have documents of their own.
     length: int | None
-    folder: Path
+    folder: Path  # folder of the model, shared by all its steps
+    # Program and arguments of each command.
     commands: tuple[Command, ...] = field(default=(), repr=False)
 
     @property
@@ -174,28 +164,17 @@ class Step:
 
 @dataclass(frozen=True)
 class StepState:
-    """The state of a step that has begun, stored as a JSON file beside its results.
+    """The state of a step that has begun, stored as a JSON file beside its results."""
 
-    Args:
-        status: STARTED, DONE, FAILED (a crash or a mistake) or DIVERGED (the loss is not finite).
-        commands: program and arguments of each command.
-        note: the last line of the log, if the step did not succeed.
-        started: time of the beginning, ISO 8601.
-        seconds: wall time of the last run.
-        peak_memory: largest resident memory of a process, in bytes.
-        exit_code: exit code of the last command; -N for signal N.
-        environment: machine and versions of the run.
-    """
-
-    status: str
-    commands: tuple[Command, ...]
+    status: str  # STARTED, DONE, FAILED (a crash or a mistake) or DIVERGED (the loss is not finite)
+    commands: tuple[Command, ...]  # program and arguments of each command
     model: SweepModel
-    note: str = ""
-    started: str = ""
-    seconds: float = 0.0
-    peak_memory: int = 0
-    exit_code: int | None = None
-    environment: dict[str, Any] = field(default_factory=dict)
+    note: str = ""  # the last line of the log, if the step did not succeed
+    started: str = ""  # time of the beginning, ISO 8601
+    seconds: float = 0.0  # wall time of the last run
+    peak_memory: int = 0  # largest resident memory of a process, in bytes
+    exit_code: int | None = None  # exit code of the last command; -N for signal N
+    environment: dict[str, Any] = field(default_factory=dict)  # machine and versions of the run
 
     @classmethod
     def read(cls, path: Path) -> "StepState | None":
@@ -285,7 +264,7 @@ def time_left(
     """Return the estimated remaining time of a sweep in words.
 
     ``known`` has the seconds of other trainings (True) and evaluations (False); a kind without any
-    does not count. ``spent`` has the seconds since the beginning of each running step.
+    does not count. ``spent`` has the seconds of each running step.
     """
     if not left:
         return "nothing left"

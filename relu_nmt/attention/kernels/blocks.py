@@ -32,19 +32,13 @@ class Block:
 
 @dataclass
 class Part:
-    """Heads that are computed together: few on a CPU, all on a GPU.
+    """Heads that are computed together: few on a CPU, all on a GPU."""
 
-    Args:
-        sample: index of a sample; or a range of samples with all their heads; ``None`` for all.
-        heads: range of its heads.
-        num_keys: keys from here on are hidden from all queries.
-        hidden: [Nk] or, for several samples, [B, 1, 1, Nk] bool, further hidden keys.
-    """
-
+    # Index of a sample; or a range of samples with all their heads; None for all.
     sample: int | slice | None
-    heads: slice
-    num_keys: int
-    hidden: Tensor | None
+    heads: slice  # range of its heads
+    num_keys: int  # keys from here on are hidden from all queries
+    hidden: Tensor | None  # [Nk] or, for several samples, [B, 1, 1, Nk] bool, further hidden keys
     blocks: list[Block] = field(default_factory=list)
 
     @property

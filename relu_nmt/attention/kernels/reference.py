@@ -18,20 +18,13 @@ from relu_nmt.errors import ConfigError
 
 @dataclass
 class RowSums:
-    """Sums over the weights w of each row, [B, H, Nq] float32; sums of blocks of keys add up.
+    """Sums over the weights w of each row, [B, H, Nq] float32; sums of blocks of keys add up."""
 
-    Args:
-        total: sum_j w_j, differentiable.
-        weighted_logs: sum_j w_j log w_j with 0 log 0 = 0, differentiable; ``None`` where weights
-            may be negative.
-        nonzero: number of weights other than 0, with telemetry.
-        largest: max_j |w_j|, with telemetry.
-    """
-
-    total: Tensor
+    total: Tensor  # sum_j w_j, differentiable
+    # Sum_j w_j log w_j with 0 log 0 = 0, differentiable; None where weights may be negative.
     weighted_logs: Tensor | None = None
-    nonzero: Tensor | None = None
-    largest: Tensor | None = None
+    nonzero: Tensor | None = None  # number of weights other than 0, with telemetry
+    largest: Tensor | None = None  # max_j |w_j|, with telemetry
 
     @staticmethod
     def joined(parts: "Sequence[RowSums]") -> "RowSums":
@@ -88,18 +81,14 @@ class PointwiseProblem(AttentionProblem):
 
     The queries are already scaled by d^(-1/2), m is the visibility and b the bias. The c_i are
     constants; a learnt factor is multiplied afterwards.
-
-    Args:
-        map: h.
-        row_scale: c, [B or 1, 1, Nq or 1] float32, no gradient.
-        centered: subtract from z the mean of its row over the visible keys, before the bias. Only
-            back ends that ``centers`` see True: for all others q and k are centered beforehand.
-        weigh: returns c(n) h(z) of z and n, for the weights themselves.
     """
 
-    map: PointwiseMap
-    row_scale: Tensor
+    map: PointwiseMap  # h
+    row_scale: Tensor  # c, [B or 1, 1, Nq or 1] float32, no gradient
+    # Subtract from z the mean of its row over the visible keys, before the bias. Only back ends
+    # that centers see True: for all others q and k are centered beforehand.
     centered: bool = False
+    # Returns c(n) h(z) of z and n, for the weights themselves.
     weigh: Callable[[Tensor, Tensor], Tensor] | None = None
 
 

@@ -100,21 +100,14 @@ def fused_pays(q: Tensor, k: Tensor) -> bool:
 
 @dataclass(frozen=True)
 class Blocks:
-    """Sizes with which one kernel is launched.
+    """Sizes with which one kernel is launched."""
 
-    Args:
-        rows: queries in a block.
-        columns: keys in a block.
-        warps: warps that work on a block.
-        stages: blocks of the streamed side in flight at a time.
-        skip: leave out the remaining products of a block whose scores are all <= 0. The search for
-            such blocks costs time in every block, so it pays only once many are zero.
-    """
-
-    rows: int
-    columns: int
-    warps: int
-    stages: int
+    rows: int  # queries in a block
+    columns: int  # keys in a block
+    warps: int  # warps that work on a block
+    stages: int  # blocks of the streamed side in flight at a time
+    # Leave out the remaining products of a block whose scores are all <= 0. The search for such
+    # blocks costs time in every block, so it pays only once many are zero.
     skip: bool = False
 
 

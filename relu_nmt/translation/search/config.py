@@ -207,11 +207,7 @@ class GenerationConfig:
             )
 
     def resolved(self, documents: bool = False, workers: int = 1) -> "GenerationConfig":
-        """Return the settings with values for the options that depend on the use.
-
-        Args:
-            documents: several sentences of a document are translated at once.
-            workers: default of ``workers``.
+        """Return the settings with values for all options; documents have longer outputs.
 
         Raises:
             ConfigError: the longest output is shorter than ``min_len``.

@@ -28,20 +28,14 @@ from relu_nmt.translation.search.translations import (
 
 @dataclass(frozen=True)
 class WindowTranslation:
-    """Translations of the new sentences of a window.
-
-    Args:
-        source: the source, context included, with the references of the new sentences.
-        translations: of all new sentences together, best first.
-        lines: the best translation of each new sentence; or a single line for all.
-        divided: each sentence has its own line. False if the model has no separators, or if the
-            translation has another number of sentences than the source.
-    """
+    """Translations of the new sentences of a window."""
 
     window: Window
-    source: SourceSentence
-    translations: list[Translation]
-    lines: list[Line]
+    source: SourceSentence  # the source, context included, with the references of the new sentences
+    translations: list[Translation]  # of all new sentences together, best first
+    lines: list[Line]  # the best translation of each new sentence; or a single line for all
+    # Each sentence has its own line. False if the model has no separators, or if the translation
+    # has another number of sentences than the source.
     divided: bool
 
     @property

@@ -167,11 +167,7 @@ class TermTracker:
         return found.to(log_probs.device)
 
     def within_sentence(self, number: Tensor) -> Tensor:
-        """Return True for hypotheses whose current sentence lacks terms, bool like ``number``.
-
-        Args:
-            number: sentences that each hypothesis has still to end, [B, K] or [B, 1].
-        """
+        """Return True where the current sentence lacks terms; ``number`` of sentences to end."""
         found, left = torch.zeros(number.shape, dtype=torch.bool), number.tolist()
         for row, beam, progress in self:
             # Terms without a sentence of their own may wait for the last one.

@@ -35,17 +35,12 @@ class Continuations:
 
     Plain beam search is one group of K beams; diverse beam search has several smaller ones, and
     sampling K groups of one beam.
-
-    Args:
-        tokens: the newest token, int64 [B, G, C] of candidates, best first, or [B, K].
-        parents: the beam 0 .. K-1 that each continues, likewise; None: the same beam.
-        totals: log-probability with that token, likewise; -inf is no hypothesis.
-        attention: sum of the attention of all tokens, [B, K, S], if the scorer needs it.
     """
 
-    tokens: Tensor
-    parents: Tensor | None
-    totals: Tensor
+    tokens: Tensor  # the newest token, int64 [B, G, C] of candidates, best first, or [B, K]
+    parents: Tensor | None  # the beam 0 .. K-1 that each continues, likewise; None: the same beam.
+    totals: Tensor  # log-probability with that token, likewise; -inf is no hypothesis
+    # Sum of the attention of all tokens, [B, K, S], if the scorer needs it.
     attention: Tensor | None = None
 
     def keep(self, rows: Tensor) -> "Continuations":
@@ -149,11 +144,7 @@ class SearchHistory:
             setattr(self, name, getattr(self, name).index_select(0, rows))
 
     def results(self, symbols: np.ndarray | None = None) -> list[list[Hypothesis]]:
-        """Return for each sentence its hypotheses, best first, without the context.
-
-        Args:
-            symbols: the id of each token, int64 [V']; None: tokens are ids.
-        """
+        """Return each sentence's hypotheses, best first; ``symbols`` [V'] are the ids of tokens."""
         found: list[list[Hypothesis]] = [[] for _ in self._limits]
         if not self._ended:
             return found

@@ -26,18 +26,13 @@ ROUNDS = 5
 class Shortlist:
     """Target symbols that the translation of each source symbol may need.
 
-    Args:
-        common: ids of symbols that any translation may need, int64 [F].
-        candidates: ids of the symbols for each source symbol, int64 [V, N], padded with 0.
-        num_symbols: size of the target dictionary, which has frequent symbols first.
-
     Reference: Jean et al. 2015, "On using very large target vocabulary for neural machine
     translation", section 3.3: the common symbols, and the likeliest of each source word.
     """
 
-    common: Tensor
-    candidates: Tensor
-    num_symbols: int
+    common: Tensor  # ids of symbols that any translation may need, int64 [F]
+    candidates: Tensor  # ids of the symbols for each source symbol, int64 [V, N], padded with 0
+    num_symbols: int  # size of the target dictionary, which has frequent symbols first
 
     def of(self, src_tokens: Tensor, needed: Iterable[int] = ()) -> Tensor:
         """Return the ids for a batch of sources [B, S], and those ``needed``, sorted, int64 [V'].

@@ -131,20 +131,16 @@ def check_lengths(sources: Sequence[SourceSentence], limit: int | None) -> None:
 class SourceLimit:
     """The longest source to translate, and the treatment of longer ones.
 
-    Args:
-        tokens: most tokens, ``</s>`` included; None: any length.
-        truncate: cut longer sources; otherwise they lose all words and their translation is empty.
-        is_separated: each sentence ends in a separator and ``</s>``.
-
     Example:
         >>> source = SourceSentence(np.array([5, 6, 7, 2]), ["a", "b", "c"])
         >>> SourceLimit(3, truncate=True).applied(source).tokens
         ['a', 'b']
     """
 
-    tokens: int | None = None
+    tokens: int | None = None  # most tokens, </s> included; None: any length
+    # Cut longer sources; otherwise they lose all words and their translation is empty.
     truncate: bool = False
-    is_separated: bool = False
+    is_separated: bool = False  # each sentence ends in a separator and </s>
 
     def refuses(self, source: SourceSentence) -> bool:
         """Return True if the source is too long."""
@@ -166,21 +162,16 @@ class SourceLimit:
 
 @dataclass(frozen=True)
 class SourceDocuments:
-    """Documents to translate, sentence by sentence.
+    """Documents to translate, sentence by sentence."""
 
-    Args:
-        sentences: each ends in the separator, if the model has one, and ``</s>``. A sentence
-            without words is left out of its window; its translation is empty. Sentences of a
-            document have the same banned terms.
-        counts: sentences of each document, int [documents].
-        sizes: tokens that each sentence counts towards the limit, ``</s>`` included, int [N].
-        separators: the symbol that ends sentences, in source and target; None: the translation of
-            several sentences cannot be cut into them.
-    """
-
+    # Each ends in the separator, if the model has one, and </s>. A sentence without words is left
+    # out of its window; its translation is empty. Sentences of a document have the same banned
+    # terms.
     sentences: Sequence[SourceSentence]
-    counts: np.ndarray
-    sizes: np.ndarray
+    counts: np.ndarray  # sentences of each document, int [documents]
+    sizes: np.ndarray  # tokens that each sentence counts towards the limit, </s> included, int [N]
+    # The symbol that ends sentences, in source and target; None: the translation of several
+    # sentences cannot be cut into them.
     separators: tuple[int, int] | None
 
     def limited(self, limit: SourceLimit) -> "SourceDocuments":
