@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from coco import DetectionBatch
 from mask_rcnn import FeaturePyramidNetwork, MaskRCNN
+from pyramid import FeaturePyramid
 from torch import Tensor, nn
 
 from relu_nmt.attention.base import Need
@@ -14,7 +15,6 @@ from relu_nmt.errors import ConfigError
 from relu_nmt.modules.objective import LossOutput, Metric
 from relu_nmt.vision.base import build_vision_model, exempt_from_decay
 from relu_nmt.vision.config import VisionTransformerConfig
-from relu_nmt.vision.pyramid import FeaturePyramid
 from relu_nmt.vision.training_config import IMAGENET_MEAN, IMAGENET_STD
 
 PYRAMID_DIM = 256

@@ -56,7 +56,12 @@ Average the weights of checkpoints, which often translates better than the last 
 """
 
 main = RecipeCommand(
-    "relu-nmt-average", DESCRIPTION, AverageSettings, "average", user_modules=False, computes=False
+    "relu-nmt-average",
+    DESCRIPTION,
+    AverageSettings,
+    "convert.average",
+    user_modules=False,
+    computes=False,
 )
 
 if __name__ == "__main__":

@@ -3,12 +3,7 @@
 from typing import ClassVar
 
 from relu_nmt.cli.command import RecipeCommand
-from relu_nmt.cli.translation_settings import (
-    NEED_REFERENCES,
-    ModelOptions,
-    TermOptions,
-    refuse_references,
-)
+from relu_nmt.cli.translation_settings import NEED_REFERENCES, ModelOptions, TermOptions
 from relu_nmt.config import group, like, option, settings
 from relu_nmt.config.files import READ, Files
 from relu_nmt.config.shared import CommonOptions
@@ -47,12 +42,10 @@ class TranslateLinesSettings(TermOptions):
     model: ModelOptions = group("model", ModelOptions)
     search: GenerationConfig = group("search", GenerationConfig)
     refused: ClassVar = NEED_REFERENCES
-    """See :class:`TranslateDocumentsSettings`."""
 
     def check(self) -> None:
-        """Refuse settings that need references, are not printed, or cannot force terms."""
+        """Refuse settings that are not printed, or cannot force terms."""
         self.search.resolved()
-        refuse_references(self.search)
         if self.constraints:
             self.search.check_terms()
         if self.search.print_alignment is not None and self.format == "text":

@@ -3,14 +3,8 @@
 from typing import ClassVar
 
 from relu_nmt.cli.command import RecipeCommand
-from relu_nmt.cli.translation_settings import (
-    NEED_REFERENCES,
-    ModelOptions,
-    WindowOptions,
-    refuse_references,
-)
+from relu_nmt.cli.translation_settings import NEED_REFERENCES, ModelOptions, WindowOptions
 from relu_nmt.config import group, like, option, settings
-from relu_nmt.errors import ConfigError
 from relu_nmt.translation.search.config import GenerationConfig
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -48,29 +42,17 @@ class ServeSettings(WindowOptions):
         "model", ModelOptions, path=like(ModelOptions, "path", metavar="CKPT", positional=True)
     )
     search: GenerationConfig = group("search", GenerationConfig)
-    refused: ClassVar = (
-        *NEED_REFERENCES,
-        *("nbest", "print_alignment", "truncate_source", "max_source_length", "seed"),
-        *("sampling", "sampling_topk", "sampling_topp"),
-    )
-    """Options of the search that :meth:`check` refuses and ``--help`` hides."""
-
-    def check(self) -> None:
-        """Refuse settings that give no, several, or random translations of a line."""
-        super().check()
-        refuse_references(self.search)
-        given = {
-            "--nbest": self.search.nbest > 1,
-            "--print-alignment": self.search.print_alignment is not None,
-            "--sampling": self.search.sampling,
-            "--truncate-source": self.model.truncate_source,
-            "--max-source-length": self.model.max_source_length is not None,
-        }
-        for flag in (flag for flag, is_given in given.items() if is_given):
-            raise ConfigError(
-                f"{flag}: the server gives one translation for each line, of the whole line and "
-                "the same for every client; leave it out"
-            )
+    refused: ClassVar = {
+        **NEED_REFERENCES,
+        **dict.fromkeys(
+            (
+                *("nbest", "print_alignment", "truncate_source", "max_source_length"),
+                *("sampling", "sampling_topk", "sampling_topp", "seed"),
+            ),
+            "the server gives one translation for each line, of the whole line and the same for "
+            "every client; leave it out",
+        ),
+    }
 
 
 DESCRIPTION = """\

@@ -9,7 +9,7 @@ from relu_nmt.data.data_folder import DATA_FILES
 
 @settings
 class ShortlistSettings:
-    """All settings of :mod:`relu_nmt.recipes.shortlist`."""
+    """All settings of :func:`relu_nmt.recipes.convert.shortlist`."""
 
     source_lang: str | None = like(CommonOptions, "source_lang")
     target_lang: str | None = like(CommonOptions, "target_lang")
@@ -45,7 +45,7 @@ main = RecipeCommand(
     "relu-nmt-shortlist",
     DESCRIPTION,
     ShortlistSettings,
-    "shortlist",
+    "convert.shortlist",
     user_modules=False,
     computes=False,
 )

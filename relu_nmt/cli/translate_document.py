@@ -8,7 +8,6 @@ from relu_nmt.cli.translation_settings import (
     ModelOptions,
     TermOptions,
     WindowOptions,
-    refuse_references,
 )
 from relu_nmt.config import REQUIRED, group, like, option, settings
 from relu_nmt.config.files import READ
@@ -34,11 +33,16 @@ class TranslateDocumentsSettings(WindowOptions, TermOptions):
     )
     model: ModelOptions = group("model", ModelOptions)
     search: GenerationConfig = group("search", GenerationConfig)
-    refused: ClassVar = (*NEED_REFERENCES, "nbest", "print_alignment")
-    """Options of the search that :meth:`check` refuses and ``--help`` hides."""
+    refused: ClassVar = {
+        **NEED_REFERENCES,
+        "nbest": "each line has one translation here; relu-nmt-interactive prints more, and "
+        "relu-nmt-generate more of documents",
+        "print_alignment": "only text is printed here; relu-nmt-generate prints alignments of "
+        "documents, relu-nmt-interactive --format fairseq those of lines",
+    }
 
     def check(self) -> None:
-        """Refuse settings that need references or print more than one line for each line."""
+        """Refuse lines of several sentences with terms, and a search that cannot force terms."""
         super().check()
         if self.split_sentences and (self.prefixes or self.constraints):
             flag = "--prefixes" if self.prefixes else "--constraints"
@@ -47,19 +51,8 @@ class TranslateDocumentsSettings(WindowOptions, TermOptions):
                 "give the text with one sentence a line"
             )
         self.search.resolved(documents=True)
-        refuse_references(self.search)
         if self.constraints:
             self.search.check_terms()
-        if self.search.nbest > 1:
-            raise ConfigError(
-                "--nbest: each line has one translation here; relu-nmt-interactive prints more, "
-                "and relu-nmt-generate more of documents"
-            )
-        if self.search.print_alignment is not None:
-            raise ConfigError(
-                "--print-alignment: only text is printed here; relu-nmt-generate prints alignments "
-                "of documents, relu-nmt-interactive --format fairseq those of lines"
-            )
 
 
 DESCRIPTION = """\

@@ -10,9 +10,11 @@ from relu_nmt.config.shared import CommonOptions, FairseqOptions, PrecisionOptio
 from relu_nmt.data.documents import SINGLE_SENTENCES, DocumentConfig, WindowConfig
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.config import AttentionBackendConfig
-from relu_nmt.translation.search.config import GenerationConfig
 
-NEED_REFERENCES = ("score_reference", "prefix_size")
+NEED_REFERENCES = dict.fromkeys(
+    ("score_reference", "prefix_size"), "it needs references; use relu-nmt-generate"
+)
+"""Options of the search that commands without references refuse."""
 
 
 def model_overrides(text: str) -> dict[str, Any]:
@@ -98,12 +100,9 @@ class WindowOptions:
     def windows(
         self, trained: int, *, has_documents: bool = True, repair: bool = True
     ) -> WindowConfig:
-        """Return the division of documents: ``--max-doc-tokens``, or as in training.
+        """Return the division of documents: ``--max-doc-tokens``, or ``trained`` as in training.
 
-        Args:
-            trained: the longest groups in training, in tokens.
-            has_documents: the text has boundaries of documents; otherwise single sentences.
-            repair: as in :class:`WindowConfig`.
+        Without boundaries of documents the windows are single sentences.
 
         Raises:
             ConfigError: an overlap of single sentences.
@@ -128,11 +127,3 @@ class TermOptions:
         choices=("ordered", "unordered"),
         bare="ordered",
     )
-
-
-def refuse_references(config: GenerationConfig) -> None:
-    """Refuse settings of the search that need references."""
-    if config.score_reference or config.prefix_size:
-        raise ConfigError(
-            "--score-reference and --prefix-size need references; use relu-nmt-generate"
-        )

@@ -18,9 +18,10 @@ from relu_nmt.vision.training_config import IMAGES, PreprocessingConfig
 
 
 @settings
-class EvaluationOptions:
-    """The images to evaluate on, and the settings of the evaluation."""
+class EvaluateImagesSettings:
+    """All settings of ``relu-nmt-vision-evaluate``."""
 
+    path: str = CHECKPOINT
     no_progress_bar: bool = like(CommonOptions, "no_progress_bar")
     batch_size: int = option(EVALUATION_BATCH, "images of a batch", least=1, metavar="N")
     num_workers: int = like(RunConfig, "num_workers", 1)
@@ -51,6 +52,7 @@ class EvaluationOptions:
         None, "file with the classes to choose among, one a line", files=READ
     )
     results: str | None = option(None, "write the results to FILE as JSON", files=WRITTEN)
+    model: ClassifierOptions = group("model", ClassifierOptions, stored=False)
 
     @property
     def image_sides(self) -> list[tuple[int, ...] | None]:
@@ -64,15 +66,6 @@ class EvaluationOptions:
     def check(self) -> None:
         """Check the image sizes."""
         _ = self.image_sides
-
-
-@settings
-class EvaluateImagesSettings:
-    """All settings of ``relu-nmt-vision-evaluate``."""
-
-    path: str = CHECKPOINT
-    options: EvaluationOptions = group("evaluation", EvaluationOptions)
-    model: ClassifierOptions = group("model", ClassifierOptions, stored=False)
 
 
 DESCRIPTION = """\

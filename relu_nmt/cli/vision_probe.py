@@ -2,7 +2,7 @@
 
 from relu_nmt.cli.command import RecipeCommand
 from relu_nmt.cli.vision_classify import CHECKPOINT, ClassifierOptions, ClassifyImagesSettings
-from relu_nmt.cli.vision_evaluate import EvaluationOptions
+from relu_nmt.cli.vision_evaluate import EvaluateImagesSettings
 from relu_nmt.config import REQUIRED, group, like, option, settings
 from relu_nmt.config.shared import CommonOptions
 from relu_nmt.errors import ConfigError
@@ -17,9 +17,10 @@ KNN, RIDGE, LINEAR = ("method", "knn"), ("method", "ridge"), ("method", "linear"
 
 
 @settings
-class ProbeOptions:
-    """The method that probes frozen features, and the images."""
+class ProbeImagesSettings:
+    """All settings of ``relu-nmt-vision-probe``."""
 
+    path: str = CHECKPOINT
     no_progress_bar: bool = like(CommonOptions, "no_progress_bar")
     train: tuple[str, ...] = option(
         REQUIRED,
@@ -62,12 +63,13 @@ class ProbeOptions:
         None, "images of a batch (default: 128; with linear 1,024)", least=1, metavar="N"
     )
     num_workers: int = like(RunConfig, "num_workers", 1)
-    skip_damaged_images: bool = like(EvaluationOptions, "skip_damaged_images", False)
+    skip_damaged_images: bool = like(EvaluateImagesSettings, "skip_damaged_images", False)
     image_size: tuple[int, ...] | None = like(ClassifyImagesSettings, "image_size", None)
     eval_crop_ratio: float = option(
         0.875, "share of a side that the centre crop keeps", above=0, most=1, metavar="P"
     )
-    results: str | None = like(EvaluationOptions, "results", None)
+    results: str | None = like(EvaluateImagesSettings, "results", None)
+    model: ClassifierOptions = group("model", ClassifierOptions, stored=False)
 
     def check(self) -> None:
         """Check that an image has two sides, and that each data set has both its parts."""
@@ -77,15 +79,6 @@ class ProbeOptions:
                 f"--train has {len(self.train)} and --test {len(self.test)} data sets; give one "
                 "for each, in the same order"
             )
-
-
-@settings
-class ProbeImagesSettings:
-    """All settings of ``relu-nmt-vision-probe``."""
-
-    path: str = CHECKPOINT
-    options: ProbeOptions = group("probe", ProbeOptions)
-    model: ClassifierOptions = group("model", ClassifierOptions, stored=False)
 
 
 DESCRIPTION = """\

@@ -1,15 +1,25 @@
 """relu-nmt-vision-train: train an image classifier on class folders."""
 
+from dataclasses import replace
+
 from relu_nmt.cli.command import RecipeCommand
-from relu_nmt.config import REQUIRED, group, option, settings
+from relu_nmt.config import REQUIRED, group, like, option, settings
+from relu_nmt.config.files import READ
+from relu_nmt.config.shared import BatchingConfig, CommonOptions
 from relu_nmt.errors import ConfigError
-from relu_nmt.modules.config import AttentionBackendConfig, AttentionRegularizerConfig
-from relu_nmt.vision.config import VisionTransformerConfig
+from relu_nmt.modules.config import (
+    AttentionBackendConfig,
+    AttentionRegularizerConfig,
+    arch_option,
+    attention_preset_option,
+    probability_option,
+)
+from relu_nmt.vision.config import VisionTransformerConfig, architectures
 from relu_nmt.vision.training_config import (
+    CROSS_ENTROPY,
     IMAGES,
     RECIPES,
     AugmentationConfig,
-    ImageTaskOptions,
     PreprocessingConfig,
     VisionTrainerConfig,
 )
@@ -27,7 +37,44 @@ class ImageTrainingSettings:
         flags=("--data",),
         files=IMAGES,
     )
-    task: ImageTaskOptions = group("images and loss", ImageTaskOptions)
+    arch: str = arch_option(
+        "vit_ti",
+        architectures,
+        "vit_s, xcit_tiny_12, swin_tiny, cvt_13... (docs/reference/vision.md)",
+    )
+    attention_preset: str = attention_preset_option()
+    recipe: str = option(
+        "none",
+        f"settings of a published training: {', '.join(RECIPES)}",
+        presets=RECIPES,
+        metavar="NAME",
+    )
+    criterion: str = option(
+        CROSS_ENTROPY,
+        "loss per image: over all classes, or of a sigmoid for each",
+        choices=(CROSS_ENTROPY, "sigmoid_cross_entropy"),
+    )
+    init: str | None = option(
+        None, "start from public weights, a file of timm or the model's authors", files=READ
+    )
+    label_smoothing: float = probability_option(0.0, "probability that is spread over all classes")
+    valid_data: str | None = option(
+        None,
+        "images to validate on (default: val, valid, validation or test in DATA)",
+        needs=("disable_validation", False),
+        metavar="PATHS",
+        files=replace(IMAGES, separator=","),
+    )
+    valid_fraction: float = probability_option(
+        0.0,
+        "hold out this share of the training images to validate on",
+        needs=("disable_validation", False),
+    )
+    skip_damaged_images: bool = option(
+        False, "replace images that cannot be decoded, with a warning"
+    )
+    batch_size: int = like(CommonOptions, "batch_size", 128, "images of a batch, per process")
+    batch_size_valid: int | None = like(BatchingConfig, "batch_size_valid", None)
     model: VisionTransformerConfig = group("model", VisionTransformerConfig)
     regularizer: AttentionRegularizerConfig = group(
         "attention regulariser", AttentionRegularizerConfig
@@ -41,17 +88,17 @@ class ImageTrainingSettings:
 
     def check(self) -> None:
         """Compare the groups with each other."""
-        if self.task.init and self.trainer.checkpoint.finetune_from_model:
+        if self.init and self.trainer.checkpoint.finetune_from_model:
             raise ConfigError("--init and --finetune-from-model exclude each other")
         # Refuse mixtures of images that lack a partner.
-        if self.task.batch_size == 1:
+        if self.batch_size == 1:
             for name in ("mixup", "cutmix"):
                 if value := getattr(self.augmentation, name):
                     raise ConfigError(
                         f"--{name} {value:g} does nothing with --batch-size 1, where there is no "
                         "other image; set it to 0, or take larger batches"
                     )
-        recipe = RECIPES[self.task.recipe]
+        recipe = RECIPES[self.recipe]
         self.preprocessing.check_fits(max(self.model.image_size), recipe)
 
 

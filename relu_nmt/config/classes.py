@@ -34,8 +34,10 @@ def settings(config_class: ClassT | None = None, *, flags: bool = True) -> Any:
     """Make a class of options a frozen dataclass that checks the values of each new instance.
 
     A value may be given as the text that its flag takes. After its fields the class's own
-    ``check()``, if it has one, compares them with each other. ``of(**values)`` makes an instance
-    from fields of the class and its groups, presets included (:func:`from_flat`).
+    ``check()``, if it has one, compares them with each other. A class variable ``refused`` names
+    options of its groups that must keep their defaults, which ``--help`` hides, with the reasons.
+    ``of(**values)`` makes an instance from fields of the class and its groups, presets included
+    (:func:`from_flat`).
 
     Args:
         config_class: the class.
@@ -140,9 +142,13 @@ def _check(self: Any) -> None:
     for name, (_, kind) in groups_of(type(self)).items():
         if not isinstance(getattr(self, name), kind):
             raise ConfigError(f"{name}: expected an instance of {kind.__name__}")
-    for entry, text in idle_options(type(self), flat(to_dict(self))):
+    every, flat_values = all_options(type(self)), flat(to_dict(self))
+    for entry, text in idle_options(type(self), flat_values):
         if not entry.no_effect:  # read_settings prints a note for such flags
             raise ConfigError(text)
+    for name, reason in getattr(self, "refused", {}).items():
+        if flat_values[name] != every[name].default:
+            raise ConfigError(f"{every[name].label}: {reason}")
     refuse_shared_files(paths_in(self))
     if hasattr(self, "check"):
         self.check()
@@ -227,12 +233,10 @@ def _need_text(
 
 
 def from_flat(config_class: type[ConfigT], values: Mapping[str, Any]) -> ConfigT:
-    """Return settings with the given values, and defaults elsewhere.
+    """Return settings with the given values by field name, and defaults elsewhere.
 
-    Args:
-        config_class: a settings class.
-        values: values by name of the field, of the class itself or of any of its groups; a field
-            with presets chooses the defaults of others.
+    Names may be those of the class or of any of its groups; a field with presets chooses defaults
+    of others.
 
     Raises:
         ConfigError: an unknown or missing field, a wrong value, or one that does nothing.
@@ -241,16 +245,10 @@ def from_flat(config_class: type[ConfigT], values: Mapping[str, Any]) -> ConfigT
 
 
 def build_part(kind: Any, spec: Spec, flag: str, *arguments: Any) -> Any:
-    """Return ``kind(settings, *arguments)``, the settings an instance of ``kind.Config``.
-
-    Args:
-        kind: the class that ``spec`` names.
-        spec: the options of the settings.
-        flag: the flag that holds the spec, for errors.
-        arguments: further arguments of ``kind``.
+    """Return ``kind(settings, *arguments)``, the settings a ``kind.Config`` from a spec.
 
     Raises:
-        ConfigError: an unknown option or a wrong value.
+        ConfigError: an unknown option or a wrong value; the message names ``flag`` and spec.
     """
     try:
         return kind(from_flat(kind.Config, spec.options), *arguments)
@@ -275,11 +273,9 @@ def from_dict(config_class: type[ConfigT], values: Mapping[str, Any]) -> ConfigT
 
 
 def to_dict(config: Any, *, stored_only: bool = False) -> dict[str, Any]:
-    """Return settings as plain values that JSON can hold, nested as the groups are.
+    """Return settings as plain values for JSON, nested as the groups are.
 
-    Args:
-        config: an instance of a settings class.
-        stored_only: leave out the groups that checkpoints do not keep.
+    With ``stored_only`` leave out the groups that checkpoints do not keep.
     """
     found = {}
     for field in dataclasses.fields(config):
@@ -426,17 +422,10 @@ def _part_values(entry: Option, spec: Spec, text: str) -> dict[str, Any]:
 
 
 def chosen_part(config: Any, name: str) -> tuple[Any, Any]:
-    """Return the registered part that a field names, and an instance of the part's ``Config``.
+    """Return the registered part that a field ``with_options`` names, and its ``Config``, if any.
 
-    The instance has the options in the field's text, and those of the flags that mean the same. A
-    part of the user's own ignores flags that have their defaults; its own defaults count.
-
-    Args:
-        config: settings.
-        name: a field ``with_options``.
-
-    Returns:
-        The part, and None in place of its settings if it has no ``Config``.
+    It has the options in the field's text, and those of the flags that mean the same. A part of the
+    user's own ignores flags that have their defaults; its own defaults count.
 
     Raises:
         ConfigError: unknown name or option, or a wrong value.

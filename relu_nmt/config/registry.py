@@ -148,13 +148,9 @@ class Registry(Generic[T]):
 
 
 def import_user_module(path: str) -> str:
-    """Run a file of the user's, which registers parts, unless it has run already.
+    """Run a file of the user's, which registers parts, unless it has run already; return its path.
 
-    Args:
-        path: a ``.py`` file, or a folder with an ``__init__.py``.
-
-    Returns:
-        ``path``, as a type of argparse does.
+    The file is a ``.py`` file, or a folder with an ``__init__.py``.
 
     Raises:
         ConfigError: the file does not exist, or running it fails.

@@ -1,11 +1,13 @@
-"""Write a model in the form of another program, and read models of other toolkits."""
+"""Write models: in other forms, from other toolkits, or as a mean; and shortlists for them."""
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from relu_nmt.applications.conversion.fairseq import (
@@ -14,12 +16,21 @@ from relu_nmt.applications.conversion.fairseq import (
     transformer_tensors,
 )
 from relu_nmt.applications.conversion.marian import MarianModel
+from relu_nmt.cli.average import AverageSettings
 from relu_nmt.cli.convert import ConvertSettings as Settings
 from relu_nmt.cli.import_fairseq import ImportFairseqSettings
 from relu_nmt.cli.import_marian import ImportMarianSettings
+from relu_nmt.cli.shortlist import ShortlistSettings
 from relu_nmt.config import to_dict
+from relu_nmt.data.data_folder import pair_name
 from relu_nmt.errors import CheckpointError, ConfigError, DataError
-from relu_nmt.io.safe_write import check_writable, remove_abandoned, replacing, target_of
+from relu_nmt.io.safe_write import (
+    check_writable,
+    remove_abandoned,
+    replacing,
+    target_of,
+    write_file,
+)
 from relu_nmt.tokenization.base import load_subword
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.training.checkpoint import (
@@ -29,13 +40,18 @@ from relu_nmt.training.checkpoint import (
     read_metadata,
     save_checkpoint,
 )
+from relu_nmt.training.checkpoint_manager import BY_EPOCHS, BY_UPDATES, numbered_checkpoints
+from relu_nmt.translation.agreement import fingerprint, require_same
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder_decoder import build_model, load_model
+from relu_nmt.translation.search.shortlist import Shortlist
+from relu_nmt.translation.task import TASK_NAME as TRANSLATION
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.vision.loading import TASK_NAME, ImageClassifier
 
-TRANSLATION = {"name": "translation"}
-"""The task of translation models, see :data:`relu_nmt.translation.task.TASK_NAME`."""
+ONE_MODEL = "only checkpoints of one model on one data folder can be averaged"
+MOST_SHOWN = 60
+"""Characters of a value that a message repeats."""
 
 
 def run(settings: Settings, *, progress: bool = True) -> Path:
@@ -50,7 +66,7 @@ def run(settings: Settings, *, progress: bool = True) -> Path:
     output = Path(settings.output)
     if settings.to == "checkpoint":
         check_writable("--output", settings.output)
-        output = output_path(settings.output, read_metadata(settings.checkpoint).get("task"))
+        output = output_path(settings.output, _kind(settings.checkpoint))
         # Leave out the state of the optimiser.
         checkpoint = load_checkpoint(settings.checkpoint)
         checkpoint.metadata.pop("training_state", None)
@@ -64,10 +80,8 @@ def run(settings: Settings, *, progress: bool = True) -> Path:
     else:
         from relu_nmt.applications.conversion.onnx import save_image_onnx, save_onnx
 
-        # The metadata name the kind of the model.
-        task = read_metadata(settings.checkpoint).get("task")
         with new_folder(output) as folder:
-            if isinstance(task, dict) and task.get("name") == TASK_NAME:
+            if _kind(settings.checkpoint) == TASK_NAME:
                 classifier = ImageClassifier.from_checkpoint(settings.checkpoint, "cpu")
                 save_image_onnx(classifier, folder)
             else:
@@ -211,7 +225,7 @@ def save_model(
     return path
 
 
-def output_path(text: str, task: Mapping[str, Any] | None = TRANSLATION) -> Path:
+def output_path(text: str, kind: str | None = TRANSLATION) -> Path:
     """Return the checkpoint path that ``--output`` gives; see :func:`check_replaceable`.
 
     Raises:
@@ -220,12 +234,12 @@ def output_path(text: str, task: Mapping[str, Any] | None = TRANSLATION) -> Path
     """
     if not text.endswith(SUFFIX):
         raise ConfigError(f"--output {text}: give the name of a checkpoint, ending in {SUFFIX}")
-    check_replaceable(text, task)
+    check_replaceable(text, kind)
     return Path(text)
 
 
-def check_replaceable(path: str, task: Mapping[str, Any] | None) -> None:
-    """Check that ``--output`` can be written and replaces at most weights of the same task.
+def check_replaceable(path: str, kind: str | None) -> None:
+    """Check that ``--output`` can be written and replaces at most weights of this kind.
 
     Raises:
         DataError: the file cannot be written, or would replace something else.
@@ -240,11 +254,161 @@ def check_replaceable(path: str, task: Mapping[str, Any] | None) -> None:
             f"--output {path}: is there already; give another name ({error})"
         ) from error
     # Weights of the same task may be replaced, but no state of a training.
-    kind, other = (task or {}).get("name"), (earlier.get("task") or {}).get("name")
     if "training_state" in earlier:
         reason = "holds the state that a training goes on from"
-    elif kind != other:
+    elif kind != (other := _kind(path)):
         reason = f"is there already, a checkpoint of {other}, not of {kind}"
     else:
         return
     raise DataError(f"--output {path}: {reason}, and would be lost; give another name")
+
+
+@dataclass(frozen=True)
+class AverageResult:
+    """The checkpoint that was made, and those that it averages."""
+
+    path: Path
+    inputs: tuple[Path, ...]
+
+
+def _kind(path: str | Path) -> str | None:
+    """Return the task of a checkpoint, if it is known."""
+    task = read_metadata(path).get("task")
+    return task.get("name") if isinstance(task, dict) else None
+
+
+def average(settings: AverageSettings, *, progress: bool = True) -> AverageResult:
+    """Write a checkpoint with the mean weights of others.
+
+    Raises:
+        CheckpointError: a checkpoint is missing, damaged or of another model.
+        DataError: the output cannot be written, is one of the inputs, or is a foreign file.
+    """
+    inputs = [Path(path) for path in settings.inputs]
+    # Replace a folder by its last checkpoints, if a flag asks for them.
+    for count, pattern in (
+        (settings.num_epoch_checkpoints, BY_EPOCHS),
+        (settings.num_update_checkpoints, BY_UPDATES),
+    ):
+        if count is not None:
+            inputs = _last_checkpoints(inputs[0], count, pattern, settings.checkpoint_upper_bound)
+    check_writable("--output", settings.output)
+    check_replaceable(settings.output, _kind(inputs[0]))
+    if progress:
+        print(f"averaging {len(inputs)}: {', '.join(map(str, inputs))}")
+    save_checkpoint(target_of(settings.output), average_checkpoints(inputs))
+    if progress:
+        print(f"written: {settings.output}")
+    return AverageResult(Path(settings.output), tuple(inputs))
+
+
+def average_checkpoints(paths: Sequence[Path]) -> Checkpoint:
+    """Return a checkpoint for decoding with the mean weights, computed in float64.
+
+    Integer tensors come from the first checkpoint, as do settings and task. Tied weights stay tied.
+    """
+    first = load_checkpoint(paths[0])
+    # Add up the weights, by the identity of the first checkpoint's tensor: tied ones once.
+    sums: dict[int, Tensor] = {}
+    for path in paths:
+        checkpoint = first if path is paths[0] else load_checkpoint(path)
+        _check_same_model(first, paths[0], checkpoint, path)
+        added = set()
+        for name, own in first.model_tensors.items():
+            # Skip integers, and tied weights that are added already.
+            if id(own) in added or not own.is_floating_point():
+                continue
+            added.add(id(own))
+            value = checkpoint.model_tensors[name].double()
+            sums[id(own)] = sums[id(own)] + value if id(own) in sums else value
+    # Divide by the number of checkpoints.
+    means = {
+        id(own): (sums[id(own)] / len(paths)).to(own.dtype) if id(own) in sums else own
+        for own in first.model_tensors.values()
+    }
+    # Leave out the training state, since the mean is for decoding only.
+    metadata = {k: v for k, v in first.metadata.items() if k != "training_state"}
+    metadata["averaged"] = [path.name for path in paths]
+    return Checkpoint({k: means[id(own)] for k, own in first.model_tensors.items()}, metadata)
+
+
+def _check_same_model(first: Checkpoint, first_path: Path, other: Checkpoint, path: Path) -> None:
+    """Compare the settings, tasks and weights of two models."""
+    require_same(_described(first), first_path, _described(other), path, ONE_MODEL)
+    own, others = (
+        {name: tensor.shape for name, tensor in checkpoint.model_tensors.items()}
+        for checkpoint in (first, other)
+    )
+    if own != others:
+        different = sorted(own.items() ^ others.items())[0][0]
+        raise CheckpointError(f"{path}: the weight '{different}' does not fit that of {first_path}")
+
+
+def _described(checkpoint: Checkpoint) -> dict[str, str]:
+    """Return the settings of a model and of its task in words, by name."""
+    task = checkpoint.metadata.get("task") or {}
+    model = {"model setting": checkpoint.metadata.get("model_config") or {}}
+    if task.get("name") == TRANSLATION:
+        return _leaves(model) | TranslationTask.from_state(task).describe()
+    return _leaves(model) | _leaves({"task": task})
+
+
+def _leaves(values: Mapping[str, Any], name: str = "") -> dict[str, str]:
+    """Return nested values in words, named by the path to each."""
+    found: dict[str, str] = {}
+    for key, value in values.items():
+        place, text = f"{name} {key}".strip(), json.dumps(value)
+        if isinstance(value, Mapping):
+            found |= _leaves(value, place)
+        else:
+            is_short = len(text) <= MOST_SHOWN
+            found[place] = text if is_short else f"{len(text):,} bytes {fingerprint(text)}"
+    return found
+
+
+def _last_checkpoints(folder: Path, count: int, pattern: str, most: int | None) -> list[Path]:
+    """Return the last ``count`` checkpoints of a folder, the newest first."""
+    found = [
+        path
+        for number, path in numbered_checkpoints(folder, pattern)
+        if most is None or number <= most
+    ]
+    if len(found) < count:
+        kind = "updates" if pattern == BY_UPDATES else "epochs"
+        bound = "" if most is None else f" up to {most}"
+        raise CheckpointError(
+            f"{folder}: {len(found)} checkpoints saved by {kind}{bound}, but {count} are asked for"
+        )
+    # Take the last ones in reverse, the newest first.
+    return found[: -count - 1 : -1]
+
+
+def shortlist(settings: ShortlistSettings, *, progress: bool = True) -> Path:
+    """Write a shortlist of target symbols for each source symbol; return its path.
+
+    Raises:
+        DataError: the folder is missing or damaged or has no target side, or the file cannot be
+            written.
+    """
+    check_writable("--output", settings.output)
+    task = TranslationTask.from_data_folder(
+        settings.data, settings.source_lang, settings.target_lang
+    )
+    split = task.load_split(settings.gen_subset)
+    if split.target is None:
+        raise DataError(f"{split.stem}: has no target side, from which translations are learnt")
+    # Choose pairs at equal distances; a small split gives each pair once.
+    chosen = np.unique(np.linspace(0, len(split) - 1, settings.pairs).round().astype(int))
+    pairs = (split.pair(int(i)) for i in chosen[chosen >= 0])
+    dictionaries = task.source_dictionary, task.target_dictionary
+    source_size, target_size = map(len, dictionaries)
+    # Leave out the end symbols, which are no translations.
+    ends_off = ((source[:-1], target[:-1]) for source, target in pairs if target is not None)
+    learnt = Shortlist.learn(
+        ends_off, (source_size, target_size), settings.candidates, settings.common
+    )
+    pair = pair_name(task.source_lang, task.target_lang)
+    write_file("--output", settings.output, learnt.to_text(*dictionaries, pair))
+    if progress:
+        print(f"written: {settings.output}")
+    return Path(settings.output)

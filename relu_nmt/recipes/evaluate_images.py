@@ -16,7 +16,6 @@ import torch
 
 from relu_nmt.cli.vision_classify import ClassifierOptions, ClassifyImagesSettings
 from relu_nmt.cli.vision_evaluate import EvaluateImagesSettings as Settings
-from relu_nmt.cli.vision_evaluate import EvaluationOptions
 from relu_nmt.config import to_dict
 from relu_nmt.errors import CheckpointError, DataError
 from relu_nmt.io.safe_write import check_writable, write_file
@@ -50,12 +49,11 @@ class Accuracy:
         set: name of the set.
         data: folder or file of its images.
         image_size: height and width of the model's input, in pixels.
-        images: number of images.
+        images: number of images, without damaged ones.
         top1: percent of images whose class has the highest score.
-        top5: percent whose class has one of the five highest scores; None with five classes or
-            fewer.
+        top5: percent whose class is among the five best; None with five classes or fewer.
         seconds: time of the evaluation.
-        damaged: number of images that could not be decoded and are not counted.
+        damaged: number of images that could not be decoded.
     """
 
     set: str
@@ -76,12 +74,7 @@ class Accuracy:
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """The accuracies of each set at each size.
-
-    Args:
-        accuracies: in the order of the evaluation.
-        absent: classes of ``--classes`` that the model does not have.
-    """
+    """The accuracies, in order, and the classes of ``--classes`` that the model lacks."""
 
     accuracies: tuple[Accuracy, ...]
     absent: tuple[str, ...]
@@ -92,12 +85,8 @@ def candidates(
 ) -> tuple[tuple[str, ...], torch.Tensor]:
     """Return the classes to choose among: those in a file, or all classes of the model.
 
-    Args:
-        classes: of the model.
-        checkpoint: path of the model.
-        file: a class a line; text after a space is a remark, unless the whole line is a class of
-            the model or the images.
-        known: the classes of the images.
+    A line of ``file`` is a class; text after a space is a remark, unless the whole line is a class
+    of the model or of the images, ``known``. Errors name the path ``checkpoint``.
 
     Returns:
         the names, those that the model has first; and int64 [K], the indices of its outputs for
@@ -131,19 +120,18 @@ def run(settings: Settings, *, progress: bool = True) -> EvaluationResult:
             written.
     """
     # Open the images.
-    options = settings.options
-    check_writable("--results", options.results)
-    sets = evaluation_sets(options.data)
+    check_writable("--results", settings.results)
+    sets = evaluation_sets(settings.data)
     known = {name for images in sets.values() for name in images.classes}
-    origin = settings.path if options.classes is None else f"--classes {options.classes}"
+    origin = settings.path if settings.classes is None else f"--classes {settings.classes}"
     found: list[Accuracy] = []
     if progress:
         say_left_out(sets.values())
     # Evaluate at each size, on each set.
     with hidden_progress(not progress):
-        for size in options.image_sides:
+        for size in settings.image_sides:
             classifier = load_classifier(settings.path, settings.model, size)
-            names, outputs = candidates(classifier.classes, settings.path, options.classes, known)
+            names, outputs = candidates(classifier.classes, settings.path, settings.classes, known)
             absent = names[len(outputs) :]
             # Report absent classes once, before the first result.
             if progress and not found and absent:
@@ -154,14 +142,14 @@ def run(settings: Settings, *, progress: bool = True) -> EvaluationResult:
             for name, images in sets.items():
                 # Number the labels like the candidates; labels of absent classes come last.
                 images = with_classes_of(images, names, origin)
-                found.append(accuracy(name, images, classifier, outputs, options))
+                found.append(accuracy(name, images, classifier, outputs, settings))
                 if progress:
                     print(found[-1], flush=True)
     # Write the results.
     result = EvaluationResult(tuple(found), absent)
-    if options.results is not None:
+    if settings.results is not None:
         values = {"settings": to_dict(settings, stored_only=True), **dataclasses.asdict(result)}
-        write_results(options.results, values)
+        write_results(settings.results, values)
     return result
 
 
@@ -171,16 +159,12 @@ def accuracy(
     images: ImageSet,
     classifier: ImageClassifier,
     outputs: torch.Tensor,
-    options: EvaluationOptions,
+    options: Settings,
 ) -> Accuracy:
     """Return the accuracy of the classifier on one set.
 
-    Args:
-        name: of the set.
-        images: with labels that are indices into ``outputs``; a label from K on is never right.
-        classifier: the model.
-        outputs: int64 [K], indices of the outputs to choose among.
-        options: batch size, workers and crop.
+    Labels of ``images`` are indices into ``outputs``, int64 [K], the outputs to choose among. A
+    label from K on is never right.
 
     Raises:
         DataError: all images are damaged, or one is and damaged images are not skipped.
@@ -272,11 +256,7 @@ def classify(settings: ClassifyImagesSettings, *, progress: bool = True) -> Clas
 def load_classifier(
     path: str, options: ClassifierOptions, image_size: Sequence[int] | None = None
 ) -> ImageClassifier:
-    """Return the classifier that the options describe.
-
-    Raises:
-        ReluNmtError: the checkpoint cannot be read, or a flag does not fit it or the device.
-    """
+    """Return the classifier of a checkpoint; a ReluNmtError names the flag that does not fit."""
     # Choose device and dtype.
     device = "cuda" if torch.cuda.is_available() and not options.cpu else "cpu"
     dtype = autocast_dtype(options, torch.device(device))
@@ -292,11 +272,7 @@ def load_classifier(
 
 
 def evaluation_sets(paths: tuple[str, ...]) -> dict[str, ImageSet]:
-    """Return the sets of images to evaluate on, by name.
-
-    Raises:
-        DataError: a path is missing, or holds no images in class folders.
-    """
+    """Return the sets of images to evaluate on, by name."""
     sets: dict[str, ImageSet] = {}
     for path in paths:
         # A path has one set, or train and then others.
@@ -357,9 +333,5 @@ def loaded(
 
 
 def write_results(path: str, values: Mapping[str, Any]) -> None:
-    """Write results as a JSON file, completely or not at all.
-
-    Raises:
-        DataError: the file cannot be written.
-    """
+    """Write results as a JSON file, completely or not at all."""
     write_file("--results", path, json.dumps(values, indent=1, ensure_ascii=False) + "\n")

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from relu_nmt.cli.vision_classify import EVALUATION_BATCH
-from relu_nmt.cli.vision_probe import JOINED_BLOCKS, ProbeOptions
+from relu_nmt.cli.vision_probe import JOINED_BLOCKS
 from relu_nmt.cli.vision_probe import ProbeImagesSettings as Settings
 from relu_nmt.config import to_dict
 from relu_nmt.errors import DataError, TrainingError
@@ -49,8 +49,7 @@ class ProbeResult:
         train_images: number of images of ``--train``; ridge regression uses only some.
         test_images: number of images of ``--test``.
         top1: percent of test images whose class has the highest score; a mean over the seeds.
-        top5: percent whose class has one of the five highest scores, likewise; None with five
-            classes or fewer.
+        top5: percent whose class is among the five best; None with five classes or fewer.
         by_seed: top-1 of each seed of ridge regression.
     """
 
@@ -81,32 +80,31 @@ def run(settings: Settings, *, progress: bool = True) -> list[ProbeResult]:
         TrainingError: the linear classifier diverges.
     """
     # Open the images.
-    options = settings.options
-    check_writable("--results", options.results)
-    sets = [_data_set(*paths) for paths in zip(options.train, options.test, strict=True)]
+    check_writable("--results", settings.results)
+    sets = [_data_set(*paths) for paths in zip(settings.train, settings.test, strict=True)]
     if progress:
         say_left_out(images for pair in sets for images in pair)
     # Probe one data set after the other.
     with hidden_progress(not progress):
-        classifier = load_classifier(settings.path, settings.model, options.image_size)
+        classifier = load_classifier(settings.path, settings.model, settings.image_size)
         results = []
-        for path, (train, test) in zip(options.test, sets, strict=True):
-            results.append(_probe(path, classifier, train, test, options))
+        for path, (train, test) in zip(settings.test, sets, strict=True):
+            results.append(_probe(path, classifier, train, test, settings))
             if progress:
-                _say_few(train, options)
+                _say_few(train, settings)
                 print(results[-1], flush=True)
     # Average the accuracies, and write the results.
     mean = float(np.mean([result.top1 for result in results]))
     if progress and len(results) > 1:
         print(f"mean of {len(results)} data sets: top-1 {mean:.2f}")
-    if options.results is not None:
+    if settings.results is not None:
         values = {"settings": to_dict(settings, stored_only=True), "top1": mean}
         values["results"] = [dataclasses.asdict(result) for result in results]
-        write_results(options.results, values)
+        write_results(settings.results, values)
     return results
 
 
-def _say_few(train: ImageSet, options: ProbeOptions) -> None:
+def _say_few(train: ImageSet, options: Settings) -> None:
     """Print the number of classes with fewer images than ``--shots``."""
     few = int((np.bincount(train.labels, minlength=len(train.classes)) < options.shots).sum())
     if options.method == "ridge" and few:
@@ -129,7 +127,7 @@ def _data_set(train_path: str, test_path: str) -> tuple[ImageSet, ImageSet]:
 
 
 def _probe(
-    path: str, classifier: ImageClassifier, train: ImageSet, test: ImageSet, options: ProbeOptions
+    path: str, classifier: ImageClassifier, train: ImageSet, test: ImageSet, options: Settings
 ) -> ProbeResult:
     """Run the chosen method on one data set."""
     method = {"knn": _knn, "ridge": _ridge, "linear": _linear}[options.method]
@@ -142,13 +140,7 @@ def _probe(
 
 
 def features_of_batch(classifier: ImageClassifier, images: Tensor, kind: str) -> Tensor:
-    """Return features [B, D], float32, on the classifier's device.
-
-    Args:
-        classifier: the model.
-        images: [B, 3, Y, X], normalised.
-        kind: ``last`` or ``joined``, see :class:`ProbeOptions`.
-    """
+    """Return float32 features [B, D] of normalised images [B, 3, Y, X], as ``--features``."""
     if kind == "last":
         return classifier.outputs(images).features.float()
     # Request the last blocks, or all of a smaller model.
@@ -182,19 +174,11 @@ def features_of(
     images: ImageSet,
     transform: ImageTransform,
     label: str,
-    options: ProbeOptions,
+    options: Settings,
 ) -> tuple[Tensor, Tensor, list[int]]:
     """Return features [N, D], float32, and classes [N] of images, on the classifier's device.
 
-    Args:
-        classifier: the model.
-        images: the images.
-        transform: maps them to the model's input.
-        label: of the progress bar.
-        options: kind of features, batch size and workers.
-
-    Returns:
-        features and classes, and the indices of these N images, which exclude damaged ones.
+    Also return the indices of these N images, which exclude damaged ones.
 
     Raises:
         DataError: all images are damaged, or one is and damaged images are not skipped.
@@ -215,7 +199,7 @@ def features_of(
 
 
 def _knn(
-    classifier: ImageClassifier, train: ImageSet, test: ImageSet, options: ProbeOptions
+    classifier: ImageClassifier, train: ImageSet, test: ImageSet, options: Settings
 ) -> list[list[float]]:
     """Return the accuracies of nearest neighbours."""
     transform = classifier.transform.with_eval_ratio(options.eval_crop_ratio)
@@ -240,15 +224,8 @@ def neighbour_scores(
 ) -> Tensor:
     """Return scores [M, C]: each nearest neighbour votes exp(cosine / temperature) for its class.
 
-    Votes are divided by that of the nearest neighbour, so no temperature is too small.
-
-    Args:
-        train: features [N, D].
-        labels: classes [N] int64 of ``train``.
-        test: features [M, D].
-        num_classes: C.
-        neighbours: number of voters; at most N.
-        temperature: of the votes.
+    Votes are divided by that of the nearest neighbour, so no temperature is too small. The features
+    are ``train`` [N, D], of the classes ``labels`` [N] int64, and ``test`` [M, D].
 
     Reference: Wu et al. 2018, "Unsupervised feature learning via non-parametric instance
     discrimination", section 3.4; Caron et al. 2021 (DINO), appendix F.1.
@@ -275,7 +252,7 @@ def neighbour_scores(
 
 
 def _ridge(
-    classifier: ImageClassifier, train: ImageSet, test: ImageSet, options: ProbeOptions
+    classifier: ImageClassifier, train: ImageSet, test: ImageSet, options: Settings
 ) -> list[list[float]]:
     """Return the accuracies of ridge regression for each seed."""
     num_classes = len(train.classes)
@@ -301,14 +278,7 @@ def _ridge(
 
 
 def choose_shots(labels: np.ndarray, num_classes: int, shots: int, seed: int) -> np.ndarray:
-    """Draw ``shots`` images of each class, or all of a smaller class; return their indices.
-
-    Args:
-        labels: [N] int64.
-        num_classes: C.
-        shots: images of a class.
-        seed: of the choice.
-    """
+    """Draw ``shots`` images of each class, or all of a smaller class; return their indices."""
     generator = np.random.default_rng(seed)
     # Shuffle the images of each class, and keep the first ones.
     return np.concatenate(
@@ -321,15 +291,9 @@ def ridge_scores(
 ) -> Tensor:
     """Return scores [M, C] of a linear classifier, (X^T X + l2 I)^-1 X^T Y in closed form.
 
-    X holds the shots' features minus their mean, divided by their standard deviation (+ 1e-5),
-    and a last column of 100; Y is 1 at the class and -1 elsewhere. It computes in float64.
-
-    Args:
-        shots: features [N, D].
-        labels: classes [N] int64 of ``shots``.
-        test: features [M, D].
-        num_classes: C.
-        l2: weight of the squared norm, which includes the weights of the last column.
+    X holds the features ``shots`` [N, D] minus their mean, divided by their standard deviation (+
+    1e-5), and a last column of 100; Y is 1 at the class in ``labels`` [N] int64 and -1 elsewhere.
+    The features ``test`` [M, D] are mapped alike. It computes in float64.
 
     Reference: Dosovitskiy et al. 2021, "An image is worth 16x16 words", section 4.1 (few-shot
     accuracies); constants as in Big Vision's public few-shot evaluation.
@@ -351,7 +315,7 @@ def ridge_scores(
 
 
 def _linear(
-    classifier: ImageClassifier, train: ImageSet, test: ImageSet, options: ProbeOptions
+    classifier: ImageClassifier, train: ImageSet, test: ImageSet, options: Settings
 ) -> list[list[float]]:
     """Train a linear classifier on random crops, mirrored or not; return its accuracies.
 

@@ -140,14 +140,8 @@ def contrast_scores(
 
     Context and sentence are one source, joined like groups of sentences in training. The target
     begins with the translations of the context. The score is the total log-probability of the
-    tokens after them, ``</s>`` included.
-
-    Args:
-        translator: the model.
-        contrasts: the contrasts.
-        context: most sentences before to give, the nearest; None for all.
-        batch_size: translations in a batch.
-        on_progress: called with the number of translations of each finished batch.
+    tokens after them, ``</s>`` included. ``context`` is the number of nearest sentences before to
+    give, all by default.
 
     Raises:
         ConfigError: the model's scores are not finite.

@@ -71,12 +71,9 @@ GENERATE_OWN_FLAGS = {
 
 @dataclass(frozen=True)
 class SweepResult:
-    """The result of a sweep.
+    """The path of report.html, its data, number of failed steps, and the signal that stopped it.
 
-    Args:
-        report: path of report.html; results.csv stands beside it.
-        failed: number of steps that crashed; a step that diverged is a result.
-        signal: number of the signal that stopped the sweep, if any.
+    A step that diverged is a result, no failure.
     """
 
     report: Path

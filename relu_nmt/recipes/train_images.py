@@ -64,7 +64,7 @@ class ImageTraining(Training):
 
     def trainer(self) -> Trainer:
         """Return the trainer of a new training, and print its parts."""
-        settings, options = self.settings, self.settings.task
+        settings = self.settings
         augmentation, size = settings.augmentation, settings.model.image_size
         transform = ImageTransform(settings.preprocessing, size, augmentation)
         self._say_recipe()
@@ -76,20 +76,22 @@ class ImageTraining(Training):
         # Make model and batches.
         model = self._model(len(train_set.classes))
         seed = settings.trainer.run.seed
-        train = ImageBatches(train_set, transform, options.batch_size, seed, augmentation, damaged)
-        valid_size = options.batch_size_valid or options.batch_size
+        train = ImageBatches(train_set, transform, settings.batch_size, seed, augmentation, damaged)
+        valid_size = settings.batch_size_valid or settings.batch_size
         valid = {
             name: ImageBatches(images, transform, valid_size, damaged=damaged)
             for name, images in valid_sets.items()
         }
         return self.trainer_of(
-            ImageObjective(model, options.label_smoothing, settings.regularizer, options.criterion),
+            ImageObjective(
+                model, settings.label_smoothing, settings.regularizer, settings.criterion
+            ),
             TrainingData(train, valid, scorers={}),
-            describe_task(train_set.classes, settings.preprocessing, options.criterion),
-            f"images per device = {options.batch_size}",
+            describe_task(train_set.classes, settings.preprocessing, settings.criterion),
+            f"images per device = {settings.batch_size}",
             config_for_data(
                 settings.trainer,
-                options.batch_size,
+                settings.batch_size,
                 train.num_batches,
                 self.process.world_size,
                 self.say,
@@ -108,7 +110,7 @@ class ImageTraining(Training):
 
     def _say_recipe(self) -> None:
         """Print the settings of the recipe as flags, except those that a flag overrides."""
-        name, values = self.settings.task.recipe, flat(to_dict(self.settings))
+        name, values = self.settings.recipe, flat(to_dict(self.settings))
         if flags := [
             f"{flag_of(field)} {shown(value)}"
             for field, value in RECIPES[name].items()
@@ -119,7 +121,7 @@ class ImageTraining(Training):
     def _images(self) -> tuple[ImageSet, dict[str, ImageSet]]:
         """Return the training images and the validation sets by name."""
         # Open training and validation images.
-        options, data = self.settings.task, self.settings.data
+        options, data = self.settings, self.settings.data
         train, *others = open_images(data).values()
         train = self._numbered_as_before(train)
         held = []
@@ -179,12 +181,12 @@ class ImageTraining(Training):
         config = self.settings.model
         model = self.new_model(lambda: build_vision_model(config, num_classes))
         self.say(
-            f"model: {self.settings.task.arch}, attention {config.attention}, "
+            f"model: {self.settings.arch}, attention {config.attention}, "
             f"{model.num_tokens} tokens an image"
         )
         self.say_size(model)
         # Load public weights, except into a training that is resumed.
-        if (public := self.settings.task.init) and self.checkpoint_to_continue() is None:
+        if (public := self.settings.init) and self.checkpoint_to_continue() is None:
             notes = load_timm_weights(model, public)
             self.say("; ".join([f"start from the weights of {public}", *notes]))
         return model
@@ -193,7 +195,7 @@ class ImageTraining(Training):
         """Check images before the training, and return a collector of damaged ones, if skipped."""
         is_first = self.process.is_first
         damaged = DamagedImages(self.say if is_first else partial(print, file=sys.stderr))
-        run, skips = self.settings.trainer.run, self.settings.task.skip_damaged_images
+        run, skips = self.settings.trainer.run, self.settings.skip_damaged_images
         # Check images in one process, for a limited time.
         if run.preflight and is_first:
             errors = check_images(sets, run.num_workers)

@@ -107,13 +107,9 @@ class Training(ABC):
     ) -> Trainer:
         """Return the trainer of these parts.
 
-        Args:
-            objective: the loss; its module ``model`` is trained and stored.
-            data: batches for training and validation.
-            task: metadata of the data for checkpoints, as JSON can hold it.
-            batch_size: size of the batches, in words.
-            config: settings of the trainer.
-            start: returns the initial weights from the checkpoint of another model.
+        The module ``model`` of ``objective`` is trained and stored, ``task`` with it as metadata.
+        ``batch_size`` says the size of batches in words. ``start`` returns the initial weights from
+        the checkpoint of another model.
         """
         # Describe model, data and settings for the metadata of checkpoints.
         description = {
@@ -158,12 +154,7 @@ def smaller_batches(settings: Any) -> str:
 
 
 def run_training(training_class: type[Training], settings: Any, progress: bool) -> TrainingResult:
-    """Join the other processes, make a training, and run it or go on with it.
-
-    Raises:
-        ReluNmtError: settings, data or checkpoints that do not fit, a loss that is not finite, or
-            a batch that does not fit into memory.
-    """
+    """Join the other processes, make a training, and run it or go on with it."""
     config = settings.trainer
     process = join_processes(config.run.cpu)
     try:

@@ -27,11 +27,7 @@ MOST_NAMED = 10
 
 
 def load_translator(options: ModelOptions, data: str | None = None) -> Translator:
-    """Load the translator that the options describe.
-
-    Raises:
-        ReluNmtError: a checkpoint, the folder or a flag does not fit.
-    """
+    """Load the translator that the options describe."""
     # Choose device and dtype.
     device = "cuda" if torch.cuda.is_available() and not options.cpu else "cpu"
     if device == "cpu":
@@ -222,10 +218,7 @@ def named_lines(numbers: Sequence[int]) -> str:
 def length_note(asked: int | None, trained: int, has_documents: bool = True) -> str:
     """Return a note on the number of tokens that are translated at once, with the reason.
 
-    Args:
-        asked: ``--max-doc-tokens``; None if it was not given.
-        trained: longest group in the training data, in tokens.
-        has_documents: the text has boundaries of documents.
+    ``asked`` is ``--max-doc-tokens`` if it was given, ``trained`` the longest group in training.
 
     Example:
         >>> length_note(None, 128)

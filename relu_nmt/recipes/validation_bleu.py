@@ -34,7 +34,7 @@ class ValidationBleu:
         batches: batches of the split, with its groups of sentences.
         options: computation of the score and printing of samples.
         process: this process among those that share the work.
-        say: prints a line: signature, score and samples.
+        say: prints signature, score and samples.
         of_documents: the groups are parts of documents.
         longest: most tokens of a source; longer sources get empty translations. None: any length.
     """

@@ -85,11 +85,7 @@ def augmented(
 ) -> "Image":
     """Return an 8-bit RGB image after colour jitter and RandAugment.
 
-    Args:
-        image: the image, which stays unchanged.
-        config: the changes.
-        fill: colour (red, green, blue; 0 to 1) of areas that a shift or rotation uncovers.
-        generator: of this image in this epoch.
+    ``fill`` (red, green, blue; 0 to 1) is the colour of areas that a shift or rotation uncovers.
 
     Reference: Cubuk et al. 2020, "RandAugment". ``original`` is the form of its public code for
     ImageNet, which Big Vision uses. ``increasing`` is timm's (``rand-m9-mstd0.5-inc1``), which the
@@ -215,15 +211,10 @@ def mix_images(
 ) -> "ImageBatch":
     """Return a batch whose images are mixed with those of the batch in reversed order.
 
-    If both methods are on, one is drawn with equal probability. The share of the first image is
-    the same for the whole batch.
-
-    Args:
-        batch: the images and their classes.
-        mixup: a of the distribution Beta(a, a) of the share in a weighted mean; 0: no mixup.
-        cutmix: a of the distribution Beta(a, a) of the share of pixels that stay; a box of the
-            other image replaces the rest; 0: no cutmix.
-        generator: of this batch in this epoch.
+    ``mixup`` and ``cutmix`` are the a of the distribution Beta(a, a): of the share in a weighted
+    mean, and of the share of pixels that stay where a box of the other image replaces the rest; 0
+    is off. If both are on, one is drawn with equal probability. The share is the same for the whole
+    batch.
 
     Reference: Zhang et al. 2018, "mixup: Beyond empirical risk minimization"; Yun et al. 2019,
     "CutMix", algorithm in appendix A.

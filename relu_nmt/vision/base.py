@@ -190,11 +190,8 @@ def pre_norm(
 class Block(nn.Module):
     """Attention, perhaps convolutions, and a feed-forward network, each in a residual branch.
 
-    Args:
-        placement: norm, dropout, gains and stochastic depth of the branches.
-        attention: attention with its projections, called with (x, place).
-        feed_forward: the feed-forward network.
-        local: convolutions of the patches, which map [B, D, height, width] to the same shape.
+    ``placement`` describes the branches. The attention is called with (x, place). ``local`` has
+    convolutions of the patches, which map [B, D, height, width] to the same shape.
     """
 
     def __init__(
@@ -216,11 +213,8 @@ class Block(nn.Module):
     def forward(self, x: Tensor, place: Any, grid: Grid | None = None) -> Tensor:
         """Map [B, N, D] to [B, N, D].
 
-        Args:
-            x: the states.
-            place: the arrangement of the tokens, as the attention reads it: visibility in XCiT,
-                windows in Swin, the grid in CvT.
-            grid: the patches; needed with ``local``.
+        ``place`` is the arrangement of the tokens as the attention reads it: visibility in XCiT,
+        windows in Swin, the grid in CvT. ``local`` needs the grid of the patches.
         """
         residual = self.attention_residual
         x = residual.add(x, self.attention(residual.before(x), place))

@@ -45,13 +45,9 @@ def random_box(
 ) -> Box:
     """Return left, top, right and bottom of a part of random area and shape.
 
-    In a very wide or high picture, where none fits, it is the middle.
-
-    Args:
-        size: width and height of the picture, in pixels.
-        areas: smallest and largest share of the picture.
-        generator: of this image in this epoch.
-        aspect: width / height that the shapes vary around.
+    ``size`` is width and height of the picture in pixels, ``areas`` the smallest and largest share
+    of it. Shapes vary around ``aspect`` = width / height. In a very wide or high picture, where
+    none fits, it is the middle.
 
     Reference: Szegedy et al. 2015, "Going deeper with convolutions", section 6.
     """

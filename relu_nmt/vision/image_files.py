@@ -233,10 +233,7 @@ def first_line(error: Exception) -> str:
 def to_rgb(image: "Image", name: str, upright: bool = True) -> "Image":
     """Return an image as 8-bit red, green and blue; 16-bit greys are scaled.
 
-    Args:
-        image: of any mode.
-        name: of the image, for errors.
-        upright: rotate the image by its EXIF data, which cameras write instead of rotating pixels.
+    ``upright`` turns it by its EXIF data, which cameras write instead of turning pixels.
 
     Raises:
         DataError: the pixels have 32 bits or signs, so their range is unknown.

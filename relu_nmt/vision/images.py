@@ -38,8 +38,7 @@ class ImageSet:
         image: decodes the image at a path; called from several threads.
         name: of the set in the log (``train``, ``val``).
         paths: of each image, its path or row in ``origin``.
-        labels: int64 [N], class of each image, an index into ``classes``.
-        classes: names of the classes.
+        labels: int64 [N], indices into ``classes``.
         num_ignored: number of other files: not images by their names, or hidden.
         empty: folders without images next to the class folders.
         not_entered: folders that were not searched, with reasons.

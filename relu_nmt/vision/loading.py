@@ -64,18 +64,10 @@ def classes_of(metadata: Mapping[str, Any], path: str | os.PathLike[str]) -> tup
 def start_weights(
     model: VisionModel, checkpoint: Checkpoint, classes: Sequence[str]
 ) -> tuple[Mapping[str, Tensor], list[str]]:
-    """Return the weights of another image classifier as initial weights of this one.
+    """Return the weights of another image classifier as initial weights, and notes for the log.
 
     If the classes differ, the head keeps its new weights. Learned positions of another image size
     and position biases of other windows are interpolated.
-
-    Args:
-        model: the new model.
-        checkpoint: the other model's.
-        classes: the new model's.
-
-    Returns:
-        the weights, and notes on the changes for the log.
     """
     own, start, notes = model.state_dict(), dict(checkpoint.model_tensors), []
     # Keep the new head for other classes.
@@ -151,8 +143,7 @@ class ImageClassifier:
             device: a GPU by default, if there is one.
             dtype: float32 by default.
             attention_backend: ``auto``, or a back end that every attention of the model has.
-            image_size: pixels a side of the model's input, or height and width; by default as in
-                training.
+            image_size: pixels a side of the input, or height and width; by default as in training.
 
         Raises:
             CheckpointError: the file is missing or damaged, or its weights do not fit its settings.
@@ -328,16 +319,11 @@ _BUFFERS = (".relative_position_index", ".attn_mask")
 
 
 def load_timm_weights(model: VisionModel, path: str | os.PathLike[str]) -> list[str]:
-    """Load a public model's weights; a head for other classes is left out.
+    """Load a public model's weights, and return notes for the log.
 
-    Positions that were learned for images of another size are interpolated.
-
-    Args:
-        model: of the same shape, with the attention of the public model.
-        path: a file of timm or the authors: ``.safetensors``, or tensors of ``torch.save``.
-
-    Returns:
-        notes on the changes for the log.
+    ``path`` is a file of timm or the authors: ``.safetensors``, or tensors of ``torch.save``. The
+    model has the same shape and attention. A head for other classes is left out; positions that
+    were learned for images of another size are interpolated.
 
     Raises:
         CheckpointError: the file is missing, damaged or of another model.

@@ -165,10 +165,8 @@ def build_stages(
 ) -> Sequence[Sequence[Block]]:
     """Return the blocks of each stage, as a module (Liu et al. 2021, "Swin Transformer", Eq. 3).
 
-    Args:
-        config: the model's settings.
-        make_attention: called with (config, stage, number of the block).
-        drop_paths: stochastic depth of each block.
+    ``make_attention`` is called with (config, stage, number of the block); ``drop_paths`` has the
+    stochastic depth of each block.
     """
     stages, rates = nn.ModuleList(), enumerate(drop_paths)
     for stage, count in enumerate(config.stage_layers):
@@ -284,14 +282,8 @@ class SwinTransformer(VisionModel):
 def fit_position_biases(weights: dict[str, Tensor], own: Mapping[str, Tensor]) -> list[str]:
     """Interpolate, in place, position biases that were learned in windows of another size.
 
-    Position biases [(2 M - 1)^2, H] are of windows of M x M patches.
-
-    Args:
-        weights: by name.
-        own: the weights of the model that is to load them.
-
-    Returns:
-        notes for the log.
+    Position biases [(2 M - 1)^2, H] are of windows of M x M patches. ``own`` has the weights of the
+    model that is to load them. Return notes for the log.
     """
     notes: dict[str, None] = {}
     for name, tensor in weights.items():

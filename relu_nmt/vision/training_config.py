@@ -1,19 +1,16 @@
 """Settings of image data and of the training on it, and published trainings by name."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from relu_nmt.config import flag_of, group, like, option, settings, shown
 from relu_nmt.config.fields import options_of
-from relu_nmt.config.files import READ, Files
-from relu_nmt.config.shared import BatchingConfig, CommonOptions
+from relu_nmt.config.files import Files
 from relu_nmt.errors import ConfigError
-from relu_nmt.modules.config import arch_option, attention_preset_option, probability_option
+from relu_nmt.modules.config import probability_option
 from relu_nmt.training.config import OptimizerConfig, TrainerConfig
 from relu_nmt.training.schedules import ScheduleConfig
-from relu_nmt.vision.config import architectures
 
 IMAGE_SUFFIXES = (
     *(".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".gif"),
@@ -210,50 +207,6 @@ RECIPES: dict[str, dict[str, Any]] = {
     },
 }
 """The ``--recipe`` presets by name; docs/reference/images.md has the table."""
-
-
-@settings
-class ImageTaskOptions:
-    """The shape, the loss, the validation sets and the batches of a training."""
-
-    arch: str = arch_option(
-        "vit_ti",
-        architectures,
-        "vit_s, xcit_tiny_12, swin_tiny, cvt_13... (docs/reference/vision.md)",
-    )
-    attention_preset: str = attention_preset_option()
-    recipe: str = option(
-        "none",
-        f"settings of a published training: {', '.join(RECIPES)}",
-        presets=RECIPES,
-        metavar="NAME",
-    )
-    criterion: str = option(
-        CROSS_ENTROPY,
-        "loss per image: over all classes, or of a sigmoid for each",
-        choices=(CROSS_ENTROPY, "sigmoid_cross_entropy"),
-    )
-    init: str | None = option(
-        None, "start from public weights, a file of timm or the model's authors", files=READ
-    )
-    label_smoothing: float = probability_option(0.0, "probability that is spread over all classes")
-    valid_data: str | None = option(
-        None,
-        "images to validate on (default: val, valid, validation or test in DATA)",
-        needs=("disable_validation", False),
-        metavar="PATHS",
-        files=replace(IMAGES, separator=","),
-    )
-    valid_fraction: float = probability_option(
-        0.0,
-        "hold out this share of the training images to validate on",
-        needs=("disable_validation", False),
-    )
-    skip_damaged_images: bool = option(
-        False, "replace images that cannot be decoded, with a warning"
-    )
-    batch_size: int = like(CommonOptions, "batch_size", 128, "images of a batch, per process")
-    batch_size_valid: int | None = like(BatchingConfig, "batch_size_valid", None)
 
 
 @settings

@@ -151,10 +151,6 @@ def fourier_positions(grid: Grid, device: torch.device) -> Tensor:
     """Return sines and cosines of positions [N, 64]: 32 of the row, 32 of the column.
 
     Positions run from 2 pi / size to 2 pi on each axis, so they cover grids of any size alike.
-
-    Args:
-        grid: of the N patches, row by row.
-        device: of the result.
     """
     # Space the rates geometrically, beginning with 1.
     rates = 10000.0 ** (-torch.arange(0, WAVES, 2, device=device) / WAVES)  # [16]

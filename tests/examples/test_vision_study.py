@@ -165,7 +165,7 @@ def test_updates_of_the_paper_setting_have_the_papers_images_and_rates(example, 
     for step in example.run.plan(settings_of(example, *words)):
         found = parser.parse_args(arguments_of(step.commands[0]))
         values = read_settings(ImageTrainingSettings, found)
-        batch = values.task.batch_size
+        batch = values.batch_size
         trainer = config_for_data(values.trainer, batch, 1000, processes, lambda line: None)
         count = batch * processes * trainer.run.update_freq_of(1)
         assert count == expected.get(name, 1024)

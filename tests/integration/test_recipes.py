@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from relu_nmt.recipes import average, preprocess, score, train_images, train_translation
+from relu_nmt.recipes import convert, preprocess, score, train_images, train_translation
 from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.vision.loading import ImageClassifier
 from tests.markdown import code_blocks
@@ -68,8 +68,8 @@ def test_translation_trains_goes_on_and_is_averaged(folder, tmp_path):
     weights = [load_checkpoint(each.last_checkpoint).model_tensors for each in (result, whole)]
     for name, own in weights[0].items():
         assert torch.equal(own, weights[1][name]), name
-    mean = average.run(
-        average.Settings.of(
+    mean = convert.average(
+        convert.AverageSettings.of(
             inputs=[tmp_path / "parts"], num_update_checkpoints=2, output=tmp_path / "mean"
         ),
         progress=False,

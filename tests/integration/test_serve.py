@@ -285,7 +285,7 @@ def test_errors_at_the_start_are_one_line(checkpoint, tmp_path):
         ([checkpoint, "--sampling"], "--sampling: the server gives one translation"),
         ([checkpoint, "--nbest", "2"], "--nbest: the server gives one translation"),
         ([checkpoint, "--truncate-source"], "--truncate-source: the server gives"),
-        ([checkpoint, "--score-reference"], "need references"),
+        ([checkpoint, "--score-reference"], "needs references"),
         ([checkpoint, "--max-waiting", "0"], "--max-waiting 0: expected 1 to 1024"),
         ([checkpoint, "--host", "no such host"], "cannot listen there"),
         ([checkpoint, "--window-overlap", "1", "--max-doc-tokens", "1"], "--window-overlap 1"),

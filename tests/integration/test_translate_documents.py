@@ -493,7 +493,7 @@ def test_standard_input_and_the_longest_output(folder, capsys, monkeypatch):
         (["latin1.txt"], "latin1.txt:2: not UTF-8"),
         (["test.de", "--max-doc-tokens", "0"], "--max-doc-tokens 0: expected 1 or more"),
         (["test.de", "--window-overlap", "-1"], "--window-overlap -1: expected 0 or more"),
-        (["test.de", "--prefix-size", "1"], "need references"),
+        (["test.de", "--prefix-size", "1"], "needs references"),
         (["test.de", "--nbest", "2"], "--nbest: each line has one translation"),
         (["test.de", "--max-doc-tokens", "1", "--window-overlap", "1"], "single sentences"),
         (["test.de", "--path", "joined.safetensors", "--window-overlap", "1"], "--sentence-sep"),

@@ -77,7 +77,7 @@ def test_nearest_neighbours(trained, tmp_path):
     assert found["top1"] == values["top1"] == pytest.approx(expected)
     assert (found["classes"], found["train_images"], found["test_images"]) == (3, 45, 24)
     assert found["top5"] is None  # of three classes
-    assert values["settings"]["options"]["neighbours"] == 7
+    assert values["settings"]["neighbours"] == 7
     path = trained / "images/test"
     assert done.stdout == f"{path}: knn: 24 images of 3 classes: top-1 {expected:.2f}\n"
 

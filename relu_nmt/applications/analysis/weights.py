@@ -235,16 +235,11 @@ def _tables(
     kinds: Tensor,
     with_entropies: bool,
 ) -> dict[str, Table]:
-    """Return the statistics of rows of weights.
+    """Return the statistics of rows of weights [B, H, q, Nk].
 
-    Args:
-        weights: [B, H, q, Nk].
-        counts: [B, q], numbers of visible keys, at least 1.
-        real: [B, q] bool, False = padding.
-        distances: [B or 1, q, Nk] from query to key.
-        others: [B, q, Nk] bool, True = the key is in another sentence.
-        kinds: [B, Nk, 3], kinds of the keys.
-        with_entropies: the weights are not negative.
+    Each query has a number of visible keys in ``counts`` [B, q], at least 1, and is ``real`` [B,
+    q], False for padding. Keys have ``distances`` [B or 1, q, Nk] from the query, ``kinds`` [B, Nk,
+    3], and are in ``others``, sentences that are not the query's [B, q, Nk].
     """
     # Shares of the absolute weights; null rows have none.
     weights, counts, real = weights.double(), counts[:, None].double(), real[:, None]

@@ -21,9 +21,9 @@ def test_terms_and_a_search_that_cannot_force_them_are_refused_before_anything_i
 
 def test_plain_text_has_no_references():
     for given in ({"score_reference": True}, {"prefix_size": 1}):
-        with pytest.raises(ConfigError, match="need references; use relu-nmt-generate"):
+        with pytest.raises(ConfigError, match="needs references; use relu-nmt-generate"):
             TranslateLinesSettings.of(path="model", **given)
-        with pytest.raises(ConfigError, match="need references"):
+        with pytest.raises(ConfigError, match="needs references"):
             TranslateDocumentsSettings.of(path="model", file="-", **given)
     with pytest.raises(ConfigError, match="--nbest: each line has one translation here"):
         TranslateDocumentsSettings.of(path="model", file="-", nbest=2)

@@ -9,7 +9,7 @@ from relu_nmt.cli.shortlist import ShortlistSettings
 from relu_nmt.config import from_flat
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io import safe_write
-from relu_nmt.recipes import preprocess, shortlist
+from relu_nmt.recipes import convert, preprocess
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def test_a_shortlist_has_the_translations_of_the_data(data, tmp_path, pairs, cap
     settings = from_flat(
         ShortlistSettings, {"data": str(data / "data"), "output": str(path), **flags}
     )
-    assert shortlist.run(settings) == path
+    assert convert.shortlist(settings) == path
     common, *rows = path.read_text().splitlines()
     assert common == "a #languages:de-en" and sorted(rows) == [
         "Baum tree",
@@ -57,7 +57,7 @@ def test_a_full_disk_is_told_with_the_file(data, tmp_path, monkeypatch):
     output = tmp_path / "shortlist.txt"
     settings = ShortlistSettings(data=str(data / "data"), output=str(output))
     with pytest.raises(DataError, match=f"--output {output}: cannot write it: No space left"):
-        shortlist.run(settings)
+        convert.shortlist(settings)
     assert not os.listdir(tmp_path)
 
 
@@ -74,7 +74,7 @@ def test_data_without_a_target_side_teaches_nothing(data, tmp_path):
         data=str(tmp_path / "data"), source_lang="de", target_lang="en", output=str(output)
     )
     with pytest.raises(DataError, match="target side"):
-        shortlist.run(settings)
+        convert.shortlist(settings)
     assert not output.exists()
 
 
@@ -84,5 +84,5 @@ def test_no_file_of_the_data_folder_is_written_over(data, name):
     before = path.read_bytes()
     flags = {"data": str(data / "data"), "output": str(path)}
     with pytest.raises(ConfigError, match="is a file that is read, and would be lost"):
-        shortlist.run(from_flat(ShortlistSettings, flags), progress=False)
+        convert.shortlist(from_flat(ShortlistSettings, flags), progress=False)
     assert path.read_bytes() == before

@@ -6,7 +6,10 @@ import torch
 from relu_nmt.errors import ConfigError
 from relu_nmt.vision.base import build_vision_model
 from relu_nmt.vision.config import VisionTransformerConfig, architectures
-from relu_nmt.vision.pyramid import FeaturePyramid
+from tests.example_modules import example_modules
+
+with example_modules("detection", "pyramid") as example:
+    FeaturePyramid = example.pyramid.FeaturePyramid
 
 ALIKE = {"image_size": 32, "embed_dim": 16, "heads": 2, "layers": 3}
 STAGED = {"embed_dim": 8, "stage_heads": (1, 2, 4, 8), "stage_layers": (1, 1, 1, 1)}
