@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 from relu_nmt.attention.base import Need
 from relu_nmt.attention.records import attention_telemetry, record_attention
-from relu_nmt.config import option, settings, to_dict
+from relu_nmt.config import like, option, settings, to_dict
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.objective import LossOutput, Metric
 from relu_nmt.vision.base import build_vision_model, exempt_from_decay
 from relu_nmt.vision.config import VisionTransformerConfig
-from relu_nmt.vision.training_config import IMAGENET_MEAN, IMAGENET_STD
+from relu_nmt.vision.training_config import PreprocessingConfig
 
 PYRAMID_DIM = 256
 
@@ -35,27 +35,16 @@ class DetectorConfig:
         least=1,
         metavar="N,N",
     )
-    max_size: int = option(
-        1333, "images whose longer side would be longer become smaller", least=1, metavar="N"
-    )
+    max_size: int = option(1333, "images whose longer side would be longer become smaller", least=1)
     anchor_scale: float = option(
         8.0, "sides of anchors, in strides of their map", above=0, metavar="F"
     )
     proposals: int = option(
-        2000, "most proposals of an image in training; half in evaluation", least=2, metavar="N"
+        2000, "most proposals of an image in training; half in evaluation", least=2
     )
-    sampled_boxes: int = option(
-        512, "proposals of an image that the heads learn from", least=4, metavar="N"
-    )
-    pixel_mean: tuple[float, ...] = option(
-        IMAGENET_MEAN, "subtracted from red, green and blue (each from 0 to 1)", metavar="R,G,B"
-    )
-    pixel_std: tuple[float, ...] = option(
-        IMAGENET_STD,
-        "divisors of red, green and blue after the subtraction",
-        above=0,
-        metavar="R,G,B",
-    )
+    sampled_boxes: int = option(512, "proposals of an image that the heads learn from", least=4)
+    pixel_mean: tuple[float, ...] = like(PreprocessingConfig, "pixel_mean")
+    pixel_std: tuple[float, ...] = like(PreprocessingConfig, "pixel_std")
 
     def check(self) -> None:
         """Compare the sizes, and count the colours."""

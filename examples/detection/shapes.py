@@ -31,10 +31,10 @@ class ShapeSettings:
     """Number and size of the images."""
 
     folder: str = option(REQUIRED, "folder to write", positional=True, metavar="DATA")
-    train: int = option(400, "images to train on", least=1, metavar="N")
-    val: int = option(100, "images to evaluate on", least=1, metavar="N")
-    size: int = option(128, "pixels a side", least=32, metavar="N")
-    seed: int = option(1, "of the images", least=0, metavar="N")
+    train: int = option(400, "images to train on", least=1)
+    val: int = option(100, "images to evaluate on", least=1)
+    size: int = option(128, "pixels a side", least=32)
+    seed: int = option(1, "of the images", least=0)
 
 
 def corners(kind: str, centre: Sequence[float], radius: float, turn: float) -> list[float]:

@@ -32,8 +32,8 @@ class DistillationConfig:
         ConfigError: a value out of range.
     """
 
-    head_dim: int = option(2048, "inner width of the head", least=1, metavar="N")
-    bottleneck_dim: int = option(256, "width before the last layer", least=1, metavar="N")
+    head_dim: int = option(2048, "inner width of the head", least=1)
+    bottleneck_dim: int = option(256, "width before the last layer", least=1)
     outputs: int = option(65_536, "outputs of the head", least=2, metavar="K")
     student_temperature: float = option(0.1, "divisor of the student's outputs", above=0)
     teacher_temperature: float = option(0.04, "divisor of the teacher's outputs", above=0)
@@ -59,7 +59,7 @@ class DistillationConfig:
         metavar="WD",
     )
     freeze_last_layer: int = option(
-        1, "epochs in which the head's last layer keeps its weights", least=0, metavar="N"
+        1, "epochs in which the head's last layer keeps its weights", least=0
     )
 
     def teacher_temperature_of(self, epoch: int) -> float:

@@ -85,13 +85,10 @@ class TaskOptions:
         "longest sequence in tokens, padded to the next power of two; expressions of "
         "listops have a quarter to all of it (default: the paper's)",
         least=16,
-        metavar="N",
     )
-    num_train: int = option(
-        9_600, "training samples (at most, if they are files)", least=1, metavar="N"
-    )
-    num_valid: int = option(500, "samples to validate on", least=1, metavar="N")
-    num_test: int = option(500, "samples to test on, at each validation", least=1, metavar="N")
+    num_train: int = option(9_600, "training samples (at most, if they are files)", least=1)
+    num_valid: int = option(500, "samples to validate on", least=1)
+    num_test: int = option(500, "samples to test on, at each validation", least=1)
     batch_size: int = like(CommonOptions, "batch_size", 32, "samples of a batch, per process")
 
     @property

@@ -53,18 +53,18 @@ class RunSettings:
     cross_attention: str | None = option(
         None, "attention of the decoder to the encoder (default: the encoder's)", metavar="NAME"
     )
-    points: int = option(21, "training points along each axis", least=2, metavar="N")
-    test_points: int = option(51, "test points along each axis", least=2, metavar="N")
-    steps: int = option(30, "steps of L-BFGS, of up to 20 iterations each", least=1, metavar="N")
-    seed: int = option(1, "draws the weights", metavar="N")
+    points: int = option(21, "training points along each axis", least=2)
+    test_points: int = option(51, "test points along each axis", least=2)
+    steps: int = option(30, "steps of L-BFGS, of up to 20 iterations each", least=1)
+    seed: int = option(1, "draws the weights")
     double: bool = option(
         False,
         "compute in float64, in twice the time; also to go on where float32's rounding keeps the "
         "line search from a lower loss",
     )
     cpu: bool = option(False, "use the CPU even if there is a GPU")
-    threads: int = option(1, "CPU threads", least=1, metavar="N")
-    save_interval: int = option(10, "save every N steps", least=1, metavar="N")
+    threads: int = option(1, "CPU threads", least=1)
+    save_interval: int = option(10, "save every N steps", least=1)
     dry_run: bool = option(False, "print the folders of the trainings, and train none")
     out: str = option("pinnsformer", "folder of the trainings and of the report", metavar="DIR")
 

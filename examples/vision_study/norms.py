@@ -46,7 +46,7 @@ class NormSettings:
         REQUIRED, "images, as relu-nmt-vision-evaluate takes them", metavar="PATH", files=IMAGES
     )
     results: str = option(REQUIRED, "write the norms to FILE as JSON", files=WRITTEN)
-    images: int = option(128, "images to measure, from all over the set", least=1, metavar="N")
+    images: int = option(128, "images to measure, from all over the set", least=1)
 
 
 def norms(attention: Attention, record: AttentionRecord) -> tuple[float, float]:

@@ -41,7 +41,7 @@ CLASSES = 1000
 class CountSettings:
     """The size of the images, and the file of the table."""
 
-    image_size: int = option(224, "pixels a side", least=32, metavar="N")
+    image_size: int = option(224, "pixels a side", least=32)
     out: str = option("vision-study/operations.csv", "file of the table", metavar="FILE")
 
 

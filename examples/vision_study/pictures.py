@@ -54,9 +54,9 @@ class PictureSettings:
         metavar="CKPT",
     )
     data: str = option(REQUIRED, "images, as relu-nmt-vision-evaluate takes them", metavar="PATH")
-    overlays: int = option(6, "images to draw overlays on", least=1, metavar="N")
+    overlays: int = option(6, "images to draw overlays on", least=1)
     layer: int | None = option(
-        None, "block of the overlays, from 1 (default: the last one)", least=1, metavar="N"
+        None, "block of the overlays, from 1 (default: the last one)", least=1
     )
     heat_maps: tuple[str, ...] = option(
         (),
@@ -66,7 +66,7 @@ class PictureSettings:
         metavar="BLOCK.HEAD",
     )
     images: int = option(
-        128, "images that heat maps are means over, from all over the set", least=1, metavar="N"
+        128, "images that heat maps are means over, from all over the set", least=1
     )
     out: str = option("vision-study/pictures", "folder of the report", metavar="DIR")
 

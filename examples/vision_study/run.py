@@ -67,7 +67,7 @@ class StudySettings:
         (1,), "a training for each of these seeds", several=True, least=0, metavar="N"
     )
     updates: int | None = option(
-        None, "updates of each training, a tenth of them warm-up", least=10, metavar="N"
+        None, "updates of each training, a tenth of them warm-up", least=10
     )
     variants: tuple[str, ...] = option(
         (), "train these only, by their names in the report", several=True, metavar="NAME"

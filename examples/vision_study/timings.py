@@ -96,11 +96,11 @@ class TimingSettings:
     widths: tuple[int, ...] = option(
         (384, 768, 1536), "widths D, at the first of --tokens from 196", least=1, metavar="D,D"
     )
-    heads: int = option(8, "attention heads, of which D is a multiple", least=1, metavar="N")
-    batch_size: int = option(1, "images at once", least=1, metavar="N")
-    runs: int = option(30, "runs of each block, which take turns", least=1, metavar="N")
+    heads: int = option(8, "attention heads, of which D is a multiple", least=1)
+    batch_size: int = option(1, "images at once", least=1)
+    runs: int = option(30, "runs of each block, which take turns", least=1)
     cpu: bool = option(False, "use the CPU even if there is a GPU")
-    threads: int = option(1, "CPU threads", least=1, metavar="N")
+    threads: int = option(1, "CPU threads", least=1)
     out: str = option("vision-study/timings", "folder of the report", metavar="DIR")
 
     def check(self) -> None:

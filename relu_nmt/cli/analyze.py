@@ -54,7 +54,6 @@ class AnalysisSettings(PrecisionOptions):
     sample: int = option(
         200,
         "number of sentences or groups, evenly spread over the split; 0: all",
-        metavar="N",
         least=0,
         needs="path",
     )

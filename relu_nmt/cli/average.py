@@ -22,14 +22,12 @@ class AverageSettings:
     )
     output: str = option(REQUIRED, "checkpoint to write", files=WRITTEN)
     num_epoch_checkpoints: int | None = option(
-        None, "average the last N of the folder that were saved by epochs", metavar="N", least=1
+        None, "average the last N of the folder that were saved by epochs", least=1
     )
     num_update_checkpoints: int | None = option(
-        None, "average the last N of the folder that were saved by updates", metavar="N", least=1
+        None, "average the last N of the folder that were saved by updates", least=1
     )
-    checkpoint_upper_bound: int | None = option(
-        None, "take none of a later epoch (or update)", metavar="N"
-    )
+    checkpoint_upper_bound: int | None = option(None, "take none of a later epoch (or update)")
 
     def check(self) -> None:
         """Compare the settings with each other."""

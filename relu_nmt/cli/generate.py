@@ -33,9 +33,7 @@ class TranslateSplitSettings(WindowOptions):
     skip_invalid_size_inputs_valid_test: bool = option(
         False, "skip sentences that are too long for the model, instead of stopping"
     )
-    num_shards: int = option(
-        1, "translate one of N equal consecutive parts of the split", least=1, metavar="N"
-    )
+    num_shards: int = option(1, "translate one of N equal consecutive parts of the split", least=1)
     shard_id: int = option(0, "number of this part, from 0", least=0, metavar="I")
     max_doc_tokens: int | None = like(
         DocumentConfig,

@@ -14,7 +14,7 @@ from relu_nmt.translation.search.config import GenerationConfig
 
 @settings
 class TranslateLinesSettings(TermOptions):
-    """All settings of :mod:`relu_nmt.recipes.translate_lines`."""
+    """All settings of :func:`relu_nmt.recipes.translate_text.translate_lines`."""
 
     data: str | None = option(
         None,
@@ -26,7 +26,7 @@ class TranslateLinesSettings(TermOptions):
     no_progress_bar: bool = like(CommonOptions, "no_progress_bar")
     input: str = option("-", "file to translate; - is standard input", files=READ)
     buffer_size: int = option(
-        0, "translate at most N lines together; 0: all that have arrived", metavar="N", least=0
+        0, "translate at most N lines together; 0: all that have arrived", least=0
     )
     format: str = option(
         "text",
@@ -73,7 +73,7 @@ main = RecipeCommand(
     "relu-nmt-interactive",
     DESCRIPTION,
     TranslateLinesSettings,
-    "translate_lines",
+    "translate_text.translate_lines",
     most_used="path input beam nbest lenpen prefixes format int8",
 )
 

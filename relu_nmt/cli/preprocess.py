@@ -56,31 +56,26 @@ class PreprocessSettings(ClusterOptions):
     srcdict: str | None = option(None, "use this source dictionary", files=GIVEN)
     tgtdict: str | None = option(None, "use this target dictionary", files=GIVEN)
     thresholdsrc: int = option(
-        0, "source words (joined: all words) that occur less often are unknown", metavar="N"
+        0, "source words (joined: all words) that occur less often are unknown"
     )
     thresholdtgt: int = option(
         0,
         "target words that occur less often are unknown",
-        metavar="N",
         needs=("joined_dictionary", False),
         no_effect="--thresholdsrc is that of the joined dictionary",
     )
     nwordssrc: int = option(
-        -1,
-        "largest size of the source (joined: the) dictionary; -1: no limit",
-        least=-1,
-        metavar="N",
+        -1, "largest size of the source (joined: the) dictionary; -1: no limit", least=-1
     )
     nwordstgt: int = option(
         -1,
         "largest size of the target dictionary; -1: no limit",
         least=-1,
-        metavar="N",
         needs=("joined_dictionary", False),
         no_effect="--nwordssrc is that of the joined dictionary",
     )
     padding_factor: int = option(
-        8, "fill dictionaries up to a multiple of this size", least=1, most=10_000, metavar="N"
+        8, "fill dictionaries up to a multiple of this size", least=1, most=10_000
     )
     only_source: bool = option(False, "there is no target text")
     dict_only: bool = option(False, "make the dictionaries only")
@@ -95,7 +90,6 @@ class PreprocessSettings(ClusterOptions):
         DEFAULT_SUBWORDS,
         "merges (subword-nmt) or pieces (sentencepiece) to learn",
         least=1,
-        metavar="N",
         needs=[("subword", "subword-nmt", "sentencepiece"), ("subword_model", None)],
     )
     subword_model: str | None = option(
@@ -120,7 +114,7 @@ class PreprocessSettings(ClusterOptions):
         metavar="SUFFIX",
         needs=[("only_source", False), ("dict_only", False)],
     )
-    workers: int = option(0, "processes; 0: one per core", least=0, most=1024, metavar="N")
+    workers: int = option(0, "processes; 0: one per core", least=0, most=1024)
     no_progress_bar: bool = like(CommonOptions, "no_progress_bar", False)
     seed: int = like(
         CommonOptions,

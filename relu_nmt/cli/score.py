@@ -56,7 +56,7 @@ class ScoreSettings:
         metavar="NAME",
         files=READ,
     )
-    order: int = option(4, "longest n-gram of BLEU", flags=("-o",), metavar="N", least=1, most=100)
+    order: int = option(4, "longest n-gram of BLEU", flags=("-o",), least=1, most=100)
     ignore_case: bool = option(False, "ignore case")
     sacrebleu_tokenizer: str | None = like(TokenizerOptions, "sacrebleu_tokenizer", None)
     target_lang: str | None = option(
@@ -65,9 +65,7 @@ class ScoreSettings:
         metavar="LANG",
         needs=("sacrebleu_tokenizer", None),
     )
-    chrf_word_order: int = option(
-        0, "longest word n-gram of chrF; 2 is chrF++", metavar="N", least=0, most=100
-    )
+    chrf_word_order: int = option(0, "longest word n-gram of chrF; 2 is chrF++", least=0, most=100)
     sacrebleu: bool = option(False, "as in fairseq", no_effect="all scores are sacreBLEU's anyway")
     sentence_bleu: bool = option(False, "print the (smoothed) BLEU of each line instead")
     # Document boundaries, the comparison with a baseline, and scores of buckets.
@@ -94,7 +92,7 @@ class ScoreSettings:
         None, "translations of another system, to compare by paired bootstrap", files=READ
     )
     paired_bs_n: int = option(
-        DEFAULT_SAMPLES, "resamples of the paired bootstrap", metavar="N", least=1, needs="baseline"
+        DEFAULT_SAMPLES, "resamples of the paired bootstrap", least=1, needs="baseline"
     )
     length_buckets: tuple[int, ...] = option(
         (),
@@ -121,7 +119,6 @@ class ScoreSettings:
     context_sentences: int | None = option(
         None,
         "most sentences before to give to the model; all by default",
-        metavar="N",
         least=1,
         needs="contrastive",
     )

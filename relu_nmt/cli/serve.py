@@ -15,7 +15,9 @@ class ServeSettings(WindowOptions):
     """All settings of :mod:`relu_nmt.recipes.serve`."""
 
     host: str = option(LOOPBACK[0], "address to listen at; the default serves this machine only")
-    port: int = option(8000, "port to listen at; 0: any that is free", least=0, most=65535)
+    port: int = option(
+        8000, "port to listen at; 0: any that is free", least=0, most=65535, metavar="PORT"
+    )
     allowed_hosts: tuple[str, ...] = option(
         (), "host names that browsers may use (default: those of this machine)", metavar="NAMES"
     )
@@ -23,10 +25,10 @@ class ServeSettings(WindowOptions):
         131_072, "longest request, in bytes; longer ones get status 413", least=1, metavar="BYTES"
     )
     max_request_tokens: int = option(
-        4096, "most tokens of a request, source and forced; else status 413", least=2, metavar="N"
+        4096, "most tokens of a request, source and forced; else status 413", least=2
     )
     max_waiting: int = option(
-        64, "most requests that wait; further ones get status 429", least=1, most=1024, metavar="N"
+        64, "most requests that wait; further ones get status 429", least=1, most=1024
     )
     request_seconds: float = option(
         60.0, "time limit of a request, in seconds; then status 504", above=0, metavar="SECONDS"

@@ -22,15 +22,9 @@ class ShortlistSettings:
     )
     output: str = option(REQUIRED, "shortlist to write", files=WRITTEN)
     gen_subset: str = like(CommonOptions, "gen_subset", "train", "split to learn from")
-    candidates: int = option(
-        20, "number of likeliest translations of each source symbol", least=1, metavar="N"
-    )
-    common: int = option(
-        1000, "number of frequent symbols that every translation may use", least=0, metavar="N"
-    )
-    pairs: int = option(
-        100_000, "most sentence pairs to learn from, evenly spread", least=1, metavar="N"
-    )
+    candidates: int = option(20, "number of likeliest translations of each source symbol", least=1)
+    common: int = option(1000, "number of frequent symbols that every translation may use", least=0)
+    pairs: int = option(100_000, "most sentence pairs to learn from, evenly spread", least=1)
 
 
 DESCRIPTION = """\

@@ -18,7 +18,7 @@ from relu_nmt.translation.search.config import GenerationConfig
 
 @settings
 class TranslateDocumentsSettings(WindowOptions, TermOptions):
-    """All settings of :mod:`relu_nmt.recipes.translate_documents`."""
+    """All settings of ``relu-nmt-translate-document``."""
 
     file: str = option(
         REQUIRED,
@@ -73,7 +73,7 @@ main = RecipeCommand(
     "relu-nmt-translate-document",
     DESCRIPTION,
     TranslateDocumentsSettings,
-    "translate_documents",
+    "translate_text.translate_documents",
     most_used="path beam max_doc_tokens window_overlap split_sentences int8",
 )
 

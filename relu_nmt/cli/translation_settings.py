@@ -69,7 +69,6 @@ class ModelOptions(FairseqOptions, PrecisionOptions, AttentionBackendConfig):
         "longest sentence to translate, in tokens; others get an empty line",
         flags=("--max-source-positions",),
         least=2,
-        metavar="N",
     )
     truncate_source: bool = option(False, "translate the beginning of longer sentences instead")
 

@@ -37,7 +37,7 @@ class ClassifyImagesSettings(ClassifierOptions):
         flags=("--data",),
         files=READ,
     )
-    top_k: int = option(5, "number of classes to print for each picture", least=1, metavar="N")
+    top_k: int = option(5, "number of classes to print for each picture", least=1)
     json: bool = option(False, "print JSON")
     image_size: tuple[int, ...] | None = sides_option(
         None, "pixels a side, or height and width 192x256 (default: as in training)"

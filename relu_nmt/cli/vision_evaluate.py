@@ -23,7 +23,7 @@ class EvaluateImagesSettings:
 
     path: str = CHECKPOINT
     no_progress_bar: bool = like(CommonOptions, "no_progress_bar")
-    batch_size: int = option(EVALUATION_BATCH, "images of a batch", least=1, metavar="N")
+    batch_size: int = option(EVALUATION_BATCH, "images of a batch", least=1)
     num_workers: int = like(RunConfig, "num_workers", 1)
     skip_damaged_images: bool = option(
         False, "leave out images that cannot be decoded, with a warning"

@@ -43,12 +43,12 @@ class ProbeImagesSettings:
     )
     neighbours: int = option(20, "number of neighbours that vote", least=1, needs=KNN, metavar="K")
     temperature: float = option(0.07, "votes are exp(cosine / T)", above=0, needs=KNN, metavar="T")
-    shots: int = option(10, "images of each class", least=1, needs=RIDGE, metavar="N")
+    shots: int = option(10, "images of each class", least=1, needs=RIDGE)
     seeds: tuple[int, ...] = option(
         (0, 1, 2), "choices of these images; accuracies are averaged", least=0, needs=RIDGE
     )
     l2: float = option(1024.0, "weight of the squared norm", above=0, needs=RIDGE)
-    epochs: int = option(100, "passes over --train", least=1, needs=LINEAR, metavar="N")
+    epochs: int = option(100, "passes over --train", least=1, needs=LINEAR)
     lr: float = option(
         0.001, "learning rate, which falls to 0 as a cosine", above=0, needs=LINEAR, metavar="LR"
     )
@@ -58,9 +58,9 @@ class ProbeImagesSettings:
         choices=("last", "joined"),
         needs=LINEAR,
     )
-    seed: int = option(1, "seed of weights, order and views", least=0, needs=LINEAR, metavar="N")
+    seed: int = option(1, "seed of weights, order and views", least=0, needs=LINEAR)
     batch_size: int | None = option(
-        None, "images of a batch (default: 128; with linear 1,024)", least=1, metavar="N"
+        None, "images of a batch (default: 128; with linear 1,024)", least=1
     )
     num_workers: int = like(RunConfig, "num_workers", 1)
     skip_damaged_images: bool = like(EvaluateImagesSettings, "skip_damaged_images", False)

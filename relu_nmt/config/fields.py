@@ -59,7 +59,7 @@ class Option:
         flags: further spellings of the flag (``("-s",)``); long ones also name the field in files.
         constants: flags without a value that set the field: ``{"--encoder-learned-pos":
             "learned"}``; also as a field of files, true or false.
-        metavar: name of the value in ``--help``; by default FILE if it is a path.
+        metavar: name of the value in ``--help``; by default FILE for a path, N for an integer.
         parse: turns text into the value, or checks it. It raises ``ValueError`` or
             :class:`ConfigError`; the message says which text it expects.
         show: turns a value into the text that ``parse`` reads, for messages; by default
@@ -111,8 +111,12 @@ class Option:
     def __post_init__(self) -> None:
         if self.presets is not None:
             object.__setattr__(self, "choices", tuple(self.presets))
-        if self.files is not None and self.metavar is None:
-            object.__setattr__(self, "metavar", "FILE")
+        if self.metavar is None and (self.files is not None or self._is_number):
+            object.__setattr__(self, "metavar", "N" if self.files is None else "FILE")
+
+    @property
+    def _is_number(self) -> bool:
+        return self.kind is int and not self.is_sequence
 
     @property
     def conditions(self) -> list[tuple[Any, ...]]:

@@ -21,17 +21,12 @@ class CommonOptions:
     )
     gen_subset: str = option("test", "split to translate: test, valid, train...", metavar="SPLIT")
     max_tokens: int | None = option(
-        None,
-        "most tokens in a batch: sentences x longest side, padding counted",
-        least=1,
-        metavar="N",
+        None, "most tokens in a batch: sentences x longest side, padding counted", least=1
     )
     batch_size: int | None = option(
-        None, "most sentences in a batch", least=1, metavar="N", flags=("--max-sentences",)
+        None, "most sentences in a batch", least=1, flags=("--max-sentences",)
     )
-    seed: int = option(
-        1, "seed of weights, dropout and order of the data", least=0, most=2**63 - 1, metavar="N"
-    )
+    seed: int = option(1, "seed of weights, dropout and order of the data", least=0, most=2**63 - 1)
     no_progress_bar: bool = option(False, "no progress bar on a terminal")
 
 
@@ -82,21 +77,19 @@ class BatchingConfig:
     max_tokens: int | None = like(CommonOptions, "max_tokens")
     batch_size: int | None = like(CommonOptions, "batch_size")
     required_batch_size_multiple: int = option(
-        1, "make the size of larger batches a multiple of N", least=1, metavar="N"
+        1, "make the size of larger batches a multiple of N", least=1
     )
     max_tokens_valid: int | None = option(
         None,
         "--max-tokens for validation, if another",
         least=1,
         needs=("disable_validation", False),
-        metavar="N",
     )
     batch_size_valid: int | None = option(
         None,
         "--batch-size for validation, if another",
         least=1,
         needs=("disable_validation", False),
-        metavar="N",
         flags=("--max-sentences-valid",),
     )
     skip_invalid_size_inputs: bool = option(

@@ -19,6 +19,7 @@ from relu_nmt.training.batches import TrainingData
 from relu_nmt.training.checkpoint import Checkpoint, read_metadata
 from relu_nmt.training.config import RunConfig, TrainerConfig
 from relu_nmt.training.results import TrainingResult
+from relu_nmt.training.schedules import ScheduleConfig
 from relu_nmt.training.trainer import Trainer
 from relu_nmt.vision.base import ImageObjective, VisionModel, build_vision_model
 from relu_nmt.vision.batches import ImageBatches, ImageTransform
@@ -35,7 +36,7 @@ from relu_nmt.vision.images import (
     with_classes_of,
 )
 from relu_nmt.vision.loading import classes_of, describe_task, load_timm_weights, start_weights
-from relu_nmt.vision.training_config import RECIPES, VisionScheduleConfig, VisionTrainerConfig
+from relu_nmt.vision.training_config import RECIPES, VisionTrainerConfig
 
 OTHER_RATES = ("warmup_init_lr", "min_lr", "end_learning_rate")
 """The rates that ``--lr-batch-size`` scales besides ``--lr``."""
@@ -232,32 +233,32 @@ def config_for_data(
 ) -> TrainerConfig:
     """Return the trainer's settings with rates, warm-up and period computed from the data."""
     # Scale the rates, then convert epochs of warm-up to updates.
-    schedule = config.schedule
-    if schedule.lr_batch_size:
-        schedule = scaled_rates(
-            schedule, batch_size * processes * config.run.update_freq_of(1), say
-        )
-    if schedule.warmup_epochs:
+    if config.lr_batch_size:
+        images = batch_size * processes * config.run.update_freq_of(1)
+        schedule = scaled_rates(config.schedule, images, config.lr_batch_size, say)
+        config = dataclasses.replace(config, schedule=schedule)
+    if config.warmup_epochs:
         # Round up, since the last update of an epoch may be smaller.
         updates = -(-batches // (config.run.update_freq_of(1) * processes))
-        warmup = round(schedule.warmup_epochs * updates)
-        say(f"{warmup:,} updates of warm-up ({schedule.warmup_epochs:g} epochs)")
-        schedule = dataclasses.replace(schedule, warmup_epochs=0.0, warmup_updates=warmup)
-    return with_cosine_period(dataclasses.replace(config, schedule=schedule), batches, processes)
+        warmup = round(config.warmup_epochs * updates)
+        say(f"{warmup:,} updates of warm-up ({config.warmup_epochs:g} epochs)")
+        schedule = dataclasses.replace(config.schedule, warmup_updates=warmup)
+        config = dataclasses.replace(config, schedule=schedule, warmup_epochs=0.0)
+    return with_cosine_period(config, batches, processes)
 
 
 def scaled_rates(
-    schedule: VisionScheduleConfig, images: int, say: Callable[[str], None]
-) -> VisionScheduleConfig:
+    schedule: ScheduleConfig, images: int, given_for: int, say: Callable[[str], None]
+) -> ScheduleConfig:
     """Return the schedule with learning rates for updates of so many images.
 
     All rates are multiplied by one factor, so the curve keeps its shape. If only the peak were
     scaled, a small batch could have a peak below the lowest rate.
     """
     # Scale the rates that are set.
-    factor = images / schedule.lr_batch_size
     names = ["lr", *(name for name in OTHER_RATES if getattr(schedule, name) > 0)]
     given = {name: getattr(schedule, name) for name in names}
+    factor = images / given_for
     scaled: dict[str, Any] = {name: given[name] * factor for name in names[1:]}
     scaled["lr"] = tuple(rate * factor for rate in schedule.lr)
     # Print them before and after as flags.
@@ -265,10 +266,7 @@ def scaled_rates(
         " ".join(f"{flag_of(name)} {shown(rates[name])}" for name in names)
         for rates in (given, scaled)
     )
-    say(
-        f"learning rates {are}: {were} for {schedule.lr_batch_size} images, of which an update "
-        f"has {images:,}"
-    )
+    say(f"learning rates {are}: {were} for {given_for} images, of which an update has {images:,}")
     return dataclasses.replace(schedule, **scaled)
 
 

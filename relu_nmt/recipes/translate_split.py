@@ -8,12 +8,13 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TextIO
 
 import numpy as np
 
+from relu_nmt.applications.analysis.statistics import AttentionStatistics, MemoryStatistics
 from relu_nmt.cli.generate import TranslateSplitSettings as Settings
 from relu_nmt.data.documents import SINGLE_SENTENCES
 from relu_nmt.data.groups import (
@@ -29,17 +30,25 @@ from relu_nmt.evaluation.metrics import Score
 from relu_nmt.evaluation.split_score import AlignedSentence, SplitScorer, aligned_sentences
 from relu_nmt.io.safe_write import check_writable, replacing, write_file
 from relu_nmt.io.work import hidden_progress, progress_bar
-from relu_nmt.recipes.split_report import AttentionReport, SplitTranslation, documents_text
+from relu_nmt.modules.config import AttentionPlace
 from relu_nmt.recipes.translation import (
     LineFormat,
+    SplitTranslation,
+    documents_text,
     length_note,
     limit_note,
     load_translator,
     source_limit,
 )
 from relu_nmt.training.results import peak_gpu_bytes, peak_resident_bytes
+from relu_nmt.translation.attention_maps import checked_place, single_model
 from relu_nmt.translation.search.document_search import TranslatedDocuments
-from relu_nmt.translation.search.translations import Line, SourceDocuments, SourceSentence
+from relu_nmt.translation.search.translations import (
+    Line,
+    SourceDocuments,
+    SourceSentence,
+    Translation,
+)
 from relu_nmt.translator import Translator
 
 DOCUMENT_SCORES = ("d_bleu", "s_bleu", "group_bleu", "chrf")
@@ -93,6 +102,63 @@ def _output(settings: Settings, progress: bool) -> Iterator[TextIO]:
         raise DataError(f"--results-path {path}: cannot write it: {error.strerror}") from error
     if progress:
         print(f"results: {path}")
+
+
+class AttentionReport:
+    """Prints attention weights, and measures attention and memories for the options' files.
+
+    Raises:
+        ConfigError: several models, or a mechanism without weights, or a network without a memory.
+        DataError: a file's folder cannot be made.
+    """
+
+    def __init__(self, options: Settings, translator: Translator) -> None:
+        self._translator = translator
+        self._subset = options.gen_subset
+        self._place = None
+        self._files: list[tuple[str, str, AttentionStatistics | MemoryStatistics]] = []
+        self._sources: list[np.ndarray] = []
+        self._targets: list[np.ndarray] = []
+        if options.print_attention is not None:
+            place = AttentionPlace.parse(options.print_attention)
+            self._place = checked_place(single_model(translator.ensemble), place)
+        # Make the statistics now: models without weights or memories are an error at the start.
+        for flag, path, statistics in (
+            ("--attention-stats", options.attention_stats, AttentionStatistics),
+            ("--memory-stats", options.memory_stats, MemoryStatistics),
+        ):
+            if path is not None:
+                self._files.append((flag, path, statistics(translator.ensemble)))
+                check_writable(flag, path)
+
+    def lines(self, number: int, source: SourceSentence, translation: Translation) -> list[str]:
+        """Return the ``A-`` line of a translation, with ``--print-attention``."""
+        if self._place is None:
+            return []
+        found = self._translator.attention_at(self._place, source, translation.hypothesis.tokens)
+        return [f"A-{number}\t{found.to_json()}"]
+
+    def add(
+        self, sources: Sequence[SourceSentence], found: Sequence[Sequence[Translation]]
+    ) -> None:
+        """Keep sentences with words, and their references or else their best translations."""
+        if not self._files:
+            return
+        for source, (best, *_) in zip(sources, found, strict=True):
+            if len(source.ids) > 1:  # the model does not read empty sentences
+                self._sources.append(source.ids)
+                given = source.reference
+                self._targets.append(best.hypothesis.tokens if given is None else given)
+
+    def write(self) -> None:
+        """Measure attention and memories, and write the files, each whole or not at all.
+
+        This comes last, so that the measured time and memory are those of the translation.
+        """
+        for flag, path, statistics in self._files:
+            statistics.add(self._sources, self._targets)
+            report = {"subset": self._subset, **statistics.report()}
+            write_file(flag, path, json.dumps(report, indent=1) + "\n")
 
 
 class _SplitTranslator:

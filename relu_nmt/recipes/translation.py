@@ -1,23 +1,32 @@
-"""Parts that the translating recipes share: the model, the printed lines, the notes."""
+"""Parts of the translating recipes: the model, the printed lines, the notes, the results."""
 
 import json
 import math
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
 from relu_nmt.cli.translation_settings import ModelOptions, model_overrides
 from relu_nmt.data.data_folder import data_folders, pair_name
-from relu_nmt.data.documents import SINGLE_SENTENCES
+from relu_nmt.data.documents import DOCUMENT_TAG, SINGLE_SENTENCES
 from relu_nmt.data.groups import least_limit
 from relu_nmt.errors import ConfigError
+from relu_nmt.evaluation.metrics import Score
+from relu_nmt.evaluation.significance import SegmentStatistics
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.training.distributed import keep_freed_memory
 from relu_nmt.training.update import autocast_dtype
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.shortlist import Shortlist
-from relu_nmt.translation.search.translations import SourceLimit, SourceSentence, Translation
+from relu_nmt.translation.search.translations import (
+    Line,
+    SourceLimit,
+    SourceSentence,
+    Translation,
+)
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator import Translator
 from relu_nmt.translator.models import load_models
@@ -251,3 +260,92 @@ def print_notes(*notes: str) -> None:
 def share(number: int, total: int) -> str:
     """Return ``3 of 40 (7.50%)``."""
     return f"{number:,} of {total:,} ({number / max(1, total):.2%})"
+
+
+@dataclass
+class SplitTranslation:
+    """The translations of a split.
+
+    Args:
+        groups: the translation of each sentence, or of each group of sentences, in order.
+        counts: sentences of each group.
+        documents: lines of each document, if documents are translated: one for each sentence, or
+            one for a group whose translation has another number of sentences.
+        num_tokens: target tokens of the best translations, ``</s>`` included.
+        seconds: time of the search; with ``--results`` without loading and compiling.
+        num_at_limit: groups whose translation reached the longest output and may be cut off.
+        num_mismatched: groups with another number of sentences; None if the model has no
+            separators, so that sentences cannot be counted.
+        num_undivided: groups of several sentences that became one line.
+        scores: all scores, the main one first: ``bleu`` or ``chrf`` of sentences, or
+            :meth:`relu_nmt.evaluation.split_score.SplitScorer.document_scores`.
+        statistics: d-BLEU statistics of each document, for ``--results`` only.
+        by_position: s-BLEU by position (:meth:`SplitScorer.position_scores`), likewise.
+        lengths: lengths of the groups (:func:`relu_nmt.data.groups.describe_lengths`).
+    """
+
+    groups: list[Line] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+    documents: list[list[Line]] = field(default_factory=list)
+    num_tokens: int = 0
+    seconds: float = 0.0
+    num_at_limit: int = 0
+    num_mismatched: int | None = 0
+    num_undivided: int = 0
+    scores: dict[str, Score] = field(default_factory=dict)
+    statistics: SegmentStatistics | None = None
+    by_position: dict[str, Any] | None = None
+    lengths: dict[str, Any] | None = None
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Speed of the search."""
+        return self.num_tokens / max(self.seconds, 1e-9)
+
+    @property
+    def score(self) -> Score | None:
+        """The main score; None without references."""
+        return next(iter(self.scores.values()), None)
+
+    def speed_line(self) -> str:
+        """Return fairseq's line about the speed."""
+        sentences, seconds = sum(self.counts), max(self.seconds, 1e-9)
+        return (
+            f"| Translated {sentences:,} sentences ({self.num_tokens:,} tokens) in "
+            f"{self.seconds:.1f}s ({sentences / seconds:.2f} sentences/s, "
+            f"{self.tokens_per_second:.2f} tokens/s)"
+        )
+
+    def mismatch_line(self) -> str:
+        """Return the line that counts groups with another number of sentences."""
+        num_groups = len(self.groups)
+        if self.num_mismatched is None:
+            return (
+                f"Groups: {num_groups:,}; the model was trained without --sentence-separator, so "
+                f"that {self.num_undivided:,} of them are not cut into sentences"
+            )
+        wrong = share(self.num_mismatched, num_groups)
+        return f"Groups: {num_groups:,}; mismatch of the number of sentences: {wrong}"
+
+
+def documents_text(
+    documents: Sequence[Sequence[Line]], separator: str, path: str
+) -> tuple[str, list[str]]:
+    """Return the documents as text, and notes on empty lines that the text leaves out."""
+    texts = [[line.text for line in lines] for lines in documents]
+    if separator == "tag":
+        return "".join(f"{line}\n" for own in texts for line in (DOCUMENT_TAG, *own)), []
+    # Leave out empty lines: each would end the document.
+    filled = [[text for text in own if text.strip()] for own in texts]
+    text = "\n".join("".join(f"{line}\n" for line in own) for own in filled if own)
+    empty = sum(not own for own in filled)
+    num_lines = sum(map(len, texts))
+    left_out = num_lines - sum(map(len, filled))
+    # Count a document that is one empty line as a document, not as a line.
+    counted = [(left_out, num_lines, "lines")] if left_out > empty else []
+    counted += [(empty, len(filled), "documents")] if empty else []
+    return text, [
+        f"NOTE: {share(number, total)} {unit} have an empty translation and are not in {path}; "
+        "--output-separator tag keeps them"
+        for number, total, unit in counted
+    ]

@@ -42,7 +42,6 @@ class PreprocessingConfig:
         "black pixels that the padded crop adds a side",
         least=0,
         needs=("train_crop", "auto", "padded"),
-        metavar="N",
     )
     crop_min_area: float = _share(
         0.08,
@@ -105,7 +104,7 @@ class AugmentationConfig:
     """Random changes of training images, besides crops and mirroring."""
 
     rand_augment: int = option(
-        0, "number of random changes of each image (RandAugment); 0: none", least=0, metavar="N"
+        0, "number of random changes of each image (RandAugment); 0: none", least=0
     )
     rand_augment_magnitude: float = option(
         9.0, "strength of these changes, from 0 to 10", least=0, needs="rand_augment", metavar="M"
@@ -128,7 +127,7 @@ class AugmentationConfig:
     mixup: float = _beta(0.0, "mix two images and their classes by Beta(A, A); 0: none")
     cutmix: float = _beta(0.0, "paste a box of another image, area by Beta(A, A); 0: none")
     repeated_augmentation: int = option(
-        1, "views of an image in a batch; an epoch has fewer images", least=1, metavar="N"
+        1, "views of an image in a batch; an epoch has fewer images", least=1
     )
 
     @property
@@ -210,17 +209,12 @@ RECIPES: dict[str, dict[str, Any]] = {
 
 
 @settings
-class VisionScheduleConfig(ScheduleConfig):
-    """The schedule's settings with the defaults of vision transformers."""
+class VisionTrainerConfig(TrainerConfig):
+    """The trainer's settings with the defaults of vision transformers, of DeiT for the optimiser.
 
-    lr: tuple[float, ...] = like(ScheduleConfig, "lr", (1e-3,))
-    lr_scheduler: str = like(ScheduleConfig, "lr_scheduler", "cosine")
-    lr_period_updates: float = like(
-        ScheduleConfig,
-        "lr_period_updates",
-        -1.0,
-        "updates of the first period; negative: up to the end",
-    )
+    Biases, norms, the class token and positions are exempt from the weight decay.
+    """
+
     warmup_epochs: float = option(
         0.0,
         "epochs of linear warm-up, instead of updates",
@@ -229,21 +223,23 @@ class VisionScheduleConfig(ScheduleConfig):
         metavar="N",
     )
     lr_batch_size: int = option(
-        0, "images per update that the rates are given for; 0: no scaling", least=0, metavar="N"
+        0, "images per update that the rates are given for; 0: no scaling", least=0
     )
-
-
-@settings
-class VisionTrainerConfig(TrainerConfig):
-    """The trainer's settings with the defaults of vision transformers, of DeiT for the optimiser.
-
-    Biases, norms, the class token and positions are exempt from the weight decay.
-    """
-
     optimizer: OptimizerConfig = group(
         "optimiser and averaged weights",
         OptimizerConfig,
         adam_betas=(0.9, 0.999),
         weight_decay=0.05,
     )
-    schedule: VisionScheduleConfig = group("learning rate", VisionScheduleConfig)
+    schedule: ScheduleConfig = group(
+        "learning rate",
+        ScheduleConfig,
+        lr=(1e-3,),
+        lr_scheduler="cosine",
+        lr_period_updates=like(
+            ScheduleConfig,
+            "lr_period_updates",
+            -1.0,
+            "updates of the first period; negative: up to the end",
+        ),
+    )

@@ -83,7 +83,7 @@ def test_the_settings_are_the_published_ones(dino):
     )
     run, schedule = known.trainer.run, known.trainer.schedule
     assert (known.task.batch_size, run.max_epoch, run.clip_norm) == (256, 100, 3.0)
-    assert (schedule.lr, schedule.min_lr, schedule.warmup_epochs) == ((2.5e-4,), 1e-6, 10.0)
+    assert (schedule.lr, schedule.min_lr, known.trainer.warmup_epochs) == ((2.5e-4,), 1e-6, 10.0)
     assert known.trainer.optimizer.weight_decay == 0.04
     views, config = known.views, known.distillation
     assert (views.local_crops, views.local_size) == (8, 96)

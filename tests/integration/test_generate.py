@@ -15,7 +15,7 @@ import torch
 
 from relu_nmt.applications.analysis.statistics import memory_statistics
 from relu_nmt.evaluation.metrics import MetricConfig
-from relu_nmt.recipes import translate_documents, translate_lines, translate_split
+from relu_nmt.recipes import translate_split, translate_text
 from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator import Translator
@@ -436,10 +436,10 @@ def test_recipes_return_the_translations_that_the_commands_print(folder, capfd):
     assert found.counts == [1] * NUM_TEST
     assert f"{found.num_at_limit} translations reached" in printed or not found.num_at_limit
     (folder / "lines.de").write_text("Das Haus\n\nBrot\n", encoding="utf-8")
-    settings = translate_lines.Settings.of(input=folder / "lines.de", **given)
-    lines = translate_lines.run(settings, progress=False)
-    text = translate_documents.run(
-        translate_documents.Settings.of(
+    settings = translate_text.TranslateLinesSettings.of(input=folder / "lines.de", **given)
+    lines = translate_text.translate_lines(settings, progress=False)
+    text = translate_text.translate_documents(
+        translate_text.TranslateDocumentsSettings.of(
             file=folder / "lines.de", max_doc_tokens=1, max_len_a=0, **given
         ),
         progress=False,

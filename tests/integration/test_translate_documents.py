@@ -20,7 +20,7 @@ from relu_nmt.config import to_dict
 from relu_nmt.data.documents import DocumentConfig
 from relu_nmt.errors import MissingExtraError
 from relu_nmt.evaluation.significance import SegmentStatistics
-from relu_nmt.recipes import translate_documents
+from relu_nmt.recipes import translate_text
 from relu_nmt.tokenization.base import sentence_splitter
 from relu_nmt.translation.search.hypotheses import Hypothesis
 from relu_nmt.translation.search.translations import Translation
@@ -594,7 +594,7 @@ def test_paragraphs_are_cut_into_sentences_and_joined_again(
         languages.append(language)
         return lambda paragraph: [part.strip() for part in paragraph.split("9")]
 
-    monkeypatch.setattr(translate_documents, "sentence_splitter", splitter)
+    monkeypatch.setattr(translate_text, "sentence_splitter", splitter)
     text = "1 2 9 3 9 5 6\n7\n\n8 9 1\n"
     out, err = translate(folder, capsys, text, "--max-doc-tokens", limit, "--split-sentences")
     assert out == "1 2 4 5 6\n7\n\n8 1\n"
@@ -619,8 +619,8 @@ def test_a_missing_sentence_splitter_is_an_error_with_its_package(monkeypatch):
 def test_sentences_of_a_chinese_paragraph_are_joined_without_spaces():
     paragraphs = [["s1", "s2"], ["s3"]]
     lines = ["我来。", "你好。", "好！"]
-    assert translate_documents._joined(lines, paragraphs, "zh") == ["我来。你好。", "好！"]
-    assert translate_documents._joined(["Ja.", "Gut.", ""], paragraphs, "de") == ["Ja. Gut.", ""]
+    assert translate_text._joined(lines, paragraphs, "zh") == ["我来。你好。", "好！"]
+    assert translate_text._joined(["Ja.", "Gut.", ""], paragraphs, "de") == ["Ja. Gut.", ""]
 
 
 def test_a_note_on_tabs_comes_before_the_translations(folder, capsys, copying):

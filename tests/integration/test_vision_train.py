@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,7 @@ from relu_nmt.training.schedules import build_schedule
 from relu_nmt.translation.encoder_decoder import load_model
 from relu_nmt.vision.images import open_images
 from relu_nmt.vision.loading import ImageClassifier
-from relu_nmt.vision.training_config import RECIPES, VisionScheduleConfig
+from relu_nmt.vision.training_config import RECIPES, VisionTrainerConfig
 from tests.tiny import json_lines, tensors, values
 from tests.unit.vision.made_images import make_squares, write_table, zip_folder
 
@@ -268,7 +269,7 @@ def test_a_checkpoint_with_other_classes_is_refused(squares, tmp_path, capsys):
 
 
 def test_the_cosine_ends_with_the_training():
-    schedule = VisionScheduleConfig(lr=(1.0,), warmup_updates=5, min_lr=0.125)
+    schedule = replace(VisionTrainerConfig().schedule, lr=(1.0,), warmup_updates=5, min_lr=0.125)
     for run_config, last in (
         (RunConfig(max_epoch=3), 21),  # 7 batches an epoch
         (RunConfig(max_epoch=3, update_freq=(2, 1)), 4 + 7 + 7),
@@ -285,9 +286,8 @@ def test_the_cosine_ends_with_the_training():
 
 
 def test_a_training_that_ends_in_the_warm_up_is_allowed():
-    config = TrainerConfig(
-        run=RunConfig(max_epoch=1), schedule=VisionScheduleConfig(warmup_updates=9)
-    )
+    schedule = replace(VisionTrainerConfig().schedule, warmup_updates=9)
+    config = TrainerConfig(run=RunConfig(max_epoch=1), schedule=schedule)
     rates = build_schedule(with_cosine_period(config, 7, 1).schedule)
     assert rates.learning_rate(7, 1) == pytest.approx(7 / 9 * 1e-3)
 

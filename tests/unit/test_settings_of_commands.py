@@ -108,11 +108,11 @@ def test_a_recipe_goes_with_any_shape_and_flags_go_before_it(tmp_path):
     config = parsed(ImageTrainingSettings, *flags)
     assert (config.augmentation.mixup, config.augmentation.cutmix) == (0.0, 1.0)
     assert (config.model.embed_dim, config.model.drop_path) == (384, 0.05)
-    assert (config.trainer.schedule.lr, config.trainer.schedule.lr_batch_size) == ((5e-4,), 0)
+    assert (config.trainer.schedule.lr, config.trainer.lr_batch_size) == ((5e-4,), 0)
     # Updates of warm-up go before the recipe's epochs, and no RandAugment before its magnitude.
     flags += ["--warmup-updates", "7", "--rand-augment", "0"]
     other = parsed(ImageTrainingSettings, *flags)
-    assert (other.trainer.schedule.warmup_epochs, other.trainer.schedule.warmup) == (0, 7)
+    assert (other.trainer.warmup_epochs, other.trainer.schedule.warmup) == (0, 7)
     path = tmp_path / "own.yaml"
     path.write_text(c.to_yaml(other))
     assert parsed(ImageTrainingSettings, "--config", str(path)) == other

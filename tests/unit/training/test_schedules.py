@@ -14,7 +14,7 @@ from relu_nmt.training.schedules import (
     WarmupConfig,
     build_schedule,
 )
-from relu_nmt.vision.training_config import VisionScheduleConfig
+from relu_nmt.vision.training_config import VisionTrainerConfig
 from tests.unit.training.toy import parsed
 
 
@@ -176,7 +176,7 @@ def test_typed_options_go_before_a_file_and_presets(tmp_path):
     file = tmp_path / "a.yaml"
     file.write_text("lr_scheduler: cosine\nmin_lr: 1e-6\nwarmup_updates: 7\n")
     typed = ["--lr-scheduler", "cosine:min_lr=1e-5", "--config", str(file)]
-    config = parsed(VisionScheduleConfig, *typed)
+    config = parsed(VisionTrainerConfig, *typed).schedule
     assert (config.min_lr, config.warmup_updates) == (1e-5, 7)
     file.write_text("lr_scheduler: fixed:shrink=0.3,warmup=4\n")
     config = parsed(ScheduleConfig, "--warmup-updates", "5", "--config", str(file))

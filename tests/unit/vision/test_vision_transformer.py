@@ -12,7 +12,6 @@ from relu_nmt.modules.config import TransformerOptions
 from relu_nmt.modules.transformer_layer import DropPath
 from relu_nmt.vision.base import Grid, build_vision_model, resize_positions
 from relu_nmt.vision.config import VisionTransformerConfig, architectures
-from relu_nmt.vision.training_config import ImageTaskOptions
 from relu_nmt.vision.vision_transformer import PatchEmbedding, VisionTransformer
 
 QK_NORM = {"attention": "pointwise:h=relu"}
@@ -71,7 +70,7 @@ def test_every_preset_gives_a_model_and_an_unknown_one_is_an_error():
     for values in architectures.values():
         VisionTransformerConfig.of(**values)
     with pytest.raises(ConfigError, match=r"--arch vit_x: expected one of .* did you mean vit_s"):
-        ImageTaskOptions(arch="vit_x")
+        ImageTrainingSettings(data="x", arch="vit_x")
 
 
 def test_shared_options_have_the_flags_of_translation():

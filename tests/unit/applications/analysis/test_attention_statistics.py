@@ -9,7 +9,7 @@ from relu_nmt.applications.analysis.statistics import AttentionStatistics
 from relu_nmt.cli.generate import TranslateSplitSettings
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.config import AttentionPlace
-from relu_nmt.recipes.split_report import AttentionReport
+from relu_nmt.recipes.translate_split import AttentionReport
 from relu_nmt.translation import attention_maps
 from relu_nmt.translation.attention_maps import attention_weights
 from relu_nmt.translation.step_decoder import Ensemble, StepDecoder
