@@ -17,7 +17,7 @@ from relu_nmt.modules.config import (
     attention_preset_option,
 )
 from relu_nmt.training.config import TrainerConfig
-from relu_nmt.translation.config import TransformerConfig, architectures
+from relu_nmt.translation.config import TeacherConfig, TransformerConfig, architectures
 from relu_nmt.translation.search.config import GenerationConfig
 
 LABEL_SMOOTHED = "label_smoothed_cross_entropy"
@@ -194,6 +194,7 @@ class TranslationTrainingSettings:
     regularizer: AttentionRegularizerConfig = group(
         "attention regulariser", AttentionRegularizerConfig
     )
+    teacher: TeacherConfig = group("teacher", TeacherConfig)
     backend: AttentionBackendConfig = group(
         "attention back end", AttentionBackendConfig, stored=False
     )

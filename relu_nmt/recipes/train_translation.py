@@ -48,6 +48,8 @@ from relu_nmt.translation.encoder_decoder import (
 from relu_nmt.translation.loss import TranslationObjective
 from relu_nmt.translation.search.generator import Generator
 from relu_nmt.translation.task import TranslationTask
+from relu_nmt.translation.teacher import Teacher
+from relu_nmt.translator.models import load_models
 
 APART = ("language", "dictionary", "sentence separator")
 """Names of properties that a training compares on its own, as some differences are allowed."""
@@ -82,15 +84,18 @@ class TranslationTraining(Training):
         model = self._model()
         self._check_checkpoint()
         options = settings.task
+        teachers = self._teachers()
+        teacher = Teacher(teachers, settings.teacher, model) if teachers else None
         objective = TranslationObjective(
             model,
             options.smoothing,
             settings.regularizer,
             options.report_accuracy,
             options.alignment_lambda if options.load_alignments else 0.0,
+            teacher,
         )
         # Open the batches, and the scorer of the first validation set.
-        self._longest = self._longest_of(model)
+        self._longest = self._longest_of(model, *teachers)
         train, valid = self._batches()
         scorers: dict[str, Scorer] = {}
         signatures: dict[str, str] = {}
@@ -173,13 +178,29 @@ class TranslationTraining(Training):
         self.say_size(model)
         return model
 
-    def _longest_of(self, model: EncoderDecoder) -> Longest:
-        """Return the longest source and target to train on."""
+    def _longest_of(self, *models: EncoderDecoder) -> Longest:
+        """Return the longest source and target to train on, which all models can take."""
         config = self.settings.model
         given = (config.max_source_positions, config.max_target_positions)
-        own = (model.most_source_tokens, model.most_target_tokens)
-        source, target = map(least_limit, zip(given, own, strict=True))
+        own = [(model.most_source_tokens, model.most_target_tokens) for model in models]
+        source, target = map(least_limit, zip(given, *own, strict=True))
         return source, target
+
+    def _teachers(self) -> list[EncoderDecoder]:
+        """Return the models of ``--teacher`` on the device, none without the flag."""
+        path = self.settings.teacher.teacher
+        if path is None:
+            return []
+        models, task, _ = load_models(path, "auto", None)
+        for side in ("source_dictionary", "target_dictionary"):
+            if getattr(task, side) != getattr(self.task, side):
+                raise CheckpointError(
+                    f"--teacher {path}: has another {side.replace('_', ' ')} than that of "
+                    f"{self._folders[0]}; preprocess with its dictionary (--srcdict, --tgtdict), "
+                    "or train a teacher on this data"
+                )
+        self.say(f"teacher: {len(models)} model(s), {path}")
+        return [model.to(self.process.device) for model in models]
 
     def _check_checkpoint(self) -> None:
         """Compare the checkpoint to go on from, or to start from, with this data."""

@@ -1,9 +1,11 @@
 """Settings of the encoder-decoder transformer, under fairseq's names, and its shapes by name."""
 
+import os
 from functools import partial
 from typing import Any
 
 from relu_nmt.config import checked_by, option, settings
+from relu_nmt.config.files import CHECKPOINTS, Files
 from relu_nmt.data.dictionary import BOS, EOS
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules import position_schemes
@@ -176,6 +178,49 @@ class TransformerConfig(TransformerOptions):
     def positions_of(self, side: str) -> str:
         """Return the position scheme of the side ``encoder`` or ``decoder``."""
         return getattr(self, f"{side}_positions") or self.positions
+
+
+_taught = partial(option, needs="teacher")
+
+
+@settings
+class TeacherConfig:
+    """A trained model that a training learns from."""
+
+    teacher: str | None = option(
+        None,
+        "learn from this trained model too; several with colons are an ensemble",
+        files=CHECKPOINTS,
+    )
+    teacher_weight: float = _taught(
+        0.5, "share of the teacher's probabilities in the loss", least=0, most=1, metavar="W"
+    )
+    teacher_temperature: float = _taught(
+        1.0, "divides the logarithms of both models' probabilities", above=0, metavar="T"
+    )
+    teacher_top_k: int = _taught(32, "symbols of the teacher per token", least=1, metavar="K")
+    teacher_cache: str | None = _taught(
+        None,
+        "folder that keeps the teacher's probabilities",
+        files=Files(written=True, names=r"teacher\.sqlite.*"),
+        metavar="DIR",
+    )
+    teacher_attention_weight: float = _taught(
+        0.0, "weight of the distance between both models' attention outputs", least=0, metavar="W"
+    )
+
+    def check(self) -> None:
+        """Refuse to teach attention by several models, or from a cache."""
+        if self.teacher and self.teacher_attention_weight:
+            if self.teacher_cache:
+                raise ConfigError(
+                    "--teacher-cache keeps probabilities only; leave it or "
+                    "--teacher-attention-weight out"
+                )
+            if ":" in self.teacher and not os.path.exists(self.teacher):
+                raise ConfigError(
+                    f"--teacher-attention-weight: {self.teacher} are several models; give one"
+                )
 
 
 def _both_sides(embed_dim: int, ffn_dim: int, layers: int, heads: int) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from relu_nmt.attention.base import NOTHING, Need
 from relu_nmt.attention.records import record_attention
@@ -12,6 +13,12 @@ from relu_nmt.errors import ConfigError
 from relu_nmt.modules.config import AttentionRegularizerConfig
 from relu_nmt.modules.objective import LossOutput, Metric, RegularizedObjective
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
+from relu_nmt.translation.teacher import (
+    Teacher,
+    attention_distance,
+    attention_outputs,
+    divergence,
+)
 
 if TYPE_CHECKING:
     from relu_nmt.data.translation_batches import TranslationBatch
@@ -39,6 +46,7 @@ class TranslationObjective(RegularizedObjective):
         report_accuracy: also report the percentage of target tokens that are the most probable
             ones, given the right prefix.
         alignment_lambda: weight of the alignment loss; 0: none.
+        teacher: trained models to learn from in training, see :mod:`relu_nmt.translation.teacher`.
 
     Raises:
         ConfigError: the alignment loss needs an aligning attention with weights that are never
@@ -54,10 +62,12 @@ class TranslationObjective(RegularizedObjective):
         regularizer: AttentionRegularizerConfig,
         report_accuracy: bool = False,
         alignment_lambda: float = 0.0,
+        teacher: Teacher | None = None,
     ) -> None:
         super().__init__(model, label_smoothing, regularizer)
         self.report_accuracy = report_accuracy
         self.alignment_lambda = alignment_lambda
+        self.teacher = teacher
         if alignment_lambda:
             _check_aligning(model)
 
@@ -67,7 +77,12 @@ class TranslationObjective(RegularizedObjective):
         decoder = self.model.decoder
         alignments = batch.alignments if self.alignment_lambda else None
         need = NOTHING if alignments is None else Need(weights=True)
-        with record_attention(decoder.aligning_attention, need) as records:
+        teacher = self.teacher if self.training else None
+        teaches_attention = teacher is not None and teacher.config.teacher_attention_weight > 0
+        with (
+            record_attention(decoder.aligning_attention, need) as records,
+            attention_outputs(self.model, teaches_attention) as attention,
+        ):
             features = self.model(batch.src_tokens, batch.prev_output_tokens)
         targets = batch.tgt_tokens
         assert targets is not None, "training batches have targets"
@@ -78,7 +93,11 @@ class TranslationObjective(RegularizedObjective):
         targets = targets.flatten().index_select(0, real)
         # Sum the cross-entropy over them.
         projection = self.model.output_projection
-        if type(projection) is nn.Linear and projection.bias is None:
+        divergence = None
+        if teacher is not None:
+            ids, log_probs, taught = teacher.outputs(batch, real)
+            loss, nll, correct, divergence = self._taught(features, targets, ids, log_probs)
+        elif type(projection) is nn.Linear and projection.bias is None:
             loss, nll, correct = projected_cross_entropy(
                 features, projection.weight, targets, self.label_smoothing
             )
@@ -94,7 +113,43 @@ class TranslationObjective(RegularizedObjective):
             guided = alignment_loss(decoder.alignment_weights(records[0]), alignments)
             metrics["alignment_loss"] = Metric(guided.detach(), count)
             loss = loss + self.alignment_lambda * guided
+        if teacher is not None and divergence is not None:
+            # Mix the losses: (1 - w) cross-entropy + w T^2 KL, plus the distance of attention.
+            config = teacher.config
+            share, square = config.teacher_weight, config.teacher_temperature**2
+            metrics["teacher_loss"] = Metric(divergence.detach(), count)
+            loss = (1 - share) * loss + share * square * divergence
+            if teaches_attention:
+                distance = count * attention_distance(attention, taught, batch, decoder.pad_index)
+                metrics["teacher_attention"] = Metric(distance.detach(), count)
+                loss = loss + config.teacher_attention_weight * distance
         return LossOutput(loss, batch.num_tokens, metrics)
+
+    def _taught(
+        self, features: Tensor, targets: Tensor, ids: Tensor, log_probs: Tensor
+    ) -> list[Tensor]:
+        """Return the values of :func:`smoothed_cross_entropy`, then the teacher's divergence.
+
+        The arguments have a row for each of N real tokens; those of the teacher are [N, k].
+        """
+        assert self.teacher is not None
+        temperature = self.teacher.config.teacher_temperature
+
+        def of_block(
+            features: Tensor, targets: Tensor, ids: Tensor, log_probs: Tensor
+        ) -> tuple[Tensor, ...]:
+            logits = self.model.logits(features)
+            values = smoothed_cross_entropy(logits, targets, self.label_smoothing)
+            return *values, divergence(logits, ids, log_probs, temperature)
+
+        # Compute the logits of a block again in the backward pass, to never have all in memory.
+        size = block_rows(features)
+        tables = zip(*(x.split(size) for x in (features, targets, ids, log_probs)), strict=True)
+        blocks = [
+            checkpoint(of_block, *table, use_reentrant=False, preserve_rng_state=False)
+            for table in tables
+        ]
+        return [torch.stack(values).sum(0) for values in zip(*blocks, strict=True)]
 
 
 def _check_aligning(model: EncoderDecoder) -> None:
@@ -162,6 +217,11 @@ def smoothed_cross_entropy(
     return loss, nll.detach(), (at_target >= log_probs.amax(-1, keepdim=True)).sum()
 
 
+def block_rows(features: Tensor) -> int:
+    """Return the number of rows of logits to have in memory at a time."""
+    return CPU_BLOCK_BYTES // features.itemsize if features.device.type == "cpu" else BLOCK_TOKENS
+
+
 class _ProjectedCrossEntropy(torch.autograd.Function):
     """Projection, log-softmax, loss and gradient, block by block of tokens."""
 
@@ -204,8 +264,7 @@ def _blockwise_loss(
     w_sum = w.sum(0, dtype=exact)  # [D], gives the sum of all logits of a row
 
     # Allocate one block of logits [C, V], and the results.
-    size = CPU_BLOCK_BYTES // h.itemsize if h.device.type == "cpu" else BLOCK_TOKENS
-    size = min(size, num_tokens)
+    size = min(block_rows(h), num_tokens)
     logits_buffer = h.new_empty(size, num_symbols)
     exponentials_buffer = logits_buffer  # in place, if its dtype is exact enough
     if h.dtype != exact:

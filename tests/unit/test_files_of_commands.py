@@ -43,7 +43,13 @@ NEEDED = {
 }
 NAMES = (  # of files that the declarations tell of, in folders
     *("dict.de.txt", "test.de-en.de.raw", "cat/1.png", "checkpoint3.safetensors", "0.svg"),
-    *("model.safetensors", "generate-test.txt", "report.html", "events.out.tfevents.1"),
+    *(
+        "model.safetensors",
+        "generate-test.txt",
+        "report.html",
+        "events.out.tfevents.1",
+        "teacher.sqlite",
+    ),
 )
 PATHS = {"FILE", "DIR", "DIRS", "DATA", "CKPT", "PATH", "PATHS", "PHOTO", "FP", "MODEL.pt"}
 

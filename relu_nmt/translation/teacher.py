@@ -1,0 +1,257 @@
+"""Distillation: a model learns from the probabilities and the attention of trained ones.
+
+For a target token the teacher keeps its k most probable symbols, the student has the logits z:
+
+    q = softmax(log probabilities / T)         over the k symbols
+    p = softmax(z / T)                         over all symbols
+    KL(q || p) = sum_v q_v log(q_v / p_v)
+
+With the share w of the teacher the loss is (1 - w) cross-entropy + w T^2 KL(q || p), and for the
+outputs y of the student's and t of the teacher's attention a weight times the mean of
+|y - t|^2 / |t|^2 over all slots and layers.
+
+Reference: Hinton et al. 2015, "Distilling the knowledge in a neural network", section 2 (T^2); Kim
+and Rush 2016, "Sequence-level knowledge distillation", Eq. 3 (each token); Tan et al. 2019,
+"Multilingual neural machine translation with knowledge distillation", section 3.3 (k symbols).
+"""
+
+import hashlib
+import json
+import math
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.data.translation_batches import TranslationBatch
+from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.modules.multihead import MultiheadAttention
+from relu_nmt.translation.config import TeacherConfig
+from relu_nmt.translation.encoder_decoder import EncoderDecoder
+
+CACHE_FILE = "teacher.sqlite"
+PATIENCE = 60.0
+"""Seconds to wait for another process that writes to the cache."""
+BLOCK = 1024
+"""Number of tokens whose probabilities of all symbols are in memory at a time."""
+ID, LOG = np.int32, np.float16
+"""Types of symbols and of log-probabilities in the cache."""
+
+
+def divergence(logits: Tensor, ids: Tensor, log_probs: Tensor, temperature: float) -> Tensor:
+    """Return KL(q || p) at a temperature, summed over tokens, in nats.
+
+    Args:
+        logits: [N, V] of the student.
+        ids: [N, k] int64, the teacher's symbols.
+        log_probs: [N, k], the logarithms of their probabilities.
+        temperature: T.
+    """
+    log_q = (log_probs / temperature).log_softmax(-1)
+    scaled = logits / temperature
+    log_p = scaled.gather(1, ids) - scaled.logsumexp(-1, keepdim=True)
+    return (log_q.exp() * (log_q - log_p)).sum()
+
+
+def attention_distance(
+    own: Mapping[str, Tensor], taught: Mapping[str, Tensor], batch: TranslationBatch, pad: int
+) -> Tensor:
+    """Return the mean over attention modules of |y - t|^2 / |t|^2, sums over real tokens.
+
+    Args:
+        own: the outputs y [B, N, D] of the student, by the module's name.
+        taught: the outputs t of the teacher, likewise.
+        batch: the tokens.
+        pad: id of the padding symbol.
+    """
+    assert batch.prev_output_tokens is not None, "training batches have targets"
+    sides = {"encoder": batch.src_tokens != pad, "decoder": batch.prev_output_tokens != pad}
+    distances = []
+    for name, y in own.items():
+        is_real = sides[name.partition(".")[0]][..., None]  # [B, N, 1]
+        t = taught[name].to(y.device, torch.promote_types(y.dtype, torch.float32))
+        error, size = ((x.square() * is_real).sum() for x in (y - t, t))
+        distances.append(error / size)
+    return torch.stack(distances).mean()
+
+
+@contextmanager
+def attention_outputs(model: nn.Module, wanted: bool) -> Iterator[dict[str, Tensor]]:
+    """Collect the outputs [B, N, D] of all attention modules inside the block, by name."""
+    outputs: dict[str, Tensor] = {}
+    hooks = [
+        module.register_forward_hook(lambda _, __, y, name=name: outputs.__setitem__(name, y))
+        for name, module in model.named_modules()
+        if wanted and isinstance(module, MultiheadAttention)
+    ]
+    try:
+        yield outputs
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+class Teacher:
+    """Trained models whose mean probabilities teach another model.
+
+    Args:
+        models: on the device of the training.
+        config: the teacher's checkpoints, top k and cache.
+        student: the model that learns.
+
+    Raises:
+        ConfigError: attention is to be taught to a model of another depth or width.
+    """
+
+    def __init__(
+        self, models: Sequence[EncoderDecoder], config: TeacherConfig, student: EncoderDecoder
+    ) -> None:
+        self.config = config
+        self._models = [model.eval().requires_grad_(False) for model in models]
+        if config.teacher_attention_weight:
+            ours, theirs = (_shape(model) for model in (student, models[0]))
+            if ours != theirs:
+                raise ConfigError(
+                    f"--teacher-attention-weight: the teacher has {theirs}, but the model {ours}; "
+                    "leave it out, or train a model of the teacher's shape"
+                )
+        self._cache = None
+        if config.teacher_cache is not None:
+            assert config.teacher is not None, "a cache needs a teacher"
+            self._cache = _Cache(Path(config.teacher_cache), config.teacher, config.teacher_top_k)
+
+    @torch.no_grad()
+    def outputs(
+        self, batch: TranslationBatch, real: Tensor
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """Return the most probable symbols of each target token, and the attention's outputs.
+
+        Args:
+            batch: sources and targets.
+            real: [N] int64, indices of the real tokens among all B T.
+
+        Returns:
+            symbols [N, k] int64, their log-probabilities [N, k], and the outputs of attention by
+            the name of its module, if the attention is taught.
+        """
+        if self._cache is not None:
+            ids, log_probs = self._cache.read(batch, lambda: self._top(batch, real))
+            return ids.to(real.device), log_probs.to(real.device), {}
+        wanted = self.config.teacher_attention_weight > 0
+        with attention_outputs(self._models[0], wanted) as attention:
+            ids, log_probs = self._top(batch, real)
+        return ids, log_probs, attention
+
+    def _top(self, batch: TranslationBatch, real: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the symbols and their log-probabilities, [N, k] each."""
+        states = []
+        for model in self._models:
+            features = model(batch.src_tokens, batch.prev_output_tokens)
+            states.append(features.flatten(0, 1).index_select(0, real).split(BLOCK))
+        # Average the probabilities of the models, block by block of tokens.
+        found = []
+        for blocks in zip(*states, strict=True):
+            scores = [
+                model.logits(block).log_softmax(-1)
+                for model, block in zip(self._models, blocks, strict=True)
+            ]
+            log_probs = torch.stack(scores).logsumexp(0) - math.log(len(scores))
+            found.append(log_probs.topk(min(self.config.teacher_top_k, log_probs.size(1))))
+        return torch.cat([top.indices for top in found]), torch.cat([top.values for top in found])
+
+
+def _shape(model: EncoderDecoder) -> str:
+    config = model.config
+    layers = f"{config.encoder_layers} + {config.decoder_layers} layers"
+    return f"{layers} of width {config.decoder_embed_dim}"
+
+
+class _Cache:
+    """Symbols and log-probabilities of sentence pairs in a database, by the tokens of the pair.
+
+    Several processes of a machine may share it. What it returns was always read from it, with
+    log-probabilities of 16 bits, so that a resumed training gets the same numbers.
+
+    Raises:
+        ConfigError: it belongs to another teacher.
+        DataError: it cannot be read or written.
+    """
+
+    def __init__(self, folder: Path, teacher: str, top_k: int) -> None:
+        self._path = folder / CACHE_FILE
+        # Identify the teacher by the bytes of its files.
+        paths = [teacher] if Path(teacher).exists() else teacher.split(":")
+        digests = [hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in paths]
+        owner = json.dumps({"teacher": digests, "top_k": top_k})
+        with self._reporting():
+            folder.mkdir(parents=True, exist_ok=True)
+            self._database = sqlite3.connect(self._path, timeout=PATIENCE)
+            self._database.execute("PRAGMA journal_mode = WAL")
+            with self._database as database:
+                database.execute("CREATE TABLE IF NOT EXISTS owner (id PRIMARY KEY, text)")
+                database.execute("CREATE TABLE IF NOT EXISTS top (pair PRIMARY KEY, ids, logs)")
+                database.execute("INSERT OR IGNORE INTO owner VALUES (0, ?)", [owner])
+            [stored] = self._database.execute("SELECT text FROM owner").fetchone()
+        if stored != owner:
+            raise ConfigError(
+                f"--teacher-cache {folder}: belongs to another --teacher or --teacher-top-k; give "
+                "another folder"
+            )
+
+    def read(
+        self, batch: TranslationBatch, compute: Callable[[], tuple[Tensor, Tensor]]
+    ) -> tuple[Tensor, Tensor]:
+        """Return symbols and log-probabilities [N, k]; compute and store them if any is new."""
+        assert batch.tgt_tokens is not None, "training batches have targets"
+        # Name each pair by its tokens.
+        sides = [side.cpu().numpy() for side in (batch.src_tokens, batch.tgt_tokens)]
+        pairs = [
+            [row[row != Dictionary.pad_index] for row in rows] for rows in zip(*sides, strict=True)
+        ]
+        names = [
+            hashlib.sha256(b"|".join(row.tobytes() for row in pair)).digest() for pair in pairs
+        ]
+        with self._reporting():
+            found = [self._find(name) for name in names]
+            if None in found:
+                # Divide the tokens of the batch among its pairs, and store all pairs at once.
+                lengths = [len(target) for _, target in pairs]
+                tables = [
+                    [x.cpu().numpy().astype(kind).tobytes() for x in table.split(lengths)]
+                    for table, kind in zip(compute(), (ID, LOG), strict=True)
+                ]
+                with self._database as database:
+                    database.executemany(
+                        "INSERT OR IGNORE INTO top VALUES (?, ?, ?)",
+                        zip(names, *tables, strict=True),
+                    )
+                found = [self._find(name) for name in names]
+        # Join the tables of the pairs to [N, k].
+        ids, logs = (b"".join(own) for own in zip(*filter(None, found), strict=True))
+        shape = sum(len(target) for _, target in pairs), -1
+        return (
+            torch.from_numpy(np.frombuffer(ids, ID).reshape(shape).astype(np.int64)),
+            torch.from_numpy(np.frombuffer(logs, LOG).reshape(shape).astype(np.float32)),
+        )
+
+    def _find(self, name: bytes) -> tuple[bytes, bytes] | None:
+        found: tuple[bytes, bytes] | None = self._database.execute(
+            "SELECT ids, logs FROM top WHERE pair = ?", [name]
+        ).fetchone()
+        return found
+
+    @contextmanager
+    def _reporting(self) -> Iterator[None]:
+        """Turn errors of the database into one that names it."""
+        try:
+            yield
+        except (OSError, sqlite3.Error) as error:
+            raise DataError(
+                f"--teacher-cache: {self._path} cannot be used ({error}); remove it, or give "
+                "another folder"
+            ) from error

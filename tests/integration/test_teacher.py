@@ -1,0 +1,99 @@
+"""relu-nmt-train --teacher: flags, resumption, several processes and the errors."""
+
+import os
+import random
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from tests import tiny
+from tests.tiny import digits, json_lines, preprocessed, tensors, values, write_lines
+
+OWN = "--batch-size 5 --disable-validation --no-epoch-checkpoints --dropout 0.1"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("teacher")
+    rng = random.Random(0)
+    for split in ("train", "valid"):
+        write_lines(folder, split, [digits(rng) for _ in range(20)])
+    return preprocessed(folder, joined_dictionary=True)
+
+
+@pytest.fixture(scope="module")
+def teachers(data, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("teachers")
+    for seed in "12":
+        train(data, folder / seed, "--max-update", "2", "--seed", seed)
+    return [folder / seed / "checkpoint_last.safetensors" for seed in "12"]
+
+
+def train(data, folder, *flags, check=True):
+    return tiny.train(data, folder, *OWN.split(), *map(str, flags), check=check)
+
+
+def test_an_ensemble_teaches_and_the_training_resumes_exactly(data, teachers, tmp_path):
+    flags = f"--teacher {teachers[0]}:{teachers[1]} --attention reluformer --bf16 --update-freq 2"
+    flags += " --teacher-weight 0.7 --teacher-temperature 2 --teacher-top-k 3"
+    for name in ("once", "twice"):
+        own = f"{flags} --teacher-cache {tmp_path / name}.cache".split()
+        if name == "twice":
+            train(data, tmp_path / name, *own, "--max-update", 3)
+        done = train(data, tmp_path / name, *own, "--max-update", 5)
+        assert f"teacher: 2 model(s), {teachers[0]}:{teachers[1]}" in done.stdout
+        assert all(float(x) > 0 for x in values(json_lines(done.stdout), "teacher_loss"))
+    once, twice = (tensors(tmp_path / name) for name in ("once", "twice"))
+    assert once.keys() == twice.keys()
+    assert all(torch.equal(once[name], twice[name]) for name in once)
+
+
+def test_a_model_that_is_its_own_teacher_has_nothing_to_learn(data, teachers, tmp_path):
+    flags = f"--teacher {teachers[0]} --finetune-from-model {teachers[0]} --teacher-top-k 99"
+    flags += " --teacher-attention-weight 1 --dropout 0 --lr 1e-9 --max-update 1"
+    [line] = [x for x in json_lines(train(data, tmp_path, *flags.split()).stdout) if "lr" in x][:1]
+    assert float(line["teacher_loss"]) == pytest.approx(0, abs=1e-3)
+    assert float(line["teacher_attention"]) == pytest.approx(0, abs=1e-3)
+
+
+@pytest.mark.parametrize("backend", ["pytorch_ddp", "fully_sharded"])
+def test_two_processes_learn_as_one_does(data, teachers, tmp_path, backend):
+    flags = f"{tiny.TRAIN} {OWN} --teacher {teachers[0]} --teacher-attention-weight 0.5 --dropout 0"
+    flags += " --max-update 2 --attention reluformer"
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
+    command = [sys.executable, *launcher, "relu_nmt.cli.train", data, *flags.split()]
+    own = ["--save-dir", tmp_path / "two", "--ddp-backend", backend]
+    subprocess.run([*command, *own], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    train(data, tmp_path / "one", *flags.split(), "--update-freq", 2)
+    one, two = (tiny.weights(tmp_path / name) for name in ("one", "two"))
+    for name, tensor in one.items():
+        torch.testing.assert_close(tensor, two[name], atol=1e-5, rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ("--teacher {0} --encoder-layers 1 --teacher-attention-weight 1", "layers of width 64"),
+        ("--teacher nowhere.safetensors", "nowhere.safetensors: no such checkpoint"),
+        ("--teacher {0} --teacher-top-k 0", "--teacher-top-k"),
+        ("--teacher {0} --teacher-temperature 0", "--teacher-temperature"),
+        ("--teacher {0} --teacher-cache {0}", "checkpoint_last.safetensors"),
+    ],
+)
+def test_bad_flags_are_one_line(data, teachers, tmp_path, flags, told):
+    words = flags.format(*teachers).split()
+    done = train(data, tmp_path / "run", *words, "--max-update", 1, check=False)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and told in done.stderr
+
+
+def test_a_teacher_of_other_words_is_refused(data, teachers, tmp_path):
+    for split in ("train", "valid"):
+        write_lines(tmp_path, split, ["a b c", "d e"])
+    other = preprocessed(tmp_path, joined_dictionary=True)
+    flags = ("--teacher", teachers[0], "--max-update", 1)
+    done = train(other, tmp_path / "run", *flags, check=False)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert "has another source dictionary than that of" in done.stderr
+    assert "--srcdict" in done.stderr

@@ -1,0 +1,251 @@
+"""Losses on a teacher's probabilities and attention, beside plain sums in float64."""
+
+import math
+
+import pytest
+import torch
+
+from relu_nmt.data.translation_batches import collate
+from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.modules.config import AttentionRegularizerConfig
+from relu_nmt.translation.config import TeacherConfig
+from relu_nmt.translation.loss import TranslationObjective
+from relu_nmt.translation.teacher import (
+    CACHE_FILE,
+    Teacher,
+    attention_distance,
+    attention_outputs,
+    divergence,
+)
+from tests.tiny import tiny_model, tiny_task
+
+TASK = tiny_task("abcdefgh")
+V, PAD = len(TASK.target_dictionary), 1
+DEEP = {"layers": 2}
+OFF = AttentionRegularizerConfig()
+
+
+@pytest.fixture
+def batch():
+    pairs = [([5, 6, 7, 2], [8, 9, 2]), ([10, 2], [11, 4, 5, 6, 2])]
+    return collate([tuple(torch.tensor(side).numpy() for side in pair) for pair in pairs], [0, 1])
+
+
+def model(seed=1, **settings):
+    settings = {"dropout": 0.0, **settings}
+    return tiny_model(TASK, seed, shape=DEEP, **settings).double()
+
+
+def taught(student, teachers, **settings):
+    """Return the objective of a student in training, with a teacher of these settings."""
+    config = TeacherConfig(teacher="given", **settings)
+    return TranslationObjective(
+        student, 0.1, OFF, teacher=Teacher(teachers, config, student)
+    ).train()
+
+
+def distributions(models, batch):
+    """Return the mean probabilities of models, [B, T, V]."""
+    with torch.no_grad():
+        features = [each.eval()(batch.src_tokens, batch.prev_output_tokens) for each in models]
+        scores = [m.output_projection(x).softmax(-1) for m, x in zip(models, features, strict=True)]
+    return torch.stack(scores).mean(0)
+
+
+@pytest.mark.parametrize(
+    ("count", "weight", "temperature", "k"), [(1, 0.5, 1.0, 3), (2, 0.8, 2.0, 5), (3, 1.0, 0.7, 99)]
+)
+def test_the_loss_mixes_cross_entropy_and_divergence(batch, count, weight, temperature, k):
+    student, teachers = model(), [model(seed) for seed in range(2, 2 + count)]
+    settings = {"teacher_weight": weight, "teacher_temperature": temperature, "teacher_top_k": k}
+    result = taught(student, teachers, **settings)(batch)
+    q_all, p_all = distributions(teachers, batch), distributions([student], batch)
+    loss = entropy = kl = 0.0
+    for row, targets in enumerate(batch.tgt_tokens.tolist()):
+        for place, target in enumerate(targets):
+            if target == PAD:
+                continue
+            p, q = p_all[row, place], q_all[row, place]
+            other = [-math.log(p[v]) for v in range(V)]
+            entropy += 0.9 * other[target] + 0.1 / (V - 1) * (sum(other) - other[target])
+            best = sorted(range(V), key=lambda v, q=q: -q[v])[:k]
+            sharp = {v: float(q[v]) ** (1 / temperature) for v in best}
+            flat = [float(x) ** (1 / temperature) for x in p]
+            for v in best:
+                own = sharp[v] / sum(sharp.values())
+                kl += own * math.log(own / (flat[v] / sum(flat)))
+    loss = (1 - weight) * entropy + weight * temperature**2 * kl
+    assert result.loss.item() == pytest.approx(loss, rel=1e-5)
+    assert float(result.metrics["loss"].total) == pytest.approx(entropy, rel=1e-5)
+    assert float(result.metrics["teacher_loss"].total) == pytest.approx(kl, rel=1e-5)
+
+
+def test_the_divergence_of_equal_distributions_is_0():
+    logits = torch.randn(4, V, dtype=torch.float64)
+    log_probs, ids = logits.log_softmax(-1).sort(-1, descending=True)
+    assert float(divergence(logits, ids, log_probs, 3.0)) == pytest.approx(0, abs=1e-12)
+
+
+def test_gradients_are_those_of_the_divergence():
+    torch.manual_seed(0)
+    logits = torch.randn(3, V, dtype=torch.float64, requires_grad=True)
+    log_probs, ids = torch.randn(3, V, dtype=torch.float64).log_softmax(-1).topk(4)
+    torch.autograd.gradcheck(lambda z: divergence(z, ids, log_probs, 1.5), (logits,))
+
+
+def test_recomputed_blocks_give_the_gradients_of_the_whole(batch, monkeypatch):
+    found = []
+    for size in (1, 100):
+        monkeypatch.setattr("relu_nmt.translation.loss.block_rows", lambda _, size=size: size)
+        student = model()
+        taught(student, [model(2)])(batch).loss.backward()
+        found.append([p.grad for p in student.parameters()])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
+
+
+def test_the_teacher_gets_no_gradient_and_is_no_part_of_the_model(batch):
+    teacher, student = model(2), model()
+    objective = taught(student, [teacher], teacher_attention_weight=1.0)
+    objective(batch).loss.backward()
+    assert not teacher.training
+    assert all(p.grad is None for p in teacher.parameters())
+    assert len(list(objective.parameters())) == len(list(student.parameters()))
+
+
+def test_validation_is_without_the_teacher(batch):
+    student = model()
+    result = taught(student, [model(2)]).eval()(batch)
+    assert "teacher_loss" not in result.metrics
+    plain = TranslationObjective(student, 0.1, OFF).eval()(batch)
+    assert torch.equal(result.loss, plain.loss)
+
+
+def test_the_loss_of_attention_is_a_mean_of_relative_squares(batch):
+    student, teacher = model(attention="reluformer"), model(2)
+    outputs = []
+    for each in (student, teacher):
+        with attention_outputs(each, True) as found:
+            each(batch.src_tokens, batch.prev_output_tokens)
+        outputs.append(found)
+    distances = []
+    for name in outputs[0]:
+        tokens = batch.src_tokens if name.startswith("encoder") else batch.prev_output_tokens
+        error = size = 0.0
+        for place in (tokens != PAD).nonzero().tolist():
+            y, t = (found[name][tuple(place)] for found in outputs)
+            error += ((y - t) ** 2).sum().item()
+            size += (t**2).sum().item()
+        distances.append(error / size)
+    assert len(distances) == 6
+    mean = sum(distances) / 6
+    assert float(attention_distance(*outputs, batch, PAD)) == pytest.approx(mean)
+    settings = {"teacher_weight": 0.0, "teacher_attention_weight": 3.0}
+    result = taught(student, [teacher], **settings)(batch)
+    entropy = TranslationObjective(student, 0.1, OFF).train()(batch).loss
+    assert result.loss.item() == pytest.approx(entropy.item() + 3 * 8 * mean, rel=1e-5)
+
+
+def test_recomputed_activations_teach_attention_in_the_same_way(batch):
+    found = []
+    for again in (False, True):
+        student = model(attention="reluformer", checkpoint_activations=again)
+        taught(student, [model(2)], teacher_attention_weight=2.0)(batch).loss.backward()
+        found.append([p.grad for p in student.parameters()])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_attention_needs_a_teacher_of_the_same_shape():
+    small = tiny_model(TASK, shape={"layers": 1})
+    with pytest.raises(ConfigError, match=r"1 \+ 1 layers of width 16, but the model 2 \+ 2"):
+        taught(model(), [small], teacher_attention_weight=1.0)
+
+
+@pytest.mark.parametrize(
+    ("teacher", "settings", "told"),
+    [
+        ("a:b", {}, "a:b are several models; give one"),
+        ("a", {"teacher_cache": "c"}, "--teacher-cache keeps probabilities only"),
+    ],
+)
+def test_attention_needs_one_teacher_that_runs(teacher, settings, told):
+    with pytest.raises(ConfigError, match=told):
+        TeacherConfig(teacher=teacher, teacher_attention_weight=1.0, **settings)
+
+
+# ------------------------------------------------------------------- the cache
+
+
+@pytest.fixture
+def cached(tmp_path, monkeypatch, batch):
+    """Return a function that opens a teacher with a cache, and a list of its passes."""
+    (tmp_path / "teacher").write_bytes(b"weights")
+    passes = []
+    monkeypatch.setattr(Teacher, "_top", counted(Teacher._top, passes))
+    settings = {"teacher_top_k": 4, "teacher_cache": str(tmp_path / "cache")}
+
+    def make(**changes):
+        config = TeacherConfig(teacher=str(tmp_path / "teacher"), **{**settings, **changes})
+        return Teacher([model(2)], config, model())
+
+    return make, passes
+
+
+def counted(compute, passes):
+    def counting(self, *args):
+        passes.append(args)
+        return compute(self, *args)
+
+    return counting
+
+
+def real_of(batch):
+    return (batch.tgt_tokens != PAD).flatten().nonzero()[:, 0]
+
+
+def test_the_cache_spares_the_teacher(batch, cached):
+    make, passes = cached
+    first = make().outputs(batch, real_of(batch))
+    again = make().outputs(batch, real_of(batch))
+    assert len(passes) == 1
+    for one, other in zip(first[:2], again[:2], strict=True):
+        assert torch.equal(one, other) and one.shape == (8, 4)
+    plain = make(teacher_cache=None).outputs(batch, real_of(batch))
+    assert torch.equal(first[0], plain[0])
+    torch.testing.assert_close(first[1].double(), plain[1].double(), atol=5e-3, rtol=1e-3)
+
+
+def test_the_cache_knows_pairs_in_other_batches_and_adds_new_ones(batch, cached):
+    make, passes = cached
+    teacher = make()
+    whole = teacher.outputs(batch, real_of(batch))
+    turned = [([10, 2], [11, 4, 5, 6, 2]), ([5, 6, 7, 2], [8, 9, 2])]
+    pairs = [tuple(torch.tensor(side).numpy() for side in pair) for pair in turned]
+    other = collate(pairs, [7, 8])
+    ids, logs, _ = teacher.outputs(other, real_of(other))
+    assert len(passes) == 1
+    assert torch.equal(ids, torch.cat([whole[0][3:], whole[0][:3]]))
+    assert torch.equal(logs, torch.cat([whole[1][3:], whole[1][:3]]))
+    new = collate([pairs[0], pairs[0][::-1]], [0, 1])
+    teacher.outputs(new, real_of(new))
+    teacher.outputs(new, real_of(new))
+    assert len(passes) == 2
+
+
+def test_a_cache_of_another_teacher_is_refused(tmp_path, cached):
+    make, _ = cached
+    make()
+    with pytest.raises(ConfigError, match="belongs to another --teacher or --teacher-top-k"):
+        make(teacher_top_k=5)
+    (tmp_path / "teacher").write_bytes(b"other weights")
+    with pytest.raises(ConfigError, match="give another folder"):
+        make()
+
+
+def test_a_damaged_cache_is_one_line(tmp_path, cached):
+    make, _ = cached
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / CACHE_FILE).write_bytes(b"no database" * 1000)
+    with pytest.raises(DataError, match=r"teacher\.sqlite cannot be used .*; remove it"):
+        make()
