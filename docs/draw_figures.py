@@ -13,13 +13,13 @@ from functools import partial
 from pathlib import Path
 
 import matplotlib as mpl
-import yaml
 from matplotlib.figure import Figure
 
 ROOT = Path(__file__).parents[1]
 LAB = Path(__file__).with_name("lab")
 sys.path.insert(0, str(ROOT))
 
+from examples.paper_registry import read_measurements  # noqa: E402
 from relu_nmt.io.page import STYLE, common_legend, line_style, plain_axes  # noqa: E402
 
 GREY = "#7d858d"
@@ -126,9 +126,7 @@ def training_costs() -> dict[str, dict[str, list[float]]]:
 
 def learning_curves() -> dict[str, dict[str, list[float]]]:
     """Return accuracy in validation by updates, for each attention of the two image models."""
-    path = ROOT / "examples" / "papers" / "shared.yaml"
-    shared = yaml.load(path.read_text("utf-8"), yaml.BaseLoader)
-    table = shared["measurements"]["comparison-curves"]
+    table = read_measurements()["comparison-curves"]
     labels = {
         "ViT": {
             "softmax": "softmax",

@@ -17,17 +17,8 @@ ROOT = Path(__file__).resolve().parents[1]
 LAB = ROOT / "docs" / "lab"
 sys.path.insert(0, str(ROOT))
 
-from examples.papers import (  # noqa: E402
-    COMMAND,
-    GAP,
-    MEASURED,
-    REGISTRY,
-    SHARED,
-    Entry,
-    read_entries,
-    read_papers,
-    read_yaml,
-)
+from examples.paper_registry import read_measurements, read_papers, read_yaml  # noqa: E402
+from examples.papers import COMMAND, GAP, MEASURED, Entry, read_entries  # noqa: E402
 
 NOTHING = ("", "null")
 INDEX = """# The papers' tables and figures
@@ -213,10 +204,7 @@ def sentence(text: str) -> str:
 
 def pages() -> dict[Path, str]:
     """Return the text of each page by its file."""
-    papers, entries = read_papers(), read_entries()
-    measurements = dict(read_yaml(REGISTRY / f"{SHARED}.yaml")["measurements"])
-    for paper in papers.values():
-        measurements |= paper.get("measurements", {})
+    papers, entries, measurements = read_papers(), read_entries(), read_measurements()
     found, rows = {}, []
     for name, paper in papers.items():
         own = [entry for entry in entries.values() if entry.paper == name]

@@ -24,8 +24,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from relu_nmt.applications.sweep.environment import describe_environment
 from relu_nmt.cli.command import make_parser, run_command
 from relu_nmt.config.registry import close_names
@@ -33,8 +31,10 @@ from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io.safe_write import write_text
 
 ROOT = Path(__file__).resolve().parents[1]
-REGISTRY = ROOT / "examples" / "papers"
-SHARED = "shared"
+sys.path.insert(0, str(ROOT))
+
+from examples.paper_registry import read_papers  # noqa: E402
+
 SETTINGS = ("small", "paper")
 MEASURED, COMMAND, GAP = "measured", "command only", "gap"
 VARIABLE = re.compile(r"\$\{([A-Z][A-Z0-9_]*):-([^}]*)\}")
@@ -112,26 +112,6 @@ def in_words(text: str, words: Any) -> str:
     """Return a number of the registry in words, with "about" for an estimate."""
     number = float(text.removeprefix("~"))
     return f"about {words(number)}" if text.startswith("~") else words(number)
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """Return a file of the registry, scalars as they are written.
-
-    Raises:
-        DataError: the file cannot be read.
-    """
-    try:
-        return yaml.load(path.read_text("utf-8"), yaml.BaseLoader)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
-    except yaml.YAMLError as error:
-        raise DataError(f"{path}: {' '.join(str(error).split())}") from error
-
-
-def read_papers() -> dict[str, dict[str, Any]]:
-    """Return the papers of the registry by name."""
-    paths = sorted(REGISTRY.glob("*.yaml"))
-    return {path.stem: read_yaml(path) for path in paths if path.stem != SHARED}
 
 
 def read_entries() -> dict[str, Entry]:

@@ -3,33 +3,30 @@
 import argparse
 import sys
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from relu_nmt.cli.command import make_parser, run_command
 from relu_nmt.errors import DataError
 from relu_nmt.training.results import TrainingResult
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from examples.paper_registry import published_rows
+
 TASKS = ("listops", "text", "retrieval", "image", "pathfinder")
-REGISTRY = Path(__file__).parents[1] / "papers" / "polynomials.yaml"
 HEADS = ("task", "attention", "parameters", "updates", "best valid %", "its test %", "published %")
 
 
-@cache
 def published() -> dict[tuple[str, str], float]:
     """Return published accuracies in percent by task and attention.
 
     Reference: Saratchandran et al. 2024, "Rethinking softmax".
     """
-    entries = yaml.load(REGISTRY.read_text("utf-8"), yaml.BaseLoader)["entries"]
-    tables = {entry["id"]: entry.get("published", {}) for entry in entries}
     return {
         (task, attention): float(row[0])
         for task in TASKS
-        for attention, row in tables[f"polynomials-lra-{task}"].items()
+        for attention, row in published_rows(f"polynomials-lra-{task}").items()
     }
 
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from pinnsformer import EQUATIONS, PinnsFormer, Points
 
 from relu_nmt.cli.command import RecipeCommand
@@ -23,11 +22,14 @@ from relu_nmt.config import option, settings
 from relu_nmt.errors import CheckpointError
 from relu_nmt.io.safe_write import safe_writer, write_text
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from examples.paper_registry import published_rows
+
 SETTINGS: dict[str, dict[str, Any]] = {
     "small": {},
     "paper": {"points": 51, "test_points": 101, "steps": 500},
 }
-REGISTRY = Path(__file__).parents[1] / "papers" / "polynomials.yaml"
 ATTENTIONS = ("softmax", *(f"polynomial:scale={scale}" for scale in ("fixed", "dynamic", "none")))
 CHECKPOINT, RESULTS = "checkpoint.pt", "results.json"
 KEPT = ("points", "test_points", "seed", "cross_attention")
@@ -188,12 +190,10 @@ def published() -> dict[str, dict[str, tuple[float, ...]]]:
 
     Reference: Saratchandran et al. 2024, "Rethinking softmax", appendix A.2.5.
     """
-    entries = yaml.load(REGISTRY.read_text("utf-8"), yaml.BaseLoader)["entries"]
-    tables = {entry["id"]: entry.get("published", {}) for entry in entries}
     return {
         equation: {
             attention: tuple(map(float, row))
-            for attention, row in tables[f"polynomials-pinn-{equation}"].items()
+            for attention, row in published_rows(f"polynomials-pinn-{equation}").items()
         }
         for equation in EQUATIONS
     }

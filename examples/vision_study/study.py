@@ -1,13 +1,14 @@
 """The parts of a study, and the published numbers that stand beside its measured ones."""
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 
-import yaml
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-PAPERS = Path(__file__).parents[1] / "papers"
+from examples.paper_registry import published_rows
+
 SMALL = "--image-size 32 --patch-size 8"
 ONE_CORE = "--batch-size 64 --lr 1e-3 --clip-norm 1.0"
 SHORT = f"{ONE_CORE} --layers 4"
@@ -82,20 +83,13 @@ class Study:
         return tuple(name for name, variant in self.variants.items() if variant.model in models)
 
 
-@cache
-def published_rows(paper: str) -> dict[str, dict[str, list[str]]]:
-    """Return the published rows of a paper's registry, as written there, by entry."""
-    found = yaml.load((PAPERS / f"{paper}.yaml").read_text("utf-8"), yaml.BaseLoader)
-    return {entry["id"]: entry.get("published", {}) for entry in found["entries"]}
-
-
 def published(entry: str, row: str, model: str) -> str:
     """Return a published top-1 and the paper's model as ``79.8, DeiT-S``; "" if there is none.
 
     Args:
-        entry: id in the registry of the papers; its first word is the paper.
+        entry: id in the registry of the papers.
         row: name of the row.
         model: the paper's model.
     """
-    [number, *_] = published_rows(entry.partition("-")[0])[entry].get(row, [""])
+    [number, *_] = published_rows(entry).get(row, [""])
     return f"{number}, {model}" if number else ""

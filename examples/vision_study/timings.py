@@ -56,7 +56,7 @@ SPECS = {
 """Attentions by their names in the table: those of Koohpayegani and Pirsiavash 2024, and others."""
 _TABLES = {(256, 64): "sima-figure1-tokens", (64, 256): "sima-figure1-channels"}
 PUBLISHED = {
-    place: {name: tuple(map(float, row)) for name, row in published_rows("sima")[entry].items()}
+    place: {name: tuple(map(float, row)) for name, row in published_rows(entry).items()}
     for place, entry in _TABLES.items()
 }
 """Milliseconds on Jetson Nano, Apple M1 and Raspberry Pi 4, by N and D."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from docs import write_papers
-from examples import papers
+from examples import paper_registry, papers
 from relu_nmt.errors import ConfigError, DataError
 from tests.examples.test_flags import STUB
 
@@ -53,7 +53,9 @@ def test_every_table_and_figure_has_an_entry():
 
 
 def test_names_are_unique_and_begin_with_the_paper():
-    values = [entry for paper in papers.read_papers().values() for entry in paper["entries"]]
+    values = [
+        entry for paper in paper_registry.read_papers().values() for entry in paper["entries"]
+    ]
     assert len(values) == len(ENTRIES)
     places = [(entry.paper, entry.values["place"]) for entry in ENTRIES.values()]
     assert len(set(places)) == len(places)
@@ -78,9 +80,7 @@ def test_an_entry_has_commands_in_both_forms_and_a_number_or_a_reason(entry):
 
 
 def test_measurements_are_whole_and_shown():
-    found = dict(papers.read_yaml(papers.REGISTRY / "shared.yaml")["measurements"])
-    for paper in papers.read_papers().values():
-        found |= paper["measurements"]
+    found = paper_registry.read_measurements()
     used = set()
     for entry in ENTRIES.values():
         for name in entry.values.get("measured", ()):

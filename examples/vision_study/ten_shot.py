@@ -1,0 +1,224 @@
+r"""Prepare the eight data sets of 10-shot transfer from their unpacked archives.
+
+    python examples/vision_study/ten_shot.py archives --out ten-shot
+    relu-nmt-vision-probe CKPT --method ridge --shots 10 \
+        --train ten-shot/*/train.zip --test ten-shot/*/test.zip
+
+README.md says what archives/NAME has to hold. Sets that are missing there are named and left out.
+The numbers of classes and images are checked. A set that is already in ten-shot stays as it is.
+
+Reference: Wortsman et al. 2023, "Replacing softmax with ReLU in vision transformers", Figure 1.
+"""
+
+import io
+import sys
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from relu_nmt.cli.command import make_parser, run_command
+from relu_nmt.config import REQUIRED, add_settings, option, read_settings, settings
+from relu_nmt.errors import DataError
+from relu_nmt.io.safe_write import safe_writer
+
+PARTS = TRAIN, TEST = ("train", "test")
+CIFAR_SIDE = 32
+SEED = 0
+"""Of the division of the sets that have none of their own."""
+
+Found = Iterator[tuple[str, str, Path | np.ndarray]]
+"""Part, class/name, and the image: a file, or pixels [height, width, 3]."""
+
+
+@settings
+class TenShotSettings:
+    """The folders of the archives and of the sets."""
+
+    archives: str = option(
+        REQUIRED, "folder with an unpacked archive a set", positional=True, metavar="DIR"
+    )
+    out: str = option("ten-shot", "folder to write", metavar="DIR")
+
+
+def birds(folder: Path) -> Found:
+    """Yield Caltech-UCSD Birds 2010 as its lists divide it."""
+    for part in PARTS:
+        for name in lines_of(folder / "lists" / f"{part}.txt"):
+            yield part, name, folder / "images" / name
+
+
+def caltech101(folder: Path) -> Found:
+    """Yield Caltech-101: 30 images of each class to learn from, drawn at random."""
+    for own in sorted((folder / "101_ObjectCategories").iterdir()):
+        yield from divided(sorted(own.glob("*.jpg")), 30)
+
+
+def cars(folder: Path) -> Found:
+    """Yield Stanford Cars, whose classes are in files of Matlab.
+
+    Raises:
+        DataError: SciPy, which reads them, is missing.
+    """
+    try:
+        from scipy.io import loadmat
+    except ImportError as error:
+        raise DataError(f"{folder}: its labels need SciPy: pip install scipy") from error
+    labels = {TRAIN: "devkit/cars_train_annos.mat", TEST: "cars_test_annos_withlabels.mat"}
+    for part, path in labels.items():
+        for row in loadmat(folder / path, simplify_cells=True)["annotations"]:
+            name = row["fname"]
+            yield part, f"{row['class']:03}/{name}", folder / f"cars_{part}" / name
+
+
+def cifar100(folder: Path) -> Found:
+    """Yield CIFAR-100 from its binary form: coarse class, class, and 3,072 pixels an image."""
+    folder = folder / "cifar-100-binary"
+    names = lines_of(folder / "fine_label_names.txt")
+    for part in PARTS:
+        rows = np.fromfile(folder / f"{part}.bin", np.uint8).reshape(-1, 2 + 3 * CIFAR_SIDE**2)
+        for number, row in enumerate(rows):
+            pixels = row[2:].reshape(3, CIFAR_SIDE, CIFAR_SIDE).transpose(1, 2, 0)
+            yield part, f"{names[row[1]]}/{number:05}.png", pixels
+
+
+def dtd(folder: Path) -> Found:
+    """Yield the Describable Textures by the first of their ten divisions."""
+    for part in PARTS:
+        for name in lines_of(folder / "labels" / f"{part}1.txt"):
+            yield part, name, folder / "images" / name
+
+
+def histology(folder: Path) -> Found:
+    """Yield the tiles of colorectal histology: 2,000 to learn from, drawn at random."""
+    root = folder / "Kather_texture_2016_image_tiles_5000"
+    yield from divided(sorted(root.glob("*/*.tif")), 2000)
+
+
+def pets(folder: Path) -> Found:
+    """Yield Oxford-IIIT Pets; the breed is the name of a file up to its number."""
+    for part, path in ((TRAIN, "trainval.txt"), (TEST, "test.txt")):
+        for line in lines_of(folder / "annotations" / path):
+            name = line.split()[0]
+            image = f"{name}.jpg"
+            yield part, f"{name.rpartition('_')[0]}/{image}", folder / "images" / image
+
+
+def ucmerced(folder: Path) -> Found:
+    """Yield UC Merced Land Use: 1,000 images to learn from, drawn at random."""
+    root = folder / "UCMerced_LandUse" / "Images"
+    yield from divided(sorted(root.glob("*/*.tif")), 1000)
+
+
+def lines_of(path: Path) -> list[str]:
+    """Return the lines of a list that are not empty."""
+    return path.read_text("utf-8").split("\n")[:-1] if path.exists() else []
+
+
+def divided(paths: Sequence[Path], train: int) -> Found:
+    """Yield images in folders of classes, so many at random to learn from."""
+    order = np.random.default_rng(SEED).permutation(len(paths))
+    for place, number in enumerate(order):
+        path = paths[number]
+        yield PARTS[place >= train], f"{path.parent.name}/{path.name}", path
+
+
+@dataclass(frozen=True)
+class ImageSet:
+    """A data set.
+
+    Args:
+        read: function that yields its images from the folder of its archive.
+        classes: number of classes.
+        train: number of images to learn from.
+        test: number of images to test on.
+    """
+
+    read: Callable[[Path], Found]
+    classes: int
+    train: int
+    test: int
+
+
+SETS = {
+    "birds": ImageSet(birds, 200, 3_000, 3_033),
+    "caltech101": ImageSet(caltech101, 102, 3_060, 6_084),
+    "cars": ImageSet(cars, 196, 8_144, 8_041),
+    "cifar100": ImageSet(cifar100, 100, 50_000, 10_000),
+    "dtd": ImageSet(dtd, 47, 1_880, 1_880),
+    "histology": ImageSet(histology, 8, 2_000, 3_000),
+    "pets": ImageSet(pets, 37, 3_680, 3_669),
+    "ucmerced": ImageSet(ucmerced, 21, 1_000, 1_100),
+}
+
+
+def prepare(name: str, archive: Path, out: Path) -> None:
+    """Write train.zip and test.zip of a set.
+
+    Raises:
+        DataError: the archive is not whole, or a file cannot be read or written.
+    """
+    own = SETS[name]
+    try:
+        found = list(own.read(archive))
+        for part, wanted in ((TRAIN, own.train), (TEST, own.test)):
+            images = [(file, image) for where, file, image in found if where == part]
+            classes = len({file.partition("/")[0] for file, _ in images})
+            if (len(images), classes) != (wanted, own.classes):
+                raise DataError(
+                    f"{archive}: {len(images):,} images of {classes} classes for {part}; expected "
+                    f"{wanted:,} of {own.classes}; unpack the archive there again, see README.md"
+                )
+            write_zip(out / f"{part}.zip", images)
+    except OSError as error:
+        raise DataError(f"{error.filename or out}: {error.strerror}") from error
+    except ValueError as error:
+        raise DataError(f"{archive}: damaged ({error}); unpack the archive there again") from error
+    print(f"{out}: {own.classes} classes, {own.train:,} + {own.test:,} images", flush=True)
+
+
+def write_zip(path: Path, images: Sequence[tuple[str, Any]]) -> None:
+    """Write images in folders of classes, as they are or, from pixels, as PNG."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with safe_writer(path) as file, zipfile.ZipFile(file, "w") as archive:
+        for name, image in images:
+            if isinstance(image, Path):
+                archive.writestr(name, image.read_bytes())
+                continue
+            encoded = io.BytesIO()
+            Image.fromarray(image).save(encoded, "PNG")
+            archive.writestr(name, encoded.getvalue())
+
+
+def run(settings: TenShotSettings) -> None:
+    """Prepare the sets that are there.
+
+    Raises:
+        DataError: none is there, or as :func:`prepare`.
+    """
+    archives, out = Path(settings.archives), Path(settings.out)
+    there = [name for name in SETS if (archives / name).is_dir()]
+    if not there:
+        raise DataError(f"{archives}: expected a folder of {', '.join(SETS)}; see README.md")
+    for name in there:
+        if all((out / name / f"{part}.zip").exists() for part in PARTS):
+            print(f"{out / name}: is there")
+        else:
+            prepare(name, archives / name, out / name)
+    if missing := [name for name in SETS if name not in there]:
+        print(f"left out: {', '.join(missing)}; no such folder in {archives}")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    parser = make_parser("ten_shot", str(__doc__))
+    add_settings(parser, TenShotSettings)
+    return run_command(parser, lambda words: run(read_settings(TenShotSettings, words)), argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
