@@ -101,7 +101,7 @@ def test_the_sets_that_are_there_are_written_and_probed(example, tiny, capsys):
     train = [str(out / "dtd/train.zip"), "--arch", "vit_ti", "--image-size", "16"]
     train += ["--patch-size", "8", "--embed-dim", "8", "--heads", "2", "--layers", "1"]
     train += ["--batch-size", "2", "--max-update", "1", "--save-dir", str(tiny / "model")]
-    assert vision_train.main([*train, "--valid-fraction", "0"]) == 0
+    assert vision_train.main([*train, "--disable-validation"]) == 0
     sets = {part: [str(out / name / f"{part}.zip") for name in names] for part in example.PARTS}
     words = [str(tiny / "model/checkpoint_last.safetensors"), "--method", "ridge", "--shots", "1"]
     assert vision_probe.main([*words, "--train", *sets["train"], "--test", *sets["test"]]) == 0
