@@ -1,14 +1,16 @@
 """Train small models with softmax and with ReLU, and draw how they learn and what they attend to.
 
-    python docs/train_and_draw.py [--folder build/figures] [--dry-run] [text | images]
+    python docs/train_and_draw.py [--folder build/figures] [--dry-run] [text | images | weights]
 
 ``text`` trains the tutorial's document model, and one with softmax; it draws the maps of one
 document and prints the table of validation, which ``draw_figures.py`` draws. ``images`` trains two
-image models on drawn shapes and draws which patches they weigh most. Each takes ten minutes.
+image models on drawn shapes and draws which patches they weigh most. ``weights`` draws the mean
+weights of softmax and the cube on CIFAR-10, the folder of IMAGES. Each takes ten minutes.
 Steps whose files exist are left out; an interrupted training goes on.
 """
 
 import argparse
+import csv
 import json
 import random
 import shlex
@@ -50,6 +52,9 @@ CLASSES = {"disc": 30, "square": 4, "triangle": 3}
 LENGTHS = {"cmap": "viridis", "alpha": 0.65, "vmin": 0, "vmax": 1, "interpolation": "none"}
 """Looks of the lengths over an image, the shortest at 0 and the longest at 1."""
 NUM_IMAGES, NUM_SHOWN, SIDE = 3000, 6, 64
+
+HEAT_MAPS = {"softmax": "softmax", "polynomial:power=3,scale=fixed": "x³"}
+"""Labels of the attentions of polynomials-figure4 in the papers' registry."""
 
 Step = tuple[str, list[str]]
 """A file that shows that the step is done, and its command."""
@@ -204,6 +209,36 @@ def draw_saliency(figure: Figure, folder: Path) -> None:
         places[0].set_ylabel(label, rotation=0, ha="right", va="center")
 
 
+def read_heat_maps(file: Path) -> dict[str, np.ndarray]:
+    """Return the mean weights [queries, keys] of heads, by their titles, from a table of them."""
+    cells: dict[str, dict[tuple[int, int], float]] = {}
+    with file.open(encoding="utf-8", newline="") as rows:
+        for row in csv.DictReader(rows):
+            title = f"{HEAT_MAPS[row['attention']]}, layer {row['layer']}, head {row['head']}"
+            place = int(row["query"]), int(row["key"])
+            cells.setdefault(title, {})[place] = float(row["weight"])
+    found = {}
+    for title, own in cells.items():
+        side = 1 + max(query for query, _ in own)
+        found[title] = np.array([own[place] for place in np.ndindex(side, side)])
+        found[title] = found[title].reshape(side, side)
+    return found
+
+
+def draw_heat_maps(figure: Figure, maps: dict[str, np.ndarray]) -> None:
+    """Draw mean weights in percent; colours of signed ones part at zero."""
+    for axes, (title, weights) in zip(figure.subplots(1, len(maps)), maps.items(), strict=True):
+        weights = 100 * weights
+        most = np.abs(weights).max()
+        signed = bool((weights < 0).any())
+        low, colours = (-most, "RdBu_r") if signed else (0, "viridis")
+        drawn = axes.imshow(weights, cmap=colours, vmin=low, vmax=most, interpolation="none")
+        axes.set_title(title, loc="left", fontsize=8.5)
+        axes.set_xlabel("key; colours in %")
+        figure.colorbar(drawn, ax=axes, shrink=0.7, pad=0.02)
+    figure.axes[0].set_ylabel("query, first the class token")
+
+
 def save(name: str, size: tuple[float, float], draw: Callable[[Figure], object]) -> None:
     """Write a figure of the laboratory, transparent and without a date."""
     with mpl.rc_context({**STYLE, **TRANSPARENT, "text.color": GREY}):
@@ -237,12 +272,21 @@ def images(folder: Path, dry: bool) -> None:
         save("saliency", (7, 5.6), lambda figure: draw_saliency(figure, folder))
 
 
+def weights(folder: Path, dry: bool) -> None:
+    """Train softmax and the cube on CIFAR-10 and draw the mean weights of two heads each."""
+    run = python("examples/papers.py", "--run", "polynomials-figure4", "--out", str(folder))
+    run_steps([(f"{folder}/polynomials-figure4-small.json", run)], dry)
+    if not dry:
+        maps = read_heat_maps(ROOT / "vision-study" / "maps" / "heat_maps.csv")
+        save("heat_maps", (9.5, 2.6), lambda figure: draw_heat_maps(figure, maps))
+
+
 def main() -> None:
     """Run the chosen parts."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parts = {"text": text, "images": images}
+    parts = {"text": text, "images": images, "weights": weights}
     parser.add_argument("part", nargs="*", choices=[*parts, []], help="all by default")
     parser.add_argument("--folder", type=Path, default=ROOT / "build/figures", metavar="DIR")
     parser.add_argument("--dry-run", action="store_true", help="print the commands only")
