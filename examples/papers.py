@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from relu_nmt.applications.sweep.environment import describe_environment
+from relu_nmt.applications.sweep.steps import describe_environment
 from relu_nmt.cli.command import make_parser, run_command
 from relu_nmt.config.registry import close_names
 from relu_nmt.errors import ConfigError, DataError

@@ -18,7 +18,6 @@ from pathlib import Path
 from report import ACCURACY, NORMS, REPORT, write_report
 from studies import STUDIES, Study
 
-from relu_nmt.applications.sweep.environment import describe_environment, probe
 from relu_nmt.applications.sweep.runner import StepRunner
 from relu_nmt.applications.sweep.settings import JobsConfig
 from relu_nmt.applications.sweep.steps import (
@@ -26,7 +25,9 @@ from relu_nmt.applications.sweep.steps import (
     Step,
     SweepModel,
     arguments_of,
+    describe_environment,
     launched,
+    probe,
     tool,
 )
 from relu_nmt.cli.command import make_parser, run_command

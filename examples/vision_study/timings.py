@@ -22,8 +22,8 @@ import torch
 from study import published_rows
 from torch import Tensor
 
-from relu_nmt.applications.sweep.environment import describe_environment
 from relu_nmt.applications.sweep.figures import Line, Panel, image
+from relu_nmt.applications.sweep.steps import describe_environment
 from relu_nmt.attention.base import Attention, build_attention
 from relu_nmt.attention.kernels import set_attention_backend
 from relu_nmt.attention.masks import Visibility

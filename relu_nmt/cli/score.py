@@ -17,7 +17,7 @@ from relu_nmt.evaluation.document_scores import (
     length_buckets,
     position_buckets,
 )
-from relu_nmt.evaluation.metrics import DEFAULT_TOKENIZER, METRICS, TokenizerOptions
+from relu_nmt.evaluation.metrics import DEFAULT_TOKENIZER, METRICS, tokenizer_option
 from relu_nmt.evaluation.significance import DEFAULT_SAMPLES
 
 COMET = "comet"
@@ -58,7 +58,7 @@ class ScoreSettings:
     )
     order: int = option(4, "longest n-gram of BLEU", flags=("-o",), least=1, most=100)
     ignore_case: bool = option(False, "ignore case")
-    sacrebleu_tokenizer: str | None = like(TokenizerOptions, "sacrebleu_tokenizer", None)
+    sacrebleu_tokenizer: str | None = tokenizer_option()
     target_lang: str | None = option(
         None,
         "language, for the tokeniser of BLEU (default: the ending of --ref)",

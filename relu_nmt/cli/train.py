@@ -9,7 +9,7 @@ from relu_nmt.config.shared import BatchingConfig, CommonOptions, FairseqOptions
 from relu_nmt.data.data_folder import DATA_FILES
 from relu_nmt.data.documents import DocumentConfig
 from relu_nmt.errors import ConfigError
-from relu_nmt.evaluation.metrics import TokenizerOptions
+from relu_nmt.evaluation.metrics import tokenizer_option
 from relu_nmt.modules.config import (
     AttentionBackendConfig,
     AttentionRegularizerConfig,
@@ -159,11 +159,8 @@ class EvalBleuOptions:
     eval_tokenized_bleu: bool = option(
         False, "BLEU of tokenised words, as multi-bleu.perl", needs="eval_bleu"
     )
-    sacrebleu_tokenizer: str | None = like(
-        TokenizerOptions,
-        "sacrebleu_tokenizer",
-        None,
-        needs=["eval_bleu", ("eval_tokenized_bleu", False)],
+    sacrebleu_tokenizer: str | None = tokenizer_option(
+        needs=["eval_bleu", ("eval_tokenized_bleu", False)]
     )
     eval_bleu_print_samples: bool = option(
         False, "print some translations at each validation", needs="eval_bleu"

@@ -222,11 +222,7 @@ def manifest_content(folder: str | os.PathLike[str], advice: str = AGAIN) -> dic
 
 
 def verify_checksums(folder: str | os.PathLike[str], content: dict[str, Any]) -> None:
-    """Compare the SHA-256 of every file with the manifest.
-
-    Raises:
-        DataError: a file was changed.
-    """
+    """Compare the SHA-256 of every file with the manifest (DataError: a file was changed)."""
     for name, record in content["files"].items():
         if file_record(Path(folder) / name)["sha256"] != record.get("sha256"):
             raise DataError(

@@ -272,11 +272,7 @@ class Split:
         return self.joined(range(index, index + 1))
 
     def joined(self, sentences: range) -> Pair:
-        """Return the token ids of consecutive pairs as one: two int64 [n], ending in ``</s>``.
-
-        Raises:
-            DataError: a token id is not in the dictionary, or ``</s>`` is missing.
-        """
+        """Return the token ids of consecutive pairs as one: two int64 [n], ending in ``</s>``."""
         source = join_sentences([self._sentence(self.source, i, 0) for i in sentences])
         if (tag := self._tag_of(sentences.start)) >= 0:
             source = np.append(tag, source)
@@ -288,9 +284,6 @@ class Split:
         """Return the aligned source and target positions of consecutive pairs, int64 [P, 2].
 
         They are joined as :meth:`joined` does. Source tokens that are cut off have no alignments.
-
-        Raises:
-            DataError: a position is outside its sentence.
         """
         assert self.alignments is not None and self.target is not None
         # Begin behind the tag, if the source has one.

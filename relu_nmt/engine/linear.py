@@ -86,11 +86,7 @@ class PanelLinear(nn.Module, ABC):
         return {**super().__getstate__(), "_panels": None, "_packed": None}
 
     def by_kernel(self, x: Tensor) -> Tensor:
-        """Map x [..., D] to [..., D'], both in the kernel's dtype.
-
-        Raises:
-            ValueError: x has rows of another width.
-        """
+        """Map x [..., D] to [..., D'], both in the kernel's dtype."""
         outputs, inputs = self.weight.shape
         if x.size(-1) != inputs:
             raise ValueError(f"x has width {x.size(-1)}, the affine map needs {inputs}")

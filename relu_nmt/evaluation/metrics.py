@@ -7,10 +7,11 @@ import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from relu_nmt.config import like, option, settings
+from relu_nmt.config import option, settings
 from relu_nmt.errors import ConfigError, DataError, MissingExtraError
 
 METRICS = ("bleu", "chrf", "ter")
@@ -46,16 +47,14 @@ LONGEST_WORDS = 15
 """Mean word length above which a text has hardly any spaces, in characters."""
 
 
-@settings
-class TokenizerOptions:
-    """Tokenisation of BLEU; the same option in every command that scores."""
-
-    sacrebleu_tokenizer: str | None = option(
-        None,
-        "BLEU's tokeniser: 13a, zh, none... (default: by language)",
-        flags=("--tokenize",),
-        metavar="NAME",
-    )
+# The same option in every command that scores.
+tokenizer_option = partial(
+    option,
+    None,
+    "BLEU's tokeniser: 13a, zh, none... (default: by language)",
+    flags=("--tokenize",),
+    metavar="NAME",
+)
 
 
 @settings
@@ -76,9 +75,7 @@ class ScoringConfig:
         "as in fairseq: --scoring sacrebleu",
         needs=("scoring", "sacrebleu"),
     )
-    sacrebleu_tokenizer: str | None = like(
-        TokenizerOptions, "sacrebleu_tokenizer", None, needs=("scoring", "sacrebleu")
-    )
+    sacrebleu_tokenizer: str | None = tokenizer_option(needs=("scoring", "sacrebleu"))
     sacrebleu_lowercase: bool | None = option(
         None, "ignore case; by default where the data was lower-cased"
     )

@@ -54,11 +54,7 @@ class SegmentStatistics:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "SegmentStatistics":
-        """Return the statistics of :meth:`to_json`.
-
-        Raises:
-            DataError: the values are damaged.
-        """
+        """Return the statistics of :meth:`to_json` (DataError: the values are damaged)."""
         try:
             metric = MetricConfig(**values["metric"])
             counts: np.ndarray = np.array(values["counts"], dtype=_dtype(metric))

@@ -68,11 +68,7 @@ def discard_output() -> None:
 
 
 def standard_input() -> Any:
-    """Return standard input as bytes.
-
-    Raises:
-        DataError: standard input is closed.
-    """
+    """Return standard input as bytes (DataError: standard input is closed)."""
     if sys.stdin is None:
         raise DataError("standard input is closed; give a text there, or a file")
     try:

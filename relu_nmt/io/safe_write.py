@@ -3,7 +3,7 @@
 The temporary folder lies beside the file, and the process that writes holds its lock. The operating
 system drops the lock when that process ends, however it ends. An unlocked folder is abandoned, with
 all files that a library made in it: the next writer of the file empties and takes it, and
-:func:`remove_abandoned` removes it.
+:func:`remove_abandoned` removes it. Without a flag to name, functions raise the system's OSError.
 """
 
 import fcntl
@@ -28,11 +28,7 @@ _CLONE = 0x40049409
 
 
 def try_lock(descriptor: int) -> bool:
-    """Lock an open file or folder; return False if another process holds its lock.
-
-    Raises:
-        OSError: the file system has no locks.
-    """
+    """Lock an open file or folder; return False if another process holds its lock."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -84,11 +80,7 @@ def folder_locked(folder: Path) -> Iterator[bool]:
 
 @contextmanager
 def temporary_folder(path: Path) -> Iterator[Path]:
-    """Yield an empty folder beside ``path``, for this process alone, and remove it afterwards.
-
-    Raises:
-        OSError: the folder cannot be made.
-    """
+    """Yield an empty folder beside ``path``, for this process alone, and remove it afterwards."""
     folder, lock = path, None
     try:
         # Try names until one is free of other processes.
@@ -113,9 +105,6 @@ def replacing(path: str | os.PathLike[str], *, durable: bool = False) -> Iterato
     permissions and the group of the old one. A link is replaced, not its target.
 
     A ``durable`` file is brought to the disk before it is renamed.
-
-    Raises:
-        OSError: the file cannot be written.
     """
     final = Path(path)
     with temporary_folder(final) as folder:
@@ -130,11 +119,7 @@ def replacing(path: str | os.PathLike[str], *, durable: bool = False) -> Iterato
 
 
 def copy_file(source: Path, target: Path) -> None:
-    """Replace ``target`` by a durable copy of ``source``, which shares its blocks if possible.
-
-    Raises:
-        OSError: the copy cannot be written.
-    """
+    """Replace ``target`` by a durable copy of ``source``, which shares its blocks if possible."""
     with replacing(target, durable=True) as temporary:
         try:
             with open(source, "rb") as old, open(temporary, "wb") as new:
@@ -278,11 +263,7 @@ def target_of(path: str | os.PathLike[str]) -> Path:
 
 
 def write_file(flag: str, path: str, text: str) -> None:
-    """Write a file atomically.
-
-    Raises:
-        DataError: it cannot be written.
-    """
+    """Write a file atomically (DataError: it cannot be written)."""
     try:
         write_text(target_of(path), text)
     except OSError as error:

@@ -7,6 +7,8 @@ byte-order mark at the beginning is no part of the text. A file whose name ends 
 
 Lines that are written are read back as they were. So a line that ends in ``\r`` is written with the
 end ``\r\n``, and a text that begins with a byte-order mark gets one more.
+
+A file that cannot be read, is not UTF-8, or changes meanwhile is a DataError.
 """
 
 import codecs
@@ -65,11 +67,7 @@ class TextFile:
         return Path(self.path).suffix in DECOMPRESSORS
 
     def readable_chunks(self) -> Iterator[Chunk]:
-        """Yield the chunks so that :func:`read_chunk` can read them in any process.
-
-        Raises:
-            DataError: the file is compressed and cannot be read any more.
-        """
+        """Yield the chunks so that :func:`read_chunk` can read them in any process."""
         if not self.is_compressed:
             yield from self.chunks
             return
@@ -168,11 +166,7 @@ def open_text(path: str | os.PathLike[str]) -> io.BufferedReader:
 
 @contextmanager
 def reading(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Turn an error inside the block, which reads a text file, into one that names the file.
-
-    Raises:
-        DataError: the file cannot be read.
-    """
+    """Turn an error inside the block, which reads a text file, into one that names the file."""
     try:
         yield
     except OSError as error:
@@ -243,9 +237,6 @@ def scan_text(path: str, chunk_bytes: int = CHUNK_BYTES) -> TextFile:
     """Read through a text file once: check that it is UTF-8, count lines and cut it into chunks.
 
     Memory: a few times ``chunk_bytes``, or the longest line if that is longer.
-
-    Raises:
-        DataError: the file cannot be read or is not UTF-8.
     """
     result = TextFile(path)
     digest = hashlib.sha256()
@@ -264,11 +255,7 @@ def scan_text(path: str, chunk_bytes: int = CHUNK_BYTES) -> TextFile:
 
 
 def read_chunk(chunk: Chunk) -> list[str]:
-    """Return the lines of a chunk without their ends.
-
-    Raises:
-        DataError: the file cannot be read any more, or has changed since the scan.
-    """
+    """Return the lines of a chunk without their ends."""
     if chunk.data is not None:
         data = chunk.data
     else:
@@ -282,11 +269,7 @@ def read_chunk(chunk: Chunk) -> list[str]:
 
 
 def iterate_lines(path: str | os.PathLike[str]) -> Iterator[str]:
-    """Yield the lines of a file without their ends, in bounded memory.
-
-    Raises:
-        DataError: the file cannot be read or is not UTF-8.
-    """
+    """Yield the lines of a file without their ends, in bounded memory."""
     number = 1
     with reading(path), open_text(path) as file:
         for data in _whole_lines(file, CHUNK_BYTES):
@@ -296,20 +279,12 @@ def iterate_lines(path: str | os.PathLike[str]) -> Iterator[str]:
 
 
 def read_lines(path: str | os.PathLike[str]) -> list[str]:
-    """Return all lines of a file without their ends.
-
-    Raises:
-        DataError: the file cannot be read or is not UTF-8.
-    """
+    """Return all lines of a file without their ends."""
     return list(iterate_lines(path))
 
 
 def read_input(path: str) -> list[str]:
-    """Return the lines of a command's input: a file, or ``-`` for standard input.
-
-    Raises:
-        DataError: it cannot be read or is not UTF-8.
-    """
+    """Return the lines of a command's input: a file, or ``-`` for standard input."""
     if path != "-":
         return read_lines(path)
     with reading("standard input"):

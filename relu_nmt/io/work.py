@@ -256,11 +256,7 @@ class Cluster:
             raise ConfigError(f"--cluster {name}, --cluster-parameters: {line}") from error
 
     def submit(self, work: Callable[[], Any], name: str) -> "Job[Any]":
-        """Submit work (see :class:`Work`) under a name in the queue.
-
-        Raises:
-            ReluNmtError: the cluster refuses the job.
-        """
+        """Submit work (see :class:`Work`) under a name in the queue."""
         from submitit.core.utils import FailedJobError, FailedSubmissionError
 
         try:

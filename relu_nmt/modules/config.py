@@ -136,11 +136,7 @@ class AttentionPlace:
 
     @classmethod
     def parse(cls, text: str) -> "AttentionPlace":
-        """Read ``SLOT.LAYER`` or ``SLOT.LAYER.HEAD``.
-
-        Raises:
-            ConfigError: something else, or no such slot.
-        """
+        """Read ``SLOT.LAYER`` or ``SLOT.LAYER.HEAD``."""
         slot, *numbers = text.split(".")
         # Read layer and head; a missing layer fails like a bad number.
         try:

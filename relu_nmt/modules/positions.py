@@ -187,9 +187,6 @@ class RotaryPositions(PositionScheme):
     10000^(-2c/d); so a score depends on the distance of query and key only. The rotation follows
     the mechanism's own maps, such as a norm.
 
-    Raises:
-        ConfigError: heads of odd width.
-
     Reference: Su et al. 2021, "RoFormer", Eq. 15 and 34 (halves instead of neighbouring channels,
     which differs by a fixed permutation of the channels).
     """
@@ -307,11 +304,7 @@ def _least_distances(num_buckets: int) -> Tensor:
 
 
 class JoinedPositions(PositionScheme):
-    """Sum of several schemes: their vectors are added.
-
-    Raises:
-        ConfigError: more than one has a bias, or more than one rotates queries and keys.
-    """
+    """Sum of several schemes: their vectors are added."""
 
     def __init__(self, schemes: Sequence[PositionScheme]) -> None:
         super().__init__(schemes[0].config)

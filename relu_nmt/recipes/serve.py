@@ -1,8 +1,9 @@
 """Serve a model over HTTP: a JSON API, and a page that translates and shows attention."""
 
 import socket
+from dataclasses import replace
 
-from relu_nmt.cli.serve import LOOPBACK
+from relu_nmt.applications.serving import LOOPBACK
 from relu_nmt.cli.serve import ServeSettings as Settings
 from relu_nmt.errors import ConfigError, MissingExtraError
 from relu_nmt.recipes.translation import length_note, load_translator, print_notes
@@ -23,7 +24,7 @@ def run(settings: Settings, *, progress: bool = True) -> None:
         import uvicorn
 
         from relu_nmt.applications.serving.app import make_app
-        from relu_nmt.applications.serving.limits import ImpatientProtocol, ServerLimits
+        from relu_nmt.applications.serving.limits import ImpatientProtocol
     except ImportError as error:
         raise MissingExtraError(
             f'the server needs the package {error.name}: pip install "relu-nmt[serve]"'
@@ -34,14 +35,8 @@ def run(settings: Settings, *, progress: bool = True) -> None:
         windows = settings.windows(translator.max_doc_tokens)
         # Bound the requests; at a local address, accept only local host names by default.
         is_local = settings.host in LOOPBACK
-        limits = ServerLimits(
-            max_bytes=settings.max_request_bytes,
-            max_tokens=settings.max_request_tokens,
-            max_waiting=settings.max_waiting,
-            seconds=settings.request_seconds,
-            batch_wait=settings.batch_wait,
-            allowed_hosts=settings.allowed_hosts or (LOOPBACK if is_local else ()),
-        )
+        hosts = settings.allowed_hosts or (LOOPBACK if is_local else ())
+        limits = replace(settings, allowed_hosts=hosts)
         app = make_app(translator, settings.search, windows, limits)
         if progress:
             print_notes(length_note(settings.max_doc_tokens, translator.max_doc_tokens))

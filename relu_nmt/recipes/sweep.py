@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
-from relu_nmt.applications.sweep.environment import describe_environment, probe
 from relu_nmt.applications.sweep.plan import (
     SWEEP_FILE,
     SweepDescription,
@@ -27,7 +26,7 @@ from relu_nmt.applications.sweep.report import (
 from relu_nmt.applications.sweep.runner import StepRunner
 from relu_nmt.applications.sweep.settings import SweepConfig
 from relu_nmt.applications.sweep.settings import SweepSettings as Settings
-from relu_nmt.applications.sweep.steps import DONE, Step, arguments_of
+from relu_nmt.applications.sweep.steps import DONE, Step, arguments_of, describe_environment, probe
 from relu_nmt.cli.generate import TranslateSplitSettings
 from relu_nmt.cli.train import TranslationTrainingSettings
 from relu_nmt.config import add_settings, flag_of, read_settings

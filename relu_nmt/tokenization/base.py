@@ -45,11 +45,7 @@ class Tokenizer(ABC):
 
     @classmethod
     def of_version(cls, version: int) -> type["Tokenizer"]:
-        """Return the class of a version.
-
-        Raises:
-            DataError: the version is of a later release.
-        """
+        """Return the class of a version (DataError: the version is of a later release)."""
         if not 1 <= version <= cls.version():
             raise DataError(
                 f"version {version} of the tokeniser {tokenizers.name_of(cls)} is not known here; "
@@ -131,11 +127,7 @@ class SubwordModel(ABC):
 
     @classmethod
     def load(cls, content: bytes) -> "SubwordModel":
-        """Return the model of a file's bytes.
-
-        Raises:
-            DataError: the bytes are no such model.
-        """
+        """Return the model of a file's bytes (DataError: the bytes are no such model)."""
         return cls(content)
 
     @abstractmethod
@@ -172,11 +164,7 @@ class SubwordModel(ABC):
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "SubwordModel":
-        """Return the model of :meth:`to_state`.
-
-        Raises:
-            DataError: the state is damaged.
-        """
+        """Return the model of :meth:`to_state` (DataError: the state is damaged)."""
         if cls.file_name is None:
             return cls()
         try:

@@ -76,9 +76,6 @@ def slot_weights(
     """Return the weights of all layers and heads of a slot, [L, H, Nq, Nk] float32, from one pass.
 
     See :func:`attention_weights`.
-
-    Raises:
-        ConfigError: the ensemble has several models, or the slot has no weights.
     """
     model = single_model(ensemble)
     layers = (model.encoder if slot == "encoder" else model.decoder).layers

@@ -10,8 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from relu_nmt.attention import attentions
-from relu_nmt.attention.base import Attention, build_attention
-from relu_nmt.attention.dropout import Dropout
+from relu_nmt.attention.base import Attention, Dropout, build_attention
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.sentences import SentenceRows
 from relu_nmt.config.registry import Spec

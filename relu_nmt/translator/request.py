@@ -76,11 +76,7 @@ class SourceEncoder:
         self._banned_ids: tuple[Term, ...] = ()
 
     def encode(self, request: TranslationRequest) -> SourceDocuments:
-        """Return the documents of a request as token ids.
-
-        Raises:
-            DataError: see :meth:`sentences`.
-        """
+        """Return the documents of a request as token ids (DataError: see :meth:`sentences`)."""
         documents = [as_lines(lines) for lines in request.documents]
         sentences = list(self.sentences(replace(request, documents=documents)))
         return self.documents(sentences, [len(lines) for lines in documents])
@@ -186,11 +182,7 @@ class SourceEncoder:
         return ids
 
     def _forced_ids(self, text: str, kind: str, is_blank: bool) -> np.ndarray:
-        """Return the token ids of a forced term or prefix; none for a blank text.
-
-        Raises:
-            DataError: the model cannot write it, or the source line is blank.
-        """
+        """Return the token ids of a forced term or prefix; none for a blank text."""
         ids = self._target_ids(text)
         # Refuse terms in blank lines, whose translation stays empty.
         if text.split() and is_blank:

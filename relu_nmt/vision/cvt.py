@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from relu_nmt.attention import attentions
-from relu_nmt.attention.dropout import Dropout
+from relu_nmt.attention.base import Dropout
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.multihead import MultiheadAttention

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from relu_nmt.attention.dropout import Dropout
+from relu_nmt.attention.base import Dropout
 from relu_nmt.attention.masks import ScoreBias, Visibility
 from relu_nmt.modules import norms
 from relu_nmt.modules.multihead import MultiheadAttention, SelfAttention

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from relu_nmt.attention.base import Need
-from relu_nmt.attention.kernels import blocks, blockwise, reference, tuned
+from relu_nmt.attention.kernels import blockwise, reference, tuned
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.pointwise_maps import pointwise_maps
 from relu_nmt.errors import ConfigError
@@ -71,7 +71,7 @@ def test_short_samples_are_computed_together(causal, bias, monkeypatch):
     problem = make_problem(RELU, (q, k, v), **asked)
     # Twice what two samples have of weights.
     monkeypatch.setattr(tuned, "CPU_BLOCK_BYTES", 2 * 2 * 2 * 9 * 9 * q.element_size())
-    parts = blocks.make_parts(problem.visibility, q, k)
+    parts = blockwise.make_parts(problem.visibility, q, k)
     assert [part.num_keys for part in parts] == [9, 7, 4]
     compare(problem)
 

@@ -12,10 +12,9 @@ import time
 
 import pytest
 
-from relu_nmt.applications.sweep import environment
 from relu_nmt.applications.sweep.plan import SweepPlan
 from relu_nmt.applications.sweep.runner import StepRunner
-from relu_nmt.applications.sweep.steps import StepState
+from relu_nmt.applications.sweep.steps import StepState, _inspect
 from relu_nmt.cli import score, sweep
 from relu_nmt.recipes.sweep import SweepResult
 from tests.tiny import digit_documents, preprocessed, write_documents
@@ -161,7 +160,7 @@ def test_two_processes_train_a_model_and_memories_are_measured(data, tmp_path):
 
 @pytest.mark.slow
 def test_documents_start_from_a_sweep_of_sentences(data, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("relu_nmt.recipes.sweep.probe", environment._inspect)  # PyTorch is here
+    monkeypatch.setattr("relu_nmt.recipes.sweep.probe", _inspect)  # PyTorch is here
     sentences, documents = tmp_path / "sentences", tmp_path / "documents"
     flags = "--attentions softmax --budget 4u --lengths"
     assert sweep.main(words(data, sentences, f"{flags} 1", "--lr-scheduler fixed --lr 0.01")) == 0

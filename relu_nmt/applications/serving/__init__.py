@@ -1,1 +1,37 @@
-"""HTTP server for a model: JSON for programs and a page for people."""
+"""The HTTP server of translations, and its options."""
+
+from relu_nmt.config import option, settings
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+@settings
+class ServerOptions:
+    """Address and limits of the server."""
+
+    host: str = option(LOOPBACK[0], "address to listen at; the default serves this machine only")
+    port: int = option(
+        8000, "port to listen at; 0: any that is free", least=0, most=65535, metavar="PORT"
+    )
+    allowed_hosts: tuple[str, ...] = option(
+        (), "host names that browsers may use (default: those of this machine)", metavar="NAMES"
+    )
+    max_request_bytes: int = option(
+        131_072, "longest request, in bytes; longer ones get status 413", least=1, metavar="BYTES"
+    )
+    max_request_tokens: int = option(
+        4096, "most tokens of a request, source and forced; else status 413", least=2
+    )
+    max_waiting: int = option(
+        64, "most requests that wait; further ones get status 429", least=1, most=1024
+    )
+    request_seconds: float = option(
+        60.0, "time limit of a request, in seconds; then status 504", above=0, metavar="SECONDS"
+    )
+    batch_wait: float = option(
+        0.005,
+        "seconds that a batch below --max-tokens waits for more requests",
+        least=0,
+        most=1,
+        metavar="SECONDS",
+    )

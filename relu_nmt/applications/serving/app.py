@@ -19,14 +19,13 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
 
 import relu_nmt
-from relu_nmt.applications.serving import schema
+from relu_nmt.applications.serving import ServerOptions, schema
 from relu_nmt.applications.serving.limits import (
     Guard,
     Message,
     Metrics,
     Receive,
     Send,
-    ServerLimits,
 )
 from relu_nmt.applications.serving.queues import Desk, Refused, Ticket
 from relu_nmt.applications.serving.service import TranslationService
@@ -111,7 +110,7 @@ def make_app(
     translator: Translator,
     config: GenerationConfig | None = None,
     windows: WindowConfig | None = None,
-    limits: ServerLimits | None = None,
+    limits: ServerOptions | None = None,
 ) -> FastAPI:
     """Return an ASGI application that translates; nothing else may use the translator meanwhile.
 
@@ -121,12 +120,12 @@ def make_app(
         ReluNmtError: the settings do not fit the model.
     """
     config = (config or GenerationConfig()).resolved(documents=True)
-    limits = limits or ServerLimits()
+    limits = limits or ServerOptions()
     windows = windows or WindowConfig(translator.max_doc_tokens, repair=True)
     # Start the model's thread, and the queue before it.
     metrics = Metrics()
     service = TranslationService(translator, config, windows, limits, metrics.count_batch)
-    desk = Desk(service.batcher, limits.max_waiting, limits.seconds, metrics.waiting.set)
+    desk = Desk(service.batcher, limits.max_waiting, limits.request_seconds, metrics.waiting.set)
     try:  # report settings that do not fit now, and not in the first answer
         service.translate(TranslationRequest.of_lines(["."]), None, Ticket())
     except BaseException:
@@ -154,12 +153,14 @@ def make_app(
 
 
 def _add_routes(
-    app: FastAPI, desk: Desk, service: TranslationService, limits: ServerLimits, metrics: Metrics
+    app: FastAPI, desk: Desk, service: TranslationService, limits: ServerOptions, metrics: Metrics
 ) -> None:
     # Prepare answers that never change: the page and the model's description.
     page, headers = _page()
     own_limits = schema.Limits(
-        bytes=limits.max_bytes, tokens=limits.max_tokens, seconds=limits.seconds
+        bytes=limits.max_request_bytes,
+        tokens=limits.max_request_tokens,
+        seconds=limits.request_seconds,
     )
     description = schema.ModelDescription(**service.describe(), limits=own_limits)
 

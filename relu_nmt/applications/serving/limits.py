@@ -5,12 +5,14 @@ import json
 import re
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from relu_nmt.applications.serving import ServerOptions
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -57,20 +59,6 @@ class Metrics:
 
 
 @dataclass(frozen=True)
-class ServerLimits:
-    """Limits of the server's load."""
-
-    max_bytes: int = 131_072  # longest body of a request
-    max_tokens: int = 4096  # most source tokens of a request
-    max_waiting: int = 64  # most requests that are not answered yet
-    seconds: float = 60.0  # most time for one request, and for its body to arrive
-    batch_wait: float = 0.005  # seconds that a batch waits for more requests if it is not full
-    # Host names that clients may use, without port, an IPv6 address without brackets; empty: any
-    # name.
-    allowed_hosts: Sequence[str] = ()
-
-
-@dataclass(frozen=True)
 class Guard:
     """Counts all answers, and refuses some requests before the application sees them.
 
@@ -79,7 +67,7 @@ class Guard:
     """
 
     app: App
-    limits: ServerLimits
+    limits: ServerOptions
     metrics: Metrics
     paths: frozenset[str]
 
@@ -109,14 +97,17 @@ class Guard:
 
     async def _answer(self, scope: Message, receive: Receive, send: Send) -> None:
         # Read the body; send nothing to a client that left.
-        seconds, body = self.limits.seconds, b""
+        seconds, body = self.limits.request_seconds, b""
         problem: tuple[int, str] | None = None
         try:
             body = await asyncio.wait_for(self._read(receive), seconds)
         except asyncio.TimeoutError:
             problem = 408, f"the request did not come within {seconds:g} seconds"
         except OverflowError:
-            problem = 413, f"more than {self.limits.max_bytes:,} bytes; send less text at a time"
+            problem = (
+                413,
+                f"more than {self.limits.max_request_bytes:,} bytes; send less text at a time",
+            )
         except ConnectionAbortedError:
             return
         if problem := problem or self._problem(scope):
@@ -143,7 +134,7 @@ class Guard:
             if message["type"] == "http.disconnect":
                 raise ConnectionAbortedError
             body += message.get("body", b"")
-            if len(body) > self.limits.max_bytes:
+            if len(body) > self.limits.max_request_bytes:
                 raise OverflowError
             if not message.get("more_body"):
                 return bytes(body)

@@ -43,20 +43,12 @@ class Ticket:
                 _fail(self._waiting, _gone())
 
     def check(self) -> None:
-        """Check that the request was not given up.
-
-        Raises:
-            Refused: it was.
-        """
+        """Check that the request was not given up (Refused: it was)."""
         if self.is_gone:
             raise _gone()
 
     def wait(self, future: "Future[ResultT]") -> ResultT:
-        """Return the result.
-
-        Raises:
-            Refused: the request was given up, now or before.
-        """
+        """Return the result (Refused: the request was given up, now or before)."""
         with self._lock:
             self._waiting = future
             if self.is_gone:
@@ -75,11 +67,7 @@ class Turns:
 
     @contextmanager
     def turn(self, ticket: Ticket) -> Iterator[None]:
-        """Wait for the request's turn, which ends with the block.
-
-        Raises:
-            Refused: too many requests wait, or the request was given up.
-        """
+        """Wait for the request's turn, which ends with the block."""
         # Join the queue, in which requests that were given up do not count.
         future: Future[None] = Future()
         with self._lock:
@@ -158,19 +146,11 @@ class Batcher:
         return not self._closed and self._thread.is_alive()
 
     def search(self, sources: Sequence[SourceSentence], ticket: Ticket) -> list[list[Translation]]:
-        """Wait for the translations of the sentences, and return them.
-
-        Raises:
-            Refused: the request was given up, or the batcher is closed.
-        """
+        """Wait for the translations of the sentences, and return them."""
         return self._wait_for(_Order(ticket, sources)) if sources else []
 
     def run(self, call: Callable[[], ResultT], ticket: Ticket) -> ResultT:
-        """Call a function that needs the model in the model's thread, and return its result.
-
-        Raises:
-            Refused: the request was given up, or the batcher is closed.
-        """
+        """Call a function that needs the model in the model's thread, and return its result."""
         return self._wait_for(_Order(ticket, call=call))
 
     def close(self) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from relu_nmt.applications.serving.limits import ServerLimits
+from relu_nmt.applications.serving import ServerOptions
 from relu_nmt.applications.serving.queues import Batcher, Refused, Ticket, Turns
 from relu_nmt.applications.serving.spans import token_spans
 from relu_nmt.data.documents import SINGLE_SENTENCES, WindowConfig
@@ -44,13 +44,13 @@ class TranslationService:
         translator: Translator,
         config: GenerationConfig,
         windows: WindowConfig,
-        limits: ServerLimits,
+        limits: ServerOptions,
         on_batch: Callable[[int, int, float], object],
     ) -> None:
         self._translator = translator
         self._config = config
         self._windows = windows
-        self._max_tokens = limits.max_tokens
+        self._max_tokens = limits.max_request_tokens
         # Large answers leave an eighth of the queue to other requests.
         self._large_answers = Turns(max(1, limits.max_waiting - max(1, limits.max_waiting // 8)))
         max_tokens = config.max_tokens or BATCH_TOKENS
@@ -90,12 +90,6 @@ class TranslationService:
         """Return the translation of a document, as JSON values.
 
         ``max_doc_tokens`` are translated at once; by default as the server's flags say.
-
-        Raises:
-            Refused: too many tokens, or the request was given up.
-            ConfigError: the model cannot read a line or write so many sentences, or the search
-                cannot force terms.
-            DataError: the model cannot write a term, or a blank line has a prefix or terms.
         """
         # Encode the document.
         translator, windows = self._translator, self._windows
@@ -150,10 +144,6 @@ class TranslationService:
 
         The translation comes line by line, or as one line. With ``line``, the answer has only the
         rows of its tokens.
-
-        Raises:
-            Refused: too many tokens or weights, or the request was given up.
-            ConfigError: the slot has no weights, or there is no such line.
         """
         # Encode both sides, and check their lengths.
         translator, ensemble = self._translator, self._translator.ensemble
@@ -285,11 +275,7 @@ def _rows(sentences: Sequence[SourceSentence], line: int | None) -> list[int]:
 
 
 def weights_json(weights: np.ndarray, ticket: Ticket) -> Iterator[bytes]:
-    """Yield the weights as JSON, row by row, to let other threads run in between.
-
-    Raises:
-        Refused: the request is given up.
-    """
+    """Yield the weights as JSON, row by row, to let other threads run in between."""
     if weights.ndim == 1:
         ticket.check()
         yield json.dumps(

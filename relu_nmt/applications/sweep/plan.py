@@ -212,11 +212,7 @@ class Published:
 
     @classmethod
     def of(cls, values: Any) -> "Published | None":
-        """Return the table from parsed JSON or YAML; None from None.
-
-        Raises:
-            ValueError: the values have another form.
-        """
+        """Return the table from parsed JSON or YAML; None from None."""
         if values is None:
             return None
         # Check the types of the fields, the form of the columns, and the rows.
@@ -243,11 +239,7 @@ class Published:
 
 
 def read_published(path: str) -> Published:
-    """Return the table in a YAML file.
-
-    Raises:
-        DataError: the file cannot be read, or has another form.
-    """
+    """Return the table in a YAML file (DataError: the file cannot be read, or has another form)."""
     try:
         found = Published.of(parse_yaml(Path(path).read_text("utf-8")) or {})
     except OSError as error:
@@ -282,11 +274,7 @@ class SweepDescription:
 
 
 def read_description(folder: Path) -> SweepDescription | None:
-    """Return the description of a folder's sweep; None if the folder has no sweep.
-
-    Raises:
-        DataError: the file is damaged.
-    """
+    """Return the description of a folder's sweep; None if the folder has no sweep."""
     path = folder / SWEEP_FILE
     try:
         found = json.loads(path.read_text("utf-8"))
@@ -312,11 +300,6 @@ def write_description(folder: Path, description: SweepDescription) -> SweepDescr
 
     Earlier attentions stay listed, and the first one stays the baseline. Earlier published figures
     stay unless the new description has others.
-
-    Raises:
-        ConfigError: the folder's results are of other data, another split or other settings, so
-            that a mean over them would be wrong.
-        DataError: the file cannot be written.
     """
     # Join with the earlier description.
     earlier = read_description(folder)
@@ -378,9 +361,6 @@ def models_in(
 
     The models of ``settings``, those of the last run, count even if they are not begun. Other
     models count with the lengths of their training and of the evaluations that began.
-
-    Raises:
-        DataError: a file is damaged.
     """
     # Start with the planned models, and add those in the folder.
     found = {}

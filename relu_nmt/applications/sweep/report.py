@@ -320,11 +320,7 @@ def _lowest(bucket: str) -> float:
 
 
 def read_report(folder: Path, description: SweepDescription) -> ReportData:
-    """Return the present results in a sweep's folder.
-
-    Raises:
-        DataError: a file of the folder is damaged.
-    """
+    """Return the present results in a sweep's folder."""
     attentions = description.attentions
     rank = {name: position for position, name in enumerate(attentions)}
 
@@ -349,11 +345,7 @@ def trouble(average: Average) -> str:
 
 
 def write_report(folder: Path, description: SweepDescription) -> ReportData:
-    """Write report.html, results.csv and card.json; return their data.
-
-    Raises:
-        DataError: a file of the folder is damaged, or cannot be written.
-    """
+    """Write report.html, results.csv and card.json; return their data."""
     data = read_report(folder, description)
     try:
         write_text(folder / CSV_NAME, report_csv(data))

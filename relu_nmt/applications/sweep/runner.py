@@ -15,7 +15,6 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from relu_nmt.applications.sweep.environment import describe_environment, probe
 from relu_nmt.applications.sweep.settings import JobsConfig
 from relu_nmt.applications.sweep.steps import (
     DIVERGED,
@@ -27,8 +26,10 @@ from relu_nmt.applications.sweep.steps import (
     Step,
     StepState,
     check_same_commands,
+    describe_environment,
     in_words,
     last_line,
+    probe,
     shown_command,
     time_left,
 )

@@ -13,7 +13,7 @@ from relu_nmt.config.shared import ClusterOptions, CommonOptions
 from relu_nmt.data.data_folder import DATA_FILES
 from relu_nmt.data.documents import DocumentConfig
 from relu_nmt.errors import ConfigError
-from relu_nmt.evaluation.metrics import TokenizerOptions
+from relu_nmt.evaluation.metrics import tokenizer_option
 from relu_nmt.io.process import available_cores
 from relu_nmt.modules.config import ATTENTION_PRESETS
 
@@ -37,11 +37,7 @@ class TrainingBudget:
 
     @classmethod
     def parse(cls, text: str) -> "TrainingBudget":
-        """Read ``4000u``, ``4000``, ``90s``, ``15m`` or ``2h``.
-
-        Raises:
-            ValueError: the text has another form, or is 0.
-        """
+        """Read ``4000u``, ``4000``, ``90s``, ``15m`` or ``2h``."""
         # Split into number and unit; updates are the default.
         match = re.fullmatch(r"(\d+(?:\.\d+)?)([usmh]?)", text.strip().lower())
         if match is None or float(match[1]) == 0:
@@ -74,10 +70,6 @@ def parse_attentions(text: str) -> tuple[str, ...]:
 
     Commas also separate the options of an attention: a part with ``=`` and without a colon belongs
     to the part before it.
-
-    Raises:
-        ConfigError: an attention is unknown.
-        ValueError: an attention stands twice.
     """
     # Join the parts of an attention with several options.
     names: list[str] = []
@@ -159,7 +151,7 @@ class SweepConfig:
         metavar="'FLAGS'",
         parse=shlex.split,
     )
-    sacrebleu_tokenizer: str | None = like(TokenizerOptions, "sacrebleu_tokenizer", None)
+    sacrebleu_tokenizer: str | None = tokenizer_option()
     contrastive: str | None = option(
         None,
         "contrasts (JSON lines): also report the share that each model ranks right",
@@ -173,11 +165,7 @@ class SweepConfig:
     )
 
     def check(self) -> None:
-        """Check that no value stands twice, and the form of variants and checkpoint.
-
-        Raises:
-            ConfigError: a value stands twice or has a wrong form.
-        """
+        """Check that no value stands twice, and the form of variants and checkpoint."""
         # Lists need different values.
         for name in ("lengths", "attentions", "seeds"):
             values = getattr(self, name)
@@ -210,11 +198,7 @@ class SweepConfig:
 
     @property
     def time(self) -> TrainingBudget:
-        """The budget.
-
-        Raises:
-            ConfigError: ``--budget`` is missing.
-        """
+        """The budget (ConfigError: ``--budget`` is missing)."""
         if self.budget is None:
             raise ConfigError("--budget: say how long each model is trained, as 4000u or 15m")
         return TrainingBudget.parse(self.budget)
@@ -246,11 +230,7 @@ class JobsConfig(ClusterOptions):
     report_only: bool = option(False, "run nothing, write the report of the present results")
 
     def check(self) -> None:
-        """Check that every GPU has a number and a process.
-
-        Raises:
-            ConfigError: a GPU has none.
-        """
+        """Check that every GPU has a number and a process (ConfigError: a GPU has none)."""
         # The processes of a training share the GPUs evenly, and none is left.
         shown = ",".join(self.gpus)
         if not all(self.gpus):
@@ -299,11 +279,7 @@ class SweepSettings:
     command: tuple[str, ...] = ()
 
     def check(self) -> None:
-        """Check that data and budget are there.
-
-        Raises:
-            ConfigError: one of them is missing.
-        """
+        """Check that data and budget are there (ConfigError: one of them is missing)."""
         if self.running.report_only:
             return
         if not self.data:

@@ -1,18 +1,24 @@
-"""The steps of a sweep: their commands, files and states.
+"""The steps of a sweep: their commands, files, states, and the machine on which they run.
 
 A step trains a model or evaluates it. It runs one or more commands, one after the other.
 """
 
 import json
+import platform
 import re
 import shlex
+import subprocess
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from relu_nmt.errors import ConfigError, DataError
+import relu_nmt
+from relu_nmt.config.registry import import_user_module
+from relu_nmt.errors import ConfigError, DataError, ReluNmtError
+from relu_nmt.io.process import available_cores
 from relu_nmt.io.safe_write import write_text
 
 STARTED, DONE, FAILED, DIVERGED = "started", "done", "failed", "diverged"
@@ -178,11 +184,7 @@ class StepState:
 
     @classmethod
     def read(cls, path: Path) -> "StepState | None":
-        """Return the state in a file; None without a file, as the step was never begun.
-
-        Raises:
-            DataError: the file is damaged or cannot be read.
-        """
+        """Return the state in a file; None without a file, as the step was never begun."""
         try:
             values = json.loads(path.read_text("utf-8"))
             # Turn JSON's lists into tuples.
@@ -199,11 +201,7 @@ class StepState:
             raise DataError(f"{path}: {reason}") from error
 
     def write(self, step: Step) -> None:
-        """Store the state beside the results of its step.
-
-        Raises:
-            DataError: the folder cannot be written.
-        """
+        """Store the state beside the results of its step."""
         path = step.path(".json")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -217,9 +215,6 @@ def check_same_commands(step: Step, state: StepState | None) -> None:
 
     The user may correct the commands of a failed step. A training that left a checkpoint must stay
     as it is, because it would continue with other settings than it began with.
-
-    Raises:
-        ConfigError: the commands differ.
     """
     if state is None:
         return
@@ -289,3 +284,112 @@ def in_words(seconds: float) -> str:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
+
+
+PACKAGES = ("torch", "numpy", "sacrebleu", "sentencepiece", "subword-nmt", "matplotlib")
+
+
+# ------------------------------------------------------------------- machine and versions
+
+
+def probe(attentions: Sequence[str], user_modules: Sequence[str]) -> dict[str, Any]:
+    """Return facts about GPUs and attentions without importing PyTorch here.
+
+    So the process of the sweep stays small.
+
+    Returns:
+        ``gpus``: names of the GPUs; ``without_weights``: attentions without weights to measure.
+    """
+    # Run this module, which reads and prints JSON.
+    done = subprocess.run(
+        [sys.executable, "-m", "relu_nmt.applications.sweep.steps"],
+        input=json.dumps([list(attentions), list(user_modules)]),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    # Pass on the last line, which holds the error.
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        raise ConfigError(f"--attentions {lines[-1]}")
+    return json.loads(done.stdout)
+
+
+def _inspect(attentions: Sequence[str], user_modules: Sequence[str]) -> dict[str, Any]:
+    """Return the result of :func:`probe`; runs in the process that imports PyTorch."""
+    # Import PyTorch here only, in the process of the probe.
+    import torch
+
+    from relu_nmt.attention import attentions as registry
+    from relu_nmt.config import from_flat
+    from relu_nmt.config.registry import Spec
+
+    # Register the user's attentions.
+    for path in user_modules:
+        import_user_module(path)
+    # Check the options of each attention, and note those without weights.
+    without_weights = []
+    for name in attentions:
+        spec = Spec.parse(name)
+        kind = registry.get(spec.name)
+        try:
+            from_flat(kind.Config, spec.options)
+        except ConfigError as error:
+            raise ConfigError(f"{name}: {error}") from error
+        if not kind.capabilities.weights:
+            without_weights.append(name)
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return {"gpus": gpus, "without_weights": without_weights}
+
+
+def describe_environment(gpus: Sequence[str] = ()) -> dict[str, Any]:
+    """Return versions and machine as JSON values."""
+    return {
+        "relu_nmt": relu_nmt.__version__,
+        "revision": _revision(),
+        "python": platform.python_version(),
+        **{name: _version(name) for name in PACKAGES},
+        "system": f"{platform.system()} {platform.machine()}",
+        "cpu": _cpu_name(),
+        "cores": available_cores(),
+        "gpus": list(gpus),
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "absent"
+
+
+def _revision() -> str:
+    """Return the running commit, with ``+`` if files changed; empty outside a repository."""
+    git = ["git", "-C", str(Path(relu_nmt.__file__).parent)]
+    try:
+        commit, changes = (
+            subprocess.run([*git, *words], capture_output=True, text=True, check=True).stdout
+            for words in (["rev-parse", "--short=12", "HEAD"], ["status", "--porcelain", "."])
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return f"{commit.strip()}{'+' if changes else ''}"
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8", errors="replace").splitlines()
+    except OSError:
+        return platform.processor()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor())
+
+
+if __name__ == "__main__":
+    wanted, modules = json.load(sys.stdin)
+    try:
+        print(json.dumps(_inspect(wanted, modules)))
+    except ReluNmtError as error:
+        sys.exit(str(error))
+    except ImportError as error:
+        sys.exit(f"{','.join(wanted)}: {error}")

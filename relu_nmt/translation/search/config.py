@@ -207,11 +207,7 @@ class GenerationConfig:
             )
 
     def resolved(self, documents: bool = False, workers: int = 1) -> "GenerationConfig":
-        """Return the settings with values for all options; documents have longer outputs.
-
-        Raises:
-            ConfigError: the longest output is shorter than ``min_len``.
-        """
+        """Return the settings with values for all options; documents have longer outputs."""
         defaults: dict[str, Any] = {"workers": workers}
         if not self.score_reference:  # a reference has its length
             lengths = DOCUMENT_LENGTHS if documents else SENTENCE_LENGTHS
@@ -251,11 +247,7 @@ class GenerationConfig:
         return np.minimum(limits, max_positions - 1)
 
     def check_terms(self) -> None:
-        """Check that the search can force terms.
-
-        Raises:
-            ConfigError: it is not plain beam search.
-        """
+        """Check that the search can force terms (ConfigError: it is not plain beam search)."""
         if flag := self.not_for_terms:
             raise ConfigError(f"{flag}: terms can be forced in plain beam search; leave it out")
 

@@ -41,10 +41,6 @@ class TokenConstraints:
         context_sizes: forced tokens that are context, int64 [B].
         terms: progress with forced terms; None for none.
         idle_token: token for beams without a hypothesis, so that no sentence of theirs gets long.
-
-    Raises:
-        ConfigError: the settings leave a sentence no output at all, or force terms in another
-            search than plain beam search.
     """
 
     def __init__(

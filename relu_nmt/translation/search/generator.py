@@ -152,11 +152,6 @@ class Generator:
         Args:
             batches: sentences with words, and their numbers, int64 [B], for the random numbers of
                 sampling.
-
-        Raises:
-            ConfigError: the settings leave a sentence no output at all, or force terms in another
-                search than plain beam search.
-            OutOfMemoryError: there is not enough memory.
         """
         # Score references batch by batch; a search runs several batches together.
         if self.config.score_reference:

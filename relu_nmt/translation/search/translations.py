@@ -100,11 +100,7 @@ class TranslatedLines(list[str]):
 
 
 def as_lines(texts: Iterable[str]) -> list[str]:
-    """Return texts as a list.
-
-    Raises:
-        DataError: it is a single text, whose letters would be the texts.
-    """
+    """Return texts as a list (DataError: it is a single text, whose letters would be the texts)."""
     if isinstance(texts, str):
         raise DataError(
             f"a list of lines is wanted, not one text ({texts[:30]!r}); give [text], or "

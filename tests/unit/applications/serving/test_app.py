@@ -18,10 +18,10 @@ from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 from schemathesis import GenerationMode
 
+from relu_nmt.applications.serving import ServerOptions, service
 from relu_nmt.applications.serving import app as app_module
-from relu_nmt.applications.serving import service
 from relu_nmt.applications.serving.app import make_app
-from relu_nmt.applications.serving.limits import Guard, Metrics, ServerLimits
+from relu_nmt.applications.serving.limits import Guard, Metrics
 from relu_nmt.applications.serving.service import weights_json
 from relu_nmt.data.documents import WindowConfig
 from relu_nmt.errors import ConfigError, OutOfMemoryError
@@ -36,13 +36,13 @@ HOST, JSON = (b"host", b"127.0.0.1:8000"), (b"content-type", b"application/json"
 
 def client_of(translator=None, search=SEARCH, **limits):
     config = GenerationConfig(**search)
-    app = make_app(translator or make_translator(), config, limits=ServerLimits(**limits))
+    app = make_app(translator or make_translator(), config, limits=ServerOptions(**limits))
     return TestClient(app)
 
 
 @pytest.fixture(scope="module")
 def client():
-    with client_of(max_tokens=200, max_bytes=20_000) as client:
+    with client_of(max_request_tokens=200, max_request_bytes=20_000) as client:
         yield client
 
 
@@ -398,7 +398,9 @@ def test_large_requests_are_refused_before_they_are_read(client):
 )
 def test_attention_of_a_long_line_is_fast(word, texts):
     line = (word * 4000)[:3992]
-    with client_of(make_translator(tokenizer="moses-aggressive"), max_tokens=10_000) as client:
+    with client_of(
+        make_translator(tokenizer="moses-aggressive"), max_request_tokens=10_000
+    ) as client:
         begin = time.perf_counter()
         answer = client.post("/attention", json={"lines": [line], "translation": ["house"]})
         assert time.perf_counter() - begin < 20  # it took minutes
@@ -504,7 +506,7 @@ def test_a_body_without_end_or_too_slow_is_refused(client, pause, status):
     async def send(message):
         sent.append(message)
 
-    limits = ServerLimits(max_bytes=20_000, seconds=0.5)
+    limits = ServerOptions(max_request_bytes=20_000, request_seconds=0.5)
     guard = Guard(client.app, limits, Metrics(), frozenset())
     asyncio.run(guard({"type": "http", "path": "/translate"}, receive, send))
     assert sent[0]["status"] == status and "error" in json.loads(sent[1]["body"])
@@ -579,7 +581,7 @@ def test_a_request_to_a_full_server_gets_status_429(slow):
 
 
 def test_a_request_that_takes_too_long_ends_and_others_go_on(slow):
-    client, held = slow(seconds=3, max_waiting=2)
+    client, held = slow(request_seconds=3, max_waiting=2)
     with client, ThreadPoolExecutor(2) as pool:
         asked = [pool.submit(client.post, "/translate", json={"lines": ["das"]}) for _ in range(2)]
         assert {answer.result().status_code for answer in asked} == {504}
@@ -689,7 +691,7 @@ def test_any_text_is_translated_and_shown(client, lines, translation):
 
 @pytest.fixture(scope="module")
 def api():
-    with client_of(max_bytes=10_000_000) as client:
+    with client_of(max_request_bytes=10_000_000) as client:
         yield client, schemathesis.openapi.from_dict(client.get("/openapi.json").json())
 
 

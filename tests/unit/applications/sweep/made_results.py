@@ -4,11 +4,16 @@ import dataclasses
 import json
 import random
 
-from relu_nmt.applications.sweep.environment import describe_environment
 from relu_nmt.applications.sweep.plan import SweepDescription, SweepPlan, write_description
 from relu_nmt.applications.sweep.results import SLOTS
 from relu_nmt.applications.sweep.settings import SweepSettings
-from relu_nmt.applications.sweep.steps import DIVERGED, DONE, FAILED, StepState
+from relu_nmt.applications.sweep.steps import (
+    DIVERGED,
+    DONE,
+    FAILED,
+    StepState,
+    describe_environment,
+)
 from relu_nmt.training.results import TrainingResult, entry
 
 # Share of correct words in an invented translation, by attention.
