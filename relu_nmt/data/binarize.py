@@ -153,15 +153,8 @@ def binarize_alignments(
     """Write the ``.bin`` and ``.idx`` of the word alignments of a split, ``train.align.de-en``.
 
     Each entry has the source and target position of each pair of aligned tokens, in turn, from 0.
-
-    Args:
-        text: the scanned file, parallel to the source text line by line.
-        prefix: path of the result without ``.bin`` and ``.idx``.
-        sides: the binarised source and target.
-        separators: numbers, from 1, of the lines that separate documents in the source text; here
-            they are blank or ``<d>``.
-        workers: processes; the result does not depend on their number.
-        advance: called with the number of bytes done.
+    The scanned text is parallel to the source text, whose lines between documents, ``separators``
+    from 1, are blank or ``<d>`` here. The result does not depend on the number of workers.
 
     Returns:
         the number of ``sentences`` and of ``pairs`` of tokens, and the SHA-256 ``checksums`` of

@@ -101,12 +101,6 @@ class Dictionary:
 
         Raises:
             DataError: the dictionary has the symbol already.
-
-        Example:
-            >>> dictionary = Dictionary.from_counts({"a": 1}, padding_factor=8)
-            >>> bigger = dictionary.with_symbol("<sep>")
-            >>> bigger.index("<sep>"), len(dictionary), len(bigger)
-            (5, 8, 8)
         """
         if symbol in self:
             raise DataError(f"dictionary: the symbol '{symbol}' is in it already")
@@ -146,16 +140,12 @@ class Dictionary:
         nwords: int = -1,
         padding_factor: int = 8,
     ) -> "Dictionary":
-        """Build the dictionary of a text as fairseq does.
+        """Build the dictionary of a text as fairseq does, from the occurrences of each word.
 
         The symbols stand in the order of falling count, equal counts in code-point order. Special
-        symbols do not count, even if the text contains them.
-
-        Args:
-            counts: occurrences of each word.
-            threshold: leave out words with fewer occurrences.
-            nwords: most symbols, the special ones included; 0 or less: no limit.
-            padding_factor: add ``madeupword0000``... up to a multiple of this size.
+        symbols do not count, even if the text contains them. Words below the threshold are left
+        out; ``nwords`` bounds the size if it is above 0. ``madeupword0000``... fill up to a
+        multiple.
 
         Reference: fairseq 0.12, ``Dictionary.finalize`` and ``pad_to_multiple_``.
         """

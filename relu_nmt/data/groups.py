@@ -315,14 +315,9 @@ def plan_batches(
     The plan takes 8 bytes a sentence. A resumed epoch continues at a batch number of the same plan.
 
     Sentences are sorted by the longer side, then source, then target length, so that neither side
-    needs much padding. A sentence longer than ``max_tokens`` gets a batch of its own.
-
-    Args:
-        source_sizes: int [N], tokens of each source sentence.
-        target_sizes: int [N], tokens of each target sentence; None for source-only data.
-        limits: most tokens and sentences of a batch.
-        shuffle_seed: (seed, epoch) for the order of the batches and of equally long sentences;
-            None sorts batches and sentences by length.
+    needs much padding. A sentence longer than ``max_tokens`` gets a batch of its own. The seed
+    (seed, epoch) gives the order of the batches and of equally long sentences; without it batches
+    and sentences are sorted by length.
 
     Example:
         >>> [one.tolist() for one in plan_batches(np.array([3, 5, 4]), None, BatchLimits(10))]

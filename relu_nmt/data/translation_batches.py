@@ -94,16 +94,9 @@ def collate(
 ) -> TranslationBatch:
     """Make a batch of pairs of one split.
 
-    Args:
-        pairs: source and target token ids, both ending in ``</s>``; the target is None in
-            source-only data.
-        ids: number of each pair's (first) sentence in its split.
-        alignments: source and target positions of each pair's aligned tokens, int [P, 2].
-
-    Example:
-        >>> pair = (np.array([5, 2]), np.array([7, 8, 2]))
-        >>> collate([pair], [0]).prev_output_tokens
-        tensor([[2, 7, 8]])
+    Pairs are source and target token ids that end in ``</s>``, in source-only data without target,
+    with the number of each pair's (first) sentence in its split, and perhaps the positions of its
+    aligned tokens, int [P, 2].
     """
     sources = [source for source, _ in pairs]
     targets = [target for _, target in pairs if target is not None]

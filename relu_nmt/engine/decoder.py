@@ -180,13 +180,8 @@ class FastDecoder(StepDecoder):
 def computed_beams(rows: Tensor, num_beams: int, multiple: int) -> tuple[Tensor, Tensor] | None:
     """Return the beams to compute, with dead ones up to a multiple; None: all beams.
 
-    Args:
-        rows: indices of the live beams among all, rising, int64.
-        num_beams: B K.
-        multiple: of which the number of computed beams is one.
-
-    Returns:
-        ``rows`` and ``given`` of :class:`LayerStep`.
+    ``rows`` are the live beams among all ``num_beams``, rising, int64. The results are ``rows`` and
+    ``given`` of :class:`LayerStep`.
 
     Example:
         >>> rows, given = computed_beams(torch.arange(0, 32, 2), 32, 1)

@@ -68,21 +68,13 @@ def progress_bar(
 ) -> Iterator[Callable[[int], object]]:
     """Draw a bar on a terminal, otherwise print a line every ten seconds and one at the end.
 
-    Args:
-        label: name of the work.
-        total: size of the work.
-        unit: plural of the counted things; bytes (``B``) are shown in MB.
-        shows_waiting: also show that the work runs when nothing is done for long, as at a very long
-            line. A thread does that, so this is not for a block that forks processes.
-        only_if_slow: print lines only, and none if the work ends before the first is due.
-        say: prints these lines; by default they go to standard error.
+    Bytes (the unit ``B``) are shown in MB. ``shows_waiting`` also shows that the work runs when
+    nothing is done for long; a thread does that, so it is not for a block that forks processes.
+    With ``only_if_slow`` there are lines only, and none if the work ends before the first is due.
+    ``say`` prints the lines; by default they go to standard error.
 
     Yields:
         A function that adds a number to the amount done, up to the total.
-
-    Example:
-        >>> with hidden_progress(), progress_bar("count", 100) as advance:
-        ...     advance(100)
     """
     is_hidden, done = _hidden.get(), 0
     started = last_line = time.monotonic()

@@ -111,19 +111,13 @@ class AttentionRegularizerConfig:
 
 @dataclass(frozen=True)
 class AttentionPlace:
-    """An attention module, or one head of it.
+    """An attention module, or one head of it: ``cross.2.1`` or all heads, ``cross.2``.
 
-    Args:
-        slot: ``encoder``, ``decoder`` (self-attention) or ``cross``.
-        layer: from 0; negative ones count from the last, which is -1.
-        head: from 0; ``None`` is all heads.
+    The slot is ``encoder``, ``decoder`` (self-attention) or ``cross``. The layer counts from 0,
+    negative ones from the last, which is -1; so does the head, ``None`` is all heads.
 
     Raises:
         ConfigError: no such slot.
-
-    Example:
-        >>> str(AttentionPlace.parse("cross.2.1"))
-        'cross.2.1'
     """
 
     slot: str

@@ -194,12 +194,7 @@ subword_models: Registry[type[SubwordModel]] = Registry(
 
 @tokenizers.register("none")
 class WhitespaceTokenizer(Tokenizer):
-    """Splits at white space and joins with single spaces.
-
-    Example:
-        >>> WhitespaceTokenizer("de").split("ein  Haus ")
-        ['ein', 'Haus']
-    """
+    """Splits at white space and joins with single spaces."""
 
     def split(self, text: str) -> list[str]:
         """Return the words between white space (Unicode's, as in fairseq)."""
@@ -212,12 +207,7 @@ class WhitespaceTokenizer(Tokenizer):
 
 @subword_models.register("none")
 class WholeWords(SubwordModel):
-    """Leaves words whole.
-
-    Example:
-        >>> WholeWords().split(["ein", "Haus"])
-        ['ein', 'Haus']
-    """
+    """Leaves words whole."""
 
     def split(self, words: Sequence[str]) -> list[str]:
         """Return the words."""

@@ -44,13 +44,6 @@ class MosesTokenizer(Tokenizer):
 
     Attributes:
         aggressive: split hyphens between letters too (Moses' ``-a``).
-
-    Example:
-        >>> moses = MosesTokenizer("en")
-        >>> moses.split("It's a dog.")
-        ['It', '&apos;s', 'a', 'dog', '.']
-        >>> moses.join(['It', '&apos;s', 'a', 'dog', '.'])
-        "It's a dog."
     """
 
     package = "sacremoses"

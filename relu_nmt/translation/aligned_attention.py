@@ -39,10 +39,8 @@ class AlignedVisibility:
 class AlignedCache(LayerCache):
     """Keys and values of one layer, step by step.
 
-    Args:
-        keys: of the source, in rows of one sentence each, [R, H, L, d].
-        values: likewise.
-        whole: the cache of the attention to the whole document, in layers with a gate.
+    Those of the source are rows of one sentence each, [R, H, L, d]; ``whole`` is the cache of the
+    attention to the whole document, in layers with a gate.
     """
 
     def __init__(self, keys: Tensor, values: Tensor, whole: LayerCache | None) -> None:
@@ -87,11 +85,6 @@ class DocumentGate(nn.Module):
 
     Reference: Bao et al. 2021, "G-Transformer", section 3 (combined attention; there both parts
     have projections of their own, and sentences no numbers).
-
-    Example:
-        >>> gate, x = DocumentGate(2), torch.tensor([[[1.0, 3.0]]])
-        >>> gate(x, x).tolist(), gate.numbers(torch.tensor([0])).tolist()
-        ([[[1.0, 3.0]]], [[0.0, 0.0]])
     """
 
     def __init__(self, embed_dim: int) -> None:
@@ -120,13 +113,7 @@ class _Gated(MultiheadAttention):
         self.gate = DocumentGate(embed_dim) if gated else None
 
     def finish(self, values: Tensor, x: Tensor) -> Tensor:
-        """Return the output [B, Nq, D]; see :meth:`MultiheadAttention.finish`.
-
-        Args:
-            values: [B, Nq, D] from the sentence; with a gate [B, Nq, 2 D], the second half from
-                the document.
-            x: [B, Nq, D], the states before the projection.
-        """
+        """Return the output [B, Nq, D] of values [B, Nq, D], or of both kinds side by side."""
         if self.gate is None:
             return super().finish(values, x)
         local, whole = (self.attention.finish(part, x) for part in values.chunk(2, dim=-1))
@@ -135,11 +122,8 @@ class _Gated(MultiheadAttention):
     def numbered(self, x: Tensor, projection: nn.Module, rows: SentenceRows, width: int) -> Tensor:
         """Add the projected vectors of the sentences' numbers to queries and keys.
 
-        Args:
-            x: [B, N, ...], projected states.
-            projection: their projection, an affine map of D channels.
-            rows: the sentences.
-            width: number of channels of queries and keys, which come before values in x.
+        The projected states x [B, N, ...] begin with queries and keys, ``width`` channels, before
+        values.
         """
         assert self.gate is not None, "only gated attention sees the whole document"
         # Project the vectors without bias, which x has already, and leave values unchanged.

@@ -35,10 +35,7 @@ Adding capacity copies the caches and drops dead entries, whose keys cost produc
 class DecoderState:
     """The state of ``B`` sentences, each of which starts with one beam.
 
-    Args:
-        caches: one cache a layer.
-        key_mask: [B, S] bool, True = real source token.
-        num_groups: G, groups of beams that never mix.
+    The key mask [B, S] marks real source tokens; beams of different groups never mix.
 
     Attributes:
         length: number of tokens of each hypothesis.

@@ -46,13 +46,7 @@ class InputEmbedding(nn.Module):
         self.dropout = Dropout(config.dropout)
 
     def forward(self, tokens: Tensor, start: int = 0, places: Tensor | None = None) -> Tensor:
-        """Return [B, N, D] of token ids [B, N].
-
-        Args:
-            tokens: the token ids.
-            start: position of the first token.
-            places: [B, N] int64, the position of each token, if they are not consecutive.
-        """
+        """Return [B, N, D] of token ids [B, N], from position ``start`` on or at ``places``."""
         # Scale the token vectors, [B, N, D], so that they are as large as the positions.
         x = self.tokens(tokens) * self.scale
         # Look up the position vectors: consecutive ones, or one per token.
@@ -124,18 +118,12 @@ class TransformerStack(nn.Module):
         memory: Tensor | None = None,
         memory_visibility: Visibility | None = None,
     ) -> Tensor:
-        """Return the states [B, N, D] of all positions.
+        """Return the states [B, N, D] of all positions of embedded tokens x [B, N, D].
 
-        In training LayerDrop (Fan et al. 2020, section 3.1) may skip a layer for the whole batch.
-        A skipped layer is computed all the same, and its output has zero gradients, because
-        distributed training waits for the gradients of all layers. Losses that read its attention
-        still have gradients.
-
-        Args:
-            x: [B, N, D], the embedded tokens.
-            visibility: the visible positions of self-attention.
-            memory: [B, S, D], in a decoder the encoder's states.
-            memory_visibility: the visible positions of the memory.
+        A decoder attends to the memory [B, S, D], the encoder's states. In training LayerDrop (Fan
+        et al. 2020, section 3.1) may skip a layer for the whole batch. A skipped layer is computed
+        all the same, and its output has zero gradients, because distributed training waits for the
+        gradients of all layers. Losses that read its attention still have gradients.
         """
         # Compute rotation and bias once for all layers.
         relative = self.relative(visibility)

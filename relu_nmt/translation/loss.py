@@ -169,13 +169,10 @@ def _check_aligning(model: EncoderDecoder) -> None:
 def alignment_loss(weights: Tensor, alignments: Tensor) -> Tensor:
     """Return the cross-entropy of attention to the alignments of target tokens, summed, in nats.
 
+    Weights are [B, T, S]; alignments int64 [P, 3] are row, source and target position of each pair.
     The target of a token with n aligned source tokens is 1 / n for each of them. Tokens without
     alignment have no loss. Each row of weights is divided by its sum; a null row has a large loss,
     but no gradient.
-
-    Args:
-        weights: [B, T, S], not negative.
-        alignments: int64 [P, 3]: row of the batch, source and target position of each pair.
 
     Reference: Garg et al. 2019, "Jointly learning to align and translate with Transformer models",
     section 4; the treatment of rows that do not sum to 1 is our addition.

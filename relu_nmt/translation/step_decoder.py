@@ -161,13 +161,10 @@ class StepDecoder:
 
 
 class Ensemble:
-    """Models whose probabilities are averaged at every step.
+    """Models whose probabilities are averaged at every step, with the same dictionaries.
 
-    Args:
-        decoders: of models with the same dictionaries, all on one device.
-        temperature: divides the logits of every model.
-        dtype: ``torch.float16`` or ``torch.bfloat16`` to compute in (autocast); the weights' own
-            by default.
+    The temperature divides the logits of every model; ``dtype`` is ``torch.float16`` or
+    ``torch.bfloat16`` for autocast.
 
     Attributes:
         max_positions: longest target that every model can write, in tokens with the end symbol;

@@ -37,12 +37,8 @@ class TranslationTask:
     """Text steps and dictionaries of a language pair.
 
     A task comes from a data folder (:meth:`from_data_folder`) or from a checkpoint
-    (:meth:`from_state`). Only the former can load splits.
-
-    Args:
-        source_text: maps raw source sentences to tokens and back, as ``target_text`` does.
-        source_dictionary: ids of the source tokens; a joined ``target_dictionary`` equals it.
-        folder: the data folder.
+    (:meth:`from_state`). Only the former can load splits. Text steps map raw sentences to tokens
+    and back; a joined target dictionary equals the source dictionary.
 
     Example:
         >>> words = Dictionary(["ein", "Haus"])

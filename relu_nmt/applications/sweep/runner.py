@@ -92,15 +92,8 @@ class StepRunner:
     """A runner of steps, each training before the evaluations of its model.
 
     On a cluster, the jobs hold the locks and write logs and states. So sweeps on a cluster and
-    others may share a folder.
-
-    Args:
-        steps: the steps.
-        config: the processes or the cluster.
-        environment: machine and versions, which every step stores.
-        folder: folder of the sweep; only a cluster needs it.
-        training_seconds: budget of a training, if it is a time.
-        progress: print events.
+    others may share a folder. Every step stores the environment, machine and versions. Only a
+    cluster needs the folder of the sweep; ``training_seconds`` is the budget, if it is a time.
 
     Attributes:
         signal: number of the signal that stopped the run, if any.

@@ -34,17 +34,10 @@ class BeamSearch:
     """Searches the best translations of one batch, a step at a time.
 
     The hypotheses of a sentence are stored as soon as it is done, so its result does not depend on
-    the other sentences. It leaves the batch later, together with others.
-
-    Args:
-        symbols: the target dictionary.
-        src_tokens: [B, S] int64, right-padded, each ending in the end symbol.
-        is_word: source positions that are words, [B, S] bool.
-        ids: numbers of the sentences, int64 [B], which seed the draws of sampling.
-        constraints: the allowed tokens and lengths. Tokens of the context do not count for the
-            score; the rest of a prefix does.
-        listed: the only symbols that may be written, int64 [V'], special symbols first; tokens of
-            the search are then indices into it. None for all.
+    the other sentences. It leaves the batch later, together with others. Sources [B, S] are
+    right-padded; ``is_word`` [B, S] are the positions of words. ``ids`` [B], the numbers of the
+    sentences, seed the draws of sampling. If only ``listed`` symbols [V'] may be written, special
+    ones first, tokens of the search are indices into them.
 
     Attributes:
         src_tokens: the sources.

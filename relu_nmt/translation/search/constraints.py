@@ -22,19 +22,10 @@ class TokenConstraints:
     A translation may have to have as many sentences as its source. The end symbol then follows the
     last separator directly and is forbidden elsewhere. A sentence may be empty, since a translation
     may join two sentences. Allowed tokens keep their log-probabilities, so the score of a
-    hypothesis stays the model's own.
-
-    Args:
-        sources: the sentences [B] with their contexts and terms. The context costs nothing, and
-            ``min_len`` counts the tokens after it.
-        src_tokens: their ids, [B, S] int64.
-        prefixes: forced first tokens, context included, [B, P] int64, padded on the right; None
-            for none.
-        separators: the symbol that ends each sentence of a source, and of a target; None: sentences
-            are neither counted nor measured.
-        most_tokens: tokens that the models can write, the end symbol included; None for any.
-        most_of_a_sentence: the same of each sentence, separator included. At this length the
-            separator is forced.
+    hypothesis stays the model's own. A context costs nothing, and ``min_len`` counts the tokens
+    after it. Prefixes, [B, P] int64 with their context, are padded on the right. Without separators
+    sentences are neither counted nor measured. At ``most_of_a_sentence`` tokens, as the models can
+    write, the separator is forced.
 
     Attributes:
         limits: most tokens before the end symbol, int64 [B]; enough for all sentences and terms.

@@ -178,11 +178,8 @@ class TermTracker:
     def require(self, log_probs: Tensor, given: Tensor, room: Tensor) -> None:
         """Allow the next tokens of terms in place, and only these where no more fit.
 
-        Args:
-            log_probs: [B, K, V]; forbidden tokens become -inf.
-            given: log-probabilities from the models, [B, K, V].
-            room: tokens that each hypothesis can still have besides ends of sentences, [B, K] or
-                [B, 1].
+        ``log_probs`` and those from the models, ``given``, are [B, K, V]; ``room`` has the tokens
+        that each hypothesis can still have besides ends of sentences, [B, K] or [B, 1].
         """
         rooms = room.expand(log_probs.shape[:2]).tolist()
         for row, beam, progress in self:

@@ -61,12 +61,7 @@ class SearchHistory:
 
     For each live sentence it holds the best k finished hypotheses of every group of beams.
     :meth:`take` stores those of sentences that are done; :meth:`results` follows the back-pointers.
-
-    Args:
-        config: ``nbest`` and ``beam``.
-        limits: most tokens before the end symbol, int64 [B].
-        context_sizes: first tokens of each sentence that are context, int64 [B].
-        num_groups: G; 1 except for diverse beam search and sampling.
+    ``limits`` and ``context_sizes`` are those of :class:`TokenConstraints`.
 
     Attributes:
         scores: of the best k finished hypotheses, best first, [B, G, k].
@@ -111,11 +106,8 @@ class SearchHistory:
     def finish(self, step: int, totals: Tensor, parents: Tensor, scores: Tensor) -> None:
         """Add the hypotheses that end at ``step``, if they are among the best.
 
-        Args:
-            step: number of tokens before the end symbol.
-            totals: log-probabilities [B, G, M]; -inf (or NaN) is no hypothesis.
-            parents: beams from which they end, [B, G, M].
-            scores: [B, G, M].
+        Log-probabilities, beams from which they end, and scores are [B, G, M] each; a total of -inf
+        (or NaN) is no hypothesis.
         """
         # Merge with the best so far, [B, G, k + M], and keep k.
         real = totals > -torch.inf

@@ -78,12 +78,9 @@ class Scorer(ABC):
     def bound(self, totals: Tensor, shortest: np.ndarray, longest: np.ndarray) -> Tensor:
         """Return scores [B, M] that no continuation of open hypotheses exceeds.
 
-        Infinity, the default, lets the stop rule ``exact`` search to the longest output.
-
-        Args:
-            totals: log-probabilities so far, [B, M]. They can only fall.
-            shortest: fewest tokens that a continuation can have, int64 [B].
-            longest: most tokens, int64 [B].
+        Infinity, the default, lets the stop rule ``exact`` search to the longest output. Totals so
+        far, [B, M], can only fall; a continuation has ``shortest`` to ``longest`` tokens, int64
+        [B].
         """
         return torch.full_like(totals, torch.inf)
 

@@ -19,15 +19,9 @@ def best_of_groups(
     """Extend each of ``num_groups`` groups of k beams by its 2k best continuations.
 
     At most k candidates are the end symbol, so at least k can go on. Groups are extended one after
-    the other; each pays for tokens that earlier groups chose. The penalty only steers the choice,
-    and the reported scores are the model's own.
-
-    Args:
-        scores: of the next tokens.
-        totals: log-probabilities of the beams, [B, K].
-        num_groups: G, a divisor of the beam size; 1 is plain beam search.
-        strength: lambda, subtracted from the log-probability of a token for each time that an
-            earlier group chose it at this step.
+    the other; each pays ``strength`` for each time that an earlier group chose a token. The penalty
+    only steers the choice, and the reported scores are the model's own. One group is plain beam
+    search. The totals of the beams are [B, K].
 
     Reference: Vijayakumar et al. 2018, equation 4 with Hamming diversity. Beams of one group are
     neighbours here; fairseq interleaves the groups and adds the penalty to the score.
@@ -91,16 +85,11 @@ def share_among_terms(
 def draw(
     scores: StepScores, totals: Tensor, uniforms: Tensor, topk: int = -1, topp: float = -1.0
 ) -> Continuations:
-    """Draw one token for each beam; the beams never mix.
+    """Draw one token for each beam, by random numbers in [0, 1), [B, K]; the beams never mix.
 
-    Args:
-        scores: of the next tokens. The reported log-probabilities are the model's, not those of
-            the cut distribution.
-        totals: log-probabilities of the beams, [B, K].
-        uniforms: random numbers in [0, 1), [B, K] float64, that decide the draws.
-        topk: draw from the k likeliest tokens; -1 from all.
-        topp: draw from the fewest tokens whose probabilities, renormalised after ``topk``, sum to
-            p or more; -1 from all.
+    Draw from the ``topk`` likeliest tokens, and of these from the fewest whose probabilities,
+    renormalised, sum to ``topp`` or more; -1 from all. The reported log-probabilities are the
+    model's, not those of the cut distribution.
 
     Reference: Holtzman et al. 2020, section 3.1 (``topp``); Fan et al. 2018, section 5.1
     (``topk``).
