@@ -45,6 +45,12 @@ Small models of short trainings may be compared row with row, not with the publi
 or memory with "about" is an estimate, and in the paper form it is arithmetic alone.
 
 [Study](study.md) and [results](results.md) have longer trainings for translation.
+
+## What contradicts the papers
+
+Most of the rest agrees. Short trainings of small models cannot refute a paper; these points are where they differ.
+
+{contradictions}
 """
 
 
@@ -205,7 +211,7 @@ def sentence(text: str) -> str:
 def pages() -> dict[Path, str]:
     """Return the text of each page by its file."""
     papers, entries, measurements = read_papers(), read_entries(), read_measurements()
-    found, rows = {}, []
+    found, rows, contradictions = {}, [], []
     for name, paper in papers.items():
         own = [entry for entry in entries.values() if entry.paper == name]
         found[LAB / "papers" / f"{name}.md"] = Page(paper, own, measurements).text()
@@ -213,8 +219,11 @@ def pages() -> dict[Path, str]:
         counts = [str(states[state]) for state in (MEASURED, COMMAND, GAP)]
         link = f"[{paper['short']}](papers/{name}.md)"
         rows.append([link, f"*{paper['title']}*", str(len(own)), *counts])
+        contradictions += [f"- {link}, {text}" for text in paper["contradictions"]]
     heads = ["", "paper", "entries", MEASURED, COMMAND, GAP]
-    found[LAB / "papers.md"] = INDEX.format(table=markdown(heads, rows))
+    found[LAB / "papers.md"] = INDEX.format(
+        table=markdown(heads, rows), contradictions="\n".join(contradictions)
+    )
     return found
 
 
