@@ -48,7 +48,8 @@ or memory with "about" is an estimate, and in the paper form it is arithmetic al
 
 ## What contradicts the papers
 
-Most of the rest agrees. Short trainings of small models cannot refute a paper; these points are where they differ.
+Most of the rest agrees. Short trainings of small models cannot refute a paper; these points are
+where they differ.
 
 {contradictions}
 """
