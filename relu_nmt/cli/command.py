@@ -97,11 +97,11 @@ class RecipeCommand:
         prog: name of the command.
         description: first text of ``--help``.
         settings_class: settings whose flags the command has.
-        recipe: module of ``relu_nmt.recipes`` whose ``run`` is called, or ``module.function``; or
-            a function, of a script that has imported PyTorch already. The exit code is
-            ``exit_code`` of its result, if there is one.
+        recipe: module of ``relu_nmt.recipes`` whose ``run`` is called, or ``module.function``; or a
+            function, of a script that has imported PyTorch already. The exit code is that of its
+            result, if it has one.
         user_modules: as in :func:`make_parser`.
-        computes: the command runs a model: warn if other processes use the same cores.
+        computes: warn if other processes use the same cores.
         most_used: names of the settings with which ``--help`` begins, with spaces between them.
     """
 

@@ -1,7 +1,6 @@
 """Analyse attention and training of several checkpoints, and write one page."""
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from relu_nmt.applications.analysis.report import (
     AnalyzedModel,
     distinct_names,
 )
-from relu_nmt.applications.analysis.statistics import BranchStatistics, MemoryStatistics
+from relu_nmt.applications.analysis.statistics import LayerStatistics
 from relu_nmt.applications.analysis.weights import Numbers, WeightStatistics
 from relu_nmt.cli.analyze import AnalysisSettings as Settings
 from relu_nmt.cli.translation_settings import ModelOptions
@@ -161,10 +160,8 @@ class _Analyzer:
         translator, name = self._translators[index], self._names[index]
         task, config = translator.task, translator.models[0].config
         dictionaries = task.source_dictionary, task.target_dictionary
-        weights, memories = WeightStatistics(translator.ensemble, dictionaries), None
-        branches = BranchStatistics(translator.ensemble)
-        with suppress(ConfigError):  # the page reports networks that are no memories
-            memories = MemoryStatistics(translator.ensemble)
+        weights = WeightStatistics(translator.ensemble, dictionaries)
+        layers = LayerStatistics(translator.ensemble)
         # Read some sentences at a time, with all statistics.
         with progress_bar(f"analyse {name}", len(chosen), self._unit) as advance:
             for start in range(0, len(chosen), AT_ONCE):
@@ -174,9 +171,7 @@ class _Analyzer:
                 numbers = [own for n in part if (own := self._numbers(index, n)) is not None]
                 sides = [source for source, _ in pairs], [target for _, target in pairs]
                 weights.add(*sides, numbers or None, advance)
-                branches.add(*sides)
-                if memories is not None:
-                    memories.add(*sides)
+                layers.add(*sides)
         return AnalyzedModel(
             name,
             self._paths[index],
@@ -184,8 +179,8 @@ class _Analyzer:
             config.feed_forward,
             weights.without_weights,
             weights.records(),
-            branches.records(),
-            None if memories is None else memories.report(),
+            layers.records(),
+            layers.report() if layers.has_memories else None,
         )
 
     def _example(self, number: int) -> dict[str, Any]:

@@ -231,19 +231,17 @@ def classify(settings: ClassifyImagesSettings, *, progress: bool = True) -> Clas
         errors: list[DataError] = []
         results = classifier.classify(chunk, settings.top_k, damaged=errors.append)
         # Errors come in the order of the pictures without classes.
-        damaged = [image for image, classes in zip(chunk, results, strict=True) if not classes]
-        own = dict(zip(damaged, map(str, errors), strict=False))
+        reasons = map(str, errors)
         for image, classes in zip(chunk, results, strict=True):
             values.append({"image": image, "classes": classes})
-            if image in own:
-                values[-1]["error"] = own[image]
+            if not classes:
+                values[-1]["error"] = found.errors[image] = next(reasons)
             elif progress and not settings.json:
                 shares = (f"{name} {share:.1%}" for name, share in classes.items())
                 print("\t".join([image, *shares]), flush=True)
         found += results
-        found.errors |= own
-        if progress and own:
-            print("\n".join(own.values()), file=sys.stderr)
+        if progress and errors:
+            print("\n".join(map(str, errors)), file=sys.stderr)
     # Print all as JSON, and the number of failures.
     if progress and settings.json:
         print(json.dumps(values, indent=1, ensure_ascii=False))

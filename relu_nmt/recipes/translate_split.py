@@ -10,11 +10,12 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TextIO
 
 import numpy as np
 
-from relu_nmt.applications.analysis.statistics import AttentionStatistics, MemoryStatistics
+from relu_nmt.applications.analysis.statistics import AttentionStatistics, LayerStatistics
 from relu_nmt.cli.generate import TranslateSplitSettings as Settings
 from relu_nmt.data.documents import SINGLE_SENTENCES
 from relu_nmt.data.groups import (
@@ -116,7 +117,7 @@ class AttentionReport:
         self._translator = translator
         self._subset = options.gen_subset
         self._place = None
-        self._files: list[tuple[str, str, AttentionStatistics | MemoryStatistics]] = []
+        self._files: list[tuple[str, str, AttentionStatistics | LayerStatistics]] = []
         self._sources: list[np.ndarray] = []
         self._targets: list[np.ndarray] = []
         if options.print_attention is not None:
@@ -125,7 +126,7 @@ class AttentionReport:
         # Make the statistics now: models without weights or memories are an error at the start.
         for flag, path, statistics in (
             ("--attention-stats", options.attention_stats, AttentionStatistics),
-            ("--memory-stats", options.memory_stats, MemoryStatistics),
+            ("--memory-stats", options.memory_stats, partial(LayerStatistics, memories_only=True)),
         ):
             if path is not None:
                 self._files.append((flag, path, statistics(translator.ensemble)))

@@ -269,16 +269,14 @@ class SplitTranslation:
     Args:
         groups: the translation of each sentence, or of each group of sentences, in order.
         counts: sentences of each group.
-        documents: lines of each document, if documents are translated: one for each sentence, or
-            one for a group whose translation has another number of sentences.
+        documents: lines of each translated document: one for each sentence, or one for a group
+            whose translation has another number of sentences.
         num_tokens: target tokens of the best translations, ``</s>`` included.
         seconds: time of the search; with ``--results`` without loading and compiling.
         num_at_limit: groups whose translation reached the longest output and may be cut off.
-        num_mismatched: groups with another number of sentences; None if the model has no
-            separators, so that sentences cannot be counted.
+        num_mismatched: groups with another number of sentences; None without separators.
         num_undivided: groups of several sentences that became one line.
-        scores: all scores, the main one first: ``bleu`` or ``chrf`` of sentences, or
-            :meth:`relu_nmt.evaluation.split_score.SplitScorer.document_scores`.
+        scores: all scores, the main one first.
         statistics: d-BLEU statistics of each document, for ``--results`` only.
         by_position: s-BLEU by position (:meth:`SplitScorer.position_scores`), likewise.
         lengths: lengths of the groups (:func:`relu_nmt.data.groups.describe_lengths`).

@@ -46,8 +46,8 @@ class VisionOutput:
         features: [B, D], the input of the classifier.
         intermediate: [B, D, height, width] by index of a requested block: its output at the
             patches, without class token and before the final norm.
-        class_tokens: [B, D] by index of a requested block, if the block has a class token. XCiT
-            counts its blocks of class attention after the others; they have no other output.
+        class_tokens: [B, D] by index of a requested block with a class token. XCiT counts its
+            blocks of class attention after the others; they have no other output.
     """
 
     logits: Tensor
@@ -266,14 +266,8 @@ class ImageObjective(RegularizedObjective):
     """Cross-entropy per image plus the attention regulariser, both as in translation.
 
     A mixed image has the labels of both images, weighted by their shares. In validation the loss
-    has no label smoothing.
-
-    Args:
-        model: the model.
-        label_smoothing: probability mass taken from the right class.
-        regularizer: weights of the terms on the attention.
-        criterion: ``cross_entropy`` of one distribution over the classes, or
-            ``sigmoid_cross_entropy``, the sum over C independent distributions.
+    has no label smoothing. The ``criterion`` is ``cross_entropy`` of one distribution over the
+    classes, or ``sigmoid_cross_entropy``, the sum over C independent distributions.
     """
 
     model: VisionModel

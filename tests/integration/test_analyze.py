@@ -12,7 +12,7 @@ import pytest
 from torch import nn
 
 from relu_nmt.applications.analysis.report import distinct_names
-from relu_nmt.applications.analysis.statistics import MemoryStatistics
+from relu_nmt.applications.analysis.statistics import LayerStatistics
 from relu_nmt.applications.analysis.weights import PERCENTS
 from relu_nmt.attention.statistics import ANALYSED
 from relu_nmt.modules import feed_forwards
@@ -180,7 +180,7 @@ def test_the_memory_numbers_agree_with_the_memory_statistics(analyzed, folder):
     [path] = checkpoints(folder, "softmax")
     translator = Translator.from_checkpoint(path, "cpu")
     split = translator.task.at_folder(folder / "data-bin").load_split("test")
-    statistics = MemoryStatistics(translator.ensemble)
+    statistics = LayerStatistics(translator.ensemble, memories_only=True)
     pairs = [split.pair(number) for number in range(len(split))]
     statistics.add([source for source, _ in pairs], [target for _, target in pairs])
     expected = statistics.report()["modules"]

@@ -46,8 +46,8 @@ class AnalyzedModel:
     """Results for one checkpoint.
 
     ``attention`` names the mechanism of each slot; slots in ``without_weights`` have no weights.
-    See :meth:`WeightStatistics.records`, :meth:`BranchStatistics.records` and
-    :meth:`MemoryStatistics.report` for the others; ``memories`` may be None.
+    See :meth:`WeightStatistics.records`, :meth:`LayerStatistics.records` and
+    :meth:`LayerStatistics.report` for the others; ``memories`` may be None.
     """
 
     name: str
@@ -332,7 +332,7 @@ def by_rank(series: Sequence[Series]) -> str:
 def of_memories(reports: Mapping[str, Mapping[str, Any]]) -> str:
     """Return a plot of ``top_sums`` of the feed-forward memories, by side.
 
-    ``reports`` has results of :meth:`MemoryStatistics.report`, by the name of the line.
+    ``reports`` has results of :meth:`LayerStatistics.report`, by the name of the line.
     """
 
     def draw(figure: "Figure") -> None:

@@ -155,38 +155,59 @@ def _with_exp(means: dict[str, float]) -> dict[str, float]:
 # ------------------------------------------------------------------- branches and memories
 
 
-class BranchStatistics:
-    """Sums for the ``variance_ratio`` of each branch of a model's layers over pairs of sentences.
+class LayerStatistics:
+    """Sums of the statistics of a model's branches and memories over pairs of sentences.
 
-    A branch with a ratio near 0 has no effect, even if its attention weights look sharp.
-    ``ensemble`` holds a single model; its dtype is used.
+    A branch with a ``variance_ratio`` near 0 has no effect, even if its attention weights look
+    sharp. Memories whose weights may be negative (GELU, gates) have neither ``null_fraction`` nor
+    ``top_sums``, the sums over the largest p percent of weights, p of ``percents``.
+
+    Args:
+        ensemble: a single model; its dtype is used.
+        memories_only: leave out the other branches.
+        percents: above 0 to 100.
 
     Raises:
-        ConfigError: several models.
+        ConfigError: several models, or impossible percents; or with ``memories_only`` feed-forward
+            networks of another kind than :class:`relu_nmt.modules.feed_forward.FeedForward`.
+
+    Reference: ReLUFormer, section 3, Eq. 4 and Figures 2 and 3.
     """
 
-    def __init__(self, ensemble: Ensemble) -> None:
+    def __init__(
+        self,
+        ensemble: Ensemble,
+        memories_only: bool = False,
+        percents: Sequence[float] = PERCENTS,
+    ) -> None:
+        if not all(0 < percent <= 100 for percent in percents):
+            raise ConfigError(f"percents: {percents}: expected above 0 to 100")
         self._ensemble = ensemble
         self._model = single_model(ensemble)
         self._num_sentences = 0
-        # Find the branches of all layers.
+        # Find the branches of all layers; a feed-forward network is a memory if it has keys.
         self._sums: dict[Place, BranchSums] = {}
+        self._memories: dict[str, MemorySums] = {}
         for side, stack in (("encoder", self._model.encoder), ("decoder", self._model.decoder)):
             for index, layer in enumerate(stack.layers):
-                for branch in BRANCHES:
-                    if getattr(layer, branch) is not None:
-                        self._add_branch((side, index, branch), layer)
+                for branch in BRANCHES[-1:] if memories_only else BRANCHES:
+                    place, module = (side, index, branch), getattr(layer, branch)
+                    if memories_only or isinstance(module, FeedForward):
+                        sums = MemorySums(layer, percents)
+                        self._sums[place] = self._memories[f"{side}.{index}"] = sums
+                    elif module is not None:
+                        self._sums[place] = BranchSums(layer, branch)
 
-    def _add_branch(self, place: Place, layer: TransformerLayer) -> None:
-        self._sums[place] = BranchSums(layer, place[2])
-
-    def _numbers_of(self, length: int) -> int:
-        """Return the number of values that a sentence of a length needs in memory."""
-        return length * length
+    @property
+    def has_memories(self) -> bool:
+        """True if all feed-forward networks are memories."""
+        return len(self._memories) == sum(place[2] == BRANCHES[-1] for place in self._sums)
 
     def add(self, sources: Sequence[np.ndarray], targets: Sequence[np.ndarray]) -> None:
         """Add sentences and their translations: token ids, each with its end symbol."""
-        for _, *inputs in input_batches(sources, targets, self._ensemble, self._numbers_of):
+        largest = max((sums.size for sums in self._memories.values()), default=0)
+        batches = input_batches(sources, targets, self._ensemble, lambda n: max(largest, n) * n)
+        for _, *inputs in batches:
             self.add_batch(*inputs)
 
     def add_batch(self, src_tokens: Tensor, prev_output_tokens: Tensor) -> None:
@@ -206,6 +227,32 @@ class BranchStatistics:
             {"side": side, "layer": layer, "branch": branch, "variance_ratio": sums.ratio}
             for (side, layer, branch), sums in self._sums.items()
         ]
+
+    def report(self) -> dict[str, Any]:
+        """Return everything as plain values for JSON; ``modules`` has each layer.
+
+        A mean of no values, and a ratio to a variance of 0, is None.
+        """
+        # Report no module before the first sentence.
+        modules = {
+            name: sums.report() for name, sums in self._memories.items() if self._num_sentences
+        }
+        # Average all but the numbers of tokens and keys.
+        means = {
+            name: {key: value for key, value in part.items() if key not in ("tokens", "size")}
+            for name, part in modules.items()
+        }
+        sides: dict[str, list[Mapping[str, Any]]] = {}
+        for name, part in means.items():
+            sides.setdefault(name.partition(".")[0], []).append(part)
+        return {
+            "definitions": OF_MEMORIES,
+            "sentences": self._num_sentences,
+            "feed_forward": self._model.config.feed_forward,
+            "overall": _means_of(list(means.values())),
+            "sides": {side: _means_of(parts) for side, parts in sides.items()},
+            "modules": modules,
+        }
 
 
 class BranchSums:
@@ -259,69 +306,12 @@ def _variance(moments: np.ndarray) -> float:
     return max(0.0, float(moments[2] / count - (moments[1] / count) ** 2))
 
 
-class MemoryStatistics(BranchStatistics):
-    """Sums of the statistics of a model's memories over pairs of sentences.
-
-    Networks whose weights may be negative (GELU, gates) have neither ``null_fraction`` nor
-    ``top_sums``, the sums over the largest p percent of weights, p of ``percents``. ``ensemble``
-    holds a single model; its dtype is used.
-
-    Raises:
-        ConfigError: several models, feed-forward networks of another kind than
-            :class:`relu_nmt.modules.feed_forward.FeedForward`, or impossible percents.
-
-    Reference: ReLUFormer, section 3, Eq. 4 and Figures 2 and 3.
-    """
-
-    def __init__(self, ensemble: Ensemble, percents: Sequence[float] = PERCENTS) -> None:
-        if not all(0 < percent <= 100 for percent in percents):
-            raise ConfigError(f"percents: {percents}: expected above 0 to 100")
-        self._percents = percents
-        self._memories: dict[str, MemorySums] = {}
-        super().__init__(ensemble)
-
-    def _add_branch(self, place: Place, layer: TransformerLayer) -> None:
-        side, index, branch = place
-        if branch == "feed_forward":
-            sums = self._sums[place] = MemorySums(layer, self._percents)
-            self._memories[f"{side}.{index}"] = sums
-
-    def _numbers_of(self, length: int) -> int:
-        return max(sums.size for sums in self._memories.values()) * length
-
-    def report(self) -> dict[str, Any]:
-        """Return everything as plain values for JSON; ``modules`` has each layer.
-
-        A mean of no values, and a ratio to a variance of 0, is None.
-        """
-        # Report no module before the first sentence.
-        modules = {
-            name: sums.report() for name, sums in self._memories.items() if self._num_sentences
-        }
-        # Average all but the numbers of tokens and keys.
-        means = {
-            name: {key: value for key, value in part.items() if key not in ("tokens", "size")}
-            for name, part in modules.items()
-        }
-        sides: dict[str, list[Mapping[str, Any]]] = {}
-        for name, part in means.items():
-            sides.setdefault(name.partition(".")[0], []).append(part)
-        return {
-            "definitions": OF_MEMORIES,
-            "sentences": self._num_sentences,
-            "feed_forward": self._model.config.feed_forward,
-            "overall": _means_of(list(means.values())),
-            "sides": {side: _means_of(parts) for side, parts in sides.items()},
-            "modules": modules,
-        }
-
-
 def memory_statistics(
     model: EncoderDecoder,
     batches: Iterable[tuple[Tensor, Tensor]],
     percents: Sequence[float] = PERCENTS,
 ) -> dict[str, Any]:
-    """Return the statistics of the memories of a model; see :class:`MemoryStatistics`.
+    """Return the statistics of the memories of a model; see :class:`LayerStatistics`.
 
     The batches are sources [B, S], and targets shifted right [B, T], int64, right-padded, on the
     device of the model.
@@ -338,7 +328,7 @@ def memory_statistics(
         >>> round(report["overall"]["top_sums"]["100"], 6)
         1.0
     """
-    statistics = MemoryStatistics(Ensemble([StepDecoder(model)]), percents)
+    statistics = LayerStatistics(Ensemble([StepDecoder(model)]), True, percents)
     for batch in batches:
         statistics.add_batch(*batch)
     return statistics.report()

@@ -14,8 +14,7 @@ from relu_nmt.applications.analysis import statistics
 from relu_nmt.applications.analysis.statistics import (
     BRANCHES,
     PERCENTS,
-    BranchStatistics,
-    MemoryStatistics,
+    LayerStatistics,
     anisotropy,
     memory_statistics,
 )
@@ -40,7 +39,7 @@ def make(feed_forward, before=False, **settings):
 
 
 def report_of(model, **settings):
-    statistics = MemoryStatistics(Ensemble([StepDecoder(model)]), **settings)
+    statistics = LayerStatistics(Ensemble([StepDecoder(model)]), True, **settings)
     statistics.add(SOURCES[:3], TARGETS[:3])
     statistics.add(SOURCES[3:], TARGETS[3:])
     return statistics.report()
@@ -194,7 +193,7 @@ def test_signed_weights_have_no_shares(kind):
 
 
 def test_no_sentences_at_all():
-    report = MemoryStatistics(Ensemble([StepDecoder(make("relu"))])).report()
+    report = LayerStatistics(Ensemble([StepDecoder(make("relu"))]), True).report()
     assert (report["sentences"], report["modules"], report["overall"]) == (0, {}, {})
 
 
@@ -204,10 +203,10 @@ def test_impossible_settings_are_errors():
         with pytest.raises(ConfigError, match="expected above 0 to 100"):
             memory_statistics(model, [], percents)
     with pytest.raises(ConfigError, match="one model only"):
-        MemoryStatistics(Ensemble([StepDecoder(model), StepDecoder(model)]))
+        LayerStatistics(Ensemble([StepDecoder(model), StepDecoder(model)]), True)
     model.decoder.layers[1].feed_forward = nn.Linear(16, 16)
     with pytest.raises(ConfigError, match="network Linear is no subclass of FeedForward"):
-        MemoryStatistics(Ensemble([StepDecoder(model)]))
+        LayerStatistics(Ensemble([StepDecoder(model)]), True)
 
 
 @given(st.integers(2, 20), st.integers(1, 8), st.integers(0, 2**31))
@@ -232,7 +231,7 @@ def test_anisotropy_of_known_values():
 
 
 def branches_of(model):
-    statistics = BranchStatistics(Ensemble([StepDecoder(model)]))
+    statistics = LayerStatistics(Ensemble([StepDecoder(model)]))
     statistics.add(SOURCES[:3], TARGETS[:3])
     statistics.add(SOURCES[3:], TARGETS[3:])
     return statistics.records()
@@ -287,4 +286,4 @@ def test_a_branch_of_zeros_has_the_ratio_0():
 
 def test_branches_of_several_models_are_an_error():
     with pytest.raises(ConfigError, match="one model only"):
-        BranchStatistics(Ensemble([StepDecoder(make_model()), StepDecoder(make_model())]))
+        LayerStatistics(Ensemble([StepDecoder(make_model()), StepDecoder(make_model())]))
