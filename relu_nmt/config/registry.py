@@ -40,11 +40,7 @@ class Spec:
 
     @classmethod
     def parse(cls, text: str) -> "Spec":
-        """Read ``reluformer`` or ``reluformer:gamma=2``.
-
-        Raises:
-            ConfigError: an option is not of the form ``name=value``, or is given twice.
-        """
+        """Read ``reluformer`` or ``reluformer:gamma=2``; raise a ConfigError for another form."""
         name, _, rest = text.partition(":")
         options: dict[str, str] = {}
         for item in filter(None, rest.split(",")):
@@ -86,11 +82,7 @@ class Registry(Generic[T]):
         self._entries: dict[str, T] = {}
 
     def register(self, name: str) -> Callable[[T], T]:
-        """Return a decorator that stores its argument under ``name``.
-
-        Raises:
-            ConfigError: another object already has this name.
-        """
+        """Return a decorator that stores its argument under an unused ``name``."""
 
         def store(entry: T) -> T:
             known = self._entries.get(name)
@@ -126,11 +118,7 @@ class Registry(Generic[T]):
         return self._entries[name]
 
     def name_of(self, entry: T) -> str:
-        """Return the name under which ``entry`` is registered.
-
-        Raises:
-            KeyError: ``entry`` is not registered.
-        """
+        """Return the name under which ``entry`` is registered; raise a KeyError if it has none."""
         for name, known in self._entries.items():
             if known is entry:
                 return name

@@ -230,7 +230,6 @@ def output_path(text: str, kind: str | None = TRANSLATION) -> Path:
 
     Raises:
         ConfigError: the name does not end like a checkpoint's.
-        DataError: the file cannot be written, or would replace something else.
     """
     if not text.endswith(SUFFIX):
         raise ConfigError(f"--output {text}: give the name of a checkpoint, ending in {SUFFIX}")
@@ -387,8 +386,7 @@ def shortlist(settings: ShortlistSettings, *, progress: bool = True) -> Path:
     """Write a shortlist of target symbols for each source symbol; return its path.
 
     Raises:
-        DataError: the folder is missing or damaged or has no target side, or the file cannot be
-            written.
+        DataError: the folder is missing, damaged or without target side, or the file not written.
     """
     check_writable("--output", settings.output)
     task = TranslationTask.from_data_folder(

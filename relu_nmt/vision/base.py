@@ -95,12 +95,7 @@ class VisionModel(nn.Module):
         self.config = config
 
     def forward(self, images: Tensor, blocks: Collection[int] = ()) -> VisionOutput:
-        """Classify images.
-
-        Args:
-            images: [B, 3, Y, X], normalised, of any size.
-            blocks: indices, from 0, of the blocks whose features are also returned.
-        """
+        """Classify images [B, 3, Y, X], normalised; also return the output of ``blocks``."""
         encoded = self.encode(images, blocks)
         features = self.features(encoded, blocks)
         logits = self.head(features).float()  # [B, C]

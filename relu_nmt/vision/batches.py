@@ -89,12 +89,9 @@ def resized_part(image: "Image", box: Box, sides: tuple[int, int]) -> "Image":
 class ImageTransform:
     """A map from pictures of any size to normalised pixels of one size.
 
-    Args:
-        config: crops, mirroring and normalisation.
-        size: height and width of the result, in pixels, or one number for a square.
-        augmentation: further changes in training.
-        squeeze: ignore the aspect ratio in evaluation: squeeze the whole picture to the shape of
-            the result, then take the middle.
+    ``size`` is height and width of the result, or one number for a square. Training has the changes
+    of ``augmentation``. With ``squeeze`` evaluation ignores the aspect ratio: it squeezes the whole
+    picture to the shape of the result, then takes the middle.
 
     Example:
         >>> from PIL import Image
@@ -291,9 +288,8 @@ class ImageBatches(PlannedBatches):
         seed: of the order and the random views of each epoch; None keeps the order and takes the
             middle of each image (validation).
         augmentation: the changes of whole batches in training: mixing, repeated views.
-        damaged: collects the damaged images, which are then skipped: in training the next
-            undamaged image takes the place of one, in validation the batch is smaller. Without
-            it, a damaged image is an error.
+        damaged: collects damaged images instead of an error. In training the next undamaged image
+            takes the place of one; in validation the batch is smaller.
     """
 
     def __init__(

@@ -64,14 +64,9 @@ class FileTree:
     """The files below a folder, or in a zip file, which is never unpacked to the disk.
 
     Links to folders are followed, except links that point upwards. If several links point to one
-    folder, only the first is followed.
-
-    Args:
-        origin: the folder or zip file.
-        parts: names of folders that may link to the same files as another part.
-
-    Attributes:
-        not_entered: the folders that :meth:`paths` skipped, with reasons.
+    folder, only the first is followed. Files of one of the ``parts``, folders of these names, may
+    be links to files of another. ``not_entered`` has the folders that :meth:`paths` skipped, with
+    reasons.
 
     Raises:
         DataError: the file is no zip file, or an entry is a link, leads out of it or is encrypted.
@@ -199,12 +194,7 @@ def read_image(path: str | os.PathLike[str], upright: bool = True) -> "Image":
 
 
 def decode_image(read: Callable[[], bytes], name: str, upright: bool = True) -> "Image":
-    """Decode the bytes that ``read`` returns, as :func:`to_rgb`; errors give the file's ``name``.
-
-    Raises:
-        DataError: the file cannot be read or decoded, or has pixels of 32 bits.
-        MissingExtraError: Pillow is not installed.
-    """
+    """Decode the bytes from ``read``, as :func:`to_rgb`; errors give the file's ``name``."""
     pillow = import_pillow()
     try:
         # Read inside the block, as damaged archives raise errors of many kinds.

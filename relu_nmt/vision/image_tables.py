@@ -50,11 +50,8 @@ def open_table(source: Path, parts: Sequence[str]) -> tuple[dict[str, Rows], Seq
     ``val_images``, ... (also ``x_train``, ``y_train``, ...), and perhaps ``classes``, the names of
     the numbered classes. Parquet files have columns ``image`` (or ``img``), the bytes of a file,
     perhaps as field ``bytes`` of a struct, and ``label``. In a folder their names begin with that
-    of a part (``train-00000-of-00002.parquet``), as in data sets of Hugging Face.
-
-    Args:
-        source: the file or folder.
-        parts: possible names of parts; without parts, the only one is called "".
+    of a part (``train-00000-of-00002.parquet``), as in data sets of Hugging Face. Without
+    ``parts``, the only one is called "".
 
     Raises:
         DataError: a file cannot be read, its arrays or columns do not fit, or labels are not those

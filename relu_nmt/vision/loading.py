@@ -187,7 +187,6 @@ class ImageClassifier:
 
         Raises:
             DataError: a file is missing or no image, or an image has pixels of 32 bits.
-            MissingExtraError: Pillow is not installed, which reads files.
         """
         remaining, results = iter(images), []
         while chunk := list(itertools.islice(remaining, batch_size)):

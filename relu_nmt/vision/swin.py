@@ -45,16 +45,10 @@ STAGE_NORM_EPS = 1e-5
 class Windows:
     """The windows of a map: rows of tokens that any attention can read.
 
-    Shifted windows begin half a window above and left of the map. Windows that reach beyond the
-    map hold padding, which is masked as a key. So the windows are the regions that remain of the
-    paper's cyclic shift after its masks. A map no larger than a window is one window and is not
-    shifted.
-
-    Args:
-        grid: the patches of the map.
-        size: patches a side of a window, w.
-        shifted: shift the windows by half of their sides, rounded down.
-        x: [B, N, D], the states; gives batch size and device.
+    Shifted windows begin half a window, rounded down, above and left of the map. Windows that reach
+    beyond the map hold padding, which is masked as a key. So the windows are the regions that
+    remain of the paper's cyclic shift after its masks. A map no larger than a window is one window
+    and is not shifted. ``size`` is the number of patches a side of a window.
 
     Example:
         >>> windows = Windows(Grid(1, 3), 2, True, torch.zeros(1, 3, 1))
