@@ -1,23 +1,29 @@
 """Mask R-CNN on the feature pyramid of a vision transformer, and its loss."""
 
-from typing import Any
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any, cast
 
 import torch
 from coco import DetectionBatch
 from mask_rcnn import FeaturePyramidNetwork, MaskRCNN
-from pyramid import FeaturePyramid
 from torch import Tensor, nn
 
 from relu_nmt.attention.base import Need
 from relu_nmt.attention.records import attention_telemetry, record_attention
 from relu_nmt.config import like, option, settings, to_dict
 from relu_nmt.errors import ConfigError
+from relu_nmt.modules import norms
 from relu_nmt.modules.objective import LossOutput, Metric
-from relu_nmt.vision.base import build_vision_model, exempt_from_decay
-from relu_nmt.vision.config import VisionTransformerConfig
+from relu_nmt.vision.base import NORM_EPS, VisionModel, build_vision_model, exempt_from_decay
+from relu_nmt.vision.config import VisionTransformerConfig, shown_sides
 from relu_nmt.vision.training_config import PreprocessingConfig
 
 PYRAMID_DIM = 256
+STRIDES = (4, 8, 16, 32)
+"""Distance of neighbouring positions of each map, in pixels of the image."""
+DEPTHS = ((1, 3), (1, 2), (2, 3), (1, 1))
+"""Share of the blocks before each map, as a fraction; of 12 blocks 4, 6, 8 and 12."""
 
 
 @settings
@@ -55,6 +61,101 @@ class DetectorConfig:
             )
         if not len(self.pixel_mean) == len(self.pixel_std) == 3:
             raise ConfigError("--pixel-mean and --pixel-std: expected three numbers, as .5,.5,.5")
+
+
+class FeaturePyramid(nn.Module):
+    """The blocks of a vision transformer, with layers that give maps of strides 4, 8, 16 and 32.
+
+    Swin and CvT give the normalised map of each stage. In ViT and XCiT all blocks have the stride
+    of a patch. Their maps come after a third, a half, two thirds and all of the blocks; transposed
+    convolutions make them finer and max pooling makes them coarser. The classifier is removed.
+
+    Args:
+        model: gives the maps by its ``encode``; the pyramid removes its classifier.
+
+    Attributes:
+        channels: of each map.
+        strides: of each map, in pixels.
+
+    Raises:
+        ConfigError: the size of a patch is none of the strides.
+
+    Reference: El-Nouby et al. 2021, "XCiT", section 4.3; Liu et al. 2021, "Swin Transformer",
+    section 4.2, with the norms of its public code; the layers that change strides are those of
+    XCiT's public code.
+
+    Example:
+        >>> import torch
+        >>> from relu_nmt.vision.base import build_vision_model
+        >>> from relu_nmt.vision.config import VisionTransformerConfig, shown_sides
+        >>> config = VisionTransformerConfig.of(family="xcit", attention="sima", layers=3)
+        >>> maps = FeaturePyramid(build_vision_model(config, 1))(torch.zeros(1, 3, 64, 96))
+        >>> [tuple(each.shape) for each in maps.values()]
+        [(1, 192, 16, 24), (1, 192, 8, 12), (1, 192, 4, 6), (1, 192, 2, 3)]
+    """
+
+    def __init__(self, model: VisionModel) -> None:
+        super().__init__()
+        # Remove the classifier.
+        config = model.config
+        for name in model.classifier:
+            delattr(model, name)
+        self.model = model
+        # Choose the block, width, stride and last layers of each map.
+        if config.family in ("vit", "xcit"):
+            side = config.patch_size[0]
+            if len(set(config.patch_size)) > 1 or side not in STRIDES:
+                raise ConfigError(
+                    f"--patch-size {shown_sides(config.patch_size)}: a feature "
+                    "pyramid needs square patches of 4, 8, 16 or 32 pixels"
+                )
+            # Blocks of one stride: the layers change it.
+            self.blocks = [max(1, config.layers * n // m) - 1 for n, m in DEPTHS]
+            self.channels = [config.embed_dim] * len(STRIDES)
+            self.strides = list(STRIDES)
+            levels = [changed_stride(config.embed_dim, side, stride) for stride in STRIDES]
+        else:
+            # Stages: the last block of each, with a norm.
+            ends = [sum(config.stage_layers[: i + 1]) for i in range(len(config.stage_dims))]
+            self.blocks = [end - 1 for end in ends]
+            self.channels = list(config.stage_dims)
+            first = config.patch_size[0] if config.family == "swin" else 4
+            self.strides = [first * 2**stage for stage in range(len(ends))]
+            made = [norms.get(config.norm)(dim, NORM_EPS) for dim in self.channels]
+            levels = [nn.ModuleDict({"norm": norm}) for norm in made]
+        self.levels = cast(Sequence[nn.Module], nn.ModuleList(levels))
+        exempt_from_decay(self)
+
+    def forward(self, images: Tensor) -> "OrderedDict[str, Tensor]":
+        """Return the maps [B, C, Y / stride, X / stride] by number, the finest first.
+
+        Sides that are no multiple of a patch are rounded up.
+
+        Args:
+            images: [B, 3, Y, X], normalised.
+        """
+        found = self.model.encode(images, self.blocks).intermediate
+        maps: OrderedDict[str, Tensor] = OrderedDict()
+        for number, (block, level) in enumerate(zip(self.blocks, self.levels, strict=True)):
+            x = found[block]  # [B, C, height, width]
+            # A norm acts on the last axis.
+            if isinstance(level, nn.ModuleDict):
+                maps[str(number)] = level["norm"](x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+            else:
+                maps[str(number)] = level(x)
+        return maps
+
+
+def changed_stride(dim: int, old: int, new: int) -> nn.Module:
+    """Return the layers that change the stride of a map with ``dim`` channels, a power of 2."""
+    if new >= old:
+        return nn.MaxPool2d(new // old) if new > old else nn.Identity()
+    # Each transposed convolution halves the stride.
+    layers: list[nn.Module] = [nn.ConvTranspose2d(dim, dim, 2, 2)]
+    while old // 2 > new:
+        layers += [nn.BatchNorm2d(dim), nn.GELU(), nn.ConvTranspose2d(dim, dim, 2, 2)]
+        old //= 2
+    return nn.Sequential(*layers)
 
 
 class Backbone(nn.Module):

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -262,22 +262,14 @@ def check_replaceable(path: str, kind: str | None) -> None:
     raise DataError(f"--output {path}: {reason}, and would be lost; give another name")
 
 
-@dataclass(frozen=True)
-class AverageResult:
-    """The checkpoint that was made, and those that it averages."""
-
-    path: Path
-    inputs: tuple[Path, ...]
-
-
 def _kind(path: str | Path) -> str | None:
     """Return the task of a checkpoint, if it is known."""
     task = read_metadata(path).get("task")
     return task.get("name") if isinstance(task, dict) else None
 
 
-def average(settings: AverageSettings, *, progress: bool = True) -> AverageResult:
-    """Write a checkpoint with the mean weights of others.
+def average(settings: AverageSettings, *, progress: bool = True) -> Path:
+    """Write a checkpoint with the mean weights of others; return its path.
 
     Raises:
         CheckpointError: a checkpoint is missing, damaged or of another model.
@@ -298,7 +290,7 @@ def average(settings: AverageSettings, *, progress: bool = True) -> AverageResul
     save_checkpoint(target_of(settings.output), average_checkpoints(inputs))
     if progress:
         print(f"written: {settings.output}")
-    return AverageResult(Path(settings.output), tuple(inputs))
+    return Path(settings.output)
 
 
 def average_checkpoints(paths: Sequence[Path]) -> Checkpoint:

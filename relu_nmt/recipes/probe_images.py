@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -211,7 +210,7 @@ def _knn(
     scores = neighbour_scores(
         known, labels, queries, len(train.classes), options.neighbours, options.temperature
     )
-    return [percent_right(scores, right, (1, TOP))]
+    return [percent_right(scores, right)]
 
 
 def neighbour_scores(
@@ -273,7 +272,7 @@ def _ridge(
         whole = [row_of[number] for number in numbers.tolist() if number in row_of]
         rows = torch.tensor(whole, device=known.device)
         scores = ridge_scores(known[rows], labels[rows], queries, num_classes, options.l2)
-        found.append(percent_right(scores, right, (1, TOP)))
+        found.append(percent_right(scores, right))
     return found
 
 
@@ -357,11 +356,11 @@ def _linear(
         scores = head(queries.clone())
     if not scores.isfinite().all():
         raise TrainingError(f"--lr {options.lr:g}: scores are not finite; lower it")
-    return [percent_right(scores, right, (1, TOP))]
+    return [percent_right(scores, right)]
 
 
-def percent_right(scores: Tensor, labels: Tensor, tops: Sequence[int]) -> list[float]:
-    """Return the top-k accuracy in percent for each k of ``tops``; scores [M, C], labels [M]."""
-    best = scores.topk(min(max(tops), scores.size(1))).indices
+def percent_right(scores: Tensor, labels: Tensor) -> list[float]:
+    """Return top-1 and top-5 accuracy in percent; scores [M, C], labels [M]."""
+    best = scores.topk(min(TOP, scores.size(1))).indices
     right = (best == labels[:, None]).double().mean(0).cumsum(0).mul(100).tolist()
-    return [right[min(top, len(right)) - 1] for top in tops]
+    return [right[0], right[-1]]

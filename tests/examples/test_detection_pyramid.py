@@ -8,8 +8,8 @@ from relu_nmt.vision.base import build_vision_model
 from relu_nmt.vision.config import VisionTransformerConfig, architectures
 from tests.example_modules import example_modules
 
-with example_modules("detection", "pyramid") as example:
-    FeaturePyramid = example.pyramid.FeaturePyramid
+with example_modules("detection", "boxes", "proposals", "mask_rcnn", "coco", "detector") as example:
+    FeaturePyramid = example.detector.FeaturePyramid
 
 ALIKE = {"image_size": 32, "embed_dim": 16, "heads": 2, "layers": 3}
 STAGED = {"embed_dim": 8, "stage_heads": (1, 2, 4, 8), "stage_layers": (1, 1, 1, 1)}

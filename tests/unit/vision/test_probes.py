@@ -95,8 +95,9 @@ def test_shots_cover_each_class_and_depend_on_the_seed():
 def test_top_k_accuracy_in_percent():
     scores = torch.tensor([[3.0, 2.0, 1.0], [3.0, 2.0, 1.0], [1.0, 2.0, 3.0], [3.0, 1.0, 2.0]])
     labels = torch.tensor([0, 1, 2, 1])
-    assert percent_right(scores, labels, (1, 2)) == [50.0, 75.0]
-    assert percent_right(scores, labels, (1, 5)) == [50.0, 100.0]
+    assert percent_right(scores, labels) == [50.0, 100.0]
+    scores = torch.arange(6.0).expand(4, 6)
+    assert percent_right(scores, torch.tensor([5, 1, 0, 2])) == [25.0, 75.0]
 
 
 def test_squeezing_takes_the_middle_of_the_squeezed_picture():
