@@ -85,8 +85,8 @@ class OptimizerConfig:
         False, "average the weights, and validate, decode and store the average"
     )
     ema_decay: float = _ema(0.9999, "share of the old average per update", below=1, metavar="D")
-    ema_start_update: int = _ema(0, "copy the weights before this update", metavar="N")
-    ema_update_freq: int = _ema(1, "updates between two averagings", least=1, metavar="N")
+    ema_start_update: int = _ema(0, "copy the weights before this update")
+    ema_update_freq: int = _ema(1, "updates between two averagings", least=1)
 
     def check(self) -> None:
         """Refuse another number of decay rates than two, and factors that are no numbers."""
@@ -141,7 +141,7 @@ class RunConfig(PrecisionOptions):
     )
     fp16_init_scale: float = _fp16(128.0, "loss scale to begin with", above=0, metavar="S")
     fp16_scale_window: int | None = _fp16(
-        None, "updates without overflow before the scale doubles", least=1, metavar="N"
+        None, "updates without overflow before the scale doubles", least=1
     )
     min_loss_scale: float = _fp16(1e-4, "stop if the loss scale falls below", above=0, metavar="S")
     num_workers: int = _number(1, "threads that read batches ahead; 0: none", most=1024)
@@ -180,13 +180,11 @@ class CheckpointConfig:
     """Times of validation, folder and number of the checkpoints, and the start of the training."""
 
     disable_validation: bool = option(False, "never validate")
-    validate_interval: int = _validating(1, "validate every N epochs", least=1, metavar="N")
+    validate_interval: int = _validating(1, "validate every N epochs", least=1)
     validate_interval_updates: int = _validating(
-        0, "also validate every N updates; 0: only between epochs", least=0, metavar="N"
+        0, "also validate every N updates; 0: only between epochs", least=0
     )
-    validate_after_updates: int = _validating(
-        0, "do not validate before update N", least=0, metavar="N"
-    )
+    validate_after_updates: int = _validating(0, "do not validate before update N", least=0)
     best_checkpoint_metric: str = _validating(
         "loss", "metric that decides which checkpoint is best", metavar="M"
     )
@@ -206,7 +204,7 @@ class CheckpointConfig:
     reset_lr_scheduler: bool = option(False, "do not restore the learning-rate schedule")
     reset_dataloader: bool = option(False, "begin with epoch 1 instead of the stored position")
     reset_meters: bool = option(False, "forget averages, times and the best score so far")
-    save_interval: int = _saving(1, "save every N epochs", least=1, metavar="N")
+    save_interval: int = _saving(1, "save every N epochs", least=1)
     save_interval_updates: int = _number(0, "also save (and validate) every N updates")
     keep_interval_updates: int = _number(
         -1, "number of those to keep; -1: all", least=-1, needs=[SAVES, "save_interval_updates"]

@@ -293,7 +293,6 @@ class ScheduleConfig:
         "updates of linear warm-up (default: 4000 for inverse_sqrt, else 0)",
         least=0,
         parts=("lr_scheduler", "warmup"),
-        metavar="N",
     )
     warmup_init_lr: float = _flag(
         "init_lr", "rate at update 0; negative: 0, for cosine --min-lr", "LR"

@@ -95,11 +95,10 @@ class TransformerConfig(TransformerOptions):
         2,
         "upper layers that see all of a document",
         least=0,
-        metavar="N",
         needs=("document_attention", "aligned"),
     )
     alignment_layer: int | None = option(
-        None, "decoder layer that aligns tokens, from 0 (default: the last)", least=0, metavar="N"
+        None, "decoder layer that aligns tokens, from 0 (default: the last)", least=0
     )
     alignment_heads: int | None = size_option(
         None, "number of its first heads that align tokens (default: all)"

@@ -37,7 +37,7 @@ class GenerationConfig:
     batch_size: int | None = like(CommonOptions, "batch_size")
     beam: int = option(5, "beam size; 1 is greedy search", least=1, metavar="K", needs=SEARCHED)
     nbest: int = option(
-        1, "hypotheses to output for each sentence", least=1, metavar="N", needs=[SEARCHED, PRINTED]
+        1, "hypotheses to output for each sentence", least=1, needs=[SEARCHED, PRINTED]
     )
     scorer: str = option(
         "length",
@@ -68,15 +68,9 @@ class GenerationConfig:
         metavar="U",
         needs=SEARCHED,
     )
-    min_len: int = option(
-        1, "fewest output tokens before the end symbol", least=0, metavar="N", needs=SEARCHED
-    )
+    min_len: int = option(1, "fewest output tokens before the end symbol", least=0, needs=SEARCHED)
     no_repeat_ngram_size: int = option(
-        0,
-        "no n-gram of this size twice in a hypothesis; 0 allows all",
-        least=0,
-        metavar="N",
-        needs=SEARCHED,
+        0, "no n-gram of this size twice in a hypothesis; 0 allows all", least=0, needs=SEARCHED
     )
     free_sentence_count: bool = option(
         False, "a translation may have another number of sentences than its source", needs=SEARCHED
@@ -113,11 +107,7 @@ class GenerationConfig:
         1.0, "divides the logits; below 1 is sharper", above=0, metavar="T", needs=SEARCHED
     )
     diverse_beam_groups: int = option(
-        -1,
-        "groups of diverse beam search; -1: plain beam search",
-        least=-1,
-        metavar="N",
-        needs=SEARCHED,
+        -1, "groups of diverse beam search; -1: plain beam search", least=-1, needs=SEARCHED
     )
     diverse_beam_strength: float = option(
         0.5,
@@ -126,7 +116,7 @@ class GenerationConfig:
         metavar="S",
     )
     prefix_size: int = option(
-        0, "begin with so many tokens of the reference", least=0, metavar="N", needs=SEARCHED
+        0, "begin with so many tokens of the reference", least=0, needs=SEARCHED
     )
     score_reference: bool = option(False, "do not search, score the reference")
     replace_unk: str | None = option(
@@ -152,7 +142,6 @@ class GenerationConfig:
         "processes that translate on a CPU; 0: one per thread (default: 0; server: 1)",
         least=0,
         most=1024,
-        metavar="N",
     )
     max_tokens: int | None = like(
         CommonOptions,
