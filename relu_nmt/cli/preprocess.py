@@ -5,7 +5,8 @@ from typing import Any
 
 from relu_nmt.cli.command import RecipeCommand
 from relu_nmt.config import like, option, settings
-from relu_nmt.config.files import Files
+from relu_nmt.config.fields import options_of
+from relu_nmt.config.files import READ, Files
 from relu_nmt.config.shared import ClusterOptions, CommonOptions, FairseqOptions
 from relu_nmt.data.data_folder import DATA_FILES, dictionary_path, pair_name
 from relu_nmt.data.documents import SEPARATORS
@@ -18,6 +19,11 @@ DEFAULT_SUBWORDS = 10000
 TEXTS = Files(beside=r"NAME\.[^.-]+(\.(gz|xz|bz2|zst))?", separator=",")
 
 
+OF_MODEL = (
+    *("srcdict", "tgtdict", "thresholdsrc", "thresholdtgt", "nwordssrc", "nwordstgt"),
+    *("padding_factor", "subword_size", "subword_model"),
+)
+"""Settings that contradict ``--like``."""
 GIVEN = Files(part_of=("destdir",))
 """Files that the data folder may contain already, and keeps."""
 
@@ -127,19 +133,26 @@ class PreprocessSettings(ClusterOptions):
     overwrite: bool = option(False, "replace a data folder that was made in another way")
     task: str = like(FairseqOptions, "task", "translation")
     dataset_impl: str = like(FairseqOptions, "dataset_impl", "mmap")
+    # Declared last, since its name hides the function that declares the options above.
+    like: str | None = option(
+        None,
+        "checkpoint of a model whose dictionaries, text steps and languages to take",
+        metavar="CKPT",
+        files=READ,
+    )
 
     def check(self) -> None:
         """Compare the settings with each other."""
-        if not self.source_lang:
+        if not self.source_lang and not self.like:
             raise ConfigError(
                 "--source-lang is missing: give the ending of the source files (-s de)"
             )
-        if not self.only_source and not self.target_lang:
+        if not (self.only_source or self.target_lang or self.like):
             raise ConfigError(
                 "--target-lang is missing: give the ending of the target files (-t en), or "
                 "--only-source"
             )
-        if self.source_lang == self.target_lang and not self.only_source:
+        if self.source_lang and self.source_lang == self.target_lang and not self.only_source:
             raise ConfigError(f"--source-lang and --target-lang are both '{self.source_lang}'")
         # Languages become part of file names.
         for language in (self.source_lang, self.target_lang):
@@ -150,8 +163,11 @@ class PreprocessSettings(ClusterOptions):
                 )
         if not (self.trainpref or self.validpref or self.testpref):
             raise ConfigError("no text: give --trainpref, --validpref or --testpref")
-        self._check_dictionaries()
-        self._check_subwords()
+        if self.like:
+            self._check_like()
+        else:
+            self._check_dictionaries()
+            self._check_subwords()
         self._check_alignments()
         self._check_shards()
 
@@ -171,6 +187,15 @@ class PreprocessSettings(ClusterOptions):
                     f"--align-suffix: alignments belong to the tokens between spaces of the text, "
                     f"which {flag} {value} would change; split the text before you align it, and "
                     f"leave {flag} out"
+                )
+
+    def _check_like(self) -> None:
+        for name in OF_MODEL:
+            entry, value = options_of(type(self))[name], getattr(self, name)
+            if value != entry.default:
+                raise ConfigError(
+                    f"{entry.with_value(value)}: --like takes dictionaries and subwords of "
+                    f"{self.like}; leave one of them out"
                 )
 
     def _check_dictionaries(self) -> None:
@@ -222,10 +247,11 @@ class PreprocessSettings(ClusterOptions):
         """Return the settings of each shard; the first also gets validation and test text."""
         folders = [f"{self.destdir}/shard{i}" for i in range(len(self.training_texts))]
         own = replace(self, cluster=None, cluster_parameters=None, trainpref=self.training_texts[0])
-        # Give the other shards dictionaries and subwords of the first.
-        source, *target = (str(dictionary_path(folders[0], group[0])) for group in self.sharing)
-        others: dict[str, Any] = {"validpref": None, "testpref": None, "srcdict": source}
-        others["tgtdict"] = target[0] if target else None
+        # Give the other shards dictionaries and subwords of the first, unless a model has them.
+        others: dict[str, Any] = {"validpref": None, "testpref": None}
+        if not self.like:
+            source, *target = (str(dictionary_path(folders[0], group[0])) for group in self.sharing)
+            others |= {"srcdict": source, "tgtdict": target[0] if target else None}
         if self.learns_subwords:
             language = None if self.joined_dictionary else self.languages[0]
             name = subword_file_name(self.subword, language)
@@ -264,7 +290,7 @@ class PreprocessSettings(ClusterOptions):
     @property
     def learns_subwords(self) -> bool:
         """Return whether a subword model is to be learnt."""
-        return self.subword != "none" and self.subword_model is None
+        return self.subword != "none" and self.subword_model is None and self.like is None
 
     def splits(self) -> dict[str, str]:
         """Return the path prefix of each split by its name: train, valid, valid1, ..., test."""
@@ -291,6 +317,10 @@ of a cluster; each epoch of relu-nmt-train data-bin/shard0:data-bin/shard1:... r
 
   relu-nmt-preprocess -s de -t en --trainpref corpus/a,corpus/b,corpus/c --destdir data-bin ... \\
       --cluster slurm --cluster-parameters cpus_per_task=16,timeout_min=600
+
+To go on with a trained model, take dictionaries and all steps of the text from its checkpoint:
+
+  relu-nmt-preprocess --like model.safetensors --trainpref corpus/train --validpref corpus/valid
 
 Start an interrupted run again, and it continues where it stopped.
 """

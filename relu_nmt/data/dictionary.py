@@ -104,9 +104,7 @@ class Dictionary:
         """
         if symbol in self:
             raise DataError(f"dictionary: the symbol '{symbol}' is in it already")
-        copy = Dictionary()
-        copy._symbols, copy._counts = list(self._symbols), list(self._counts)
-        copy._indices = dict(self._indices)
+        copy = self._copy()
         # Replace the first filler, if any, and give its id to the symbol.
         for place in self.fillers[:1]:
             del copy._indices[self._symbols[place]]
@@ -114,6 +112,24 @@ class Dictionary:
             copy._indices[symbol] = place
             return copy
         copy._append(symbol, 0)
+        return copy
+
+    def _copy(self) -> "Dictionary":
+        copy = Dictionary()
+        copy._symbols, copy._counts = list(self._symbols), list(self._counts)
+        copy._indices = dict(self._indices)
+        return copy
+
+    def without_symbol(self, symbol: str) -> "Dictionary":
+        """Return a dictionary with an unused ``madeupword`` in place of a symbol.
+
+        It undoes :meth:`with_symbol`, which gives the symbol its id again.
+        """
+        names = (f"{FILLER}{number:04d}" for number in range(len(self)))
+        filler = next(name for name in names if name not in self)
+        copy = self._copy()
+        place = copy._indices[filler] = copy._indices.pop(symbol)
+        copy._symbols[place], copy._counts[place] = filler, 0
         return copy
 
     def encode(self, tokens: Sequence[str], append_eos: bool = True) -> np.ndarray:

@@ -15,7 +15,7 @@ from relu_nmt.applications.conversion.fairseq import (
     transformer_config,
     transformer_tensors,
 )
-from relu_nmt.applications.conversion.marian import MarianModel
+from relu_nmt.applications.conversion.hugging_face import HubModel
 from relu_nmt.cli.average import AverageSettings
 from relu_nmt.cli.convert import ConvertSettings as Settings
 from relu_nmt.cli.import_fairseq import ImportFairseqSettings
@@ -166,17 +166,9 @@ def import_marian(settings: ImportMarianSettings, *, progress: bool = True) -> P
             written.
     """
     output = output_path(settings.output)
-    theirs = MarianModel.read(settings.folder, settings.target_lang)
+    theirs = HubModel.read(settings.folder, settings.source_lang, settings.target_lang)
     words = theirs.dictionary()
-    # Each side has its own SentencePiece model; the target code comes first in each source.
-    source, target = (
-        TextPipeline(
-            language, subword=load_subword("sentencepiece", Path(settings.folder, f"{side}.spm"))
-        )
-        for side, language in zip(("source", "target"), theirs.languages, strict=True)
-    )
-    source = replace(source, first_symbol=theirs.target_code)
-    task = TranslationTask(source, target, words, words)
+    task = TranslationTask(*theirs.texts(), words, words)
     config, tensors = theirs.config(), theirs.our_tensors()
     return save_model(output, config, task, tensors, settings.folder, progress)
 
@@ -215,9 +207,10 @@ def save_model(
     except RuntimeError as error:
         reason = str(error).splitlines()[-1].strip()
         raise CheckpointError(f"{origin}: does not fit its settings: {reason}") from error
-    # Store settings and task, from which the model is built again.
+    # Store settings and task, from which the model is built again. --config takes the settings: the
+    # default --arch would add the weights of a regulariser.
     metadata: dict[str, Any] = {"model_config": to_dict(config), "task": task.to_state()}
-    metadata["args"] = {"model": to_dict(config)}
+    metadata["args"] = {"model": to_dict(config), "task": {"arch": "transformer"}}
     save_checkpoint(target_of(path), Checkpoint(dict(model.state_dict()), metadata))
     if progress:
         pair = f"{task.source_lang}-{task.target_lang}"

@@ -37,14 +37,16 @@ from relu_nmt.io.process import available_cores
 from relu_nmt.io.safe_write import folder_locked, remove_abandoned
 from relu_nmt.io.text_lines import TextFile
 from relu_nmt.io.work import Cluster, Work, hidden_progress, progress_bar, result_of
-from relu_nmt.recipes.preprocess_text import SideKey, TextSteps, scan_alignments, scan_inputs
+from relu_nmt.recipes.preprocess_inputs import SideKey, scan_alignments, scan_inputs
+from relu_nmt.recipes.preprocess_text import TextSteps
 from relu_nmt.tokenization.base import subword_models, tokenizers
+from relu_nmt.tokenization.pipeline import TextPipeline
 
 WORK_FOLDER, JOBS_FOLDER = "preprocess.unfinished", "jobs"
 # Settings without effect on the result.
 WITHOUT_EFFECT = (
     *("workers", "overwrite", "destdir", "task", "dataset_impl", "no_progress_bar"),
-    *("cluster", "cluster_parameters"),
+    *("cluster", "cluster_parameters", "like"),
 )
 # Settings that name files, of which the contents count, not the path.
 GIVEN_FILES = ("srcdict", "tgtdict", "subword_model")
@@ -122,15 +124,23 @@ class _Builder:
     """The steps that make one data folder."""
 
     def __init__(self, config: Settings, say: Callable[[str], None]) -> None:
-        self.config = config
         self.say = say
+        # By language: endings of its files, and text steps and dictionaries of a model.
+        self.endings = {language: language for language in config.languages}
+        self.texts: dict[str, TextPipeline] = {}
+        self.given_dictionaries: dict[str, Dictionary] = {}
+        if config.like is not None:
+            from relu_nmt.recipes.preprocess_like import like_model  # needs PyTorch
+
+            config, self.endings, self.texts, self.given_dictionaries = like_model(config, say)
+        self.config = config
         self.folder = Path(config.destdir).absolute()
         self.workers = config.workers or available_cores()
 
     def build(self) -> dict[str, Any]:
         """Do all unfinished steps; return the manifest."""
         # Read through all inputs first, so that mistakes are reported early.
-        self.inputs = scan_inputs(self.config, self.workers, self.say)
+        self.inputs = scan_inputs(self.config, self.endings, self.workers, self.say)
         self.alignments = scan_alignments(self.config, self.inputs, self.workers, self.say)
         key = self._key()
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -152,7 +162,9 @@ class _Builder:
             return manifest
         # Do the steps; the journal skips finished ones.
         journal = Journal(self.folder / WORK_FOLDER, key)
-        steps = TextSteps(self.config, self.folder, self.workers, journal, self.say, self.inputs)
+        steps = TextSteps(
+            self.config, self.folder, self.workers, journal, self.say, self.inputs, self.texts
+        )
         texts = steps.run()
         dictionaries = self._make_dictionaries(journal, texts)
         manifest = {}
@@ -175,6 +187,8 @@ class _Builder:
         }
         if not self.config.subword_sampling:  # keep the keys of folders of earlier versions
             del settings["subword_sampling"]
+        settings |= {f"text {la}": text.to_state() for la, text in self.texts.items()}
+        settings |= {f"words {la}": own.to_text() for la, own in self.given_dictionaries.items()}
         # Add checksums of all inputs and of given files.
         contents: dict[str, Any] = {
             f"{split}.{language}": text.sha256 for (split, language), text in self.inputs.items()
@@ -278,7 +292,9 @@ class _Builder:
         self, languages: tuple[str, ...], side: str, texts: Mapping[SideKey, TextFile]
     ) -> Dictionary:
         """Return the dictionary of these languages, by the settings of ``side``: src or tgt."""
-        # Take a given dictionary; a joined one may come from either flag.
+        # Take a model's or a given dictionary; a joined one may come from either flag.
+        if self.given_dictionaries:
+            return self.given_dictionaries[languages[0]]
         given = getattr(self.config, f"{side}dict")
         if self.config.joined_dictionary:
             given = given or self.config.tgtdict
@@ -363,13 +379,14 @@ class _Builder:
         """Return the description of each language's pipeline for the manifest."""
         return {
             language: {
-                "tokenizer": self.config.tokenizer,
-                "tokenizer_version": tokenizers.get(self.config.tokenizer).version(),
-                "lowercase": self.config.lowercase,
+                "tokenizer": text.tokenizer,
+                "tokenizer_version": text.tokenizer_version,
+                "lowercase": text.lowercase,
                 "subword": self.config.subword,
                 "subword_file": path.name if (path := steps.model_paths.get(language)) else None,
+                **({} if text.first_symbol is None else {"first_symbol": text.first_symbol}),
             }
-            for language in self.config.languages
+            for language, text in steps.pipelines().items()
         }
 
     def _describe(

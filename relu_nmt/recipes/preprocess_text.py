@@ -6,7 +6,6 @@ text is not copied.
 """
 
 import hashlib
-import os
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -27,11 +26,11 @@ from relu_nmt.data.documents import (
     document_sizes,
     write_documents,
 )
-from relu_nmt.data.pair_files import describe, pair_format, scan_pairs
 from relu_nmt.errors import DataError
 from relu_nmt.io.safe_write import safe_writer
-from relu_nmt.io.text_lines import Chunk, TextFile, encode_lines, find_text, read_chunk, scan_text
+from relu_nmt.io.text_lines import Chunk, TextFile, encode_lines, read_chunk, scan_text
 from relu_nmt.io.work import ordered_map, progress_bar
+from relu_nmt.recipes.preprocess_inputs import SideKey
 from relu_nmt.tokenization.base import (
     LearningText,
     load_subword,
@@ -39,110 +38,6 @@ from relu_nmt.tokenization.base import (
     subword_models,
 )
 from relu_nmt.tokenization.pipeline import TextPipeline, describe_round_trip
-
-SideKey = tuple[str, str]
-"""Split and language: ("train", "de")."""
-
-
-def scan_inputs(
-    config: PreprocessSettings, workers: int, say: Callable[[str], None]
-) -> dict[SideKey, TextFile]:
-    """Read through the text of each side of each split, and compare the sides."""
-    pair_files, paths = _find_texts(config)
-    # Read a file once, even if several splits or sides name it.
-    distinct = list(dict.fromkeys(paths.values()))
-    scanned: dict[str, TextFile] = {}
-    found: dict[SideKey, TextFile] = {}
-    report = []
-    # Read through text files in parallel, and files of pairs one by one.
-    total = sum(os.path.getsize(path) for path in (*distinct, *pair_files.values()))
-    with progress_bar("scan", total) as advance:
-        for path, text in ordered_map(scan_text, distinct, workers):
-            scanned[path] = text
-            advance(os.path.getsize(path))
-        for split, path in pair_files.items():
-            sides = scan_pairs(path, config.languages, config.document_separator)
-            found |= {(split, side.language): side for side in sides}
-            report.append(describe(sides[0]))
-            advance(os.path.getsize(path))
-    # Print the report after the progress bar has ended.
-    for line in report:
-        say(line)
-    found |= {key: scanned[path] for key, path in paths.items()}
-    # Put the sides in the order of splits and languages.
-    inputs = {
-        (split, language): found[split, language]
-        for split in config.splits()
-        for language in config.languages
-    }
-    # Compare the sides; with separators, the text steps compare documents and sentences.
-    for text in inputs.values():
-        if text.num_lines == 0:
-            raise DataError(f"{text.path}: the file is empty")
-    for split in config.splits() if config.document_separator == "none" else ():
-        texts = [inputs[split, language] for language in config.languages]
-        check_parallel({text.path: text.num_lines for text in texts}, "lines")
-        # Warn of blank lines, which may be boundaries of documents.
-        if blank := min(text.num_blank for text in texts):
-            say(
-                f"NOTE: {texts[0].path}: {blank:,} blank lines become sentences without "
-                "words; if they stand between documents, give --document-separator blank"
-            )
-    return inputs
-
-
-def _find_texts(config: PreprocessSettings) -> tuple[dict[str, str], dict[SideKey, str]]:
-    """Return the file of pairs of each split that has one, and the text files of the others."""
-    pair_files: dict[str, str] = {}
-    paths: dict[SideKey, str] = {}
-    for split, prefix in config.splits().items():
-        # Text files with the language as ending come before a file of pairs.
-        files = {la: find_text(str(Path(f"{prefix}.{la}"))) for la in config.languages}
-        if pair_format(prefix) and not any(map(os.path.isfile, files.values())):
-            if not os.path.isfile(prefix):
-                raise DataError(f"{prefix}: no such file")
-            pair_files[split] = prefix
-        else:
-            paths |= {(split, language): path for language, path in files.items()}
-    for (split, language), path in paths.items():
-        if not os.path.isfile(path):
-            flag = f"--{split.rstrip('0123456789')}pref"
-            raise DataError(
-                f"{path}: no such file; its name is that of {flag} with the language "
-                f"'{language}' after a dot (and .gz, .xz, .bz2 or .zst if it is compressed)"
-            )
-    return pair_files, paths
-
-
-def scan_alignments(
-    config: PreprocessSettings,
-    inputs: Mapping[SideKey, TextFile],
-    workers: int,
-    say: Callable[[str], None],
-) -> dict[str, TextFile]:
-    """Read through the word alignments of each split that has some; the training text must."""
-    if config.align_suffix is None:
-        return {}
-    paths = {
-        split: find_text(str(Path(f"{prefix}.{config.align_suffix}")))
-        for split, prefix in config.splits().items()
-    }
-    # Only the training text, or the first split, must have alignments.
-    existing = {split: path for split, path in paths.items() if os.path.isfile(path)}
-    if ("train" if config.trainpref else next(iter(existing), None)) not in existing:
-        raise DataError(
-            f"{next(iter(paths.values()))}: no such file; it is to hold the word alignments "
-            f"(--align-suffix {config.align_suffix}), a line for each line of the text"
-        )
-    for split in paths.keys() - existing:
-        say(f"[alignments] {paths[split]}: no such file, so that {split} has none")
-    # Read through the files, and compare them with the source text.
-    scanned = ordered_map(scan_text, list(existing.values()), workers)
-    found = {split: text for split, (_, text) in zip(existing, scanned, strict=True)}
-    for split, text in found.items():
-        source = inputs[split, config.languages[0]]
-        check_parallel({one.path: one.num_lines for one in (source, text)}, "lines")
-    return found
 
 
 @dataclass(frozen=True)
@@ -205,7 +100,7 @@ def _convert_chunk(
     steps: dict[str, Callable[[str], str]] = {
         "words": lambda line: " ".join(pipeline.words(line)),
         "pieces": lambda line: " ".join(split(line.split())),
-        "tokens": lambda line: " ".join(split(pipeline.words(line))),
+        "tokens": lambda line: " ".join(pipeline.between_symbols(split(pipeline.words(line)))),
         "keep": lambda line: line,
     }
     # Encode each requested file: the converted text, and the raw text if kept.
@@ -224,9 +119,8 @@ def convert_texts(
 ) -> Iterator[tuple[Conversion, dict[str, Any], dict[Path, str]]]:
     """Convert text files; yield each conversion when its files are complete.
 
-    Returns:
-        Yields the conversion; its number of ``sentences`` and its ``boundaries``
-        (:data:`Boundaries`), as JSON values; the SHA-256 of the written files, by path.
+    With it come its number of ``sentences`` and its ``boundaries``, as JSON values, and the SHA-256
+    of the written files, by path.
     """
     states = {language: pipeline.to_state() for language, pipeline in pipelines.items()}
     # Send the conversions without their lists of chunks, which are large.
@@ -262,7 +156,8 @@ def convert_texts(
 class TextSteps:
     """The steps that turn all input texts into tokens between spaces.
 
-    The folder of the journal holds the texts between the steps.
+    The folder of the journal holds the texts between the steps. ``texts`` are a model's steps of
+    each language; if empty, the settings decide.
 
     Attributes:
         num_documents: number of documents of each split with known boundaries.
@@ -276,6 +171,7 @@ class TextSteps:
     journal: Journal
     say: Callable[[str], None]
     inputs: Mapping[SideKey, TextFile]
+    texts: Mapping[str, TextPipeline]
     num_documents: dict[str, int] = field(default_factory=dict, init=False)
     separators: dict[str, list[int]] = field(default_factory=dict, init=False)
     model_paths: dict[str, Path] = field(default_factory=dict, init=False)
@@ -283,7 +179,7 @@ class TextSteps:
     def run(self) -> dict[SideKey, TextFile]:
         """Return the text of each side of each split, tokens between spaces."""
         config = self.config
-        # Learn the subword model on the words of the training text, or copy a given one.
+        # Learn the subword model on the words of the training text, or copy given ones.
         todo = {key: text for key, text in self.inputs.items() if key[0] == "train"}
         done: dict[SideKey, TextFile] = {}
         if config.learns_subwords:
@@ -291,14 +187,14 @@ class TextSteps:
             self._learn(words)
             done = self._through(words, "pieces")
             todo = {}
-        elif config.subword_model is not None:
-            self._copy_model(config.subword_model)
+        else:
+            self._copy_models()
         # Take the rest of the text through all steps at once.
         if not config.dict_only:
             todo = {key: text for key, text in self.inputs.items() if key not in done}
         done |= self._through(todo, "tokens")
         # Test on a sample that tokens decode to the original text.
-        for language, pipeline in self._pipelines().items():
+        for language, pipeline in self.pipelines().items():
             if not pipeline.keeps_text:
                 text = next(text for (_, own), text in self.inputs.items() if own == language)
                 report = describe_round_trip(pipeline, text, config.document_separator)
@@ -315,10 +211,10 @@ class TextSteps:
     def _path(self, split: str, ending: str) -> Path:
         return split_path(self.folder, split, self.config.pair, ending)
 
-    def _pipelines(self) -> dict[str, TextPipeline]:
+    def pipelines(self) -> dict[str, TextPipeline]:
         """Return the text steps of each language, without subwords before a model is learnt."""
         config = self.config
-        return {
+        return dict(self.texts) or {
             language: TextPipeline(
                 language,
                 config.tokenizer,
@@ -330,12 +226,12 @@ class TextSteps:
 
     def _through(self, texts: Mapping[SideKey, TextFile], step: str) -> dict[SideKey, TextFile]:
         """Take texts through a step; return the input itself for texts that it does not change."""
-        pipelines = self._pipelines()
+        pipelines = self.pipelines()
         result = dict(texts)
         # Plan the conversions; texts without one stay the same.
         planned = []
         for key, text in texts.items():
-            conversion = self._plan(key, text, pipelines[key[1]], step)
+            conversion = self._plan(key, text, pipelines, step)
             if conversion is not None:
                 planned.append(conversion)
         # Convert, and read through the results.
@@ -351,26 +247,25 @@ class TextSteps:
         return result
 
     def _plan(
-        self, key: SideKey, text: TextFile, pipeline: TextPipeline, step: str
+        self, key: SideKey, text: TextFile, pipelines: Mapping[str, TextPipeline], step: str
     ) -> Conversion | None:
         """Return the conversion that a text needs; None if it needs none."""
         split, language = key
         separator = "none" if step == "pieces" else self.config.document_separator
         is_train = split == "train"
-        # Copy text that the pipeline keeps, or use the file where it is.
-        if step != "pieces" and pipeline.keeps_text:
+        # Copy text that the pipelines keep, or use the file where it is.
+        keeps_text = all(own.keeps_text and not own.first_symbol for own in pipelines.values())
+        if step != "pieces" and keeps_text:
             step = "keep"
             if is_train and separator == "none":
                 return None
-        output: Path | None = self.journal.folder / f"{split}.{language}.{step}"
-        if step == "keep" and not is_train:
-            output = None  # the raw sentences, which are kept anyway, are the tokens
-        # Keep the raw text of other splits, from which references come.
+        # Keep the raw text of other splits, from which references come; it may be the tokens.
+        is_output = is_train or step != "keep"
+        output = self.journal.folder / f"{split}.{language}.{step}" if is_output else None
         raw_output = None if is_train else self._path(split, f"{language}.raw")
         # Draw random subwords for training text only.
-        sampling = None
-        if is_train and self.config.subword_sampling:
-            sampling = (self.config.subword_sampling, self.config.seed)
+        strength = self.config.subword_sampling if is_train else 0.0
+        sampling = (strength, self.config.seed) if strength else None
         return Conversion(key, text, step, separator, output, raw_output, sampling)
 
     def _convert(
@@ -383,9 +278,8 @@ class TextSteps:
             label = {"words": "tokenise", "pieces": "split", "keep": "copy"}
             total = sum(c.text.num_bytes for c in todo)
             with progress_bar(label.get(todo[0].step, "convert"), total) as advance:
-                for conversion, found, checksums in convert_texts(
-                    todo, pipelines, self.workers, advance
-                ):
+                done = convert_texts(todo, pipelines, self.workers, advance)
+                for conversion, found, checksums in done:
                     # Note each conversion at once, so that an interrupted run keeps it.
                     self.journal.note(conversion.name, found, checksums)
                     known[conversion.side] = found
@@ -413,19 +307,24 @@ class TextSteps:
             write_documents(self._path(split, "documents"), sizes)
             self.num_documents[split] = len(sizes)
             # Keep the lines of the separators, since word alignments count all lines.
-            boundaries = found[split, self.config.languages[0]]["boundaries"]
-            self.separators[split] = [line for _, line in boundaries]
+            of_source = found[split, self.config.languages[0]]
+            self.separators[split] = [line for _, line in of_source["boundaries"]]
         # Compare the totals last, since differing documents give a more exact error.
         check_parallel({path: side["sentences"] for path, side in sides.items()}, "sentences")
 
-    def _copy_model(self, given: str) -> None:
-        """Copy the given model into the folder after checking it."""
-        load_subword(self.config.subword, given)
-        path = self.folder / subword_file_name(self.config.subword, None)
-        content = Path(given).read_bytes()
-        with safe_writer(path) as file:
-            file.write(content)
-        self.model_paths = dict.fromkeys(self.config.languages, path)
+    def _copy_models(self) -> None:
+        """Write the subword model of each language, if any, into the folder, equal ones once."""
+        config = self.config
+        given = load_subword(config.subword, config.subword_model).content
+        models = dict.fromkeys(config.languages, given)
+        models |= {language: text.subword.content for language, text in self.texts.items()}
+        is_joint = len(set(models.values())) == 1
+        for language, content in models.items():
+            if content is not None:
+                name = subword_file_name(config.subword, None if is_joint else language)
+                self.model_paths[language] = self.folder / name
+                with safe_writer(self.folder / name) as file:
+                    file.write(content)
 
     def _learn(self, words: Mapping[SideKey, TextFile]) -> None:
         """Learn a joint subword model, or one a language, on the tokenised training text."""

@@ -29,7 +29,7 @@ from relu_nmt.training.batches import Scorer, TrainingData
 from relu_nmt.training.checkpoint import Checkpoint, load_weights, read_metadata
 from relu_nmt.training.results import TrainingResult
 from relu_nmt.training.trainer import Trainer
-from relu_nmt.translation.agreement import SAME_TEXT, require_same
+from relu_nmt.translation.agreement import LIKE, require_same
 from relu_nmt.translation.aligned import divide_sentences
 from relu_nmt.translation.calibration import (
     SAMPLE_TOKENS,
@@ -53,7 +53,7 @@ from relu_nmt.translator.models import load_models
 
 APART = ("language", "dictionary", "sentence separator")
 """Names of properties that a training compares on its own, as some differences are allowed."""
-OTHER_TEXT = f"{SAME_TEXT} to go on with the model, or choose another --save-dir for a fresh start"
+FRESH_START = "or choose another --save-dir for a fresh start"
 
 
 def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
@@ -196,8 +196,7 @@ class TranslationTraining(Training):
             if getattr(task, side) != getattr(self.task, side):
                 raise CheckpointError(
                     f"--teacher {path}: has another {side.replace('_', ' ')} than that of "
-                    f"{self._folders[0]}; preprocess with its dictionary (--srcdict, --tgtdict), "
-                    "or train a teacher on this data"
+                    f"{self._folders[0]}; {LIKE} CKPT, or train a teacher on this data"
                 )
         self.say(f"teacher: {len(models)} model(s), {path}")
         return [model.to(self.process.device) for model in models]
@@ -238,7 +237,7 @@ class TranslationTraining(Training):
                     "new model takes text that is prepared in the same way"
                 )
             return
-        require_same(known, path, own, self._folders[0], OTHER_TEXT)
+        require_same(known, path, own, self._folders[0], f"{LIKE} {path}, {FRESH_START}")
 
     def _check_dictionary(self, path: Path | str, theirs: TranslationTask, side: str) -> None:
         """Compare a dictionary of a checkpoint with the data's."""
@@ -259,8 +258,7 @@ class TranslationTraining(Training):
             )
         raise CheckpointError(
             f"{path}: trained with another {side} dictionary than that of "
-            f"{self.settings.data}; preprocess with its dictionary (--srcdict, "
-            "--tgtdict), or choose another --save-dir for a fresh start"
+            f"{self.settings.data}; {LIKE} {path}, {FRESH_START}"
         )
 
     def _batches(self) -> tuple[ShardedBatches, dict[str, TranslationBatches]]:
@@ -418,8 +416,9 @@ class TranslationTraining(Training):
         dtype = torch.bfloat16 if run.bf16 else torch.float16 if run.fp16 else None
         search = search_settings(options.eval_bleu_args)
         decoders, symbols = [FastDecoder(model)], self.task.target_dictionary
+        first = self.task.target_text.first_symbol
         bleu = ValidationBleu(
-            Generator(decoders, search, symbols, dtype, self.task.separators),
+            Generator(decoders, search, symbols, dtype, self.task.separators, first_symbol=first),
             self.task,
             batches,
             options,

@@ -174,11 +174,13 @@ class TextPipeline:
         """
         words = self.words(raw)
         words = words if marks else self._tokenizer.without_marks(words)
-        if not (tokens := self.subword.split(words)):
-            return tokens
+        return self.between_symbols(self.subword.split(words))
+
+    def between_symbols(self, tokens: list[str]) -> list[str]:
+        """Return the tokens of a sentence with the symbols around it; no tokens stay none."""
         first = [] if self.first_symbol is None else [self.first_symbol]
         last = [] if self.sentence_separator is None else [self.sentence_separator]
-        return [*first, *tokens, *last]
+        return [*first, *tokens, *last] if tokens else tokens
 
     def written(self, raw: str) -> list[str]:
         """Return each character of a raw sentence in the form of :meth:`letters`, but for case."""
@@ -299,6 +301,8 @@ def load_pipeline(
     try:
         tokenizer, lowercase = str(description["tokenizer"]), bool(description["lowercase"])
         version = int(description.get("tokenizer_version", 1))
+        if not isinstance(symbol := description.get("first_symbol"), str | None):
+            raise TypeError("a text as first_symbol")
         name, file_name = str(description["subword"]), description["subword_file"]
         record = {} if file_name is None else manifest["files"][file_name]
     except (KeyError, TypeError) as error:
@@ -316,7 +320,9 @@ def load_pipeline(
     if path is not None and file_record(path)["sha256"] != record.get("sha256"):
         raise DataError(f"{path}: changed since it was made; {AGAIN}")
     subword = load_subword(name, path)
-    return TextPipeline(language, tokenizer, lowercase, subword, tokenizer_version=version)
+    return TextPipeline(
+        language, tokenizer, lowercase, subword, first_symbol=symbol, tokenizer_version=version
+    )
 
 
 def describe_round_trip(pipeline: TextPipeline, text: TextFile, separator: str) -> str:

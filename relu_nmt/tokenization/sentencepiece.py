@@ -61,6 +61,10 @@ class SentencePiece(SubwordModel):
         except (ValueError, RuntimeError) as error:
             raise DataError("not a SentencePiece model: the file is damaged or another") from error
 
+    def vocabulary(self) -> list[str]:
+        """Return all pieces in the order of their ids."""
+        return [self._processor.id_to_piece(i) for i in range(len(self._processor))]
+
     def split(self, words: Sequence[str]) -> list[str]:
         """Return the pieces of ``words``; the first of a word begins with ``▁``."""
         pieces = self._processor.encode(_escaped(" ".join(words)), out_type=str)

@@ -173,7 +173,8 @@ def check_fit(
             raise CheckpointError(
                 f"{origin}: the checkpoint does not fit the model: it {verb} "
                 f"{', '.join(names[:SHOWN_NAMES])}{more}; to go on with it, give the same --arch, "
-                "model flags and data, or another --save-dir for a fresh start"
+                "model flags (--config reads them from a checkpoint) and data, or another "
+                "--save-dir for a fresh start"
             )
 
 

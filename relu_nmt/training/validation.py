@@ -102,7 +102,7 @@ class Validation:
         """Validate on one set; return the metric of the best checkpoint, NaN if it has none."""
         self._log.say(f"begin validation on '{subset}' subset", subset)
         scorer = self._data.scorers.get(subset)
-        stats = measure(self._parts, self._data.valid[subset], scorer)
+        stats = measure(self._parts, self._data.valid[subset], scorer, say=self._log.say)
         stats["num_updates"] = state.num_updates
         # Show the best score so far beside that of the first set.
         if subset == next(iter(self._data.valid)) and self._metric in stats:
@@ -145,7 +145,11 @@ def is_multiple(number: int, interval: int) -> bool:
 
 
 def measure(
-    parts: Components, source: BatchSource, scorer: Scorer | None = None, largest_only: bool = False
+    parts: Components,
+    source: BatchSource,
+    scorer: Scorer | None = None,
+    largest_only: bool = False,
+    say: Callable[[str], object] = str,
 ) -> dict[str, float]:
     """Return the metrics of a validation set; losses in bits. The model ends in training mode.
 
@@ -154,6 +158,7 @@ def measure(
         source: batches of the set, shared out to the processes.
         scorer: computes further metrics.
         largest_only: compute the largest batch only, in every process.
+        say: prints the progress of a slow validation.
     """
     count = source.begin_epoch(1)
     rank, world_size = parts.process.rank, parts.process.world_size
@@ -167,19 +172,23 @@ def measure(
         # Add up the metrics of this process's batches.
         pinned = parts.process.device.type == "cuda"
         workers = 0 if largest_only else parts.num_workers
-        for index, batch in enumerate(load_ahead(source.load, mine, workers, pinned)):
-            if batch.num_sentences == 0 and not is_sharded(parts.objective):
-                continue
-            with naming_batch(batch, "validation"):
-                output = parts.loss(batch)
-            # Leave out the batch that only keeps processes in step.
-            if not largest_only and rank + index * world_size >= count:
-                continue
-            metrics = all_metrics(output)
-            # The totals stay on the device, so that a GPU need not wait for each batch.
-            add_metrics(sums, {name: (t.double(), n) for name, (t, n) in metrics.items()})
-            if largest_only:
-                break
+        with progress_bar(
+            "validation", len(mine), "batches", only_if_slow=True, say=say
+        ) as advance:
+            for index, batch in enumerate(load_ahead(source.load, mine, workers, pinned)):
+                advance(1)
+                if batch.num_sentences == 0 and not is_sharded(parts.objective):
+                    continue
+                with naming_batch(batch, "validation"):
+                    output = parts.loss(batch)
+                # Leave out the batch that only keeps processes in step.
+                if not largest_only and rank + index * world_size >= count:
+                    continue
+                metrics = all_metrics(output)
+                # The totals stay on the device, so that a GPU need not wait for each batch.
+                add_metrics(sums, {name: (t.double(), n) for name, (t, n) in metrics.items()})
+                if largest_only:
+                    break
         # Add up the processes, and score translations.
         over_processes: dict[str, tuple[float, float]] = {}
         read = {name: (float(total), count) for name, (total, count) in sums.items()}

@@ -20,7 +20,8 @@ NONE = "none"
 WAY_BACK = ("detokeniser", "joining of pieces")
 """Steps that change decoded text but no token id."""
 SAME_TEXT = "preprocess with the same --tokenizer, --lowercase, --subword and --subword-model"
-"""The remedy for a data folder whose text had other steps."""
+LIKE = "make the data with relu-nmt-preprocess --like"
+"""The remedies for a data folder whose text had other steps than another folder, or a model."""
 
 
 def describe_task(task: "TranslationTask", way_back: bool = True) -> dict[str, str]:
@@ -117,8 +118,8 @@ def check_folder(
             dictionary = dictionary.with_symbol(SENTENCE_SEPARATOR)
         if dictionary != own:
             raise DataError(
-                f"{file}: not the dictionary of {own_place}; preprocess with {flag} and "
-                + ("that one" if task.folder else "the dictionary of its training data")
+                f"{file}: not the dictionary of {own_place}; "
+                + (f"preprocess with {flag} and that" if task.folder else f"{LIKE} {own_place}")
             )
     # Compare the steps of the text.
     if manifest is not None and task.has_known_text:
@@ -127,7 +128,7 @@ def check_folder(
             source_text=_text_in(path, manifest, task.source_text),
             target_text=_text_in(path, manifest, task.target_text),
         )
-        advice = SAME_TEXT if task.folder else f"{SAME_TEXT}, or translate raw text"
+        advice = SAME_TEXT if task.folder else f"{LIKE} {own_place}, or translate raw text"
         known, other = (describe_task(one, way_back=False) for one in (task, found))
         require_same(known, own_place, other, path, advice, DataError)
 

@@ -280,8 +280,8 @@ class TranslationTask:
                 target = Dictionary.from_text(state["target_dictionary"], "target dictionary")
         except (ReluNmtError, KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(
-                f"the checkpoint's description of its task is damaged ({error}); use another "
-                "checkpoint"
+                "the checkpoint's description of its task is damaged, or names what is missing "
+                f"here ({error}); add that, or use another checkpoint"
             ) from error
         return cls(source_text, target_text, source, target)
 

@@ -71,7 +71,7 @@ class SourceEncoder:
         self.task = task
         self.text_lock = threading.Lock()
         # One tokenizer for all terms: making one is slower than tokenizing a sentence.
-        self._target_words = replace(task.target_text, sentence_separator=None)
+        self._target_words = replace(task.target_text, sentence_separator=None, first_symbol=None)
         self._banned_text: tuple[str, ...] = ()
         self._banned_ids: tuple[Term, ...] = ()
 

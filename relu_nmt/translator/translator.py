@@ -359,14 +359,9 @@ class Translator:
 
     def generator(self, config: GenerationConfig) -> Generator:
         """Return the search engine for token ids, which can also score references."""
-        return Generator(
-            self.decoders,
-            config,
-            self.task.target_dictionary,
-            self.dtype,
-            self.task.separators,
-            self.shortlist,
-        )
+        first, symbols = self.task.target_text.first_symbol, self.task.target_dictionary
+        rest = self.dtype, self.task.separators, self.shortlist, first
+        return Generator(self.decoders, config, symbols, *rest)
 
     def attention(
         self,

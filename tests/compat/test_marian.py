@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translator import TranslationRequest, Translator
 from tests.commands import run_here
@@ -152,6 +153,9 @@ def test_training_goes_on_from_an_imported_model(tmp_path):
     assert f"note: {path} takes raw text, but that of {tmp_path}/data is prepared" in done.stdout
     trained = Translator.from_checkpoint(tmp_path / "new/checkpoint_last.safetensors", "cpu")
     assert trained.models[0].config == translator.models[0].config
+    # No regulariser comes with the settings of the model.
+    args = load_checkpoint(tmp_path / "new/checkpoint_last.safetensors").metadata["args"]
+    assert args["regularizer"]["attention_entropy_weight"] == 0
     for name, tensor in translator.models[0].state_dict().items():
         torch.testing.assert_close(trained.models[0].state_dict()[name], tensor)
 
@@ -211,7 +215,7 @@ REFUSED = {
     "no heads": (changed("config.json", encoder_attention_heads=None), "config.json: "),
     "another width": (changed("config.json", d_model=32), "does not fit its settings"),
     "more layers": (changed("config.json", decoder_layers=2), "the file lacks"),
-    "more symbols": (changed("vocab.json", more=27), "28 symbols, which vocab.json has"),
+    "more symbols": (changed("vocab.json", more=27), "28 symbols, which its vocabulary has"),
     "an id twice": (changed("vocab.json", more=3), "vocab.json: damaged"),
     "ids of text": (changed("vocab.json", more="27"), "vocab.json: damaged"),
     "no padding": (written("vocab.json", b'{"</s>": 0, "<unk>": 1}'), "lacks <pad>"),

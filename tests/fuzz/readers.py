@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from relu_nmt.applications.conversion.marian import MarianModel
+from relu_nmt.applications.conversion.hugging_face import HubModel
 from relu_nmt.applications.sweep.plan import read_published
 from relu_nmt.cli.train import TranslationTrainingSettings
 from relu_nmt.config.classes import merged
@@ -132,7 +132,7 @@ def _copy_marian_model(folder: Path) -> None:
 
 
 def _read_marian_model(path: Path) -> None:
-    model = MarianModel.read(path.parent)
+    model = HubModel.read(path.parent)
     model.dictionary()
     model.config()
     model.our_tensors()

@@ -59,7 +59,10 @@ LAST = "checkpoint_last.safetensors"
 def test_data_prepared_in_another_way_is_refused(folder, tmp_path, name):
     _, value, own = OTHER_STEPS[name]
     path, data = folder / "model" / LAST, folder / name
-    told = (f"{data}: the {value}", f"but in {path} {own}; preprocess with the same --tokenizer")
+    told = (
+        f"{data}: the {value}",
+        f"but in {path} {own}; make the data with relu-nmt-preprocess --like {path}, or ",
+    )
     before = path.read_bytes()
     refused(train(data, folder / "model", "--max-update", 2, check=False), *told)
     start = ["--finetune-from-model", path]

@@ -186,7 +186,6 @@ def transformer_tensors(
             name, tensor = name.replace("embed_positions", "embedding.positions"), tensor[FIRST:]
         name = re.sub(r"^(\w+)\.embed_tokens\.", r"\1.embedding.tokens.", name)
         name = re.sub(r"^(\w+)\.layernorm_embedding\.", r"\1.embedding.norm.", name)
-        name = re.sub(r"^(\w+)\.layer_norm\.", r"\1.final_norm.", name)
         ours[our_name(name)] = tensor
     # Find the output projection; it may be the table of the embeddings.
     output = ours.pop("decoder.embed_out", None)  # until fairseq 0.8
@@ -199,7 +198,8 @@ def transformer_tensors(
 
 
 def our_name(name: str) -> str:
-    """Return the name of a layer's weight such as ``encoder.layers.0.fc1.bias``; others stay."""
+    """Return the name of a weight such as ``encoder.layers.0.fc1.bias`` of layers and norms."""
+    name = re.sub(r"^(\w+)\.layer_norm\.", r"\1.final_norm.", name)
     return _LAYER.sub(lambda m: f"{m[1]}.{PARTS.get(m[2], m[2])}.{m[3]}", name)
 
 

@@ -22,10 +22,10 @@ class TokenConstraints:
     A translation may have to have as many sentences as its source. The end symbol then follows the
     last separator directly and is forbidden elsewhere. A sentence may be empty, since a translation
     may join two sentences. Allowed tokens keep their log-probabilities, so the score of a
-    hypothesis stays the model's own. A context costs nothing, and ``min_len`` counts the tokens
-    after it. Prefixes, [B, P] int64 with their context, are padded on the right. Without separators
-    sentences are neither counted nor measured. At ``most_of_a_sentence`` tokens, as the models can
-    write, the separator is forced.
+    hypothesis stays the model's own. A context costs nothing, nor do the first ``num_free`` tokens,
+    and ``min_len`` counts the tokens after a context. Prefixes, [B, P] int64 with their context,
+    are padded on the right. Without separators sentences are neither counted nor measured. At
+    ``most_of_a_sentence`` tokens, as the models can write, the separator is forced.
 
     Attributes:
         limits: most tokens before the end symbol, int64 [B]; enough for all sentences and terms.
@@ -44,10 +44,10 @@ class TokenConstraints:
         separators: tuple[int, int] | None = None,
         most_tokens: int | None = None,
         most_of_a_sentence: int | None = None,
+        num_free: int = 0,
     ) -> None:
-        self._config = config
-        self._symbols = symbols
-        self._prefixes = prefixes
+        self._config, self._symbols = config, symbols
+        self._prefixes, self._num_free = prefixes, num_free
         # Sentences to write, and tokens of the current one, [B, K]; [B, 1] before the first token.
         self._separator = -1 if separators is None else separators[1]
         self._left: Tensor | None = None
@@ -218,6 +218,7 @@ class TokenConstraints:
     def _forced_by_prefix(self, log_probs: Tensor, step: int) -> tuple[Tensor, Tensor] | None:
         """Return the rows [R] with a forced token and their new log_probs [R, K, V]."""
         if self._prefixes is None or step >= self._prefixes.size(1):
+            self._prefixes = None  # all are written
             return None
         tokens = self._prefixes[:, step]
         rows = (tokens != self._symbols.pad_index).nonzero()[:, 0]
@@ -225,8 +226,8 @@ class TokenConstraints:
         values = torch.full_like(log_probs[rows], -torch.inf)
         index = tokens[rows, None, None].expand(-1, log_probs.size(1), 1)
         # A forced token of the context costs nothing.
-        in_context = _column(step < self.context_sizes, log_probs)[rows, :, None]
-        own = log_probs[rows].gather(2, index).masked_fill(in_context, 0.0)
+        is_free = _column(step < np.maximum(self.context_sizes, self._num_free), log_probs)
+        own = log_probs[rows].gather(2, index).masked_fill(is_free[rows, :, None], 0.0)
         values.scatter_(2, index, own)
         return rows, values
 

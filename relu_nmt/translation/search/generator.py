@@ -39,6 +39,8 @@ class Generator:
             then has as many as its source, unless ``config.free_sentence_count``. None for none.
         shortlist: restricts the symbols of the translations; None for all. It is ignored if
             prefixes or terms are forced, or terms banned.
+        first_symbol: forced first token of each translation, such as the code of its language. It
+            counts as a token, but costs nothing. None for none.
 
     Raises:
         ConfigError: ``free_sentence_count`` without separators, or a wrong option of the scorer.
@@ -52,6 +54,7 @@ class Generator:
         dtype: torch.dtype | None = None,
         separators: tuple[int, int] | None = None,
         shortlist: Shortlist | None = None,
+        first_symbol: str | None = None,
     ) -> None:
         # Refuse a shortlist for references, which may have any symbol.
         if shortlist is not None and config.score_reference:
@@ -69,12 +72,16 @@ class Generator:
         self.symbols = symbols
         self._separators = separators
         self._shortlist = shortlist
+        # Ids of the first symbol, int64 [0 or 1].
+        self._first_symbol = first_symbol
+        first = [] if first_symbol is None else [symbols.index(first_symbol)]
+        self._first = np.array(first, dtype=np.int64)
         self._scorer = build_scorer(config)
 
     def with_config(self, config: GenerationConfig) -> "Generator":
         """Return a generator with the same models and other settings."""
-        decoders, dtype = self.ensemble.decoders, self.ensemble.dtype
-        return Generator(decoders, config, self.symbols, dtype, self._separators, self._shortlist)
+        ensemble, rest = self.ensemble, (self._separators, self._shortlist, self._first_symbol)
+        return Generator(ensemble.decoders, config, self.symbols, ensemble.dtype, *rest)
 
     def translate(
         self,
@@ -198,13 +205,9 @@ class Generator:
         """Encode the sources of a batch, and return its search."""
         config, symbols, ensemble = self.config, self.symbols, self.ensemble
         src_tokens = self._padded([own.ids for own in sources])
-        # Force the first tokens: context, prefix, then --prefix-size tokens of the reference.
-        given = [
-            np.concatenate([own.context, own.prefix, own.reference[: config.prefix_size]])
-            if own.reference is not None
-            else np.concatenate([own.context, own.prefix])
-            for own in sources
-        ]
+        # Force the first tokens: context or first symbol, prefix, then --prefix-size tokens of the
+        # reference.
+        given = [self._beginning(source) for source in sources]
         prefixes = self._padded(given) if any(map(len, given)) else None
         # Separators matter if sentences are counted, or limited more than the whole output.
         separators, most_of_a_sentence = self._separators, ensemble.max_sentence_positions
@@ -221,7 +224,7 @@ class Generator:
                 separators = separators[0], int(torch.searchsorted(listed, separators[1]))
         limits = ensemble.max_positions, most_of_a_sentence
         constraints = TokenConstraints(
-            config, symbols, sources, src_tokens, prefixes, separators, *limits
+            config, symbols, sources, src_tokens, prefixes, separators, *limits, len(self._first)
         )
         # Encode the sources, which may need more memory than there is.
         is_word = words_of(src_tokens, symbols, self._separators)
@@ -230,6 +233,14 @@ class Generator:
             return BeamSearch(
                 ensemble, config, scorer, symbols, src_tokens, is_word, ids, constraints, listed
             )
+
+    def _beginning(self, source: SourceSentence) -> np.ndarray:
+        """Return the forced first tokens, int64 [P]; a context begins with the first symbol."""
+        first = source.context if len(source.context) else self._first
+        given = [first, source.prefix]
+        if source.reference is not None:  # it has the first symbol, too
+            given.append(source.reference[len(self._first) :][: self.config.prefix_size])
+        return np.concatenate(given)
 
     def _score(self, sources: Sequence[SourceSentence]) -> Found:
         """Return the references as hypotheses."""

@@ -402,3 +402,11 @@ def test_a_slow_preflight_shows_that_it_runs(tmp_path, capsys, monkeypatch):
     waiting = [text.startswith("preflight: 0% of 2 steps") for text in told]
     done = [text.startswith("preflight: the largest batch") for text in told]
     assert True in waiting and waiting.index(True) < done.index(True)
+
+
+def test_a_slow_validation_shows_its_progress(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("relu_nmt.io.work.SECONDS_BETWEEN_LINES", 0.0)
+    Toy(tmp_path, run={"max_update": 1}).trainer().train()
+    told = [line["message"] for line in json_lines(capsys.readouterr().out) if "message" in line]
+    begin = told.index("begin validation on 'valid' subset")
+    assert told[begin + 1].startswith("validation: ")

@@ -1,0 +1,161 @@
+"""M2M100 and NLLB models in Hugging Face's form translate here as by their formulas."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from relu_nmt.translation.task import TranslationTask
+from relu_nmt.translator import Translator
+from tests.commands import run_here
+from tests.compat.plain_m2m100 import CONFIG, END, LINES, PAIRS, PlainM2M100
+
+KINDS = {
+    "m2m": (("de", "en"), ["__de__", "__en__", "__fr__"]),
+    "nllb": (("deu_Latn", "eng_Latn"), ["deu_Latn", "eng_Latn", "fra_Latn"]),
+}
+LONGEST = 30
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def models(request, tmp_path_factory):
+    """Return the plain model, its folder, the imported checkpoint and its translator."""
+    (source, target), codes = KINDS[request.param]
+    plain = PlainM2M100(codes)
+    plain.learn(*codes[:2])
+    folder = tmp_path_factory.mktemp("models") / "theirs"
+    plain.save(folder, nllb=request.param == "nllb")
+    path = folder.with_name("ours.safetensors")
+    done = run_here("import_marian", folder, "-s", source, "-t", target, "--output", path)
+    assert done.stdout.startswith(f"written: {path} ({source}-{target}, ")
+    return plain, folder, path, Translator.from_checkpoint(path, "cpu")
+
+
+def test_ids_and_logits_are_the_same(models):
+    plain, _, _, translator = models
+    [model], (source, target) = translator.models, plain.codes[:2]
+    for number, line in enumerate(LINES):
+        ids = plain.encode(source, line)
+        assert translator.sources.sentence(line).ids.tolist() == ids
+        read = [END, *plain.encode(target, PAIRS[number % len(PAIRS)][1])[:-1]]
+        with torch.no_grad():
+            own = model.logits(model(torch.tensor([ids]), torch.tensor([read])))[0]
+            torch.testing.assert_close(own, plain.logits(ids, read), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_translations_are_the_same(models, beam):
+    plain, _, _, translator = models
+    source, target = plain.codes[:2]
+    found = translator.translate_nbest(LINES, beam=beam, max_len_b=LONGEST, stop_rule="full")
+    for line, [own] in zip(LINES, [hypotheses[:1] for hypotheses in found], strict=True):
+        tokens, score = plain.search(plain.encode(source, line), target, beam, LONGEST)
+        assert own.hypothesis.tokens.tolist() == tokens
+        assert own.score == pytest.approx(score, abs=1e-4)
+        assert own.text == plain.processor.decode([plain.vocabulary[i] for i in tokens[1:-1]])
+    # The model has learnt its pairs, and a forced beginning follows the code.
+    assert [own[0].text for own in found[:3]] == [text for _, text in PAIRS]
+    [own] = translator.translate_nbest(LINES[3:4], beam=beam, prefixes=["the red"])
+    assert own[0].text.startswith("the red")
+
+
+def test_data_and_training_like_the_model(models, tmp_path):
+    plain, _, path, translator = models
+    (source, target), codes = (
+        translator.task_languages
+        if False
+        else (
+            (translator.task.source_lang, translator.task.target_lang),
+            plain.codes[:2],
+        )
+    )
+    for split in ("train", "valid"):
+        for side, language in enumerate((source, target)):
+            lines = [pair[side] for pair in PAIRS * 2]
+            (tmp_path / f"{split}.{language}").write_text("\n".join(lines) + "\n", "utf-8")
+    text = ["--trainpref", tmp_path / "train", "--validpref", tmp_path / "valid"]
+    run_here("preprocess", "--like", path, *text, "--destdir", tmp_path / "data")
+    split = TranslationTask.from_data_folder(tmp_path / "data").load_split("train")
+    for number, (one, two) in enumerate(PAIRS):
+        assert split.source[number].tolist() == plain.encode(codes[0], one)
+        assert split.target[number].tolist() == plain.encode(codes[1], two)
+    # Validation forces the code, as translation does.
+    flags = ["--config", path, "--finetune-from-model", path, "--max-tokens", 99, "--lr", 1e-9]
+    flags += ["--max-update", 1, "--cpu", "--eval-bleu", "--log-format", "json"]
+    done = run_here("train", tmp_path / "data", *flags, "--save-dir", tmp_path / "new")
+    assert '"valid_bleu": 100.0' in done.stdout
+    words = ["--path", tmp_path / "new/checkpoint_last.safetensors", "--cpu", "--beam", 2]
+    done = run_here("generate", tmp_path / "data", *words, "--gen-subset", "valid")
+    assert "BLEU = 100.00" in done.stdout
+
+
+def changed(name, **values):
+    def change(folder):
+        content = json.loads((folder / name).read_text("utf-8"))
+        (folder / name).write_text(json.dumps({**content, **values}), "utf-8")
+
+    return change
+
+
+def with_fewer_rows(folder):
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.shared.weight"] = tensors["model.shared.weight"][:9].clone()
+    save_file(tensors, folder / "model.safetensors")
+
+
+def without_names(folder):
+    (folder / "tokenizer_config.json").unlink()
+
+
+REFUSED = {
+    "no languages given": (None, (), "--source-lang missing of"),
+    "no target": (None, ("-s", "de"), "--target-lang missing of"),
+    "no such language": (None, ("-s", "de", "-t", "es"), "--target-lang es: no such language of"),
+    "no codes": (without_names, ("-s", "de", "-t", "en"), "(0 languages)"),
+    "another start": (
+        changed("config.json", decoder_start_token_id=0),
+        ("-s", "de", "-t", "en"),
+        "decoder_start_token_id",
+    ),
+    "fewer rows": (with_fewer_rows, ("-s", "de", "-t", "en"), "no weights and biases of"),
+    "wrong codes": (
+        changed("tokenizer_config.json", added_tokens_decoder={"x": 1}),
+        ("-s", "de", "-t", "en"),
+        "tokenizer_config.json: damaged",
+    ),
+    "other special symbols": (
+        changed("vocab.json", **{"<s>": 1, "<pad>": 0}),
+        ("-s", "de", "-t", "en"),
+        "begin with <s>, <pad>, </s>, <unk>",
+    ),
+    "another width": (changed("config.json", d_model=32), ("-s", "de", "-t", "en"), "does not fit"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_no_such_model_is_refused(name, tmp_path):
+    change, flags, told = REFUSED[name]
+    plain = PlainM2M100(KINDS["m2m"][1])
+    plain.save(tmp_path / "theirs")
+    if change is not None:
+        change(tmp_path / "theirs")
+    output = tmp_path / "ours.safetensors"
+    words = [tmp_path / "theirs", *flags, "--output", output]
+    done = run_here("import_marian", *words, check=False)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+    assert told in done.stderr and not output.exists()
+
+
+def test_weights_of_another_name_and_half_precision(tmp_path):
+    plain = PlainM2M100(KINDS["m2m"][1])
+    plain.save(tmp_path / "theirs")
+    tensors = {name: weight.half() for name, weight in plain.weights.items()}
+    tensors["lm_head.weight"] = tensors.pop("model.shared.weight")
+    tensors["model.encoder.embed_positions.weights"] = torch.zeros(68, CONFIG["d_model"])
+    (tmp_path / "theirs/model.safetensors").unlink()
+    torch.save(tensors, tmp_path / "theirs/pytorch_model.bin")
+    output = tmp_path / "ours.safetensors"
+    run_here("import_marian", tmp_path / "theirs", "-s", "fr", "-t", "de", "--output", output)
+    own = Translator.from_checkpoint(output, "cpu").models[0].state_dict()
+    assert torch.equal(own["encoder.embedding.tokens.weight"], tensors["lm_head.weight"].float())
