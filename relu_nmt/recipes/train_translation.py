@@ -20,7 +20,7 @@ from relu_nmt.data.translation_batches import (
     TranslationBatches,
     refuse_too_long,
 )
-from relu_nmt.engine import FastDecoder
+from relu_nmt.engine import FastDecoder, install
 from relu_nmt.errors import CheckpointError, ConfigError, DataError
 from relu_nmt.io.safe_write import write_text
 from relu_nmt.recipes.training import Training, run_training
@@ -199,7 +199,16 @@ class TranslationTraining(Training):
                     f"{self._folders[0]}; {LIKE} CKPT, or train a teacher on this data"
                 )
         self.say(f"teacher: {len(models)} model(s), {path}")
-        return [model.to(self.process.device) for model in models]
+        # Prepare them to compute only, with packed weights on a CPU.
+        for model in models:
+            install(model.to(self.process.device), self._search_dtype)
+        return models
+
+    @property
+    def _search_dtype(self) -> torch.dtype | None:
+        """The dtype of models that do not learn: the one in which training computes."""
+        run = self.settings.trainer.run
+        return torch.bfloat16 if run.bf16 else torch.float16 if run.fp16 else None
 
     def _check_checkpoint(self) -> None:
         """Compare the checkpoint to go on from, or to start from, with this data."""
@@ -411,14 +420,19 @@ class TranslationTraining(Training):
             ) from error
 
     def _bleu_of(self, model: EncoderDecoder, batches: TranslationBatches) -> ValidationBleu:
-        options, run = self.settings.bleu, self.settings.trainer.run
-        # Search in the dtype of the training.
-        dtype = torch.bfloat16 if run.bf16 else torch.float16 if run.fp16 else None
+        options = self.settings.bleu
         search = search_settings(options.eval_bleu_args)
         decoders, symbols = [FastDecoder(model)], self.task.target_dictionary
         first = self.task.target_text.first_symbol
         bleu = ValidationBleu(
-            Generator(decoders, search, symbols, dtype, self.task.separators, first_symbol=first),
+            Generator(
+                decoders,
+                search,
+                symbols,
+                self._search_dtype,
+                self.task.separators,
+                first_symbol=first,
+            ),
             self.task,
             batches,
             options,

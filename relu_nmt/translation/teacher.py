@@ -26,36 +26,75 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.translation_batches import TranslationBatch
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.modules.multihead import MultiheadAttention
 from relu_nmt.translation.config import TeacherConfig
+from relu_nmt.translation.cross_entropy import block_rows, smoothed_loss
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 
 CACHE_FILE = "teacher.sqlite"
 PATIENCE = 60.0
 """Seconds to wait for another process that writes to the cache."""
-BLOCK = 1024
-"""Number of tokens whose probabilities of all symbols are in memory at a time."""
 ID, LOG = np.int32, np.float16
 """Types of symbols and of log-probabilities in the cache."""
 
 
-def divergence(logits: Tensor, ids: Tensor, log_probs: Tensor, temperature: float) -> Tensor:
+def divergence(log_p: Tensor, ids: Tensor, log_probs: Tensor, temperature: float) -> Tensor:
     """Return KL(q || p) at a temperature, summed over tokens, in nats.
 
     Args:
-        logits: [N, V] of the student.
+        log_p: [N, V], the logarithms of the student's probabilities p at this temperature.
         ids: [N, k] int64, the teacher's symbols.
-        log_probs: [N, k], the logarithms of their probabilities.
+        log_probs: [N, k], the logarithms of their probabilities at temperature 1.
         temperature: T.
     """
     log_q = (log_probs / temperature).log_softmax(-1)
-    scaled = logits / temperature
-    log_p = scaled.gather(1, ids) - scaled.logsumexp(-1, keepdim=True)
-    return (log_q.exp() * (log_q - log_p)).sum()
+    return (log_q.exp() * (log_q - log_p.gather(1, ids))).sum()
+
+
+def taught_cross_entropy(
+    logits_of: Callable[[Tensor], Tensor],
+    features: Tensor,
+    targets: Tensor,
+    smoothing: float,
+    ids: Tensor,
+    log_probs: Tensor,
+    temperature: float,
+) -> list[Tensor]:
+    """Return the values of :func:`smoothed_cross_entropy`, then the divergence from the teacher.
+
+    Args:
+        logits_of: maps states [n, D] to logits [n, V]. The logits of a block of tokens are computed
+            again in the backward pass, so that never all are in memory.
+        features: [N, D] states of real target positions.
+        targets: [N] int64.
+        smoothing: see :func:`projected_cross_entropy`.
+        ids: see :func:`divergence`, as the last two.
+        log_probs: the teacher's.
+        temperature: T.
+    """
+
+    def of_block(
+        features: Tensor, targets: Tensor, ids: Tensor, log_probs: Tensor
+    ) -> tuple[Tensor, ...]:
+        logits = logits_of(features)
+        log_p = own = logits.log_softmax(-1)
+        if temperature != 1:
+            log_p = (logits / temperature).log_softmax(-1)
+        values = smoothed_loss(own, targets, smoothing)
+        return *values, divergence(log_p, ids, log_probs, temperature)
+
+    size = block_rows(features)
+    tables = zip(*(x.split(size) for x in (features, targets, ids, log_probs)), strict=True)
+    blocks = [
+        checkpoint(of_block, *table, use_reentrant=False, preserve_rng_state=False)
+        for table in tables
+    ]
+    return [torch.stack(values).sum(0) for values in zip(*blocks, strict=True)]
 
 
 def attention_distance(
@@ -127,40 +166,43 @@ class Teacher:
 
     @torch.no_grad()
     def outputs(
-        self, batch: TranslationBatch, real: Tensor
+        self, batch: TranslationBatch, real: Tensor, rows: int
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """Return the most probable symbols of each target token, and the attention's outputs.
 
         Args:
             batch: sources and targets.
             real: [N] int64, indices of the real tokens among all B T.
+            rows: number of tokens whose logits are in memory at a time.
 
         Returns:
             symbols [N, k] int64, their log-probabilities [N, k], and the outputs of attention by
             the name of its module, if the attention is taught.
         """
         if self._cache is not None:
-            ids, log_probs = self._cache.read(batch, lambda: self._top(batch, real))
+            ids, log_probs = self._cache.read(batch, lambda: self._top(batch, real, rows))
             return ids.to(real.device), log_probs.to(real.device), {}
         wanted = self.config.teacher_attention_weight > 0
         with attention_outputs(self._models[0], wanted) as attention:
-            ids, log_probs = self._top(batch, real)
+            ids, log_probs = self._top(batch, real, rows)
         return ids, log_probs, attention
 
-    def _top(self, batch: TranslationBatch, real: Tensor) -> tuple[Tensor, Tensor]:
+    def _top(self, batch: TranslationBatch, real: Tensor, rows: int) -> tuple[Tensor, Tensor]:
         """Return the symbols and their log-probabilities, [N, k] each."""
         states = []
         for model in self._models:
             features = model(batch.src_tokens, batch.prev_output_tokens)
-            states.append(features.flatten(0, 1).index_select(0, real).split(BLOCK))
+            states.append(features.flatten(0, 1).index_select(0, real).split(rows))
         # Average the probabilities of the models, block by block of tokens.
         found = []
         for blocks in zip(*states, strict=True):
-            scores = [
+            log_probs, *others = (
                 model.logits(block).log_softmax(-1)
                 for model, block in zip(self._models, blocks, strict=True)
-            ]
-            log_probs = torch.stack(scores).logsumexp(0) - math.log(len(scores))
+            )
+            for other in others:
+                log_probs = torch.logaddexp(log_probs, other)
+            log_probs = log_probs - math.log(len(blocks)) if others else log_probs
             found.append(log_probs.topk(min(self.config.teacher_top_k, log_probs.size(1))))
         return torch.cat([top.indices for top in found]), torch.cat([top.values for top in found])
 

@@ -96,4 +96,4 @@ def test_a_teacher_of_other_words_is_refused(data, teachers, tmp_path):
     done = train(other, tmp_path / "run", *flags, check=False)
     assert done.returncode == 2 and done.stderr.count("\n") == 1
     assert "has another source dictionary than that of" in done.stderr
-    assert "--srcdict" in done.stderr
+    assert "relu-nmt-preprocess --like" in done.stderr

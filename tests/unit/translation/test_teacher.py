@@ -83,20 +83,24 @@ def test_the_loss_mixes_cross_entropy_and_divergence(batch, count, weight, tempe
 def test_the_divergence_of_equal_distributions_is_0():
     logits = torch.randn(4, V, dtype=torch.float64)
     log_probs, ids = logits.log_softmax(-1).sort(-1, descending=True)
-    assert float(divergence(logits, ids, log_probs, 3.0)) == pytest.approx(0, abs=1e-12)
+    assert float(divergence((logits / 3).log_softmax(-1), ids, log_probs, 3.0)) == pytest.approx(
+        0, abs=1e-12
+    )
 
 
 def test_gradients_are_those_of_the_divergence():
     torch.manual_seed(0)
     logits = torch.randn(3, V, dtype=torch.float64, requires_grad=True)
     log_probs, ids = torch.randn(3, V, dtype=torch.float64).log_softmax(-1).topk(4)
-    torch.autograd.gradcheck(lambda z: divergence(z, ids, log_probs, 1.5), (logits,))
+    torch.autograd.gradcheck(
+        lambda z: divergence(z.log_softmax(-1), ids, log_probs, 1.5), (logits,)
+    )
 
 
 def test_recomputed_blocks_give_the_gradients_of_the_whole(batch, monkeypatch):
     found = []
     for size in (1, 100):
-        monkeypatch.setattr("relu_nmt.translation.loss.block_rows", lambda _, size=size: size)
+        monkeypatch.setattr("relu_nmt.translation.teacher.block_rows", lambda _, size=size: size)
         student = model()
         taught(student, [model(2)])(batch).loss.backward()
         found.append([p.grad for p in student.parameters()])
@@ -139,7 +143,7 @@ def test_the_loss_of_attention_is_a_mean_of_relative_squares(batch):
         distances.append(error / size)
     assert len(distances) == 6
     mean = sum(distances) / 6
-    assert float(attention_distance(*outputs, batch, PAD)) == pytest.approx(mean)
+    assert attention_distance(*outputs, batch, PAD).item() == pytest.approx(mean)
     settings = {"teacher_weight": 0.0, "teacher_attention_weight": 3.0}
     result = taught(student, [teacher], **settings)(batch)
     entropy = TranslationObjective(student, 0.1, OFF).train()(batch).loss
@@ -206,12 +210,12 @@ def real_of(batch):
 
 def test_the_cache_spares_the_teacher(batch, cached):
     make, passes = cached
-    first = make().outputs(batch, real_of(batch))
-    again = make().outputs(batch, real_of(batch))
+    first = make().outputs(batch, real_of(batch), 3)
+    again = make().outputs(batch, real_of(batch), 3)
     assert len(passes) == 1
     for one, other in zip(first[:2], again[:2], strict=True):
         assert torch.equal(one, other) and one.shape == (8, 4)
-    plain = make(teacher_cache=None).outputs(batch, real_of(batch))
+    plain = make(teacher_cache=None).outputs(batch, real_of(batch), 3)
     assert torch.equal(first[0], plain[0])
     torch.testing.assert_close(first[1].double(), plain[1].double(), atol=5e-3, rtol=1e-3)
 
@@ -219,17 +223,17 @@ def test_the_cache_spares_the_teacher(batch, cached):
 def test_the_cache_knows_pairs_in_other_batches_and_adds_new_ones(batch, cached):
     make, passes = cached
     teacher = make()
-    whole = teacher.outputs(batch, real_of(batch))
+    whole = teacher.outputs(batch, real_of(batch), 3)
     turned = [([10, 2], [11, 4, 5, 6, 2]), ([5, 6, 7, 2], [8, 9, 2])]
     pairs = [tuple(torch.tensor(side).numpy() for side in pair) for pair in turned]
     other = collate(pairs, [7, 8])
-    ids, logs, _ = teacher.outputs(other, real_of(other))
+    ids, logs, _ = teacher.outputs(other, real_of(other), 3)
     assert len(passes) == 1
     assert torch.equal(ids, torch.cat([whole[0][3:], whole[0][:3]]))
     assert torch.equal(logs, torch.cat([whole[1][3:], whole[1][:3]]))
     new = collate([pairs[0], pairs[0][::-1]], [0, 1])
-    teacher.outputs(new, real_of(new))
-    teacher.outputs(new, real_of(new))
+    teacher.outputs(new, real_of(new), 3)
+    teacher.outputs(new, real_of(new), 3)
     assert len(passes) == 2
 
 
