@@ -1,0 +1,127 @@
+#!/usr/bin/env bash
+# Start from a trained model: ReLU in the place of its softmax, and documents. Ends with a report.
+# See README.md.
+#   TEXT=folder/of/the/text examples/adapt/run.sh
+#   PARTS=documents SEEDS=1 examples/adapt/run.sh
+#   GPUS=8 examples/adapt/run.sh real
+set -euo pipefail
+source "$(dirname "$0")/../usage.bash"
+cd "$(dirname "$0")/../.."
+
+FORM=${1:-small}
+OUT=${OUT:-adapt/$FORM}
+PARTS=${PARTS:-attention documents}
+SEEDS=${SEEDS:-1 2 3}
+TEACHER_SEED=${TEACHER_SEED:-1} # of the models to start from
+WIDTH=${WIDTH:-128}             # of the small models
+PYTHON=${PYTHON:-python}
+GPUS=${GPUS:-1}
+DOCUMENT_UPDATES=${DOCUMENT_UPDATES:-$([ "$FORM" = small ] && echo 400 || echo 2000)}
+case $FORM in
+small) TRAIN=(relu-nmt-train) LR=2e-3 LENPEN=1 PRECISION=${PRECISION-auto} ;;
+real)
+    TRAIN=(torchrun --standalone --nproc-per-node "$GPUS" -m relu_nmt.cli.train) LR=7e-4 LENPEN=0.6
+    RECIPE=(--arch transformer_wmt_en_de --share-all-embeddings --positions sinusoidal+rotary
+        --dropout 0.1 --attention-dropout 0.1 --label-smoothing 0.1
+        --optimizer adam --adam-betas '(0.9, 0.98)' --max-tokens $((32768 / GPUS)) --bf16)
+    ;;
+*) echo "$FORM: expected small or real" >&2 && exit 2 ;;
+esac
+ADAPT_LR=${ADAPT_LR:-1e-3}
+source examples/small_corpus.bash
+[ "${PRECISION:-}" != auto ] || PRECISION=$(fast_precision)
+
+# Train a model and translate the test set, unless that is done. The first seed is validated four
+# times, for its curve.
+#   learn NAME SEED UPDATES FLAG...
+learn() {
+    local run=$OUT/$1-seed$2 seed=$2 updates=$3 times=1 length
+    shift 3
+    [ "$seed" != "${SEEDS%% *}" ] || times=4
+    [ -e "$run/test-${LENGTHS##* }.json" ] || "${TRAIN[@]}" "$DATA" "${RECIPE[@]}" \
+        --lr "$LR" --lr-scheduler polynomial_decay --warmup-updates $((updates / 10)) \
+        --total-num-update "$updates" --max-update "$updates" --seed "$seed" --eval-bleu \
+        --eval-bleu-args "{\"beam\": 5, \"lenpen\": $LENPEN}" --validate-interval 1000 \
+        --validate-interval-updates $((updates / times)) --no-epoch-checkpoints \
+        --save-dir "$run" "$@"
+    for length in $LENGTHS; do
+        [ -e "$run/test-$length.json" ] || relu-nmt-generate "$DATA" \
+            --path "$run/checkpoint_last.safetensors" --beam 5 --lenpen "$LENPEN" \
+            --max-doc-tokens "$length" --quiet --results "$run/test-$length.json"
+    done
+}
+
+# Put ReLU in the place of softmax, in a share of the teacher's updates: from nothing, from the
+# teacher's weights, and with its predictions and attention outputs to learn from as well.
+# Centered scores come nearer to the outputs of softmax.
+#   replace PRESET UPDATES
+replace() {
+    local name=$1 updates=$2 seed
+    local relu=(--attention-preset "$1" --attention reluformer:gamma=8,centered=true)
+    learn "$name-nothing" "${SEEDS%% *}" "$updates" "${relu[@]}"
+    for seed in $SEEDS; do
+        learn "$name-start" "$seed" "$updates" "${start[@]}" "${relu[@]}"
+        learn "$name-teacher" "$seed" "$updates" "${start[@]}" "${relu[@]}" \
+            --teacher "$teacher" --teacher-attention-weight 0.1
+    done
+}
+
+attention() {
+    LENGTHS=1
+    if [ "$FORM" = small ]; then
+        DATA=${DATA:-$OUT/multi30k} UPDATES=${UPDATES:-2200}
+        source examples/multi30k/recipe.bash
+        RECIPE+=(--arch transformer_tiny
+            --encoder-embed-dim "$WIDTH" --encoder-ffn-embed-dim $((4 * WIDTH))
+            --decoder-embed-dim "$WIDTH" --decoder-ffn-embed-dim $((4 * WIDTH)) --ema-decay 0.99)
+    else
+        DATA=${DATA:-wmt14/data-bin} UPDATES=${UPDATES:-100000}
+        [ -e "$DATA/manifest.json" ] || "$PYTHON" data_prep/wmt14_en_de.py --out wmt14
+    fi
+    learn softmax "$TEACHER_SEED" "$UPDATES"
+    # So short a training needs no dropout. Softmax goes on in the same way, to compare.
+    local teacher=$OUT/softmax-seed$TEACHER_SEED/checkpoint_last.safetensors
+    local start=(--finetune-from-model "$teacher" --lr "$ADAPT_LR"
+        --dropout 0 --attention-dropout 0 --store-ema --ema-decay 0.9)
+    learn softmax-start "${SEEDS%% *}" $((UPDATES / 5)) "${start[@]}"
+    replace reluformer $((UPDATES / 10))
+    replace reluformer_paper $((UPDATES / 5))
+}
+
+# Sentences become documents whose sentences stay apart, and the same from nothing.
+documents() {
+    local corpus=$OUT/corpus seed
+    if [ "$FORM" = small ]; then
+        DATA=$OUT/grammar UPDATES=${SENTENCE_UPDATES:-400}
+        [ -e "$corpus/corpus.json" ] || "$PYTHON" data_prep/grammar_corpus.py --out "$corpus" \
+            --documents 8000 --near-copy 2
+        [ -e "$DATA/manifest.json" ] || relu-nmt-preprocess --source-lang en --target-lang de \
+            --document-separator blank --trainpref "$corpus/train" --validpref "$corpus/valid" \
+            --testpref "$corpus/test" --destdir "$DATA" --joined-dictionary \
+            --subword sentencepiece --subword-size 1200
+        RECIPE=(--arch transformer_tiny --share-all-embeddings --positions sinusoidal+rotary
+            --encoder-layers 3 --encoder-embed-dim 128 --encoder-ffn-embed-dim 512
+            --encoder-attention-heads 4 --encoder-normalize-before
+            --decoder-layers 3 --decoder-embed-dim 128 --decoder-ffn-embed-dim 512
+            --decoder-attention-heads 4 --decoder-normalize-before
+            --max-tokens 1024 --dropout 0.1 --attention-dropout 0.1 --label-smoothing 0.1
+            --clip-norm 1.0 --optimizer adam --adam-betas '(0.9, 0.98)' $PRECISION)
+    else
+        DATA=europarl/data-bin UPDATES=${SENTENCE_UPDATES:-100000}
+        [ -e "$DATA/manifest.json" ] ||
+            "$PYTHON" data_prep/europarl_documents.py --out europarl --documents chapters
+    fi
+    LENGTHS=1
+    learn sentences "$TEACHER_SEED" "$UPDATES" --max-doc-tokens 1
+    LENGTHS="1 1024"
+    local model=$OUT/sentences-seed$TEACHER_SEED/checkpoint_last.safetensors
+    local aligned=(--document-attention aligned --sentence-separator --doc-mixture 1,128,512,1024)
+    learn documents-nothing "${SEEDS%% *}" "$DOCUMENT_UPDATES" "${aligned[@]}"
+    for seed in $SEEDS; do
+        learn documents-start "$seed" "$DOCUMENT_UPDATES" "${aligned[@]}" \
+            --finetune-from-model "$model" --lr "$ADAPT_LR"
+    done
+}
+
+for part in $PARTS; do "$part"; done
+"$PYTHON" examples/adapt/report.py "$OUT"

@@ -1,0 +1,88 @@
+"""examples/adapt: a report with the numbers of the trainings."""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "adapt"
+
+
+def write_training(place, updates, scores):
+    """Write the files that the report reads: a course of two validations, a score by length."""
+    place.mkdir(parents=True)
+    valid = [{"num_updates": n, "bleu": n / 10} for n in (updates // 2, updates)]
+    course = {"train": [{"num_updates": updates, "loss": 2.0}], "valid": {"valid": valid}}
+    (place / "results.json").write_text(json.dumps(course))
+    for length, score in scores.items():
+        (place / f"test-{length}.json").write_text(json.dumps({"d_bleu": {"score": score}}))
+
+
+def report(folder):
+    return subprocess.run(
+        [sys.executable, str(EXAMPLE / "report.py"), folder.name],
+        cwd=folder.parent,
+        env={**os.environ, "PYTHONPATH": str(EXAMPLE.parents[1])},
+        capture_output=True,
+        encoding="utf-8",
+    )
+
+
+def test_the_report_has_the_numbers_of_the_trainings(tmp_path):
+    out = tmp_path / "small"
+    write_training(out / "softmax-seed1", 400, {1: 40.0})
+    for seed, score in ((1, 39.0), (2, 40.0), (3, 41.0)):
+        write_training(out / f"reluformer-start-seed{seed}", 40, {1: score})
+    write_training(out / "sentences-seed1", 100, {1: 60.0})
+    write_training(out / "documents-start-seed1", 80, {1: 60.5, 1024: 66.25})
+    (out / "multi30k").mkdir()
+    (out / "documents-start-seed2").mkdir()  # not done yet
+
+    done = report(out)
+
+    assert done.returncode == 0, done.stderr
+    rows = [line.strip("| ").split(" | ") for line in done.stdout.splitlines() if "|" in line]
+    shown = {(row[0], row[1], row[3]): row[4:] for row in rows[2:]}
+    start = "from the model"
+    assert shown["ReLU in encoder and decoder", start, "a sentence"] == [
+        *("40.00", "39.00, 40.00, 41.00", "0.00 ± 2.48")
+    ]
+    assert shown["aligned documents", start, "1,024"] == ["66.25", "66.25", "+6.25"]
+    assert len(shown) == 5
+    page = (out / "report.html").read_text("utf-8")
+    assert "ReLU in encoder and decoder" in page and "66.25" in page and "<img" in page
+    with open(out / "results.csv", encoding="utf-8") as file:
+        table = list(csv.DictReader(file))
+    assert len(table) == 7
+    assert {
+        "model": "documents",
+        "way": "start",
+        "tokens_at_once": "1024",
+        "seed": "1",
+    }.items() <= (table[-1].items())
+    with open(out / "curves.csv", encoding="utf-8") as file:
+        points = [row for row in csv.DictReader(file) if row["model"] == "softmax"]
+    assert [(row["updates"], row["valid_bleu"]) for row in points] == [
+        *(("200", "20.0"), ("400", "40.0"))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("score", "expected"),
+    [(None, "small: no finished training"), ("{", "test-1.json: no results of relu-nmt-generate")],
+)
+def test_a_folder_without_trainings_and_a_damaged_score_are_errors(score, expected, tmp_path):
+    out = tmp_path / "small"
+    out.mkdir()
+    if score is not None:
+        write_training(out / "softmax-seed1", 400, {1: 40.0})
+        (out / "softmax-seed1" / "test-1.json").write_text(score)
+    done = report(out)
+    assert done.returncode == 2
+    [line] = done.stderr.splitlines()
+    assert line.startswith("report: error: ")
+    assert expected in line
