@@ -137,15 +137,18 @@ def plan_groups(
     totals = sums.tolist()  # tokens before each sentence
     starts: list[int] = []
     contexts: list[int] = []
-    begin = before = 0
+    begin = 0
     for count, most in zip(documents.tolist(), limits.tolist(), strict=True):
+        room = 0 if most == SINGLE_SENTENCES else most
+        full = 0  # the tokens before a sentence that does not fit the group, its one </s> counted
         for i in range(begin, begin + count):
-            # Count one </s> for the whole group.
-            if i == begin or totals[i + 1] - before >= most or most == SINGLE_SENTENCES:
+            if totals[i + 1] >= full:
                 starts.append(i)
+                read = i  # the first sentence that the model reads
                 if overlap:
-                    contexts.append(first_context(totals, max(begin, i - overlap), i, i + 1, most))
-                before = totals[contexts[-1] if overlap else i]
+                    read = first_context(totals, max(begin, i - overlap), i, i + 1, most)
+                    contexts.append(read)
+                full = totals[read] + room
         begin += count
     # The start of each group gives its length, document and tokens.
     first = np.array(starts, dtype=np.int64)

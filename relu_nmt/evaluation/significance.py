@@ -127,7 +127,9 @@ def p_value(system: np.ndarray, baseline: np.ndarray, difference: float) -> floa
 
 
 def mean_interval(values: Sequence[float]) -> float | None:
-    """Return half the width of the 95% confidence interval of a mean, by Student's t; None if < 2.
+    """Return half the width of the 95% confidence interval of a mean, by Student's t.
+
+    There is none for fewer than two values.
 
     Example:
         >>> round(mean_interval([30.0, 31.0, 32.0]), 3)

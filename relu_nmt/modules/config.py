@@ -111,10 +111,10 @@ class AttentionRegularizerConfig:
 
 @dataclass(frozen=True)
 class AttentionPlace:
-    """An attention module, or one head of it: ``cross.2.1`` or all heads, ``cross.2``.
+    """An attention module, or one head of it: ``cross.2`` is all heads, ``cross.2.1`` one.
 
-    The slot is ``encoder``, ``decoder`` (self-attention) or ``cross``. The layer counts from 0,
-    negative ones from the last, which is -1; so does the head, ``None`` is all heads.
+    The slot is ``encoder``, ``decoder`` (self-attention) or ``cross``. Layers count from 0,
+    negative ones from the last, which is -1. Heads count from 0; ``None`` is all heads.
 
     Raises:
         ConfigError: no such slot.

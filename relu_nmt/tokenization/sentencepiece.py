@@ -71,7 +71,10 @@ class SentencePiece(SubwordModel):
         return list(itertools.chain.from_iterable(map(_unlike_symbols, pieces)))
 
     def sample(self, words: Sequence[str], strength: float, draws: random.Random) -> list[str]:
-        """Draw splits: Kudo 2018, "Subword regularization", section 3.3, with the 64 likeliest."""
+        """Draw a split of each word with its probability to the power of ``strength``.
+
+        Reference: Kudo 2018, "Subword regularization", section 3.3, with the 64 likeliest splits.
+        """
         pieces: list[str] = []
         for word in words:
             # Find the splits of each word once, within a bound of memory.
@@ -132,7 +135,11 @@ class SentencePiece(SubwordModel):
 
     @classmethod
     def learn(cls, text: LearningText, size: int, seed: int) -> bytes:
-        """Learn a unigram model of at most ``size`` pieces from a random sample of sentences."""
+        """Learn a unigram model of at most ``size`` pieces; the characters stay as they are.
+
+        A random sample of sentences bounds the memory, and long lines are cut, as SentencePiece
+        skips them.
+        """
         # Learn from a stream of sentences, and keep all characters as they are.
         model = io.BytesIO()
         # Seed the sample of sentences, which is drawn at random.

@@ -78,7 +78,11 @@ class SubwordNmt(SubwordModel):
         return pieces
 
     def sample(self, words: Sequence[str], strength: float, draws: random.Random) -> list[str]:
-        """Split with BPE-dropout of merges: Provilkov et al. 2020, "BPE-dropout", section 3."""
+        """Drop each merge with probability ``strength``.
+
+        Reference: Provilkov et al. 2020, "BPE-dropout: simple and effective subword
+        regularization", section 3.
+        """
         if self._dropping is None:  # a second object, since the first caches its splits
             self._dropping = apply_bpe.BPE(io.StringIO(self._codes), separator=SEPARATOR)
         before = random.getstate()  # subword-nmt draws from the module's generator

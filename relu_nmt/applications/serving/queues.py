@@ -43,7 +43,7 @@ class Ticket:
                 _fail(self._waiting, _gone())
 
     def check(self) -> None:
-        """Check that the request was not given up (Refused: it was)."""
+        """Check that the request was not given up."""
         if self.is_gone:
             raise _gone()
 

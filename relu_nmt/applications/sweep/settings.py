@@ -228,7 +228,7 @@ class JobsConfig(ClusterOptions):
     report_only: bool = option(False, "run nothing, write the report of the present results")
 
     def check(self) -> None:
-        """Check that every GPU has a number and a process (ConfigError: a GPU has none)."""
+        """Check that every GPU has a number and a process."""
         # The processes of a training share the GPUs evenly, and none is left.
         shown = ",".join(self.gpus)
         if not all(self.gpus):
@@ -277,7 +277,7 @@ class SweepSettings:
     command: tuple[str, ...] = ()
 
     def check(self) -> None:
-        """Check that data and budget are there (ConfigError: one of them is missing)."""
+        """Check that data and budget are there."""
         if self.running.report_only:
             return
         if not self.data:

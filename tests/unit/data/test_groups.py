@@ -7,6 +7,7 @@ from relu_nmt.data.documents import (
     SEPARATOR_TESTS,
     SINGLE_SENTENCES,
     DocumentConfig,
+    WindowConfig,
     join_texts,
     read_documents,
     write_documents,
@@ -14,6 +15,7 @@ from relu_nmt.data.documents import (
 from relu_nmt.data.groups import (
     deal_lengths,
     describe_lengths,
+    first_context,
     lengths_in_words,
     longer_side,
     plan_groups,
@@ -331,3 +333,59 @@ def test_texts_in_chinese_and_japanese_are_joined_without_spaces(language):
 def test_texts_in_other_languages_are_joined_with_spaces(language):
     assert join_texts(["가나.", "", "다라."], language) == "가나. 다라."
     assert join_texts([], language) == join_texts([""], "zh") == ""
+
+
+DOCUMENTS = st.lists(st.lists(st.integers(1, 20), max_size=7), max_size=5)
+
+
+def plan_of(documents, limit, overlap=0):
+    sizes = np.array([size for own in documents for size in own], dtype=np.int64)
+    counts = np.array([len(own) for own in documents], dtype=np.int64)
+    groups = plan_groups(sizes, counts, limit, overlap if limit > 1 else 0)
+    return sizes, counts, groups
+
+
+@given(DOCUMENTS, st.integers(1, 60), st.integers(0, 4))
+def test_every_sentence_is_new_once_in_order_and_within_its_document(documents, limit, overlap):
+    sizes, counts, groups = plan_of(documents, limit, overlap)
+    windows = groups.windows()
+    new = [number for window in windows for number in range(window.first, window.end)]
+    assert new == list(range(len(sizes)))
+    begins = np.append(0, np.cumsum(counts))
+    for window in windows:
+        begin, end = begins[window.document : window.document + 2]
+        assert begin <= window.context <= window.first < window.end <= end
+
+
+@given(DOCUMENTS, st.integers(2, 60), st.integers(0, 4))
+def test_windows_are_as_large_as_the_limit_allows(documents, limit, overlap):
+    sizes, counts, groups = plan_of(documents, limit, overlap)
+    totals = np.append(0, np.cumsum(sizes - 1)).tolist()
+    ends = np.cumsum(counts)
+    for window, counted in zip(groups.windows(), groups.tokens, strict=True):
+        tokens = 1 + totals[window.end] - totals[window.context]
+        assert tokens == counted
+        alone = window.num_new == 1 and window.context == window.first
+        assert tokens <= limit or alone
+        assert window.first - window.context <= overlap
+        # Neither one more sentence nor, beside the first new one, more context would fit.
+        if window.end < ends[window.document]:
+            assert tokens + sizes[window.end] - 1 > limit
+        earliest = max(ends[window.document] - counts[window.document], window.first - overlap)
+        if window.context > earliest:
+            assert 1 + totals[window.first + 1] - totals[window.context - 1] > limit
+        bounds = earliest, window.first, window.end, limit
+        assert first_context(totals, *bounds) == window.context
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"max_doc_tokens": 0}, "--max-doc-tokens 0: expected 1"),
+        ({"max_doc_tokens": 8, "window_overlap": -1}, "--window-overlap -1: expected 0"),
+        ({"max_doc_tokens": 1, "window_overlap": 2}, "--window-overlap 2: .*single sentences"),
+    ],
+)
+def test_wrong_settings(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        WindowConfig(**settings)
