@@ -4,12 +4,12 @@ from dataclasses import KW_ONLY, replace
 
 from relu_nmt.attention import attentions
 from relu_nmt.attention.base import AttentionOutput, AttentionProblem
-from relu_nmt.attention.pointwise import ScaledPointwiseAttention, ScaledPointwiseConfig
+from relu_nmt.attention.pointwise import ScaledPointwiseAttention
 from relu_nmt.config import option, settings
 
 
 @settings(flags=False)
-class LinearIdentityConfig(ScaledPointwiseConfig):
+class LinearIdentityConfig(ScaledPointwiseAttention.Config):
     """Settings of :class:`LinearIdentityAttention`: those of ``pointwise``."""
 
     h: str = option("identity", "the map of the scores", choices=("identity",))

@@ -27,7 +27,7 @@ from relu_nmt.applications.sweep.steps import describe_environment
 from relu_nmt.attention.base import Attention, build_attention
 from relu_nmt.attention.kernels import set_attention_backend
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.attention.token_axis import SimAAttention, SimAConfig
+from relu_nmt.attention.token_axis import SimAAttention
 from relu_nmt.cli.command import RecipeCommand
 from relu_nmt.config import option, settings
 from relu_nmt.config.registry import Spec
@@ -165,7 +165,7 @@ def make_block(name: str, size: Size, device: torch.device) -> Callable[[Tensor]
     head_dim = size.width // size.heads
     attention: Attention
     if name in ORDERS:
-        attention = ORDERS[name](SimAConfig(), size.heads, head_dim, 0.0)
+        attention = ORDERS[name](SimAAttention.Config(), size.heads, head_dim, 0.0)
     else:
         spec = Spec.parse(SPECS[name].format(tokens=size.tokens))
         attention = build_attention(spec, "encoder", 0, size.heads, head_dim, 0.0)

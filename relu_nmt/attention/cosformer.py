@@ -16,24 +16,6 @@ from relu_nmt.errors import ConfigError
 SMALLEST_SUM = 1e-6
 
 
-@settings(flags=False)
-class CosFormerConfig(AttentionConfig):
-    """Settings of :class:`CosFormerAttention`."""
-
-    reweight: bool = option(True, "multiply by the cosine of the distance")
-    grid: bool = option(
-        False,
-        "distances by rows and columns of an image's patches, a cosine of each",
-        needs="reweight",
-    )
-    horizon: int = option(
-        1024,
-        "M in causal use, where the length is not known: most tokens",
-        least=1,
-        needs=["reweight", ("grid", False)],
-    )
-
-
 @attentions.register("cosformer")
 class CosFormerAttention(FeatureAttention):
     """w_ij = relu(q_i) relu(k_j) cos(pi (i - j) / (2 M)), divided by max(sum_j w_ij, 1e-6).
@@ -54,7 +36,23 @@ class CosFormerAttention(FeatureAttention):
     ours.
     """
 
-    Config = CosFormerConfig
+    @settings(flags=False)
+    class Config(AttentionConfig):
+        """Options behind the colon."""
+
+        reweight: bool = option(True, "multiply by the cosine of the distance")
+        grid: bool = option(
+            False,
+            "distances by rows and columns of an image's patches, a cosine of each",
+            needs="reweight",
+        )
+        horizon: int = option(
+            1024,
+            "M in causal use, where the length is not known: most tokens",
+            least=1,
+            needs=["reweight", ("grid", False)],
+        )
+
     capabilities = Capabilities(
         cross=False,
         permutation_invariant=False,

@@ -57,19 +57,6 @@ class Entmax15Attention(NormalizedAttention):
         return entmax(scores, 1.5)
 
 
-@settings(flags=False)
-class EntmaxConfig(AttentionConfig):
-    """Settings of :class:`EntmaxAttention`."""
-
-    alpha: float = option(1.5, "2 is sparsemax, towards 1 it approaches softmax")
-
-    def check(self) -> None:
-        """Raise a ConfigError for alpha 1, which is softmax, and for other values out of range."""
-        if not 1 < self.alpha <= 2:
-            hint = " (alpha=1 is the attention 'softmax')" if self.alpha == 1 else ""
-            raise ConfigError(f"alpha={self.alpha:g}: expected a number above 1, at most 2{hint}")
-
-
 @attentions.register("entmax")
 class EntmaxAttention(NormalizedAttention):
     """p = [(alpha - 1) z - t]_+^(1 / (alpha - 1)), z = q k^T / sqrt(d), sum p = 1; output p v.
@@ -79,7 +66,19 @@ class EntmaxAttention(NormalizedAttention):
     Reference: Peters, Niculae and Martins 2019, definition 1 and algorithm 1.
     """
 
-    Config = EntmaxConfig
+    @settings(flags=False)
+    class Config(AttentionConfig):
+        """Options behind the colon."""
+
+        alpha: float = option(1.5, "2 is sparsemax, towards 1 it approaches softmax")
+
+        def check(self) -> None:
+            """Raise a ConfigError for alpha 1, which is softmax, and values out of range."""
+            if not 1 < self.alpha <= 2:
+                hint = " (alpha=1 is the attention 'softmax')" if self.alpha == 1 else ""
+                raise ConfigError(
+                    f"alpha={self.alpha:g}: expected a number above 1, at most 2{hint}"
+                )
 
     def normalize(self, scores: Tensor) -> Tensor:
         """Return alpha-entmax of each row."""

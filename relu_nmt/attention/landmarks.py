@@ -70,32 +70,6 @@ class LandmarkAttention(Attention):
         raise TypeError(f"{type(self).__name__} must define mix")
 
 
-@settings(flags=False)
-class NystromformerConfig(AttentionConfig):
-    """Settings of :class:`NystromformerAttention`."""
-
-    landmarks: int = option(64, "number of landmarks m", least=1)
-    kernel: str = option("softmax", "softmax or polynomial", choices=("softmax", "polynomial"))
-    scale: str = option(
-        "fixed",
-        "of the polynomial: fixed 1/sqrt(n), dynamic (learnt) or none",
-        choices=SCALES,
-        needs=("kernel", "polynomial"),
-    )
-    length: int | None = option(
-        None,
-        "a constant N for the polynomial's scale; else each sequence's own n",
-        least=1,
-        needs=[("kernel", "polynomial"), ("scale", "fixed", "dynamic")],
-    )
-    iterations: int = option(6, "steps towards the pseudo-inverse", least=1)
-    conv: int = option(0, "width of the convolution of the values, odd; 0 = none, LRA has 35")
-
-    def check(self) -> None:
-        """See that the convolution has a middle."""
-        check_width(self.conv)
-
-
 @attentions.register("nystromformer")
 class NystromformerAttention(LandmarkAttention):
     """out = K(q, k_l) K(q_l, k_l)^+ K(q_l, k) v, q and k each times d^(-1/4); l are landmarks.
@@ -113,15 +87,37 @@ class NystromformerAttention(LandmarkAttention):
     Deviation: the pseudo-inverse starts from the norms of each matrix by itself.
     """
 
-    Config = NystromformerConfig
+    @settings(flags=False)
+    class Config(AttentionConfig):
+        """Options behind the colon."""
+
+        landmarks: int = option(64, "number of landmarks m", least=1)
+        kernel: str = option("softmax", "softmax or polynomial", choices=("softmax", "polynomial"))
+        scale: str = option(
+            "fixed",
+            "of the polynomial: fixed 1/sqrt(n), dynamic (learnt) or none",
+            choices=SCALES,
+            needs=("kernel", "polynomial"),
+        )
+        length: int | None = option(
+            None,
+            "a constant N for the polynomial's scale; else each sequence's own n",
+            least=1,
+            needs=[("kernel", "polynomial"), ("scale", "fixed", "dynamic")],
+        )
+        iterations: int = option(6, "steps towards the pseudo-inverse", least=1)
+        conv: int = option(0, "width of the convolution of the values, odd; 0 = none, LRA has 35")
+
+        def check(self) -> None:
+            """See that the convolution has a middle."""
+            check_width(self.conv)
+
     exact = True
     capabilities = replace(
         MIXES_TOKENS, reason="its landmarks are means over all tokens of one sequence"
     )
 
-    def __init__(
-        self, config: NystromformerConfig, num_heads: int, head_dim: int, dropout: float
-    ) -> None:
+    def __init__(self, config: Config, num_heads: int, head_dim: int, dropout: float) -> None:
         super().__init__(config, num_heads, head_dim, dropout)
         self.convolution = token_convolution(num_heads, config.conv)
         self.scale = without_decay(torch.ones(1)) if config.scale == "dynamic" else None  # g
@@ -213,20 +209,6 @@ def pseudo_inverse(matrix: Tensor, iterations: int) -> Tensor:
     return inverse / largest
 
 
-@settings(flags=False)
-class SOFTConfig(AttentionConfig):
-    """Settings of :class:`SOFTAttention`."""
-
-    stride: int = option(8, "tokens per landmark", least=1)
-    iterations: int = option(20, "Newton steps towards the inverse", least=1)
-    normalized: bool = option(False, "divide the inverse by the root of the row sums on both sides")
-    conv: int = option(0, "width of the convolution of the values, odd; 0 = none")
-
-    def check(self) -> None:
-        """See that the convolution has a middle."""
-        check_width(self.conv)
-
-
 @attentions.register("soft")
 class SOFTAttention(LandmarkAttention):
     """out = g(q, l) g(l, l)^(-1) g(k, l)^T v, g(x, y) = exp(-|x - y|^2 / 2), k = q, times d^(-1/4).
@@ -245,14 +227,28 @@ class SOFTAttention(LandmarkAttention):
     single one. Half of it takes one more step.
     """
 
-    Config = SOFTConfig
+    @settings(flags=False)
+    class Config(AttentionConfig):
+        """Options behind the colon."""
+
+        stride: int = option(8, "tokens per landmark", least=1)
+        iterations: int = option(20, "Newton steps towards the inverse", least=1)
+        normalized: bool = option(
+            False, "divide the inverse by the root of the row sums on both sides"
+        )
+        conv: int = option(0, "width of the convolution of the values, odd; 0 = none")
+
+        def check(self) -> None:
+            """See that the convolution has a middle."""
+            check_width(self.conv)
+
     shares_queries_and_keys = True
     exact = True
     capabilities = replace(
         MIXES_TOKENS, reason="queries and keys are the same and its landmarks come from all tokens"
     )
 
-    def __init__(self, config: SOFTConfig, num_heads: int, head_dim: int, dropout: float) -> None:
+    def __init__(self, config: Config, num_heads: int, head_dim: int, dropout: float) -> None:
         super().__init__(config, num_heads, head_dim, dropout)
         # A convolution whose stride is its width is a linear map of windows.
         self.window = nn.Linear(config.stride * head_dim, head_dim)

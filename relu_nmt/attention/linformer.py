@@ -18,14 +18,6 @@ from relu_nmt.config import option, settings
 from relu_nmt.errors import ConfigError
 
 
-@settings(flags=False)
-class LinformerConfig(AttentionConfig):
-    """Settings of :class:`LinformerAttention`."""
-
-    length: int = option(1024, "most keys; shorter sentences use the first columns", least=1)
-    rank: int = option(256, "number of mixtures k", least=1)
-
-
 @attentions.register("linformer")
 class LinformerAttention(Attention):
     """out = softmax(q (E k)^T / sqrt(d)) (F v), with learnt E and F, [rank, length].
@@ -38,7 +30,13 @@ class LinformerAttention(Attention):
     gives none.
     """
 
-    Config = LinformerConfig
+    @settings(flags=False)
+    class Config(AttentionConfig):
+        """Options behind the colon."""
+
+        length: int = option(1024, "most keys; shorter sentences use the first columns", least=1)
+        rank: int = option(256, "number of mixtures k", least=1)
+
     exact = True
     capabilities = replace(
         MIXES_TOKENS,
@@ -47,9 +45,7 @@ class LinformerAttention(Attention):
         reason="its keys and values are mixtures of all tokens",
     )
 
-    def __init__(
-        self, config: LinformerConfig, num_heads: int, head_dim: int, dropout: float
-    ) -> None:
+    def __init__(self, config: Config, num_heads: int, head_dim: int, dropout: float) -> None:
         super().__init__(config, num_heads, head_dim, dropout)
         self.keys_projection = nn.Parameter(torch.empty(config.rank, config.length))  # E
         self.values_projection = nn.Parameter(torch.empty(config.rank, config.length))  # F

@@ -20,15 +20,6 @@ LARGEST_PRODUCT = 40.0
 with |k|^2 / sqrt(d) above 100 reach it."""
 
 
-@settings(flags=False)
-class PerformerConfig(AttentionConfig):
-    """Settings of :class:`PerformerAttention`."""
-
-    features: int = option(256, "number of random features m", least=1)
-    kernel: str = option("softmax", "softmax or relu", choices=("softmax", "relu"))
-    redraw: int = option(1000, "passes in training between new random features; 0 = never", least=0)
-
-
 @attentions.register("performer")
 class PerformerAttention(FeatureAttention):
     """w_ij = f(q_i) f(k_j) / sum_j f(q_i) f(k_j) with random features f.
@@ -53,11 +44,17 @@ class PerformerAttention(FeatureAttention):
     the c of the keys over all keys of the batch.
     """
 
-    Config = PerformerConfig
+    @settings(flags=False)
+    class Config(AttentionConfig):
+        """Options behind the colon."""
 
-    def __init__(
-        self, config: PerformerConfig, num_heads: int, head_dim: int, dropout: float
-    ) -> None:
+        features: int = option(256, "number of random features m", least=1)
+        kernel: str = option("softmax", "softmax or relu", choices=("softmax", "relu"))
+        redraw: int = option(
+            1000, "passes in training between new random features; 0 = never", least=0
+        )
+
+    def __init__(self, config: Config, num_heads: int, head_dim: int, dropout: float) -> None:
         super().__init__(config, num_heads, head_dim, dropout)
         # Draw a seed from the global generator, for checkpoints to store.
         seed = int(torch.randint(2**31, ()))

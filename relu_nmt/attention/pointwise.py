@@ -117,18 +117,6 @@ class PointwiseAttention(Attention):
         return AttentionOutput(values, weights, rows)
 
 
-@settings(flags=False)
-class ScaledPointwiseConfig(AttentionConfig):
-    """Settings of :class:`ScaledPointwiseAttention`."""
-
-    h: str = option("relu", "the map of the scores", choices=pointwise_maps)
-    alpha: float = option(1.0, "weights are divided by n^alpha")
-    gate: str = option("none", f"output gate: {', '.join(GATES)}", choices=GATES)
-    output_norm: bool = option(False, "LayerNorm of the joined heads, before the gate")
-    _: KW_ONLY
-    qk_norm: bool = option(True, "LayerNorm of the queries and keys of each head")
-
-
 @attentions.register("pointwise")
 class ScaledPointwiseAttention(PointwiseAttention):
     """a_ij = n_i^(-alpha) h(q_i k_j / sqrt(d)), output sum_j a_ij v_j.
@@ -149,11 +137,18 @@ class ScaledPointwiseAttention(PointwiseAttention):
     other reading.
     """
 
-    Config = ScaledPointwiseConfig
+    @settings(flags=False)
+    class Config(AttentionConfig):
+        """Options behind the colon."""
 
-    def __init__(
-        self, config: ScaledPointwiseConfig, num_heads: int, head_dim: int, dropout: float
-    ) -> None:
+        h: str = option("relu", "the map of the scores", choices=pointwise_maps)
+        alpha: float = option(1.0, "weights are divided by n^alpha")
+        gate: str = option("none", f"output gate: {', '.join(GATES)}", choices=GATES)
+        output_norm: bool = option(False, "LayerNorm of the joined heads, before the gate")
+        _: KW_ONLY
+        qk_norm: bool = option(True, "LayerNorm of the queries and keys of each head")
+
+    def __init__(self, config: Config, num_heads: int, head_dim: int, dropout: float) -> None:
         super().__init__(config, num_heads, head_dim, dropout, pointwise_maps.get(config.h))
         embed_dim = num_heads * head_dim
         self.output_norm = nn.LayerNorm(embed_dim) if config.output_norm else nn.Identity()

@@ -13,27 +13,6 @@ MAX_POWER = 6
 SCALES = ("fixed", "none", "dynamic")
 
 
-@settings(flags=False)
-class PolynomialConfig(AttentionConfig):
-    """Settings of :class:`PolynomialAttention`."""
-
-    power: int = option(
-        3, f"the exponent p of the scores, 1 to {MAX_POWER}", least=1, most=MAX_POWER
-    )
-    scale: str = option(
-        "fixed", "fixed 1/sqrt(n), dynamic (learnt, starting there) or none", choices=SCALES
-    )
-    per_head: bool = option(
-        False, "learn one dynamic scale a head instead of one a layer", needs=("scale", "dynamic")
-    )
-    length: int | None = option(
-        None,
-        "a constant N for the scale; else each query's own n",
-        least=1,
-        needs=("scale", "fixed", "dynamic"),
-    )
-
-
 @attentions.register("polynomial")
 class PolynomialAttention(PointwiseAttention):
     """A_ij = c_i (q_i k_j / sqrt(d))^p, element by element; output sum_j A_ij v_j.
@@ -50,12 +29,31 @@ class PolynomialAttention(PointwiseAttention):
     has no masks; one c a row, which they need, is ours.
     """
 
-    Config = PolynomialConfig
+    @settings(flags=False)
+    class Config(AttentionConfig):
+        """Options behind the colon."""
+
+        power: int = option(
+            3, f"the exponent p of the scores, 1 to {MAX_POWER}", least=1, most=MAX_POWER
+        )
+        scale: str = option(
+            "fixed", "fixed 1/sqrt(n), dynamic (learnt, starting there) or none", choices=SCALES
+        )
+        per_head: bool = option(
+            False,
+            "learn one dynamic scale a head instead of one a layer",
+            needs=("scale", "dynamic"),
+        )
+        length: int | None = option(
+            None,
+            "a constant N for the scale; else each query's own n",
+            least=1,
+            needs=("scale", "fixed", "dynamic"),
+        )
+
     capabilities = Capabilities(scores=True, non_negative=False)
 
-    def __init__(
-        self, config: PolynomialConfig, num_heads: int, head_dim: int, dropout: float
-    ) -> None:
+    def __init__(self, config: Config, num_heads: int, head_dim: int, dropout: float) -> None:
         super().__init__(config, num_heads, head_dim, dropout, power_map(config.power))
         self.scale = None
         if config.scale == "dynamic":

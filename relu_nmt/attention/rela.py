@@ -12,14 +12,6 @@ from relu_nmt.config import option, settings
 EPSILON = 1e-6
 
 
-@settings(flags=False)
-class RelaConfig(AttentionConfig):
-    """Settings of :class:`RelaAttention`."""
-
-    gated: bool = option(False, "multiply the norm's output by sigmoid(w * o)")
-    gain: float = option(1.0, "initial gain of the norm; the variant ReLA-i starts it small")
-
-
 @attentions.register("rela")
 class RelaAttention(PointwiseAttention):
     """RMSNorm(o), or RMSNorm(o) * sigmoid(w * o), where o joins sum_j ReLU(z_ij) v_j of all heads.
@@ -33,9 +25,14 @@ class RelaAttention(PointwiseAttention):
     ``gain``. eps is ours; near o = 0 it makes the norm's slope 1000.
     """
 
-    Config = RelaConfig
+    @settings(flags=False)
+    class Config(AttentionConfig):
+        """Options behind the colon."""
 
-    def __init__(self, config: RelaConfig, num_heads: int, head_dim: int, dropout: float) -> None:
+        gated: bool = option(False, "multiply the norm's output by sigmoid(w * o)")
+        gain: float = option(1.0, "initial gain of the norm; the variant ReLA-i starts it small")
+
+    def __init__(self, config: Config, num_heads: int, head_dim: int, dropout: float) -> None:
         super().__init__(config, num_heads, head_dim, dropout, pointwise_maps.get("relu"))
         self.degree = None  # the norm removes every factor
         embed_dim = num_heads * head_dim

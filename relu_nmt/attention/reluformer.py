@@ -13,18 +13,6 @@ MEAN_SQUARES = {1: 1 / 2, 2: 3 / 2}
 """E ReLU(z)^2p of a standard normal z, by the power p."""
 
 
-@settings(flags=False)
-class ReLUFormerConfig(AttentionConfig):
-    """Settings of :class:`ReLUFormerAttention`."""
-
-    gamma: float = option(
-        1.0, "divisor of the weights; the paper does not print its value", above=0
-    )
-    learnable: bool = option(False, "learn one gamma per layer, starting from the given one")
-    centered: bool = option(False, "subtract from each score the mean of its row")
-    power: int = option(1, "exponent of the rectified scores", choices=(1, 2))
-
-
 @attentions.register("reluformer")
 class ReLUFormerAttention(PointwiseAttention):
     """s_ij = ReLU(q_i k_j / sqrt(d)) / (gamma sqrt(n_i / 2)), output sum_j s_ij v_j.
@@ -47,17 +35,25 @@ class ReLUFormerAttention(PointwiseAttention):
 
     Example:
         >>> from relu_nmt.attention.masks import Visibility
-        >>> attend = ReLUFormerAttention(ReLUFormerConfig(), num_heads=1, head_dim=1, dropout=0.0)
+        >>> config = ReLUFormerAttention.Config()
+        >>> attend = ReLUFormerAttention(config, num_heads=1, head_dim=1, dropout=0.0)
         >>> one = torch.ones(1, 1, 2, 1)
         >>> attend(one, one, one, Visibility(2, 2)).values.flatten().tolist()
         [2.0, 2.0]
     """
 
-    Config = ReLUFormerConfig
+    @settings(flags=False)
+    class Config(AttentionConfig):
+        """Options behind the colon."""
 
-    def __init__(
-        self, config: ReLUFormerConfig, num_heads: int, head_dim: int, dropout: float
-    ) -> None:
+        gamma: float = option(
+            1.0, "divisor of the weights; the paper does not print its value", above=0
+        )
+        learnable: bool = option(False, "learn one gamma per layer, starting from the given one")
+        centered: bool = option(False, "subtract from each score the mean of its row")
+        power: int = option(1, "exponent of the rectified scores", choices=(1, 2))
+
+    def __init__(self, config: Config, num_heads: int, head_dim: int, dropout: float) -> None:
         map = pointwise_maps.get({1: "relu", 2: "relu2"}[config.power])
         super().__init__(config, num_heads, head_dim, dropout, map)
         self.centered = config.centered

@@ -34,17 +34,6 @@ def normalized_over_tokens(x: Tensor, order: int) -> Tensor:
     return x / norms.masked_fill(norms < DEAD_CHANNEL, torch.inf)
 
 
-@settings(flags=False)
-class SimAConfig(AttentionConfig):
-    """Settings of :class:`SimAAttention`."""
-
-    norm: str = option(
-        "l1",
-        "norm over the tokens: l1, l2 or none",
-        choices=("l1", "l2", "none"),
-    )
-
-
 @attentions.register("sima")
 class SimAAttention(Attention):
     """out = (q' k'^T) v, where q'_ic = q_ic / sum_j |q_jc|, the same for k'; no d^(-1/2).
@@ -58,7 +47,16 @@ class SimAAttention(Attention):
     Transformers", Eq. 4-6; order of the products: algorithm 1; norms: its ablations.
     """
 
-    Config = SimAConfig
+    @settings(flags=False)
+    class Config(AttentionConfig):
+        """Options behind the colon."""
+
+        norm: str = option(
+            "l1",
+            "norm over the tokens: l1, l2 or none",
+            choices=("l1", "l2", "none"),
+        )
+
     exact = True
     capabilities = Capabilities(
         causal=False,
@@ -92,37 +90,6 @@ class SimAAttention(Attention):
         return problem.q @ problem.k.transpose(-1, -2)  # 0 for padded keys
 
 
-@settings(flags=False)
-class CrossCovarianceConfig(AttentionConfig):
-    """Settings of :class:`CrossCovarianceAttention`."""
-
-    kernel: str = option(
-        "softmax", "map of the scores: softmax or polynomial", choices=("softmax", "polynomial")
-    )
-    power: int = option(
-        3,
-        f"exponent of the polynomial, 1 to {MAX_POWER}",
-        least=1,
-        most=MAX_POWER,
-        needs=POLYNOMIAL,
-    )
-    scale: str = option(
-        "dynamic",
-        "of the polynomial: fixed 1/sqrt(N), dynamic (learnt) or none",
-        choices=SCALES,
-        needs=POLYNOMIAL,
-    )
-    count: str = option(
-        "tokens",
-        "N: number of tokens, or of channels of a head",
-        choices=("tokens", "channels"),
-        needs=[POLYNOMIAL, ("scale", "fixed", "dynamic")],
-    )
-    unit_norm: bool = option(
-        True, "channels of l2 norm 1 over the tokens; else scores / sqrt(tokens)"
-    )
-
-
 @attentions.register("xca")
 class CrossCovarianceAttention(Attention):
     """out^T = softmax(t q'^T k') v^T, with the channels of q' and k' of l2 norm 1 over the tokens.
@@ -141,16 +108,43 @@ class CrossCovarianceAttention(Attention):
     self-attention with polynomial activations", Corollary 4.3 and Table 2.
     """
 
-    Config = CrossCovarianceConfig
+    @settings(flags=False)
+    class Config(AttentionConfig):
+        """Options behind the colon."""
+
+        kernel: str = option(
+            "softmax", "map of the scores: softmax or polynomial", choices=("softmax", "polynomial")
+        )
+        power: int = option(
+            3,
+            f"exponent of the polynomial, 1 to {MAX_POWER}",
+            least=1,
+            most=MAX_POWER,
+            needs=POLYNOMIAL,
+        )
+        scale: str = option(
+            "dynamic",
+            "of the polynomial: fixed 1/sqrt(N), dynamic (learnt) or none",
+            choices=SCALES,
+            needs=POLYNOMIAL,
+        )
+        count: str = option(
+            "tokens",
+            "N: number of tokens, or of channels of a head",
+            choices=("tokens", "channels"),
+            needs=[POLYNOMIAL, ("scale", "fixed", "dynamic")],
+        )
+        unit_norm: bool = option(
+            True, "channels of l2 norm 1 over the tokens; else scores / sqrt(tokens)"
+        )
+
     exact = True
     capabilities = replace(
         MIXES_TOKENS,
         reason="it attends between channels, which it normalises over the whole token axis",
     )
 
-    def __init__(
-        self, config: CrossCovarianceConfig, num_heads: int, head_dim: int, dropout: float
-    ) -> None:
+    def __init__(self, config: Config, num_heads: int, head_dim: int, dropout: float) -> None:
         super().__init__(config, num_heads, head_dim, dropout)
         self.temperature = without_decay(torch.ones(num_heads))
         has_scale = config.kernel == "polynomial" and config.scale == "dynamic"

@@ -129,13 +129,6 @@ feed_forwards.register("geglu")(partial(FeedForward, activation=F.gelu, gated=Tr
 feed_forwards.register("relu-ln")(partial(FeedForward, activation=F.relu, normed=True))
 
 
-@settings(flags=False)
-class SoftmaxConfig:
-    """Settings of :class:`SoftmaxFeedForward`."""
-
-    temperature: float = option(1.0, "divisor of the scores of the memory", above=0)
-
-
 @feed_forwards.register("softmax")
 class SoftmaxFeedForward(FeedForward):
     """softmax(x K^T / temperature) V + b2: attention to a memory of F learnt keys and values.
@@ -146,14 +139,19 @@ class SoftmaxFeedForward(FeedForward):
     Reference: ReLUFormer, Eq. 2.
     """
 
-    Config = SoftmaxConfig
+    @settings(flags=False)
+    class Config:
+        """Options behind the colon."""
+
+        temperature: float = option(1.0, "divisor of the scores of the memory", above=0)
+
     inner_bias = False
 
     def __init__(
-        self, embed_dim: int, ffn_dim: int, dropout: float, config: SoftmaxConfig | None = None
+        self, embed_dim: int, ffn_dim: int, dropout: float, config: Config | None = None
     ) -> None:
         super().__init__(embed_dim, ffn_dim, dropout)
-        self.config = config or SoftmaxConfig()
+        self.config = config or SoftmaxFeedForward.Config()
 
     def activate(self, hidden: Tensor) -> Tensor:
         """See :meth:`FeedForward.activate`."""

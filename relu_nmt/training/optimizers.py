@@ -18,15 +18,6 @@ from relu_nmt.training.config import OptimizerConfig
 from relu_nmt.training.distributed import own_part
 
 
-@settings(flags=False)
-class AdamConfig:
-    """Options of :class:`Adam`."""
-
-    beta1: float = option(0.9, "decay rate of the first moment", least=0, below=1)
-    beta2: float = option(0.98, "decay rate of the second moment", least=0, below=1)
-    eps: float = option(1e-8, "added to the denominator", above=0)
-
-
 @OPTIMIZERS.register("adamw")
 @OPTIMIZERS.register("adam")
 class Adam(torch.optim.AdamW):
@@ -36,9 +27,15 @@ class Adam(torch.optim.AdamW):
     adam is the same up to eps, which it adds before the second moment's bias correction.
     """
 
-    Config = AdamConfig
+    @settings(flags=False)
+    class Config:
+        """Options of the optimiser."""
 
-    def __init__(self, groups: list[dict[str, Any]], config: AdamConfig) -> None:
+        beta1: float = option(0.9, "decay rate of the first moment", least=0, below=1)
+        beta2: float = option(0.98, "decay rate of the second moment", least=0, below=1)
+        eps: float = option(1e-8, "added to the denominator", above=0)
+
+    def __init__(self, groups: list[dict[str, Any]], config: Config) -> None:
         # The fused kernel exists for these devices and floating-point weights only.
         fused = all(
             p.device.type in ("cpu", "cuda") and p.is_floating_point()
@@ -47,15 +44,6 @@ class Adam(torch.optim.AdamW):
         )
         betas = (config.beta1, config.beta2)
         super().__init__(groups, lr=0.0, betas=betas, eps=config.eps, fused=fused)
-
-
-@settings(flags=False)
-class AdafactorConfig:
-    """Options of :class:`Adafactor`."""
-
-    beta2_decay: float = option(-0.8, "power of the step, for the decay of squares", below=0)
-    eps: float = option(1e-3, "least size of a weight, which the step is relative to", above=0)
-    clip: float = option(1.0, "largest root mean square of a step over the rate", above=0)
 
 
 @OPTIMIZERS.register("adafactor")
@@ -68,9 +56,15 @@ class Adafactor(torch.optim.Adafactor):
     Reference: Shazeer and Stern 2018, algorithm 5.
     """
 
-    Config = AdafactorConfig
+    @settings(flags=False)
+    class Config:
+        """Options of the optimiser."""
 
-    def __init__(self, groups: list[dict[str, Any]], config: AdafactorConfig) -> None:
+        beta2_decay: float = option(-0.8, "power of the step, for the decay of squares", below=0)
+        eps: float = option(1e-3, "least size of a weight, which the step is relative to", above=0)
+        clip: float = option(1.0, "largest root mean square of a step over the rate", above=0)
+
+    def __init__(self, groups: list[dict[str, Any]], config: Config) -> None:
         if any(own_part(p) is not p for group in groups for p in group["params"]):
             raise ConfigError(
                 "--optimizer adafactor needs whole matrices; leave out --ddp-backend fully_sharded"

@@ -7,7 +7,7 @@ import torch
 
 from relu_nmt.attention import naive
 from relu_nmt.attention.base import Need
-from relu_nmt.attention.entmax import EntmaxConfig, entmax
+from relu_nmt.attention.entmax import EntmaxAttention, entmax
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.errors import ConfigError
 from tests.attention.helpers import make_attention, random_qkv
@@ -158,4 +158,4 @@ def test_autocast_does_not_round_scores(spec):
 
 
 def test_the_shared_option_qk_norm_is_keyword_only():
-    assert EntmaxConfig(1.3) == EntmaxConfig(alpha=1.3, qk_norm=False)
+    assert EntmaxAttention.Config(1.3) == EntmaxAttention.Config(alpha=1.3, qk_norm=False)

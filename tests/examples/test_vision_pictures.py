@@ -10,7 +10,7 @@ import torch
 from relu_nmt.attention.base import Need
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.records import record_attention
-from relu_nmt.attention.token_axis import SimAConfig
+from relu_nmt.attention.token_axis import SimAAttention
 from relu_nmt.cli import vision_train
 from relu_nmt.vision.images import open_images
 from relu_nmt.vision.loading import ImageClassifier
@@ -49,8 +49,9 @@ def trained(tmp_path_factory):
 def test_both_orders_of_sima_are_the_same_attention(example, tokens, width):
     torch.manual_seed(1)
     q, k, v = torch.randn(3, 2, 2, tokens, width, dtype=torch.float64)
+    config, visible = SimAAttention.Config(), Visibility(tokens, tokens)
     values = {
-        kind.__name__: kind(SimAConfig(), 2, width, 0.0)(q, k, v, Visibility(tokens, tokens)).values
+        kind.__name__: kind(config, 2, width, 0.0)(q, k, v, visible).values
         for kind in example.timings.ORDERS.values()
     }
     first, second = values.values()
@@ -97,7 +98,7 @@ def test_an_error_about_a_wrong_name_lists_the_others_with_commas(example, capsy
 def test_lengths_cover_all_channels_of_the_patches(example):
     torch.manual_seed(1)
     q, k = torch.randn(2, 1, 2, 7, 3)
-    kinds = example.timings.TokensFirst(SimAConfig(), 2, 3, 0.0), torch.nn.Identity()
+    kinds = example.timings.TokensFirst(SimAAttention.Config(), 2, 3, 0.0), torch.nn.Identity()
     for attention, divisor in zip(kinds, (q.abs().sum(2, keepdim=True), 1.0), strict=True):
         found = example.pictures.lengths(attention, q, k, (2, 3))
         joined = (q / divisor)[0, :, 1:].transpose(0, 1).flatten(1)  # token 0 is no patch
