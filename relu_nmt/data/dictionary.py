@@ -93,25 +93,30 @@ class Dictionary:
         """Return a copy of the table from symbol to id."""
         return dict(self._indices)
 
-    def with_symbol(self, symbol: str) -> "Dictionary":
+    def with_symbol(self, symbol: str, place: int | None = None) -> "Dictionary":
         """Return a dictionary with one more symbol; all others keep their ids.
 
-        The symbol replaces the first ``madeupword``, so that the size does not change. Without a
-        ``madeupword`` it comes last.
+        Args:
+            symbol: the new symbol.
+            place: its id: that of a ``madeupword``, which it replaces, or the size of the
+                dictionary. By default, and if ``place`` is taken, the symbol replaces the first
+                ``madeupword``. Without a ``madeupword`` it comes last.
 
         Raises:
             DataError: the dictionary has the symbol already.
         """
         if symbol in self:
             raise DataError(f"dictionary: the symbol '{symbol}' is in it already")
-        copy = self._copy()
-        # Replace the first filler, if any, and give its id to the symbol.
-        for place in self.fillers[:1]:
-            del copy._indices[self._symbols[place]]
-            copy._symbols[place] = symbol
-            copy._indices[symbol] = place
+        copy, fillers = self._copy(), self.fillers
+        if place not in (*fillers, len(self)):
+            place = fillers[0] if fillers else len(self)
+        if place == len(self):
+            copy._append(symbol, 0)
             return copy
-        copy._append(symbol, 0)
+        # Give the id of the filler to the symbol.
+        del copy._indices[self._symbols[place]]
+        copy._symbols[place] = symbol
+        copy._indices[symbol] = place
         return copy
 
     def _copy(self) -> "Dictionary":

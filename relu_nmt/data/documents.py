@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -33,6 +34,18 @@ Boundaries = list[tuple[int, int]]
 WITHOUT_SPACES = "zh zho chi cmn yue lzh wuu nan hak hsn gan cn ja jpn jp"
 """Codes of languages without spaces between sentences, of Chinese and Japanese."""
 _TOKENISED = re.compile(r"[^\x00-\x7f] [^\x00-\x7f]")
+
+
+class Separators(NamedTuple):
+    """Ids of the symbols that end each source and each target sentence.
+
+    ``alone``: also one that stands alone. Models that start from a sentence model read and write a
+    single sentence as before, without a separator.
+    """
+
+    source: int
+    target: int
+    alone: bool = True
 
 
 @settings

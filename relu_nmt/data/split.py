@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.data.documents import SINGLE_SENTENCES, read_documents
+from relu_nmt.data.documents import SINGLE_SENTENCES, Separators, read_documents
 from relu_nmt.data.groups import Groups, deal_lengths, join_sentences, longer_side, plan_groups
 from relu_nmt.data.indexed_dataset import Dataset, DatasetParts
 from relu_nmt.errors import DataError
@@ -49,7 +49,7 @@ class Split:
         target: Dataset | None = None,
         source_vocab_size: int | None = None,
         target_vocab_size: int | None = None,
-        separators: tuple[int, int] | None = None,
+        separators: tuple[int, int] | Separators | None = None,
         alignments: Dataset | None = None,
     ) -> None:
         for other in (target, alignments):
@@ -62,7 +62,7 @@ class Split:
         self.target = target
         self.alignments = alignments
         self._vocab_sizes = (source_vocab_size, target_vocab_size)
-        self.separators = separators
+        self.separators = None if separators is None else Separators(*separators)
         self._added = int(separators is not None)
         self.corpus_ends: np.ndarray | None = None
         self.corpus_tags = np.array([-1])
@@ -265,20 +265,31 @@ class Split:
         if self.target is None:
             raise DataError(f"{self.source.prefix}.idx: source-only data has no references")
         for index in range(len(self)):
-            yield self._sentence(self.target, index, 1)
+            yield self._sentence(self.target, index, 1, self.separators)
 
     def pair(self, index: int) -> Pair:
-        """Return the token ids of pair ``index``, see :meth:`joined`."""
-        return self.joined(range(index, index + 1))
+        """Return the token ids of pair ``index``, with separators if the data has them."""
+        return self._joined(range(index, index + 1), self.separators)
 
     def joined(self, sentences: range) -> Pair:
-        """Return the token ids of consecutive pairs as one: two int64 [n], ending in ``</s>``."""
-        source = join_sentences([self._sentence(self.source, i, 0) for i in sentences])
+        """Return the token ids of consecutive pairs as one: two int64 [n], ending in ``</s>``.
+
+        A single sentence has no separator if the model reads it without (:class:`Separators`).
+        """
+        separators = self.separators
+        if separators is not None and not separators.alone and len(sentences) == 1:
+            separators = None
+        return self._joined(sentences, separators)
+
+    def _joined(self, sentences: range, separators: Separators | None) -> Pair:
+        source = join_sentences([self._sentence(self.source, i, 0, separators) for i in sentences])
         if (tag := self._tag_of(sentences.start)) >= 0:
             source = np.append(tag, source)
         if self.target is None:
             return source, None
-        return source, join_sentences([self._sentence(self.target, i, 1) for i in sentences])
+        return source, join_sentences(
+            [self._sentence(self.target, i, 1, separators) for i in sentences]
+        )
 
     def aligned(self, sentences: range) -> np.ndarray:
         """Return the aligned source and target positions of consecutive pairs, int64 [P, 2].
@@ -306,10 +317,12 @@ class Split:
             start = start + lengths + self._added
         return np.concatenate(found)
 
-    def _sentence(self, side: Dataset, index: int, number: int) -> np.ndarray:
+    def _sentence(
+        self, side: Dataset, index: int, number: int, separators: Separators | None
+    ) -> np.ndarray:
         """Return the checked token ids of a sentence; ``number`` is 0 for the source side."""
         vocab_size = self._vocab_sizes[number]
-        separator = None if self.separators is None else self.separators[number]
+        separator = None if separators is None else separators[number]
         ids = side[index]
         # Check the stored ids.
         if len(ids) == 0 or ids[-1] != Dictionary.eos_index:

@@ -151,6 +151,7 @@ class TranslationBatches:
             those longer than ``limits.max_tokens``. Otherwise the former are an error, and each of
             the latter gets a batch of its own. :attr:`num_skipped` counts them.
         longest: longest source and target that the model accepts.
+        longest_sentences: the same of each sentence, if positions restart there.
         weights: number of times that an epoch reads each corpus of the split; for a fraction each
             epoch draws documents. Empty: every corpus once.
 
@@ -171,6 +172,7 @@ class TranslationBatches:
         seed: int | None = None,
         skip_too_long: bool = False,
         longest: Longest = (None, None),
+        longest_sentences: Longest = (None, None),
         weights: Sequence[float] = (),
     ) -> None:
         assert seed is not None or len(lengths) <= 1, "dealing needs a seed"
@@ -181,6 +183,7 @@ class TranslationBatches:
         self._skip_too_long = skip_too_long
         self._longest = longest
         self._weights = np.array(weights)
+        self._longest_sentences = longest_sentences
         self._plan: list[np.ndarray] | None = None
         if not skip_too_long:
             self._refuse_unreadable()
@@ -208,6 +211,24 @@ class TranslationBatches:
                     "what its attention bounds); raise that, or leave such sentences out with "
                     "--skip-invalid-size-inputs-valid-test"
                 )
+            if not (readable := self._readable(groups)).all():
+                raise DataError(
+                    f"{self.split.stem}: the group from sentence {groups.first[readable.argmin()]} "
+                    f"(and {np.sum(~readable) - 1:,} more) has a sentence that is longer than the "
+                    "positions of the model, which restart in each; raise --max-source-positions "
+                    "and --max-target-positions, or leave such groups out with "
+                    "--skip-invalid-size-inputs-valid-test"
+                )
+
+    def _readable(self, groups: Groups) -> np.ndarray:
+        """Return a mask of the groups whose sentences fit the model one by one, bool [groups]."""
+        fits = np.ones(len(groups), dtype=bool)
+        sides = self.split.source_sizes, self.split.target_sizes
+        for sizes, most in zip(sides, self._longest_sentences, strict=True):
+            if sizes is not None and most is not None:
+                before = np.append(0, np.cumsum(sizes > most))
+                fits &= before[groups.first + groups.count] == before[groups.first]
+        return fits
 
     def _usable(self, groups: Groups) -> Groups:
         """Return the groups; in training, without those that exceed their limit."""
@@ -239,6 +260,7 @@ class TranslationBatches:
         sizes = self.split.group_sizes(used)
         fits = np.ones(len(used), dtype=bool)
         if self._skip_too_long:
+            fits &= self._readable(used)
             in_batch = None if self._seed is None else self._limits.max_tokens
             for own, *limits in zip(sizes, self._longest, (in_batch, in_batch), strict=True):
                 most = least_limit(limits)

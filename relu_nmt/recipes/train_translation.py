@@ -42,8 +42,8 @@ from relu_nmt.translation.calibration import (
 from relu_nmt.translation.encoder_decoder import (
     EncoderDecoder,
     build_model,
-    refuse_images,
     start_weights,
+    stored_task,
 )
 from relu_nmt.translation.loss import TranslationObjective
 from relu_nmt.translation.search.generator import Generator
@@ -74,7 +74,9 @@ class TranslationTraining(Training):
     settings: Settings
     task: TranslationTask
     _folders: list[str]
+    _earlier: TranslationTask | None
     _longest: Longest
+    _longest_sentences: Longest
 
     def trainer(self) -> Trainer:
         """Make task, model, loss and batches, print their sizes, and return the trainer."""
@@ -96,6 +98,7 @@ class TranslationTraining(Training):
         )
         # Open the batches, and the scorer of the first validation set.
         self._longest = self._longest_of(model, *teachers)
+        self._longest_sentences = model.most_source_sentence, model.most_target_sentence
         train, valid = self._batches()
         scorers: dict[str, Scorer] = {}
         signatures: dict[str, str] = {}
@@ -155,7 +158,12 @@ class TranslationTraining(Training):
         # Undo the preparation of data that came prepared, for BLEU.
         if task.target_text.keeps_text:
             task = task.with_post_processing(bleu.eval_bleu_remove_bpe, bleu.eval_bleu_detok)
-        return task.with_sentence_separator() if settings.documents.sentence_separator else task
+        # Add the separator, with its id in the model that training starts from.
+        path = self.checkpoint_to_continue()
+        self._earlier = None if path is None else stored_task(path)
+        if settings.documents.sentence_separator:
+            task = task.with_sentence_separator(self._earlier)
+        return task
 
     def _model(self) -> EncoderDecoder:
         """Return a new model, and print its size."""
@@ -181,7 +189,12 @@ class TranslationTraining(Training):
     def _longest_of(self, *models: EncoderDecoder) -> Longest:
         """Return the longest source and target to train on, which all models can take."""
         config = self.settings.model
-        given = (config.max_source_positions, config.max_target_positions)
+        given = [config.max_source_positions, config.max_target_positions]
+        # Learned positions restart in each sentence of aligned attention, and do not limit groups.
+        if config.document_attention == "aligned":
+            for side, part in enumerate((models[0].encoder, models[0].decoder)):
+                if part.embedding.positions.max_positions is not None:
+                    given[side] = None
         own = [(model.most_source_tokens, model.most_target_tokens) for model in models]
         source, target = map(least_limit, zip(given, *own, strict=True))
         return source, target
@@ -212,12 +225,9 @@ class TranslationTraining(Training):
 
     def _check_checkpoint(self) -> None:
         """Compare the checkpoint to go on from, or to start from, with this data."""
-        path = self.checkpoint_to_continue()
-        stored = {} if path is None else read_metadata(path)
-        if path is None or "task" not in stored:
+        path, theirs, own = self.checkpoint_to_continue(), self._earlier, self.task
+        if path is None or theirs is None:
             return
-        refuse_images(path, stored)
-        theirs, own = TranslationTask.from_state(stored["task"]), self.task
         # Require the same languages only if the training goes on.
         pairs = [f"{task.source_lang}-{task.target_lang}" for task in (theirs, own)]
         if self.goes_on and pairs[0] != pairs[1]:
@@ -228,7 +238,7 @@ class TranslationTraining(Training):
         for side in ("source", "target"):
             self._check_dictionary(path, theirs, side)
         # Recognise models of other toolkits: their checkpoints name no data folder.
-        self._check_text(path, theirs, is_imported="data" not in (stored.get("args") or {}))
+        self._check_text(path, theirs, "data" not in (read_metadata(path).get("args") or {}))
         if pairs[0] != pairs[1]:
             self.say(f"note: {path} translates {pairs[0]}, and learns {pairs[1]} now")
 
@@ -255,16 +265,10 @@ class TranslationTraining(Training):
             return
         if theirs.has_sentence_separator and not self.task.has_sentence_separator:
             raise CheckpointError(f"{path}: trained with --sentence-separator; give it here too")
-        # Accept a dictionary that only has the separator in place of a filler.
+        # Accept a dictionary that only adds the separator behind the others.
         adds_symbol = self.task.has_sentence_separator and SENTENCE_SEPARATOR not in stored
-        if adds_symbol and stored.with_symbol(SENTENCE_SEPARATOR) == own:
-            # Require equal lengths, since the embeddings otherwise lack a row for the symbol.
-            if len(stored) == len(own):
-                return
-            raise CheckpointError(
-                f"{path}: trained without --sentence-separator, and its {side} dictionary has no "
-                "free place for the symbol; leave the flag out"
-            )
+        if adds_symbol and stored.with_symbol(SENTENCE_SEPARATOR, len(stored)) == own:
+            return
         raise CheckpointError(
             f"{path}: trained with another {side} dictionary than that of "
             f"{self.settings.data}; {LIKE} {path}, {FRESH_START}"
@@ -293,7 +297,8 @@ class TranslationTraining(Training):
         seed = self.settings.trainer.run.seed
         limits = batching.training_limits
         weights = self.settings.task.corpus_weights
-        batches = TranslationBatches(split, limits, lengths, seed, skip, self._longest, weights)
+        longest = self._longest, self._longest_sentences
+        batches = TranslationBatches(split, limits, lengths, seed, skip, *longest, weights)
         self._tell_lengths(batches)
         return batches
 
@@ -304,9 +309,8 @@ class TranslationTraining(Training):
         limits = self.settings.batching.validation_limits
         skip = self.settings.batching.skip_invalid_size_inputs
         split = self._open(name)
-        batches = TranslationBatches(
-            split, limits, lengths, skip_too_long=skip, longest=self._longest
-        )
+        longest = self._longest, self._longest_sentences
+        batches = TranslationBatches(split, limits, lengths, None, skip, *longest)
         self._tell_lengths(batches)
         return batches
 

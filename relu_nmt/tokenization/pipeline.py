@@ -109,6 +109,8 @@ class TextPipeline:
             tokenised; ``tokenizer`` by default.
         sentence_separator: a token that ends each sentence, for models of documents; encoding adds
             it, decoding removes it. None for no such token.
+        separates_alone: the model reads a single sentence with its separator, too; otherwise
+            batches leave it out.
         first_symbol: a token that begins each sentence, such as ``>>fra<<``, the target language of
             a multilingual model. None for no such token.
         tokenizer_version: see :meth:`Tokenizer.of_version`; the latest by default.
@@ -129,6 +131,7 @@ class TextPipeline:
     sentence_separator: str | None = None
     first_symbol: str | None = None
     tokenizer_version: int | None = None
+    separates_alone: bool = True
 
     def __post_init__(self) -> None:
         self.detokenizer = self.detokenizer or self.tokenizer
@@ -261,6 +264,7 @@ class TextPipeline:
             "detokenizer": self.detokenizer,
             "sentence_separator": self.sentence_separator,
             "first_symbol": self.first_symbol,
+            "separates_alone": self.separates_alone,
         }
 
     @classmethod
@@ -282,6 +286,7 @@ class TextPipeline:
             state.get("sentence_separator"),
             state.get("first_symbol"),
             state.get("tokenizer_version", 1),
+            state.get("separates_alone", True),
         )
 
 

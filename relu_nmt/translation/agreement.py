@@ -55,11 +55,12 @@ def describe_text(pipeline: TextPipeline) -> dict[str, str]:
     tokenizer, version = pipeline.tokenizer, pipeline.tokenizer_version
     if version != tokenizers.get(tokenizer).version():
         tokenizer = f"{tokenizer} of version {version}"
+    between = "" if pipeline.separates_alone else " in groups of sentences only"
     return {
         "tokeniser": tokenizer,
         "lower-casing": "on" if pipeline.lowercase else "off",
         "subword model": f"{model} {fingerprint(subword)}" if subword else model,
-        "sentence separator": pipeline.sentence_separator or NONE,
+        "sentence separator": f"{pipeline.sentence_separator or NONE}{between}",
         "first symbol": pipeline.first_symbol or NONE,
         **dict(zip(WAY_BACK, (pipeline.detokenizer, joined), strict=True)),
     }
@@ -115,7 +116,8 @@ def check_folder(
         dictionary = Dictionary.load(file)
         # Add the separator that the task has but the folder's file lacks.
         if task.has_sentence_separator and SENTENCE_SEPARATOR not in dictionary:
-            dictionary = dictionary.with_symbol(SENTENCE_SEPARATOR)
+            place = own.index(SENTENCE_SEPARATOR)
+            dictionary = dictionary.with_symbol(SENTENCE_SEPARATOR, place)
         if dictionary != own:
             raise DataError(
                 f"{file}: not the dictionary of {own_place}; "
@@ -140,4 +142,5 @@ def _text_in(
     if own.language not in manifest["text"]:
         return own
     text = load_pipeline(folder, manifest, own.language)
-    return replace(text, sentence_separator=own.sentence_separator)
+    separator, alone = own.sentence_separator, own.separates_alone
+    return replace(text, sentence_separator=separator, separates_alone=alone)

@@ -19,8 +19,11 @@ from relu_nmt.modules.multihead import CrossAttention, LayerCache, MultiheadAtte
 from relu_nmt.modules.positions import RelativePositions, sinusoids
 
 START_BIAS = 2.0
-"""Sigmoid(2) = 0.88: a model starts almost as a sentence model, which learns fast and can continue
-from one. The gradient of the gate is still half of its maximum."""
+"""Sigmoid(2) = 0.88: a model starts almost as a sentence model, which learns fast. The gradient of
+the gate is still half of its maximum."""
+SENTENCE_BIAS = 4.0
+"""Sigmoid(4) = 0.98, for a start from a sentence model, whose translations of documents are then
+as good as those of sentences."""
 
 
 @dataclass(frozen=True)

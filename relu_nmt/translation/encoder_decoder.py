@@ -4,10 +4,11 @@ It has a registered attention in each of its three slots.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from relu_nmt.config import from_dict
@@ -16,9 +17,10 @@ from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.documents import SINGLE_SENTENCES, DocumentConfig
 from relu_nmt.data.groups import least_limit
 from relu_nmt.errors import CheckpointError, ConfigError
-from relu_nmt.training.checkpoint import Checkpoint, load_checkpoint, load_weights
+from relu_nmt.modules.positions import LearnedPositions
+from relu_nmt.training.checkpoint import Checkpoint, load_checkpoint, load_weights, read_metadata
 from relu_nmt.translation.aligned import AlignedDecoder, AlignedEncoder
-from relu_nmt.translation.aligned_attention import DocumentGate
+from relu_nmt.translation.aligned_attention import SENTENCE_BIAS, DocumentGate
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.decoder import Decoder
 from relu_nmt.translation.encoder import Encoder, EncoderOutput
@@ -54,7 +56,7 @@ class EncoderDecoder(nn.Module):
         source_vocab_size: int,
         target_vocab_size: int,
         pad_index: int,
-        separators: tuple[int, int] | None = None,
+        separators: Sequence[int] | None = None,
     ) -> None:
         super().__init__()
         # Check that the dictionaries fit the settings.
@@ -155,26 +157,32 @@ def build_model(config: TransformerConfig, task: TranslationTask) -> EncoderDeco
 def start_weights(model: EncoderDecoder, checkpoint: Checkpoint) -> Mapping[str, Tensor]:
     """Return the weights of another model as initial weights of this one.
 
-    A model with aligned attention can start from one without. Its gates, which the other model
-    lacks, keep their initial weights. Unknown separators become copies of ``</s>``, so that the
-    model ends each sentence as it ended single ones.
+    A model of documents can start from one of sentences, and translates single sentences as that
+    one does:
+
+    - The gates of aligned attention take almost all from the sentence; they matter to documents
+      only.
+    - The separator, if it is a new last symbol, becomes a copy of ``</s>``, so that the model ends
+      each sentence of a document as it ended single ones.
+    - Longer tables of learned positions repeat the given ones.
+
+    Reference: Beltagy et al. 2020, "Longformer", section 5, for the positions.
     """
-    encoder, decoder = model.encoder, model.decoder
-    if not (isinstance(encoder, AlignedEncoder) and isinstance(decoder, AlignedDecoder)):
-        return checkpoint.model_tensors
-    # Fill in the gates that the other model lacks.
-    separators = encoder.separator, decoder.separator, decoder.separator
     own, start = model.state_dict(), dict(checkpoint.model_tensors)
-    gates = {name for name, part in model.named_modules() if isinstance(part, DocumentGate)}
-    for name in own:
-        if name.rpartition(".")[0] in gates:
-            start.setdefault(name, own[name])
-    # Copy ``</s>`` to the separators, where the other model does not know them.
-    if not TranslationTask.from_state(checkpoint.metadata["task"]).has_sentence_separator:
-        for part, separator in zip(EMBEDDINGS, separators, strict=True):
-            if (table := start.get(f"{part}.weight")) is not None:
-                start[f"{part}.weight"] = table = table.clone()
-                table[separator] = table[Dictionary.eos_index]
+    kinds = {name: type(part) for name, part in model.named_modules(remove_duplicate=False)}
+    for name, tensor in own.items():
+        part = name.rpartition(".")[0]
+        if kinds[part] is DocumentGate and name not in start:
+            is_bias = name.endswith(".bias")
+            start[name] = torch.full_like(tensor, SENTENCE_BIAS) if is_bias else tensor
+        # Add the missing rows of tables.
+        if name not in start or start[name].shape[:1] >= tensor.shape[:1]:
+            continue
+        if kinds[part] is LearnedPositions:
+            times = -(-len(tensor) // len(start[name]))
+            start[name] = start[name].repeat(times, 1)[: len(tensor)]
+        elif part in EMBEDDINGS and len(tensor) == len(start[name]) + 1:
+            start[name] = torch.cat([start[name], start[name][[Dictionary.eos_index]]])
     return start
 
 
@@ -225,6 +233,13 @@ def load_model(
         raise CheckpointError(f"{path}: {error}") from error
     load_weights(model, checkpoint.model_tensors, path)
     return LoadedModel(model.eval(), task, _max_doc_tokens(checkpoint.metadata, path))
+
+
+def stored_task(path: str | os.PathLike[str]) -> TranslationTask | None:
+    """Return the task of a checkpoint; None if it has none."""
+    metadata = read_metadata(path)
+    refuse_images(path, metadata)
+    return TranslationTask.from_state(metadata["task"]) if "task" in metadata else None
 
 
 def refuse_images(path: str | os.PathLike[str], metadata: Mapping[str, Any]) -> None:

@@ -20,6 +20,7 @@ from relu_nmt.data.data_folder import (
     split_path,
 )
 from relu_nmt.data.dictionary import SENTENCE_SEPARATOR, UNK, Dictionary
+from relu_nmt.data.documents import Separators
 from relu_nmt.data.indexed_dataset import AlignmentDataset, IndexedDataset, idx_path
 from relu_nmt.data.split import Split
 from relu_nmt.errors import CheckpointError, DataError, ReluNmtError
@@ -127,33 +128,48 @@ class TranslationTask:
             target_text=self.target_text.with_post_processing(remove_bpe, detokenizer),
         )
 
-    def with_sentence_separator(self) -> "TranslationTask":
+    def with_sentence_separator(
+        self, earlier: "TranslationTask | None" = None
+    ) -> "TranslationTask":
         """Return the task in which ``<sep>`` ends each sentence of both sides.
 
         No file changes: the symbol gets an id that the binarised data does not use, and reading
         adds it to sentences.
 
+        Args:
+            earlier: task of the model that training starts from. The symbol gets the id that it has
+                there. If it is new, it comes last, since a model knows its ``madeupword``, and does
+                not end a sentence that stands alone.
+
         Raises:
             DataError: ``<sep>`` is a word of the text itself.
         """
-        dictionaries = {
-            self.source_lang: self.source_dictionary,
-            self.target_lang: self.target_dictionary,
-        }
+        # Take over the ids from the earlier model.
+        dictionaries = self.source_dictionary, self.target_dictionary
+        source, target, alone = None, None, True
+        if earlier is not None:
+            last = Separators(len(dictionaries[0]), len(dictionaries[1]), alone=False)
+            source, target, alone = earlier.separators or last
         # Check both sides for the symbol, which must be new.
-        for language, dictionary in dictionaries.items():
+        for language, dictionary in zip(
+            (self.source_lang, self.target_lang), dictionaries, strict=True
+        ):
             if SENTENCE_SEPARATOR in dictionary:
                 raise DataError(
                     f"{dictionary_path(self.folder or '', language)}: '{SENTENCE_SEPARATOR}' is a "
                     "word of the text, so it cannot separate sentences; replace it in the text "
                     "and run relu-nmt-preprocess again, or leave --sentence-separator out"
                 )
+        texts = [
+            replace(text, sentence_separator=SENTENCE_SEPARATOR, separates_alone=alone)
+            for text in (self.source_text, self.target_text)
+        ]
         return replace(
             self,
-            source_text=replace(self.source_text, sentence_separator=SENTENCE_SEPARATOR),
-            target_text=replace(self.target_text, sentence_separator=SENTENCE_SEPARATOR),
-            source_dictionary=self.source_dictionary.with_symbol(SENTENCE_SEPARATOR),
-            target_dictionary=self.target_dictionary.with_symbol(SENTENCE_SEPARATOR),
+            source_text=texts[0],
+            target_text=texts[1],
+            source_dictionary=dictionaries[0].with_symbol(SENTENCE_SEPARATOR, source),
+            target_dictionary=dictionaries[1].with_symbol(SENTENCE_SEPARATOR, target),
         )
 
     @property
@@ -162,12 +178,13 @@ class TranslationTask:
         return self.target_text.sentence_separator is not None
 
     @property
-    def separators(self) -> tuple[int, int] | None:
+    def separators(self) -> Separators | None:
         """Ids of ``<sep>`` in source and target; None if sentences do not end in it."""
         if not self.has_sentence_separator:
             return None
-        source, target = self.source_dictionary, self.target_dictionary
-        return source.index(SENTENCE_SEPARATOR), target.index(SENTENCE_SEPARATOR)
+        sides = self.source_dictionary, self.target_dictionary
+        source, target = (dictionary.index(SENTENCE_SEPARATOR) for dictionary in sides)
+        return Separators(source, target, self.target_text.separates_alone)
 
     @property
     def has_known_text(self) -> bool:

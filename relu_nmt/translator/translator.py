@@ -407,6 +407,9 @@ class Translator:
         Raises:
             ConfigError: see :meth:`attention`.
         """
+        source = replace(source, reference=target).as_read(self.task.separators)
+        assert source.reference is not None, "given"
+        target = source.reference
         weights = attention_weights(self.ensemble, place, source.ids, target)  # [(H,) Q, K]
         place = checked_place(self.models[0], place)
         # Name the tokens of both sides.

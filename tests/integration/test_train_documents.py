@@ -84,7 +84,7 @@ def test_validation_translates_groups_and_scores_documents(folder, tmp_path, cap
     def count(self, sources, *arguments):
         found = translate(self, sources, *arguments)
         for source, (best, *_) in zip(sources, found, strict=True):
-            sides = zip((source.ids, best.tokens), task.separators, strict=True)
+            sides = zip((source.ids, best.tokens), task.separators[:2], strict=True)
             counts.append([int((ids == separator).sum()) for ids, separator in sides])
         return found
 
@@ -154,8 +154,8 @@ def test_a_document_model_starts_as_the_sentence_model(folder, tmp_path, capsys)
     assert run(folder / "flat", command, capsys)[0] == 0
     path = tmp_path / "checkpoint_last.safetensors"
     sentences, checkpoint = load_model(path), load_checkpoint(path)
-    task = sentences.task.with_sentence_separator()
-    separator = task.separators[1]
+    task = sentences.task.with_sentence_separator(sentences.task)
+    separator = task.separators.target
     words = [sentences.task.encode_source(line).tolist() for line in ("1 2 3", "4 5", "6")]
     document = [i for ids in words for i in (*ids[:-1], separator)] + [2]
     for layers in (0, 2):

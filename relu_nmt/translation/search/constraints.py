@@ -9,10 +9,17 @@ import torch
 from torch import Tensor
 
 from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.data.documents import Separators
 from relu_nmt.errors import ConfigError
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.forced_terms import ForcedTerms, TermTracker
-from relu_nmt.translation.search.selection import block_repeated_ngrams, block_terms
+from relu_nmt.translation.search.hypotheses import of_parents
+from relu_nmt.translation.search.selection import (
+    allow_only,
+    block_repeated_ngrams,
+    block_terms,
+    exclude_token,
+)
 from relu_nmt.translation.search.translations import SourceSentence
 
 
@@ -25,7 +32,8 @@ class TokenConstraints:
     hypothesis stays the model's own. A context costs nothing, nor do the first ``num_free`` tokens,
     and ``min_len`` counts the tokens after a context. Prefixes, [B, P] int64 with their context,
     are padded on the right. Without separators sentences are neither counted nor measured. At
-    ``most_of_a_sentence`` tokens, as the models can write, the separator is forced.
+    ``most_of_a_sentence`` tokens, as the models can write, the separator is forced. It is taken out
+    of the distribution for a source without separator, if the model reads single sentences so.
 
     Attributes:
         limits: most tokens before the end symbol, int64 [B]; enough for all sentences and terms.
@@ -41,7 +49,7 @@ class TokenConstraints:
         sources: Sequence[SourceSentence],
         src_tokens: Tensor,
         prefixes: Tensor | None = None,
-        separators: tuple[int, int] | None = None,
+        separators: Separators | None = None,
         most_tokens: int | None = None,
         most_of_a_sentence: int | None = None,
         num_free: int = 0,
@@ -51,8 +59,15 @@ class TokenConstraints:
         # Sentences to write, and tokens of the current one, [B, K]; [B, 1] before the first token.
         self._separator = -1 if separators is None else separators[1]
         self._left: Tensor | None = None
-        if separators is not None and not config.free_sentence_count:
-            self._left = (src_tokens == separators[0]).sum(1, keepdim=True).clamp_min(1)
+        self._single: Tensor | None = None  # sources without separator, bool [B, 1], if any
+        self._is_mixed = False
+        if separators is not None:
+            count = (src_tokens == separators.source).sum(1, keepdim=True)
+            if not separators.alone and bool((count == 0).any()):
+                self._single = count == 0
+                self._is_mixed = bool(count.any())
+            if not config.free_sentence_count and bool(count.any() or separators.alone):
+                self._left = count.clamp_min(int(separators.alone))
         self._most_of_a_sentence = most_of_a_sentence
         self._length = None if most_of_a_sentence is None else torch.zeros_like(src_tokens[:, :1])
         self.idle_token = None if self._length is None else self._separator
@@ -73,6 +88,9 @@ class TokenConstraints:
         # The longest output needs room for sentences and terms.
         lengths = np.array([len(source.ids) for source in sources], dtype=np.int64)
         self.limits = config.length_limits(lengths, most_tokens)
+        if self._single is not None and most_of_a_sentence is not None:
+            shorter = self._single[:, 0].cpu().numpy() & (self.limits >= most_of_a_sentence)
+            self.limits = np.where(shorter, most_of_a_sentence - 1, self.limits)
         if self._left is not None or self.terms is not None:
             self.limits = np.maximum(self.limits, self._room(forced))
             longest = int(self.limits.max(initial=0))
@@ -115,6 +133,7 @@ class TokenConstraints:
         """Return True if the same tokens are forbidden for all hypotheses at a step."""
         special = (self._prefixes, self._left, self._length, self.terms, self._history)
         is_plain = all(each is None for each in special) and not any(self._banned)
+        is_plain = is_plain and not self._is_mixed
         return is_plain and self._last_too_short <= step < self._first_limit
 
     def apply(self, log_probs: Tensor, step: int) -> None:
@@ -128,6 +147,9 @@ class TokenConstraints:
         log_probs[:, :, symbols.bos_index : symbols.pad_index + 1] = -torch.inf  # neighbours
         if config.unkpen and config.unkpen < math.inf:
             log_probs[:, :, symbols.unk_index] -= config.unkpen
+        if self._single is not None:
+            single = self._single if self._is_mixed else None
+            exclude_token(log_probs, separator, single)
         # Save the columns that later steps may allow again; none at most steps.
         special = set() if self.are_alike(step) else {symbols.eos_index}
         if self._left is not None or self._length is not None:
@@ -158,11 +180,11 @@ class TokenConstraints:
             full = full & _column(step >= self.context_sizes, log_probs)
             if self._left is not None:
                 full = full & (self._left > 0)
-            _allow_only(separator, before, log_probs, full)
+            allow_only(separator, before, log_probs, full)
         # End hypotheses at the limit, which has the highest priority.
         if step >= self._first_limit:
             at_limit = _column(step >= self.limits, log_probs)
-            _allow_only(symbols.eos_index, before, log_probs, at_limit)
+            allow_only(symbols.eos_index, before, log_probs, at_limit)
 
     def _ban(self, log_probs: Tensor) -> None:
         """Forbid the banned terms of each sentence, and <unk> if its penalty is infinite."""
@@ -209,11 +231,12 @@ class TokenConstraints:
         eos = self._symbols.eos_index
         log_probs[:, :, eos].masked_fill_(left > 0, -torch.inf)
         if step >= self._first_end:
-            _allow_only(eos, before, log_probs, left == 0)
+            ended = left == 0 if self._single is None else (left == 0) & ~self._single
+            allow_only(eos, before, log_probs, ended)
         if step >= self._first_limit:
             room = _column(self.limits - step, log_probs)
             begun = _column(step >= self.context_sizes, log_probs)
-            _allow_only(self._separator, before, log_probs, (room <= left) & (left > 0) & begun)
+            allow_only(self._separator, before, log_probs, (room <= left) & (left > 0) & begun)
 
     def _forced_by_prefix(self, log_probs: Tensor, step: int) -> tuple[Tensor, Tensor] | None:
         """Return the rows [R] with a forced token and their new log_probs [R, K, V]."""
@@ -235,9 +258,9 @@ class TokenConstraints:
         """Append the chosen tokens [B, K] to beams ``parents`` [B, K]; None: the same beams."""
         ends = tokens == self._separator
         if self._left is not None:
-            self._left = _of_parents(self._left, parents, ends) - ends.long()
+            self._left = of_parents(self._left, parents, ends) - ends.long()
         if self._length is not None:
-            self._length = (_of_parents(self._length, parents, ends) + 1).masked_fill(ends, 0)
+            self._length = (of_parents(self._length, parents, ends) + 1).masked_fill(ends, 0)
         if self.terms is not None:
             self.terms.advance(parents, tokens)
         # Append the tokens to the history of the parents, [B, K, t + 1].
@@ -259,28 +282,11 @@ class TokenConstraints:
         self._banned = list(itertools.compress(self._banned, mask))
         if self.terms is not None:
             self.terms.keep(mask)
-        for name in ("_prefixes", "_history", "_left", "_length"):
+        for name in ("_prefixes", "_history", "_left", "_length", "_single"):
             if (values := getattr(self, name)) is not None:
                 setattr(self, name, values.index_select(0, rows))
-
-
-def _of_parents(values: Tensor, parents: Tensor | None, like: Tensor) -> Tensor:
-    """Return the values [B, K] or [B, 1] of each beam's parent, [B, K] as ``like``."""
-    values = values.expand(like.shape)
-    return values if parents is None else values.gather(1, parents)
 
 
 def _column(values: np.ndarray, like: Tensor) -> Tensor:
     """Return values of each sentence [B] as [B, 1] on the device of ``like``."""
     return torch.from_numpy(values).to(like.device)[:, None]
-
-
-def _allow_only(token: int, before: dict[int, Tensor], log_probs: Tensor, where: Tensor) -> None:
-    """Forbid all tokens except one, in place, for the beams ``where``, bool [B, K] or [B, 1].
-
-    ``before`` has the token's log-probabilities [B, K] from the model, by token id.
-    """
-    sentence, beam = where.expand(before[token].shape).nonzero(as_tuple=True)
-    if len(sentence):
-        log_probs[sentence, beam] = -torch.inf
-        log_probs[sentence, beam, token] = before[token][sentence, beam]

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.data.documents import Separators
 from relu_nmt.data.translation_batches import pad_rows
 from relu_nmt.errors import ConfigError, OutOfMemoryError, is_out_of_memory
 from relu_nmt.io.work import FORKS
@@ -52,7 +53,7 @@ class Generator:
         config: GenerationConfig,
         symbols: Dictionary,
         dtype: torch.dtype | None = None,
-        separators: tuple[int, int] | None = None,
+        separators: tuple[int, int] | Separators | None = None,
         shortlist: Shortlist | None = None,
         first_symbol: str | None = None,
     ) -> None:
@@ -70,7 +71,7 @@ class Generator:
         self.config = config.resolved()
         self.ensemble = Ensemble(decoders, config.temperature, dtype)
         self.symbols = symbols
-        self._separators = separators
+        self._separators = None if separators is None else Separators(*separators)
         self._shortlist = shortlist
         # Ids of the first symbol, int64 [0 or 1].
         self._first_symbol = first_symbol
@@ -103,6 +104,7 @@ class Generator:
                 sentence no output at all.
         """
         config, symbols = self.config, self.symbols
+        sources = [source.as_read(self._separators) for source in sources]
         needed = config.score_reference or config.prefix_size
         if needed and any(source.reference is None for source in sources):
             flag = "--score-reference" if config.score_reference else "--prefix-size"
@@ -204,6 +206,7 @@ class Generator:
     def _begin(self, sources: Sequence[SourceSentence], ids: np.ndarray) -> BeamSearch:
         """Encode the sources of a batch, and return its search."""
         config, symbols, ensemble = self.config, self.symbols, self.ensemble
+        sources = [own.as_read(self._separators) for own in sources]
         src_tokens = self._padded([own.ids for own in sources])
         # Force the first tokens: context or first symbol, prefix, then --prefix-size tokens of the
         # reference.
@@ -213,15 +216,18 @@ class Generator:
         separators, most_of_a_sentence = self._separators, ensemble.max_sentence_positions
         if separators is None or most_of_a_sentence == ensemble.max_positions:
             most_of_a_sentence = None
-        if config.free_sentence_count and most_of_a_sentence is None:
+        is_alike = separators is None or separators.alone
+        if config.free_sentence_count and most_of_a_sentence is None and is_alike:
             separators = None
         # List the allowed symbols; prefixes and terms may need any.
         listed = None
         has_terms = any(own.forced.num_tokens or own.banned for own in sources)
         if self._shortlist is not None and prefixes is None and not has_terms:
-            listed = self._shortlist.of(src_tokens, [] if separators is None else separators[1:])
+            wanted = [] if separators is None else [separators.target]
+            listed = self._shortlist.of(src_tokens, wanted)
             if separators is not None:
-                separators = separators[0], int(torch.searchsorted(listed, separators[1]))
+                place = int(torch.searchsorted(listed, separators.target))
+                separators = separators._replace(target=place)
         limits = ensemble.max_positions, most_of_a_sentence
         constraints = TokenConstraints(
             config, symbols, sources, src_tokens, prefixes, separators, *limits, len(self._first)
@@ -244,6 +250,7 @@ class Generator:
 
     def _score(self, sources: Sequence[SourceSentence]) -> Found:
         """Return the references as hypotheses."""
+        sources = [source.as_read(self._separators) for source in sources]
         src_tokens = self._padded([source.ids for source in sources])
         with self._memory_advice(src_tokens):
             tgt_tokens = self._padded([s.reference for s in sources if s.reference is not None])

@@ -49,6 +49,12 @@ class Continuations:
         return Continuations(*(x if x is None else x.index_select(0, rows) for x in columns))  # type: ignore[arg-type]
 
 
+def of_parents(values: Tensor, parents: Tensor | None, like: Tensor) -> Tensor:
+    """Return the values [B, K] or [B, 1] of each beam's parent, [B, K] as ``like``."""
+    values = values.expand(like.shape)
+    return values if parents is None else values.gather(1, parents)
+
+
 def of_beams(attention: Tensor | None, parents: Tensor | None) -> Tensor | None:
     """Return the attention [B, M, S] of beams ``parents`` [B, M]; None: the same beams."""
     if attention is None or parents is None:

@@ -17,12 +17,14 @@ from relu_nmt.attention.records import record_attention
 from relu_nmt.config import build_part, option, settings
 from relu_nmt.config.registry import Spec
 from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.data.documents import Separators
 from relu_nmt.data.translation_batches import shift_right
 from relu_nmt.errors import ConfigError
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.search import scorers
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.hypotheses import Hypothesis
+from relu_nmt.translation.search.selection import exclude_token
 from relu_nmt.translation.step_decoder import Ensemble, average_log_probs
 
 CHUNK = 1024
@@ -158,7 +160,7 @@ def build_scorer(search: GenerationConfig) -> Scorer:
 
 
 def words_of(
-    src_tokens: Tensor, symbols: Dictionary, separators: tuple[int, int] | None = None
+    src_tokens: Tensor, symbols: Dictionary, separators: Separators | None = None
 ) -> Tensor:
     """Return the positions of words in sources [B, S], bool [B, S]; separators are no words."""
     special = (src_tokens == symbols.pad_index) | (src_tokens == symbols.eos_index)
@@ -171,7 +173,7 @@ def score_references(
     symbols: Dictionary,
     src_tokens: Tensor,
     tgt_tokens: Tensor,
-    separators: tuple[int, int] | None = None,
+    separators: Separators | None = None,
 ) -> list[list[Hypothesis]]:
     """Return each reference as the only hypothesis of its sentence (``--score-reference``).
 
@@ -183,6 +185,8 @@ def score_references(
     prev_output_tokens = shift_right(tgt_tokens, pad, symbols.eos_index)
     real = tgt_tokens != pad
     targets = tgt_tokens[real]  # [N]
+    if separators is not None:
+        is_single = (src_tokens != separators.source).all(1, keepdim=True).expand_as(real)[real]
     chosen = []
     attention = None
     with ensemble.evaluating():
@@ -200,6 +204,8 @@ def score_references(
             log_probs = average_log_probs(
                 [(own / ensemble.temperature).log_softmax(-1) for own in logits]
             )  # [C, V]
+            if separators is not None and not separators.alone:  # as a search does
+                exclude_token(log_probs[None], separators.target, is_single[None, chunk])
             chosen.append(log_probs.gather(1, targets[chunk, None])[:, 0])
         # Divide the token scores among the sentences again.
         by_sentence = torch.cat(chosen).split(real.sum(1).tolist())

@@ -205,3 +205,37 @@ def block_terms(log_probs: Tensor, history: Tensor | None, terms: Sequence[Seque
             ending = history[:, :, -len(before) :]
             completes = (ending == torch.tensor(before, device=ending.device)).all(2)  # [B, K]
             log_probs[:, :, last].masked_fill_(completes, -torch.inf)
+
+
+def allow_only(token: int, before: dict[int, Tensor], log_probs: Tensor, where: Tensor) -> None:
+    """Forbid all tokens except one, in place, for the beams ``where``, bool [B, K] or [B, 1].
+
+    ``before`` has the token's log-probabilities [B, K] from the model, by token id.
+    """
+    sentence, beam = where.expand(before[token].shape).nonzero(as_tuple=True)
+    if len(sentence):
+        log_probs[sentence, beam] = -torch.inf
+        log_probs[sentence, beam, token] = before[token][sentence, beam]
+
+
+def exclude_token(log_probs: Tensor, token: int, where: Tensor | None = None) -> None:
+    """Take a token out of distributions, in place, and normalise the others.
+
+    Args:
+        log_probs: [B, K, V].
+        token: its id.
+        where: the beams, bool [B, K] or [B, 1]; None for all.
+
+    Example:
+        >>> log_probs = torch.tensor([[[0.5, 0.25, 0.25]]]).log()
+        >>> exclude_token(log_probs, 0)
+        >>> log_probs.exp().tolist()
+        [[[0.0, 0.5, 0.5]]]
+    """
+    share = log_probs[:, :, token]  # [B, K]
+    if where is not None:
+        share = share.masked_fill(~where, -torch.inf)
+    # Keep the others as they are where the token has all of the probability.
+    others = torch.log1p(-share.exp())
+    log_probs -= others.masked_fill(others == -torch.inf, 0.0)[:, :, None]
+    log_probs[:, :, token].masked_fill_(share > -torch.inf, -torch.inf)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from relu_nmt.data.documents import Separators
 from relu_nmt.data.groups import Window, join_sentences
 from relu_nmt.errors import DataError
 from relu_nmt.io.text_lines import read_lines
@@ -36,6 +37,15 @@ class SourceSentence:
     prefix: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     forced: ForcedTerms = field(default_factory=ForcedTerms)
     banned: tuple[Term, ...] = ()
+
+    def as_read(self, separators: Separators | None) -> "SourceSentence":
+        """Return it without separator if it is single, and the model reads it so."""
+        if separators is None or separators.alone or self.ids.tolist().count(separators.source) > 1:
+            return self
+        ids, reference = self.ids[self.ids != separators.source], self.reference
+        if reference is not None:
+            reference = reference[reference != separators.target]
+        return replace(self, ids=ids, tokens=self.tokens[: len(ids) - 1], reference=reference)
 
 
 @dataclass(frozen=True)
@@ -168,7 +178,7 @@ class SourceDocuments:
     sizes: np.ndarray  # tokens that each sentence counts towards the limit, </s> included, int [N]
     # The symbol that ends sentences, in source and target; None: the translation of several
     # sentences cannot be cut into them.
-    separators: tuple[int, int] | None
+    separators: Separators | None
 
     def limited(self, limit: SourceLimit) -> "SourceDocuments":
         """Return the documents with sentences that are too long cut or emptied."""

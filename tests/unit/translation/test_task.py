@@ -278,3 +278,21 @@ def test_a_separator_that_is_a_word_of_the_text_is_an_error(tmp_path):
     task = TranslationTask.from_data_folder(build(tmp_path))
     with pytest.raises(DataError, match=r"dict.de.txt: '<sep>' is a word of the text.*replace"):
         task.with_sentence_separator()
+
+
+def test_a_model_of_sentences_gets_the_separator_behind_all_symbols(raw_folder):
+    plain = TranslationTask.from_data_folder(raw_folder)
+    task = plain.with_sentence_separator(plain)
+    assert plain.source_dictionary.fillers  # which stay, as the model knows them
+    number = len(plain.source_dictionary)
+    assert task.separators == (number, number, False)
+    # A sentence alone has no separator, several have one each.
+    before, after = plain.load_split("valid"), task.load_split("valid")
+    assert after.joined(range(1))[0].tolist() == before.pair(0)[0].tolist()
+    assert after.joined(range(1))[1].tolist() == before.pair(0)[1].tolist()
+    assert after.joined(range(2))[0].tolist().count(number) == 2
+    # A checkpoint keeps all of it, for its folder and for further training.
+    again = TranslationTask.from_state(json.loads(json.dumps(task.to_state())))
+    assert again.separators == task.separators
+    assert again.at_folder(raw_folder).separators == task.separators
+    assert plain.with_sentence_separator(again).separators == task.separators

@@ -1,0 +1,245 @@
+"""Training on documents starts from sentence models of any origin."""
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from relu_nmt.config import to_dict
+from relu_nmt.data.dictionary import SENTENCE_SEPARATOR
+from relu_nmt.training.checkpoint import Checkpoint, load_checkpoint, load_weights, save_checkpoint
+from relu_nmt.translation.encoder_decoder import build_model, load_model, start_weights
+from relu_nmt.translation.search.config import GenerationConfig
+from relu_nmt.translator import TranslationRequest, Translator
+from tests.commands import run_here
+from tests.tiny import (
+    digit_documents,
+    preprocessed,
+    save_tiny_model,
+    tensors,
+    tiny_task,
+    write_documents,
+)
+
+COMPAT = Path(__file__).parents[1] / "compat"
+STORED = ["softmax", "reluformer", "learned", "soft", "gelu", "rela", "linear", "ema", "fairseq"]
+LINES = ["drei , acht und zwölf .", "elf .", "", "fünf und xyz , Sieben !"]
+WORDS = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k"]
+KINDS = {
+    "untied": {},
+    "tied": {"share_decoder_input_output_embed": True},
+    "one-table": {"share_all_embeddings": True, "output_bias": True},
+    "bias": {"output_bias": True, "decoder_start_symbol": "<s>"},
+    "pre-norm": {"encoder_normalize_before": True, "decoder_normalize_before": True},
+    "learned": {"positions": "learned", "max_source_positions": 9, "max_target_positions": 9},
+    "rotary": {"positions": "sinusoidal+rotary+t5"},
+    "reluformer": {"attention": "reluformer", "layernorm_embedding": True},
+}
+FORMS = {
+    "aligned": {"document_attention": "aligned", "global_layers": 1},
+    "local": {"document_attention": "aligned", "global_layers": 0},
+    "full": {},
+}
+SEARCH = {"beam": 3, "max_len_a": 1, "max_len_b": 5}
+
+
+def document_model(path, folder, **form):
+    """Write the model with which training on documents would start; return its path."""
+    checkpoint, loaded = load_checkpoint(path), load_model(path)
+    task = loaded.task.with_sentence_separator(loaded.task)
+    model = build_model(replace(loaded.model.config, **form), task)
+    load_weights(model, start_weights(model, checkpoint), path)
+    metadata = {"model_config": to_dict(model.config), "task": task.to_state(), "args": {}}
+    out = folder / "documents.safetensors"
+    save_checkpoint(out, Checkpoint(model.state_dict(), metadata))
+    return out
+
+
+def assert_same(sentences, documents, lines, **search):
+    """Compare tokens and scores of all hypotheses."""
+    free = [{"free_sentence_count": True}] * documents.task.has_sentence_separator
+    for settings in ({"beam": 1}, {"nbest": 3}, *free):
+        given = {**SEARCH, **search, **settings}
+        found = documents.translate_nbest(lines, **given)
+        given.pop("free_sentence_count", None)
+        for old, new in zip(sentences.translate_nbest(lines, **given), found, strict=True):
+            for before, after in zip(old, new, strict=True):
+                own, other = before.hypothesis, after.hypothesis
+                assert after.text == before.text
+                assert other.tokens.tolist() == own.tokens.tolist()
+                assert other.score == pytest.approx(own.score, abs=2e-5)
+                assert other.positional_scores == pytest.approx(own.positional_scores, abs=2e-5)
+
+
+def reference_scores(translator, lines):
+    """Return the scores of lines as translations of themselves, by token."""
+    task, config = translator.task, GenerationConfig(score_reference=True)
+    sources = translator.sources.sentences(TranslationRequest.of_lines(lines))
+    given = [
+        replace(source, reference=task.encode_target(line))
+        for source, line in zip(sources, lines, strict=True)
+    ]
+    found = translator.searcher(config)(given)
+    return [score for [own] in found for score in own.hypothesis.positional_scores]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_single_sentences_are_translated_as_before(kind, form, tmp_path):
+    task = tiny_task([*WORDS, "madeupword0000"])
+    path = tmp_path / "sentences.safetensors"
+    save_tiny_model(path, task, seed=5, shape={"layers": 2}, **KINDS[kind])
+    models = (path, document_model(path, tmp_path, **FORMS[form]))
+    lines = ["a b c", "d", "", "e f g h a b", "unknown k"]
+    sentences, documents = (Translator.from_checkpoint(one, "cpu") for one in models)
+    assert_same(sentences, documents, lines)
+    before, after = (reference_scores(one, lines) for one in (sentences, documents))
+    assert after == pytest.approx(before, abs=2e-5)
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_trained_models_translate_single_sentences_as_before(name, tmp_path):
+    path = COMPAT / f"files/checkpoints/{name}.safetensors"
+    models = (path, document_model(path, tmp_path, **FORMS["aligned"]))
+    sentences, documents = (Translator.from_checkpoint(one, "cpu") for one in models)
+    assert_same(sentences, documents, LINES, max_len_b=12)
+    search = {"max_len_a": 1, "max_len_b": 20, "beam": 2}
+    texts = documents.translate_documents([LINES, LINES[:1]], **search)
+    assert [len(own) for own in texts] == [4, 1]
+    assert texts[1] == sentences.translate(LINES[:1], **search)
+
+
+@pytest.mark.parametrize("origin", ["marian", "fairseq"])
+@pytest.mark.parametrize("form", ["aligned", "full"])
+def test_imported_models_translate_single_sentences_as_before(origin, form, tmp_path):
+    path = tmp_path / "imported.safetensors"
+    if origin == "marian":
+        run_here("import_marian", COMPAT / "marian_files", "--output", path)
+    else:
+        file = COMPAT / "fairseq_files/pre_norm.pt"
+        words = [file, "--data", COMPAT / "files/data-fairseq", "--output", path, "--trust-pickle"]
+        run_here("import_fairseq", *words)
+    models = (path, document_model(path, tmp_path, **FORMS[form]))
+    assert_same(*(Translator.from_checkpoint(one, "cpu") for one in models), LINES, max_len_b=12)
+
+
+QUICK = "--arch transformer_tiny --cpu --max-tokens 64 --no-epoch-checkpoints --lr 1e-9"
+ALIGNED = "--document-attention aligned --global-layers 1 --sentence-separator"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Documents of digits, and a sentence model with 16 learned positions."""
+    folder = tmp_path_factory.mktemp("digits")
+    for split, count in (("train", 20), ("valid", 4)):
+        write_documents(folder, split, digit_documents(random.Random(0), count))
+    preprocessed(folder, "data", document_separator="blank")
+    flags = "--positions learned --max-source-positions 16 --max-target-positions 16"
+    run_here("train", *command(folder, flags, folder / "sentences"))
+    return folder
+
+
+def command(folder, flags, out, updates=1):
+    words = f"{folder}/data {QUICK} {flags} --max-update {updates} --save-dir {out}"
+    return words.split()
+
+
+def started(folder, flags):
+    start = f"--finetune-from-model {folder}/sentences/checkpoint_last.safetensors"
+    return f"--positions learned --max-target-positions 16 {start} {flags}"
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        f"--max-source-positions 16 --doc-mixture 1,32 {ALIGNED}",
+        "--max-source-positions 80 --max-target-positions 80 --max-doc-tokens 60",
+        "--max-source-positions 80 --max-target-positions 80 --max-doc-tokens 60 "
+        "--sentence-separator",
+    ],
+)
+def test_the_first_update_translates_as_the_sentence_model(folder, tmp_path, form):
+    run_here("train", *command(folder, started(folder, form), tmp_path))
+    path = tmp_path / "checkpoint_last.safetensors"
+    models = (folder / "sentences/checkpoint_last.safetensors", path)
+    sentences, documents = (Translator.from_checkpoint(one, "cpu") for one in models)
+    assert_same(sentences, documents, ["1 2 3", "", "4 5"])
+    # Commands read documents with it.
+    text = tmp_path / "in.de"
+    text.write_text("1 2 3\n4 5\n\n6 7\n")
+    words = ["--path", path, "--cpu", "--max-len-b", "5"]
+    done = run_here("translate_document", text, *words)
+    assert done.stdout.count("\n") == 4
+    done = run_here("generate", folder / "data", "--gen-subset", "valid", *words)
+    assert "d-BLEU = " in done.stdout
+
+
+def test_going_on_from_a_started_training_changes_no_bit(folder, tmp_path):
+    flags = started(folder, f"--max-source-positions 16 --doc-mixture 1,32 {ALIGNED} --lr 1e-3")
+    run_here("train", *command(folder, flags, tmp_path / "whole", 6))
+    for last in (2, 6):
+        run_here("train", *command(folder, flags, tmp_path / "parts", last))
+    whole, parts = tensors(tmp_path / "whole"), tensors(tmp_path / "parts")
+    assert whole.keys() == parts.keys()
+    assert all(torch.equal(whole[name], parts[name]) for name in whole)
+
+
+def test_an_imported_model_starts_documents(tmp_path):
+    path, data = tmp_path / "imported.safetensors", COMPAT / "files/data-fairseq"
+    words = [COMPAT / "fairseq_files/pre_norm.pt", "--data", data, "--trust-pickle"]
+    run_here("import_fairseq", *words, "--output", path)
+    flags = f"{data} --cpu --config {path} --finetune-from-model {path} --max-tokens 300 --lr 1e-9"
+    flags += f" {ALIGNED} --max-doc-tokens 1 --max-update 1 --no-epoch-checkpoints"
+    run_here("train", *flags.split(), "--disable-validation", "--save-dir", tmp_path)
+    models = (path, tmp_path / "checkpoint_last.safetensors")
+    assert_same(*(Translator.from_checkpoint(one, "cpu") for one in models), LINES, max_len_b=12)
+
+
+@pytest.mark.parametrize(
+    ("form", "message"),
+    [
+        (
+            f"--max-source-positions 8 --max-doc-tokens 32 {ALIGNED}",
+            "has a sentence that is longer than the positions of the model",
+        ),
+        (
+            "--max-source-positions 16 --max-doc-tokens 60",
+            "more), but the model can take 16 (--max-source-positions",
+        ),
+        (f"--max-source-positions 12 {ALIGNED} --max-doc-tokens 16", "does not fit the model"),
+    ],
+)
+def test_what_does_not_fit_is_one_line_with_a_remedy(folder, tmp_path, form, message):
+    done = run_here("train", *command(folder, started(folder, form), tmp_path), check=False)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert message in done.stderr
+
+
+def test_longer_tables_of_positions_repeat_the_shorter_ones(tmp_path):
+    path = tmp_path / "sentences.safetensors"
+    save_tiny_model(path, tiny_task(WORDS), **KINDS["learned"])
+    longer = document_model(path, tmp_path, max_source_positions=20)
+    before, after = (load_checkpoint(one).model_tensors for one in (path, longer))
+    name = "encoder.embedding.positions.weight"
+    assert torch.equal(after[name], before[name][torch.arange(20) % 9])
+
+
+def test_the_separator_comes_behind_all_symbols_and_cannot_be_chosen(tmp_path):
+    path = tmp_path / "sentences.safetensors"
+    save_tiny_model(path, tiny_task([*WORDS, "madeupword0000"]), output_bias=True)
+    found = load_model(document_model(path, tmp_path, **FORMS["aligned"]))
+    separator, words = len(WORDS) + 5, found.task.target_dictionary
+    assert words.index(SENTENCE_SEPARATOR) == separator == len(words) - 1
+    assert found.task.separators == (separator, separator, False)
+    for name, tensor in found.model.state_dict().items():
+        if len(tensor) == len(words):
+            assert torch.equal(tensor[separator], tensor[2]), name
+    # Even a large bias of the separator does not bring it into a single sentence.
+    translator = Translator.from_checkpoint(tmp_path / "documents.safetensors", "cpu")
+    with torch.no_grad():
+        translator.models[0].output_projection.bias[separator] = 9.0
+    assert "<sep>" not in translator.translate_nbest(["a b"], **SEARCH)[0][0].tokens
+    [found] = translator.translate_documents([["a b", "", "c"]], max_len_b=5)
+    assert len(found) == 3
