@@ -142,14 +142,15 @@ def _check(self: Any) -> None:
     for name, (_, kind) in groups_of(type(self)).items():
         if not isinstance(getattr(self, name), kind):
             raise ConfigError(f"{name}: expected an instance of {kind.__name__}")
-    every, flat_values = all_options(type(self)), flat(to_dict(self))
-    for entry, text in idle_options(type(self), flat_values):
+    options, values = all_options(type(self)), flat(to_dict(self))
+    for entry, text in idle_options(type(self), values):
         if not entry.no_effect:  # read_settings prints a note for such flags
             raise ConfigError(text)
     for name, reason in getattr(self, "refused", {}).items():
-        if flat_values[name] != every[name].default:
-            raise ConfigError(f"{every[name].label}: {reason}")
-    refuse_shared_files(paths_in(self))
+        if values[name] != options[name].default:
+            raise ConfigError(f"{options[name].label}: {reason}")
+    if paths := paths_in(self):
+        refuse_shared_files(paths)
     if hasattr(self, "check"):
         self.check()
 
@@ -160,7 +161,7 @@ def paths_in(config: Any) -> list[PathValue]:
     return [
         path
         for name, entry in all_options(type(config)).items()
-        if entry.files is not None
+        if entry.files is not None and values[name]
         for path in path_values(name, entry.label, entry.files, values[name])
     ]
 

@@ -65,7 +65,6 @@ def run(settings: Settings, *, progress: bool = True) -> Path:
     """
     output = Path(settings.output)
     if settings.to == "checkpoint":
-        check_writable("--output", settings.output)
         output = output_path(settings.output, _kind(settings.checkpoint))
         # Leave out the state of the optimiser.
         checkpoint = load_checkpoint(settings.checkpoint)
@@ -276,7 +275,6 @@ def average(settings: AverageSettings, *, progress: bool = True) -> Path:
     ):
         if count is not None:
             inputs = _last_checkpoints(inputs[0], count, pattern, settings.checkpoint_upper_bound)
-    check_writable("--output", settings.output)
     check_replaceable(settings.output, _kind(inputs[0]))
     if progress:
         print(f"averaging {len(inputs)}: {', '.join(map(str, inputs))}")

@@ -3,11 +3,13 @@
 import importlib
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import relu_nmt.cli
 from relu_nmt.cli.command import KERNEL_CACHE, RecipeCommand, make_parser, run_command
+from relu_nmt.config import option, settings
 
 MODULES = sorted(path.stem for path in Path(relu_nmt.cli.__path__[0]).glob("[a-z]*.py"))
 
@@ -32,3 +34,16 @@ def test_the_recipe_of_a_command_is_there(name):
         module, _, function = main.recipe.partition(".")
         recipe = importlib.import_module(f"relu_nmt.recipes.{module}")
         assert callable(getattr(recipe, function or "run"))
+
+
+@settings
+class Width:
+    width: int = option(3, "width", least=1)
+
+
+def test_the_recipe_of_a_script_is_a_function():
+    seen = []
+    main = RecipeCommand("draw", "Draw a line.", Width, seen.append, user_modules=False)
+    assert main(["--width", "5"]) == 0 and seen == [Width(width=5)]
+    main = RecipeCommand("draw", "", Width, lambda found: SimpleNamespace(exit_code=found.width))
+    assert main([]) == 3 and main(["--width", "0"]) == 2

@@ -2,6 +2,7 @@ import argparse
 import json
 import math
 import struct
+from typing import ClassVar
 
 import pytest
 import yaml
@@ -345,6 +346,20 @@ def test_a_group_may_have_other_defaults():
     assert isinstance(Outer().inner.model, Model)
     with pytest.raises(TypeError, match="Model: no option is called widht"):
         c.group("model", Model, widht=3)
+
+
+def test_a_command_may_refuse_options_of_its_groups(capsys):
+    @c.settings
+    class Plain:
+        model: Model = c.group("model", Model)
+        refused: ClassVar = {"stripes": "there are none here"}
+
+    assert Plain.of(width=4, stripes=0).model.stripes == 0
+    with pytest.raises(ConfigError, match="--stripes: there are none here"):
+        Plain.of(stripes=2)
+    parser = argparse.ArgumentParser()
+    c.add_settings(parser, Plain)
+    assert "--stripes" not in parser.format_help() and "--width" in parser.format_help()
 
 
 def test_an_option_like_another():
