@@ -1,7 +1,7 @@
 """Analyse attention and training of several checkpoints, and write one page."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,16 +33,7 @@ AT_ONCE = 1000
 """Most sentences or groups to read, sort by length and analyse before the next ones."""
 
 
-@dataclass(frozen=True)
-class AnalysisResult:
-    """Written files, and the numbers in them."""
-
-    report: Path
-    csv_files: tuple[Path, ...]
-    data: AnalysisReport
-
-
-def run(settings: Settings, *, progress: bool = True) -> AnalysisResult:
+def run(settings: Settings, *, progress: bool = True) -> AnalysisReport:
     """Analyse checkpoints on sentences or documents, and write the page and its CSV files.
 
     Raises:
@@ -69,7 +60,7 @@ def run(settings: Settings, *, progress: bool = True) -> AnalysisResult:
     write_file("--output", settings.output, data.page([file.name for file in files]))
     if progress:
         print(f"written: {', '.join(map(str, [page, *files]))}")
-    return AnalysisResult(page, tuple(files), data)
+    return data
 
 
 def _courses(settings: Settings, names: Sequence[str]) -> list[Course]:

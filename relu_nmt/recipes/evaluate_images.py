@@ -72,14 +72,6 @@ class Accuracy:
         return f"{self.set}: {self.images:,} images at {size}: top-1 {self.top1:.2f}{top5}{lost}"
 
 
-@dataclass(frozen=True)
-class EvaluationResult:
-    """The accuracies, in order, and the classes of ``--classes`` that the model lacks."""
-
-    accuracies: tuple[Accuracy, ...]
-    absent: tuple[str, ...]
-
-
 def candidates(
     classes: Sequence[str], checkpoint: str, file: str | None, known: Collection[str]
 ) -> tuple[tuple[str, ...], torch.Tensor]:
@@ -110,8 +102,8 @@ def candidates(
     return (*present, *(name for name in found if name not in number)), outputs
 
 
-def run(settings: Settings, *, progress: bool = True) -> EvaluationResult:
-    """Evaluate a classifier.
+def run(settings: Settings, *, progress: bool = True) -> list[Accuracy]:
+    """Evaluate a classifier on each set at each size.
 
     Raises:
         CheckpointError: the checkpoint is missing or damaged, or cannot work at an image size.
@@ -146,11 +138,11 @@ def run(settings: Settings, *, progress: bool = True) -> EvaluationResult:
                 if progress:
                     print(found[-1], flush=True)
     # Write the results.
-    result = EvaluationResult(tuple(found), absent)
     if settings.results is not None:
-        values = {"settings": to_dict(settings, stored_only=True), **dataclasses.asdict(result)}
+        values: dict[str, Any] = {"settings": to_dict(settings, stored_only=True)}
+        values |= {"accuracies": [dataclasses.asdict(each) for each in found], "absent": absent}
         write_results(settings.results, values)
-    return result
+    return found
 
 
 @torch.inference_mode()

@@ -252,8 +252,9 @@ def test_the_recipe_prints_nothing_and_returns_its_numbers(folder, tmp_path, cap
     )
     result = analyze.run(settings, progress=False)
     assert capsys.readouterr() == ("", "")
-    assert result.report.exists() and all(file.exists() for file in result.csv_files)
-    [model] = result.data.models
+    names = [f"r_{name}.csv" for name in result.csv_files()]
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["r.html", *names])
+    [model] = result.models
     rows = [r["rows"] for r in model.records if r["slot"] == "encoder" and r["head"] == 0]
     split = TranslationTask.from_data_folder(folder / "data-bin").load_split("test")
     assert rows[0] == split.source_sizes[[0, 8, 17]].sum()  # evenly spread over the split
