@@ -1,11 +1,10 @@
 """Run a sweep over attentions, document lengths and seeds, from its settings to its report."""
 
-import argparse
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import TypeVar
 
 from relu_nmt.applications.sweep.plan import (
     SWEEP_FILE,
@@ -27,6 +26,7 @@ from relu_nmt.applications.sweep.runner import StepRunner
 from relu_nmt.applications.sweep.settings import SweepConfig
 from relu_nmt.applications.sweep.settings import SweepSettings as Settings
 from relu_nmt.applications.sweep.steps import DONE, Step, arguments_of, describe_environment, probe
+from relu_nmt.cli.command import Parser
 from relu_nmt.cli.generate import TranslateSplitSettings
 from relu_nmt.cli.train import TranslationTrainingSettings
 from relu_nmt.config import add_settings, flag_of, read_settings
@@ -157,7 +157,7 @@ def _checked_trainings(
     for name, flags in config.variant_flags.items():
         _refuse(TranslationTrainingSettings, f"in --variants {name}", flags, fixed)
     # Check the checkpoint that each training leaves.
-    trained = _settings_of(steps, TranslationTrainingSettings, "relu-nmt-train")
+    trained = _settings_of(steps, TranslationTrainingSettings)
     for found in trained:
         _check_checkpoint(config, found.trainer)
     return trained
@@ -168,7 +168,7 @@ def _checked_evaluation(config: SweepConfig, plan: SweepPlan) -> TranslateSplitS
     _refuse(
         TranslateSplitSettings, "in --generate-flags", config.generate_flags, GENERATE_OWN_FLAGS
     )
-    [generate] = _settings_of(plan.steps()[1:2], TranslateSplitSettings, "relu-nmt-generate")
+    [generate] = _settings_of(plan.steps()[1:2], TranslateSplitSettings)
     if generate.search.score_reference:
         raise ConfigError(
             "--score-reference in --generate-flags: translations are scored; leave it out"
@@ -238,13 +238,8 @@ def _report_only(config: SweepConfig, folder: Path, progress: bool) -> SweepResu
     return result
 
 
-class _FlagParser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{self.prog}: {message}")
-
-
-def _parser(settings_class: type[SettingsT], name: str) -> argparse.ArgumentParser:
-    parser = _FlagParser(prog=name, add_help=False)
+def _parser(settings_class: type[SettingsT]) -> Parser:
+    parser = Parser(add_help=False)
     parser.add_argument("--debug", action="store_true")
     parser.add_argument(FLAG, action="append", default=[])
     add_settings(parser, settings_class)
@@ -255,17 +250,18 @@ def _refuse(
     settings_class: type[SettingsT], where: str, typed: Sequence[str], own: Mapping[str, str]
 ) -> None:
     """Refuse flags that do not exist, or whose fields are in ``own``, which the sweep sets."""
-    found = _parser(settings_class, where).parse_args(typed)
+    try:
+        found = _parser(settings_class).parse_args(typed)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from error
     for name, setter in own.items():
         if getattr(found, name, None) not in (None, []):
             raise ConfigError(f"{flag_of(name)} {where}: it is set by {setter}")
 
 
-def _settings_of(
-    steps: Sequence[Step], settings_class: type[SettingsT], command: str
-) -> list[SettingsT]:
+def _settings_of(steps: Sequence[Step], settings_class: type[SettingsT]) -> list[SettingsT]:
     """Return the settings of the first command of each step, a training or an evaluation."""
-    parser = _parser(settings_class, command)
+    parser = _parser(settings_class)
     commands = [arguments_of(step.commands[0]) for step in steps]
     return [read_settings(settings_class, parser.parse_args(words)) for words in commands]
 
