@@ -60,6 +60,17 @@ def test_translations_are_the_same(models, beam):
     assert own[0].text.startswith("the red")
 
 
+def test_ctranslate2_translates_the_same_behind_the_code(models, tmp_path):
+    ctranslate2 = pytest.importorskip("ctranslate2")
+    plain, _, path, translator = models
+    run_here("convert", path, "--to", "ctranslate2", "--output", tmp_path / "ct2")
+    text, model = translator.task, ctranslate2.Translator(str(tmp_path / "ct2"), device="cpu")
+    for line, expected in PAIRS:
+        tokens, code = text.source_text.encode(line), plain.codes[1]
+        [found] = model.translate_batch([tokens], target_prefix=[[code]], beam_size=1)
+        assert text.target_text.decode(found.hypotheses[0]) == expected
+
+
 def test_data_and_training_like_the_model(models, tmp_path):
     plain, _, path, translator = models
     (source, target), codes = (
