@@ -1,5 +1,4 @@
 import os
-import subprocess
 from importlib import import_module
 
 import pytest
@@ -37,15 +36,6 @@ def test_a_link_is_written_through(tmp_path):
         write_file("--output", str(tmp_path / "link"), text)
         assert (tmp_path / "folder/file").read_text() == text
     assert (tmp_path / "link").is_symlink()
-
-
-def test_what_earlier_releases_left_beside_an_output_is_removed(tmp_path):
-    ended = subprocess.Popen(["true"])
-    ended.wait()
-    (tmp_path / f"scores.json.{ended.pid}-0123abcd.tmp").touch()
-    (tmp_path / "scores.json.tmp").touch()
-    check_writable("--results", str(tmp_path / "scores.json"))
-    assert [path.name for path in tmp_path.iterdir()] == ["scores.json.tmp"]
 
 
 @pytest.mark.parametrize(
