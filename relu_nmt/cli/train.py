@@ -203,6 +203,8 @@ class TranslationTrainingSettings:
     def check(self) -> None:
         """Compare the groups with each other."""
         self.documents.check_fits(self.batching.max_tokens)
+        if self.batching.update_tokens and self.trainer.run.update_freq != (1,):
+            raise ConfigError("--update-tokens sets --update-freq; leave one of the two out")
 
 
 DESCRIPTION = """\

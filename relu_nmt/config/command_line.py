@@ -314,6 +314,8 @@ def to_yaml(config: Any, indent: str = "") -> str:
     for name, entry in options_of(type(config)).items():
         # Write tuples as lists, which YAML has.
         value = list(values[name]) if isinstance(values[name], tuple) else values[name]
+        if isinstance(value, int) and entry.show is not None:
+            value = entry.show(value)
         comment = textwrap.wrap(entry.help, 96 - len(indent))
         text += "".join(f"{indent}# {part}\n" for part in comment)
         text += f"{indent}{name}: {dump_value(value)}\n"

@@ -7,6 +7,8 @@ from relu_nmt.config.fields import checked_by, like, option
 from relu_nmt.errors import ConfigError
 
 RIGHT_PADDING = "padding stands on the right, and changes no translation"
+AUTO_TOKENS = 10**15
+"""The value of ``--max-tokens auto``: no limit but that of the memory."""
 
 
 @settings
@@ -70,11 +72,35 @@ class BatchLimits:
     multiple: int = 1
 
 
+def _tokens_or_auto(text: str) -> str | int:
+    """Return AUTO_TOKENS for ``auto``, and any other text as it is."""
+    if text != "auto" and not text.isdecimal():
+        raise ValueError(f"'{text}' is no number of tokens; expected a whole number, or auto")
+    return AUTO_TOKENS if text == "auto" else text
+
+
+def _shown_tokens(value: int) -> str:
+    return "auto" if value == AUTO_TOKENS else str(value)
+
+
 @settings
 class BatchingConfig:
-    """Limits of a batch, per process and accumulation step."""
+    """Limits of a batch, per process and accumulation step, and the size of an update."""
 
-    max_tokens: int | None = like(CommonOptions, "max_tokens")
+    max_tokens: int | None = like(
+        CommonOptions,
+        "max_tokens",
+        help="most tokens in a batch, longest side x sentences; auto: as the memory allows",
+        metavar="N|auto",
+        parse=_tokens_or_auto,
+        show=_shown_tokens,
+    )
+    update_tokens: int | None = option(
+        None,
+        "tokens of an update, over all processes; sets --update-freq",
+        least=1,
+        needs="max_tokens",
+    )
     batch_size: int | None = like(CommonOptions, "batch_size")
     required_batch_size_multiple: int = option(
         1, "make the size of larger batches a multiple of N", least=1

@@ -4,6 +4,7 @@ A row of a batch is a group of consecutive sentences, or a single sentence, a gr
 several lengths are mixed, each epoch has other groups.
 """
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -189,6 +190,23 @@ class TranslationBatches:
             self._refuse_unreadable()
         self._divide(FIRST_EPOCH)
 
+    def within(self, max_tokens: int) -> "TranslationBatches":
+        """Return the same groups in batches of at most ``max_tokens``."""
+        other = copy.copy(self)
+        other._limits, other._plan = replace(self._limits, max_tokens=max_tokens), None
+        return other
+
+    def largest_within(self, max_tokens: int) -> TranslationBatch:
+        """Return the largest batch of the planned epoch if it had at most ``max_tokens``."""
+        other = self.within(max_tokens)
+        other.begin_epoch(self._epoch)
+        return other.load(other.largest())
+
+    @property
+    def longest_group(self) -> int:
+        """The tokens of the longest group of the planned epoch, on its longer side."""
+        return int(longer_side(*self._sizes).max())
+
     def _refuse_unreadable(self) -> None:
         """Refuse groups, of any epoch, that are longer than the model accepts."""
         # Try each length for all documents, as any epoch may draw it.
@@ -353,6 +371,13 @@ class ShardedBatches:
         for folder in reversed(folders):
             self.batches = make(folder)
         self._epoch = FIRST_EPOCH
+
+    def within(self, max_tokens: int) -> "ShardedBatches":
+        """Return the same folders in batches of at most ``max_tokens``."""
+        other = copy.copy(self)
+        other.batches = self.batches.within(max_tokens)
+        other._make = lambda folder: self._make(folder).within(max_tokens)
+        return other
 
     def begin_epoch(self, epoch: int) -> int:
         """Plan ``epoch`` (from 1) and return its number of batches."""

@@ -7,7 +7,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager, suppress
-from pathlib import Path
+from itertools import product
+from pathlib import Path, PurePosixPath
 from types import FrameType
 from typing import Any
 
@@ -18,6 +19,11 @@ STOP_SIGNALS = tuple(getattr(signal, name) for name in _NAMES if hasattr(signal,
 """The signals of Ctrl-C, a shell, a closed terminal and a cluster's queue."""
 QUOTA_FILE = "/sys/fs/cgroup/cpu.max"
 """The processor time that a Linux container may use (cgroups, version 2)."""
+CGROUPS = (
+    ("", "memory.max", "memory.current"),
+    ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+)
+"""Folder, limit and use of a control group's memory, in versions 2 and 1."""
 THREADS = "OMP_NUM_THREADS"
 WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
 SPIN_COUNT = "1000"
@@ -104,6 +110,29 @@ def available_cores(quota_file: str = QUOTA_FILE) -> int:
     except (OSError, ValueError):
         return cores
     return max(1, min(cores, quota // period))
+
+
+def free_memory(root: str = "/") -> int:
+    """Return the bytes that this process may still use, the limits of its containers included."""
+    try:
+        words = Path(root, "proc/meminfo").read_text("ascii").split()
+        free = 1024 * int(words[words.index("MemAvailable:") + 1])
+    except (OSError, ValueError):  # not on Linux: all of the machine's memory
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    # Look at each control group of this process, and at those above, which may have limits too.
+    lines = Path(root, "proc/self/cgroup").read_text("utf-8").splitlines()
+    groups = {PurePosixPath(line.split(":", 2)[-1].lstrip("/")) for line in lines}
+    groups |= {above for group in groups for above in group.parents}
+    for group, (version, *files) in product(groups, CGROUPS):
+        folder = Path(root, "sys/fs/cgroup", version, group)
+        with suppress(OSError, ValueError):  # no such group, or no limit
+            limit, used = (int((folder / file).read_text("ascii")) for file in files)
+            # Files that the system only caches make room for memory.
+            stat = (folder / "memory.stat").read_text("ascii").split()
+            counts = dict(zip(stat[::2], stat[1::2], strict=False))
+            cached = counts.get("total_inactive_file") or counts.get("inactive_file", "0")
+            free = min(free, limit - used + int(cached))
+    return max(0, free)
 
 
 def choose_threads(environment: MutableMapping[str, str] = os.environ) -> None:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from relu_nmt.cli.train import TranslationTrainingSettings as Settings
 from relu_nmt.cli.train import detokenizer_settings, search_settings
+from relu_nmt.config.shared import AUTO_TOKENS
 from relu_nmt.data.data_folder import data_folders
 from relu_nmt.data.dictionary import SENTENCE_SEPARATOR
 from relu_nmt.data.documents import SINGLE_SENTENCES
@@ -81,7 +82,7 @@ class TranslationTraining(Training):
     def trainer(self) -> Trainer:
         """Make task, model, loss and batches, print their sizes, and return the trainer."""
         # Make the task, the model and the loss.
-        settings, batching = self.settings, self.settings.batching
+        settings = self.settings
         self.task = self._open_task()
         model = self._model()
         self._check_checkpoint()
@@ -99,7 +100,8 @@ class TranslationTraining(Training):
         # Open the batches, and the scorer of the first validation set.
         self._longest = self._longest_of(model, *teachers)
         self._longest_sentences = model.most_source_sentence, model.most_target_sentence
-        train, valid = self._batches()
+        train, valid = self._batches(objective)
+        settings, batching = self.settings, self.settings.batching
         scorers: dict[str, Scorer] = {}
         signatures: dict[str, str] = {}
         if settings.bleu.eval_bleu and valid:
@@ -274,10 +276,17 @@ class TranslationTraining(Training):
             f"{self.settings.data}; {LIKE} {path}, {FRESH_START}"
         )
 
-    def _batches(self) -> tuple[ShardedBatches, dict[str, TranslationBatches]]:
+    def _batches(
+        self, objective: TranslationObjective
+    ) -> tuple[ShardedBatches, dict[str, TranslationBatches]]:
         """Return the batches for training and validation, and print their sizes."""
-        settings = self.settings
         train = ShardedBatches(self._folders, self._training_batches)
+        batching, lengths = self.settings.batching, self.settings.documents.training_lengths
+        if batching.update_tokens or batching.max_tokens == AUTO_TOKENS:
+            longest = max(train.batches.longest_group, *lengths, 1)
+            tokens = self.choose_sizes(objective, longest, train.batches.largest_within)
+            train = train.within(tokens)
+        settings = self.settings
         names = settings.task.valid_subset.split(",")
         if settings.trainer.checkpoint.disable_validation:
             names = []

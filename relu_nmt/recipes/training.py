@@ -4,6 +4,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,13 +16,15 @@ from relu_nmt.config import flag_of, from_dict, to_dict
 from relu_nmt.config.classes import flat
 from relu_nmt.config.fields import Option, all_options
 from relu_nmt.config.registry import Spec
+from relu_nmt.config.shared import AUTO_TOKENS
 from relu_nmt.errors import CheckpointError, ConfigError, DataError, OutOfMemoryError, TrainingError
-from relu_nmt.training.batches import TrainingData
+from relu_nmt.training.batches import Batch, TrainingData
 from relu_nmt.training.checkpoint import read_metadata
 from relu_nmt.training.checkpoint_manager import CheckpointFolder
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.distributed import LOST_PEER, ProcessGroup, join_processes
 from relu_nmt.training.log import TrainingLog
+from relu_nmt.training.memory import fitting_tokens
 from relu_nmt.training.optimizers import freeze
 from relu_nmt.training.results import FILE_NAME as RESULTS
 from relu_nmt.training.results import TrainingResult, peak_gpu_bytes
@@ -81,6 +84,35 @@ class Training(ABC):
         total = sum(p.numel() for p in model.parameters())
         trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
         self.say(f"num. shared model params: {total:,} (num. trained: {trained:,})")
+
+    def choose_sizes(
+        self, objective: nn.Module, longest: int, batch_of: Callable[[int], Batch]
+    ) -> int:
+        """Set the numbers of ``--max-tokens auto`` and ``--update-tokens``; return the former.
+
+        ``longest`` is that of a row in tokens; ``batch_of`` is for :func:`fitting_tokens`.
+        """
+        batching, trainer, process = self.settings.batching, self.settings.trainer, self.process
+        tokens, wanted, run, told = batching.max_tokens, batching.update_tokens, trainer.run, []
+        if tokens == AUTO_TOKENS:
+            # Keep the number of a checkpoint to go on from, if there is one.
+            path = self._restore_path()
+            args = (read_metadata(path).get("args") if path else None) or {}
+            stored = args.get("batching", {}).get("max_tokens")
+            share = -(-wanted // process.world_size) if wanted else None
+            tokens = fitting_tokens(objective, trainer, process, batch_of, longest, share, stored)
+            told.append(f"--max-tokens auto: {tokens:,}" + f", as in {path}" * bool(stored))
+        if wanted:
+            # Take the number of batches that comes closest.
+            together = tokens * process.world_size
+            run = replace(run, update_freq=(max(1, round(wanted / together)),))
+            size = f"{run.update_freq[0] * together:,} tokens"
+            told.append(f"--update-freq {run.update_freq[0]} for updates of {size}")
+        self.say("; ".join(told))
+        batching = replace(batching, max_tokens=tokens, update_tokens=None)
+        trainer = replace(trainer, run=run)
+        self.settings = replace(self.settings, batching=batching, trainer=trainer)
+        return int(tokens)
 
     @property
     def goes_on(self) -> bool:
@@ -165,11 +197,12 @@ def run_training(training_class: type[Training], settings: Any, progress: bool) 
             log = TrainingLog(config.logging, quiet=not process.is_first, shown=progress)
             if note:
                 log.say(note)
+            training = training_class(settings, process, log)
             try:
-                result = training_class(settings, process, log).trainer().train()
+                result = training.trainer().train()
             except OutOfMemoryError as error:
                 # Add advice here, where the settings are known.
-                raise OutOfMemoryError(f"{error}; {smaller_batches(settings)}") from error
+                raise OutOfMemoryError(f"{error}; {smaller_batches(training.settings)}") from error
             except RuntimeError as error:
                 # Replace the error of the connection: the lost process reports the cause.
                 if process.world_size > 1 and LOST_PEER in str(error):
@@ -239,9 +272,15 @@ def refuse_unrelated(folder: CheckpointFolder, settings: Any) -> str:
 def _is_equal(stored: Any, settings: Any) -> bool:
     """Return True if stored settings are those of a training, except settings in WITHOUT_NOTE."""
     own = json.loads(json.dumps(to_dict(settings, stored_only=True)))
-    if not isinstance(stored, dict):
+    if not isinstance(stored, dict) or stored.get("model") != own["model"]:
         return False
-    return stored.get("model") == own["model"] and _noted(stored) == _noted(own)
+    theirs, own = _noted(stored), _noted(own)
+    # Leave out numbers that the program chose in place of those of the flags.
+    if own.get("max_tokens") == AUTO_TOKENS or own.get("update_tokens"):
+        for name in ("max_tokens", "update_tokens", "update_freq"):
+            theirs.pop(name, None)
+            own.pop(name)
+    return theirs == own
 
 
 def change_note(stored: Mapping[str, Any], settings: Any, goes_on: bool) -> str:

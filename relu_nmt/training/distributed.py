@@ -100,6 +100,8 @@ class ProcessGroup:
         if self.world_size == 1:
             return objective.to(self.device)
         if backend == FULLY_SHARDED:
+            if hasattr(objective, "unshard"):  # sharded already
+                return objective
             from torch.distributed.device_mesh import init_device_mesh
 
             # Put all processes in a row.

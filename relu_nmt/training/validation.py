@@ -1,14 +1,12 @@
-"""Validation, trials before the first update, and the causes of numbers that are not finite."""
+"""Validation, checks before the first update, and the causes of numbers that are not finite."""
 
 import math
 import re
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io.work import progress_bar
@@ -19,13 +17,13 @@ from relu_nmt.training.batches import (
     TrainingData,
     load_ahead,
     naming_batch,
-    shapes_of,
 )
 from relu_nmt.training.checkpoint_manager import CheckpointFolder
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.distributed import is_sharded, whole_weights
 from relu_nmt.training.log import TrainingLog, add_metrics, metric_averages
-from relu_nmt.training.results import Stats, TrainingResult, entry, peak_resident_bytes
+from relu_nmt.training.memory import try_batch
+from relu_nmt.training.results import Stats, TrainingResult, entry
 from relu_nmt.training.state import Components, TrainingState
 from relu_nmt.training.update import all_metrics
 
@@ -36,8 +34,6 @@ ADVICE = {
     "between words, --sacrebleu-tokenizer char counts characters"
 }
 PATIENCE_ADVICE = "; --patience counts such scores: consider --best-checkpoint-metric loss"
-BYTES_OF_MOMENTS = 2 * 4
-"""Bytes of Adam's moments per parameter."""
 
 
 class Validation:
@@ -298,50 +294,6 @@ def check_before_start(
             f"--best-checkpoint-metric {metric}: the validation set '{subset}' has only "
             f"{', '.join(names)}{'; bleu needs --eval-bleu' * (metric == 'bleu')}"
         )
-
-
-@contextmanager
-def leaving_no_trace(model: nn.Module) -> Iterator[None]:
-    """Restore random numbers, buffers and gradients after the block."""
-    device = next(model.parameters()).device
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        try:
-            yield
-        finally:
-            model.zero_grad(set_to_none=True)
-            # Restore the buffers; a table that grew stays, as it is as good as before.
-            same = {}
-            for name, buffer in model.named_buffers():
-                if name in buffers and buffers[name].shape == buffer.shape:
-                    same[name] = buffers[name]
-                    buffer.copy_(same[name])
-            # Load them too: some modules update values that they derive from a buffer.
-            stored = model.state_dict().keys() & same.keys()
-            model.load_state_dict({name: same[name] for name in stored}, strict=False)
-
-
-def try_batch(parts: Components, batch: Batch) -> str:
-    """Go forward and backward with a batch; return its time and memory in words."""
-    device, start = parts.process.device, time.monotonic()
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-    with leaving_no_trace(parts.objective), naming_batch(batch, "preflight"):
-        parts.loss(batch).loss.backward()
-        # Read the peak of the GPU's tensors, or of this process on a CPU.
-        peak = peak_resident_bytes() or 0
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-            peak = torch.cuda.max_memory_allocated(device)
-        # Add the moments that the optimiser's first step will allocate.
-        if not parts.optimizer.state:
-            weights = (p.numel() for own in parts.optimizer.param_groups for p in own["params"])
-            peak += BYTES_OF_MOMENTS * sum(weights)
-        seconds = time.monotonic() - start
-    return (
-        f"preflight: the largest batch ({shapes_of(batch)}) took {seconds:.2f} seconds forward and "
-        f"backward; predicted peak memory: {peak / 1e9:.2f} GB"
-    )
 
 
 def first_not_finite(parts: Components, batches: Sequence[Batch]) -> str | None:

@@ -6,13 +6,16 @@ import random
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
 
-from relu_nmt.config.shared import BatchLimits
+from relu_nmt.config.command_line import to_yaml
+from relu_nmt.config.shared import BatchingConfig, BatchLimits
 from relu_nmt.data.indexed_dataset import IndexedDataset
 from relu_nmt.data.split import Split
 from relu_nmt.data.translation_batches import TranslationBatches
+from relu_nmt.training import memory
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
-from tests.tiny import digits, preprocessed, train, write_lines
+from tests.tiny import digits, preprocessed, tensors, train, write_lines
 
 
 @pytest.fixture(scope="module")
@@ -129,3 +132,106 @@ def test_the_largest_is_the_one_that_costs_most(data, documents):
         count = batches.begin_epoch(epoch)
         # Of joined sentences each side has one end instead of several.
         assert cost(batches.largest()) >= max(map(cost, range(count))) * (0.9 if documents else 1)
+
+
+@pytest.fixture
+def sized(monkeypatch):
+    """A function that gives the process so much memory, of which a source token takes 1,000."""
+
+    def peak_of(parts, batch):
+        return 1000 * batch.src_tokens.numel()
+
+    def make(memory_bytes):
+        monkeypatch.setattr(memory, "memory_of", lambda process: memory_bytes)
+        monkeypatch.setattr(memory, "peak_of", peak_of)
+        monkeypatch.setattr(memory, "num_trained", lambda parts: 0)
+
+    return make
+
+
+FITTED = ("--disable-validation", "--max-epoch", 2)
+
+
+def arguments(folder):
+    with safe_open(folder / "checkpoint_last.safetensors", framework="np") as file:
+        args = json.loads(file.metadata()["args"])
+    return args["batching"] | {"update_freq": args["trainer"]["run"]["update_freq"]}
+
+
+def told(done, start):
+    return [text for text in messages(done) if text.startswith(start)]
+
+
+def test_the_largest_batch_that_fits_is_told_stored_and_the_same_on_resume(data, tmp_path, sized):
+    sized(420_000)
+    flags = ("--max-tokens", "auto", *FITTED)
+    [line] = told(train(data, tmp_path, *flags), "--max-tokens auto: ")
+    tokens = arguments(tmp_path)["max_tokens"]
+    assert line == f"--max-tokens auto: {tokens}" and 256 <= tokens <= 336
+    # The training is that of the number.
+    train(data, tmp_path / "typed", "--max-tokens", tokens, *FITTED)
+    chosen, typed = tensors(tmp_path), tensors(tmp_path / "typed")
+    assert all(torch.equal(chosen[name], typed[name]) for name in typed)
+    # More memory, another machine: the number stays.
+    sized(10**9)
+    done = train(data, tmp_path, *flags, "--max-epoch", 3)
+    path = tmp_path / "checkpoint_last.safetensors"
+    assert told(done, "--max-tokens auto: ") == [f"--max-tokens auto: {tokens}, as in {path}"]
+    assert not told(done, "note: settings are changed")
+    assert arguments(tmp_path)["max_tokens"] == tokens
+    # Less memory: an error that names the remedy, which is taken.
+    sized(200_000)
+    refused = train(data, tmp_path, *flags, "--max-epoch", 4, check=False)
+    assert refused.returncode == 2 and refused.stderr.count("\n") == 1
+    assert f"the {tokens} tokens of the checkpoint need more of the 0.0 GB" in refused.stderr
+    assert "--max-tokens" in refused.stderr and "--update-freq" in refused.stderr
+    train(data, tmp_path, *flags, "--max-epoch", 4, "--no-preflight")
+    done = train(data, tmp_path, "--max-tokens", 40, *FITTED, "--max-epoch", 5)
+    assert told(
+        done, f"note: settings are changed since the checkpoint: --max-tokens 40 (was {tokens})"
+    )
+
+
+def test_updates_of_a_wanted_size_set_the_frequency(data, tmp_path, sized):
+    sized(420_000)
+    flags = ("--max-tokens", "auto", "--update-tokens", 600, *FITTED)
+    [line] = told(train(data, tmp_path, *flags), "--max-tokens auto: ")
+    tokens, frequency = (arguments(tmp_path)[k] for k in ("max_tokens", "update_freq"))
+    assert frequency == [2] and tokens == 300
+    assert line.endswith("300; --update-freq 2 for updates of 600 tokens")
+    done = train(data, tmp_path, *flags, "--max-epoch", 3)
+    assert not told(done, "note: settings are changed")
+    # A typed number needs no trial.
+    done = train(data, tmp_path / "typed", "--max-tokens", 190, *flags[2:])
+    assert told(done, "--update-freq 3 for updates of 570 tokens")
+    assert arguments(tmp_path / "typed")["update_freq"] == [3]
+
+
+def test_batches_that_fit_this_machine_are_trained_on(data, tmp_path):
+    done = train(data, tmp_path, "--max-tokens", "auto", "--max-update", 1)
+    assert told(done, "--max-tokens auto: 4,096")
+    assert told(done, "training on 1 device(s) (cpu); max tokens per device = 4096")
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ("--max-tokens much", "--max-tokens: 'much' is no number of tokens; expected a whole numb"),
+        ("--max-tokens 0", "--max-tokens 0: expected 1 or more"),
+        ("--max-tokens auto --update-tokens 0", "--update-tokens 0: expected 1 or more"),
+        ("--batch-size 4 --update-tokens 9", "--update-tokens 9 does nothing without --max-tokens"),
+        ("--max-tokens 60 --update-tokens 9 --update-freq 2", "--update-tokens sets --update-freq"),
+    ],
+)
+def test_wrong_sizes_are_one_line(data, tmp_path, flags, expected):
+    done = train(data, tmp_path, *flags.split(), check=False)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert expected in done.stderr
+
+
+def test_a_dump_of_settings_says_auto(data, tmp_path):
+    text = to_yaml(BatchingConfig(max_tokens="auto"))
+    assert "max_tokens: auto\n" in text
+    (tmp_path / "own.yaml").write_text(text)
+    done = train(data, tmp_path / "run", "--config", tmp_path / "own.yaml", "--max-update", 1)
+    assert told(done, "--max-tokens auto: 4,096")

@@ -2,7 +2,13 @@
 
 import pytest
 
-from relu_nmt.io.process import available_cores, choose_threads, crowding_note, other_threads
+from relu_nmt.io.process import (
+    available_cores,
+    choose_threads,
+    crowding_note,
+    free_memory,
+    other_threads,
+)
 
 
 def test_threads_are_chosen_unless_the_user_does():
@@ -71,3 +77,37 @@ def test_a_container_bounds_the_cores(tmp_path, text, most):
     file.write_text(text)
     unbounded = available_cores(str(tmp_path / "absent"))
     assert available_cores(str(file)) == (most or unbounded)
+
+
+@pytest.mark.parametrize(
+    ("below", "limit_name", "used_name", "cached"),
+    [
+        ("", "memory.max", "memory.current", "inactive_file"),
+        ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    ],
+)
+def test_a_container_bounds_the_memory(tmp_path, below, limit_name, used_name, cached):
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/meminfo").write_text("MemTotal: 24000 kB\nMemAvailable:   16000 kB\n")
+    groups = "3:cpuset:/\n4:memory:/jobs/mine\n0::/jobs/mine\n"
+    (tmp_path / "proc/self/cgroup").write_text(groups)
+
+    def group(name, limit, used):
+        folder = tmp_path / "sys/fs/cgroup" / below / name
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / limit_name).write_text(f"{limit}\n")
+        (folder / used_name).write_text(f"{used}\n")
+        (folder / "memory.stat").write_text(f"anon 7\n{cached} 1000\n")
+
+    assert free_memory(str(tmp_path)) == 16_000 * 1024
+    group("jobs/mine", 2**62 if below else "max", 5_000_000)
+    assert free_memory(str(tmp_path)) == 16_000 * 1024
+    # The group above has a limit; files in its cache count as free.
+    group("jobs", 9_000_000, 5_000_000)
+    assert free_memory(str(tmp_path)) == 4_001_000
+    group("jobs", 5_000_000, 9_000_000)
+    assert free_memory(str(tmp_path)) == 0
+
+
+def test_without_a_count_of_free_memory_all_of_the_machine_counts(tmp_path):
+    assert free_memory(str(tmp_path)) >= free_memory()

@@ -6,15 +6,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import nn
 
-from relu_nmt.attention.base import build_attention
-from relu_nmt.attention.masks import Visibility
-from relu_nmt.config.registry import Spec
 from relu_nmt.errors import CheckpointError, OutOfMemoryError, TrainingError
 from relu_nmt.training.batches import naming_batch
 from relu_nmt.training.checkpoint import load_checkpoint, save_checkpoint
-from relu_nmt.training.validation import leaving_no_trace
 from tests.unit.training.toy import Toy, ToyModel, ToyScorer, ToySource, json_lines
 
 BLEU = {"best_checkpoint_metric": "bleu"}
@@ -138,29 +133,6 @@ def test_the_trial_changes_no_bit_and_predicts_the_memory(tmp_path, capsys, ema)
     left, right = stored(tmp_path / "True"), stored(tmp_path / "False")
     assert left.keys() == right.keys()
     assert all(torch.equal(left[name], right[name]) for name in left)
-
-
-def test_random_numbers_buffers_and_gradients_come_back():
-    model = nn.Sequential(nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2), nn.Dropout(0.5))
-    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    state = torch.get_rng_state()
-    with leaving_no_trace(model):
-        model(torch.randn(3, 1, 4, 4)).sum().backward()
-        assert not torch.equal(model[1].running_mean, before["1.running_mean"])
-    assert torch.equal(torch.get_rng_state(), state)
-    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
-    assert all(parameter.grad is None for parameter in model.parameters())
-
-
-def test_random_features_are_drawn_again():
-    attention = build_attention(Spec("performer"), "encoder", 0, 1, 4, 0.0)
-    with torch.no_grad():
-        attention.directions.fill_(torch.nan)  # whatever memory holds before the first draw
-    states = torch.ones(1, 1, 3, 4)
-    with leaving_no_trace(nn.ModuleList([attention, nn.Linear(1, 1)])):
-        attention(states, states, states, Visibility(3, 3))
-    assert attention.seed_and_passes[1] == 0
-    assert attention(states, states, states, Visibility(3, 3)).values.isfinite().all()
 
 
 def test_a_checkpoint_that_cannot_be_written_is_found_at_once(tmp_path, monkeypatch):
