@@ -4,6 +4,9 @@ Every message is one line: the value, its origin, the expected value and the rem
 it and exit with status 2; a library caller may catch :class:`ReluNmtError`.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 NO_MEMORY = ("can't allocate memory", "not enough memory", "bad allocation", "out of memory")
 """Parts of PyTorch's messages about missing memory, on CPU and GPU."""
 
@@ -44,3 +47,19 @@ class OutOfMemoryError(ReluNmtError):
 
 class MissingExtraError(ReluNmtError):
     """An optional package is needed and not installed; the message names it."""
+
+
+@contextmanager
+def needing(text: str) -> Iterator[None]:
+    """Make an import inside the block that fails a MissingExtraError with this text.
+
+    ``{}`` in the text stands for the module. The error of a module of this package stays.
+    """
+    try:
+        yield
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] == __package__:
+            raise
+        # Add the reason if the module is there, but cannot be used.
+        reason = "" if isinstance(error, ModuleNotFoundError) else f" ({error})"
+        raise MissingExtraError(text.replace("{}", error.name or "") + reason) from error

@@ -7,12 +7,16 @@ import contextlib
 import importlib
 import io
 import os
+import runpy
+import signal
 import sys
 import tempfile
+import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+SCRIPT_FOLDERS = ("examples", "data_prep", "benchmarks")
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,64 @@ def run_here(name, *arguments, stdin="", check=True):
         texts.append(stream.buffer.getvalue().decode("utf-8"))
     assert not check or code == 0, texts[1]
     return Done(code, *texts)
+
+
+def run_script(path, *words, cwd, environment):
+    """Run a script of Python in a fork, see :func:`run_forked`."""
+
+    def work():
+        sys.argv = [str(path), *map(str, words)]
+        sys.path.insert(0, str(Path(path).parent))
+        runpy.run_path(str(path), run_name="__main__")
+
+    return run_forked(work, cwd=cwd, environment=environment)
+
+
+def run_forked(work, cwd, environment=os.environ, seconds=60):
+    """Call ``work()`` in a fork of the tests' process, which has imported PyTorch already.
+
+    Modules of scripts that other tests imported are forgotten there.
+    """
+    with contextlib.ExitStack() as stack:
+        files = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(3)]
+        number = os.fork()
+        if number == 0:
+            signal.alarm(seconds)
+            _end_with(work, cwd, dict(environment), files)
+        code = os.waitstatus_to_exitcode(os.waitpid(number, 0)[1])
+        texts = []
+        for file in files[1:]:
+            file.seek(0)
+            texts.append(file.read().decode("utf-8"))
+    return Done(code, *texts)
+
+
+def _end_with(work, cwd, environment, files):
+    """Call ``work()`` with these files as standard streams, and end the process."""
+    code = 1
+    try:
+        for target, file in enumerate(files):
+            os.dup2(file.fileno(), target)
+        streams = (open(n, "r" if n == 0 else "w") for n in range(3))  # noqa: SIM115
+        sys.stdin, sys.stdout, sys.stderr = streams
+        os.chdir(cwd)
+        os.environ.clear()
+        os.environ.update(environment)
+        sys.dont_write_bytecode = True
+        folders = tuple(f"{ROOT}/{name}/" for name in SCRIPT_FOLDERS)
+        for name, module in list(sys.modules.items()):
+            if str(getattr(module, "__file__", None)).startswith(folders):
+                del sys.modules[name]
+        work()
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 def with_commands(folder):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from relu_nmt.config import option, settings
-from relu_nmt.errors import ConfigError, DataError, MissingExtraError
+from relu_nmt.errors import ConfigError, DataError, needing
 
 METRICS = ("bleu", "chrf", "ter")
 COMPOUND = "compound"
@@ -310,12 +310,8 @@ def comet_score(
     Reference: Rei et al. 2020, "COMET: a neural framework for MT evaluation".
     """
     # Import late, since the package is optional.
-    try:
+    with needing("--metrics comet needs the package unbabel-comet: pip install unbabel-comet"):
         from comet import download_model, load_from_checkpoint
-    except ImportError as missing:
-        raise MissingExtraError(
-            "--metrics comet needs the package unbabel-comet: pip install unbabel-comet"
-        ) from missing
     import torch
 
     # Load a local file, or fetch a model by name.

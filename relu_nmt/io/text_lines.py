@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from relu_nmt.errors import DataError, MissingExtraError
+from relu_nmt.errors import DataError, needing
 from relu_nmt.io.process import standard_input
 from relu_nmt.io.safe_write import replacing
 
@@ -89,12 +89,8 @@ def _bz2() -> Any:
 
 
 def _zstd() -> Any:
-    try:
+    with needing("reading .zst files needs the package zstandard: pip install 'relu-nmt[zstd]'"):
         import zstandard
-    except ImportError as missing:
-        raise MissingExtraError(
-            "reading .zst files needs the package zstandard: pip install 'relu-nmt[zstd]'"
-        ) from missing
     return zstandard.ZstdDecompressor().decompressobj()
 
 

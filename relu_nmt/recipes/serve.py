@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from relu_nmt.applications.serving import LOOPBACK
 from relu_nmt.cli.serve import ServeSettings as Settings
-from relu_nmt.errors import ConfigError, MissingExtraError
+from relu_nmt.errors import ConfigError, needing
 from relu_nmt.recipes.translation import length_note, load_translator, print_notes
 
 SPARE_CONNECTIONS = 256
@@ -20,15 +20,11 @@ def run(settings: Settings, *, progress: bool = True) -> None:
         MissingExtraError: the web server is not installed.
     """
     # Import the web server only here, since it is an extra.
-    try:
+    with needing('the server needs the package {}: pip install "relu-nmt[serve]"'):
         import uvicorn
 
         from relu_nmt.applications.serving.app import make_app
         from relu_nmt.applications.serving.limits import ImpatientProtocol
-    except ImportError as error:
-        raise MissingExtraError(
-            f'the server needs the package {error.name}: pip install "relu-nmt[serve]"'
-        ) from error
     # Open the port before loading the model: an address in use is an error at once.
     with _listening(settings.host, settings.port) as listener:
         translator = load_translator(settings.model)

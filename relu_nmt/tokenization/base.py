@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from relu_nmt.config.registry import Registry
 from relu_nmt.data.binarize import count_words
-from relu_nmt.errors import ConfigError, DataError, MissingExtraError
+from relu_nmt.errors import ConfigError, DataError, needing
 from relu_nmt.io.text_lines import TextFile, read_chunk
 from relu_nmt.io.work import progress_bar
 
@@ -253,12 +253,9 @@ def sentence_splitter(language: str) -> Callable[[str], list[str]]:
         MissingExtraError: the package is not installed.
     """
     # Import late, since the package is optional.
-    try:
+    package = 'the package sentencex: pip install "relu-nmt[sentences]"'
+    with needing(f"--split-sentences needs {package}"):
         import sentencex
-    except ImportError as missing:
-        raise MissingExtraError(
-            '--split-sentences needs the package sentencex: pip install "relu-nmt[sentences]"'
-        ) from missing
 
     def split(paragraph: str) -> list[str]:
         sentences = (sentence.strip() for sentence in sentencex.segment(language, paragraph))

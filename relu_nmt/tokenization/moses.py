@@ -10,15 +10,11 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import ClassVar
 
-from relu_nmt.errors import MissingExtraError
+from relu_nmt.errors import needing
 from relu_nmt.tokenization.base import Tokenizer, tokenizers
 
-try:
+with needing("the Moses tokenizer needs the package sacremoses: pip install sacremoses"):
     import sacremoses
-except ImportError as missing:
-    raise MissingExtraError(
-        "the Moses tokenizer needs the package sacremoses: pip install sacremoses"
-    ) from missing
 
 
 @lru_cache(maxsize=4)

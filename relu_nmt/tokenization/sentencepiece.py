@@ -8,15 +8,11 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from relu_nmt.data.dictionary import SPECIAL_SYMBOLS
-from relu_nmt.errors import ConfigError, DataError, MissingExtraError
+from relu_nmt.errors import ConfigError, DataError, needing
 from relu_nmt.tokenization.base import LearningText, SubwordModel, subword_models
 
-try:
+with needing("--subword sentencepiece needs the package sentencepiece: pip install sentencepiece"):
     import sentencepiece
-except ImportError as missing:
-    raise MissingExtraError(
-        "--subword sentencepiece needs the package sentencepiece: pip install sentencepiece"
-    ) from missing
 
 SPACE_MARK = "\u2581"
 # A space mark in the text becomes the first of these characters, which texts do not contain. If a

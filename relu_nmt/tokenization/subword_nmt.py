@@ -8,16 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from relu_nmt.data.dictionary import SPECIAL_SYMBOLS
-from relu_nmt.errors import ConfigError, DataError, MissingExtraError
+from relu_nmt.errors import ConfigError, DataError, needing
 from relu_nmt.io.work import bars_are_drawn
 from relu_nmt.tokenization.base import LearningText, SubwordModel, subword_models
 
-try:
+with needing("subword-nmt segmentation needs the package subword-nmt: pip install subword-nmt"):
     from subword_nmt import apply_bpe, learn_bpe
-except ImportError as missing:
-    raise MissingExtraError(
-        "subword-nmt segmentation needs the package subword-nmt: pip install subword-nmt"
-    ) from missing
 
 SEPARATOR = "@@"
 VERSION_MARK = "#version:"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from relu_nmt.errors import ConfigError, MissingExtraError
+from relu_nmt.errors import ConfigError, needing
 from relu_nmt.io.process import discard_output
 from relu_nmt.training.config import LoggingConfig
 
@@ -279,13 +279,9 @@ class TrainingLog:
 
 def _summary_writer(folder: str) -> type:
     """Return TensorBoard's class that writes curves, and make the folder."""
-    try:
+    package = "the package tensorboard; install it with pip install tensorboard"
+    with needing(f"--tensorboard-logdir needs {package}"):
         from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise MissingExtraError(
-            "--tensorboard-logdir needs the package tensorboard; install it with "
-            "pip install tensorboard"
-        ) from error
     # Make the folder now, so that an error comes before the training.
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from relu_nmt.errors import DataError, MissingExtraError
+from relu_nmt.errors import DataError, needing
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -251,9 +251,7 @@ def to_rgb(image: "Image", name: str, upright: bool = True) -> "Image":
 @functools.cache
 def import_pillow() -> ModuleType:
     """Return Pillow's module ``Image``, and silence its warnings, which name no file."""
-    try:
+    with needing("images need Pillow: pip install 'relu-nmt[vision]'"):
         from PIL import Image
-    except ImportError as error:
-        raise MissingExtraError("images need Pillow: pip install 'relu-nmt[vision]'") from error
     warnings.filterwarnings("ignore", module=r"PIL\.")
     return Image

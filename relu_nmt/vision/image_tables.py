@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from relu_nmt.errors import DataError, MissingExtraError
+from relu_nmt.errors import DataError, needing
 from relu_nmt.vision.image_files import (
     composed,
     composed_names,
@@ -150,12 +150,8 @@ def _pixel_image(pixels: np.ndarray, row: int) -> "Image":
 
 def _read_tables(source: Path, parts: Sequence[str]) -> tuple[dict[str, Rows], Sequence[str]]:
     """Return the images of parquet files by part, and the names of numbered classes."""
-    try:
+    with needing(f"{source}: parquet files need pyarrow: pip install 'relu-nmt[parquet]'"):
         import pyarrow
-    except ImportError as error:
-        raise MissingExtraError(
-            f"{source}: parquet files need pyarrow: pip install 'relu-nmt[parquet]'"
-        ) from error
     # Sort the files, without second links to one of them, and group them by part.
     files = sorted(source.glob(f"*{TABLE_SUFFIX}")) if source.is_dir() else [source]
     files = sorted({file.resolve(): file for file in files[::-1]}.values())

@@ -1,11 +1,15 @@
 """examples/papers.py: the registry, its commands and pages, running and going on."""
 
+import contextlib
+import importlib
+import io
 import itertools
 import json
 import os
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,31 +17,26 @@ import pytest
 from docs import write_papers
 from examples import paper_registry, papers
 from relu_nmt.errors import ConfigError, DataError
+from tests.commands import run_forked
 from tests.examples.test_flags import STUB
 
 ROOT = Path(__file__).parents[2]
 ENTRIES = papers.read_entries()
-SCRIPTS = [
-    path.relative_to(ROOT).as_posix()
-    for path in sorted([*ROOT.glob("examples/*/*.py"), *ROOT.glob("examples/*/*.sh")])
-    if path.suffix == ".sh" or "__main__" in path.read_text("utf-8")
-]
-CALL = """
-import contextlib, importlib, io, json, sys
+SCRIPTS = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("examples/*/*.sh"))
 
-folder, module = sys.argv[1:]
-sys.path.insert(0, folder)
-main = importlib.import_module(module).main
-for words in json.load(sys.stdin):
-    errors, output = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(output):
-        try:
-            code = main(words)
-        except SystemExit as end:
-            code = end.code
-    print(json.dumps([words, code or 0, errors.getvalue()]))
-"""
-"""Calls the main of a module with several lists of words, and prints exit codes and errors."""
+
+def call_main(folder, module, lists):
+    """Call the main of a module with several lists of words, and print exit codes and errors."""
+    sys.path.insert(0, str(folder))
+    main = importlib.import_module(module).main
+    for words in lists:
+        errors, output = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(output):
+            try:
+                code = main(words)
+            except SystemExit as end:
+                code = end.code
+        print(json.dumps([words, code or 0, errors.getvalue()]))
 
 
 def test_every_table_and_figure_has_an_entry():
@@ -169,15 +168,8 @@ def test_the_flags_of_every_command_are_accepted(tmp_path):
         calls.setdefault((folder, module), []).append(words)
     assert len(calls) >= 12
     for (folder, module), lists in calls.items():
-        done = subprocess.run(
-            [sys.executable, "-c", CALL, str(ROOT / folder), module],
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), *sys.path)))},
-            input=json.dumps(lists),
-            capture_output=True,
-            encoding="utf-8",
-            check=False,
-        )
+        work = partial(call_main, ROOT / folder, module, lists)
+        done = run_forked(work, cwd=tmp_path)
         results = [json.loads(line) for line in done.stdout.splitlines()]
         assert len(results) == len(lists), (module, done.stderr)
         for words, code, errors in results:
@@ -186,28 +178,6 @@ def test_the_flags_of_every_command_are_accepted(tmp_path):
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_help_of_a_script_needs_nothing(script, tmp_path):
-    runner = [sys.executable] if script.endswith(".py") else ["bash"]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT),
-        "PYTHON": "nowhere",
-        "PATH": "/usr/bin:/bin",
-    }
-    done = subprocess.run(
-        [*runner, str(ROOT / script), "--help"],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        encoding="utf-8",
-        timeout=60,
-        check=True,
-    )
-    assert "usage: " in done.stdout and not done.stderr
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("script", [script for script in SCRIPTS if script.endswith(".sh")])
 def test_a_dry_run_of_a_script_writes_nothing(script, tmp_path):
     names = ("OUT", "DATA", "CORPUS", "RUN", "IMAGES")
     environment = {**os.environ, **{name: str(tmp_path / name) for name in names}}

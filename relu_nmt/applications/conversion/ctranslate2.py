@@ -9,17 +9,13 @@ from torch import nn
 
 from relu_nmt.config.registry import Spec
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.errors import CheckpointError, MissingExtraError
+from relu_nmt.errors import CheckpointError, needing
 from relu_nmt.modules.multihead import CrossAttention, SelfAttention
 from relu_nmt.translation.encoder import TransformerStack
 from relu_nmt.translation.encoder_decoder import EncoderDecoder, LoadedModel
 
-try:
+with needing('CTranslate2 is not installed: pip install "relu-nmt[ctranslate2]"'):
     from ctranslate2.specs import common_spec, transformer_spec
-except ImportError as missing:
-    raise MissingExtraError(
-        'CTranslate2 is not installed: pip install "relu-nmt[ctranslate2]"'
-    ) from missing
 
 POSITIONS = 4096
 """Rows of a table of sinusoidal positions: the longest sentence and translation in CTranslate2."""

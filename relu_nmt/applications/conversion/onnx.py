@@ -19,15 +19,13 @@ from relu_nmt.attention import attentions
 from relu_nmt.attention.base import Attention
 from relu_nmt.config.registry import Spec
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.errors import CheckpointError, MissingExtraError
+from relu_nmt.errors import CheckpointError, needing
 from relu_nmt.translation.encoder import EncoderOutput
 from relu_nmt.translation.encoder_decoder import EncoderDecoder, LoadedModel
 from relu_nmt.vision.loading import ImageClassifier
 
-try:
+with needing('ONNX is not installed: pip install "relu-nmt[onnx]"'):
     import onnxscript  # noqa: F401  # PyTorch writes the graphs with it
-except ImportError as missing:
-    raise MissingExtraError('ONNX is not installed: pip install "relu-nmt[onnx]"') from missing
 
 LONGEST = 4096
 """Longest source and target in tokens for sinusoidal positions, as the graph stores their table."""

@@ -1,16 +1,21 @@
-import ast
+import io
 import os
+import pickle
 import platform
 import subprocess
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 from relu_nmt.errors import ConfigError
 from relu_nmt.training.checkpoint import load_checkpoint
-from relu_nmt.training.distributed import join_processes
+from relu_nmt.training.distributed import join_processes, whole_weights
+from tests.ranks import run_ranks
+from tests.tiny import values
 from tests.unit.training import toy
 from tests.unit.training.toy import Toy, ToySource, json_lines
 
@@ -23,13 +28,7 @@ from relu_nmt.training.distributed import join_processes
 from tests.unit.training import test_distributed, toy
 process = join_processes(cpu=True)
 toy.ProcessGroup = lambda *_: process
-folder, backend, update_freq, *poisoned = sys.argv[1:]
-poisoned = [int(number) for number in poisoned]
-test_distributed.train(Path(folder), int(update_freq), poisoned, backend)
-process.close()
-names = [task.read_text() for task in Path("/proc/self/task").glob("*/comm")]
-# In one piece: torchrun's processes write without a buffer, at the same time.
-print(f'{{"gloo_threads": {sum("gloo" in name for name in names)}}}\\n', end="")
+test_distributed.train(Path(sys.argv[1]), 2, [int(sys.argv[2])])
 """
 
 FAULTS = """
@@ -75,39 +74,40 @@ def train(folder, update_freq, poisoned=(), backend="pytorch_ddp", max_epoch=2):
     ).trainer().train()
 
 
-def launch_two(*arguments, script=WORKER):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    file = Path(arguments[0]).with_suffix(".py")
-    file.write_text(script)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    return subprocess.run(
-        [*command, str(file), *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment,
-        timeout=100,
-    )
+def on_two(work, folder):
+    """Return what ``work(process)`` returns in each of two processes."""
+
+    def noted(process):
+        (folder / f"told.{process.rank}").write_bytes(pickle.dumps(work(process)))
+
+    codes = run_ranks(noted, 2, folder)
+    assert codes == [0, 0], [path.read_text() for path in folder.glob("rank.*")]
+    return [pickle.loads((folder / f"told.{rank}").read_bytes()) for rank in range(2)]
 
 
-def values(lines, name):
-    return [line[name] for line in lines if name in line]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["pytorch_ddp", "fully_sharded"])
 def test_two_processes_make_the_updates_of_one_that_accumulates(tmp_path, capsys, backend):
     """7 batches an epoch: at its end the second process has none and must keep step."""
     train(tmp_path / "one", 4)
     left = json_lines(capsys.readouterr().out)
-    two = launch_two(tmp_path / "two", backend, 2)
-    assert two.returncode == 0, two.stderr
-    right = json_lines(two.stdout)
+
+    def work(process):
+        toy.ProcessGroup = lambda *_: process
+        with redirect_stdout(io.StringIO()) as out:
+            train(tmp_path / "two", 2, (), backend)
+        process.close()
+        names = [task.read_text() for task in Path("/proc/self/task").glob("*/comm")]
+        return out.getvalue(), sum("gloo" in name for name in names)
+
+    told = on_two(work, tmp_path)
+    right = json_lines(told[0][0])
+    assert not told[1][0]
     for name in ("loss", "nll_loss", "gnorm", "bias", "wpb", "bsz", "valid_loss", "lr"):
         assert values(left, name), name
         assert values(left, name) == pytest.approx(values(right, name), rel=1e-4), name
     assert values(left, "num_updates") == [1, 2, 3, 4]
-    assert values(right, "gloo_threads") == [0, 0]  # else one may abort the end of its process
+    # A thread that is left may abort the end of its process.
+    assert [threads for _, threads in told] == [0, 0]
     stored = [
         load_checkpoint(tmp_path / n / "checkpoint_last.safetensors", with_training_state=True)
         for n in ("one", "two")
@@ -116,41 +116,28 @@ def test_two_processes_make_the_updates_of_one_that_accumulates(tmp_path, capsys
         torch.testing.assert_close(tensor, stored[1].training_tensors[name], rtol=1e-4, atol=1e-6)
 
 
-SHARDED = """
-import sys, torch
-from torch.profiler import ProfilerActivity, profile
-from pathlib import Path
-from relu_nmt.training.distributed import join_processes
-from relu_nmt.training.distributed import whole_weights
-from tests.unit.training import test_distributed, toy
-process = join_processes(cpu=True)
-folder = Path(sys.argv[1])
-
-calls = {}
-for backend in ("pytorch_ddp", "fully_sharded"):
-    make = test_distributed.accumulating
-    trainer = make(folder / backend, process, backend, max_update=2).trainer()
-    with profile(activities=[ProfilerActivity.CPU]) as told:
-        trainer.train()
-    for event in told.key_averages():
-        if event.key.startswith("c10d::"):
-            calls[backend, event.key.removeprefix("c10d::")] = event.count
-model = trainer.parts.model
-parts = {name: p.to_local().numel() for name, p in model.named_parameters()}
-state = trainer.parts.optimizer.state
-held = sum(state[p]["exp_avg"].to_local().numel() for p in model.parameters())
-calls["parts"], calls["held"] = sum(parts.values()), held
-with whole_weights(trainer.parts.objective):
-    calls["whole"] = sum(p.numel() for p in model.parameters() if not hasattr(p, "placements"))
-# In one piece, as above.
-print(f"{process.rank} {calls}\\n", end="", flush=True)
-
-for name, epochs in (("whole", (2,)), ("resumed", (1, 2))):
-    for last in epochs:
-        make(folder / name, process, backend, max_epoch=last).trainer().train()
-        process.gather("the first has written its checkpoint")
-process.close()
-"""
+def sharded(process, folder):
+    """Train with both back ends, and return the calls of each and the sizes of the parts."""
+    calls = {}
+    for backend in ("pytorch_ddp", "fully_sharded"):
+        trainer = accumulating(folder / backend, process, backend, max_update=2).trainer()
+        with profile(activities=[ProfilerActivity.CPU]) as told:
+            trainer.train()
+        for event in told.key_averages():
+            if event.key.startswith("c10d::"):
+                calls[backend, event.key.removeprefix("c10d::")] = event.count
+    model = trainer.parts.model
+    parts = {name: p.to_local().numel() for name, p in model.named_parameters()}
+    state = trainer.parts.optimizer.state
+    held = sum(state[p]["exp_avg"].to_local().numel() for p in model.parameters())
+    calls["parts"], calls["held"] = sum(parts.values()), held
+    with whole_weights(trainer.parts.objective):
+        calls["whole"] = sum(p.numel() for p in model.parameters() if not hasattr(p, "placements"))
+    for name, epochs in (("whole", (2,)), ("resumed", (1, 2))):
+        for last in epochs:
+            accumulating(folder / name, process, backend, max_epoch=last).trainer().train()
+            process.gather("the first has written its checkpoint")
+    return calls
 
 
 def accumulating(folder, process, backend, **limits):
@@ -166,11 +153,8 @@ def accumulating(folder, process, backend, **limits):
     )
 
 
-@pytest.mark.slow
 def test_sharded_processes_hold_parts_and_resume_bit_for_bit(tmp_path):
-    done = launch_two(tmp_path / "sharded", script=SHARDED)
-    assert done.returncode == 0, done.stderr
-    told = [ast.literal_eval(line[2:]) for line in done.stdout.splitlines() if "parts" in line]
+    told = on_two(lambda process: sharded(process, tmp_path / "sharded"), tmp_path)
     # Of 49 weights the first process has halves of 32 and 8, and the only row of the output, 9.
     assert sorted(one["parts"] for one in told) == sorted(one["held"] for one in told) == [20, 29]
     assert {one["whole"] for one in told} == {49}
@@ -193,29 +177,28 @@ def test_sharded_processes_hold_parts_and_resume_bit_for_bit(tmp_path):
         assert all(torch.equal(one[name], other[name]) for name in one)
 
 
-AVERAGE = """
-import sys
-import torch
-from relu_nmt.training.distributed import join_processes
-process = join_processes(cpu=True)
-tensors = [torch.full((2, 3), float(process.rank)), torch.arange(2.0) * process.rank]
-process.average(tensors)
-# In one piece, as above.
-print(f"{tensors[0].unique().tolist()} {tensors[1].tolist()}\\n", end="")
-process.close()
-"""
-
-
-@pytest.mark.slow
 def test_statistics_are_averaged_over_the_processes(tmp_path):
-    done = launch_two(tmp_path / "average", script=AVERAGE)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["[0.5] [0.0, 0.5]"] * 2
+    def average(process):
+        tensors = [torch.full((2, 3), float(process.rank)), torch.arange(2.0) * process.rank]
+        process.average(tensors)
+        return [tensor.unique().tolist() for tensor in tensors]
+
+    assert on_two(average, tmp_path) == [[[0.5], [0.0, 0.5]]] * 2
 
 
 @pytest.mark.slow
-def test_a_bad_batch_of_any_process_is_named(tmp_path):
-    run = launch_two(tmp_path / "bad", "pytorch_ddp", 2, 3)
+def test_a_bad_batch_of_any_process_of_torchrun_is_named(tmp_path):
+    script = tmp_path / "worker.py"
+    script.write_text(WORKER)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    run = subprocess.run(
+        [*command, str(script), str(tmp_path / "bad"), "3"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+        timeout=100,
+    )
     assert run.returncode != 0
     # Batch 3 is the second process's second one.
     assert "update 1 (epoch 1)" in run.stderr

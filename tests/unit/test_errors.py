@@ -1,0 +1,41 @@
+"""Packages that are not installed."""
+
+import sys
+
+import pytest
+
+from relu_nmt.errors import MissingExtraError, needing
+
+TEXT = "the server needs the package {}: pip install"
+
+
+def test_a_package_that_is_not_installed_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    with (
+        pytest.raises(
+            MissingExtraError, match=r"^the server needs the package uvicorn: pip ins.*l$"
+        ),
+        needing(TEXT),
+    ):
+        import uvicorn  # noqa: F401
+
+
+def test_the_reason_is_added_if_a_package_is_there():
+    told = r"the package json: pip install \(cannot import name 'absent' from 'json'"
+    with pytest.raises(MissingExtraError, match=told), needing(TEXT):
+        from json import absent  # noqa: F401
+
+
+@pytest.mark.parametrize("line", ["import relu_nmt.absent", "from relu_nmt.errors import absent"])
+def test_an_import_of_our_own_that_fails_stays_as_it_is(line):
+    with pytest.raises(ImportError, match="absent"), needing(TEXT):
+        exec(line)
+
+
+def test_the_server_does_not_call_its_own_fault_a_missing_extra(monkeypatch):
+    from relu_nmt.recipes import serve
+
+    pytest.importorskip("uvicorn")
+    monkeypatch.setitem(sys.modules, "relu_nmt.applications.serving.limits", None)
+    with pytest.raises(ImportError, match=r"relu_nmt\.applications\.serving\.limits"):
+        serve.run(None)
