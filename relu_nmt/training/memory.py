@@ -108,7 +108,7 @@ def largest_that_fits(
     size, fits = max(least, min(FIRST_TOKENS, most)), 0
     while (share := share_of(size)) <= goal:
         fits = size
-        size = int(min(fits * LARGEST_STEP, fits * goal / share))
+        size = int(fits * min(LARGEST_STEP, goal / max(share, 0.01)))
         size = most if size >= most else size - size % TOKENS_UNIT
         # Stop before steps that gain little, except the last one.
         if size <= fits or (size < SMALLEST_STEP * fits and size < most):

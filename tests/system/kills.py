@@ -93,7 +93,11 @@ class KilledFolder:
 
 
 def train(
-    folder: Path, max_update: int, begun: mmap.mmap, killed_at: tuple[int, float] | None = None
+    folder: Path,
+    max_update: int,
+    begun: mmap.mmap,
+    killed_at: tuple[int, float] | None = None,
+    interval: int = 1,
 ) -> None:
     """Train, or go on, in this process.
 
@@ -102,11 +106,17 @@ def train(
         max_update: the last update.
         begun: gets the number of updates that were made.
         killed_at: see :class:`KilledFolder`.
+        interval: updates between two checkpoints.
     """
     toy = Toy(
         folder,
         run={"max_update": max_update, "preflight": False},
-        checkpoint={"save_interval_updates": 1, "keep_interval_updates": 2, "save_dir": folder},
+        checkpoint={
+            "save_interval_updates": interval,
+            "keep_interval_updates": 2,
+            "no_epoch_checkpoints": interval > 1,
+            "save_dir": folder,
+        },
         optimizer={"store_ema": True, "ema_decay": 0.9},
         logging={"log_format": "none"},
         train=CountingSource(begun),
@@ -188,8 +198,8 @@ def run(folder: Path, kills: int, rng: random.Random) -> dict[str, int]:
         assert os.WIFSIGNALED(status), "it ended before it was killed"
         [made] = struct.unpack("<q", begun[:8])
         counts[check(parts, made)] += 1
-    for part in ("parts", "whole"):
-        _, status = os.waitpid(child(train, folder / part, made + 3, begun), 0)
+    for part, interval in (("parts", 1), ("whole", made + 3)):
+        _, status = os.waitpid(child(train, folder / part, made + 3, begun, None, interval), 0)
         assert status == 0, f"{part}: the training failed"
     assert not list(parts.glob("*.tmp")), "what was left half is still there"
     left, right = (

@@ -50,6 +50,14 @@ PAIRS = [
 PAIRS += [("gau", "pointwise:h=relu2"), ("gau", "pointwise:h=softplus,alpha=0.5,qk_norm=false")]
 
 
+def one_family_each():
+    """Return each attention with one of the families that it fits, which take turns."""
+    families = {}
+    for family, attention in PAIRS:
+        families.setdefault(attention, []).append(family)
+    return [(fit[i % len(fit)], name) for i, (name, fit) in enumerate(families.items())]
+
+
 def small_model(family, seed=0, **settings):
     torch.manual_seed(seed)
     shape = GATED if family == "gau" else {"family": family, **SMALL[family]}
