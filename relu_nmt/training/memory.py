@@ -4,7 +4,8 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -14,7 +15,7 @@ from relu_nmt.io.process import free_memory
 from relu_nmt.training.batches import Batch, naming_batch, shapes_of
 from relu_nmt.training.config import FULLY_SHARDED, TrainerConfig
 from relu_nmt.training.distributed import ProcessGroup, own_part
-from relu_nmt.training.results import count_peak_anew, peak_resident_bytes
+from relu_nmt.training.results import peak_resident_bytes
 from relu_nmt.training.state import Components
 
 BYTES_OF_GRADIENT, BYTES_OF_MOMENTS = 4, 2 * 4
@@ -87,8 +88,10 @@ def memory_of(process: ProcessGroup) -> int:
     if process.device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(process.device)
         return free + torch.cuda.memory_reserved(process.device)
+    # Let the peak count from now, where the system can (Linux).
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5", "ascii")
     # Share the machine's memory with its other processes.
-    count_peak_anew()
     local = int(os.environ.get("LOCAL_WORLD_SIZE", process.world_size))
     return free_memory() // local + (peak_resident_bytes() or 0)
 
@@ -127,10 +130,9 @@ def fitting_tokens(
 ) -> int:
     """Return the number of ``--max-tokens auto``: the largest batch that fits every process.
 
+    All processes call this with the same numbers, and the model moves to the device.
+
     Args:
-        objective: the loss; it is moved to the device.
-        config: settings of the trainer.
-        process: this process; all call this.
         batch_of: returns the largest batch within a number of tokens.
         least: tokens of the longest group.
         share: tokens of an update for this process, which batches divide evenly; None for any.

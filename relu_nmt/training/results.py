@@ -8,7 +8,6 @@ import re
 import statistics
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,12 +38,6 @@ def peak_resident_bytes() -> int | None:
     except ImportError:  # Windows
         return None
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * MAXRSS_UNIT
-
-
-def count_peak_anew() -> None:
-    """Let :func:`peak_resident_bytes` forget the past, where the system can (Linux)."""
-    with suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5", "ascii")
 
 
 def peak_gpu_bytes() -> int | None:

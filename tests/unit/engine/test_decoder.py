@@ -9,13 +9,13 @@ import torch
 from relu_nmt.attention import attentions
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.engine import FastDecoder, install
-from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.generator import Generator
 from relu_nmt.translation.search.shortlist import Shortlist
 from relu_nmt.translation.search.translations import SourceSentence
 from relu_nmt.translation.step_decoder import StepDecoder, StepScores
+from tests.tiny import tiny_config
 
 VOCAB, SEPARATOR = 60, 5
 SYMBOLS = Dictionary([f"w{i}" for i in range(VOCAB - 4)])
@@ -55,9 +55,7 @@ def threads(request):
 
 def make_model(seed=1, **changes):
     torch.manual_seed(seed)
-    sizes = {"layers": 2, "embed_dim": 32, "ffn_embed_dim": 32, "attention_heads": 2}
-    shape = {f"{side}_{k}": n for side in ("encoder", "decoder") for k, n in sizes.items()}
-    config = TransformerConfig(**{**shape, **changes})
+    config = tiny_config({"layers": 2, "embed_dim": 32, "ffn_embed_dim": 32}, **changes)
     model = EncoderDecoder(config, VOCAB, VOCAB, SYMBOLS.pad_index, (SEPARATOR, SEPARATOR))
     with torch.no_grad():
         for weight in model.parameters():

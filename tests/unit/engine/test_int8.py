@@ -12,10 +12,10 @@ from relu_nmt.engine import FastDecoder, native
 from relu_nmt.engine import linear as affine
 from relu_nmt.engine.linear import Int8Linear, has_fast_int8, use_int8
 from relu_nmt.errors import ConfigError
-from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.search.config import GenerationConfig
 from tests.stepping import Generator
+from tests.tiny import tiny_config
 
 needs_int8 = pytest.mark.skipif(
     not has_fast_int8(), reason="needs AVX512-VNNI, or AVX2 and the kernels"
@@ -145,13 +145,8 @@ def test_a_map_to_some_outputs(product):
 
 def small_model(attention="softmax"):
     torch.manual_seed(3)
-    config = TransformerConfig(
-        attention=attention,
-        **{f"{side}_layers": 2 for side in ("encoder", "decoder")},
-        **{f"{side}_embed_dim": 32 for side in ("encoder", "decoder")},
-        **{f"{side}_ffn_embed_dim": 64 for side in ("encoder", "decoder")},
-        **{f"{side}_attention_heads": 2 for side in ("encoder", "decoder")},
-    )
+    shape = {"layers": 2, "embed_dim": 32, "ffn_embed_dim": 64}
+    config = tiny_config(shape, attention=attention)
     return EncoderDecoder(config, 30, 30, pad_index=1).eval()
 
 

@@ -10,11 +10,11 @@ from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.translation_batches import pad_rows
 from relu_nmt.engine import FastDecoder, install, native
 from relu_nmt.engine.linear import can_pack, has_fast_int8
-from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.translations import SourceSentence
 from tests.stepping import Generator, Stepping
+from tests.tiny import tiny_config
 
 VOCAB = 150
 SYMBOLS = Dictionary([f"w{i}" for i in range(VOCAB - 4)])
@@ -48,9 +48,7 @@ each_form = pytest.mark.parametrize(
 
 def make_model(**changes):
     torch.manual_seed(1)
-    sizes = {"layers": 2, "embed_dim": 64, "ffn_embed_dim": 50, "attention_heads": 2}
-    shape = {f"{side}_{name}": size for side in SIDES for name, size in sizes.items()}
-    config = TransformerConfig(**{**shape, **changes})
+    config = tiny_config({"layers": 2, "embed_dim": 64, "ffn_embed_dim": 50}, **changes)
     model = EncoderDecoder(config, VOCAB, VOCAB, pad_index=SYMBOLS.pad_index).eval()
     with torch.no_grad():
         for weight in model.parameters():

@@ -6,11 +6,11 @@ import torch
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.translation_batches import pad_rows
 from relu_nmt.engine import native as kernels
-from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.step_decoder import StepDecoder
 from tests.stepping import Generator
+from tests.tiny import tiny_config
 
 VOCAB = 150
 SYMBOLS = Dictionary([f"w{i}" for i in range(VOCAB - 4)])
@@ -23,13 +23,7 @@ pytestmark = [
 
 def make_model(**changes):
     torch.manual_seed(1)
-    config = TransformerConfig(
-        **{f"{side}_layers": 2 for side in ("encoder", "decoder")},
-        **{f"{side}_embed_dim": 32 for side in ("encoder", "decoder")},
-        **{f"{side}_ffn_embed_dim": 64 for side in ("encoder", "decoder")},
-        **{f"{side}_attention_heads": 2 for side in ("encoder", "decoder")},
-        **changes,
-    )
+    config = tiny_config({"layers": 2, "embed_dim": 32, "ffn_embed_dim": 64}, **changes)
     model = EncoderDecoder(config, VOCAB, VOCAB, pad_index=SYMBOLS.pad_index)
     with torch.no_grad():
         model.output_projection.weight *= 4  # hypotheses that are told apart

@@ -13,10 +13,10 @@ from relu_nmt.recipes.score_contrasts import (
     read_contrasts,
 )
 from relu_nmt.tokenization.pipeline import TextPipeline
-from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator import Translator
+from tests.tiny import tiny_config
 
 WORDS = Dictionary(
     ["it", "is", "red", "here", "a", "hat", "er", "es", "rot", "ist", "ein", "Hut", "hier"]
@@ -44,9 +44,7 @@ class Separating(TextPipeline):
 @pytest.fixture(scope="module")
 def translator():
     torch.manual_seed(0)
-    sides = {"layers": 1, "embed_dim": 16, "ffn_embed_dim": 16, "attention_heads": 2}
-    shape = {f"{side}_{k}": v for side in ("encoder", "decoder") for k, v in sides.items()}
-    config = TransformerConfig(attention="reluformer", **shape)
+    config = tiny_config(attention="reluformer")
     model = EncoderDecoder(config, len(WORDS), len(WORDS), pad_index=1).eval()
     task = TranslationTask(TextPipeline("en"), TextPipeline("de"), WORDS, WORDS)
     return Translator([model], task, "cpu")
@@ -101,8 +99,7 @@ def test_separators_of_the_model_stand_between_the_sentences(translator):
 
 
 def test_scores_that_are_not_finite_are_an_error():
-    config = TransformerConfig(encoder_layers=1, decoder_layers=1)
-    model = EncoderDecoder(config, len(WORDS), len(WORDS), pad_index=1).eval()
+    model = EncoderDecoder(tiny_config(), len(WORDS), len(WORDS), pad_index=1).eval()
     with torch.no_grad():
         model.output_projection.weight.fill_(float("nan"))
     task = TranslationTask(TextPipeline("en"), TextPipeline("de"), WORDS, WORDS)

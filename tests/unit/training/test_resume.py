@@ -120,7 +120,7 @@ def test_every_schedule_is_there():
 
 
 @pytest.mark.parametrize("mode", MODES)
-@fresh(4)
+@fresh(2)
 @given(stops=st.lists(st.integers(1, UPDATES), min_size=1, max_size=3))
 @example(stops=[UPDATES])  # with the last update, before the validation at the end
 @example(stops=[4])  # where one mode validates

@@ -13,16 +13,16 @@ from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.vision.config import VisionTransformerConfig
 from relu_nmt.vision.vision_transformer import VisionTransformer
+from tests.tiny import tiny_config
 
 PAD, VOCAB = 1, 12
 SOURCE, TARGET = torch.tensor([[4, 5, 6, 2], [7, 2, PAD, PAD]]), torch.tensor([[2, 8], [2, 9]])
-SMALL = {"embed_dim": 8, "ffn_embed_dim": 12, "layers": 2, "attention_heads": 2}
+SMALL = {"embed_dim": 8, "ffn_embed_dim": 12, "layers": 2}
 
 
 def make_model(seed=0, **settings):
     torch.manual_seed(seed)
-    sides = {f"{side}_{k}": v for side in ("encoder", "decoder") for k, v in SMALL.items()}
-    return EncoderDecoder(TransformerConfig(**sides, **settings), VOCAB, VOCAB, PAD).eval()
+    return EncoderDecoder(tiny_config(SMALL, **settings), VOCAB, VOCAB, PAD).eval()
 
 
 def old_names(tensors, is_vision=False):

@@ -20,11 +20,11 @@ from relu_nmt.errors import ConfigError
 from relu_nmt.tokenization.pipeline import JoinedPieces, TextPipeline
 from relu_nmt.tokenization.subword_nmt import SubwordNmt
 from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint
-from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder_decoder import build_model, load_model
 from relu_nmt.translation.search.shortlist import Shortlist
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator import Translator
+from tests.tiny import tiny_config
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*reached the longest output")
 
@@ -50,9 +50,8 @@ def make_task():
 
 def save(path, seed, attention="softmax"):
     torch.manual_seed(seed)
-    shape = {"layers": 2, "embed_dim": 64, "ffn_embed_dim": 64, "attention_heads": 2}
-    shape = {f"{side}_{k}": v for side in ("encoder", "decoder") for k, v in shape.items()}
-    config = TransformerConfig(attention=attention, share_all_embeddings=True, **shape)
+    shape = {"layers": 2, "embed_dim": 64, "ffn_embed_dim": 64}
+    config = tiny_config(shape, attention=attention, share_all_embeddings=True)
     task = make_task()
     metadata = {"model_config": to_dict(config), "task": task.to_state()}
     save_checkpoint(path, Checkpoint(build_model(config, task).state_dict(), metadata))

@@ -5,10 +5,10 @@ import torch
 
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.tokenization.pipeline import TextPipeline
-from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator import Translator
+from tests.tiny import tiny_config
 
 PAD, EOS = 1, 2
 SOURCE = np.array([4, 6, 5, 4, EOS])
@@ -18,9 +18,7 @@ WORDS = ["ein", "das", "Haus", "gross"]
 
 def make_model(attention="reluformer", **settings):
     torch.manual_seed(0)
-    shape = {"layers": 2, "embed_dim": 16, "ffn_embed_dim": 16, "attention_heads": 2}
-    shape = {f"{side}_{k}": v for side in ("encoder", "decoder") for k, v in shape.items()}
-    config = TransformerConfig(attention=attention, **{**shape, **settings})
+    config = tiny_config({"layers": 2}, attention=attention, **settings)
     return EncoderDecoder(config, 4 + len(WORDS), 4 + len(WORDS), PAD).eval()
 
 

@@ -16,9 +16,9 @@ from relu_nmt.attention.statistics import ANALYSED
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.groups import sentence_numbers
 from relu_nmt.errors import ConfigError
-from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.step_decoder import Ensemble, StepDecoder
+from tests.tiny import tiny_config
 from tests.unit.applications.analysis.models import EOS, PAD, make_model
 
 SEP = 8
@@ -168,10 +168,8 @@ def test_means_equal_those_of_the_weights_of_each_sentence(attention, most, monk
 @pytest.mark.parametrize("attention", ["softmax", "reluformer"])
 def test_attention_to_the_own_sentence_and_to_the_document_have_separate_records(attention):
     torch.manual_seed(0)
-    shape = {"layers": 2, "embed_dim": 16, "ffn_embed_dim": 16, "attention_heads": 2}
-    shape = {f"{side}_{k}": v for side in ("encoder", "decoder") for k, v in shape.items()}
     document = {"document_attention": "aligned", "global_layers": 1}
-    config = TransformerConfig(attention=attention, **shape, **document)
+    config = tiny_config({"layers": 2}, attention=attention, **document)
     model = EncoderDecoder(config, len(WORDS), len(WORDS), PAD, (SEP, SEP)).eval().double()
     pairs = pairs_of(separated=True)
     # Without its separator the empty last one would be no sentence of its own.

@@ -10,7 +10,6 @@ from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.translation_batches import pad_rows
 from relu_nmt.engine import FastDecoder
 from relu_nmt.errors import ConfigError
-from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.search import generator as generator_module
 from relu_nmt.translation.search.config import GenerationConfig
@@ -18,6 +17,7 @@ from relu_nmt.translation.search.scoring import build_scorer, score_references
 from relu_nmt.translation.search.translations import SourceSentence
 from relu_nmt.translation.step_decoder import Ensemble, StepScores
 from tests.stepping import Generator
+from tests.tiny import tiny_config
 
 SOURCES = [torch.tensor([4, 5, 6, 2]), torch.tensor([6, 2]), torch.tensor([5, 5, 2])]
 
@@ -40,18 +40,7 @@ def random_sources(count, seed, vocab_size=7):
 
 def real_model(attention, seed=0, vocab_size=40, **settings):
     torch.manual_seed(seed)
-    config = TransformerConfig(
-        attention=attention,
-        encoder_layers=2,
-        decoder_layers=2,
-        encoder_embed_dim=16,
-        decoder_embed_dim=16,
-        encoder_ffn_embed_dim=32,
-        decoder_ffn_embed_dim=32,
-        encoder_attention_heads=2,
-        decoder_attention_heads=2,
-        **settings,
-    )
+    config = tiny_config({"layers": 2, "ffn_embed_dim": 32}, attention=attention, **settings)
     model = EncoderDecoder(config, vocab_size, vocab_size, Dictionary.pad_index)
     with torch.no_grad():  # an untrained model never ends; a trained one does
         model.output_projection.weight[EOS] += 0.3 * torch.randn(16)

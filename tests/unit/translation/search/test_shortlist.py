@@ -8,7 +8,6 @@ from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.engine.decoder import projection_to
 from relu_nmt.engine.linear import Int8Linear, has_fast_int8
 from relu_nmt.errors import ConfigError, DataError
-from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.forced_terms import ForcedTerms
@@ -16,6 +15,7 @@ from relu_nmt.translation.search.shortlist import ROUNDS, Shortlist
 from relu_nmt.translation.search.translations import SourceSentence
 from relu_nmt.translation.step_decoder import StepDecoder
 from tests.stepping import Generator
+from tests.tiny import tiny_config
 
 SYMBOLS = Dictionary([f"w{i}" for i in range(26)])
 
@@ -27,10 +27,7 @@ def no_further_symbols(monkeypatch):
 
 def small_model():
     torch.manual_seed(3)
-    sides = ("encoder", "decoder")
-    shape = {"layers": 1, "embed_dim": 16, "ffn_embed_dim": 32, "attention_heads": 2}
-    config = {f"{side}_{name}": value for side in sides for name, value in shape.items()}
-    return EncoderDecoder(TransformerConfig(**config), 30, 30, pad_index=1).eval()
+    return EncoderDecoder(tiny_config({"ffn_embed_dim": 32}), 30, 30, pad_index=1).eval()
 
 
 def sources(number=4, length=6):
