@@ -130,13 +130,10 @@ def fitting_tokens(
 ) -> int:
     """Return the number of ``--max-tokens auto``: the largest batch that fits every process.
 
-    All processes call this with the same numbers, and the model moves to the device.
-
-    Args:
-        batch_of: returns the largest batch within a number of tokens.
-        least: tokens of the longest group.
-        share: tokens of an update for this process, which batches divide evenly; None for any.
-        stored: the number of the checkpoint to go on from, which is only checked.
+    All processes call this with the same numbers, and the model moves to the device. ``batch_of``
+    returns the largest batch within a number of tokens; ``least`` is the longest group. Batches
+    divide ``share``, the tokens of an update for this process, evenly. ``stored``, the number of
+    the checkpoint to go on from, is only checked.
 
     Raises:
         ConfigError: this number, or the longest group, does not fit.
