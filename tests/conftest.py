@@ -18,6 +18,9 @@ from relu_nmt.engine import native
 if hasattr(signal, "SIGHUP"):
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
+# The tests' files need not outlive a loss of power, and waiting for the disk takes minutes.
+os.fsync = lambda descriptor: None
+
 # Seeds are fixed but in tests/fuzz, and a busy machine must not fail a test.
 settings.register_profile("relu_nmt", deadline=None, derandomize=True)
 settings.load_profile("relu_nmt")

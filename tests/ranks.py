@@ -8,10 +8,11 @@ import traceback
 from relu_nmt.training.distributed import join_processes
 
 
-def run_ranks(work, count, folder, seconds=90):
+def run_ranks(work, count, folder, seconds=90, joined=True):
     """Call ``work(process)`` in so many processes on the CPU; return their exit codes.
 
-    What a process raises is written to ``folder/rank.N``.
+    What a process raises is written to ``folder/rank.N``. Unless they are ``joined`` here, it is
+    ``work()``, which joins them.
     """
     with socket.socket() as free:
         free.bind(("localhost", 0))
@@ -25,20 +26,23 @@ def run_ranks(work, count, folder, seconds=90):
         if number == 0:
             os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
             os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(count)}
-            _work(work, folder / f"rank.{rank}", seconds)
+            _work(work, folder / f"rank.{rank}", seconds, joined)
         numbers.append(number)
     return [os.waitstatus_to_exitcode(os.waitpid(number, 0)[1]) for number in numbers]
 
 
-def _work(work, errors, seconds):
+def _work(work, errors, seconds, joined):
     import signal
 
     signal.alarm(seconds)  # ends it, however it hangs
     code = 1
     try:
-        process = join_processes(cpu=True)
-        work(process)
-        process.close()
+        if joined:
+            process = join_processes(cpu=True)
+            work(process)
+            process.close()
+        else:
+            work()
         code = 0
     except BaseException as error:
         errors.write_text(f"{type(error).__name__}: {error}\n{traceback.format_exc()}")
