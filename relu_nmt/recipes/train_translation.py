@@ -9,7 +9,6 @@ from torch import Tensor
 
 from relu_nmt.cli.train import TranslationTrainingSettings as Settings
 from relu_nmt.cli.train import detokenizer_settings, search_settings
-from relu_nmt.config.shared import AUTO_TOKENS
 from relu_nmt.data.data_folder import data_folders
 from relu_nmt.data.dictionary import SENTENCE_SEPARATOR
 from relu_nmt.data.documents import SINGLE_SENTENCES
@@ -281,11 +280,7 @@ class TranslationTraining(Training):
     ) -> tuple[ShardedBatches, dict[str, TranslationBatches]]:
         """Return the batches for training and validation, and print their sizes."""
         train = ShardedBatches(self._folders, self._training_batches)
-        batching, lengths = self.settings.batching, self.settings.documents.training_lengths
-        if batching.update_tokens or batching.max_tokens == AUTO_TOKENS:
-            longest = max(train.batches.longest_group, *lengths, 1)
-            tokens = self.choose_sizes(objective, longest, train.batches.largest_within)
-            train = train.within(tokens)
+        train = self.with_sizes(train, objective)
         settings = self.settings
         names = settings.task.valid_subset.split(",")
         if settings.trainer.checkpoint.disable_validation:

@@ -17,8 +17,9 @@ from relu_nmt.config.classes import flat
 from relu_nmt.config.fields import Option, all_options
 from relu_nmt.config.registry import Spec
 from relu_nmt.config.shared import AUTO_TOKENS
+from relu_nmt.data.translation_batches import ShardedBatches
 from relu_nmt.errors import CheckpointError, ConfigError, DataError, OutOfMemoryError, TrainingError
-from relu_nmt.training.batches import Batch, TrainingData
+from relu_nmt.training.batches import TrainingData
 from relu_nmt.training.checkpoint import read_metadata
 from relu_nmt.training.checkpoint_manager import CheckpointFolder
 from relu_nmt.training.config import TrainerConfig
@@ -85,22 +86,23 @@ class Training(ABC):
         trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
         self.say(f"num. shared model params: {total:,} (num. trained: {trained:,})")
 
-    def choose_sizes(
-        self, objective: nn.Module, longest: int, batch_of: Callable[[int], Batch]
-    ) -> int:
-        """Set the numbers of ``--max-tokens auto`` and ``--update-tokens``; return the former.
-
-        ``longest`` is that of a row in tokens; ``batch_of`` is for :func:`fitting_tokens`.
-        """
+    def with_sizes(self, train: ShardedBatches, objective: nn.Module) -> ShardedBatches:
+        """Set the numbers of ``--max-tokens auto`` and ``--update-tokens``; return such batches."""
         batching, trainer, process = self.settings.batching, self.settings.trainer, self.process
         tokens, wanted, run, told = batching.max_tokens, batching.update_tokens, trainer.run, []
+        if not wanted and tokens != AUTO_TOKENS:
+            return train
         if tokens == AUTO_TOKENS:
             # Keep the number of a checkpoint to go on from, if there is one.
             path = self._restore_path()
             args = (read_metadata(path).get("args") if path else None) or {}
             stored = args.get("batching", {}).get("max_tokens")
             share = -(-wanted // process.world_size) if wanted else None
-            tokens = fitting_tokens(objective, trainer, process, batch_of, longest, share, stored)
+            lengths = self.settings.documents.training_lengths
+            batches, least = train.batches, max(train.batches.longest_group, *lengths, 1)
+            tokens = fitting_tokens(
+                objective, trainer, process, batches.largest_within, least, share, stored
+            )
             told.append(f"--max-tokens auto: {tokens:,}" + f", as in {path}" * bool(stored))
         if wanted:
             # Take the number of batches that comes closest.
@@ -112,7 +114,7 @@ class Training(ABC):
         batching = replace(batching, max_tokens=tokens, update_tokens=None)
         trainer = replace(trainer, run=run)
         self.settings = replace(self.settings, batching=batching, trainer=trainer)
-        return int(tokens)
+        return train.within(tokens)
 
     @property
     def goes_on(self) -> bool:
