@@ -65,17 +65,11 @@ def taught_cross_entropy(
     log_probs: Tensor,
     temperature: float,
 ) -> list[Tensor]:
-    """Return the values of :func:`smoothed_cross_entropy`, then the divergence from the teacher.
+    """Return the values of :func:`projected_cross_entropy`, then the divergence from the teacher.
 
-    Args:
-        logits_of: maps states [n, D] to logits [n, V]. The logits of a block of tokens are computed
-            again in the backward pass, so that never all are in memory.
-        features: [N, D] states of real target positions.
-        targets: [N] int64.
-        smoothing: see :func:`projected_cross_entropy`.
-        ids: see :func:`divergence`, as the last two.
-        log_probs: the teacher's.
-        temperature: T.
+    ``logits_of`` maps states [n, D] to logits [n, V]. The backward pass computes the logits of a
+    block of tokens again, so that memory never holds all of them. The other arguments are those of
+    :func:`projected_cross_entropy` and :func:`divergence`.
     """
 
     def of_block(
@@ -216,8 +210,8 @@ def _shape(model: EncoderDecoder) -> str:
 class _Cache:
     """Symbols and log-probabilities of sentence pairs in a database, by the tokens of the pair.
 
-    Several processes of a machine may share it. What it returns was always read from it, with
-    log-probabilities of 16 bits, so that a resumed training gets the same numbers.
+    Several processes of a machine may share it. Each result is read from it, with log-probabilities
+    of 16 bits, so that a resumed training gets the same numbers.
 
     Raises:
         ConfigError: it belongs to another teacher.
