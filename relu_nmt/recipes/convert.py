@@ -267,6 +267,7 @@ def average(settings: AverageSettings, *, progress: bool = True) -> Path:
         CheckpointError: a checkpoint is missing, damaged or of another model.
         DataError: the output cannot be written, is one of the inputs, or is a foreign file.
     """
+    check_writable("--output", settings.output)  # before anything is read
     inputs = [Path(path) for path in settings.inputs]
     # Replace a folder by its last checkpoints, if a flag asks for them.
     for count, pattern in (
