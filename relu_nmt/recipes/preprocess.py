@@ -125,7 +125,7 @@ class _Builder:
 
     def __init__(self, config: Settings, say: Callable[[str], None]) -> None:
         self.say = say
-        # By language: endings of its files, and text steps and dictionaries of a model.
+        # Endings of files, and text steps and dictionaries of a model, by language.
         self.endings = {language: language for language in config.languages}
         self.texts: dict[str, TextPipeline] = {}
         self.given_dictionaries: dict[str, Dictionary] = {}
