@@ -65,7 +65,7 @@ def read_trainings(folder: Path) -> list[Record]:
         for path in place.glob("test-*.json"):
             length = TEST.fullmatch(path.name)
             if length:
-                scores[int(length[1])] = read_score(path)
+                scores[int(length[1])] = read_number(path, "d_bleu", "score")
         if named is None or named["model"] not in MODELS or not scores:
             continue
         curves = read_course(place / FILE_NAME, place.name).curves
@@ -74,7 +74,7 @@ def read_trainings(folder: Path) -> list[Record]:
                 "model": named["model"],
                 "way": named["way"] or "",
                 "seed": int(named["seed"]),
-                "updates": int(max(max(curve) for curve in curves.values())),
+                "updates": int(read_number(place / FILE_NAME, "num_updates")),
                 "curve": curves.get(("valid", "bleu"), {}),
                 "scores": dict(sorted(scores.items())),
             }
@@ -87,12 +87,15 @@ def read_trainings(folder: Path) -> list[Record]:
     )
 
 
-def read_score(path: Path) -> float:
-    """Return the BLEU in the results of relu-nmt-generate, d-BLEU of documents."""
+def read_number(path: Path, *keys: str) -> float:
+    """Return a number of a JSON file, by the keys of the tables around it and its own."""
     try:
-        return float(json.loads(path.read_text("utf-8"))["d_bleu"]["score"])
+        found = json.loads(path.read_text("utf-8"))
+        for key in keys:
+            found = found[key]
+        return float(found)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{path}: no results of relu-nmt-generate; delete it") from error
+        raise DataError(f"{path}: no {' '.join(keys)} in it; delete the file") from error
 
 
 def summary(records: Sequence[Record]) -> list[Record]:

@@ -16,7 +16,11 @@ def write_training(place, updates, scores):
     """Write the files that the report reads: a course of two validations, a score by length."""
     place.mkdir(parents=True)
     valid = [{"num_updates": n, "bleu": n / 10} for n in (updates // 2, updates)]
-    course = {"train": [{"num_updates": updates, "loss": 2.0}], "valid": {"valid": valid}}
+    course = {
+        "num_updates": updates,
+        "train": [{"num_updates": updates, "loss": 2.0}],
+        "valid": {"valid": valid},
+    }
     (place / "results.json").write_text(json.dumps(course))
     for length, score in scores.items():
         (place / f"test-{length}.json").write_text(json.dumps({"d_bleu": {"score": score}}))
@@ -73,7 +77,7 @@ def test_the_report_has_the_numbers_of_the_trainings(tmp_path):
 
 @pytest.mark.parametrize(
     ("score", "expected"),
-    [(None, "small: no finished training"), ("{", "test-1.json: no results of relu-nmt-generate")],
+    [(None, "small: no finished training"), ("{", "test-1.json: no d_bleu score in it")],
 )
 def test_a_folder_without_trainings_and_a_damaged_score_are_errors(score, expected, tmp_path):
     out = tmp_path / "small"
