@@ -48,7 +48,7 @@ from relu_nmt.translation.encoder_decoder import (
 from relu_nmt.translation.loss import TranslationObjective
 from relu_nmt.translation.search.generator import Generator
 from relu_nmt.translation.task import TranslationTask
-from relu_nmt.translation.teacher import Teacher
+from relu_nmt.translation.teacher import TaughtObjective, Teacher
 from relu_nmt.translator.models import load_models
 
 APART = ("language", "dictionary", "sentence separator")
@@ -87,15 +87,12 @@ class TranslationTraining(Training):
         self._check_checkpoint()
         options = settings.task
         teachers = self._teachers()
-        teacher = Teacher(teachers, settings.teacher, model) if teachers else None
-        objective = TranslationObjective(
-            model,
-            options.smoothing,
-            settings.regularizer,
-            options.report_accuracy,
-            options.alignment_lambda if options.load_alignments else 0.0,
-            teacher,
-        )
+        alignment_lambda = options.alignment_lambda if options.load_alignments else 0.0
+        accuracy = options.report_accuracy
+        arguments = model, options.smoothing, settings.regularizer, accuracy, alignment_lambda
+        objective = TranslationObjective(*arguments)
+        if teachers:
+            objective = TaughtObjective(Teacher(teachers, settings.teacher, model), *arguments)
         # Open the batches, and the scorer of the first validation set.
         self._longest = self._longest_of(model, *teachers)
         self._longest_sentences = model.most_source_sentence, model.most_target_sentence

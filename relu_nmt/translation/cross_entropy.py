@@ -1,9 +1,11 @@
-"""Label-smoothed cross-entropy, with a fast form that never has all logits in memory."""
+"""Losses of target tokens that never have all logits in memory: cross-entropy, divergence."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 BLOCK_TOKENS = 2048
 """Number of rows of logits in memory at a time on a GPU."""
@@ -49,6 +51,54 @@ def smoothed_loss(
 def block_rows(features: Tensor) -> int:
     """Return the number of rows of logits to have in memory at a time."""
     return CPU_BLOCK_BYTES // features.itemsize if features.device.type == "cpu" else BLOCK_TOKENS
+
+
+def divergence(log_p: Tensor, ids: Tensor, log_probs: Tensor, temperature: float) -> Tensor:
+    """Return KL(q || p) at a temperature, summed over tokens, in nats.
+
+    Args:
+        log_p: [N, V], the logarithms of the student's probabilities p at this temperature.
+        ids: [N, k] int64, the teacher's symbols.
+        log_probs: [N, k], the logarithms of their probabilities at temperature 1.
+        temperature: T.
+    """
+    log_q = (log_probs / temperature).log_softmax(-1)
+    return (log_q.exp() * (log_q - log_p.gather(1, ids))).sum()
+
+
+def taught_cross_entropy(
+    logits_of: Callable[[Tensor], Tensor],
+    features: Tensor,
+    targets: Tensor,
+    smoothing: float,
+    ids: Tensor,
+    log_probs: Tensor,
+    temperature: float,
+) -> list[Tensor]:
+    """Return the values of :func:`projected_cross_entropy`, then the divergence from the teacher.
+
+    ``logits_of`` maps states [n, D] to logits [n, V]. The backward pass computes the logits of a
+    block of tokens again, so that memory never holds all of them. The other arguments are those of
+    :func:`projected_cross_entropy` and :func:`divergence`.
+    """
+
+    def of_block(
+        features: Tensor, targets: Tensor, ids: Tensor, log_probs: Tensor
+    ) -> tuple[Tensor, ...]:
+        logits = logits_of(features)
+        log_p = own = logits.log_softmax(-1)
+        if temperature != 1:
+            log_p = (logits / temperature).log_softmax(-1)
+        values = smoothed_loss(own, targets, smoothing)
+        return *values, divergence(log_p, ids, log_probs, temperature)
+
+    size = block_rows(features)
+    tables = zip(*(x.split(size) for x in (features, targets, ids, log_probs)), strict=True)
+    blocks = [
+        checkpoint(of_block, *table, use_reentrant=False, preserve_rng_state=False)
+        for table in tables
+    ]
+    return [torch.stack(values).sum(0) for values in zip(*blocks, strict=True)]
 
 
 class _ProjectedCrossEntropy(torch.autograd.Function):

@@ -1,5 +1,6 @@
 """The training loss: cross-entropy, guided alignment and attention regulariser."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,21 +12,14 @@ from relu_nmt.attention.statistics import NULL_SUM
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.config import AttentionRegularizerConfig
 from relu_nmt.modules.objective import LossOutput, Metric, RegularizedObjective
-from relu_nmt.translation.cross_entropy import (
-    block_rows,
-    projected_cross_entropy,
-    smoothed_cross_entropy,
-)
+from relu_nmt.translation.cross_entropy import projected_cross_entropy, smoothed_cross_entropy
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
-from relu_nmt.translation.teacher import (
-    Teacher,
-    attention_distance,
-    attention_outputs,
-    taught_cross_entropy,
-)
 
 if TYPE_CHECKING:
     from relu_nmt.data.translation_batches import TranslationBatch
+
+CrossEntropy = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
+"""The loss, the likelihood and the right tokens of states [N, D] and targets [N]."""
 
 
 class TranslationObjective(RegularizedObjective):
@@ -41,7 +35,6 @@ class TranslationObjective(RegularizedObjective):
         report_accuracy: also report the percentage of target tokens that are the most probable
             ones, given the right prefix.
         alignment_lambda: weight of the alignment loss; 0: none.
-        teacher: trained models to learn from in training, see :mod:`relu_nmt.translation.teacher`.
 
     Raises:
         ConfigError: the alignment loss needs an aligning attention with weights that are never
@@ -57,76 +50,59 @@ class TranslationObjective(RegularizedObjective):
         regularizer: AttentionRegularizerConfig,
         report_accuracy: bool = False,
         alignment_lambda: float = 0.0,
-        teacher: Teacher | None = None,
     ) -> None:
         super().__init__(model, label_smoothing, regularizer)
         self.report_accuracy = report_accuracy
         self.alignment_lambda = alignment_lambda
-        self.teacher = teacher
         if alignment_lambda:
             _check_aligning(model)
 
     def loss(self, batch: "TranslationBatch") -> LossOutput:
         """Return the cross-entropy of a batch, summed over its target tokens."""
+        return self.loss_with(self.cross_entropy, batch)
+
+    def cross_entropy(self, features: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return loss, negative log-likelihood and right tokens of decoder states [N, D]."""
+        projection = self.model.output_projection
+        if type(projection) is nn.Linear and projection.bias is None:
+            return projected_cross_entropy(
+                features, projection.weight, targets, self.label_smoothing
+            )
+        # Call another module as usual: an adapter computes more than a product.
+        return smoothed_cross_entropy(self.model.logits(features), targets, self.label_smoothing)
+
+    def loss_with(self, cross_entropy: CrossEntropy, batch: "TranslationBatch") -> LossOutput:
+        """Return the loss of a batch, with a function for that of its real target positions."""
         # Compute the decoder states [B, T, D], and the weights that learn alignments.
         decoder = self.model.decoder
         alignments = batch.alignments if self.alignment_lambda else None
         need = NOTHING if alignments is None else Need(weights=True)
-        teacher = self.teacher if self.training else None
-        teaches_attention = teacher is not None and teacher.config.teacher_attention_weight > 0
-        with (
-            record_attention(decoder.aligning_attention, need) as records,
-            attention_outputs(self.model, teaches_attention) as attention,
-        ):
+        with record_attention(decoder.aligning_attention, need) as records:
             features = self.model(batch.src_tokens, batch.prev_output_tokens)
-        targets = batch.tgt_tokens
-        assert targets is not None, "training batches have targets"
-        # Select the N real target positions. The known count saves a wait for the GPU.
-        is_real = (targets != self.model.decoder.pad_index).flatten()
-        real = torch.nonzero_static(is_real, size=batch.num_tokens).squeeze(1)
+        assert batch.tgt_tokens is not None, "training batches have targets"
+        # Sum the cross-entropy over the N real target positions.
+        real = real_targets(batch, decoder.pad_index)
         features = features.flatten(0, 1).index_select(0, real)
-        targets = targets.flatten().index_select(0, real)
-        # Sum the cross-entropy over them.
-        projection = self.model.output_projection
-        divergence = None
-        if teacher is not None:
-            ids, log_probs, taught = teacher.outputs(batch, real, block_rows(features))
-            loss, nll, correct, divergence = taught_cross_entropy(
-                self.model.logits,
-                features,
-                targets,
-                self.label_smoothing,
-                ids,
-                log_probs,
-                teacher.config.teacher_temperature,
-            )
-        elif type(projection) is nn.Linear and projection.bias is None:
-            loss, nll, correct = projected_cross_entropy(
-                features, projection.weight, targets, self.label_smoothing
-            )
-        else:  # for example an adapter, which computes more than a product
-            logits = self.model.logits(features)
-            loss, nll, correct = smoothed_cross_entropy(logits, targets, self.label_smoothing)
+        targets = batch.tgt_tokens.flatten().index_select(0, real)
+        loss, nll, correct = cross_entropy(features, targets)
         # Report sums with the number of tokens, so that batches average correctly.
         count = float(batch.num_tokens)
         metrics = {"loss": Metric(loss.detach(), count), "nll_loss": Metric(nll, count)}
         if self.report_accuracy:
             metrics["accuracy"] = Metric(100 * correct, count)
-        if teacher is not None and divergence is not None:
-            # Mix the losses: (1 - w) cross-entropy + w T^2 KL, plus the distance of attention.
-            config = teacher.config
-            share, square = config.teacher_weight, config.teacher_temperature**2
-            metrics["teacher_loss"] = Metric(divergence.detach(), count)
-            loss = (1 - share) * loss + share * square * divergence
-            if teaches_attention:
-                distance = count * attention_distance(attention, taught, batch, decoder.pad_index)
-                metrics["teacher_attention"] = Metric(distance.detach(), count)
-                loss = loss + config.teacher_attention_weight * distance
         if alignments is not None:
             guided = alignment_loss(decoder.alignment_weights(records[0]), alignments)
             metrics["alignment_loss"] = Metric(guided.detach(), count)
             loss = loss + self.alignment_lambda * guided
         return LossOutput(loss, batch.num_tokens, metrics)
+
+
+def real_targets(batch: "TranslationBatch", pad: int) -> Tensor:
+    """Return the indices [N] int64 of the target tokens that are no padding, among all B T."""
+    assert batch.tgt_tokens is not None, "training batches have targets"
+    # The known count saves a wait for the GPU.
+    is_real = (batch.tgt_tokens != pad).flatten()
+    return torch.nonzero_static(is_real, size=batch.num_tokens).squeeze(1)
 
 
 def _check_aligning(model: EncoderDecoder) -> None:

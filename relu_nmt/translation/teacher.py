@@ -21,74 +21,29 @@ import math
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.translation_batches import TranslationBatch
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.modules.multihead import MultiheadAttention
+from relu_nmt.modules.objective import LossOutput, Metric
 from relu_nmt.translation.config import TeacherConfig
-from relu_nmt.translation.cross_entropy import block_rows, smoothed_loss
+from relu_nmt.translation.cross_entropy import block_rows, taught_cross_entropy
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
+from relu_nmt.translation.loss import TranslationObjective, real_targets
 
 CACHE_FILE = "teacher.sqlite"
 PATIENCE = 60.0
 """Seconds to wait for another process that writes to the cache."""
 ID, LOG = np.int32, np.float16
 """Types of symbols and of log-probabilities in the cache."""
-
-
-def divergence(log_p: Tensor, ids: Tensor, log_probs: Tensor, temperature: float) -> Tensor:
-    """Return KL(q || p) at a temperature, summed over tokens, in nats.
-
-    Args:
-        log_p: [N, V], the logarithms of the student's probabilities p at this temperature.
-        ids: [N, k] int64, the teacher's symbols.
-        log_probs: [N, k], the logarithms of their probabilities at temperature 1.
-        temperature: T.
-    """
-    log_q = (log_probs / temperature).log_softmax(-1)
-    return (log_q.exp() * (log_q - log_p.gather(1, ids))).sum()
-
-
-def taught_cross_entropy(
-    logits_of: Callable[[Tensor], Tensor],
-    features: Tensor,
-    targets: Tensor,
-    smoothing: float,
-    ids: Tensor,
-    log_probs: Tensor,
-    temperature: float,
-) -> list[Tensor]:
-    """Return the values of :func:`projected_cross_entropy`, then the divergence from the teacher.
-
-    ``logits_of`` maps states [n, D] to logits [n, V]. The backward pass computes the logits of a
-    block of tokens again, so that memory never holds all of them. The other arguments are those of
-    :func:`projected_cross_entropy` and :func:`divergence`.
-    """
-
-    def of_block(
-        features: Tensor, targets: Tensor, ids: Tensor, log_probs: Tensor
-    ) -> tuple[Tensor, ...]:
-        logits = logits_of(features)
-        log_p = own = logits.log_softmax(-1)
-        if temperature != 1:
-            log_p = (logits / temperature).log_softmax(-1)
-        values = smoothed_loss(own, targets, smoothing)
-        return *values, divergence(log_p, ids, log_probs, temperature)
-
-    size = block_rows(features)
-    tables = zip(*(x.split(size) for x in (features, targets, ids, log_probs)), strict=True)
-    blocks = [
-        checkpoint(of_block, *table, use_reentrant=False, preserve_rng_state=False)
-        for table in tables
-    ]
-    return [torch.stack(values).sum(0) for values in zip(*blocks, strict=True)]
 
 
 def attention_distance(
@@ -199,6 +154,58 @@ class Teacher:
             log_probs = log_probs - math.log(len(blocks)) if others else log_probs
             found.append(log_probs.topk(min(self.config.teacher_top_k, log_probs.size(1))))
         return torch.cat([top.indices for top in found]), torch.cat([top.values for top in found])
+
+
+class TaughtObjective(TranslationObjective):
+    """The loss of translation that also learns from a teacher; validation is without it.
+
+    Args:
+        teacher: the trained models.
+        arguments: those of :class:`TranslationObjective`.
+    """
+
+    def __init__(self, teacher: Teacher, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.teacher = teacher
+
+    def loss(self, batch: TranslationBatch) -> LossOutput:
+        """Return the cross-entropy of a batch mixed with the losses of the teacher, in training."""
+        if not self.training:
+            return super().loss(batch)
+        config, pad = self.teacher.config, self.model.decoder.pad_index
+        terms: list[Tensor] = []
+        taught: dict[str, Tensor] = {}
+
+        def cross_entropy(features: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            real = real_targets(batch, pad)
+            ids, log_probs, outputs = self.teacher.outputs(batch, real, block_rows(features))
+            taught.update(outputs)
+            loss, nll, correct, kl = taught_cross_entropy(
+                self.model.logits,
+                features,
+                targets,
+                self.label_smoothing,
+                ids,
+                log_probs,
+                config.teacher_temperature,
+            )
+            terms.extend((loss, kl))
+            return loss, nll, correct
+
+        with attention_outputs(self.model, config.teacher_attention_weight > 0) as own:
+            output = self.loss_with(cross_entropy, batch)
+        # Mix: (1 - w) cross-entropy + w T^2 KL, where the output has the cross-entropy already.
+        entropy, kl = terms
+        count = float(batch.num_tokens)
+        metrics = {**output.metrics, "teacher_loss": Metric(kl.detach(), count)}
+        scale = config.teacher_temperature**2
+        loss = output.loss + config.teacher_weight * (scale * kl - entropy)
+        # Add the distance of the outputs of attention.
+        if own:
+            distance = count * attention_distance(own, taught, batch, pad)
+            metrics["teacher_attention"] = Metric(distance.detach(), count)
+            loss = loss + config.teacher_attention_weight * distance
+        return replace(output, loss=loss, metrics=metrics)
 
 
 def _shape(model: EncoderDecoder) -> str:

@@ -9,13 +9,14 @@ from relu_nmt.data.translation_batches import collate
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.modules.config import AttentionRegularizerConfig
 from relu_nmt.translation.config import TeacherConfig
+from relu_nmt.translation.cross_entropy import divergence
 from relu_nmt.translation.loss import TranslationObjective
 from relu_nmt.translation.teacher import (
     CACHE_FILE,
+    TaughtObjective,
     Teacher,
     attention_distance,
     attention_outputs,
-    divergence,
 )
 from tests.tiny import tiny_model, tiny_task
 
@@ -39,9 +40,7 @@ def model(seed=1, **settings):
 def taught(student, teachers, **settings):
     """Return the objective of a student in training, with a teacher of these settings."""
     config = TeacherConfig(teacher="given", **settings)
-    return TranslationObjective(
-        student, 0.1, OFF, teacher=Teacher(teachers, config, student)
-    ).train()
+    return TaughtObjective(Teacher(teachers, config, student), student, 0.1, OFF).train()
 
 
 def distributions(models, batch):
@@ -100,7 +99,9 @@ def test_gradients_are_those_of_the_divergence():
 def test_recomputed_blocks_give_the_gradients_of_the_whole(batch, monkeypatch):
     found = []
     for size in (1, 100):
-        monkeypatch.setattr("relu_nmt.translation.teacher.block_rows", lambda _, size=size: size)
+        for module in ("cross_entropy", "teacher"):
+            name = f"relu_nmt.translation.{module}.block_rows"
+            monkeypatch.setattr(name, lambda _, size=size: size)
         student = model()
         taught(student, [model(2)])(batch).loss.backward()
         found.append([p.grad for p in student.parameters()])
