@@ -225,17 +225,17 @@ class TranslationBatches:
                 name = "sentence" if groups.count[first] == 1 else "the group from sentence"
                 raise DataError(
                     f"{self.split.stem}: {name} {groups.first[first]} has {sizes[first]:,} {side} "
-                    f"tokens{more}, but the model can take {most:,} (--max-{side}-positions, or "
-                    "what its attention bounds); raise that, or leave such sentences out with "
-                    "--skip-invalid-size-inputs-valid-test"
+                    f"tokens{more}, but the model can take {most:,} (--max-{side}-positions, "
+                    "what its attention bounds, or its --teacher); raise that, or leave such "
+                    "sentences out with --skip-invalid-size-inputs-valid-test"
                 )
             if not (readable := self._readable(groups)).all():
                 raise DataError(
                     f"{self.split.stem}: the group from sentence {groups.first[readable.argmin()]} "
                     f"(and {np.sum(~readable) - 1:,} more) has a sentence that is longer than the "
-                    "positions of the model, which restart in each; raise --max-source-positions "
-                    "and --max-target-positions, or leave such groups out with "
-                    "--skip-invalid-size-inputs-valid-test"
+                    "positions of the model or its --teacher, which restart in each; raise "
+                    "--max-source-positions and --max-target-positions, or leave such groups out "
+                    "with --skip-invalid-size-inputs-valid-test"
                 )
 
     def _readable(self, groups: Groups) -> np.ndarray:

@@ -1,6 +1,7 @@
 """Train a translation model on a data folder, or go on with its training."""
 
 import json
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -95,7 +96,10 @@ class TranslationTraining(Training):
             objective = TaughtObjective(Teacher(teachers, settings.teacher, model), *arguments)
         # Open the batches, and the scorer of the first validation set.
         self._longest = self._longest_of(model, *teachers)
-        self._longest_sentences = model.most_source_sentence, model.most_target_sentence
+        self._longest_sentences = (
+            least_limit(one.most_source_sentence for one in (model, *teachers)),
+            least_limit(one.most_target_sentence for one in (model, *teachers)),
+        )
         train, valid = self._batches(objective)
         settings, batching = self.settings, self.settings.batching
         scorers: dict[str, Scorer] = {}
@@ -156,11 +160,14 @@ class TranslationTraining(Training):
         # Undo the preparation of data that came prepared, for BLEU.
         if task.target_text.keeps_text:
             task = task.with_post_processing(bleu.eval_bleu_remove_bpe, bleu.eval_bleu_detok)
-        # Add the separator, with its id in the model that training starts from.
-        path = self.checkpoint_to_continue()
-        self._earlier = None if path is None else stored_task(path)
+        # Add the separator, with its id in the model that training starts from, or a teacher's.
+        path, teacher = self.checkpoint_to_continue(), settings.teacher.teacher
+        known = self._earlier = None if path is None else stored_task(path)
         if settings.documents.sentence_separator:
-            task = task.with_sentence_separator(self._earlier)
+            if path is None and teacher is not None:
+                theirs = stored_task(teacher.split(os.pathsep)[0])
+                known = theirs if theirs and theirs.has_sentence_separator else None
+            task = task.with_sentence_separator(known)
         return task
 
     def _model(self) -> EncoderDecoder:
@@ -203,6 +210,12 @@ class TranslationTraining(Training):
         if path is None:
             return []
         models, task, _ = load_models(path, "auto", None)
+        # Name the separator first, which makes dictionaries differ.
+        if task.has_sentence_separator != self.task.has_sentence_separator:
+            how = "without --sentence-separator; take a teacher of documents, or leave the flag out"
+            if task.has_sentence_separator:
+                how = "with --sentence-separator; give it here too"
+            raise CheckpointError(f"--teacher {path}: trained {how}")
         for side in ("source_dictionary", "target_dictionary"):
             if getattr(task, side) != getattr(self.task, side):
                 raise CheckpointError(

@@ -9,8 +9,18 @@ import pytest
 import torch
 
 from tests import tiny
-from tests.tiny import digits, json_lines, preprocessed, tensors, values, write_lines
+from tests.tiny import (
+    digit_documents,
+    digits,
+    json_lines,
+    preprocessed,
+    tensors,
+    values,
+    write_documents,
+    write_lines,
+)
 
+GROUPS = ("--sentence-separator", "--max-doc-tokens", 32)
 OWN = "--batch-size 5 --disable-validation --no-epoch-checkpoints --dropout 0.1"
 
 
@@ -97,3 +107,44 @@ def test_a_teacher_of_other_words_is_refused(data, teachers, tmp_path):
     assert done.returncode == 2 and done.stderr.count("\n") == 1
     assert "has another source dictionary than that of" in done.stderr
     assert "relu-nmt-preprocess --like" in done.stderr
+
+
+@pytest.fixture(scope="module")
+def documents(tmp_path_factory):
+    """Return a data folder of documents, a model of its sentences, and one that adds documents."""
+    folder = tmp_path_factory.mktemp("documents")
+    for split in ("train", "valid"):
+        write_documents(folder, split, digit_documents(random.Random(0), 12))
+    data = preprocessed(folder, joined_dictionary=True, document_separator="blank")
+    train(data, folder / "plain", "--max-update", 1)
+    plain = folder / "plain/checkpoint_last.safetensors"
+    train(data, folder / "long", "--finetune-from-model", plain, *GROUPS, "--max-update", 1)
+    return data, plain, folder / "long/checkpoint_last.safetensors"
+
+
+def test_a_teacher_of_documents_gives_its_separator_to_a_new_model(documents, tmp_path):
+    data, _, teacher = documents
+    for updates in (1, 2):
+        train(data, tmp_path, "--teacher", teacher, *GROUPS, "--max-update", updates)
+
+
+def test_a_teacher_with_another_separator_is_refused(documents, tmp_path):
+    data, plain, long = documents
+    for teacher, flags, told in (
+        (plain, GROUPS, "trained without --sentence-separator; take a teacher of documents"),
+        (long, (), "trained with --sentence-separator; give it here too"),
+    ):
+        done = train(data, tmp_path, "--teacher", teacher, *flags, "--max-update", 1, check=False)
+        assert done.returncode == 2 and done.stderr.count("\n") == 1 and told in done.stderr
+
+
+def test_sentences_beyond_the_positions_of_an_aligned_teacher_are_left_out(documents, tmp_path):
+    data, skip = documents[0], "--skip-invalid-size-inputs-valid-test"
+    aligned = "--positions learned --max-source-positions 7 --max-target-positions 7"
+    aligned += " --document-attention aligned --max-update 1"
+    train(data, tmp_path / "short", *aligned.split(), *GROUPS, skip)
+    teacher = tmp_path / "short/checkpoint_last.safetensors"
+    flags = ("--teacher", teacher, *GROUPS, "--max-update", 3)
+    train(data, tmp_path / "taught", *flags, skip)
+    done = train(data, tmp_path / "refused", *flags, check=False)
+    assert done.returncode == 2 and "or its --teacher" in done.stderr
