@@ -186,7 +186,7 @@ class PreprocessSettings(ClusterOptions):
                 raise ConfigError(
                     f"--align-suffix: alignments belong to the tokens between spaces of the text, "
                     f"which {flag} {value} would change; split the text before you align it, and "
-                    f"leave {flag} out"
+                    f"leave {'--like' if self.like else flag} out"
                 )
 
     def _check_like(self) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from relu_nmt.attention.kernels import set_attention_backend
 from relu_nmt.cli.train import TranslationTrainingSettings as Settings
 from relu_nmt.cli.train import detokenizer_settings, search_settings
 from relu_nmt.data.data_folder import data_folders
@@ -129,6 +130,7 @@ class TranslationTraining(Training):
             return weights
         # Calibrate a copy on the CPU, as the model itself may be sharded.
         copy = self.new_model(lambda: build_model(config, self.task))
+        set_attention_backend(copy, "auto")  # the named one may need a GPU
         weights = fit_mechanisms(copy, weights, slots)
         load_weights(copy, weights, self.settings.trainer.checkpoint.finetune_from_model or "")
         factors = None

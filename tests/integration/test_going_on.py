@@ -221,6 +221,15 @@ def test_another_attention_starts_calibrated_once(data, begun, tmp_path):
     assert all(torch.equal(own[name], other[name]) for name in other)
 
 
+def test_a_start_is_calibrated_whatever_back_end_the_training_has(data, begun, tmp_path):
+    pytest.importorskip("triton")
+    start = ("--finetune-from-model", begun / "checkpoint_last.safetensors", "--max-update", "1")
+    flags = ("--attention", "reluformer", "--attention-backend", "triton")
+    done = train(data, tmp_path, *start, *flags, check=False)
+    assert done.stdout.count("rows sum to 1") == 3
+    assert "triton needs a GPU" in done.stderr  # later, as the training itself is on a CPU
+
+
 def test_every_process_starts_calibrated_in_the_same_way(data, begun, tmp_path):
     flags = f"{tiny.TRAIN} --attention reluformer --batch-size 5 --disable-validation"
     flags += f" --finetune-from-model {begun}/checkpoint_last.safetensors --max-update 1 --lr 1e-9"

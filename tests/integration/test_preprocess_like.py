@@ -202,7 +202,7 @@ REFUSED = {
         "--tokenizer moses-aggressive: the model of --like",
     ),
     "another method": (["--subword", "sentencepiece"], "has --subword subword-nmt; leave"),
-    "alignments": (["--align-suffix", "a"], "alignments belong to the tokens"),
+    "alignments": (["--align-suffix", "a"], "leave --like out"),
     "no text": (["--trainpref", "none"], "none.de: no such file"),
 }
 
