@@ -28,6 +28,7 @@ PAGES = {
         *(
             f"docs/guide/{name}.md"
             for name in (
+                "adapt",
                 "your_own_data",
                 "training",
                 "translating",
@@ -46,6 +47,8 @@ NOT_RUN = {
     "python3 -m venv .venv *": "installs",
     "pip install *": "installs",
     "make demo": "fetches a corpus, and trains on it for minutes",
+    "relu-nmt-import-marian nllb-200-*": "needs a download; test_m2m100.py makes such a folder",
+    "relu-nmt-import-marian m2m100_*": "likewise",
     "from relu_nmt.recipes import preprocess, *": "test_recipes.py runs this block",
 }
 """Lines of commands that are not run, and of other blocks that are not, and why."""
@@ -91,6 +94,9 @@ def given(tmp_path_factory):
         words = [data, "--sentence-separator", "--max-doc-tokens", 1, "--arch", f"{arch}_tiny"]
         words += ["--positions", positions, "--save-dir", folder / arch]
         run_here("train", *quick("train", ["...", *words]))
+    # Train a model of sentences, to go on from.
+    words = [data, "--arch", "transformer_tiny", "--save-dir", folder / "plain"]
+    run_here("train", *quick("train", ["...", *words]))
     photos = make_squares(folder / "photos", 8)
     shutil.rmtree(photos / "blue")  # the model knows two classes
     zip_folder(photos, folder / "photos.zip")
@@ -109,11 +115,14 @@ def given(tmp_path_factory):
     files = {
         text: "text",
         folder / "memory.tmx": "memory.tmx",
-        text / "train.de": "train.de",
-        text / "train.en": "train.en",
+        text / "train.de": "train.de new/train.de",
+        text / "train.en": "train.en new/train.en",
+        text / "valid.de": "new/valid.de",
+        text / "valid.en": "new/valid.en",
         text / "test.de": "new.de text/new.de text.de talk.de",
         text / "test.en": "talk.en new.en reference.en test.en long.out short.out",
-        data: "data-bin back-bin documents-bin",
+        data: "data-bin back-bin documents-bin documents",
+        folder / "plain" / best: "model.safetensors soft.safetensors sentences.safetensors",
         folder / "transformer" / best: f"{best} softmax/{best} sentences/{best}",
         folder / "reluformer" / best: f"CKPT checkpoints/{best}",
         COMPAT / "fairseq_files/post_norm.pt": "checkpoint_best.pt",
@@ -145,6 +154,8 @@ def quick(name, flags):
     if name == "sweep":
         at = flags.index("--")
         flags[at:at] = shlex.split(SMALL_SWEEP)
+    if "--like" in flags:  # the model's subwords
+        return [*flags, "--workers", "1"]
     return [*flags, *SMALL.get(name, "").split()]
 
 
@@ -155,7 +166,8 @@ def run_line(line, given, environment):
     parts = parts_of_line(line)
     words = [word for sign, found in parts for word in (sign, *found)]
     outputs = [word for flag, word in itertools.pairwise(words) if flag in OUTPUTS]
-    give([n for w in words if w not in outputs for n in (w, *w.split(","), w.split("/")[0])], given)
+    names = [n for w in words for n in (w, *w.split(","), w.split("/")[0], f"{w}.de", f"{w}.en")]
+    give([name for name in names if name not in outputs], given)
     files = {sign: found[0] for sign, found in parts if sign in ("<", ">")}
     text = Path(files["<"]).read_text("utf-8") if "<" in files else ""
     for sign, (program, *flags) in parts:
