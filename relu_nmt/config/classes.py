@@ -126,6 +126,7 @@ def _with_defaults(config_class: Any, defaults: Mapping[str, Any]) -> type:
             body |= {field.name: group(title, kind, stored=stored, **own)} if own else {}
     hints = get_type_hints(config_class)
     body["__annotations__"] = {name: hints[name] for name in body if name in hints}
+    body["with_other_defaults"] = config_class
     made: Any = type(config_class.__name__, (config_class,), body)
     return settings(made, flags=config_class.named_by_flags)
 
@@ -140,7 +141,12 @@ def _check(self: Any) -> None:
         object.__setattr__(self, name, value)
     # Compare values with each other.
     for name, (_, kind) in groups_of(type(self)).items():
-        if not isinstance(getattr(self, name), kind):
+        given = getattr(self, name)
+        # Take the values of the class that the field is declared with, if its defaults are others.
+        if type(given) is getattr(kind, "with_other_defaults", None):
+            own = {field.name: getattr(given, field.name) for field in dataclasses.fields(given)}
+            object.__setattr__(self, name, kind(**own))
+        elif not isinstance(given, kind):
             raise ConfigError(f"{name}: expected an instance of {kind.__name__}")
     options, values = all_options(type(self)), flat(to_dict(self))
     for entry, text in idle_options(type(self), values):

@@ -344,6 +344,10 @@ def test_a_group_may_have_other_defaults():
     assert Outer().inner.model.dropout == Model().dropout and Inner().model.width == 16
     assert Outer.of(fast=False).inner.ema_decay == 0.25
     assert isinstance(Outer().inner.model, Model)
+    # Python may also give an instance of the declared class, with all of its values.
+    given = Outer(inner=Inner(model=Model(width=5), ema_decay=0.5)).inner
+    assert (given.model.width, given.model.stripes, given.ema_decay) == (5, Model().stripes, 0.5)
+    assert type(given) is type(Outer().inner) and type(given.model) is type(Outer().inner.model)
     with pytest.raises(TypeError, match="Model: no option is called widht"):
         c.group("model", Model, widht=3)
 
