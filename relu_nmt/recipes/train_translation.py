@@ -12,7 +12,6 @@ from relu_nmt.attention.kernels import set_attention_backend
 from relu_nmt.cli.train import TranslationTrainingSettings as Settings
 from relu_nmt.cli.train import detokenizer_settings, search_settings
 from relu_nmt.data.data_folder import data_folders
-from relu_nmt.data.dictionary import SENTENCE_SEPARATOR
 from relu_nmt.data.documents import SINGLE_SENTENCES
 from relu_nmt.data.groups import LENGTHS_FILE, least_limit, lengths_in_words
 from relu_nmt.data.split import Split
@@ -23,15 +22,15 @@ from relu_nmt.data.translation_batches import (
     refuse_too_long,
 )
 from relu_nmt.engine import FastDecoder, install
-from relu_nmt.errors import CheckpointError, ConfigError, DataError
+from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io.safe_write import write_text
+from relu_nmt.recipes.earlier_models import compare_with_data, load_teachers
 from relu_nmt.recipes.training import Training, run_training
 from relu_nmt.recipes.validation_bleu import ValidationBleu
 from relu_nmt.training.batches import Scorer, TrainingData
-from relu_nmt.training.checkpoint import Checkpoint, load_weights, read_metadata
+from relu_nmt.training.checkpoint import Checkpoint, load_weights
 from relu_nmt.training.results import TrainingResult
 from relu_nmt.training.trainer import Trainer
-from relu_nmt.translation.agreement import LIKE, require_same
 from relu_nmt.translation.aligned import divide_sentences
 from relu_nmt.translation.calibration import (
     SAMPLE_TOKENS,
@@ -51,11 +50,6 @@ from relu_nmt.translation.loss import TranslationObjective
 from relu_nmt.translation.search.generator import Generator
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translation.teacher import TaughtObjective, Teacher
-from relu_nmt.translator.models import load_models
-
-APART = ("language", "dictionary", "sentence separator")
-"""Names of properties that a training compares on its own, as some differences are allowed."""
-FRESH_START = "or choose another --save-dir for a fresh start"
 
 
 def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
@@ -86,7 +80,13 @@ class TranslationTraining(Training):
         settings = self.settings
         self.task = self._open_task()
         model = self._model()
-        self._check_checkpoint()
+        path = self.checkpoint_to_continue()
+        if path is not None and self._earlier is not None:
+            notes = compare_with_data(
+                path, self._earlier, self.task, self._folders[0], self.goes_on
+            )
+            for note in notes:
+                self.say(f"note: {note}")
         options = settings.task
         teachers = self._teachers()
         alignment_lambda = options.alignment_lambda if options.load_alignments else 0.0
@@ -211,19 +211,7 @@ class TranslationTraining(Training):
         path = self.settings.teacher.teacher
         if path is None:
             return []
-        models, task, _ = load_models(path, "auto", None)
-        # Name the separator first, which makes dictionaries differ.
-        if task.has_sentence_separator != self.task.has_sentence_separator:
-            how = "without --sentence-separator; take a teacher of documents, or leave the flag out"
-            if task.has_sentence_separator:
-                how = "with --sentence-separator; give it here too"
-            raise CheckpointError(f"--teacher {path}: trained {how}")
-        for side in ("source_dictionary", "target_dictionary"):
-            if getattr(task, side) != getattr(self.task, side):
-                raise CheckpointError(
-                    f"--teacher {path}: has another {side.replace('_', ' ')} than that of "
-                    f"{self._folders[0]}; {LIKE} CKPT, or train a teacher on this data"
-                )
+        models = load_teachers(path, self.task, self._folders[0])
         self.say(f"teacher: {len(models)} model(s), {path}")
         # Prepare them to compute only, with packed weights on a CPU.
         for model in models:
@@ -235,57 +223,6 @@ class TranslationTraining(Training):
         """The dtype of models that do not learn: the one in which training computes."""
         run = self.settings.trainer.run
         return torch.bfloat16 if run.bf16 else torch.float16 if run.fp16 else None
-
-    def _check_checkpoint(self) -> None:
-        """Compare the checkpoint to go on from, or to start from, with this data."""
-        path, theirs, own = self.checkpoint_to_continue(), self._earlier, self.task
-        if path is None or theirs is None:
-            return
-        # Require the same languages only if the training goes on.
-        pairs = [f"{task.source_lang}-{task.target_lang}" for task in (theirs, own)]
-        if self.goes_on and pairs[0] != pairs[1]:
-            raise CheckpointError(
-                f"{path}: was trained on {pairs[0]}, not {pairs[1]}; give the same --source-lang "
-                "and --target-lang, or another --save-dir for a fresh start"
-            )
-        for side in ("source", "target"):
-            self._check_dictionary(path, theirs, side)
-        # Recognise models of other toolkits: their checkpoints name no data folder.
-        self._check_text(path, theirs, "data" not in (read_metadata(path).get("args") or {}))
-        if pairs[0] != pairs[1]:
-            self.say(f"note: {path} translates {pairs[0]}, and learns {pairs[1]} now")
-
-    def _check_text(self, path: Path, theirs: TranslationTask, is_imported: bool) -> None:
-        """Compare the preparation of a checkpoint's text with that of the data."""
-        # Leave out the properties that other checks compare.
-        known, own = (
-            {k: v for k, v in one.describe(way_back=False).items() if not k.endswith(APART)}
-            for one in (theirs, self.task)
-        )
-        if is_imported and self.task.source_text.keeps_text and self.task.target_text.keeps_text:
-            if own and own != known:
-                self.say(
-                    f"note: {path} takes raw text, but that of {self._folders[0]} is prepared; the "
-                    "new model takes text that is prepared in the same way"
-                )
-            return
-        require_same(known, path, own, self._folders[0], f"{LIKE} {path}, {FRESH_START}")
-
-    def _check_dictionary(self, path: Path | str, theirs: TranslationTask, side: str) -> None:
-        """Compare a dictionary of a checkpoint with the data's."""
-        stored, own = (getattr(task, f"{side}_dictionary") for task in (theirs, self.task))
-        if stored == own:
-            return
-        if theirs.has_sentence_separator and not self.task.has_sentence_separator:
-            raise CheckpointError(f"{path}: trained with --sentence-separator; give it here too")
-        # Accept a dictionary that only adds the separator behind the others.
-        adds_symbol = self.task.has_sentence_separator and SENTENCE_SEPARATOR not in stored
-        if adds_symbol and stored.with_symbol(SENTENCE_SEPARATOR, len(stored)) == own:
-            return
-        raise CheckpointError(
-            f"{path}: trained with another {side} dictionary than that of "
-            f"{self.settings.data}; {LIKE} {path}, {FRESH_START}"
-        )
 
     def _batches(
         self, objective: TranslationObjective

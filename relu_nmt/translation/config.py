@@ -1,6 +1,5 @@
 """Settings of the encoder-decoder transformer, under fairseq's names, and its shapes by name."""
 
-import os
 from functools import partial
 from typing import Any
 
@@ -216,7 +215,7 @@ class TeacherConfig:
                     "--teacher-cache keeps probabilities only; leave it or "
                     "--teacher-attention-weight out"
                 )
-            if ":" in self.teacher and not os.path.exists(self.teacher):
+            if ":" in self.teacher:
                 raise ConfigError(
                     f"--teacher-attention-weight: {self.teacher} are several models; give one"
                 )

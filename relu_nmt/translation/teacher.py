@@ -228,8 +228,8 @@ class _Cache:
     def __init__(self, folder: Path, teacher: str, top_k: int) -> None:
         self._path = folder / CACHE_FILE
         # Identify the teacher by the bytes of its files.
-        paths = [teacher] if Path(teacher).exists() else teacher.split(":")
-        digests = [hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in paths]
+        files = map(Path, teacher.split(":"))
+        digests = [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
         owner = json.dumps({"teacher": digests, "top_k": top_k})
         with self._reporting():
             folder.mkdir(parents=True, exist_ok=True)
@@ -259,21 +259,19 @@ class _Cache:
         names = [
             hashlib.sha256(b"|".join(row.tobytes() for row in pair)).digest() for pair in pairs
         ]
-        with self._reporting():
-            found = [self._find(name) for name in names]
-            if None in found:
-                # Divide the tokens of the batch among its pairs, and store all pairs at once.
-                lengths = [len(target) for _, target in pairs]
-                tables = [
-                    [x.cpu().numpy().astype(kind).tobytes() for x in table.split(lengths)]
-                    for table, kind in zip(compute(), (ID, LOG), strict=True)
-                ]
-                with self._database as database:
-                    database.executemany(
-                        "INSERT OR IGNORE INTO top VALUES (?, ?, ?)",
-                        zip(names, *tables, strict=True),
-                    )
-                found = [self._find(name) for name in names]
+        found = self._find(names)
+        if None in found:
+            # Divide the tokens of the batch among its pairs, and store all pairs at once.
+            lengths = [len(target) for _, target in pairs]
+            tables = [
+                [x.cpu().numpy().astype(kind).tobytes() for x in table.split(lengths)]
+                for table, kind in zip(compute(), (ID, LOG), strict=True)
+            ]
+            with self._reporting(), self._database as database:
+                database.executemany(
+                    "INSERT OR IGNORE INTO top VALUES (?, ?, ?)", zip(names, *tables, strict=True)
+                )
+            found = self._find(names)
         # Join the tables of the pairs to [N, k].
         ids, logs = (b"".join(own) for own in zip(*filter(None, found), strict=True))
         shape = sum(len(target) for _, target in pairs), -1
@@ -282,11 +280,11 @@ class _Cache:
             torch.from_numpy(np.frombuffer(logs, LOG).reshape(shape).astype(np.float32)),
         )
 
-    def _find(self, name: bytes) -> tuple[bytes, bytes] | None:
-        found: tuple[bytes, bytes] | None = self._database.execute(
-            "SELECT ids, logs FROM top WHERE pair = ?", [name]
-        ).fetchone()
-        return found
+    def _find(self, names: list[bytes]) -> list[tuple[bytes, bytes] | None]:
+        """Return the stored tables of pairs, None for each that is new."""
+        query = "SELECT ids, logs FROM top WHERE pair = ?"
+        with self._reporting():
+            return [self._database.execute(query, [name]).fetchone() for name in names]
 
     @contextmanager
     def _reporting(self) -> Iterator[None]:
