@@ -106,7 +106,7 @@ def largest_that_fits(
 
     Example:
         >>> largest_that_fits(lambda tokens: 0.2 + tokens / 10_000, least=50, most=20_000)
-        5632
+        5440
     """
     size, fits = max(least, min(FIRST_TOKENS, most)), 0
     while (share := share_of(size)) <= goal:
