@@ -43,7 +43,7 @@ WAYS = {
     "teacher": "from the model, which also teaches",
 }
 REPORT = "report.html"
-FOLDER = re.compile(r"(?P<model>[a-z_]+)(?:-(?P<way>[a-z]+))?-seed(?P<seed>\d+)")
+FOLDER = re.compile(r"(?P<model>[a-z_]+)(?:-(?P<way>[a-z]+))?(?:-\d+)?-seed(?P<seed>\d+)")
 TEST = re.compile(r"test-(\d+)\.json")
 COLUMNS = ("model", "way", "tokens_at_once", "seed", "updates", "bleu")
 CURVE_COLUMNS = ("model", "way", "seed", "updates", "valid_bleu")

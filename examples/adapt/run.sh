@@ -80,10 +80,14 @@ attention() {
     fi
     learn softmax "$TEACHER_SEED" "$UPDATES"
     # So short a training needs no dropout. Softmax goes on in the same way, to compare.
-    local teacher=$OUT/softmax-seed$TEACHER_SEED/checkpoint_last.safetensors
+    local teacher=$OUT/softmax-seed$TEACHER_SEED/checkpoint_last.safetensors seed updates
     local start=(--finetune-from-model "$teacher" --lr "$ADAPT_LR"
         --dropout 0 --attention-dropout 0 --store-ema --ema-decay 0.9)
-    learn softmax-start "${SEEDS%% *}" $((UPDATES / 5)) "${start[@]}"
+    for updates in $((UPDATES / 10)) $((UPDATES / 5)); do
+        for seed in $SEEDS; do
+            learn "softmax-start-$updates" "$seed" "$updates" "${start[@]}"
+        done
+    done
     replace reluformer $((UPDATES / 10))
     replace reluformer_paper $((UPDATES / 5))
 }
