@@ -13,12 +13,12 @@ OUT=${OUT:-adapt/$FORM}
 PARTS=${PARTS:-attention documents}
 SEEDS=${SEEDS:-1 2 3}
 TEACHER_SEED=${TEACHER_SEED:-1} # of the models to start from
-WIDTH=${WIDTH:-128}             # of the small models
+WIDTH=${WIDTH:-256}             # of the small models of sentences
 PYTHON=${PYTHON:-python}
 GPUS=${GPUS:-1}
 DOCUMENT_UPDATES=${DOCUMENT_UPDATES:-$([ "$FORM" = small ] && echo 400 || echo 2000)}
 case $FORM in
-small) TRAIN=(relu-nmt-train) LR=2e-3 LENPEN=1 PRECISION=${PRECISION-auto} ;;
+small) TRAIN=(relu-nmt-train) LENPEN=1 PRECISION=${PRECISION-auto} ;;
 real)
     TRAIN=(torchrun --standalone --nproc-per-node "$GPUS" -m relu_nmt.cli.train) LR=7e-4 LENPEN=0.6
     RECIPE=(--arch transformer_wmt_en_de --share-all-embeddings --positions sinusoidal+rotary
@@ -69,7 +69,7 @@ replace() {
 attention() {
     LENGTHS=1
     if [ "$FORM" = small ]; then
-        DATA=${DATA:-$OUT/multi30k} UPDATES=${UPDATES:-2200}
+        DATA=${DATA:-$OUT/multi30k} UPDATES=${UPDATES:-4400} LR=1e-3
         source examples/multi30k/recipe.bash
         RECIPE+=(--arch transformer_tiny
             --encoder-embed-dim "$WIDTH" --encoder-ffn-embed-dim $((4 * WIDTH))
@@ -96,7 +96,7 @@ attention() {
 documents() {
     local corpus=$OUT/corpus seed
     if [ "$FORM" = small ]; then
-        DATA=$OUT/grammar UPDATES=${SENTENCE_UPDATES:-400}
+        DATA=$OUT/grammar UPDATES=${SENTENCE_UPDATES:-400} LR=2e-3
         [ -e "$corpus/corpus.json" ] || "$PYTHON" data_prep/grammar_corpus.py --out "$corpus" \
             --documents 8000 --near-copy 2
         [ -e "$DATA/manifest.json" ] || relu-nmt-preprocess --source-lang en --target-lang de \
