@@ -78,9 +78,12 @@ attention() {
         DATA=${DATA:-wmt14/data-bin} UPDATES=${UPDATES:-100000}
         [ -e "$DATA/manifest.json" ] || "$PYTHON" data_prep/wmt14_en_de.py --out wmt14
     fi
-    learn softmax "$TEACHER_SEED" "$UPDATES"
-    # So short a training needs no dropout. Softmax goes on in the same way, to compare.
     local teacher=$OUT/softmax-seed$TEACHER_SEED/checkpoint_last.safetensors seed updates
+    learn softmax "$TEACHER_SEED" "$UPDATES"
+    # Compare the losses before the first update.
+    [ -e "$OUT/start.md" ] ||
+        "$PYTHON" examples/adapt/start.py "$DATA" "$teacher" "$OUT/start.md"
+    # So short a training needs no dropout. Softmax goes on in the same way, to compare.
     local start=(--finetune-from-model "$teacher" --lr "$ADAPT_LR"
         --dropout 0 --attention-dropout 0 --store-ema --ema-decay 0.9)
     for updates in $((UPDATES / 10)) $((UPDATES / 5)); do

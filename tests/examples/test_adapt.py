@@ -1,13 +1,17 @@
-"""examples/adapt: a report with the numbers of the trainings."""
+"""examples/adapt: the losses before the first update, and a report of the trainings."""
 
 import csv
 import json
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests import tiny
+from tests.example_modules import example_modules
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "adapt"
 
@@ -90,3 +94,32 @@ def test_a_folder_without_trainings_and_a_damaged_score_are_errors(score, expect
     [line] = done.stderr.splitlines()
     assert line.startswith("report: error: ")
     assert expected in line
+
+
+def test_the_losses_before_the_first_update_are_those_of_trainings(tmp_path):
+    rng = random.Random(1)
+    for split, count in (("train", 40), ("valid", 10)):
+        tiny.write_lines(tmp_path, split, [tiny.digits(rng) for _ in range(count)])
+    data = tiny.preprocessed(tmp_path)
+
+    def valid_loss(name, *flags):
+        """Return the loss on the validation set after an update that changes nothing."""
+        shared = ("--max-update", "1", "--lr", "1e-12", "--seed", "1", "--max-tokens", "2048")
+        done = tiny.train(data, tmp_path / name, *shared, *flags)
+        [loss] = tiny.values(tiny.json_lines(done.stdout), "valid_nll_loss")
+        return f"{float(loss):.3f}"
+
+    expected = [valid_loss("softmax")]
+    path = tmp_path / "softmax" / "checkpoint_last.safetensors"
+    every_slot = ("--attention", "reluformer:gamma=8,centered=true")
+    expected.append(valid_loss("relu", "--finetune-from-model", path, *every_slot))
+
+    with example_modules("adapt", "start") as example:
+        assert example.start.main([str(data), str(path), str(tmp_path / "start.md")]) == 0
+
+    lines = (tmp_path / "start.md").read_text("utf-8").splitlines()
+    rows = [line.strip("| ").split(" | ") for line in lines]
+    assert rows[2][:2] == ["softmax", expected[0]]
+    assert rows[-1][0] == "ReLU in every slot, gamma 8, centered"
+    assert rows[-1][2] == expected[1]
+    assert len(rows) == 7
