@@ -16,7 +16,15 @@ class ServeSettings(ServerOptions, WindowOptions):
     model: ModelOptions = group(
         "model", ModelOptions, path=like(ModelOptions, "path", metavar="CKPT", positional=True)
     )
-    search: GenerationConfig = group("search", GenerationConfig)
+    # Refuse these without advice to add --sampling, which is refused too.
+    search: GenerationConfig = group(
+        "search",
+        GenerationConfig,
+        **{
+            name: like(GenerationConfig, name, needs=())
+            for name in ("sampling_topk", "sampling_topp", "seed")
+        },
+    )
     refused: ClassVar = {
         **NEED_REFERENCES,
         **dict.fromkeys(

@@ -1,24 +1,27 @@
-"""Parts of the translating recipes: the model, the printed lines, the notes, the results."""
+"""Parts of the translating recipes: the model, the printed lines, attention, the notes."""
 
 import json
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
 
+import numpy as np
 import torch
 
+from relu_nmt.applications.analysis.statistics import AttentionStatistics, LayerStatistics
+from relu_nmt.cli.generate import TranslateSplitSettings
 from relu_nmt.cli.translation_settings import ModelOptions, model_overrides
 from relu_nmt.data.data_folder import data_folders, pair_name
 from relu_nmt.data.documents import DOCUMENT_TAG, SINGLE_SENTENCES
 from relu_nmt.data.groups import least_limit
 from relu_nmt.errors import ConfigError
-from relu_nmt.evaluation.metrics import Score
-from relu_nmt.evaluation.significance import SegmentStatistics
+from relu_nmt.io.safe_write import check_writable, write_file
+from relu_nmt.modules.config import AttentionPlace
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.training.distributed import keep_freed_memory
 from relu_nmt.training.update import autocast_dtype
+from relu_nmt.translation.attention_maps import checked_place, single_model
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.shortlist import Shortlist
 from relu_nmt.translation.search.translations import (
@@ -155,6 +158,50 @@ class LineFormat:
         return " ".join(pipeline.join_words(tokens) if self._join_subwords else tokens)
 
 
+class AttentionReport:
+    """Prints attention weights of a split, and measures attention and memories for files."""
+
+    def __init__(self, options: TranslateSplitSettings, translator: Translator) -> None:
+        self._translator, self._subset = translator, options.gen_subset
+        self._place = None
+        self._files: list[tuple[str, str, AttentionStatistics | LayerStatistics]] = []
+        self._pairs: list[tuple[np.ndarray, np.ndarray]] = []
+        if options.print_attention is not None:
+            place = AttentionPlace.parse(options.print_attention)
+            self._place = checked_place(single_model(translator.ensemble), place)
+        # Make the statistics now: models without weights or memories are an error at the start.
+        for flag, path, statistics in (
+            ("--attention-stats", options.attention_stats, AttentionStatistics),
+            ("--memory-stats", options.memory_stats, partial(LayerStatistics, memories_only=True)),
+        ):
+            if path is not None:
+                self._files.append((flag, path, statistics(translator.ensemble)))
+                check_writable(flag, path)
+
+    def add(self, source: SourceSentence, translation: Translation) -> None:
+        """Keep a sentence with its reference, or else its translation, if it has words."""
+        if self._files and len(source.ids) > 1:  # the model does not read empty sentences
+            given, written = source.reference, translation.hypothesis.tokens
+            self._pairs.append((source.ids, written if given is None else given))
+
+    def lines(self, number: int, source: SourceSentence, translation: Translation) -> list[str]:
+        """Return the ``A-`` line of a translation, with ``--print-attention``."""
+        if self._place is None:
+            return []
+        found = self._translator.attention_at(self._place, source, translation.hypothesis.tokens)
+        return [f"A-{number}\t{found.to_json()}"]
+
+    def write(self) -> None:
+        """Measure attention and memories, and write the files, each whole or not at all.
+
+        This comes last, so that the measured time and memory are those of the translation.
+        """
+        for flag, path, statistics in self._files:
+            statistics.add([ids for ids, _ in self._pairs], [ids for _, ids in self._pairs])
+            report = {"subset": self._subset, **statistics.report()}
+            write_file(flag, path, json.dumps(report, indent=1) + "\n")
+
+
 def split_terms(lines: list[str], constraints: str | None) -> tuple[list[str], list[list[str]]]:
     """Return lines without their terms, and the terms of each line, which follow tabs.
 
@@ -260,70 +307,6 @@ def print_notes(*notes: str) -> None:
 def share(number: int, total: int) -> str:
     """Return ``3 of 40 (7.50%)``."""
     return f"{number:,} of {total:,} ({number / max(1, total):.2%})"
-
-
-@dataclass
-class SplitTranslation:
-    """The translations of a split.
-
-    Args:
-        groups: the translation of each sentence, or of each group of sentences, in order.
-        counts: sentences of each group.
-        documents: lines of each translated document: one for each sentence, or one for a group
-            whose translation has another number of sentences.
-        num_tokens: target tokens of the best translations, ``</s>`` included.
-        seconds: time of the search; with ``--results`` without loading and compiling.
-        num_at_limit: groups whose translation reached the longest output and may be cut off.
-        num_mismatched: groups with another number of sentences; None without separators.
-        num_undivided: groups of several sentences that became one line.
-        scores: all scores, the main one first.
-        statistics: d-BLEU statistics of each document, for ``--results`` only.
-        by_position: s-BLEU by position (:meth:`SplitScorer.position_scores`), likewise.
-        lengths: lengths of the groups (:func:`relu_nmt.data.groups.describe_lengths`).
-    """
-
-    groups: list[Line] = field(default_factory=list)
-    counts: list[int] = field(default_factory=list)
-    documents: list[list[Line]] = field(default_factory=list)
-    num_tokens: int = 0
-    seconds: float = 0.0
-    num_at_limit: int = 0
-    num_mismatched: int | None = 0
-    num_undivided: int = 0
-    scores: dict[str, Score] = field(default_factory=dict)
-    statistics: SegmentStatistics | None = None
-    by_position: dict[str, Any] | None = None
-    lengths: dict[str, Any] | None = None
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Speed of the search."""
-        return self.num_tokens / max(self.seconds, 1e-9)
-
-    @property
-    def score(self) -> Score | None:
-        """The main score; None without references."""
-        return next(iter(self.scores.values()), None)
-
-    def speed_line(self) -> str:
-        """Return fairseq's line about the speed."""
-        sentences, seconds = sum(self.counts), max(self.seconds, 1e-9)
-        return (
-            f"| Translated {sentences:,} sentences ({self.num_tokens:,} tokens) in "
-            f"{self.seconds:.1f}s ({sentences / seconds:.2f} sentences/s, "
-            f"{self.tokens_per_second:.2f} tokens/s)"
-        )
-
-    def mismatch_line(self) -> str:
-        """Return the line that counts groups with another number of sentences."""
-        num_groups = len(self.groups)
-        if self.num_mismatched is None:
-            return (
-                f"Groups: {num_groups:,}; the model was trained without --sentence-separator, so "
-                f"that {self.num_undivided:,} of them are not cut into sentences"
-            )
-        wrong = share(self.num_mismatched, num_groups)
-        return f"Groups: {num_groups:,}; mismatch of the number of sentences: {wrong}"
 
 
 def documents_text(

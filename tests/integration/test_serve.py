@@ -283,6 +283,8 @@ def test_errors_at_the_start_are_one_line(checkpoint, tmp_path):
     for flags, expected in (
         ([tmp_path / "none.safetensors"], "no such checkpoint"),
         ([checkpoint, "--sampling"], "--sampling: the server gives one translation"),
+        ([checkpoint, "--sampling-topk", "5"], "--sampling-topk: the server gives one translation"),
+        ([checkpoint, "--seed", "5"], "--seed: the server gives one translation"),
         ([checkpoint, "--nbest", "2"], "--nbest: the server gives one translation"),
         ([checkpoint, "--truncate-source"], "--truncate-source: the server gives"),
         ([checkpoint, "--score-reference"], "needs references"),

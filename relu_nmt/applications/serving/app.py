@@ -1,38 +1,37 @@
-"""The web application: routes, limits on waiting requests, and errors as JSON."""
+"""The web application: the JSON of requests and answers, routes, and errors as JSON.
+
+FastAPI derives the OpenAPI description from the classes of the JSON.
+"""
 
 import asyncio
 import base64
 import hashlib
 import json
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 from importlib.resources import files
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, StreamingResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from starlette.exceptions import HTTPException
+from starlette.types import Receive, Scope, Send
 
 import relu_nmt
-from relu_nmt.applications.serving import ServerOptions, schema
-from relu_nmt.applications.serving.limits import (
-    Guard,
-    Message,
-    Metrics,
-    Receive,
-    Send,
-)
+from relu_nmt.applications.serving import ServerOptions
+from relu_nmt.applications.serving.limits import Guard, Metrics
 from relu_nmt.applications.serving.queues import Desk, Refused, Ticket
 from relu_nmt.applications.serving.service import TranslationService
 from relu_nmt.data.documents import WindowConfig
 from relu_nmt.errors import OutOfMemoryError, ReluNmtError
 from relu_nmt.translation.search.config import GenerationConfig
-from relu_nmt.translator import TranslationRequest, Translator
+from relu_nmt.translator import Translator
 
 PAGE = files("relu_nmt.applications.serving") / "templates" / "translate.html"
 PATHS = ("/", "/translate", "/attention", "/model", "/health", "/metrics", "/openapi.json")
@@ -59,12 +58,167 @@ ERRORS: dict[type[Exception], tuple[int, str | None]] = {
     Exception: (500, "an error of the server; see its log"),
 }
 """Status and text (None: that of the error) for each error."""
+LINE_CHARACTERS = 4000
+"""Longest line: for a longer one without spaces subword-nmt would take seconds."""
+MOST_LINES = 2000
+TERM_CHARACTERS = 200
+MOST_FORCED = 16
+"""Most forced terms of a line."""
+MOST_BANNED = 200
+
+
+def _whole(value: object) -> object:
+    """Return 3.0 as 3, which is the same number in JSON."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+MaxDocTokens = Annotated[int, Field(ge=1, le=1_000_000), BeforeValidator(_whole)]
+LineNumber = Annotated[int, Field(ge=0, le=MOST_LINES), BeforeValidator(_whole)]
+Line = Annotated[str, Field(max_length=LINE_CHARACTERS)]
+Lines = Annotated[list[Line], Field(min_length=1, max_length=MOST_LINES)]
+Term = Annotated[str, Field(max_length=TERM_CHARACTERS)]
+LineTerms = Annotated[list[Term], Field(max_length=MOST_FORCED)]
+
+
+STRICT = ConfigDict(extra="forbid", strict=True)
+"""In a request, unknown fields are errors, and no value is converted."""
+
+
+class TranslationRequest(BaseModel):
+    """A document to translate."""
+
+    model_config = STRICT
+    lines: Lines = Field(description="Its sentences in order; a blank one gives an empty one.")
+    max_doc_tokens: MaxDocTokens | None = Field(
+        None,
+        description="Translate consecutive lines together, up to this many source tokens; 1: each "
+        "on its own. By default as the model was trained.",
+    )
+    prefixes: Lines | None = Field(
+        None,
+        description="Beginning of the translation of each line, in whole words; an empty text for "
+        "none. As many as lines.",
+    )
+    forced: Annotated[list[LineTerms], Field(max_length=MOST_LINES)] | None = Field(
+        None,
+        description="Terms that the translation of each line must contain, at places that do not "
+        "overlap; an empty list for none. As many lists as lines.",
+    )
+    ordered: bool = Field(True, description="The forced terms of a line come in this order.")
+    banned: list[Term] = Field(
+        [],
+        max_length=MOST_BANNED,
+        description="Terms that no translation may contain outside forced text.",
+    )
+
+
+class Group(BaseModel):
+    """Lines that were translated at once."""
+
+    first: int = Field(description="Number of the first line, from 0.")
+    count: int = Field(description="Number of lines.")
+    lines: list[str] = Field(
+        description="Their translations: one each, or a single one for all of them if the model "
+        "does not tell sentences apart."
+    )
+    score: float = Field(description="Log-probability over length penalty, nats.")
+    reached_limit: bool = Field(description="The translation may be cut off.")
+
+
+class TranslationAnswer(BaseModel):
+    """The translation of a document."""
+
+    lines: list[str]
+    groups: list[Group]
+    source_tokens: int
+    target_tokens: int
+
+
+class AttentionRequest(BaseModel):
+    """Lines that are translated at once, and a translation of them."""
+
+    model_config = STRICT
+    lines: Lines
+    translation: Lines = Field(description="Line by line, or one line for all.")
+    slot: Literal["cross", "encoder", "decoder"] = "cross"
+    line: LineNumber | None = Field(
+        None, description="Only the rows of the tokens of this line, from 0."
+    )
+
+
+class Token(BaseModel):
+    """A token and its place in the text."""
+
+    text: str
+    line: int | None = Field(description="Number of its line, from 0; null for the end symbol.")
+    begin: int = Field(description="Its first character in this line.")
+    end: int = Field(description="The character behind its last.")
+
+
+class AttentionAnswer(BaseModel):
+    """The weights of every layer and head, as the mechanism defines them."""
+
+    queries: list[Token] = Field(
+        description="Tokens of the rows; in the decoder, the predicted tokens."
+    )
+    keys: list[Token] = Field(description="Tokens of the columns.")
+    weights: list[list[list[list[float]]]] = Field(description="[layer][head][query][key]")
+
+
+class SlotDescription(BaseModel):
+    """The attention of a slot."""
+
+    mechanism: str
+    layers: int
+    heads: int
+    has_weights: bool
+
+
+class Limits(BaseModel):
+    """The largest request."""
+
+    bytes: int
+    tokens: int
+    seconds: float
+    lines: int = MOST_LINES
+    line_characters: int = LINE_CHARACTERS
+    line_terms: int = MOST_FORCED
+    banned_terms: int = MOST_BANNED
+    term_characters: int = TERM_CHARACTERS
+
+
+class ModelDescription(BaseModel):
+    """Description of the model and the server's limits."""
+
+    source_lang: str
+    target_lang: str
+    parameters: int
+    max_doc_tokens: int = Field(description="Default of tokens to translate at once.")
+    keeps_sentences: bool = Field(description="Each line has its own translation in any group.")
+    beam: int
+    attention: dict[str, SlotDescription]
+    limits: Limits
+
+
+class Health(BaseModel):
+    """State of the server."""
+
+    status: Literal["ok", "stopping"]
+    waiting: int = Field(description="Requests that are not answered yet.")
+
+
+class Problem(BaseModel):
+    """Error message of a request without answer."""
+
+    error: str
+
+
 PROBLEMS: dict[int | str, dict[str, Any]] = {
-    status: {"model": schema.Problem, "description": text} for status, text in REASONS.items()
+    status: {"model": Problem, "description": text} for status, text in REASONS.items()
 }
 
 
-class _Answer(Response):
+class _Answer(StreamingResponse):
     """JSON that is sent in parts, each when the client has read the previous one.
 
     If clients leave too many bytes of all answers in ``unread`` (sizes, oldest first), the oldest
@@ -72,14 +226,16 @@ class _Answer(Response):
     """
 
     def __init__(self, body: bytes, unread: dict[asyncio.Future[None], int]) -> None:
-        super().__init__(body, media_type="application/json")
-        self._unread = unread
+        parts = (body[i : i + WRITTEN_BYTES] for i in range(0, len(body), WRITTEN_BYTES))
+        size = {"Content-Length": str(len(body))}
+        super().__init__(_each(parts), headers=size, media_type="application/json")
+        self._size, self._unread = len(body), unread
 
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the answer."""
         unread = self._unread
-        sending = asyncio.ensure_future(self._send(send))
-        unread[sending] = len(self.body)
+        sending = asyncio.ensure_future(self.stream_response(send))
+        unread[sending] = self._size
         # Cancel the oldest answers until the rest fits.
         for oldest in list(unread)[:-1]:
             if sum(unread.values()) <= MOST_UNREAD_BYTES:
@@ -92,14 +248,10 @@ class _Answer(Response):
             sending.cancel()
             unread.pop(sending, None)
 
-    async def _send(self, send: Send) -> None:
-        # Each send waits until the connection accepts the part.
-        head = {"status": self.status_code, "headers": self.raw_headers}
-        await send({"type": "http.response.start", **head})
-        for first in range(0, len(self.body), WRITTEN_BYTES):
-            part = self.body[first : first + WRITTEN_BYTES]
-            await send({"type": "http.response.body", "body": part, "more_body": True})
-        await send({"type": "http.response.body"})
+
+async def _each(parts: Iterator[bytes]) -> AsyncIterator[bytes]:
+    for part in parts:
+        yield part
 
 
 def _json(values: Any) -> bytes:
@@ -127,7 +279,7 @@ def make_app(
     service = TranslationService(translator, config, windows, limits, metrics.count_batch)
     desk = Desk(service.batcher, limits.max_waiting, limits.request_seconds, metrics.waiting.set)
     try:  # report settings that do not fit now, and not in the first answer
-        service.translate(TranslationRequest.of_lines(["."]), None, Ticket())
+        service.translate(Ticket(), ["."])
     except BaseException:
         desk.close()
         raise
@@ -157,12 +309,12 @@ def _add_routes(
 ) -> None:
     # Prepare answers that never change: the page and the model's description.
     page, headers = _page()
-    own_limits = schema.Limits(
+    own_limits = Limits(
         bytes=limits.max_request_bytes,
         tokens=limits.max_request_tokens,
         seconds=limits.request_seconds,
     )
-    description = schema.ModelDescription(**service.describe(), limits=own_limits)
+    description = ModelDescription(**service.describe(), limits=own_limits)
 
     unread: dict[asyncio.Future[None], int] = {}
 
@@ -175,33 +327,25 @@ def _add_routes(
         return HTMLResponse(page, headers=headers)
 
     @app.get("/model")
-    async def describe_model() -> schema.ModelDescription:
+    async def describe_model() -> ModelDescription:
         """Describe the model's languages, attention and limits."""
         return description
 
-    @app.post("/translate", response_model=schema.TranslationAnswer, responses=PROBLEMS)
-    async def translate(asked: schema.TranslationRequest, request: Request) -> Response:
+    @app.post("/translate", response_model=TranslationAnswer, responses=PROBLEMS)
+    async def translate(asked: TranslationRequest, request: Request) -> Response:
         """Translate a document, a translation for each of its lines."""
-        text = TranslationRequest.of_lines(
-            asked.lines, asked.prefixes, asked.forced, asked.ordered, asked.banned
-        )
         # Wait for the translation in a thread of the desk.
         return await answer(
-            request, lambda ticket: _json(service.translate(text, asked.max_doc_tokens, ticket))
+            request, lambda ticket: _json(service.translate(ticket, **asked.model_dump()))
         )
 
-    @app.post("/attention", response_model=schema.AttentionAnswer, responses=PROBLEMS)
-    async def show_attention(asked: schema.AttentionRequest, request: Request) -> Response:
+    @app.post("/attention", response_model=AttentionAnswer, responses=PROBLEMS)
+    async def show_attention(asked: AttentionRequest, request: Request) -> Response:
         """Return the attention weights of each token, in every layer and head of a slot."""
         # Pass on the service's bytes: it writes large JSON in parts.
-        return await answer(
-            request,
-            lambda ticket: service.attention(
-                asked.lines, asked.translation, asked.slot, asked.line, ticket
-            ),
-        )
+        return await answer(request, lambda ticket: service.attention(ticket, **asked.model_dump()))
 
-    @app.get("/health", response_model=schema.Health, responses={503: {"model": schema.Health}})
+    @app.get("/health", response_model=Health, responses={503: {"model": Health}})
     async def tell_health() -> JSONResponse:
         """Report whether the server accepts requests."""
         # Answer 503 while stopping, so that health checks fail.

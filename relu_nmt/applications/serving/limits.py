@@ -1,23 +1,20 @@
 """The guard before the application: limits of connections and requests, and counts of answers."""
 
 import asyncio
-import json
 import re
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from relu_nmt.applications.serving import ServerOptions
-
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 _HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^:\[\]]+))(?::\d+)?")
@@ -66,12 +63,12 @@ class Guard:
     request. Answers of ``paths`` are counted separately, and all others as those of one path.
     """
 
-    app: App
+    app: ASGIApp
     limits: ServerOptions
     metrics: Metrics
     paths: frozenset[str]
 
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         # Pass on messages that are no requests, such as the start of the server.
         if scope["type"] != "http":
@@ -95,23 +92,23 @@ class Guard:
             self.metrics.answers.labels(path, str(status)).inc()
             self.metrics.seconds.labels(path).observe(time.perf_counter() - start)
 
-    async def _answer(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         # Read the body; send nothing to a client that left.
-        seconds, body = self.limits.request_seconds, b""
-        problem: tuple[int, str] | None = None
+        limits, body = self.limits, None
         try:
-            body = await asyncio.wait_for(self._read(receive), seconds)
-        except asyncio.TimeoutError:
-            problem = 408, f"the request did not come within {seconds:g} seconds"
-        except OverflowError:
-            problem = (
-                413,
-                f"more than {self.limits.max_request_bytes:,} bytes; send less text at a time",
+            body = await asyncio.wait_for(
+                self._read(Request(scope, receive)), limits.request_seconds
             )
-        except ConnectionAbortedError:
+            too_long = f"more than {limits.max_request_bytes:,} bytes; send less text at a time"
+            problem = (413, too_long) if body is None else self._problem(scope)
+        except asyncio.TimeoutError:
+            problem = 408, f"the request did not come within {limits.request_seconds:g} seconds"
+        except ClientDisconnect:
             return
-        if problem := problem or self._problem(scope):
-            await _refuse(send, *problem)
+        if problem is not None:
+            status, text = problem
+            refusal = JSONResponse({"error": text}, status, {"connection": "close"})
+            await refusal(scope, receive, send)
             return
         # Pass the body on as a single message, and then the client's further messages.
         first: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
@@ -121,25 +118,16 @@ class Guard:
 
         await self.app(scope, replayed, send)
 
-    async def _read(self, receive: Receive) -> bytes:
-        """Return the body.
-
-        Raises:
-            OverflowError: it is too long.
-            ConnectionAbortedError: the client has disconnected.
-        """
+    async def _read(self, request: Request) -> bytes | None:
+        """Return the body; None if it is too long."""
         body = bytearray()
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise ConnectionAbortedError
-            body += message.get("body", b"")
+        async for part in request.stream():
+            body += part
             if len(body) > self.limits.max_request_bytes:
-                raise OverflowError
-            if not message.get("more_body"):
-                return bytes(body)
+                return None
+        return bytes(body)
 
-    def _problem(self, scope: Message) -> tuple[int, str] | None:
+    def _problem(self, scope: Scope) -> tuple[int, str] | None:
         """Return status and message for a request whose headers are refused."""
         # Header names and values in lower case; a header may occur several times.
         headers: dict[str, list[str]] = defaultdict(list)
@@ -173,18 +161,6 @@ def _is_own_page(headers: Mapping[str, list[str]]) -> bool:
     called = [*headers["host"], *(h.partition(",")[0] for h in headers["x-forwarded-host"])]
     port = PORTS[scheme]
     return place.removesuffix(port) in {own.strip().removesuffix(port) for own in called}
-
-
-async def _refuse(send: Send, status: int, text: str) -> None:
-    """Send an error as JSON, and close the connection."""
-    body = json.dumps({"error": text}).encode()
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", str(len(body)).encode()),
-        (b"connection", b"close"),
-    ]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
 
 
 class ImpatientProtocol(H11Protocol):

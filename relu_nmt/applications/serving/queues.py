@@ -4,9 +4,9 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import CancelledError, Future, InvalidStateError, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -15,6 +15,7 @@ from relu_nmt.translation.search.translations import SourceSentence, Translation
 ResultT = TypeVar("ResultT")
 Search = Callable[[Sequence[SourceSentence]], list[list[Translation]]]
 STOPPING = "the server is stopping"
+GIVEN_UP = "the request was given up"
 TOO_MANY = "too many requests for large answers; come back later, or ask for a line"
 
 
@@ -40,54 +41,44 @@ class Ticket:
         with self._lock:
             self.is_gone = True
             if self._waiting is not None:
-                _fail(self._waiting, _gone())
+                self._waiting.cancel()
 
     def check(self) -> None:
         """Check that the request was not given up."""
         if self.is_gone:
-            raise _gone()
+            raise Refused(504, GIVEN_UP)
 
     def wait(self, future: "Future[ResultT]") -> ResultT:
         """Return the result (Refused: the request was given up, now or before)."""
         with self._lock:
             self._waiting = future
             if self.is_gone:
-                _fail(future, _gone())
-        return future.result()
+                future.cancel()
+        try:
+            return future.result()
+        except CancelledError:
+            raise Refused(504, GIVEN_UP) from None
 
 
 class Turns:
-    """Lets one request at a time run, in order of arrival; at most ``most`` run or wait."""
+    """Calls one function at a time, in order of arrival; at most ``most`` run or wait."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._lock = threading.Lock()
-        self._queue: deque[Future[None]] = deque()
-        self._is_taken = False
+        self._pool = ThreadPoolExecutor(1, "turn")
+        self._futures: list[Future[Any]] = []
 
-    @contextmanager
-    def turn(self, ticket: Ticket) -> Iterator[None]:
-        """Wait for the request's turn, which ends with the block."""
-        # Join the queue, in which requests that were given up do not count.
-        future: Future[None] = Future()
+    def run(self, call: Callable[[], ResultT], ticket: Ticket) -> ResultT:
+        """Wait for the request's turn, and return the function's result."""
         with self._lock:
-            waiting = [own for own in self._queue if not own.done()]
-            if len(waiting) + self._is_taken >= self._most:
+            # Requests that were given up do not count.
+            self._futures = [own for own in self._futures if not own.done()]
+            if len(self._futures) >= self._most:
                 raise Refused(429, TOO_MANY, retry=True)
-            self._queue = deque([*waiting, future])
-        self._call_next()
-        # The turn is taken when another thread, or this one, sets the future.
-        ticket.wait(future)
-        try:
-            yield
-        finally:
-            self._is_taken = False
-            self._call_next()
-
-    def _call_next(self) -> None:
-        with self._lock:
-            while self._queue and not self._is_taken:
-                self._is_taken = _finish(self._queue.popleft(), None)
+            future = self._pool.submit(call)
+            self._futures.append(future)
+        return ticket.wait(future)
 
 
 @dataclass(eq=False)
@@ -176,7 +167,7 @@ class Batcher:
             with self._changed:
                 self._closed = True
                 for order in self._orders:
-                    _fail(order.future, Refused(503, STOPPING, retry=True))
+                    _finish(order.future, None, Refused(503, STOPPING, retry=True))
 
     def _next_batch(self) -> list[tuple[_Order, int]]:
         """Wait for the next batch, pairs of order and sentence index; empty when closed."""
@@ -242,7 +233,7 @@ class Batcher:
         except Exception as error:
             # The error belongs to one order only: find it by running each alone.
             if not others:
-                _fail(first.future, error)
+                _finish(first.future, None, error)
                 return
             for order in (first, *others):
                 self._serve([own for own in batch if own[0] is order])
@@ -324,18 +315,7 @@ class Desk:
         self._pool.shutdown()
 
 
-def _gone() -> Refused:
-    return Refused(504, "the request was given up")
-
-
-def _finish(future: "Future[Any]", result: Any) -> bool:
-    """Set the result unless the request was given up; return whether it was set."""
+def _finish(future: "Future[Any]", result: Any, error: Exception | None = None) -> None:
+    """Set the result or error, unless the request was given up."""
     with suppress(InvalidStateError):
-        future.set_result(result)
-        return True
-    return False
-
-
-def _fail(future: "Future[Any]", error: BaseException) -> None:
-    with suppress(InvalidStateError):
-        future.set_exception(error)
+        future.set_result(result) if error is None else future.set_exception(error)

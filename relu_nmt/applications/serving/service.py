@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -85,16 +84,17 @@ class TranslationService:
         }
 
     def translate(
-        self, request: TranslationRequest, max_doc_tokens: int | None, ticket: Ticket
+        self, ticket: Ticket, lines: list[str], max_doc_tokens: int | None = None, **terms: Any
     ) -> dict[str, Any]:
         """Return the translation of a document, as JSON values.
 
-        ``max_doc_tokens`` are translated at once; by default as the server's flags say.
+        ``max_doc_tokens`` are translated at once; by default as the server's flags say. ``terms``
+        are further arguments of :meth:`TranslationRequest.of_lines`.
         """
         # Encode the document.
         translator, windows = self._translator, self._windows
-        [lines] = map(list, request.documents)
-        sentences = self._read(translator.sources.sentences(request), len(lines), ticket)
+        encoded = translator.sources.sentences(TranslationRequest.of_lines(lines, **terms))
+        sentences = self._read(encoded, len(lines), ticket)
         documents = translator.sources.documents(sentences, [len(lines)])
         # Divide it as the request says; single lines have no context.
         if max_doc_tokens is not None:
@@ -134,11 +134,11 @@ class TranslationService:
 
     def attention(
         self,
+        ticket: Ticket,
         lines: Sequence[str],
         translation: Sequence[str],
         slot: str,
         line: int | None,
-        ticket: Ticket,
     ) -> bytes:
         """Return the weights of a slot for a group of lines and any translation, as JSON.
 
@@ -173,16 +173,18 @@ class TranslationService:
         queries, keys = self._tokens(*query_side, ticket), self._tokens(*key_side, ticket)
         if slot == "decoder":
             keys = [keys[-1], *keys[:-1]]  # the decoder reads the end symbol first
+
         # Compute the weights, [layers, heads, rows, keys], and write the JSON in parts.
-        with self._large_answers.turn(ticket) if size > LARGE_NUMBERS else nullcontext():
+        def write() -> bytes:
             weights = self.batcher.run(
                 lambda: slot_weights(ensemble, slot, source_ids, target_ids)[:, :, rows], ticket
             )
             head = {"queries": [queries[i] for i in rows], "keys": keys}
             begin = json.dumps(head, ensure_ascii=False).removesuffix("}")
-            return b"".join(
-                [f'{begin}, "weights": '.encode(), *weights_json(weights, ticket), b"}"]
-            )
+            parts = weights_json(weights, ticket)
+            return b"".join([f'{begin}, "weights": '.encode(), *parts, b"}"])
+
+        return self._large_answers.run(write, ticket) if size > LARGE_NUMBERS else write()
 
     def _checked_size(self, slot: str, num_queries: int, num_rows: int, num_keys: int) -> int:
         """Return the number of weights in an answer, and refuse too many."""

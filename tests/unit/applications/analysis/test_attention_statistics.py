@@ -9,7 +9,7 @@ from relu_nmt.applications.analysis.statistics import AttentionStatistics
 from relu_nmt.cli.generate import TranslateSplitSettings
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.config import AttentionPlace
-from relu_nmt.recipes.translate_split import AttentionReport
+from relu_nmt.recipes.translation import AttentionReport
 from relu_nmt.translation import attention_maps
 from relu_nmt.translation.attention_maps import attention_weights
 from relu_nmt.translation.step_decoder import Ensemble, StepDecoder
@@ -69,8 +69,8 @@ def test_attention_is_measured_after_all_translations(tmp_path, monkeypatch, giv
     found = [SimpleNamespace(hypothesis=SimpleNamespace(tokens=target)) for target in TARGETS]
     references = TARGETS[::-1] if given else [None] * len(TARGETS)
     pairs = zip(SOURCES, references, strict=True)
-    sources = [SimpleNamespace(ids=source, reference=reference) for source, reference in pairs]
-    report.add(sources, [[one] for one in found])
+    for (source, reference), translation in zip(pairs, found, strict=True):
+        report.add(SimpleNamespace(ids=source, reference=reference), translation)
     assert not calls
     report.write()
     [(sources, targets)] = calls

@@ -1,3 +1,4 @@
+import functools
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -126,32 +127,30 @@ def test_a_function_runs_without_sentences_beside_it(model, pool):
 
 
 def test_turns_come_one_after_the_other(pool):
-    turns, order = Turns(most=4), []
+    turns, order, free = Turns(most=4), [], threading.Event()
     tickets = [Ticket() for _ in range(4)]
-
-    def work(number):
-        with turns.turn(tickets[number]):
-            order.append(number)
-
-    with turns.turn(Ticket()):
-        asked = []
-        for number in range(3):
-            asked.append(pool.submit(work, number))
-            until(lambda: len(turns._queue) == len(asked))
-        with pytest.raises(Refused, match="too many"), turns.turn(tickets[3]):
-            pass
-        tickets[1].give_up()
-        with pytest.raises(Refused, match="given up"):
-            asked[1].result(30)
-        last = pool.submit(work, 3)  # the place of the one that is gone
-        until(lambda: len(turns._queue) == 3)
-        assert order == []
+    holding = pool.submit(turns.run, lambda: free.wait(30), Ticket())
+    until(lambda: turns._futures)
+    asked = []
+    for number in range(3):
+        work = functools.partial(order.append, number)
+        asked.append(pool.submit(turns.run, work, tickets[number]))
+        until(lambda: len(turns._futures) == 1 + len(asked))
+    with pytest.raises(Refused, match="too many"):
+        turns.run(lambda: None, tickets[3])
+    tickets[1].give_up()
+    with pytest.raises(Refused, match="given up"):
+        asked[1].result(30)
+    # The next one takes the place of the one that is gone.
+    last = pool.submit(turns.run, lambda: order.append(3), tickets[3])
+    until(lambda: not any(own.cancelled() for own in turns._futures))
+    assert order == []
+    free.set()
     assert [own.result(30) for own in (asked[0], asked[2], last)] == [None] * 3
-    assert order == [0, 2, 3]
-    with pytest.raises(ZeroDivisionError), turns.turn(Ticket()):
-        raise ZeroDivisionError
-    with turns.turn(Ticket()):  # an error ends a turn as well
-        pass
+    assert holding.result(30) and order == [0, 2, 3]
+    with pytest.raises(ZeroDivisionError):
+        turns.run(lambda: 1 / 0, Ticket())
+    assert turns.run(lambda: "after an error", Ticket()) == "after an error"
 
 
 def test_closing_finishes_the_batch_and_refuses_the_rest(model, pool):
