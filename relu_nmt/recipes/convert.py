@@ -15,7 +15,7 @@ from relu_nmt.applications.conversion.fairseq import (
     transformer_config,
     transformer_tensors,
 )
-from relu_nmt.applications.conversion.hugging_face import HubModel
+from relu_nmt.applications.conversion.hugging_face import read_hub_model
 from relu_nmt.cli.average import AverageSettings
 from relu_nmt.cli.convert import ConvertSettings as Settings
 from relu_nmt.cli.import_fairseq import ImportFairseqSettings
@@ -165,11 +165,8 @@ def import_marian(settings: ImportMarianSettings, *, progress: bool = True) -> P
             written.
     """
     output = output_path(settings.output)
-    theirs = HubModel.read(settings.folder, settings.source_lang, settings.target_lang)
-    words = theirs.dictionary()
-    task = TranslationTask(*theirs.texts(), words, words)
-    config, tensors = theirs.config(), theirs.our_tensors()
-    return save_model(output, config, task, tensors, settings.folder, progress)
+    found = read_hub_model(settings.folder, settings.source_lang, settings.target_lang)
+    return save_model(output, *found, settings.folder, progress)
 
 
 def save_model(

@@ -73,14 +73,8 @@ def test_ctranslate2_translates_the_same_behind_the_code(models, tmp_path):
 
 def test_data_and_training_like_the_model(models, tmp_path):
     plain, _, path, translator = models
-    (source, target), codes = (
-        translator.task_languages
-        if False
-        else (
-            (translator.task.source_lang, translator.task.target_lang),
-            plain.codes[:2],
-        )
-    )
+    source, target = translator.task.source_lang, translator.task.target_lang
+    codes = plain.codes[:2]
     for split in ("train", "valid"):
         for side, language in enumerate((source, target)):
             lines = [pair[side] for pair in PAIRS * 2]
@@ -115,6 +109,36 @@ def with_fewer_rows(folder):
     save_file(tensors, folder / "model.safetensors")
 
 
+def in_parts(folder, name="model.safetensors"):
+    """Divide the weights into two files and an index, as large models are stored."""
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    save = save_file if name.endswith(".safetensors") else torch.save
+    files = {}
+    for number in range(2):
+        part = f"{number}-of-2-{name}"
+        own = dict(list(tensors.items())[number::2])
+        save(own, folder / part)
+        files |= dict.fromkeys(own, part)
+    (folder / f"{name}.index.json").write_text(json.dumps({"weight_map": files}))
+
+
+def without_a_part(folder):
+    in_parts(folder)
+    (folder / "1-of-2-model.safetensors").unlink()
+
+
+def without_a_weight(folder):
+    in_parts(folder)
+    save_file({}, folder / "1-of-2-model.safetensors")
+
+
+def with_a_part_elsewhere(folder):
+    in_parts(folder)
+    files = {"weight_map": {"model.shared.weight": "../model.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(files))
+
+
 def without_names(folder):
     (folder / "tokenizer_config.json").unlink()
 
@@ -141,6 +165,14 @@ REFUSED = {
         "begin with <s>, <pad>, </s>, <unk>",
     ),
     "another width": (changed("config.json", d_model=32), ("-s", "de", "-t", "en"), "does not fit"),
+    "a huge id": (
+        changed("tokenizer_config.json", added_tokens_decoder={10**12: {"content": "__de__"}}),
+        ("-s", "de", "-t", "en"),
+        "tokenizer_config.json: damaged (the id 1,000,000,000,000)",
+    ),
+    "a missing part": (without_a_part, ("-s", "de", "-t", "en"), "1-of-2-model.safetensors: is"),
+    "a missing weight": (without_a_weight, ("-s", "de", "-t", "en"), "which its files lack"),
+    "a part elsewhere": (with_a_part_elsewhere, ("-s", "de", "-t", "en"), "index.json: damaged"),
 }
 
 
@@ -170,3 +202,29 @@ def test_weights_of_another_name_and_half_precision(tmp_path):
     run_here("import_marian", tmp_path / "theirs", "-s", "fr", "-t", "de", "--output", output)
     own = Translator.from_checkpoint(output, "cpu").models[0].state_dict()
     assert torch.equal(own["encoder.embedding.tokens.weight"], tensors["lm_head.weight"].float())
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
+def test_weights_in_several_files(name, tmp_path):
+    PlainM2M100(KINDS["m2m"][1]).save(tmp_path / "theirs")
+    models = []
+    for change in (lambda _: None, lambda folder: in_parts(folder, name)):
+        change(tmp_path / "theirs")
+        output = tmp_path / f"{len(models)}.safetensors"
+        run_here("import_marian", tmp_path / "theirs", "-s", "de", "-t", "en", "--output", output)
+        models.append(load_file(output))
+    assert models[0].keys() == models[1].keys()
+    assert all(torch.equal(models[0][key], models[1][key]) for key in models[0])
+
+
+def test_codes_keep_their_ids_behind_a_gap(tmp_path):
+    plain = PlainM2M100(KINDS["m2m"][1])
+    plain.save(tmp_path / "theirs")
+    path = tmp_path / "theirs/tokenizer_config.json"
+    added = json.loads(path.read_text())["added_tokens_decoder"]
+    del added[str(plain.ids["__en__"])]
+    path.write_text(json.dumps({"added_tokens_decoder": added}))
+    output = tmp_path / "ours.safetensors"
+    run_here("import_marian", tmp_path / "theirs", "-s", "fr", "-t", "de", "--output", output)
+    sources = Translator.from_checkpoint(output, "cpu").sources
+    assert sources.sentence(LINES[0]).ids.tolist() == plain.encode("__fr__", LINES[0])

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from relu_nmt.applications.conversion.hugging_face import HubModel
+from relu_nmt.applications.conversion.hugging_face import read_hub_model
 from relu_nmt.applications.sweep.plan import read_published
 from relu_nmt.cli.train import TranslationTrainingSettings
 from relu_nmt.config.classes import merged
@@ -127,15 +127,13 @@ def _read_data_folder(path: Path) -> None:
 
 
 def _copy_marian_model(folder: Path) -> None:
-    for name in ("config.json", "vocab.json", "tokenizer_config.json", "model.safetensors"):
+    names = ("config.json", "vocab.json", "tokenizer_config.json", "model.safetensors")
+    for name in (*names, "source.spm", "target.spm"):
         shutil.copy(MARIAN_FILES / name, folder)
 
 
 def _read_marian_model(path: Path) -> None:
-    model = HubModel.read(path.parent)
-    model.dictionary()
-    model.config()
-    model.our_tensors()
+    read_hub_model(path.parent)
 
 
 def _subword(name: str) -> Callable[[Path], object]:

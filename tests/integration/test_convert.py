@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -205,6 +206,19 @@ def test_graphs_with_a_learnt_bias_of_distances_compute_the_same_at_all_lengths(
     for half in (model.encoder, model.decoder):
         torch.nn.init.normal_(half.embedding.positions.weight)  # it starts at zero
     compare_at_all_lengths(model, task, tmp_path)
+
+
+def test_settings_of_graphs_name_the_symbols_that_begin_source_and_target(tmp_path, monkeypatch):
+    pytest.importorskip("onnxscript")
+    from relu_nmt.applications.conversion import onnx
+
+    monkeypatch.setattr(onnx, "_export", lambda *_: None)
+    model, task = small_model()
+    for code in (None, ">>fra<<"):
+        text = replace(task.source_text, first_symbol=code)
+        onnx.save_onnx(LoadedModel(model, replace(task, source_text=text)), tmp_path)
+        told = json.loads((tmp_path / "config.json").read_text("utf-8"))
+        assert (told["source_first_symbol"], told["target_first_symbol"]) == (code, None)
 
 
 def test_every_attention_is_compared():

@@ -8,7 +8,7 @@ import html
 import itertools
 import math
 import unicodedata
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -40,6 +40,8 @@ MOST_WEIGHTS = 2**21
 COPIES = 8
 """Copies of a matrix of weights in memory while a mechanism computes it."""
 SUBWORD_MARKS = ("@@", "\u2581")
+RANKED = ("top_sum", "share_at_rank")
+OF_ALL_HEADS = "mean_of_heads_entropy"
 KINDS = ("punctuation", "frequent", "ends")
 ALL_KEYS, OWN_SENTENCE = "all", "sentence"
 DEFINITIONS = {
@@ -47,14 +49,14 @@ DEFINITIONS = {
     "(--document-attention aligned, whose upper layers have both)",
     "rows": "real query rows; targets are read in one pass, weights are those before dropout; "
     + SYMBOLS,
-    **definitions((*ANALYSED, "top_sum", "share_at_rank")),
+    **definitions((*ANALYSED, *RANKED)),
 }
 Place = tuple[str, str, int]
 """Slot, visible keys (``ALL_KEYS`` or ``OWN_SENTENCE``), and layer."""
 Numbers = tuple[np.ndarray, np.ndarray]
 """Sentence numbers of the tokens of source and target."""
 Table = tuple[Tensor, Tensor]
-"""Values of rows [B, H or 1, q], and a mask of the rows that count."""
+"""Values of rows [B, H or 1, q] or [B, H, q, percents], and a mask of the rows that count."""
 
 
 class WeightStatistics:
@@ -182,19 +184,21 @@ class WeightStatistics:
         # Heads, then their means by layer, then the means of the layers by slot.
         places = sorted(self._sums, key=lambda place: (SLOTS.index(place[0]), *place[1:]))
         for (slot, sees), of_slot in itertools.groupby(places, lambda place: place[:2]):
-            layers: list[dict[str, Any]] = []
+            layers, all_rows = [], 0
             for place in of_slot:
+                rows, means = self._sums[place].rows, self._sums[place].means()
                 where = {"slot": slot, "sees": sees, "layer": place[2]}
-                rows, heads = self._sums[place].rows, self._sums[place].means()
-                whole = {"head": "mean", "rows": rows, **_mean_of(heads)}
-                for head, means in enumerate(heads):
-                    # Drop the entropy of mean weights, which belongs to the whole layer.
-                    means.pop("mean_of_heads_entropy", None)
-                    found.append({**where, "head": head, "rows": rows, **means})
-                layers.append(whole)
-                found.append({**where, **whole})
+                for head in range(len(means["sum"])):
+                    # Leave out the entropy of mean weights, which belongs to the whole layer.
+                    own = {name: v[head] for name, v in means.items() if name != OF_ALL_HEADS}
+                    found.append({**where, "head": head, "rows": rows, **_record(own)})
+                layers.append({name: _mean(values) for name, values in means.items()})
+                found.append({**where, "head": "mean", "rows": rows, **_record(layers[-1])})
+                all_rows += rows
+            names = dict.fromkeys(name for layer in layers for name in layer)
+            whole = {n: _mean(np.stack([own[n] for own in layers if n in own])) for n in names}
             where = {"slot": slot, "sees": sees, "layer": "mean", "head": "mean"}
-            found.append({**where, **_mean_of(layers), "rows": sum(one["rows"] for one in layers)})
+            found.append({**where, "rows": all_rows, **_record(whole)})
         return found
 
 
@@ -203,27 +207,22 @@ class _Sums:
 
     def __init__(self) -> None:
         self.rows = 0
-        self._totals: dict[str, np.ndarray] = {}
-        self._counts: dict[str, np.ndarray] = {}
+        self._sums: dict[str, np.ndarray] = {}
 
     def add(self, tables: dict[str, Table]) -> None:
         """Add the counted rows of tables."""
         for name, (table, counted) in tables.items():
             counted = counted.expand_as(table)
             # Padded rows may hold NaN, which a product with 0 would keep.
-            total = table.masked_fill(~counted, 0.0).sum((0, 2)).cpu().numpy()
-            self._totals[name] = self._totals.get(name, 0.0) + total
-            self._counts[name] = self._counts.get(name, 0) + counted.sum((0, 2)).cpu().numpy()
+            both = table.masked_fill(~counted, 0.0).sum((0, 2)), counted.sum((0, 2)).double()
+            self._sums[name] = self._sums.get(name, 0.0) + torch.stack(both).cpu().numpy()
 
-    def means(self) -> list[dict[str, Any]]:
-        """Return the means of each head; statistics of all heads together are with the first."""
-        heads: list[dict[str, Any]] = [{} for _ in self._totals["sum"]]
-        for name, totals in self._totals.items():
-            # Give statistics of all heads together to the first head only.
-            for head, total, count in zip(heads, totals, self._counts[name], strict=False):
-                if count:
-                    head[name] = float(total / count)
-        return [_gathered(head) for head in heads]
+    def means(self) -> dict[str, np.ndarray]:
+        """Return the means of each head, [H] or [H, percents]; NaN without a row."""
+        return {
+            name: np.divide(totals, counts, out=np.full_like(totals, np.nan), where=counts > 0)
+            for name, (totals, counts) in self._sums.items()
+        }
 
 
 def _tables(
@@ -272,7 +271,7 @@ def _tables(
             "relative_entropy": (own / log_counts.clamp_min(0.5), full & (log_counts > 0)),
             "raw_entropy": (_entropy(weights), real),
             "mean_exp_entropy": (own.exp(), full),
-            "mean_of_heads_entropy": (of_mean, real & (whole[..., 0] > NULL_SUM)),
+            OF_ALL_HEADS: (of_mean, real & (whole[..., 0] > NULL_SUM)),
         }
     # Mean distances, and shares on each kind of key: [B, H, q, 3].
     tables["distance"] = (shares * distances[:, None]).sum(-1), full
@@ -284,18 +283,18 @@ def _tables(
 
 
 def _ranks(shares: Tensor, counts: Tensor, counted: Tensor) -> dict[str, Table]:
-    """Return ``top_sum`` and ``share_at_rank`` for each percent."""
+    """Return ``top_sum`` and ``share_at_rank`` for each percent, [B, H, q, percents]."""
     # NumPy sorts faster than PyTorch.
     ranked = torch.from_numpy(np.sort(shares.numpy())).flip(-1)
-    sums, tables = ranked.cumsum(-1), {}
-    for percent in PERCENTS:
-        # Round down a little first: 3 % of 100 must not become 4.
-        rank = (percent * counts / 100 - 1e-9).ceil().long()
-        # Find the index of the last counted key: [B, H, q, 1].
-        place = rank[..., None].expand(*ranked.shape[:3], 1) - 1
-        for name, values in (("top_sum", sums), ("share_at_rank", ranked)):
-            tables[f"{name} {percent:g}"] = values.gather(-1, place)[..., 0], counted
-    return tables
+    percents = torch.tensor(PERCENTS, dtype=torch.float64)
+    # Find the last counted key; round down a little first: 3 % of 100 must not become 4.
+    last = (percents * counts[..., None] / 100 - 1e-9).ceil().long() - 1
+    last = last.expand(*ranked.shape[:3], -1)
+    values = ranked.cumsum(-1), ranked
+    return {
+        name: (each.gather(-1, last), counted[..., None])
+        for name, each in zip(RANKED, values, strict=True)
+    }
 
 
 def kinds_of(dictionary: Dictionary) -> Tensor:
@@ -338,29 +337,26 @@ def _entropy(shares: Tensor) -> Tensor:
     return -torch.xlogy(shares, shares).sum(-1)
 
 
-def _gathered(means: dict[str, Any]) -> dict[str, Any]:
-    """Return means in the order of ``ANALYSED``, ranks by percent, and values derived from H."""
-    # Ranks become dictionaries by percent; exp(H) and bits follow from the mean H.
-    ranks: dict[str, dict[float, float]] = {"top_sum": {}, "share_at_rank": {}}
-    for name, values in ranks.items():
-        for percent in PERCENTS:
-            if f"{name} {percent:g}" in means:
-                values[percent] = means[f"{name} {percent:g}"]
-    if "entropy" in means:
-        means["exp_entropy"] = math.exp(means["entropy"])
-        means["entropy_bits"] = means["entropy"] / math.log(2)
-    return {name: means[name] for name in ANALYSED if name in means} | ranks
+def _mean(values: np.ndarray) -> np.ndarray:
+    """Return the mean of the known values along the first axis; NaN where none is known."""
+    known = ~np.isnan(values)
+    total = np.where(known, values, 0.0).sum(0)
+    return np.divide(total, known.sum(0), out=np.full_like(total, np.nan), where=known.any(0))
 
 
-def _mean_of(parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Return the means of each statistic over the heads or layers that have it."""
-    # Collect the values of each statistic, then average them.
-    values: dict[str, list[float]] = {}
-    for part in parts:
-        for name in ANALYSED:
-            if name in part:
-                values.setdefault(name, []).append(part[name])
-        for name in ("top_sum", "share_at_rank"):
-            for percent, value in part[name].items():
-                values.setdefault(f"{name} {percent:g}", []).append(value)
-    return _gathered({name: sum(each) / len(each) for name, each in values.items()})
+def _record(means: dict[str, np.ndarray]) -> dict[str, Any]:
+    """Return known means in the order of ``ANALYSED``, with those derived from H, and ranks."""
+    values = {name: float(v) for name, v in means.items() if not v.ndim and not np.isnan(v)}
+    if "entropy" in values:
+        values["exp_entropy"] = math.exp(values["entropy"])
+        values["entropy_bits"] = values["entropy"] / math.log(2)
+    # Ranks become dictionaries by percent.
+    ranks = {
+        name: {
+            percent: value
+            for percent, value in zip(PERCENTS, means[name].tolist(), strict=True)
+            if not math.isnan(value)
+        }
+        for name in RANKED
+    }
+    return {name: values[name] for name in ANALYSED if name in values} | ranks

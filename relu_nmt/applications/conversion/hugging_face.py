@@ -17,9 +17,8 @@ import math
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors.torch import load_file
@@ -33,6 +32,7 @@ from relu_nmt.errors import CheckpointError, ConfigError
 from relu_nmt.tokenization.base import load_subword
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.translation.config import TransformerConfig
+from relu_nmt.translation.task import TranslationTask
 
 MARIAN, M2M100 = "marian", "m2m_100"
 """Kinds of models, by their ``model_type``; NLLB is the second."""
@@ -56,216 +56,195 @@ NEVER = -100.0
 """Bias of the padding symbol, which Marian's vocabulary lacks, so that it is never predicted."""
 MOST_POSITIONS = 2**16
 """Most positions of an undamaged model; models have 512 or 1024."""
+MOST_ADDED = 2**16
+"""Most symbols that an undamaged tokenizer adds; NLLB's adds 203."""
 LANGUAGE_CODE = re.compile(r">>(.+)<<")
 
 
-@dataclass(frozen=True)
-class HubModel:
-    """The files of a model's folder.
+class _Vocabulary(NamedTuple):
+    """Symbols in the order of their ids there, languages and first symbols of source and target."""
 
-    Args:
-        settings: content of ``config.json``.
-        symbols: symbols of the vocabulary, in the order of their ids.
-        languages: languages of source and target.
-        codes: first symbol of each source, and of each target; None for no such symbol.
-    """
-
-    folder: Path
-    settings: Mapping[str, Any]
     symbols: list[str]
     languages: tuple[str, str]
     codes: tuple[str | None, str | None]
-    tensors: Mapping[str, Tensor]
 
-    @classmethod
-    def read(
-        cls,
-        folder: str | os.PathLike[str],
-        source_lang: str | None = None,
-        target_lang: str | None = None,
-    ) -> "HubModel":
-        """Read a folder of ``save_pretrained`` or of the Hugging Face hub.
 
-        A model of several languages needs their names: ``fra`` for the symbol ``>>fra<<``, ``fr``
-        for ``__fr__``, and ``fra_Latn`` for NLLB.
+def read_hub_model(
+    folder: str | os.PathLike[str], source_lang: str | None = None, target_lang: str | None = None
+) -> tuple[TransformerConfig, TranslationTask, dict[str, Tensor]]:
+    """Read a folder of ``save_pretrained`` or of the Hugging Face hub.
 
-        Raises:
-            CheckpointError: a file is missing or damaged, or the model is of another kind.
-            ConfigError: the model lacks a language, or has several and none is given.
-        """
-        folder = Path(folder)
-        settings = _read_json(folder / "config.json")
-        kind, path = settings.get("model_type"), folder / "vocab.json"
-        if kind not in (MARIAN, M2M100):
-            raise CheckpointError(
-                f"{folder / 'config.json'}: its model_type is {kind!r}; expected '{MARIAN}' or "
-                f"'{M2M100}'"
-            )
-        names = _read_json(folder / NAMES) if (folder / NAMES).exists() else {}
-        if kind == MARIAN:
-            symbols = _symbols_of_json(path)
-            # Read the languages; use general names if the tokenizer's file names none.
-            code = _language_code(path, symbols, target_lang)
-            source = str(source_lang or names.get("source_lang") or "source")
-            target = str(target_lang or names.get("target_lang") or "target")
-            return cls(
-                folder, settings, symbols, (source, target), (code, None), _read_weights(folder)
-            )
-        # Add the codes of languages, which stand behind the symbols of the vocabulary.
-        symbols = _symbols_of_json(path) if path.exists() else _symbols_of_pieces(folder)
-        if tuple(symbols[: len(SPECIAL_SYMBOLS)]) != SPECIAL_SYMBOLS:
-            raise CheckpointError(f"{path}: must begin with {', '.join(SPECIAL_SYMBOLS)}")
-        try:
-            added = _added_symbols(folder, names, len(symbols))
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise CheckpointError(f"{folder / NAMES}: damaged ({error})") from error
-        codes = {code.strip("_"): code for code in added if not code.startswith("<")}
-        given = {"--source-lang": source_lang, "--target-lang": target_lang}
-        for flag, language in given.items():
-            if language not in codes:
-                reason = f"{language}: no such language" if language else "missing"
-                some = f"{', '.join(sorted(codes)[:MOST_NAMED])}... ({len(codes)} languages)"
-                hint = language and close_names(language, codes)
-                raise ConfigError(f"{flag} {reason} of {folder}; {hint or f'give one of {some}'}")
-        languages, tensors = (str(source_lang), str(target_lang)), _read_weights(folder)
-        # Name the rest of the table's rows.
-        rest = range(len(symbols) + len(added), len(_table(tensors)))
-        symbols += [*added, *(f"{FILLER}_{i}" for i in rest)]
-        first = codes[languages[0]], codes[languages[1]]
-        return cls(folder, settings, symbols, languages, first, tensors)
+    A model of several languages needs their names: ``fra`` for the symbol ``>>fra<<``, ``fr`` for
+    ``__fr__``, and ``fra_Latn`` for NLLB. The weights have relu_nmt's names and are in float32.
 
-    @property
-    def is_marian(self) -> bool:
-        """True for Marian's models, False for M2M100 and NLLB."""
-        return self.settings["model_type"] == MARIAN
-
-    def texts(self) -> tuple[TextPipeline, TextPipeline]:
-        """Return the steps of the source's and the target's text.
-
-        Raises:
-            DataError: a SentencePiece model is missing or damaged.
-        """
-        # Marian has a SentencePiece model for each side.
-        names = ("source.spm", "target.spm") if self.is_marian else (PIECES, PIECES)
-        source, target = (
-            TextPipeline(
-                language,
-                subword=load_subword("sentencepiece", self.folder / name),
-                first_symbol=code,
-            )
-            for language, name, code in zip(self.languages, names, self.codes, strict=True)
+    Raises:
+        CheckpointError: a file is missing or damaged, or relu_nmt has no such model.
+        ConfigError: the model lacks a language, or has several and none is given.
+        DataError: a SentencePiece model is missing or damaged.
+    """
+    folder = Path(folder)
+    settings = _read_json(folder / "config.json")
+    kind = settings.get("model_type")
+    if kind not in (MARIAN, M2M100):
+        raise CheckpointError(
+            f"{folder / 'config.json'}: its model_type is {kind!r}; expected '{MARIAN}' or "
+            f"'{M2M100}'"
         )
-        return source, target
+    # Read the symbols and the languages, then the weights, whose table has a row for each symbol.
+    is_marian = kind == MARIAN
+    read = _marian_vocabulary if is_marian else _m2m100_vocabulary
+    symbols, languages, codes = read(folder, source_lang, target_lang)
+    theirs = _read_weights(folder)
+    table = _table(theirs)
+    if not is_marian:  # rows behind the last symbol have no name
+        symbols += [f"{FILLER}_{i}" for i in range(len(symbols), len(table))]
+    # Put the symbols in the order of relu_nmt's ids; -1 is padding, which Marian lacks.
+    order = list(range(len(symbols)))
+    if is_marian:
+        pad, eos, unk = (symbols.index(name) for name in (PAD, EOS, UNK))
+        order = [pad, -1, eos, unk, *(i for i in order if i not in (pad, eos, unk))]
+    # A symbol with the name of a special one gets a prefix, and means nothing.
+    words = (symbols[i] for i in order[len(SPECIAL_SYMBOLS) :])
+    dictionary = Dictionary([f"{FILLER}{s}" if s in SPECIAL_SYMBOLS else s for s in words])
+    # Marian has a SentencePiece model for each side.
+    names = ("source.spm", "target.spm") if is_marian else (PIECES, PIECES)
+    source, target = (
+        TextPipeline(
+            language, subword=load_subword("sentencepiece", folder / name), first_symbol=code
+        )
+        for language, name, code in zip(languages, names, codes, strict=True)
+    )
+    config = _config(folder / "config.json", settings, symbols)
+    task = TranslationTask(source, target, dictionary, dictionary)
+    return config, task, _our_tensors(folder, theirs, table, order, config)
 
-    def dictionary(self) -> Dictionary:
-        """Return the symbols in the order of relu_nmt's ids.
 
-        A symbol with the name of a special one gets a prefix, and means nothing.
-        """
-        symbols = [self.symbols[i] for i in self._order()[len(SPECIAL_SYMBOLS) :]]
-        return Dictionary([f"{FILLER}{s}" if s in SPECIAL_SYMBOLS else s for s in symbols])
+def _marian_vocabulary(
+    folder: Path, source_lang: str | None, target_lang: str | None
+) -> _Vocabulary:
+    symbols = _symbols_of_json(folder / "vocab.json")
+    code = _language_code(folder / "vocab.json", symbols, target_lang)
+    # Use general names if the tokenizer's file names no languages.
+    names = _read_json(folder / NAMES) if (folder / NAMES).exists() else {}
+    source = str(source_lang or names.get("source_lang") or "source")
+    target = str(target_lang or names.get("target_lang") or "target")
+    return _Vocabulary(symbols, (source, target), (code, None))
 
-    def _order(self) -> list[int]:
-        """Return the id there of each id of relu_nmt; -1 for padding, which Marian lacks."""
-        if not self.is_marian:
-            return list(range(len(self.symbols)))
-        special = {name: self.symbols.index(name) for name in (PAD, EOS, UNK)}
-        others = [i for i in range(len(self.symbols)) if i not in special.values()]
-        return [special[PAD], -1, special[EOS], special[UNK], *others]
 
-    def config(self) -> TransformerConfig:
-        """Return relu_nmt's settings of the model.
+def _m2m100_vocabulary(
+    folder: Path, source_lang: str | None, target_lang: str | None
+) -> _Vocabulary:
+    path = folder / "vocab.json"
+    symbols = _symbols_of_json(path) if path.exists() else _symbols_of_pieces(folder)
+    if tuple(symbols[: len(SPECIAL_SYMBOLS)]) != SPECIAL_SYMBOLS:
+        raise CheckpointError(f"{path}: must begin with {', '.join(SPECIAL_SYMBOLS)}")
+    # Add the codes of languages, which stand behind the symbols of the vocabulary.
+    try:
+        added = _added_symbols(folder, len(symbols))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{folder / NAMES}: damaged ({error})") from error
+    codes = {code.strip("_"): code for code in added if not code.startswith(("<", FILLER))}
+    for flag, language in (("--source-lang", source_lang), ("--target-lang", target_lang)):
+        if language not in codes:
+            reason = f"{language}: no such language" if language else "missing"
+            some = f"{', '.join(sorted(codes)[:MOST_NAMED])}... ({len(codes)} languages)"
+            hint = language and close_names(language, codes)
+            raise ConfigError(f"{flag} {reason} of {folder}; {hint or f'give one of {some}'}")
+    languages = str(source_lang), str(target_lang)
+    return _Vocabulary(symbols + added, languages, (codes[languages[0]], codes[languages[1]]))
 
-        Raises:
-            CheckpointError: relu_nmt has no such model.
-        """
-        path, theirs = self.folder / "config.json", self.settings
-        # Refuse models of another structure.
-        for name, wanted in (
-            ("tie_word_embeddings", True),
-            ("share_encoder_decoder_embeddings", True),
-            ("decoder_start_token_id", self.symbols.index(PAD if self.is_marian else EOS)),
-        ):
-            if theirs.get(name, wanted) != wanted:
-                raise CheckpointError(
-                    f"{path}: {name} is {theirs[name]!r}; only models with {wanted!r} are read"
-                )
-        function = theirs.get("activation_function")
-        if function not in FEED_FORWARDS:
-            known = ", ".join(FEED_FORWARDS)
-            raise CheckpointError(f"{path}: activation_function {function!r}; known are {known}")
-        # Translate the names of the settings.
-        ours = {name: theirs[name] for name in (*DROPOUTS, *LAYERDROPS) if name in theirs}
-        for side, text in (("encoder", "source"), ("decoder", "target")):
-            shape = {
-                "embed_dim": "d_model",
-                "ffn_embed_dim": f"{side}_ffn_dim",
-                "layers": f"{side}_layers",
-                "attention_heads": f"{side}_attention_heads",
-            }
-            for own, name in shape.items():
-                if name not in theirs:
-                    raise CheckpointError(f"{path}: lacks {name}")
-                ours[f"{side}_{own}"] = theirs[name]
-            # The table of positions limits the length of Marian's sentences.
-            if self.is_marian:
-                ours[f"max_{text}_positions"] = theirs.get("max_position_embeddings")
-            else:
-                ours[f"{side}_normalize_before"] = True
-        # Add the settings that all models of a kind share.
-        ours |= {
-            "feed_forward": FEED_FORWARDS[function],
-            "positions": "learned" if self.is_marian else "sinusoidal-fairseq",
-            "share_all_embeddings": True,
-            "no_scale_embedding": not theirs.get("scale_embedding"),
-            "output_bias": self.is_marian,
-            "decoder_start_symbol": BOS if self.is_marian else EOS,
-        }
-        try:
-            found = from_dict(TransformerConfig, ours)
-        except ConfigError as error:
-            raise CheckpointError(f"{path}: {error}") from error
-        # Refuse a size from a damaged file before memory is reserved for it.
-        if found.max_positions_of("encoder") > MOST_POSITIONS:
-            raise CheckpointError(f"{path}: more than {MOST_POSITIONS:,} positions; damaged")
-        return found
 
-    def our_tensors(self) -> dict[str, Tensor]:
-        """Return the weights under relu_nmt's names, in float32; unknown names stay.
-
-        Raises:
-            CheckpointError: weights are missing, damaged, or do not fit the number of symbols.
-        """
-        theirs = {name.removeprefix("model."): t.float() for name, t in self.tensors.items()}
-        table, bias = _table(self.tensors).float(), theirs.pop("final_logits_bias", None)
-        # Check the table [V, D] of embeddings and the bias [1, V] of Marian's output.
-        number = len(self.symbols)
-        fits = not self.is_marian or (bias is not None and bias.shape == (1, number))
-        if not fits or table.dim() != 2 or len(table) != number:
+def _config(path: Path, theirs: Mapping[str, Any], symbols: list[str]) -> TransformerConfig:
+    """Return relu_nmt's settings of the model."""
+    is_marian = theirs["model_type"] == MARIAN
+    # Refuse models of another structure.
+    for name, wanted in (
+        ("tie_word_embeddings", True),
+        ("share_encoder_decoder_embeddings", True),
+        ("decoder_start_token_id", symbols.index(PAD if is_marian else EOS)),
+    ):
+        if theirs.get(name, wanted) != wanted:
             raise CheckpointError(
-                f"{self.folder}: no weights and biases of {number:,} symbols, which its "
-                "vocabulary has; the files are damaged or of different models"
+                f"{path}: {name} is {theirs[name]!r}; only models with {wanted!r} are read"
             )
-        # Rename the weights of the layers.
-        try:
-            named = joined_projections(theirs)
-        except (RuntimeError, IndexError) as error:  # from tensors of a wrong shape
-            raise CheckpointError(f"{self.folder}: damaged weights ({error})") from error
-        # Drop copies of the table, and positions, which are computed.
-        known = (*TABLES, "embed_positions.weight", "embed_positions.weights")
-        ours = {our_name(name): t for name, t in named.items() if not name.endswith(known)}
-        # Put table and bias in the order of relu_nmt's ids, with zeros for the padding symbol.
-        order = torch.tensor(self._order())
-        table = table[order].masked_fill((order < 0)[:, None], 0.0)
-        for side in ("encoder", "decoder"):
-            ours[f"{side}.embedding.tokens.weight"] = table
-            if self.is_marian:
-                longest = self.config().max_positions_of(side)
-                ours[f"{side}.embedding.positions.weight"] = _waves(longest, table.size(1))
-        ours["output_projection.weight"] = table
-        if self.is_marian and bias is not None:
-            ours["output_projection.bias"] = bias[0, order].masked_fill(order < 0, NEVER)
-        return ours
+    function = theirs.get("activation_function")
+    if function not in FEED_FORWARDS:
+        known = ", ".join(FEED_FORWARDS)
+        raise CheckpointError(f"{path}: activation_function {function!r}; known are {known}")
+    # Translate the names of the settings.
+    ours = {name: theirs[name] for name in (*DROPOUTS, *LAYERDROPS) if name in theirs}
+    for side, text in (("encoder", "source"), ("decoder", "target")):
+        for own, name in (
+            ("embed_dim", "d_model"),
+            ("ffn_embed_dim", f"{side}_ffn_dim"),
+            ("layers", f"{side}_layers"),
+            ("attention_heads", f"{side}_attention_heads"),
+        ):
+            if name not in theirs:
+                raise CheckpointError(f"{path}: lacks {name}")
+            ours[f"{side}_{own}"] = theirs[name]
+        # The table of positions limits the length of Marian's sentences.
+        if is_marian:
+            ours[f"max_{text}_positions"] = theirs.get("max_position_embeddings")
+        else:
+            ours[f"{side}_normalize_before"] = True
+    # Add the settings that all models of a kind share.
+    ours |= {
+        "feed_forward": FEED_FORWARDS[function],
+        "positions": "learned" if is_marian else "sinusoidal-fairseq",
+        "share_all_embeddings": True,
+        "no_scale_embedding": not theirs.get("scale_embedding"),
+        "output_bias": is_marian,
+        "decoder_start_symbol": BOS if is_marian else EOS,
+    }
+    try:
+        found = from_dict(TransformerConfig, ours)
+    except ConfigError as error:
+        raise CheckpointError(f"{path}: {error}") from error
+    # Refuse a size from a damaged file before memory is reserved for it.
+    if found.max_positions_of("encoder") > MOST_POSITIONS:
+        raise CheckpointError(f"{path}: more than {MOST_POSITIONS:,} positions; damaged")
+    return found
+
+
+def _our_tensors(
+    folder: Path,
+    tensors: Mapping[str, Tensor],
+    table: Tensor,
+    ids: list[int],
+    config: TransformerConfig,
+) -> dict[str, Tensor]:
+    """Return the weights under relu_nmt's names, the table [V, D] in the order of ``ids``."""
+    theirs = {name.removeprefix("model."): t.float() for name, t in tensors.items()}
+    bias = theirs.pop("final_logits_bias", None)
+    # Check the table of embeddings and the bias [1, V] of Marian's output.
+    number = sum(i >= 0 for i in ids)
+    fits = not config.output_bias or (bias is not None and bias.shape == (1, number))
+    if not fits or table.dim() != 2 or len(table) != number:
+        raise CheckpointError(
+            f"{folder}: no weights and biases of {number:,} symbols, which its vocabulary has; "
+            "the files are damaged or of different models"
+        )
+    # Rename the weights of the layers.
+    try:
+        named = joined_projections(theirs)
+    except (RuntimeError, IndexError) as error:  # from tensors of a wrong shape
+        raise CheckpointError(f"{folder}: damaged weights ({error})") from error
+    # Drop copies of the table, and positions, which are computed.
+    known = (*TABLES, "embed_positions.weight", "embed_positions.weights")
+    ours = {our_name(name): t for name, t in named.items() if not name.endswith(known)}
+    # Reorder table and bias, with zeros for the padding symbol.
+    order = torch.tensor(ids)
+    table = table.float()[order].masked_fill((order < 0)[:, None], 0.0)
+    for side in ("encoder", "decoder"):
+        ours[f"{side}.embedding.tokens.weight"] = table
+        if config.output_bias:  # as in Marian, whose positions become learned ones
+            longest = config.max_positions_of(side)
+            ours[f"{side}.embedding.positions.weight"] = _waves(longest, table.size(1))
+    ours["output_projection.weight"] = table
+    if config.output_bias and bias is not None:
+        ours["output_projection.bias"] = bias[0, order].masked_fill(order < 0, NEVER)
+    return ours
 
 
 def _table(tensors: Mapping[str, Tensor]) -> Tensor:
@@ -297,12 +276,16 @@ def _symbols_of_pieces(folder: Path) -> list[str]:
     return [*SPECIAL_SYMBOLS, *pieces.vocabulary()[3:]]
 
 
-def _added_symbols(folder: Path, names: Mapping[str, Any], first: int) -> list[str]:
+def _added_symbols(folder: Path, first: int) -> list[str]:
     """Return the symbols from the id ``first`` on, which the tokenizer adds: codes of languages."""
-    # Files of recent versions have ids; earlier ones list the codes in the order of their ids.
+    names = _read_json(folder / NAMES) if (folder / NAMES).exists() else {}
+    # Files of recent versions have ids, with gaps; earlier ones list the codes in their order.
     if found := names.get("added_tokens_decoder"):
-        ids = {int(i): one["content"] for i, one in found.items() if int(i) >= first}
-        return [ids.get(i, f"{FILLER}_{i}") for i in range(first, first + len(ids))]
+        ids = {int(i): str(one["content"]) for i, one in found.items() if int(i) >= first}
+        end = max(ids, default=first - 1) + 1
+        if end > first + MOST_ADDED:
+            raise ValueError(f"the id {end - 1:,}")
+        return [ids.get(i, f"{FILLER}_{i}") for i in range(first, end)]
     path = folder / "special_tokens_map.json"
     listed = (_read_json(path) if path.exists() else names).get("additional_special_tokens") or []
     return [one["content"] if isinstance(one, dict) else str(one) for one in listed]
@@ -344,19 +327,44 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _read_weights(folder: Path) -> dict[str, Tensor]:
-    """Return the weights; PyTorch's safe reader of weights reads a pickle."""
+    """Return the weights, of one file or of the several files of a large model."""
     # Prefer safetensors to a pickle.
-    paths = [folder / name for name in WEIGHTS if (folder / name).exists()]
-    if not paths:
-        raise CheckpointError(f"{folder}: neither {' nor '.join(WEIGHTS)} in it")
+    for name in WEIGHTS:
+        path, index = folder / name, folder / f"{name}.index.json"
+        if path.exists():
+            return _read_tensors(path)
+        if index.exists():
+            return _read_parts(index)
+    raise CheckpointError(f"{folder}: neither {' nor '.join(WEIGHTS)} in it")
+
+
+def _read_parts(index: Path) -> dict[str, Tensor]:
+    """Return the weights of all files that an index names."""
+    files = _read_json(index).get("weight_map")
+    if not isinstance(files, dict) or not all(
+        isinstance(name, str) and Path(name).name == name for name in files.values()
+    ):
+        raise CheckpointError(f"{index}: damaged; expected the name of a file for each weight")
+    found: dict[str, Tensor] = {}
+    for name in sorted(set(files.values())):
+        found |= _read_tensors(index.with_name(name))
+    if missing := sorted(files.keys() - found):
+        raise CheckpointError(f"{index}: names {missing[0]}, which its files lack")
+    return found
+
+
+def _read_tensors(path: Path) -> dict[str, Tensor]:
+    """Return the weights of a file; PyTorch's safe reader of weights reads a pickle."""
+    if not path.exists():
+        raise CheckpointError(f"{path}: is missing, but the index names it; download it")
     try:
-        if paths[0].name == WEIGHTS[0]:
-            return load_file(paths[0])
-        found = torch.load(paths[0], map_location="cpu", weights_only=True)
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        found = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # the readers raise any exception for damaged files
-        raise CheckpointError(f"{paths[0]}: damaged, or more than weights in it") from error
+        raise CheckpointError(f"{path}: damaged, or more than weights in it") from error
     if not isinstance(found, dict) or not all(isinstance(t, Tensor) for t in found.values()):
-        raise CheckpointError(f"{paths[0]}: no weights in it")
+        raise CheckpointError(f"{path}: no weights in it")
     return {str(name): tensor for name, tensor in found.items()}
 
 

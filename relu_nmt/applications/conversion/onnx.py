@@ -119,6 +119,9 @@ def save_onnx(loaded: LoadedModel, folder: Path) -> None:
         "special": {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3},
         "source_symbols": _symbols(task.source_dictionary),
         "target_symbols": _symbols(task.target_dictionary),
+        # A model of several languages reads and writes the symbol of the language first.
+        "source_first_symbol": task.source_text.first_symbol,
+        "target_first_symbol": task.target_text.first_symbol,
     }
     _write_json(folder, content)
 
