@@ -24,10 +24,17 @@ from relu_nmt.io.work import hidden_progress, progress_bar
 from relu_nmt.modules.config import SLOTS, AttentionPlace
 from relu_nmt.recipes.translation import load_translator
 from relu_nmt.training.results import FILE_NAME, Course, read_course
-from relu_nmt.translation.attention_maps import attention_of, checked_place, single_model
-from relu_nmt.translation.attention_pictures import SLOT_NAMES, AttentionMap, head_maps, large_maps
 from relu_nmt.translation.search.translations import SourceSentence, check_lengths
 from relu_nmt.translator import Translator
+from relu_nmt.translator.attention_maps import (
+    SLOT_NAMES,
+    AttentionMap,
+    attention_of,
+    checked_place,
+    head_maps,
+    large_maps,
+    single_model,
+)
 
 AT_ONCE = 1000
 """Most sentences or groups to read, sort by length and analyse before the next ones."""

@@ -24,9 +24,8 @@ from relu_nmt.data.translation_batches import (
 from relu_nmt.engine import FastDecoder, install
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io.safe_write import write_text
-from relu_nmt.recipes.earlier_models import compare_with_data, load_teachers
 from relu_nmt.recipes.training import Training, run_training
-from relu_nmt.recipes.validation_bleu import ValidationBleu
+from relu_nmt.recipes.translation_training import ValidationBleu, compare_with_data, load_teachers
 from relu_nmt.training.batches import Scorer, TrainingData
 from relu_nmt.training.checkpoint import Checkpoint, load_weights
 from relu_nmt.training.results import TrainingResult

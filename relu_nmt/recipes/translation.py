@@ -21,7 +21,6 @@ from relu_nmt.modules.config import AttentionPlace
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.training.distributed import keep_freed_memory
 from relu_nmt.training.update import autocast_dtype
-from relu_nmt.translation.attention_maps import checked_place, single_model
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.shortlist import Shortlist
 from relu_nmt.translation.search.translations import (
@@ -32,6 +31,7 @@ from relu_nmt.translation.search.translations import (
 )
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator import Translator
+from relu_nmt.translator.attention_maps import checked_place, single_model
 from relu_nmt.translator.models import load_models
 
 MOST_NAMED = 10

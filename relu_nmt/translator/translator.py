@@ -15,8 +15,6 @@ from relu_nmt.data.dictionary import UNK
 from relu_nmt.data.documents import SINGLE_SENTENCES, WindowConfig
 from relu_nmt.errors import ConfigError, is_out_of_memory
 from relu_nmt.modules.config import AttentionPlace
-from relu_nmt.translation.attention_maps import attention_weights, checked_place
-from relu_nmt.translation.attention_pictures import AttentionMap
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.document_search import (
@@ -39,6 +37,7 @@ from relu_nmt.translation.search.translations import (
 )
 from relu_nmt.translation.step_decoder import Ensemble
 from relu_nmt.translation.task import TranslationTask
+from relu_nmt.translator.attention_maps import AttentionMap, attention_weights, checked_place
 from relu_nmt.translator.models import foreign_classes, load_models, model_of, model_state
 from relu_nmt.translator.request import SourceEncoder, TranslationRequest
 
@@ -410,7 +409,7 @@ class Translator:
         source = replace(source, reference=target).as_read(self.task.separators)
         assert source.reference is not None, "given"
         target = source.reference
-        weights = attention_weights(self.ensemble, place, source.ids, target)  # [(H,) Q, K]
+        [weights] = attention_weights(self.ensemble, [place], source.ids, target)  # [(H,) Q, K]
         place = checked_place(self.models[0], place)
         # Name the tokens of both sides.
         dictionary = self.task.target_dictionary

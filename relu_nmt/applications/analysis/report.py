@@ -20,7 +20,7 @@ from relu_nmt.io.page import (
 )
 from relu_nmt.modules.config import SLOTS
 from relu_nmt.training.results import TELEMETRY, TRAIN, Course
-from relu_nmt.translation.attention_pictures import SLOT_NAMES
+from relu_nmt.translator.attention_maps import SLOT_NAMES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

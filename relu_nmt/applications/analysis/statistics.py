@@ -20,9 +20,9 @@ from relu_nmt.errors import ConfigError
 from relu_nmt.modules.config import SLOTS
 from relu_nmt.modules.feed_forward import FeedForward
 from relu_nmt.modules.transformer_layer import Residual, TransformerLayer
-from relu_nmt.translation.attention_maps import attention_of, input_batches, single_model
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.step_decoder import Ensemble, StepDecoder
+from relu_nmt.translator.attention_maps import attention_of, input_batches, single_model
 
 BRANCHES = ("self_attention", "cross_attention", "feed_forward")
 """The parts of a layer that add to its states, in their order."""

@@ -30,8 +30,8 @@ from relu_nmt.attention.statistics import (
 from relu_nmt.data.dictionary import EOS, SENTENCE_SEPARATOR, SPECIAL_SYMBOLS, Dictionary
 from relu_nmt.data.translation_batches import pad_rows
 from relu_nmt.modules.config import SLOTS
-from relu_nmt.translation.attention_maps import input_batches, single_model
 from relu_nmt.translation.step_decoder import Ensemble
+from relu_nmt.translator.attention_maps import input_batches, single_model
 
 PERCENTS = (*(step / 10 for step in range(1, 16)), 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 """Figure 4 of the paper ends at 1.5."""

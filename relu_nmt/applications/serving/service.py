@@ -12,12 +12,17 @@ from relu_nmt.applications.serving.spans import token_spans
 from relu_nmt.data.documents import SINGLE_SENTENCES, WindowConfig
 from relu_nmt.data.groups import join_sentences
 from relu_nmt.errors import ConfigError
-from relu_nmt.modules.config import SLOTS
+from relu_nmt.modules.config import SLOTS, AttentionPlace
 from relu_nmt.tokenization.pipeline import TextPipeline
-from relu_nmt.translation.attention_maps import MOST_WEIGHTS, attention_of, slot_weights
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.translations import SourceSentence, Translation
 from relu_nmt.translator import TranslationRequest, Translator
+from relu_nmt.translator.attention_maps import (
+    MOST_WEIGHTS,
+    attention_of,
+    attention_weights,
+    layers_of,
+)
 
 MOST_NUMBERS = 2**21
 """Most weights in one answer, which are some 15 MB of JSON."""
@@ -64,10 +69,9 @@ class TranslationService:
         slots = {}
         for slot in SLOTS:
             attention = attention_of(models[0], slot, 0)
-            layers = (models[0].encoder if slot == "encoder" else models[0].decoder).layers
             slots[slot] = {
                 "mechanism": str(models[0].config.attention_of(slot)),
-                "layers": len(layers),
+                "layers": len(layers_of(models[0], slot)),
                 "heads": attention.num_heads,
                 # Offer the weights of a single model only, not of an ensemble.
                 "has_weights": attention.capabilities.weights and len(models) == 1,
@@ -176,12 +180,15 @@ class TranslationService:
 
         # Compute the weights, [layers, heads, rows, keys], and write the JSON in parts.
         def write() -> bytes:
+            num_layers = len(layers_of(translator.models[0], slot))
+            places = [AttentionPlace(slot, layer) for layer in range(num_layers)]
             weights = self.batcher.run(
-                lambda: slot_weights(ensemble, slot, source_ids, target_ids)[:, :, rows], ticket
+                lambda: np.stack(attention_weights(ensemble, places, source_ids, target_ids)),
+                ticket,
             )
+            parts = weights_json(weights[:, :, rows], ticket)
             head = {"queries": [queries[i] for i in rows], "keys": keys}
             begin = json.dumps(head, ensure_ascii=False).removesuffix("}")
-            parts = weights_json(weights, ticket)
             return b"".join([f'{begin}, "weights": '.encode(), *parts, b"}"])
 
         return self._large_answers.run(write, ticket) if size > LARGE_NUMBERS else write()
@@ -190,8 +197,7 @@ class TranslationService:
         """Return the number of weights in an answer, and refuse too many."""
         # The model computes all queries; the answer may have the rows of one line only.
         model = self._translator.models[0]
-        layers = (model.encoder if slot == "encoder" else model.decoder).layers
-        num_heads = len(layers) * attention_of(model, slot, 0).num_heads
+        num_heads = len(layers_of(model, slot)) * attention_of(model, slot, 0).num_heads
         if num_heads * num_queries * num_keys > MOST_WEIGHTS:
             raise Refused(
                 413,

@@ -18,12 +18,12 @@ from relu_nmt.modules.config import AttentionRegularizerConfig
 from relu_nmt.modules.positions import sinusoids
 from relu_nmt.translation.aligned import divide_sentences
 from relu_nmt.translation.aligned_attention import DocumentGate
-from relu_nmt.translation.attention_maps import AttentionPlace, attention_weights
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.loss import TranslationObjective
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.step_decoder import Ensemble, StepDecoder
+from relu_nmt.translator.attention_maps import AttentionPlace, attention_weights
 from tests.stepping import Generator, Stepping, log_probs
 
 PAD, EOS, SEP, TSEP, VOCAB = 1, 2, 3, 4, 20  # separators differ, as in two dictionaries
@@ -334,8 +334,8 @@ def test_weights_are_returned_for_the_whole_document(global_layers):
     source, target = np.array(SOURCE[0]), np.array([*TARGET[0][1:], EOS])
     maps = {
         slot: attention_weights(
-            Ensemble([StepDecoder(model)]), AttentionPlace(slot, 1, 0), source, target
-        )
+            Ensemble([StepDecoder(model)]), [AttentionPlace(slot, 1, 0)], source, target
+        )[0]
         for slot in ("encoder", "decoder", "cross")
     }
     theirs, own = np.array([0, 0, 0, 0, 1, 1, 1, 2, 2, 3]), np.array([0, 0, 0, 1, 1, 2, 2, 2, 2, 3])

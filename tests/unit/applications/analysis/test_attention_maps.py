@@ -13,9 +13,8 @@ from relu_nmt.attention.normalized import SoftmaxAttention
 from relu_nmt.attention.records import record_attention
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.modules.config import AttentionPlace
-from relu_nmt.translation.attention_maps import attention_weights
-from relu_nmt.translation.attention_pictures import AttentionMap
 from relu_nmt.translation.step_decoder import Ensemble, StepDecoder
+from relu_nmt.translator.attention_maps import AttentionMap, attention_weights
 from tests.stepping import Stepping
 from tests.unit.applications.analysis.models import SOURCE, TARGET, make_model, make_translator
 
@@ -38,8 +37,8 @@ def test_weights_equal_those_of_step_by_step_decoding(attention):
             steps["cross"].append(crossed[0].weights[0, 1, 0])
     for slot, rows in steps.items():
         weights = attention_weights(
-            Ensemble([StepDecoder(model)]), AttentionPlace(slot, 0, 1), SOURCE, TARGET
-        )
+            Ensemble([StepDecoder(model)]), [AttentionPlace(slot, 0, 1)], SOURCE, TARGET
+        )[0]
         for row, expected in zip(weights, rows, strict=True):
             np.testing.assert_allclose(row[: len(expected)], expected, atol=1e-6)
             assert not row[len(expected) :].any()
@@ -48,10 +47,10 @@ def test_weights_equal_those_of_step_by_step_decoding(attention):
 def test_all_heads_and_the_encoder():
     model = make_model("reluformer")
     ensemble = Ensemble([StepDecoder(model)])
-    every = attention_weights(ensemble, AttentionPlace("encoder", -1), SOURCE, TARGET)
+    every = attention_weights(ensemble, [AttentionPlace("encoder", -1)], SOURCE, TARGET)[0]
     assert every.shape == (2, len(SOURCE), len(SOURCE))
     for head in range(2):
-        one = attention_weights(ensemble, AttentionPlace("encoder", 1, head), SOURCE, TARGET)
+        one = attention_weights(ensemble, [AttentionPlace("encoder", 1, head)], SOURCE, TARGET)[0]
         np.testing.assert_array_equal(one, every[head])
     inputs = torch.from_numpy(SOURCE)[None], torch.tensor([[TARGET[-1], *TARGET[:-1]]])
     with torch.no_grad(), record_attention(model, Need(weights=True)) as records:
@@ -82,8 +81,8 @@ def test_weights_of_a_mechanism_without_weights_are_an_error(without_weights):
     ensemble = Ensemble([StepDecoder(model)])
     message = "attention encoder.0: without_weights has no matrix of weights to show"
     with pytest.raises(ConfigError, match=message):
-        attention_weights(ensemble, AttentionPlace("encoder", 0), SOURCE, TARGET)
-    weights = attention_weights(ensemble, AttentionPlace("cross", 0, 0), SOURCE, TARGET)
+        attention_weights(ensemble, [AttentionPlace("encoder", 0)], SOURCE, TARGET)[0]
+    weights = attention_weights(ensemble, [AttentionPlace("cross", 0, 0)], SOURCE, TARGET)[0]
     np.testing.assert_allclose(weights.sum(-1), 1.0, atol=1e-6)
 
 
@@ -98,7 +97,7 @@ def test_weights_of_a_mechanism_without_weights_are_an_error(without_weights):
 )
 def test_unknown_layers_and_heads_are_errors(place, message):
     with pytest.raises(ConfigError, match=message):
-        attention_weights(Ensemble([StepDecoder(make_model())]), place, SOURCE, TARGET)
+        attention_weights(Ensemble([StepDecoder(make_model())]), [place], SOURCE, TARGET)[0]
 
 
 def test_an_ensemble_is_an_error():
@@ -106,10 +105,10 @@ def test_an_ensemble_is_an_error():
     with pytest.raises(ConfigError, match="one model only"):
         attention_weights(
             Ensemble([StepDecoder(model), StepDecoder(model)]),
-            AttentionPlace("cross", 0),
+            [AttentionPlace("cross", 0)],
             SOURCE,
             TARGET,
-        )
+        )[0]
 
 
 @pytest.mark.parametrize("text", ["cross", "cross.a", "cross.1.2.3", "", "cross.1.", "self.1"])

@@ -10,9 +10,9 @@ from relu_nmt.cli.generate import TranslateSplitSettings
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.config import AttentionPlace
 from relu_nmt.recipes.translation import AttentionReport
-from relu_nmt.translation import attention_maps
-from relu_nmt.translation.attention_maps import attention_weights
 from relu_nmt.translation.step_decoder import Ensemble, StepDecoder
+from relu_nmt.translator import attention_maps
+from relu_nmt.translator.attention_maps import attention_weights
 from tests.unit.applications.analysis.models import EOS, make_model
 
 SLOTS = ("encoder", "decoder", "cross")
@@ -32,7 +32,7 @@ def rows_of(model, slot, layer, head):
     """Yield the weights that each query row sees, from maps of single sentences."""
     for source, target in zip(SOURCES, TARGETS, strict=True):
         place = AttentionPlace(slot, layer, head)
-        weights = attention_weights(Ensemble([StepDecoder(model)]), place, source, target)
+        weights = attention_weights(Ensemble([StepDecoder(model)]), [place], source, target)[0]
         for i, row in enumerate(weights.astype(np.float64)):
             yield row[: i + 1] if slot == "decoder" else row
 

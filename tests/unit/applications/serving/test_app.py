@@ -416,7 +416,7 @@ def test_attention_of_a_long_line_is_fast(word, texts):
 
 def test_the_size_of_an_answer_is_checked_before_the_model_runs(monkeypatch, client):
     asked = {"lines": ["ein Haus " * 60], "translation": ["the house " * 60]}
-    monkeypatch.setattr(service, "slot_weights", lambda *_: pytest.fail("the model computes"))
+    monkeypatch.setattr(service, "attention_weights", lambda *_: pytest.fail("the model computes"))
     monkeypatch.setattr(service, "token_spans", pytest.fail, raising=False)
     for name, more in (("MOST_WEIGHTS", {"line": 0}), ("MOST_NUMBERS", {})):
         with monkeypatch.context() as patch:
