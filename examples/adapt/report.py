@@ -13,12 +13,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from relu_nmt.applications.sweep.figures import Line, Panel, image
-from relu_nmt.applications.sweep.steps import describe_environment
 from relu_nmt.cli.command import make_parser, run_command
 from relu_nmt.errors import DataError
 from relu_nmt.evaluation.significance import mean_interval
-from relu_nmt.io.page import csv_text, number, render_page
+from relu_nmt.io.page import Line, Panel, csv_text, draw_panels, number, render_page
+from relu_nmt.io.process import describe_environment
 from relu_nmt.io.safe_write import write_text
 from relu_nmt.training.results import FILE_NAME, read_course
 
@@ -155,7 +154,7 @@ def curves(rows: Sequence[Record]) -> str:
             if curve:
                 panel.lines.append(Line(WAYS[way], style, curve))
         panels.append(panel)
-    return image(panels)
+    return draw_panels(panels)
 
 
 def write_report(folder: Path) -> str:

@@ -12,11 +12,10 @@ from typing import Any
 
 from studies import Study
 
-from relu_nmt.applications.sweep.figures import Line, Panel, image
 from relu_nmt.applications.sweep.steps import DONE, Step, StepState, shown_command
 from relu_nmt.errors import DataError
 from relu_nmt.evaluation.significance import mean_interval
-from relu_nmt.io.page import LEAST_SEEDS, arms, csv_text, render_page
+from relu_nmt.io.page import LEAST_SEEDS, Line, Panel, arms, csv_text, draw_panels, render_page
 from relu_nmt.io.safe_write import write_text
 from relu_nmt.training.results import (
     FILE_NAME,
@@ -279,13 +278,13 @@ def _page(study: Study, trainings: Sequence[Trained], means: Sequence[Record]) -
     if study.axis and (panels := axis_panels(means, study, trainings)):
         caption = f"Over {study.axis}. Means over the seeds; a level line: without {study.axis}."
         caption += f" Bars: 95% intervals over seeds; dots: seeds, where fewer than {LEAST_SEEDS}."
-        figures.append((caption, image(panels)))
+        figures.append((caption, draw_panels(panels)))
     # Leave out the curves of a study with an axis: too many lines; curves.csv has them all.
     for model in () if study.axis else dict.fromkeys(t.record["model"] for t in trainings):
         own = [t for t in trainings if t.record["model"] == model]
         for kind, wanted in PLOTS.items():
             if panels := curve_panels(own, wanted):
-                figures.append((f"{model}: {kind}. {MEANING[kind]}", image(panels)))
+                figures.append((f"{model}: {kind}. {MEANING[kind]}", draw_panels(panels)))
     environment = next((t.state.environment for t in trainings if t.state.environment), {})
     shown = ("cpu", "gpus", "OMP_NUM_THREADS", "relu_nmt", "revision", "torch", "python")
     facts = [(name, environment.get(name)) for name in shown]

@@ -22,8 +22,6 @@ import torch
 from study import published_rows
 from torch import Tensor
 
-from relu_nmt.applications.sweep.figures import Line, Panel, image
-from relu_nmt.applications.sweep.steps import describe_environment
 from relu_nmt.attention.base import Attention, build_attention
 from relu_nmt.attention.kernels import set_attention_backend
 from relu_nmt.attention.masks import Visibility
@@ -32,7 +30,8 @@ from relu_nmt.cli.command import RecipeCommand
 from relu_nmt.config import option, settings
 from relu_nmt.config.registry import Spec
 from relu_nmt.errors import ConfigError, DataError
-from relu_nmt.io.page import csv_text, render_page
+from relu_nmt.io.page import Line, Panel, csv_text, draw_panels, render_page
+from relu_nmt.io.process import describe_environment
 from relu_nmt.io.safe_write import write_text
 from relu_nmt.modules.multihead import SelfAttention
 
@@ -259,7 +258,7 @@ def write_report(rows: Sequence[Mapping[str, Any]], settings: TimingSettings, de
             ("report of", time.strftime("%d %B %Y, %H:%M")),
         ],
         "tables": [table_of(rows, *place) for place in PUBLISHED],
-        "figures": [("Medians; both axes are logarithmic.", image(panels_of(rows)))],
+        "figures": [("Medians; both axes are logarithmic.", draw_panels(panels_of(rows)))],
     }
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -11,6 +11,7 @@ import io
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,15 @@ LEGEND_LINE = 4.5
 """Length of a line in a legend, in letters' heights, long enough to show dashes."""
 LETTERS_PER_INCH, LEGEND_LETTERS = 14, 12
 """Letters of a legend per inch, and the letters that its line and the space around take."""
+PANEL_INCHES = (3.5, 3.0)
+WIDE_INCHES = (7.2, 3.9)
+MOST_COLUMNS = 3
+SPREAD = 0.06
+MOST_MARKERS = 20
+DOT = 6.0
+"""Size of the dot of a seed, in points."""
+LEAST_SPAN = 10.0
+"""Least quotient of the largest and smallest value for a logarithmic vertical axis."""
 LEAST_SEEDS = 4
 """Fewer seeds are listed one by one: an interval would be wider than the effect it measures."""
 
@@ -94,6 +104,102 @@ def draw_image(
         # Leave out the date, so that equal figures give equal files.
         figure.savefig(file, format="svg", metadata={"Date": None})
     return "data:image/svg+xml;base64," + base64.b64encode(file.getvalue()).decode("ascii")
+
+
+@dataclass
+class Line:
+    """A line of a panel.
+
+    Args:
+        label: label in the legend.
+        style: index of its colour, marker and dashes.
+        points: y by x; in a panel with names, x is the index of the name.
+        errors: length of each point's interval below and above it, if there are intervals.
+        dots: x and y of single seeds that are too few for an interval.
+    """
+
+    label: str
+    style: int
+    points: dict[float, float]
+    errors: list[tuple[float, float]] | None = None
+    dots: list[tuple[float, float]] = field(default_factory=list)
+
+
+@dataclass
+class Panel:
+    """A plot."""
+
+    title: str  # name of the plotted values, with their unit
+    x_label: str  # name of the values on the horizontal axis, with their unit
+    lines: list[Line] = field(default_factory=list)
+    names: Sequence[str] | None = None  # labels on the horizontal axis; by default it has numbers
+    log_x: bool = False  # whether the horizontal axis is logarithmic
+    log_y: bool = False  # whether the vertical axis is logarithmic if its values span LEAST_SPAN
+    from_zero: bool = False  # whether the vertical axis begins at 0
+
+
+def draw_panels(panels: Sequence[Panel]) -> str:
+    """Return the panels with one legend, for the ``src`` of an image.
+
+    Leave out panels with a single point on the horizontal axis; without panels return "".
+    """
+    panels = [p for p in panels if len({x for line in p.lines for x in line.points}) > 1]
+    if not panels:
+        return ""
+    # Lay the panels out in rows.
+    columns = min(MOST_COLUMNS, len(panels))
+    rows = -(-len(panels) // columns)
+
+    def draw(figure: "Figure") -> None:
+        all_axes = figure.subplots(rows, columns, squeeze=False).flatten()
+        for axes, panel in zip(all_axes, panels, strict=False):
+            _draw(axes, panel)
+        for axes in all_axes[len(panels) :]:
+            axes.set_visible(False)
+        common_legend(figure, 2 * columns + 1)
+
+    width, height = WIDE_INCHES if len(panels) == 1 else PANEL_INCHES
+    return draw_image(width * columns, height * rows, draw)
+
+
+def _draw(axes: "Axes", panel: Panel) -> None:
+    for number, line in enumerate(panel.lines):
+        # Shift lines over names sideways, so that their intervals do not overlap.
+        style = line_style(line.style)
+        if len(line.points) > MOST_MARKERS:
+            style["marker"] = None
+        shift = SPREAD * (number - (len(panel.lines) - 1) / 2) if panel.names else 0.0
+        axes.errorbar(
+            [x + shift for x in line.points],
+            list(line.points.values()),
+            None if line.errors is None else [*zip(*line.errors, strict=True)],
+            label=line.label,
+            elinewidth=1.0,
+            capsize=3,
+            **style,
+        )
+        # Draw single seeds as dots.
+        for x, y in line.dots:
+            axes.plot(x + shift, y, ".", color=style["color"], markersize=DOT, alpha=0.6)
+    # Scale and label the axes.
+    if panel.log_x:
+        axes.set_xscale("log", base=2 if panel.names is None else 10)
+    values = [y for line in panel.lines for y in line.points.values()]
+    if panel.log_y and max(values) > LEAST_SPAN * min(values) > 0:
+        axes.set_yscale("log")
+    # Label the ticks: names, or the values on a logarithmic axis.
+    if panel.names is not None:
+        axes.set_xticks(range(len(panel.names)), panel.names)
+        axes.set_xlim(-0.4, len(panel.names) - 0.6)
+    elif panel.log_x:
+        ticks = sorted({x for line in panel.lines for x in line.points})
+        axes.set_xticks(ticks, [f"{x:g}" for x in ticks], rotation=45)
+        axes.minorticks_off()
+    if panel.from_zero:
+        top = axes.get_ylim()[1]
+        axes.set_ylim(-0.03 * top, 1.05 * top)  # room for whole markers
+    axes.set_xlabel(panel.x_label)
+    plain_axes(axes, panel.title)
 
 
 def render_page(place: str | Path, template: str, values: Mapping[str, Any]) -> str:

@@ -1,17 +1,21 @@
-"""This process: its standard streams, the signals to it, its cores and threads."""
+"""This process: its streams, the signals to it, its cores and threads, machine and versions."""
 
 import io
 import os
+import platform
 import signal
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager, suppress
+from importlib import metadata
 from itertools import product
 from pathlib import Path, PurePosixPath
 from types import FrameType
 from typing import Any
 
+import relu_nmt
 from relu_nmt.errors import DataError
 
 _NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1")
@@ -31,6 +35,8 @@ SPIN_COUNT = "1000"
 their cores where these are shared: 30 products [320, 256] [256, 1024] by 4 threads on 4 cores,
 beside 20 busy processes, took more than 40 s; with 10,000 turns 1.9 s or more than 40 s, and with
 1,000 turns 0.7 to 1.9 s."""
+PACKAGES = ("torch", "numpy", "sacrebleu", "sentencepiece", "subword-nmt", "matplotlib")
+"""The packages whose versions :func:`describe_environment` names."""
 LOAD_FILE = "/proc/loadavg"
 OWN_TASKS = "/proc/self/task"
 LOOKS = 5
@@ -193,3 +199,46 @@ def crowding_note(
         f"of this command would wait for each other; {THREADS}={max(1, cores - others)} may be "
         "faster"
     )
+
+
+def describe_environment(gpus: Sequence[str] = ()) -> dict[str, Any]:
+    """Return versions and machine as JSON values."""
+    return {
+        "relu_nmt": relu_nmt.__version__,
+        "revision": _revision(),
+        "python": platform.python_version(),
+        **{name: _version(name) for name in PACKAGES},
+        "system": f"{platform.system()} {platform.machine()}",
+        "cpu": _cpu_name(),
+        "cores": available_cores(),
+        "gpus": list(gpus),
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "absent"
+
+
+def _revision() -> str:
+    """Return the running commit, with ``+`` if files changed; empty outside a repository."""
+    git = ["git", "-C", str(Path(relu_nmt.__file__).parent)]
+    try:
+        commit, changes = (
+            subprocess.run([*git, *words], capture_output=True, text=True, check=True).stdout
+            for words in (["rev-parse", "--short=12", "HEAD"], ["status", "--porcelain", "."])
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return f"{commit.strip()}{'+' if changes else ''}"
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8", errors="replace").splitlines()
+    except OSError:
+        return platform.processor()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor())

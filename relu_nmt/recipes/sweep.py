@@ -25,7 +25,7 @@ from relu_nmt.applications.sweep.report import (
 from relu_nmt.applications.sweep.runner import StepRunner
 from relu_nmt.applications.sweep.settings import SweepConfig
 from relu_nmt.applications.sweep.settings import SweepSettings as Settings
-from relu_nmt.applications.sweep.steps import DONE, Step, arguments_of, describe_environment, probe
+from relu_nmt.applications.sweep.steps import DONE, Step, arguments_of, probe
 from relu_nmt.cli.command import Parser
 from relu_nmt.cli.generate import TranslateSplitSettings
 from relu_nmt.cli.train import TranslationTrainingSettings
@@ -34,6 +34,7 @@ from relu_nmt.config.registry import FLAG, import_user_module
 from relu_nmt.data.data_folder import data_folders, find_pair, infer_languages, split_path
 from relu_nmt.data.documents import SINGLE_SENTENCES
 from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.io.process import describe_environment
 from relu_nmt.modules.config import SLOTS
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.results import SIGNAL_EXIT_CODE

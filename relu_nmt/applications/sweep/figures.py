@@ -1,34 +1,13 @@
-"""The plots of the report: lines in panels side by side, as images embedded in the page."""
+"""The plots of a sweep's report, as images embedded in the page."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from relu_nmt.io.page import (
-    LEAST_SEEDS,
-    arms,
-    common_legend,
-    draw_image,
-    line_style,
-    plain_axes,
-)
+from relu_nmt.io.page import LEAST_SEEDS, Line, Panel, arms, draw_panels
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
     from relu_nmt.applications.sweep.report import ReportData
     from relu_nmt.applications.sweep.results import Average
 
-PANEL_INCHES = (3.5, 3.0)
-WIDE_INCHES = (7.2, 3.9)
-MOST_COLUMNS = 3
-SPREAD = 0.06
-MOST_MARKERS = 20
-DOT = 6.0
-"""Size of the dot of a seed, in points."""
-LEAST_SPAN = 10.0
-"""Least quotient of the largest and smallest value for a logarithmic vertical axis."""
 MOST_BLEU = 100.0
 COURSE_TITLES = {
     "train_loss": ("training loss, bits per token", False),
@@ -44,105 +23,6 @@ MEMORY_TITLES = {
     "memory_variance_ratio": "variance ratio",
     "memory_anisotropy": "anisotropy",
 }
-
-
-@dataclass
-class Line:
-    """A line of a panel.
-
-    Args:
-        label: label in the legend.
-        style: index of its colour, marker and dashes.
-        points: y by x; in a panel with names, x is the index of the name.
-        errors: length of each point's interval below and above it, if there are intervals.
-        dots: x and y of single seeds that are too few for an interval.
-    """
-
-    label: str
-    style: int
-    points: dict[float, float]
-    errors: list[tuple[float, float]] | None = None
-    dots: list[tuple[float, float]] = field(default_factory=list)
-
-
-@dataclass
-class Panel:
-    """A plot."""
-
-    title: str  # name of the plotted values, with their unit
-    x_label: str  # name of the values on the horizontal axis, with their unit
-    lines: list[Line] = field(default_factory=list)
-    names: Sequence[str] | None = None  # labels on the horizontal axis; by default it has numbers
-    log_x: bool = False  # whether the horizontal axis is logarithmic
-    log_y: bool = False  # whether the vertical axis is logarithmic if its values span LEAST_SPAN
-    from_zero: bool = False  # whether the vertical axis begins at 0
-
-
-def image(panels: Sequence[Panel]) -> str:
-    """Return the panels with one legend, for the ``src`` of an image.
-
-    Leave out panels with a single point on the horizontal axis; without panels return "".
-    """
-    panels = [p for p in panels if len({x for line in p.lines for x in line.points}) > 1]
-    if not panels:
-        return ""
-    # Lay the panels out in rows.
-    columns = min(MOST_COLUMNS, len(panels))
-    rows = -(-len(panels) // columns)
-
-    def draw(figure: "Figure") -> None:
-        all_axes = figure.subplots(rows, columns, squeeze=False).flatten()
-        for axes, panel in zip(all_axes, panels, strict=False):
-            _draw(axes, panel)
-        for axes in all_axes[len(panels) :]:
-            axes.set_visible(False)
-        common_legend(figure, 2 * columns + 1)
-
-    width, height = WIDE_INCHES if len(panels) == 1 else PANEL_INCHES
-    return draw_image(width * columns, height * rows, draw)
-
-
-def _draw(axes: "Axes", panel: Panel) -> None:
-    for number, line in enumerate(panel.lines):
-        # Shift lines over names sideways, so that their intervals do not overlap.
-        style = line_style(line.style)
-        if len(line.points) > MOST_MARKERS:
-            style["marker"] = None
-        shift = SPREAD * (number - (len(panel.lines) - 1) / 2) if panel.names else 0.0
-        axes.errorbar(
-            [x + shift for x in line.points],
-            list(line.points.values()),
-            None if line.errors is None else [*zip(*line.errors, strict=True)],
-            label=line.label,
-            elinewidth=1.0,
-            capsize=3,
-            **style,
-        )
-        # Draw single seeds as dots.
-        for x, y in line.dots:
-            axes.plot(x + shift, y, ".", color=style["color"], markersize=DOT, alpha=0.6)
-    # Scale and label the axes.
-    if panel.log_x:
-        axes.set_xscale("log", base=2 if panel.names is None else 10)
-    values = [y for line in panel.lines for y in line.points.values()]
-    if panel.log_y and max(values) > LEAST_SPAN * min(values) > 0:
-        axes.set_yscale("log")
-    # Label the ticks: names, or the values on a logarithmic axis.
-    if panel.names is not None:
-        axes.set_xticks(range(len(panel.names)), panel.names)
-        axes.set_xlim(-0.4, len(panel.names) - 0.6)
-    elif panel.log_x:
-        ticks = sorted({x for line in panel.lines for x in line.points})
-        axes.set_xticks(ticks, [f"{x:g}" for x in ticks], rotation=45)
-        axes.minorticks_off()
-    if panel.from_zero:
-        top = axes.get_ylim()[1]
-        axes.set_ylim(-0.03 * top, 1.05 * top)  # room for whole markers
-    axes.set_xlabel(panel.x_label)
-    plain_axes(axes, panel.title)
-
-
-# ------------------------------------------------------------------- plots of a sweep
 
 
 def length_name(length: int) -> str:
@@ -167,7 +47,7 @@ def length_figure(
         )
         for column, title, scale in columns
     ]
-    return image(panels)
+    return draw_panels(panels)
 
 
 def lines_over_lengths(data: "ReportData", column: str, scale: float) -> list[Line]:
@@ -214,7 +94,7 @@ def course_figure(data: "ReportData") -> str:
             if courses.get(system, {}).get(name)
         ]
         panels.append(Panel(title, "updates", lines, log_y=log_y))
-    return image(panels)
+    return draw_panels(panels)
 
 
 def memory_figures(data: "ReportData") -> list[str]:
@@ -231,7 +111,7 @@ def memory_figures(data: "ReportData") -> list[str]:
                 if points:
                     lines.append(Line(name, style, points))
             panels.append(Panel(title, "size of the memory, keys", lines, log_x=True))
-        figures.append(image(panels))
+        figures.append(draw_panels(panels))
     # Plot the sum of the largest p percent of the weights over p, with a line for each size.
     sizes = sorted({one["memory_size"] for records in memories.values() for one in records})
     percents = list(data.buckets("memory_top_sum["))
@@ -250,4 +130,4 @@ def memory_figures(data: "ReportData") -> list[str]:
                 lines.append(Line(f"size {size:g}", sizes.index(size), sums))
         title = f"{name}: share of the sum"
         panels.append(Panel(title, "largest p %", lines, log_x=True, from_zero=True))
-    return [source for source in (*figures, image(panels)) if source]
+    return [source for source in (*figures, draw_panels(panels)) if source]

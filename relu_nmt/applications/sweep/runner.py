@@ -26,7 +26,6 @@ from relu_nmt.applications.sweep.steps import (
     Step,
     StepState,
     check_same_commands,
-    describe_environment,
     in_words,
     last_line,
     probe,
@@ -34,7 +33,7 @@ from relu_nmt.applications.sweep.steps import (
     time_left,
 )
 from relu_nmt.errors import DataError, ReluNmtError
-from relu_nmt.io.process import handle_stop_signals
+from relu_nmt.io.process import describe_environment, handle_stop_signals
 from relu_nmt.io.safe_write import acquire_lock
 from relu_nmt.io.work import Cluster, result_of
 from relu_nmt.training.results import MAXRSS_UNIT, TrainingResult

@@ -4,21 +4,17 @@ A step trains a model or evaluates it. It runs one or more commands, one after t
 """
 
 import json
-import platform
 import re
 import shlex
 import subprocess
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import relu_nmt
 from relu_nmt.config.registry import import_user_module
 from relu_nmt.errors import ConfigError, DataError, ReluNmtError
-from relu_nmt.io.process import available_cores
 from relu_nmt.io.safe_write import write_text
 
 STARTED, DONE, FAILED, DIVERGED = "started", "done", "failed", "diverged"
@@ -286,9 +282,6 @@ def in_words(seconds: float) -> str:
     return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
 
 
-PACKAGES = ("torch", "numpy", "sacrebleu", "sentencepiece", "subword-nmt", "matplotlib")
-
-
 # ------------------------------------------------------------------- machine and versions
 
 
@@ -340,49 +333,6 @@ def _inspect(attentions: Sequence[str], user_modules: Sequence[str]) -> dict[str
             without_weights.append(name)
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return {"gpus": gpus, "without_weights": without_weights}
-
-
-def describe_environment(gpus: Sequence[str] = ()) -> dict[str, Any]:
-    """Return versions and machine as JSON values."""
-    return {
-        "relu_nmt": relu_nmt.__version__,
-        "revision": _revision(),
-        "python": platform.python_version(),
-        **{name: _version(name) for name in PACKAGES},
-        "system": f"{platform.system()} {platform.machine()}",
-        "cpu": _cpu_name(),
-        "cores": available_cores(),
-        "gpus": list(gpus),
-    }
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "absent"
-
-
-def _revision() -> str:
-    """Return the running commit, with ``+`` if files changed; empty outside a repository."""
-    git = ["git", "-C", str(Path(relu_nmt.__file__).parent)]
-    try:
-        commit, changes = (
-            subprocess.run([*git, *words], capture_output=True, text=True, check=True).stdout
-            for words in (["rev-parse", "--short=12", "HEAD"], ["status", "--porcelain", "."])
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return ""
-    return f"{commit.strip()}{'+' if changes else ''}"
-
-
-def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text("utf-8", errors="replace").splitlines()
-    except OSError:
-        return platform.processor()
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor())
 
 
 if __name__ == "__main__":

@@ -12,8 +12,8 @@ from relu_nmt.applications.sweep.steps import (
     DONE,
     FAILED,
     StepState,
-    describe_environment,
 )
+from relu_nmt.io.process import describe_environment
 from relu_nmt.training.results import TrainingResult, entry
 
 # Share of correct words in an invented translation, by attention.
