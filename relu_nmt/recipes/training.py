@@ -26,11 +26,11 @@ from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.distributed import LOST_PEER, ProcessGroup, join_processes
 from relu_nmt.training.log import TrainingLog
 from relu_nmt.training.memory import fitting_tokens
-from relu_nmt.training.optimizers import freeze
 from relu_nmt.training.results import FILE_NAME as RESULTS
 from relu_nmt.training.results import TrainingResult, peak_gpu_bytes
-from relu_nmt.training.state import StartWeights, weights_of
+from relu_nmt.training.state import StartWeights
 from relu_nmt.training.trainer import Trainer
+from relu_nmt.training.update import freeze
 
 SMALLER_SHARE = 3 / 4
 
@@ -137,7 +137,7 @@ class Training(ABC):
         task: Mapping[str, Any],
         batch_size: str,
         config: TrainerConfig,
-        start: StartWeights = weights_of,
+        start: StartWeights | None = None,
     ) -> Trainer:
         """Return the trainer of these parts.
 

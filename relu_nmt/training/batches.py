@@ -96,8 +96,6 @@ class Share:
         num_batches: batches of the epoch, over all processes.
         offset: batches of the epoch that are already done.
         update_freq: batches per update and process.
-        rank: this process.
-        world_size: number of processes.
 
     Example:
         >>> share = Share(num_batches=5, offset=0, update_freq=1, rank=1, world_size=2)
@@ -192,12 +190,7 @@ def shapes_of(batch: Any) -> str:
 
 @contextmanager
 def naming_batch(batch: Any, work: str) -> Iterator[None]:
-    """Name the batch in the error if memory runs out inside the block.
-
-    Args:
-        batch: the batch of the computation.
-        work: name of the work, such as "update 7".
-    """
+    """Name the batch, and work such as "update 7", in the error if memory runs out."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:

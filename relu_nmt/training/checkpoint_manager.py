@@ -32,9 +32,6 @@ VALUES_PER_WEIGHT = 3
 class CheckpointFolder:
     """The folder ``--save-dir``.
 
-    Args:
-        config: path of the folder, the checkpoints to keep, and the metric of the best one.
-
     Example:
         >>> folder = CheckpointFolder(CheckpointConfig())
         >>> folder.names(3, 300, end_of_epoch=True)
@@ -57,15 +54,9 @@ class CheckpointFolder:
     ) -> list[str]:
         """Return the names of the checkpoint after an update.
 
-        Deviation from fairseq: a checkpoint saved by updates at the end of an epoch has both names.
-
-        Args:
-            epoch: from 1.
-            num_updates: updates made.
-            end_of_epoch: the epoch is complete.
-            is_best: its validation score is the best so far.
-            kept_score: its score, if :meth:`keeps` is true of it.
-            interrupted: training must be able to go on from it.
+        ``kept_score`` is its score, if :meth:`keeps` is true of it. Training must be able to go on
+        from an ``interrupted`` one. Deviation from fairseq: a checkpoint saved by updates at the
+        end of an epoch has both names.
         """
         config = self._config
         if config.no_save:
@@ -239,10 +230,7 @@ class CheckpointFolder:
 def numbered_checkpoints(folder: Path, pattern: str) -> list[tuple[float, Path]]:
     """Return the checkpoints of a folder with a number in their names, the smallest first.
 
-    Args:
-        folder: the ``--save-dir``.
-        pattern: pattern of the names without suffix, with the number as its only group:
-            ``BY_UPDATES``...
+    The number is the only group of ``pattern``, which names without suffix match.
     """
     try:
         names = os.listdir(folder)

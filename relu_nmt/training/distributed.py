@@ -41,13 +41,7 @@ LOST_PEER = "Connection closed by peer"
 
 @dataclass
 class ProcessGroup:
-    """This process among those that train together, and its device.
-
-    Args:
-        rank: number of this process; 0 writes and logs.
-        world_size: number of processes.
-        device: the device of this process.
-    """
+    """This process among those that train together, and its device; rank 0 writes and logs."""
 
     rank: int
     world_size: int
@@ -133,12 +127,10 @@ class ProcessGroup:
 def join_processes(cpu: bool) -> ProcessGroup:
     """Return this process's group, from torchrun's environment variables if they are set.
 
-    Args:
-        cpu: compute on the CPU even if there is a GPU.
+    With ``cpu`` it computes on the CPU even if there is a GPU.
 
     Raises:
-        ConfigError: the environment variables are incomplete, or there are fewer GPUs than
-            processes.
+        ConfigError: the variables are incomplete, or there are fewer GPUs than processes.
     """
     on_gpu = torch.cuda.is_available() and not cpu
     if not on_gpu:
@@ -192,13 +184,10 @@ def _environment_number(name: str, default: int | None) -> int:
 
 @contextmanager
 def noting_signals() -> Iterator[list[int]]:
-    """Record STOP_SIGNALS, so that the update can be finished and a checkpoint written.
+    """Yield a list that records STOP_SIGNALS, so that an update can be finished and saved.
 
     A second SIGINT interrupts at once. Only the main thread of a program can receive signals; in
     other threads this does nothing.
-
-    Returns:
-        Yields the list of the signals that have come.
     """
     received: list[int] = []
 

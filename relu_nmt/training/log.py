@@ -4,7 +4,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +23,8 @@ LOSS_SUFFIX = "loss"
 DECIMALS = {"ppl": 2, "wps": 1, "ups": 2, "wpb": 1, "bsz": 1, "clip": 1, "train_wall": 0, "wall": 0}
 EXACT = ("lr", "loss_scale")
 DEFAULT_DECIMALS = 3
+OUTPUT, FILE, BOARD = "standard output", "the log file", "TensorBoard's files"
+"""The parts of a log, as a note on the loss of one names it."""
 
 Stats = Mapping[str, float]
 
@@ -113,13 +115,15 @@ class TrainingLog:
     def __init__(self, config: LoggingConfig, quiet: bool = False, shown: bool = True) -> None:
         self._config = config
         self.lost: OSError | None = None
-        self._shown = shown and not quiet
         default = "tqdm" if sys.stderr.isatty() and not config.no_progress_bar else "simple"
         self._format = config.log_format or default
         self._bar: Any = None
-        self._file = _open_file(config.log_file) if config.log_file and not quiet else None
-        self._board = None if quiet else config.tensorboard_logdir or None
-        self._writer_class = _summary_writer(self._board) if self._board else None
+        # Where lines go; None stands for the standard output of the moment.
+        self._streams: dict[str, TextIO | None] = {OUTPUT: None} if shown and not quiet else {}
+        if config.log_file and not quiet:
+            self._streams[FILE] = _open_file(config.log_file)
+        board = config.tensorboard_logdir
+        self._writer_class = _summary_writer(board) if board and not quiet else None
         # TensorBoard has one run per tag (train_inner, train, valid), as in fairseq.
         self._writers: dict[str, Any] = {}
         self._first_update = 0
@@ -137,7 +141,7 @@ class TrainingLog:
 
     def begin_epoch(self, epoch: int, done: int, total: int) -> None:
         """Begin an epoch of ``total`` updates, ``done`` of which were made before a resume."""
-        if self._format == "tqdm" and self._shown:
+        if self._format == "tqdm" and OUTPUT in self._streams:
             from tqdm import tqdm
 
             self._bar = tqdm(
@@ -150,14 +154,7 @@ class TrainingLog:
             self._bar.update()
 
     def updates(self, epoch: int, position: int, total: int, stats: Stats) -> None:
-        """Print the averages since the last such line.
-
-        Args:
-            epoch: from 1.
-            position: updates made in this epoch.
-            total: updates of this epoch.
-            stats: values by name.
-        """
+        """Print the averages since the last such line, after ``position`` of ``total`` updates."""
         if self._format == "json":
             done = round(epoch - 1 + position / total, 3)
             self._write(json.dumps({"epoch": epoch, "update": done, **_json_values(stats)}))
@@ -172,7 +169,7 @@ class TrainingLog:
     def wants_telemetry(self, num_updates: int) -> bool:
         """Return True if the objective's telemetry of this update is due and would be shown."""
         interval = self._config.telemetry_interval
-        shown = self._board is not None or self._prints_telemetry
+        shown = self._writer_class is not None or self._prints_telemetry
         return shown and interval > 0 and num_updates % interval == 0
 
     def telemetry(self, epoch: int, num_updates: int, scalars: Stats) -> None:
@@ -188,7 +185,7 @@ class TrainingLog:
 
     @property
     def _prints_telemetry(self) -> bool:
-        return self._format == "json" and (self._shown or self._file is not None)
+        return self._format == "json" and bool(self._streams)
 
     def end_epoch(self, epoch: int, stats: Stats) -> None:
         """Print the averages of an epoch."""
@@ -202,11 +199,10 @@ class TrainingLog:
     def close(self) -> None:
         """Close the bar, the log file and TensorBoard's files."""
         self._close_bar()
-        if self._file is not None:
-            with self._may_be_lost("the log file", self._lose_file):
-                self._file.close()
-            self._file = None
-        with self._may_be_lost("TensorBoard's files", self._lose_board):
+        if (file := self._streams.pop(FILE, None)) is not None:
+            with self._may_be_lost(FILE):
+                file.close()
+        with self._may_be_lost(BOARD):
             for writer in self._writers.values():
                 writer.close()
         self._writers.clear()
@@ -228,11 +224,11 @@ class TrainingLog:
 
     def _add_curves(self, tag: str, values: Stats) -> None:
         """Add the finite values to curves over ``num_updates``, which is one of the values."""
-        if self._board is None or self._writer_class is None:
+        if self._writer_class is None:
             return
-        with self._may_be_lost("TensorBoard's files", self._lose_board):
+        with self._may_be_lost(BOARD):
             if tag not in self._writers:
-                folder = str(Path(self._board) / tag)
+                folder = str(Path(self._config.tensorboard_logdir or "") / tag)
                 self._writers[tag] = self._writer_class(folder, purge_step=self._first_update)
             for name, value in values.items():
                 if name != "num_updates" and math.isfinite(value):
@@ -242,39 +238,30 @@ class TrainingLog:
     def _write(self, line: str) -> None:
         if self._bar is not None:
             self._bar.clear()
-        if self._shown:
-            with self._may_be_lost("standard output", self._lose_output):
-                print(line, flush=True)
+        for part, stream in list(self._streams.items()):
+            with self._may_be_lost(part):
+                print(line, file=stream, flush=True)
         if self._bar is not None:
             self._bar.refresh()
-        if self._file is not None:
-            with self._may_be_lost("the log file", self._lose_file):
-                print(line, file=self._file, flush=True)
 
     @contextmanager
-    def _may_be_lost(self, part: str, lose: Callable[[], None]) -> Iterator[None]:
+    def _may_be_lost(self, part: str) -> Iterator[None]:
         """Go on without a part of the log if it cannot be written, with one note about it."""
         try:
             yield
         except OSError as error:
-            lose()
             self.lost = self.lost or error
+            stream = self._streams.pop(part, None)
+            if part == BOARD:
+                self._writer_class = None
+            elif part == OUTPUT:
+                discard_output()
+            elif stream is not None:
+                with suppress(OSError):
+                    stream.close()
             with suppress(OSError):  # it may be the same pipe
                 text = f"NOTE: {part} cannot be written ({error.strerror or error}); "
                 print(text + "training goes on without", file=sys.stderr, flush=True)
-
-    def _lose_output(self) -> None:
-        self._shown = False
-        discard_output()
-
-    def _lose_file(self) -> None:
-        file, self._file = self._file, None
-        with suppress(OSError):
-            if file is not None:
-                file.close()
-
-    def _lose_board(self) -> None:
-        self._board = None
 
 
 def _summary_writer(folder: str) -> type:

@@ -151,10 +151,8 @@ class TrainingResult:
     def measure(self, num_updates: int, seconds: float) -> None:
         """Set updates and time, and update the peak memory."""
         self.num_updates, self.seconds = num_updates, seconds
-        for name, peak in (
-            ("resident_bytes", peak_resident_bytes()),
-            ("gpu_bytes", peak_gpu_bytes()),
-        ):
+        peaks = {"resident_bytes": peak_resident_bytes(), "gpu_bytes": peak_gpu_bytes()}
+        for name, peak in peaks.items():
             known = [value for value in (self.memory.get(name), peak) if value is not None]
             self.memory[name] = max(known, default=None)
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,9 +24,8 @@ from relu_nmt.training.distributed import (
     whole_tensors,
 )
 from relu_nmt.training.log import Meters
-from relu_nmt.training.optimizers import build_optimizer
 from relu_nmt.training.schedules import build_schedule
-from relu_nmt.training.update import Precision
+from relu_nmt.training.update import Precision, build_optimizer, running_statistics
 
 OPTIMIZER_PREFIX = "optimizer."
 RAW_PREFIX = "train.model."
@@ -38,19 +36,13 @@ class TrainingState:
     """The position and counts of a training: all that an exact resume needs besides tensors.
 
     Args:
-        epoch: the current epoch, from 1.
         batch_offset: batches of this epoch that are done, over all processes.
         num_batches: batches of this epoch; 0 before it is planned.
-        num_updates: updates made.
         seconds: time of running, over all resumes.
-        best_metric: name of the metric of ``best_score``.
-        best_score: best validation score so far.
-        best_signature: signature of that score; None for losses, and in earlier checkpoints.
+        best_signature: signature of the best score; None for losses, and in earlier checkpoints.
         bad_validations: validations since a better score, for early stopping.
-        schedule: state of the learning-rate schedule.
         precision: state of the loss scale.
         inner: meters since the last log line.
-        epoch_meters: meters since the start of the epoch.
         interrupted: a signal came with the last update, so validation and saving that were due
             after it were left out.
     """
@@ -179,26 +171,17 @@ class WeightAverage:
 
 def averaged_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Return the tensors that an average covers: parameters and the statistics of BatchNorm."""
-    found: dict[str, Tensor] = dict(model.named_parameters())
-    for name, module in model.named_modules():
-        if isinstance(module, nn.BatchNorm2d):
-            for own in ("running_mean", "running_var"):
-                found[f"{name}.{own}"] = module.get_buffer(own)
-    return found
+    return dict(model.named_parameters()) | running_statistics(model)
 
 
 StartWeights = Callable[[Checkpoint], Mapping[str, Tensor]]
-weights_of: StartWeights = operator.attrgetter("model_tensors")
-"""Return the weights in a checkpoint, unchanged."""
+"""Returns the initial weights from a checkpoint, which may be of another model."""
 
 
 class Components:
     """The model that is trained, with its optimiser, schedule, precision and average.
 
-    Args:
-        objective: the loss, on its device already; its module ``model`` is trained.
-        config: settings of optimiser, schedule, precision and average.
-        process: this process.
+    It is the module ``model`` of the ``objective``, the loss, which is on its device already.
     """
 
     def __init__(self, objective: nn.Module, config: TrainerConfig, process: ProcessGroup) -> None:
@@ -251,20 +234,19 @@ class Components:
         path: Path | None,
         config: CheckpointConfig,
         say: Callable[[str], None],
-        start: StartWeights = weights_of,
+        start: StartWeights | None = None,
     ) -> TrainingState:
-        """Restore tensors and schedule from a checkpoint, and return its state.
+        """Restore tensors and schedule from the checkpoint to go on from; return its state.
 
-        Args:
-            path: the checkpoint to go on from; None for a fresh start.
-            config: the parts to reset, the model to start from, and the metric of the best one.
-            say: prints a message.
-            start: returns the initial weights from a checkpoint, which may be of another model.
+        Without ``path`` it is a fresh start, for which ``start`` may change weights of another
+        model. ``say`` prints a message.
         """
         # A fresh start, perhaps from the weights of another model.
         if path is None:
             if origin := config.finetune_from_model:
-                load_weights(self.model, start(load_checkpoint(origin)), origin)
+                checkpoint = load_checkpoint(origin)
+                weights = start(checkpoint) if start else checkpoint.model_tensors
+                load_weights(self.model, weights, origin)
                 self.average.restart()
                 say(f"start from the weights of {origin}")
             return TrainingState(best_metric=config.best_checkpoint_metric)

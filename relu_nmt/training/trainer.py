@@ -16,11 +16,10 @@ from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.distributed import LOST_PEER, ProcessGroup, is_sharded, noting_signals
 from relu_nmt.training.log import Meters, TrainingLog
 from relu_nmt.training.results import TrainingResult, entry
-from relu_nmt.training.state import Components, StartWeights, TrainingState, weights_of
-from relu_nmt.training.update import LaunchedUpdate, UpdatePlan, Updater, update_seed
+from relu_nmt.training.state import Components, StartWeights, TrainingState
+from relu_nmt.training.update import Update, Updater, update_seed
 from relu_nmt.training.validation import (
     Validation,
-    check_before_start,
     first_not_finite,
     forget_other_measure,
     is_multiple,
@@ -50,7 +49,7 @@ class Trainer:
         description: Mapping[str, Any],
         process: ProcessGroup,
         log: TrainingLog | None = None,
-        start: StartWeights = weights_of,
+        start: StartWeights | None = None,
     ) -> None:
         self.config = config
         self._start = start
@@ -72,7 +71,7 @@ class Trainer:
         self._validation = Validation(self.parts, data, config, self.log)
         self._signals: list[int] = []
         self._share = Share(0, 0, 1, process.rank, process.world_size)
-        self._launched: LaunchedUpdate | None = None
+        self._launched: Update | None = None
         # Votes of all processes in the last update that was read.
         self._interrupted = self._time_is_up = False
         self._reason: str | None = None
@@ -113,8 +112,7 @@ class Trainer:
                 self._reason = self._reason or self._rate_has_fallen()
             # Go on after an interruption even at a limit, to make up for it.
             if self._reason is None or self.state.interrupted:
-                data, description = self._data, self._description
-                check_before_start(self.parts, data, self.config, self.state, description, self.log)
+                self._validation.check_before_start(self.state, self._description)
                 self.log.begin(self.state.num_updates)
                 self._train()
             say(f"done training in {self._wall():.1f} seconds: {self._reason}")
@@ -207,30 +205,30 @@ class Trainer:
         state = self.state
         number = state.num_updates + 1
         # Vote in the update, so that all processes stop at the same one.
-        plan = UpdatePlan(
+        update = Update(
             number,
             state.epoch,
             self._learning_rate(number),
             seed=update_seed(self.config.run.seed, number, self._process.rank),
-            telemetry=self.log.wants_telemetry(number),
+            wants_telemetry=self.log.wants_telemetry(number),
             interrupt_vote=bool(self._signals),
             time_vote=self.config.run.time_is_up(self._wall()),
         )
-        launched = self._updater.run(batches, plan)
+        self._updater.run(update, batches)
         # While a GPU works on this update, read the numbers of the one before.
         self._read_launched()
         # Count the batches even of a skipped update.
         state.batch_offset = min(
             state.batch_offset + self._share.batches_per_update, state.num_batches
         )
-        if launched.skipped:
+        if update.skipped:
             self.log.say(
-                f"gradient overflow, update left out; the loss scale is now {launched.loss_scale:g}"
+                f"gradient overflow, update left out; the loss scale is now {update.loss_scale:g}"
             )
             return False
         state.num_updates = number
         self.parts.average.update(number)
-        self._launched = launched
+        self._launched = update
         # Read at once if no GPU is kept waiting, or a line is due.
         if not self._reads_late or number % self.config.logging.log_interval == 0:
             self._read_launched()
@@ -238,39 +236,37 @@ class Trainer:
 
     def _read_launched(self) -> None:
         """Read and log the numbers of the last update, unless that is done."""
-        launched, self._launched = self._launched, None
-        if launched is None:
+        update, self._launched = self._launched, None
+        if update is None:
             return
         try:
-            result = launched.read(self.config.run.clip_norm, self._process)
+            own, self._interrupted, self._time_is_up = self._updater.read(update)
         except TrainingError as error:
             if is_sharded(self.parts.objective):  # one process alone cannot repeat the update
                 raise
-            raise TrainingError(f"{error}; {self._origin_of_divergence(launched)}") from error
+            # Repeat the update, whose weights are unchanged, to name its first value not finite.
+            torch.manual_seed(update.seed)
+            found = self._process.gather(first_not_finite(self.parts, update.batches))
+            first = next(filter(None, found), None)
+            told = f"{first} that is not finite" if first else "made again, all of it is finite"
+            raise TrainingError(f"{error}; {told}") from error
         # Add the numbers to the meters, with the time since those before.
-        state, plan = self.state, launched.plan
-        own, self._interrupted, self._time_is_up = result
+        state = self.state
         now = time.monotonic()
         own.seconds, self._lap = now - self._lap, now
         for meters in (state.inner, state.epoch_meters):
             meters.add(own)
-        self.result.epoch = plan.epoch
+        self.result.epoch = update.epoch
         self.log.advance()
-        if launched.telemetry:
-            self.log.telemetry(plan.epoch, plan.num_updates, launched.telemetry)
-        if plan.num_updates % self.config.logging.log_interval == 0:
-            stats = state.inner.stats(plan.num_updates, plan.lr, launched.loss_scale, self._wall())
+        if update.telemetry:
+            self.log.telemetry(update.epoch, update.num_updates, update.telemetry)
+        if update.num_updates % self.config.logging.log_interval == 0:
+            counts = update.num_updates, update.lr, update.loss_scale
+            stats = state.inner.stats(*counts, self._wall())
             state.inner = Meters()
             position = self._share.updates_done(state.batch_offset)
-            self.log.updates(plan.epoch, position, self._share.num_updates, stats)
-            self.result.train.append(entry(plan.epoch, stats))
-
-    def _origin_of_divergence(self, launched: LaunchedUpdate) -> str:
-        """Repeat an update, whose weights are unchanged, and name its first value not finite."""
-        torch.manual_seed(launched.plan.seed)
-        found = self._process.gather(first_not_finite(self.parts, launched.batches))
-        first = next(filter(None, found), None)
-        return f"{first} that is not finite" if first else "made again, all of it is finite"
+            self.log.updates(update.epoch, position, self._share.num_updates, stats)
+            self.result.train.append(entry(update.epoch, stats))
 
     def _between_updates(self) -> None:
         """Stop, validate or save if that is due, but not at the end of an epoch."""

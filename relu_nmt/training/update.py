@@ -1,22 +1,30 @@
-"""One update: forward and backward over its batches, then the optimiser's step; dtypes of both."""
+"""The optimisers, and one update: forward and backward, in 16 or 32 bits, then the step.
+
+An optimiser of one's own is most easily a subclass of ``torch.optim.Optimizer``, made with (groups,
+options); without a ``Config`` it is made with the groups only. Before each step the update sets the
+learning rate of every group.
+"""
 
 import math
 import sys
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from relu_nmt.config import option, settings
+from relu_nmt.config.classes import chosen_part
 from relu_nmt.config.shared import PrecisionOptions
 from relu_nmt.errors import ConfigError, TrainingError
 from relu_nmt.modules.objective import LossOutput
+from relu_nmt.training import OPTIMIZERS
 from relu_nmt.training.batches import Batch, naming_batch
-from relu_nmt.training.config import RunConfig
+from relu_nmt.training.config import OptimizerConfig, RunConfig
 from relu_nmt.training.distributed import ProcessGroup, exchanging, is_sharded, own_part
 from relu_nmt.training.log import Meters, add_metrics
 
@@ -24,6 +32,119 @@ FAIRSEQ_SCALE_WINDOW = 2**14
 SHOWN_IDS = 20
 # The first entries of an update's vector, before a total and a count for each metric.
 HEAD = ("sample_size", "num_tokens", "num_sentences", "interrupt_votes", "time_votes")
+
+
+@OPTIMIZERS.register("adamw")
+@OPTIMIZERS.register("adam")
+class Adam(torch.optim.AdamW):
+    """Adam with decoupled weight decay: w <- w - lr * (weight_decay * w + Adam's step).
+
+    Reference: Kingma and Ba 2015, algorithm 1; Loshchilov and Hutter 2019, algorithm 2. fairseq's
+    adam is the same up to eps, which it adds before the second moment's bias correction.
+    """
+
+    @settings(flags=False)
+    class Config:
+        """Options of the optimiser."""
+
+        beta1: float = option(0.9, "decay rate of the first moment", least=0, below=1)
+        beta2: float = option(0.98, "decay rate of the second moment", least=0, below=1)
+        eps: float = option(1e-8, "added to the denominator", above=0)
+
+    def __init__(self, groups: list[dict[str, Any]], config: Config) -> None:
+        # The fused kernel exists for these devices and floating-point weights only.
+        fused = all(
+            p.device.type in ("cpu", "cuda") and p.is_floating_point()
+            for group in groups
+            for p in group["params"]
+        )
+        betas = (config.beta1, config.beta2)
+        super().__init__(groups, lr=0.0, betas=betas, eps=config.eps, fused=fused)
+
+
+@OPTIMIZERS.register("adafactor")
+class Adafactor(torch.optim.Adafactor):
+    """PyTorch's Adafactor: squared gradients by row and column, steps relative to the weights.
+
+    Raises:
+        ConfigError: the weights are sharded.
+
+    Reference: Shazeer and Stern 2018, algorithm 5.
+    """
+
+    @settings(flags=False)
+    class Config:
+        """Options of the optimiser."""
+
+        beta2_decay: float = option(-0.8, "power of the step, for the decay of squares", below=0)
+        eps: float = option(1e-3, "least size of a weight, which the step is relative to", above=0)
+        clip: float = option(1.0, "largest root mean square of a step over the rate", above=0)
+
+    def __init__(self, groups: list[dict[str, Any]], config: Config) -> None:
+        if any(own_part(p) is not p for group in groups for p in group["params"]):
+            raise ConfigError(
+                "--optimizer adafactor needs whole matrices; leave out --ddp-backend fully_sharded"
+            )
+        eps = (None, config.eps)
+        super().__init__(groups, lr=0.0, beta2_decay=config.beta2_decay, eps=eps, d=config.clip)
+
+
+def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
+    """Return the optimiser of the model's trainable parameters.
+
+    Weight decay acts on all of them, as in fairseq, except on those whose attribute
+    ``no_weight_decay`` is true. Each group has its ``lr_scale``, from ``--lr-scales``.
+    """
+    scale_of: dict[nn.Parameter, float] = {}
+    for part, scale in config.scale_by_part.items():
+        scale_of |= dict.fromkeys(parameters_of(model, part, "--lr-scales"), scale)
+    # Group by exemption and rate, the exempt ones last.
+    by_kind: dict[tuple[bool, float], list[nn.Parameter]] = {}
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            exempt = getattr(parameter, "no_weight_decay", False)
+            by_kind.setdefault((exempt, scale_of.get(parameter, 1.0)), []).append(parameter)
+    groups = [
+        {"params": own, "weight_decay": 0.0 if exempt else config.weight_decay, "lr_scale": scale}
+        for (exempt, scale), own in sorted(by_kind.items(), key=lambda kind: kind[0])
+    ]
+    # Pass options only to optimisers that have settings of their own.
+    make, options = chosen_part(config, "optimizer")
+    optimizer: torch.optim.Optimizer = make(groups) if options is None else make(groups, options)
+    return optimizer
+
+
+def freeze(model: nn.Module, config: OptimizerConfig) -> None:
+    """Exclude the parts of ``--freeze`` from training; their weights stay as they are.
+
+    Raises:
+        ConfigError: the model has no such part, or nothing is left to train.
+    """
+    for part in config.freeze:
+        for parameter in parameters_of(model, part, "--freeze"):
+            parameter.requires_grad_(False)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ConfigError(f"--freeze {','.join(config.freeze)}: nothing is left to train")
+
+
+def parameters_of(model: nn.Module, part: str, flag: str) -> list[nn.Parameter]:
+    """Return the parameters of a part of the model, of whose names ``part`` is the start.
+
+    ``embeddings`` stands for all tables of embeddings. Errors name ``flag``.
+
+    Raises:
+        ConfigError: the model has no such part.
+    """
+    if part == "embeddings":
+        tables = (module for module in model.modules() if isinstance(module, nn.Embedding))
+        found = [parameter for table in tables for parameter in table.parameters()]
+    else:
+        named = model.named_parameters(remove_duplicate=False)
+        found = [own for name, own in named if f"{name}.".startswith(f"{part}.")]
+    if not found:
+        parts = ", ".join(dict.fromkeys(name.split(".")[0] for name, _ in model.named_parameters()))
+        raise ConfigError(f"{flag} {part}: the model's parts are embeddings, {parts}")
+    return found
 
 
 def autocast_dtype(asked: PrecisionOptions, device: torch.device) -> torch.dtype | None:
@@ -56,13 +177,7 @@ def has_fast_bfloat16() -> bool:
 
 
 class Precision:
-    """The dtype of the forward and backward pass; weights always have 32 bits.
-
-    Args:
-        config: ``fp16``, ``bf16`` and the loss scale.
-        device: the device that computes.
-        world_size: number of processes, for the default scale window.
-    """
+    """The dtype of the forward and backward pass; weights always have 32 bits."""
 
     def __init__(self, config: RunConfig, device: torch.device, world_size: int) -> None:
         self._device_type = device.type
@@ -85,10 +200,8 @@ class Precision:
     def step(self, optimizer: torch.optim.Optimizer, finite: Tensor | None) -> bool:
         """Make the optimiser's step; return False if gradients overflowed and it was skipped.
 
-        Args:
-            optimizer: has the gradients.
-            finite: bool scalar; False keeps a fused optimiser from changing the weights, so that
-                the update can be repeated to find the cause. None: always change them.
+        The bool scalar ``finite`` keeps a fused optimiser from changing the weights if it is False,
+        so that the update can be repeated to find the cause. None: always change them.
 
         Raises:
             TrainingError: the loss scale fell below ``--min-loss-scale``.
@@ -118,104 +231,44 @@ class Precision:
         return self.scaler.get_scale() if self.scaler.is_enabled() else None
 
 
-@dataclass(frozen=True)
-class UpdatePlan:
-    """The numbers of an update, and this process's votes on the end of training.
+@dataclass
+class Update:
+    """An update; after :meth:`Updater.run` its numbers may still be on their way from the device.
 
     Args:
         num_updates: number of the update, from 1.
         epoch: its epoch, from 1.
         lr: learning rate.
         seed: seed of the forward pass.
-        telemetry: compute the objective's telemetry of the first batch.
+        wants_telemetry: compute the objective's telemetry of the first batch.
         interrupt_vote: this process has received a signal.
         time_vote: this process finds that the time is up.
+        batches: the batches of this process.
+        names: names of the metrics.
+        values: float64 [1 + HEAD + 2 * metrics + batches] on the device: the gradient's norm before
+            clipping; sums over all processes; each batch's own loss.
+        skipped: gradients overflowed and the optimiser made no step.
+        loss_scale: the loss scale of float16.
+        telemetry: scalars of the first batch.
     """
 
     num_updates: int
     epoch: int
     lr: float
     seed: int
-    telemetry: bool = False
+    wants_telemetry: bool = False
     interrupt_vote: bool = False
     time_vote: bool = False
-
-
-@dataclass(frozen=True)
-class LaunchedUpdate:
-    """An update whose numbers may still be on their way from the device.
-
-    Args:
-        plan: number, epoch and learning rate.
-        names: names of the metrics.
-        values: float64 [1 + HEAD + 2 * metrics + batches] on the device: the gradient's norm before
-            clipping; sums over all processes; each batch's own loss.
-        batches: the batches of this process.
-        skipped: gradients overflowed and the optimiser made no step.
-        loss_scale: the loss scale of float16.
-        telemetry: scalars of the first batch.
-    """
-
-    plan: UpdatePlan
-    names: list[str]
-    values: Tensor
-    batches: list[Batch]
-    skipped: bool
-    loss_scale: float | None
-    telemetry: dict[str, float]
-
-    def read(self, clip_norm: float, process: ProcessGroup) -> tuple[Meters, bool, bool]:
-        """Wait for the numbers, which are sums over all batches and processes.
-
-        Returns:
-            The sums without the time; True if a process has received a signal; True if one finds
-            that the time is up.
-
-        Raises:
-            TrainingError: the loss or the gradient is not finite.
-        """
-        # Take the vector apart.
-        gradient_norm, *values = self.values.tolist()
-        head = dict(zip(HEAD, values, strict=False))
-        pairs = values[len(HEAD) :]
-        metrics = {name: (pairs[2 * i], pairs[2 * i + 1]) for i, name in enumerate(self.names)}
-        # Refuse numbers that are not finite.
-        bad = [name for name, (total, _) in metrics.items() if not math.isfinite(total)]
-        if not self.skipped and (bad or not math.isfinite(gradient_norm)):
-            cause = f"{' and '.join(bad)} became" if bad else "the gradient is"
-            raise TrainingError(
-                f"update {self.plan.num_updates} (epoch {self.plan.epoch}): {cause} not finite "
-                f"(gradient norm {gradient_norm:g}); samples "
-                f"{self._suspects(pairs[2 * len(self.names) :], process)}. Lower --lr, lengthen "
-                "--warmup-updates or set --clip-norm; earlier checkpoints are unharmed"
-            )
-        clips = int(0 < clip_norm < gradient_norm)
-        tokens, sentences = head["num_tokens"], head["num_sentences"]
-        meters = Meters(metrics, tokens, sentences, 1, gradient_norm, clips)
-        return meters, head["interrupt_votes"] > 0, head["time_votes"] > 0
-
-    def _suspects(self, losses: list[float], process: ProcessGroup) -> str:
-        """Return the samples of the batches whose losses are not finite; of all if they are."""
-        pairs = list(zip([batch.ids.tolist() for batch in self.batches], losses, strict=True))
-        # All processes have the same sums, so all of them call this.
-        suspects = process.gather([ids for ids, loss in pairs if not math.isfinite(loss)])
-        if not any(suspects):
-            suspects = process.gather([ids for ids, _ in pairs])
-        ids = [str(number) for lists in suspects for batch in lists for number in batch]
-        more = f" and {len(ids) - SHOWN_IDS} more" if len(ids) > SHOWN_IDS else ""
-        return ", ".join(ids[:SHOWN_IDS]) + more
+    batches: Sequence[Batch] = ()
+    names: Sequence[str] = ()
+    values: Tensor = field(default_factory=lambda: torch.empty(0))
+    skipped: bool = False
+    loss_scale: float | None = None
+    telemetry: dict[str, float] = field(default_factory=dict)
 
 
 class Updater:
-    """Makes updates.
-
-    Args:
-        objective: the (wrapped) module that returns the loss.
-        optimizer: has the parameters to train.
-        precision: dtype and loss scale.
-        clip_norm: largest gradient norm; 0 does not clip.
-        process: this process.
-    """
+    """Makes updates; ``clip_norm`` is the largest norm of the gradient, 0 for any."""
 
     def __init__(
         self,
@@ -231,38 +284,31 @@ class Updater:
         self._clip_norm = clip_norm
         self._process = process
         self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        # BatchNorm's running statistics, which are averaged over the processes for evaluation.
-        self._statistics = [
-            tensor
-            for module in objective.modules()
-            if isinstance(module, nn.BatchNorm2d)
-            for tensor in (module.running_mean, module.running_var)
-            if tensor is not None
-        ]
+        # BatchNorm's running statistics are averaged over the processes for evaluation.
+        self._statistics = list(running_statistics(objective).values())
 
-    def run(self, batches: Sequence[tuple[Batch, int]], plan: UpdatePlan) -> LaunchedUpdate:
-        """Make an update; the objective is in training mode.
+    def run(self, update: Update, batches: Sequence[tuple[Batch, int]]) -> None:
+        """Make an update of the objective, which is in training mode.
 
-        Args:
-            batches: this process's batches with their weights: 1, or 0 for a batch that only keeps
-                this process in step with the others.
-            plan: learning rate, seed and so on.
+        ``batches`` are those of this process with their weights: 1, or 0 for a batch that only
+        keeps this process in step with the others.
         """
         # Go forward and backward with each batch.
-        torch.manual_seed(plan.seed)
+        torch.manual_seed(update.seed)
         self._optimizer.zero_grad(set_to_none=True)
-        head = Counter(interrupt_votes=int(plan.interrupt_vote), time_votes=int(plan.time_vote))
+        head = Counter(interrupt_votes=int(update.interrupt_vote), time_votes=int(update.time_vote))
         sums: dict[str, tuple[Any, float]] = {}
         losses: list[Tensor] = []
-        telemetry: dict[str, float] = {}
-        for index, (batch, weight) in enumerate(batches):
-            output = self._forward_backward(
-                batch,
-                weight,
-                plan.num_updates,
-                telemetry=plan.telemetry and index == 0,
-                last=index == len(batches) - 1,
-            )
+        for number, (batch, weight) in enumerate(batches, 1):
+            telemetry = update.wants_telemetry and number == 1
+            # Processes exchange gradients once, with the last batch.
+            exchange = exchanging(self._objective, exchange=number == len(batches))
+            with exchange, naming_batch(batch, f"update {update.num_updates}"):
+                with self._precision.autocast():
+                    on_device = batch.to(self._process.device)
+                    output: LossOutput = self._objective(on_device, telemetry=telemetry)
+                # Scale for float16, and by the weight, 0 for a batch without effect.
+                self._precision.scaler.scale(output.loss * weight).backward()
             losses.append(output.loss.detach())
             head.update(
                 sample_size=weight * output.sample_size,
@@ -272,7 +318,7 @@ class Updater:
             # A batch of weight 0 only gives the names of the metrics.
             metrics = all_metrics(output)
             add_metrics(sums, {n: (weight * t, weight * c) for n, (t, c) in metrics.items()})
-            telemetry = telemetry or output.telemetry
+            update.telemetry = update.telemetry or output.telemetry
         # Sum over the processes in one vector: [head, then total and count of each metric].
         self._process.average(self._statistics)
         options: dict[str, Any] = {"dtype": torch.float64, "device": self._process.device}
@@ -283,36 +329,15 @@ class Updater:
         # Make the optimiser's step.
         gradient_norm = self._normalise_gradients(vector[0])
         for group in self._optimizer.param_groups:
-            group["lr"] = plan.lr * group["lr_scale"]
+            group["lr"] = update.lr * group["lr_scale"]
         sums_of_all = torch.cat([gradient_norm.double().view(1), vector])
         # Leave the verdict on the device, so that the CPU need not wait.
         finite = None if is_sharded(self._objective) else sums_of_all.isfinite().all()
-        skipped = not self._precision.step(self._optimizer, finite)
-        # Return the numbers unread, so that the next update can start at once.
-        return LaunchedUpdate(
-            plan,
-            list(sums),
-            torch.cat([sums_of_all, torch.stack(losses).double()]),
-            [batch for batch, _ in batches],
-            skipped,
-            self._precision.loss_scale,
-            telemetry,
-        )
-
-    def _forward_backward(
-        self, batch: Batch, weight: int, number: int, telemetry: bool, last: bool
-    ) -> LossOutput:
-        """Return the output of a batch, its gradients added to those of the batches before."""
-        # Processes exchange gradients once, with the last batch.
-        exchange = exchanging(self._objective, exchange=last)
-        with exchange, naming_batch(batch, f"update {number}"):
-            with self._precision.autocast():
-                output: LossOutput = self._objective(
-                    batch.to(self._process.device), telemetry=telemetry
-                )
-            # Scale for float16, and by the weight, 0 for a batch without effect.
-            self._precision.scaler.scale(output.loss * weight).backward()
-        return output
+        update.skipped = not self._precision.step(self._optimizer, finite)
+        # Keep the numbers unread, so that the next update can start at once.
+        update.values = torch.cat([sums_of_all, torch.stack(losses).double()])
+        update.names, update.batches = list(sums), [batch for batch, _ in batches]
+        update.loss_scale = self._precision.loss_scale
 
     @torch.no_grad()
     def _normalise_gradients(self, sample_size: Tensor) -> Tensor:
@@ -335,6 +360,57 @@ class Updater:
             factor = factor * (self._clip_norm / (norm + 1e-6)).clamp(max=1.0)
         torch._foreach_mul_(gradients, factor)
         return norm
+
+    def read(self, update: Update) -> tuple[Meters, bool, bool]:
+        """Wait for the numbers, which are sums over all batches and processes.
+
+        Returns:
+            The sums without the time; True if a process has received a signal; True if one finds
+            that the time is up.
+
+        Raises:
+            TrainingError: the loss or the gradient is not finite.
+        """
+        # Take the vector apart.
+        gradient_norm, *values = update.values.tolist()
+        head = dict(zip(HEAD, values, strict=False))
+        pairs = values[len(HEAD) :]
+        metrics = {name: (pairs[2 * i], pairs[2 * i + 1]) for i, name in enumerate(update.names)}
+        # Refuse numbers that are not finite.
+        bad = [name for name, (total, _) in metrics.items() if not math.isfinite(total)]
+        if not update.skipped and (bad or not math.isfinite(gradient_norm)):
+            cause = f"{' and '.join(bad)} became" if bad else "the gradient is"
+            samples = self._suspects(update, pairs[2 * len(update.names) :])
+            raise TrainingError(
+                f"update {update.num_updates} (epoch {update.epoch}): {cause} not finite "
+                f"(gradient norm {gradient_norm:g}); samples {samples}. Lower --lr, lengthen "
+                "--warmup-updates or set --clip-norm; earlier checkpoints are unharmed"
+            )
+        clips = int(0 < self._clip_norm < gradient_norm)
+        tokens, sentences = head["num_tokens"], head["num_sentences"]
+        meters = Meters(metrics, tokens, sentences, 1, gradient_norm, clips)
+        return meters, head["interrupt_votes"] > 0, head["time_votes"] > 0
+
+    def _suspects(self, update: Update, losses: list[float]) -> str:
+        """Return the samples of the batches whose losses are not finite; of all if they are."""
+        pairs = list(zip([batch.ids.tolist() for batch in update.batches], losses, strict=True))
+        # All processes have the same sums, so all of them call this.
+        suspects = self._process.gather([ids for ids, loss in pairs if not math.isfinite(loss)])
+        if not any(suspects):
+            suspects = self._process.gather([ids for ids, _ in pairs])
+        ids = [str(number) for lists in suspects for batch in lists for number in batch]
+        more = f" and {len(ids) - SHOWN_IDS} more" if len(ids) > SHOWN_IDS else ""
+        return ", ".join(ids[:SHOWN_IDS]) + more
+
+
+def running_statistics(model: nn.Module) -> dict[str, Tensor]:
+    """Return the running means and variances of BatchNorm by name."""
+    return {
+        f"{name}.{own}": module.get_buffer(own)
+        for name, module in model.named_modules()
+        if isinstance(module, nn.BatchNorm2d)
+        for own in ("running_mean", "running_var")
+    }
 
 
 def all_metrics(output: LossOutput) -> dict[str, tuple[Tensor, float]]:

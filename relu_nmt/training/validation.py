@@ -37,39 +37,67 @@ PATIENCE_ADVICE = "; --patience counts such scores: consider --best-checkpoint-m
 
 
 class Validation:
-    """Validates a running training on all its sets.
-
-    Args:
-        parts: the model, with its average.
-        data: validation sets and their scorers.
-        config: settings of validation and patience.
-        log: prints scores and warnings.
-    """
+    """Validates a running training on all its sets, and tries before the start if all works."""
 
     def __init__(
         self, parts: Components, data: TrainingData, config: TrainerConfig, log: TrainingLog
     ) -> None:
         self._parts = parts
         self._data = data
+        self._settings = config
         self._config = config.checkpoint
         self._metric = config.checkpoint.best_checkpoint_metric
         self._patience = config.run.patience
         self._log = log
         self._warned: set[str] = set()
 
-    def is_due(self, state: TrainingState, *, end_of_epoch: bool, save: bool, ends: bool) -> bool:
-        """Return True if validation is due after an update.
+    def check_before_start(self, state: TrainingState, description: Mapping[str, Any]) -> None:
+        """Check folder, memory, scorers and metric, whose errors would otherwise come after hours.
 
-        Args:
-            state: the training after the update.
-            end_of_epoch: the epoch is complete.
-            save: a checkpoint is due.
-            ends: the training ends here.
+        ``description`` is the metadata of the checkpoints.
+
+        Raises:
+            ConfigError: the folder cannot be written, or validation has no such metric.
+            OutOfMemoryError: the largest batch does not fit into memory.
         """
+        parts, data, config = self._parts, self._data, self._settings
+        folder, is_first = CheckpointFolder(self._config), parts.process.is_first
+        if is_first:
+            num_weights = sum(p.numel() for p in parts.model.parameters())
+            folder.check(num_weights, config.optimizer.store_ema)
+        with progress_bar(
+            "preflight", 2, "steps", shows_waiting=True, only_if_slow=True, say=self._log.say
+        ) as advance:
+            # Try the largest batch, and a checkpoint.
+            if config.run.preflight:
+                data.train.begin_epoch(state.epoch)
+                self._log.say(try_batch(parts, data.train.load(data.train.largest())))
+                # Let all processes join in if the model is sharded, to gather its weights.
+                if not self._config.no_save and (is_first or is_sharded(parts.objective)):
+                    with parts.snapshot(state, description) as checkpoint:
+                        if is_first:
+                            folder.try_out(checkpoint)
+            advance(1)
+            if not self._validates:
+                return
+            # Compute the largest validation batch.
+            subset, source = next(iter(data.valid.items()))
+            names = list(measure(parts, source, largest_only=True))
+        # Try the scorer, and look for the metric of the best checkpoint.
+        if (scorer := data.scorers.get(subset)) is not None:
+            names += scorer.metric_names
+            with parts.evaluating(), whole_weights(parts.objective):
+                scorer.check(largest=config.run.preflight)
+        if self._metric not in names:
+            raise ConfigError(
+                f"--best-checkpoint-metric {self._metric}: the validation set '{subset}' has only "
+                f"{', '.join(names)}{'; bleu needs --eval-bleu' * (self._metric == 'bleu')}"
+            )
+
+    def is_due(self, state: TrainingState, *, end_of_epoch: bool, save: bool, ends: bool) -> bool:
+        """Return True if validation is due after an update, where a checkpoint may be due too."""
         config = self._config
-        if config.disable_validation or not self._data.valid:
-            return False
-        if state.num_updates < config.validate_after_updates:
+        if not self._validates or state.num_updates < config.validate_after_updates:
             return False
         return (
             (end_of_epoch and state.epoch % config.validate_interval == 0)
@@ -77,6 +105,10 @@ class Validation:
             or ends
             or is_multiple(state.num_updates, config.validate_interval_updates)
         )
+
+    @property
+    def _validates(self) -> bool:
+        return bool(self._data.valid) and not self._config.disable_validation
 
     def run(self, state: TrainingState, result: TrainingResult) -> float:
         """Validate on all sets and return the metric that decides on the best checkpoint.
@@ -149,12 +181,8 @@ def measure(
 ) -> dict[str, float]:
     """Return the metrics of a validation set; losses in bits. The model ends in training mode.
 
-    Args:
-        parts: the model, with its average.
-        source: batches of the set, shared out to the processes.
-        scorer: computes further metrics.
-        largest_only: compute the largest batch only, in every process.
-        say: prints the progress of a slow validation.
+    The processes share the batches of ``source``, or all compute its largest one only. ``say``
+    prints the progress of a slow validation.
     """
     count = source.begin_epoch(1)
     rank, world_size = parts.process.rank, parts.process.world_size
@@ -236,64 +264,6 @@ def loss_without_score(validations: Sequence[Stats], metric: str) -> tuple[float
         return None
     first, last = both[0][1], both[-1][1]
     return (first, last) if last < first else None
-
-
-def check_before_start(
-    parts: Components,
-    data: TrainingData,
-    config: TrainerConfig,
-    state: TrainingState,
-    description: Mapping[str, Any],
-    log: TrainingLog,
-) -> None:
-    """Check folder, memory, scorers and metric, whose errors would otherwise come after hours.
-
-    Args:
-        parts: the model that is trained.
-        data: batches for training and validation.
-        config: all settings.
-        state: state of the training that begins.
-        description: metadata of its checkpoints.
-        log: prints progress and predicted memory.
-
-    Raises:
-        ConfigError: the folder cannot be written, or validation has no such metric.
-        OutOfMemoryError: the largest batch does not fit into memory.
-    """
-    folder = CheckpointFolder(config.checkpoint)
-    is_first = parts.process.is_first
-    if is_first:
-        folder.check(sum(p.numel() for p in parts.model.parameters()), config.optimizer.store_ema)
-    validates = bool(data.valid) and not config.checkpoint.disable_validation
-    with progress_bar(
-        "preflight", 2, "steps", shows_waiting=True, only_if_slow=True, say=log.say
-    ) as advance:
-        # Try the largest batch, and a checkpoint.
-        if config.run.preflight:
-            data.train.begin_epoch(state.epoch)
-            log.say(try_batch(parts, data.train.load(data.train.largest())))
-            # Let all processes join in if the model is sharded, to gather its weights.
-            if not config.checkpoint.no_save and (is_first or is_sharded(parts.objective)):
-                with parts.snapshot(state, description) as checkpoint:
-                    if is_first:
-                        folder.try_out(checkpoint)
-        advance(1)
-        if not validates:
-            return
-        # Compute the largest validation batch.
-        subset, source = next(iter(data.valid.items()))
-        names = list(measure(parts, source, largest_only=True))
-    # Try the scorer, and look for the metric of the best checkpoint.
-    if (scorer := data.scorers.get(subset)) is not None:
-        names += scorer.metric_names
-        with parts.evaluating(), whole_weights(parts.objective):
-            scorer.check(largest=config.run.preflight)
-    metric = config.checkpoint.best_checkpoint_metric
-    if metric not in names:
-        raise ConfigError(
-            f"--best-checkpoint-metric {metric}: the validation set '{subset}' has only "
-            f"{', '.join(names)}{'; bleu needs --eval-bleu' * (metric == 'bleu')}"
-        )
 
 
 def first_not_finite(parts: Components, batches: Sequence[Batch]) -> str | None:

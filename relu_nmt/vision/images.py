@@ -10,14 +10,16 @@ import numpy as np
 
 from relu_nmt.errors import DataError
 from relu_nmt.vision.image_files import (
+    ARRAY_SUFFIX,
     FileTree,
     composed,
     composed_names,
     import_pillow,
     is_hidden,
+    is_table,
+    open_table,
     spelled,
 )
-from relu_nmt.vision.image_tables import ARRAY_SUFFIX, is_table, open_table
 from relu_nmt.vision.training_config import IMAGE_SUFFIXES
 
 if TYPE_CHECKING:
@@ -109,7 +111,7 @@ def open_images(path: str | os.PathLike[str]) -> dict[str, ImageSet]:
     ``valid``, ``validation``, ``test``) that hold class folders. One more folder may enclose all
     of these, as in a zip file of a folder. Classes and images are in alphabetical order, so a
     folder and its zip file give the same set. For archives and tables see
-    :mod:`~relu_nmt.vision.image_tables`.
+    :func:`~relu_nmt.vision.image_files.open_table`.
 
     Returns:
         the sets by name, ``train`` first; without a part ``train``, a single set named after the

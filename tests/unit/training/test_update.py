@@ -8,8 +8,7 @@ from relu_nmt.errors import ConfigError, TrainingError
 from relu_nmt.modules.objective import LossOutput
 from relu_nmt.training.config import OptimizerConfig, RunConfig
 from relu_nmt.training.distributed import ProcessGroup
-from relu_nmt.training.optimizers import build_optimizer
-from relu_nmt.training.update import Precision, UpdatePlan, Updater
+from relu_nmt.training.update import Precision, Update, Updater, build_optimizer
 from tests.unit.training.toy import Toy, ToyBatch
 
 CPU = torch.device("cpu")
@@ -53,9 +52,10 @@ def test_an_overflow_leaves_the_update_out_and_lowers_the_scale():
     skipped = []
     for number in range(1, 7):
         before = objective.weight.detach().clone()
-        launched = updater.run([(batch(), 1)], UpdatePlan(number, 1, 0.1, seed=1))
-        skipped.append(launched.skipped)
-        assert torch.equal(before, objective.weight) == launched.skipped
+        update = Update(number, 1, 0.1, seed=1)
+        updater.run(update, [(batch(), 1)])
+        skipped.append(update.skipped)
+        assert torch.equal(before, objective.weight) == update.skipped
     # 256 and 128 overflow; two good updates at 64 double it, and 128 overflows again.
     assert skipped == [True, True, False, False, True, False]
     assert precision.loss_scale == 64.0
@@ -65,10 +65,9 @@ def test_the_scale_does_not_change_the_gradient():
     norms = []
     for precision in (Precision(RunConfig(), CPU, 1), scaled_precision(64.0)):
         objective = Overflowing(limit=1e9)
-        launched = updater_of(objective, precision).run(
-            [(batch(), 1), (batch(), 1)], UpdatePlan(1, 1, 0.1, seed=1)
-        )
-        norms.append(launched.read(0.0, ProcessGroup(0, 1, CPU))[0].gradient_norms)
+        updater, update = updater_of(objective, precision), Update(1, 1, 0.1, seed=1)
+        updater.run(update, [(batch(), 1), (batch(), 1)])
+        norms.append(updater.read(update)[0].gradient_norms)
     assert norms == pytest.approx([3**0.5, 3**0.5])
 
 
@@ -76,7 +75,7 @@ def test_without_any_scale_that_works_training_stops():
     updater = updater_of(Overflowing(limit=-1.0), scaled_precision(4.0, min_scale=1.0))
     with pytest.raises(TrainingError, match="--min-loss-scale 1: the loss or the gradient"):
         for number in range(1, 9):
-            updater.run([(batch(), 1)], UpdatePlan(number, 1, 0.1, seed=1))
+            updater.run(Update(number, 1, 0.1, seed=1), [(batch(), 1)])
 
 
 def test_the_scale_is_restored():
