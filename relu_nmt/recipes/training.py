@@ -19,16 +19,15 @@ from relu_nmt.config.registry import Spec
 from relu_nmt.config.shared import AUTO_TOKENS
 from relu_nmt.data.translation_batches import ShardedBatches
 from relu_nmt.errors import CheckpointError, ConfigError, DataError, OutOfMemoryError, TrainingError
-from relu_nmt.training.batches import TrainingData
+from relu_nmt.training.batches import TrainingData, fitting_tokens
 from relu_nmt.training.checkpoint import read_metadata
 from relu_nmt.training.checkpoint_manager import CheckpointFolder
-from relu_nmt.training.config import TrainerConfig
+from relu_nmt.training.config import FULLY_SHARDED, TrainerConfig
 from relu_nmt.training.distributed import LOST_PEER, ProcessGroup, join_processes
 from relu_nmt.training.log import TrainingLog
-from relu_nmt.training.memory import fitting_tokens
 from relu_nmt.training.results import FILE_NAME as RESULTS
 from relu_nmt.training.results import TrainingResult, peak_gpu_bytes
-from relu_nmt.training.state import StartWeights
+from relu_nmt.training.state import Components, StartWeights
 from relu_nmt.training.trainer import Trainer
 from relu_nmt.training.update import freeze
 
@@ -100,9 +99,13 @@ class Training(ABC):
             share = -(-wanted // process.world_size) if wanted else None
             lengths = self.settings.documents.training_lengths
             batches, least = train.batches, max(train.batches.longest_group, *lengths, 1)
-            tokens = fitting_tokens(
-                objective, trainer, process, batches.largest_within, least, share, stored
-            )
+            tokens = stored
+            if not stored or run.preflight:
+                # Bring the model, or this process's part, to the device as the trainer does.
+                if run.ddp_backend == FULLY_SHARDED:
+                    process.wrap(objective, FULLY_SHARDED)
+                parts = Components(objective.to(process.device).train(), trainer, process)
+                tokens = fitting_tokens(parts, batches.largest_within, least, share, stored)
             told.append(f"--max-tokens auto: {tokens:,}" + f", as in {path}" * bool(stored))
         if wanted:
             # Take the number of batches that comes closest.

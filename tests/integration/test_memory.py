@@ -13,7 +13,7 @@ from relu_nmt.config.shared import BatchingConfig, BatchLimits
 from relu_nmt.data.indexed_dataset import IndexedDataset
 from relu_nmt.data.split import Split
 from relu_nmt.data.translation_batches import TranslationBatches
-from relu_nmt.training import memory
+from relu_nmt.training import batches as memory
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from tests.tiny import digits, preprocessed, tensors, train, write_lines
 

@@ -12,9 +12,10 @@ from relu_nmt.attention.base import build_attention
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.config.registry import Spec
 from relu_nmt.errors import ConfigError, OutOfMemoryError
-from relu_nmt.training import memory
+from relu_nmt.training import batches as memory
+from relu_nmt.training.batches import fitting_tokens, largest_that_fits, leaving_no_trace
 from relu_nmt.training.distributed import ProcessGroup
-from relu_nmt.training.memory import fitting_tokens, largest_that_fits, leaving_no_trace
+from relu_nmt.training.state import Components
 from tests.ranks import run_ranks
 from tests.unit.training.toy import Toy, ToyModel, ToyObjective, ToySource
 
@@ -89,7 +90,7 @@ def fitting(folder, process=None, **more):
     config = Toy(folder).trainer().config
     process = process or ProcessGroup(0, 1, CPU)
     arguments = {"batch_of": lambda tokens: tokens, "least": 20, **more}
-    return fitting_tokens(ToyObjective(ToyModel()), config, process, **arguments)
+    return fitting_tokens(Components(ToyObjective(ToyModel()), config, process), **arguments)
 
 
 def test_the_batch_fills_the_memory_up_to_the_limit_of_the_device(tmp_path, sized):
