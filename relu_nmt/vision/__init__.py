@@ -17,8 +17,8 @@ vision_models: "Registry[Callable[[VisionTransformerConfig, int], VisionModel]]"
     {
         "vit": "relu_nmt.vision.vision_transformer",
         "xcit": "relu_nmt.vision.xcit",
-        "swin": "relu_nmt.vision.swin",
-        "cvt": "relu_nmt.vision.cvt",
+        "swin": "relu_nmt.vision.swin_and_cvt",
+        "cvt": "relu_nmt.vision.swin_and_cvt",
     },
 )
 """Called with (config, number of classes); see :mod:`relu_nmt.vision.base`."""

@@ -30,7 +30,7 @@ from relu_nmt.vision.base import (
 from relu_nmt.vision.batches import ImageTransform
 from relu_nmt.vision.config import VisionTransformerConfig
 from relu_nmt.vision.image_files import composed, first_line, read_image, to_rgb
-from relu_nmt.vision.swin import fit_position_biases
+from relu_nmt.vision.swin_and_cvt import fit_position_biases
 from relu_nmt.vision.training_config import CROSS_ENTROPY, PreprocessingConfig
 from relu_nmt.vision.vision_transformer import VisionTransformer
 

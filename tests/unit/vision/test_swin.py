@@ -12,7 +12,7 @@ from relu_nmt.errors import ConfigError
 from relu_nmt.vision.base import Grid, build_vision_model
 from relu_nmt.vision.config import VisionTransformerConfig, architectures
 from relu_nmt.vision.loading import start_weights
-from relu_nmt.vision.swin import PatchMerging, WindowAttention, Windows
+from relu_nmt.vision.swin_and_cvt import PatchMerging, WindowAttention, Windows
 
 SMALL = {
     "family": "swin",
