@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 from relu_nmt.attention.kernels import set_attention_backend
 from relu_nmt.cli.train import TranslationTrainingSettings as Settings
 from relu_nmt.cli.train import detokenizer_settings, search_settings
+from relu_nmt.config.shared import BatchLimits
 from relu_nmt.data.data_folder import data_folders
 from relu_nmt.data.documents import SINGLE_SENTENCES
 from relu_nmt.data.groups import LENGTHS_FILE, least_limit, lengths_in_words
@@ -242,28 +243,40 @@ class TranslationTraining(Training):
         """Return shuffled batches of the training split of a data folder."""
         batching, lengths = self.settings.batching, self.settings.documents.training_lengths
         split = self._open_corpora(folder)
-        skip = batching.skip_invalid_size_inputs
         # Refuse sentences that fit into no batch, if single sentences are trained on.
-        if not skip and (not lengths or SINGLE_SENTENCES in lengths):
+        if not batching.skip_invalid_size_inputs and (not lengths or SINGLE_SENTENCES in lengths):
             refuse_too_long(split, batching.max_tokens)
-        seed = self.settings.trainer.run.seed
-        limits = batching.training_limits
-        weights = self.settings.task.corpus_weights
-        longest = self._longest, self._longest_sentences
-        batches = TranslationBatches(split, limits, lengths, seed, skip, *longest, weights)
-        self._tell_lengths(batches)
-        return batches
+        seed, weights = self.settings.trainer.run.seed, self.settings.task.corpus_weights
+        return self._batches_of(split, batching.training_limits, lengths, seed, weights)
 
     def _validation_batches(self, name: str) -> TranslationBatches:
-        """Return batches of all sentences of a split, see :meth:`_training_batches`."""
-        documents = self.settings.documents
+        """Return batches of all sentences of a split, in groups if documents are trained on."""
+        documents, with_alignments = self.settings.documents, self.settings.task.load_alignments
+        split = self._prepared(self._checked([self.task.load_split(name, with_alignments)]))
         lengths = (documents.validation_length,) if documents.active else ()
-        limits = self.settings.batching.validation_limits
+        return self._batches_of(split, self.settings.batching.validation_limits, lengths)
+
+    def _batches_of(
+        self,
+        split: Split,
+        limits: BatchLimits,
+        lengths: tuple[int, ...],
+        seed: int | None = None,
+        weights: Sequence[float] = (),
+    ) -> TranslationBatches:
+        """Return the batches of a split, and print the lengths of their groups."""
         skip = self.settings.batching.skip_invalid_size_inputs
-        split = self._open(name)
         longest = self._longest, self._longest_sentences
-        batches = TranslationBatches(split, limits, lengths, None, skip, *longest)
-        self._tell_lengths(batches)
+        batches = TranslationBatches(split, limits, lengths, seed, skip, *longest, weights)
+        descriptions = batches.describe_lengths()
+        mixed = " (first epoch; another mixture in each)" if len(descriptions) > 1 else ""
+        for description in descriptions:
+            self.say(f"{batches.split.name}{mixed}: {lengths_in_words(description)}")
+        if batches.num_skipped:
+            self.say(
+                f"{batches.num_skipped:,} of them are longer than --max-tokens or than the model "
+                "can take, and left out (--skip-invalid-size-inputs-valid-test)"
+            )
         return batches
 
     def _open_corpora(self, folder: str) -> Split:
@@ -302,11 +315,6 @@ class TranslationTraining(Training):
                     self.say(f"{one.stem}: no document boundaries, so that each sentence is one")
         return self._prepared(Split.chained(corpora, tags), options.tag_extra_data)
 
-    def _open(self, name: str) -> Split:
-        """Return a split with both sides, and with documents if sentences are to be joined."""
-        with_alignments = self.settings.task.load_alignments
-        return self._prepared(self._checked([self.task.load_split(name, with_alignments)]))
-
     def _checked(self, splits: list[Split]) -> Split:
         """Return several splits as one, and print their sizes."""
         for part in splits:
@@ -344,17 +352,6 @@ class TranslationTraining(Training):
             split.require_documents(flag, longest)
         return split
 
-    def _tell_lengths(self, batches: TranslationBatches) -> None:
-        descriptions = batches.describe_lengths()
-        mixed = " (first epoch; another mixture in each)" if len(descriptions) > 1 else ""
-        for description in descriptions:
-            self.say(f"{batches.split.name}{mixed}: {lengths_in_words(description)}")
-        if batches.num_skipped:
-            self.say(
-                f"{batches.num_skipped:,} of them are longer than --max-tokens or than the model "
-                "can take, and left out (--skip-invalid-size-inputs-valid-test)"
-            )
-
     def _write_lengths(self, batches: Iterable[TranslationBatches]) -> None:
         """Write the lengths of the groups of sentences, if there are documents."""
         splits = {one.split.name: one.describe_lengths() for one in batches}
@@ -376,26 +373,18 @@ class TranslationTraining(Training):
             ) from error
 
     def _bleu_of(self, model: EncoderDecoder, batches: TranslationBatches) -> ValidationBleu:
-        options = self.settings.bleu
-        search = search_settings(options.eval_bleu_args)
-        decoders, symbols = [FastDecoder(model)], self.task.target_dictionary
-        first = self.task.target_text.first_symbol
+        options, task = self.settings.bleu, self.task
+        generator = Generator(
+            [FastDecoder(model)],
+            search_settings(options.eval_bleu_args),
+            task.target_dictionary,
+            self._search_dtype,
+            task.separators,
+            first_symbol=task.target_text.first_symbol,
+        )
+        shared, of_documents = (self.process, self.say), self.settings.documents.active
         bleu = ValidationBleu(
-            Generator(
-                decoders,
-                search,
-                symbols,
-                self._search_dtype,
-                self.task.separators,
-                first_symbol=first,
-            ),
-            self.task,
-            batches,
-            options,
-            self.process,
-            self.say,
-            self.settings.documents.active,
-            self._longest[0],
+            generator, task, batches, options, *shared, of_documents, self._longest[0]
         )
         if bleu.scorer.note:
             self.say(f"note: {bleu.scorer.note}")

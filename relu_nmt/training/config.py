@@ -161,19 +161,6 @@ class RunConfig(PrecisionOptions):
         """Return True if ``seconds`` of running have used up ``--stop-time-hours``."""
         return 0 < self.stop_time_hours * SECONDS_PER_HOUR <= seconds
 
-    def limit_reached(self, num_updates: int, epoch: int, out_of_time: bool) -> str | None:
-        """Return the reason to stop before an update in ``epoch`` (from 1), or None.
-
-        ``out_of_time`` says that the processes agree on :meth:`time_is_up`.
-        """
-        if self.max_update and num_updates >= self.max_update:
-            return f"{num_updates} updates are made (--max-update {self.max_update})"
-        if self.max_epoch and epoch > self.max_epoch:
-            return f"epoch {epoch - 1} is finished (--max-epoch {self.max_epoch})"
-        if out_of_time:
-            return f"the time is up (--stop-time-hours {self.stop_time_hours:g})"
-        return None
-
 
 @settings
 class CheckpointConfig:

@@ -104,10 +104,8 @@ class Trainer:
             self.result.parameters = sum(p.numel() for p in self.parts.model.parameters())
             # Train, unless a limit is reached already.
             self._started = time.monotonic() - self.state.seconds
-            self._reason = self._limit_reached(self.state.epoch)
-            self._reason = self._reason or self._validation.patience_is_over(
-                self.state, self.result
-            )
+            over = self._validation.patience_is_over(self.state, self.result)
+            self._reason = self._limit_reached(self.state.epoch) or over
             if self.state.epoch > 1 and self.state.batch_offset == 0:
                 self._reason = self._reason or self._rate_has_fallen()
             # Go on after an interruption even at a limit, to make up for it.
@@ -270,7 +268,7 @@ class Trainer:
 
     def _between_updates(self) -> None:
         """Stop, validate or save if that is due, but not at the end of an epoch."""
-        if self._signalled():
+        if self._agreed(bool(self._signals), self._interrupted):
             self._read_launched()
             self.state.interrupted = True
             saved = not self.config.checkpoint.no_save
@@ -312,9 +310,8 @@ class Trainer:
             is_best = state.add_score(score, self.config.checkpoint.maximize)
             is_kept = self._process.from_first(self._process.is_first and self._folder.keeps(score))
             self.result.set_best(metric, state.best_score)
-            self._reason = (
-                self._validation.patience_is_over(self.state, self.result) or self._reason
-            )
+            over = self._validation.patience_is_over(state, self.result)
+            self._reason = over or self._reason
         # Move to the next epoch, and save.
         if end_of_epoch:
             self.parts.schedule.end_epoch(state.num_updates, score)
@@ -370,12 +367,18 @@ class Trainer:
 
     def _limit_reached(self, epoch: int) -> str | None:
         """Return the reason to stop before an update in ``epoch``, or None."""
-        if self._process.world_size == 1:
-            out_of_time = self.config.run.time_is_up(self._wall())
-        else:
-            # Processes must agree, so they use the vote that came with the last update.
-            out_of_time = self._time_is_up
-        return self.config.run.limit_reached(self.state.num_updates, epoch, out_of_time)
+        run, num_updates = self.config.run, self.state.num_updates
+        if run.max_update and num_updates >= run.max_update:
+            return f"{num_updates} updates are made (--max-update {run.max_update})"
+        if run.max_epoch and epoch > run.max_epoch:
+            return f"epoch {epoch - 1} is finished (--max-epoch {run.max_epoch})"
+        if self._agreed(run.time_is_up(self._wall()), self._time_is_up):
+            return f"the time is up (--stop-time-hours {run.stop_time_hours:g})"
+        return None
+
+    def _agreed(self, own: bool, voted: bool) -> bool:
+        """Return a vote of all processes, which came with the last update, or of the only one."""
+        return voted if self._process.world_size > 1 else own
 
     def _rate_has_fallen(self) -> str | None:
         """Return the reason to stop if the learning rate is at ``--stop-min-lr``."""
@@ -383,11 +386,6 @@ class Trainer:
         if rate > self.config.schedule.stop_min_lr:
             return None
         return f"the learning rate has fallen to {rate:g} (--stop-min-lr)"
-
-    def _signalled(self) -> bool:
-        if self._process.world_size == 1:
-            return bool(self._signals)
-        return self._interrupted
 
     def _learning_rate(self, num_updates: int) -> float:
         return self.parts.schedule.learning_rate(num_updates, self.state.epoch)
