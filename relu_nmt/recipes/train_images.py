@@ -233,17 +233,17 @@ def config_for_data(
 ) -> TrainerConfig:
     """Return the trainer's settings with rates, warm-up and period computed from the data."""
     # Scale the rates, then convert epochs of warm-up to updates.
+    run, schedule = config.run, config.schedule
     if config.lr_batch_size:
-        images = batch_size * processes * config.run.update_freq_of(1)
-        schedule = scaled_rates(config.schedule, images, config.lr_batch_size, say)
-        config = dataclasses.replace(config, schedule=schedule)
+        images = batch_size * processes * run.update_freq_of(1)
+        schedule = scaled_rates(schedule, images, config.lr_batch_size, say)
     if config.warmup_epochs:
         # Round up, since the last update of an epoch may be smaller.
-        updates = -(-batches // (config.run.update_freq_of(1) * processes))
+        updates = -(-batches // (run.update_freq_of(1) * processes))
         warmup = round(config.warmup_epochs * updates)
         say(f"{warmup:,} updates of warm-up ({config.warmup_epochs:g} epochs)")
-        schedule = dataclasses.replace(config.schedule, warmup_updates=warmup)
-        config = dataclasses.replace(config, schedule=schedule, warmup_epochs=0.0)
+        schedule = dataclasses.replace(schedule, warmup_updates=warmup)
+    config = dataclasses.replace(config, schedule=schedule, warmup_epochs=0.0)
     return with_cosine_period(config, batches, processes)
 
 
@@ -256,15 +256,15 @@ def scaled_rates(
     scaled, a small batch could have a peak below the lowest rate.
     """
     # Scale the rates that are set.
-    names = ["lr", *(name for name in OTHER_RATES if getattr(schedule, name) > 0)]
-    given = {name: getattr(schedule, name) for name in names}
     factor = images / given_for
-    scaled: dict[str, Any] = {name: given[name] * factor for name in names[1:]}
+    rates = {name: getattr(schedule, name) for name in OTHER_RATES}
+    given: dict[str, Any] = {"lr": schedule.lr} | {n: r for n, r in rates.items() if r > 0}
+    scaled: dict[str, Any] = {name: rate * factor for name, rate in given.items() if name != "lr"}
     scaled["lr"] = tuple(rate * factor for rate in schedule.lr)
     # Print them before and after as flags.
     were, are = (
-        " ".join(f"{flag_of(name)} {shown(rates[name])}" for name in names)
-        for rates in (given, scaled)
+        " ".join(f"{flag_of(name)} {shown(values[name])}" for name in given)
+        for values in (given, scaled)
     )
     say(f"learning rates {are}: {were} for {given_for} images, of which an update has {images:,}")
     return dataclasses.replace(schedule, **scaled)

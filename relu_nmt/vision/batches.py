@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 from typing_extensions import Self
 
 from relu_nmt.config.shared import BatchLimits
@@ -212,16 +213,7 @@ class SampleBatch:
 
     def _with(self, move: Callable[[Tensor], Tensor]) -> Self:
         fields = {name: value for name, value in vars(self).items() if name != "ids"}
-        return replace(self, **{name: _moved(value, move) for name, value in fields.items()})
-
-
-def _moved(value: Any, move: Callable[[Tensor], Tensor]) -> Any:
-    """Return a value with all tensors in it moved."""
-    if isinstance(value, Tensor):
-        return move(value)
-    if isinstance(value, dict):
-        return {name: _moved(one, move) for name, one in value.items()}
-    return [_moved(one, move) for one in value] if isinstance(value, list) else value
+        return replace(self, **tree_map_only(Tensor, move, fields))
 
 
 class PlannedBatches:
