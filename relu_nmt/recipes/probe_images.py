@@ -87,8 +87,14 @@ def run(settings: Settings, *, progress: bool = True) -> list[ProbeResult]:
     with hidden_progress(not progress):
         classifier = load_classifier(settings.path, settings.model, settings.image_size)
         results = []
+        method = {"knn": _knn, "ridge": _ridge, "linear": _linear}[settings.method]
         for path, (train, test) in zip(settings.test, sets, strict=True):
-            results.append(_probe(path, classifier, train, test, settings))
+            accuracies = method(classifier, train, test, settings)
+            top1, top5 = np.mean(accuracies, axis=0).tolist()
+            by_seed = tuple(own[0] for own in accuracies) if settings.method == "ridge" else ()
+            counts = len(train.classes), len(train), len(test)
+            top5 = top5 if len(train.classes) > TOP else None
+            results.append(ProbeResult(path, settings.method, *counts, top1, top5, by_seed))
             if progress:
                 _say_few(train, settings)
                 print(results[-1], flush=True)
@@ -123,19 +129,6 @@ def _data_set(train_path: str, test_path: str) -> tuple[ImageSet, ImageSet]:
     test = others[0] if others else first
     # Number the test classes like those of the training set.
     return train, with_classes_of(test, train.classes, train_path)
-
-
-def _probe(
-    path: str, classifier: ImageClassifier, train: ImageSet, test: ImageSet, options: Settings
-) -> ProbeResult:
-    """Run the chosen method on one data set."""
-    method = {"knn": _knn, "ridge": _ridge, "linear": _linear}[options.method]
-    accuracies = method(classifier, train, test, options)
-    top1, top5 = np.mean(accuracies, axis=0).tolist()
-    by_seed = tuple(own[0] for own in accuracies) if options.method == "ridge" else ()
-    counts = len(train.classes), len(train), len(test)
-    top5 = top5 if len(train.classes) > TOP else None
-    return ProbeResult(path, options.method, *counts, top1, top5, by_seed)
 
 
 def features_of_batch(classifier: ImageClassifier, images: Tensor, kind: str) -> Tensor:

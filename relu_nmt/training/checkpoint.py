@@ -38,7 +38,6 @@ MODEL_PREFIX = "model."
 SHOWN_NAMES = 3
 _PACKED = re.compile(r"(?P<module>.*\b\w*attention)\.in_proj_(?P<kind>weight|bias)(?P<rest>.*)")
 _VISION_PART = re.compile(r"\bblocks\.(\d+)\.(attention|feed_forward)(_branch)?\.")
-_VISION_NAMES = {"attention": "self_attention", "feed_forward": "feed_forward"}
 _MOST_HEADER = 100_000_000
 """Largest header of safetensors in bytes; the file begins with the header's size and a {."""
 _PICKLE_STARTS = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
@@ -130,15 +129,16 @@ def load_checkpoint(path: str | os.PathLike[str], with_training_state: bool = Fa
         if name in tensors:
             tensors[alias] = tensors[name]
     # Divide the tensors into weights for decoding and those for training only.
-    model, training = {}, {}
-    for name, tensor in tensors.items():
-        if name.startswith(MODEL_PREFIX):
-            model[name.removeprefix(MODEL_PREFIX)] = tensor
-        else:
-            training[name] = tensor
+    model = without_prefix(tensors, MODEL_PREFIX)
+    training = {n: tensor for n, tensor in tensors.items() if not n.startswith(MODEL_PREFIX)}
     if version == UPGRADED_VERSION:
         model, training = _upgrade_tensors(model), _upgrade_tensors(training)
     return Checkpoint(model, metadata, training)
+
+
+def without_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Return the tensors whose names begin with a prefix, under the rest of their names."""
+    return {name[len(prefix) :]: t for name, t in tensors.items() if name.startswith(prefix)}
 
 
 def load_weights(
@@ -292,6 +292,12 @@ def _damaged(path: Path, reason: Exception | str) -> CheckpointError:
     )
 
 
+def _new_vision_part(match: re.Match[str]) -> str:
+    index, part, branch = match.groups()
+    part = "self_attention" if part == "attention" else part
+    return f"blocks.{index}.layer.{part}{'_residual' if branch else ''}."
+
+
 def _upgrade_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return weights, or optimiser state as ``optimizer.PARAMETER.KEY``, under their present names.
 
@@ -319,20 +325,12 @@ def _upgrade_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return upgraded
 
 
-def _new_vision_part(match: re.Match[str]) -> str:
-    index, part, branch = match.groups()
-    return f"blocks.{index}.layer.{_VISION_NAMES[part]}{'_residual' if branch else ''}."
-
-
-def _upgrade_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
+def _upgrade_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
     """Return a checkpoint's metadata with the present names of settings."""
-    upgraded = dict(metadata)
-    if isinstance(upgraded.get("model_config"), Mapping):
-        upgraded["model_config"] = _upgrade_model(upgraded["model_config"])
-    arguments = upgraded.get("args")
-    if isinstance(arguments, Mapping) and isinstance(arguments.get("model"), Mapping):
-        upgraded["args"] = {**arguments, "model": _upgrade_model(arguments["model"])}
-    return upgraded
+    for holder, name in ((metadata, "model_config"), (metadata.get("args"), "model")):
+        if isinstance(holder, dict) and isinstance(holder.get(name), dict):
+            holder[name] = _upgrade_model(holder[name])
+    return metadata
 
 
 def _upgrade_model(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,13 @@ from torch import Tensor, nn
 from relu_nmt.errors import CheckpointError
 from relu_nmt.modules.objective import LossOutput
 from relu_nmt.training.batches import Batch
-from relu_nmt.training.checkpoint import Checkpoint, check_fit, load_checkpoint, load_weights
+from relu_nmt.training.checkpoint import (
+    Checkpoint,
+    check_fit,
+    load_checkpoint,
+    load_weights,
+    without_prefix,
+)
 from relu_nmt.training.config import CheckpointConfig, OptimizerConfig, TrainerConfig
 from relu_nmt.training.distributed import (
     ProcessGroup,
@@ -260,14 +266,14 @@ class Components:
         state = TrainingState.from_dict(checkpoint.metadata["training_state"], str(path))
         load_weights(self.model, checkpoint.model_tensors, path)
         self.average.restart()
-        if raw := _without_prefix(checkpoint.training_tensors, RAW_PREFIX):
+        if raw := without_prefix(checkpoint.training_tensors, RAW_PREFIX):
             own = averaged_tensors(self.model)
             check_fit(own, raw, path)
             raw = {name: part_like(tensor, own[name]) for name, tensor in raw.items()}
             self.model.load_state_dict(raw, strict=False)  # other buffers are in place
         # Load optimiser, loss scale and schedule, unless the flags reset them.
         if not config.reset_optimizer:
-            tensors = _without_prefix(checkpoint.training_tensors, OPTIMIZER_PREFIX)
+            tensors = without_prefix(checkpoint.training_tensors, OPTIMIZER_PREFIX)
             _load_optimizer(self.model, self.optimizer, tensors, path)
             if state.precision:  # empty without float16
                 self.precision.scaler.load_state_dict(state.precision)
@@ -286,10 +292,6 @@ def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dic
         for parameter, values in optimizer.state.items()
         for key, value in values.items()
     }
-
-
-def _without_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name[len(prefix) :]: t for name, t in tensors.items() if name.startswith(prefix)}
 
 
 def _reset(state: TrainingState, config: CheckpointConfig) -> None:
