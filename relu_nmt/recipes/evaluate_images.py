@@ -157,12 +157,9 @@ def accuracy(
 
     Labels of ``images`` are indices into ``outputs``, int64 [K], the outputs to choose among. A
     label from K on is never right.
-
-    Raises:
-        DataError: all images are damaged, or one is and damaged images are not skipped.
     """
-    # Count the ranks of the right classes over all images.
-    started = time.monotonic()
+    # Count the ranks of the right classes over all images but damaged ones.
+    started, whole = time.monotonic(), 0
     transform = classifier.transform.with_eval_ratio(options.eval_crop_ratio)
     damaged = damaged_images(options.skip_damaged_images)
     batches = ImageBatches(images, transform, options.batch_size, damaged=damaged)
@@ -172,10 +169,7 @@ def accuracy(
         logits = classifier.outputs(batch.images).logits.cpu()
         best = logits[:, outputs].topk(count).indices  # [B, count]
         right += (best == batch.labels[:, None]).sum(0).numpy()
-    # Damaged images do not count.
-    whole = len(images) - (len(damaged) if damaged is not None else 0)
-    if not whole:
-        raise DataError(f"{images.origin}: {name}: all of its images are damaged")
+        whole += batch.num_sentences
     # Add up the ranks: top-k counts all ranks up to k.
     percent = 100 * right.cumsum() / whole
     return Accuracy(
@@ -312,14 +306,21 @@ def check_images(
 def loaded(
     batches: ImageBatches, label: str, num_workers: int, epoch: int = EPOCH
 ) -> Iterator[ImageBatch]:
-    """Yield the batches of an epoch, loaded ahead, with a progress bar."""
-    numbers = range(batches.begin_epoch(epoch))
+    """Yield the batches of an epoch, loaded ahead, with a progress bar.
+
+    Raises:
+        DataError: all images are damaged, or one is and damaged images are not skipped.
+    """
+    numbers, is_empty = range(batches.begin_epoch(epoch)), True
     with progress_bar(label, len(batches.images), "images") as advance:
         # Load ahead, into pinned memory if there is a GPU.
         for batch in load_ahead(batches.load, numbers, num_workers, torch.cuda.is_available()):
             if batch.num_sentences:
+                is_empty = False
                 yield batch
             advance(batch.num_sentences)
+    if is_empty:
+        raise DataError(f"{batches.images.origin}: {label}: all of its images are damaged")
 
 
 def write_results(path: str, values: Mapping[str, Any]) -> None:

@@ -171,9 +171,6 @@ def features_of(
     """Return features [N, D], float32, and classes [N] of images, on the classifier's device.
 
     Also return the indices of these N images, which exclude damaged ones.
-
-    Raises:
-        DataError: all images are damaged, or one is and damaged images are not skipped.
     """
     size = options.batch_size or (LINEAR_BATCH if options.method == "linear" else EVALUATION_BATCH)
     damaged = damaged_images(options.skip_damaged_images)
@@ -185,8 +182,6 @@ def features_of(
         labels.append(batch.labels.to(classifier.device))
         # Note the images that were read, since damaged ones are missing.
         ids += batch.ids.tolist()
-    if not ids:
-        raise DataError(f"{images.origin}: {label}: all of its images are damaged")
     return torch.cat(features), torch.cat(labels), ids
 
 
