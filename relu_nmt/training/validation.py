@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -275,15 +275,15 @@ def first_not_finite(parts: Components, batches: Sequence[Batch]) -> str | None:
     for name, parameter in objective.named_parameters():
         if not _is_finite(parameter):
             return f"the weight {name}, from before, is the first"
-    bad: list[str] = []
     order: list[str] = []  # modules in the order of their forward passes
+    bad: list[str] = []  # those with bad outputs, in this order
 
     def look(name: str, output: Any) -> None:
         order.append(name)
-        if not all(map(_is_finite, _tensors_in(output))):
+        if not _is_finite(output):
             bad.append(name)
 
-    # Record the modules with bad outputs in each forward pass.
+    # Watch the outputs of all modules.
     hooks = [
         module.register_forward_hook(lambda _, __, output, name=name: look(name, output))
         for name, module in objective.named_modules()
@@ -312,19 +312,12 @@ def first_not_finite(parts: Components, batches: Sequence[Batch]) -> str | None:
     return None
 
 
-def _is_finite(tensor: Tensor) -> bool:
-    return bool(tensor.isfinite().all())
-
-
-def _tensors_in(output: Any) -> Iterator[Tensor]:
-    """Yield the floating-point tensors in the output of a module."""
+def _is_finite(output: Any) -> bool:
+    """Return False if a floating-point tensor in the output of a module is not finite."""
     if isinstance(output, Tensor):
-        if output.is_floating_point():
-            yield output
-    elif isinstance(output, Mapping):
-        yield from _tensors_in(list(output.values()))
-    elif isinstance(output, list | tuple):
-        for part in output:
-            yield from _tensors_in(part)
+        return not output.is_floating_point() or bool(output.isfinite().all())
+    if isinstance(output, Mapping):
+        output = list(output.values())
     elif hasattr(output, "__dataclass_fields__"):
-        yield from _tensors_in(list(vars(output).values()))
+        output = list(vars(output).values())
+    return not isinstance(output, list | tuple) or all(map(_is_finite, output))
