@@ -105,60 +105,26 @@ class TrainingData:
     signatures: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Share:
-    """The part of an epoch's batches that one process trains on.
+def own_batches(
+    num_batches: int, offset: int, update_freq: int, rank: int, world_size: int
+) -> list[list[int | None]]:
+    """Return a process's batches of each update that is left of an epoch after ``offset`` batches.
 
     Batch ``i`` belongs to process ``i % world_size``, and an update takes ``update_freq`` batches
     of every process; so N processes without accumulation make the same updates as one process
-    that accumulates N batches.
-
-    Args:
-        num_batches: batches of the epoch, over all processes.
-        offset: batches of the epoch that are already done.
-        update_freq: batches per update and process.
+    that accumulates N batches. In the last update other processes may have one batch more. ``None``
+    stands for it, since all processes must compute the same number of batches.
 
     Example:
-        >>> share = Share(num_batches=5, offset=0, update_freq=1, rank=1, world_size=2)
-        >>> share.updates()
+        >>> own_batches(num_batches=5, offset=0, update_freq=1, rank=1, world_size=2)
         [[1], [3], [None]]
     """
-
-    num_batches: int
-    offset: int
-    update_freq: int
-    rank: int
-    world_size: int
-
-    @property
-    def batches_per_update(self) -> int:
-        """Batches of an update over all processes; the last update of an epoch may have fewer."""
-        return self.update_freq * self.world_size
-
-    @property
-    def num_updates(self) -> int:
-        """Updates of the whole epoch, those before ``offset`` included."""
-        return self.updates_done(self.offset) + len(self._starts())
-
-    def updates_done(self, offset: int) -> int:
-        """Return the number of updates that the first ``offset`` batches make."""
-        return -(-offset // self.batches_per_update)
-
-    def updates(self) -> list[list[int | None]]:
-        """Return this process's batches of each remaining update.
-
-        At the end of the epoch other processes may have one batch more. ``None`` stands for it,
-        since all processes must compute the same number of batches.
-        """
-        updates = []
-        for start in self._starts():
-            end = min(start + self.batches_per_update, self.num_batches)
-            firsts = range(start, end, self.world_size)
-            updates.append([i + self.rank if i + self.rank < end else None for i in firsts])
-        return updates
-
-    def _starts(self) -> range:
-        return range(self.offset, self.num_batches, self.batches_per_update)
+    per_update, updates = update_freq * world_size, []
+    for start in range(offset, num_batches, per_update):
+        end = min(start + per_update, num_batches)
+        own = range(start + rank, end + rank, world_size)
+        updates.append([i if i < end else None for i in own])
+    return updates
 
 
 def load_ahead(

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from relu_nmt.errors import DataError, TrainingError
-from relu_nmt.training.batches import Batch, Share, TrainingData, load_ahead
+from relu_nmt.training.batches import Batch, TrainingData, load_ahead, own_batches
 from relu_nmt.training.checkpoint_manager import CheckpointFolder
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.distributed import LOST_PEER, ProcessGroup, is_sharded, noting_signals
@@ -70,7 +70,8 @@ class Trainer:
         self._reads_late = process.device.type != "cpu"
         self._validation = Validation(self.parts, data, config, self.log)
         self._signals: list[int] = []
-        self._share = Share(0, 0, 1, process.rank, process.world_size)
+        # Batches of an update over all processes, and updates of the epoch.
+        self._per_update = self._num_updates = 1
         self._launched: Update | None = None
         # Votes of all processes in the last update that was read.
         self._interrupted = self._time_is_up = False
@@ -170,19 +171,17 @@ class Trainer:
                 f"the epoch now has {state.num_batches} batches; the position in it is carried "
                 "over in proportion"
             )
-        self._share = share = Share(
-            state.num_batches,
-            state.batch_offset,
-            config.update_freq_of(state.epoch),
-            self._process.rank,
-            self._process.world_size,
-        )
+        rank, world_size = self._process.rank, self._process.world_size
+        update_freq = config.update_freq_of(state.epoch)
+        share = state.num_batches, state.batch_offset, update_freq, rank, world_size
+        updates = own_batches(*share)
+        self._per_update = update_freq * world_size
+        self._num_updates = self._position() + len(updates)
         # Load batches ahead and make the updates.
-        updates = share.updates()
         wanted = [index for update in updates for index in update if index is not None]
         on_gpu = self._process.device.type == "cuda"
         batches = load_ahead(source.load, wanted, config.num_workers, on_gpu)
-        self.log.begin_epoch(state.epoch, share.updates_done(share.offset), share.num_updates)
+        self.log.begin_epoch(state.epoch, self._position(), self._num_updates)
         self._lap = time.monotonic()
         for update in updates:
             # A process without a batch computes another one with weight 0.
@@ -216,9 +215,7 @@ class Trainer:
         # While a GPU works on this update, read the numbers of the one before.
         self._read_launched()
         # Count the batches even of a skipped update.
-        state.batch_offset = min(
-            state.batch_offset + self._share.batches_per_update, state.num_batches
-        )
+        state.batch_offset = min(state.batch_offset + self._per_update, state.num_batches)
         if update.skipped:
             self.log.say(
                 f"gradient overflow, update left out; the loss scale is now {update.loss_scale:g}"
@@ -262,8 +259,7 @@ class Trainer:
             counts = update.num_updates, update.lr, update.loss_scale
             stats = state.inner.stats(*counts, self._wall())
             state.inner = Meters()
-            position = self._share.updates_done(state.batch_offset)
-            self.log.updates(update.epoch, position, self._share.num_updates, stats)
+            self.log.updates(update.epoch, self._position(), self._num_updates, stats)
             self.result.train.append(entry(update.epoch, stats))
 
     def _between_updates(self) -> None:
@@ -386,6 +382,10 @@ class Trainer:
         if rate > self.config.schedule.stop_min_lr:
             return None
         return f"the learning rate has fallen to {rate:g} (--stop-min-lr)"
+
+    def _position(self) -> int:
+        """Return the number of updates that the batches of this epoch have made, rounded up."""
+        return -(-self.state.batch_offset // self._per_update)
 
     def _learning_rate(self, num_updates: int) -> float:
         return self.parts.schedule.learning_rate(num_updates, self.state.epoch)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relu_nmt.training.batches import Share, load_ahead
+from relu_nmt.training.batches import load_ahead, own_batches
 
 
 @given(
@@ -17,7 +17,7 @@ from relu_nmt.training.batches import Share, load_ahead
 def test_shares_cover_the_rest_of_the_epoch_once(num_batches, offset, update_freq, world_size):
     offset = min(offset, num_batches)
     shares = [
-        Share(num_batches, offset, update_freq, rank, world_size).updates()
+        own_batches(num_batches, offset, update_freq, rank, world_size)
         for rank in range(world_size)
     ]
     # All processes make as many updates, each of as many batches.
@@ -28,17 +28,12 @@ def test_shares_cover_the_rest_of_the_epoch_once(num_batches, offset, update_fre
 
 @given(st.integers(1, 40), st.integers(1, 3), st.integers(1, 4))
 def test_processes_and_accumulation_are_interchangeable(num_batches, update_freq, world_size):
-    many = [Share(num_batches, 0, update_freq, r, world_size).updates() for r in range(world_size)]
+    many = [own_batches(num_batches, 0, update_freq, r, world_size) for r in range(world_size)]
     joined = [
         sorted(i for update in updates for i in update if i is not None)
         for updates in zip(*many, strict=True)
     ]
-    assert joined == Share(num_batches, 0, update_freq * world_size, 0, 1).updates()
-
-
-def test_positions_in_the_epoch():
-    share = Share(num_batches=10, offset=4, update_freq=2, rank=0, world_size=2)
-    assert (share.updates_done(4), share.num_updates, share.updates_done(10)) == (1, 3, 3)
+    assert joined == own_batches(num_batches, 0, update_freq * world_size, 0, 1)
 
 
 @pytest.mark.parametrize("workers", [0, 1, 3])

@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from relu_nmt.training import SCHEDULES
-from relu_nmt.training.batches import Share
+from relu_nmt.training.batches import own_batches
 from relu_nmt.training.checkpoint import load_checkpoint
 from tests.fuzz.fresh import fresh
 from tests.ranks import run_ranks
@@ -142,12 +142,12 @@ def test_any_numbers_of_processes_train_on_every_batch_once(count, parts):
     """Each part: processes, batches that they accumulate, and updates until they are stopped."""
     offset, seen = 0, []
     for world_size, update_freq, stop in [*parts, (1, 1, count)]:
-        shares = [Share(count, offset, update_freq, r, world_size) for r in range(world_size)]
-        updates = [share.updates()[:stop] for share in shares]
+        shares = [(count, offset, update_freq, r, world_size) for r in range(world_size)]
+        updates = [own_batches(*share)[:stop] for share in shares]
         assert len({len(own) for own in updates}) == 1
         assert len({len(update) for own in updates for update in own}) <= 2  # the last is shorter
         seen += [i for own in updates for update in own for i in update if i is not None]
-        offset = min(offset + len(updates[0]) * shares[0].batches_per_update, count)
+        offset = min(offset + len(updates[0]) * update_freq * world_size, count)
     assert sorted(seen) == list(range(count))
 
 
