@@ -145,7 +145,7 @@ class DetectionTraining(Training):
             MissingExtraError: pycocotools is not installed.
         """
         settings, options = self.settings, self.settings.task
-        path = self.checkpoint_to_continue()
+        path = self.checkpoint_to_continue
         if path is not None and read_metadata(path).get("task", {}).get("name") != TASK_NAME:
             raise CheckpointError(
                 f"{path}: not of detection; choose another --save-dir for a fresh start"

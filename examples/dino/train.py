@@ -150,7 +150,7 @@ class DinoTraining(Training):
             CheckpointError: the checkpoint to continue from belongs to another kind of training.
         """
         settings, options = self.settings, self.settings.task
-        path = self.checkpoint_to_continue()
+        path = self.checkpoint_to_continue
         if path is not None and read_metadata(path).get("task", {}).get("name") != TASK_NAME:
             raise CheckpointError(
                 f"{path}: not of self-distillation; choose another --save-dir for a fresh start"

@@ -153,7 +153,7 @@ class LraTraining(Training):
         """
         settings, options = self.settings, self.settings.task
         described = {"name": "long_range_arena", "task": options.name, "length": options.longest}
-        path = self.checkpoint_to_continue()
+        path = self.checkpoint_to_continue
         if path is not None and read_metadata(path).get("task") != described:
             raise CheckpointError(
                 f"{path}: of another task or length; choose another --save-dir for a fresh start"

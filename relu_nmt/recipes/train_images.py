@@ -187,7 +187,7 @@ class ImageTraining(Training):
         )
         self.say_size(model)
         # Load public weights, except into a training that is resumed.
-        if (public := self.settings.init) and self.checkpoint_to_continue() is None:
+        if (public := self.settings.init) and self.checkpoint_to_continue is None:
             notes = load_timm_weights(model, public)
             self.say("; ".join([f"start from the weights of {public}", *notes]))
         return model
@@ -208,7 +208,7 @@ class ImageTraining(Training):
 
     def _numbered_as_before(self, images: ImageSet) -> ImageSet:
         """Return images with the class indices of the checkpoint to resume from, if any."""
-        path = self.checkpoint_to_continue()
+        path = self.checkpoint_to_continue
         if path is None:
             return images
         # Read the classes in any case, to refuse a model of another task.

@@ -80,7 +80,7 @@ class TranslationTraining(Training):
         settings = self.settings
         self.task = self._open_task()
         model = self._model()
-        path = self.checkpoint_to_continue()
+        path = self.checkpoint_to_continue
         if path is not None and self._earlier is not None:
             notes = compare_with_data(
                 path, self._earlier, self.task, self._folders[0], self.goes_on
@@ -163,7 +163,7 @@ class TranslationTraining(Training):
         if task.target_text.keeps_text:
             task = task.with_post_processing(bleu.eval_bleu_remove_bpe, bleu.eval_bleu_detok)
         # Add the separator, with its id in the model that training starts from, or a teacher's.
-        path, teacher = self.checkpoint_to_continue(), settings.teacher.teacher
+        path, teacher = self.checkpoint_to_continue, settings.teacher.teacher
         known = self._earlier = None if path is None else stored_task(path)
         if settings.documents.sentence_separator:
             if path is None and teacher is not None:

@@ -62,6 +62,12 @@ class Training(ABC):
         self.process = process
         self.log = log
         self.say = log.say
+        # The checkpoint of this training, or the one of which it takes only the weights.
+        config = settings.trainer.checkpoint
+        self._restored = CheckpointFolder(config).restore_path()
+        self.goes_on = self._restored is not None
+        finetuned = Path(config.finetune_from_model) if config.finetune_from_model else None
+        self.checkpoint_to_continue = self._restored or finetuned
 
     @abstractmethod
     def trainer(self) -> Trainer:
@@ -93,7 +99,7 @@ class Training(ABC):
             return train
         if tokens == AUTO_TOKENS:
             # Keep the number of a checkpoint to go on from, if there is one.
-            path = self._restore_path()
+            path = self._restored
             args = (read_metadata(path).get("args") if path else None) or {}
             stored = args.get("batching", {}).get("max_tokens")
             share = -(-wanted // process.world_size) if wanted else None
@@ -118,20 +124,6 @@ class Training(ABC):
         trainer = replace(trainer, run=run)
         self.settings = replace(self.settings, batching=batching, trainer=trainer)
         return train.within(tokens)
-
-    @property
-    def goes_on(self) -> bool:
-        """True if a checkpoint of this training exists, and not only weights to start from."""
-        return self._restore_path() is not None
-
-    def checkpoint_to_continue(self) -> Path | None:
-        """Return the checkpoint that training starts from, ``None`` for a fresh start."""
-        finetuned = self.settings.trainer.checkpoint.finetune_from_model
-        return self._restore_path() or (Path(finetuned) if finetuned else None)
-
-    def _restore_path(self) -> Path | None:
-        config = self.settings.trainer
-        return CheckpointFolder(config.checkpoint).restore_path()
 
     def trainer_of(
         self,
@@ -162,7 +154,7 @@ class Training(ABC):
 
     def _compare_settings(self) -> None:
         """Print a note on settings that differ from those of the checkpoint to start from."""
-        path = self.checkpoint_to_continue()
+        path = self.checkpoint_to_continue
         if path is None:
             return
         stored = read_metadata(path)
