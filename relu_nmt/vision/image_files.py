@@ -1,7 +1,6 @@
 """Image files in folders, zip files and parquet tables, pixels in NumPy archives; decoding one.
 
-Tables and archives are read into memory when they are opened; the image files in a table stay
-compressed.
+Tables, with compressed image files, and archives are read into memory when they are opened.
 """
 
 import functools
@@ -27,7 +26,6 @@ from relu_nmt.errors import DataError, needing
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-
 
 ARRAY_SUFFIX = ".npz"
 TABLE_SUFFIX = ".parquet"
