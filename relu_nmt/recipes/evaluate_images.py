@@ -306,11 +306,7 @@ def check_images(
 def loaded(
     batches: ImageBatches, label: str, num_workers: int, epoch: int = EPOCH
 ) -> Iterator[ImageBatch]:
-    """Yield the batches of an epoch, loaded ahead, with a progress bar.
-
-    Raises:
-        DataError: all images are damaged, or one is and damaged images are not skipped.
-    """
+    """Yield the batches of an epoch, loaded ahead, with a progress bar."""
     numbers, is_empty = range(batches.begin_epoch(epoch)), True
     with progress_bar(label, len(batches.images), "images") as advance:
         # Load ahead, into pinned memory if there is a GPU.

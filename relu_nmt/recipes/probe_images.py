@@ -306,9 +306,6 @@ def _linear(
 ) -> list[list[float]]:
     """Train a linear classifier on random crops, mirrored or not; return its accuracies.
 
-    Raises:
-        TrainingError: the training diverges.
-
     Reference: Caron et al. 2021 (DINO), section 4.1: SGD with momentum .9 and without decay.
     """
     size = options.batch_size or LINEAR_BATCH

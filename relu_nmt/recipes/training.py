@@ -71,11 +71,7 @@ class Training(ABC):
 
     @abstractmethod
     def trainer(self) -> Trainer:
-        """Make the parts of the training, print their sizes, and return :meth:`trainer_of` them.
-
-        Raises:
-            ReluNmtError: the data, or the checkpoint to go on from, do not fit the settings.
-        """
+        """Make the parts of the training, print their sizes, and return :meth:`trainer_of` them."""
 
     def new_model(self, build: Callable[[], ModelT]) -> ModelT:
         """Return a model from ``build``, seeded, with its back end, and parts of it frozen."""

@@ -293,9 +293,6 @@ def fitting_tokens(
     number of tokens; ``least`` is the longest group. Batches divide ``share``, the tokens of an
     update for this process, evenly. ``stored``, the number of the checkpoint to go on from, is only
     checked.
-
-    Raises:
-        ConfigError: this number, or the longest group, does not fit.
     """
     process = parts.process
     memory = memory_of(process)

@@ -144,11 +144,7 @@ def without_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tens
 def load_weights(
     model: nn.Module, tensors: Mapping[str, Tensor], origin: str | os.PathLike[str]
 ) -> None:
-    """Copy stored weights into the model.
-
-    Raises:
-        CheckpointError: names or shapes differ.
-    """
+    """Copy stored weights into the model."""
     own = model.state_dict()
     check_fit(own, tensors, origin)
     model.load_state_dict({name: part_like(tensor, own[name]) for name, tensor in tensors.items()})

@@ -110,11 +110,7 @@ class CheckpointFolder:
         self._prune(names)
 
     def restore_path(self) -> Path | None:
-        """Return the checkpoint that training goes on from; None for a fresh start.
-
-        Raises:
-            CheckpointError: ``--restore-file`` names a file that does not exist.
-        """
+        """Return the checkpoint that training goes on from; None for a fresh start."""
         wanted = self._config.restore_file
         # Look in the working directory only for a name that the user gives.
         for path in (self.path / wanted, *([Path(wanted)] if wanted != LAST else [])):
@@ -137,11 +133,7 @@ class CheckpointFolder:
 
     @contextmanager
     def owned(self) -> Iterator[None]:
-        """Lock the folder inside the block, and remove temporary files of killed trainings.
-
-        Raises:
-            ConfigError: another training writes here, or the folder cannot be written.
-        """
+        """Lock the folder inside the block, and remove temporary files of killed trainings."""
         if self._config.no_save:
             yield
             return

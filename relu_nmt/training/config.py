@@ -98,11 +98,7 @@ class OptimizerConfig:
 
     @property
     def scale_by_part(self) -> dict[str, float]:
-        """The factors of ``--lr-scales`` by the name of the part.
-
-        Raises:
-            ConfigError: a factor is no positive number.
-        """
+        """The factors of ``--lr-scales`` by the name of the part."""
         found = {}
         for text in self.lr_scales:
             part, _, factor = text.partition("=")

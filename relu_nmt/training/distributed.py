@@ -128,9 +128,6 @@ def join_processes(cpu: bool) -> ProcessGroup:
     """Return this process's group, from torchrun's environment variables if they are set.
 
     With ``cpu`` it computes on the CPU even if there is a GPU.
-
-    Raises:
-        ConfigError: the variables are incomplete, or there are fewer GPUs than processes.
     """
     on_gpu = torch.cuda.is_available() and not cpu
     if not on_gpu:

@@ -37,7 +37,6 @@ class Meters:
         sums: (sum, count) by metric.
         tokens: number of tokens without padding.
         sentences: number of sentences (images).
-        updates: number of updates.
         gradient_norms: sum of the gradient norms.
         clips: number of updates whose gradient was clipped.
         seconds: training time, without validation and saving.
@@ -118,7 +117,7 @@ class TrainingLog:
         default = "tqdm" if sys.stderr.isatty() and not config.no_progress_bar else "simple"
         self._format = config.log_format or default
         self._bar: Any = None
-        # Where lines go; None stands for the standard output of the moment.
+        # Streams of lines; None stands for the standard output of the moment.
         self._streams: dict[str, TextIO | None] = {OUTPUT: None} if shown and not quiet else {}
         if config.log_file and not quiet:
             self._streams[FILE] = _open_file(config.log_file)

@@ -277,11 +277,7 @@ class Course:
 
 
 def read_course(path: str | os.PathLike[str], name: str, may_be_empty: bool = False) -> Course:
-    """Read a ``results.json``, or a log in the format ``json`` or ``simple``.
-
-    Raises:
-        DataError: the file cannot be read, or has no averages, unless it ``may_be_empty``.
-    """
+    """Read a ``results.json``, or a log in the format ``json`` or ``simple``."""
     try:
         text = Path(path).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:

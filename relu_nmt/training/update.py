@@ -115,11 +115,7 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Op
 
 
 def freeze(model: nn.Module, config: OptimizerConfig) -> None:
-    """Exclude the parts of ``--freeze`` from training; their weights stay as they are.
-
-    Raises:
-        ConfigError: the model has no such part, or nothing is left to train.
-    """
+    """Exclude the parts of ``--freeze`` from training; their weights stay as they are."""
     for part in config.freeze:
         for parameter in parameters_of(model, part, "--freeze"):
             parameter.requires_grad_(False)
@@ -131,9 +127,6 @@ def parameters_of(model: nn.Module, part: str, flag: str) -> list[nn.Parameter]:
     """Return the parameters of a part of the model, of whose names ``part`` is the start.
 
     ``embeddings`` stands for all tables of embeddings. Errors name ``flag``.
-
-    Raises:
-        ConfigError: the model has no such part.
     """
     if part == "embeddings":
         tables = (module for module in model.modules() if isinstance(module, nn.Embedding))
@@ -151,9 +144,6 @@ def autocast_dtype(asked: PrecisionOptions, device: torch.device) -> torch.dtype
     """Return the 16-bit dtype of the computation; None for the dtype of the weights.
 
     On a CPU without products of bfloat16, print a note that it is slow.
-
-    Raises:
-        ConfigError: the device cannot compute in this dtype.
     """
     if asked.fp16:
         if device.type != "cuda":
@@ -202,9 +192,6 @@ class Precision:
 
         The bool scalar ``finite`` keeps a fused optimiser from changing the weights if it is False,
         so that the update can be repeated to find the cause. None: always change them.
-
-        Raises:
-            TrainingError: the loss scale fell below ``--min-loss-scale``.
         """
         if not self.scaler.is_enabled():
             if finite is not None and getattr(optimizer, "_step_supports_amp_scaling", False):
@@ -237,8 +224,6 @@ class Update:
 
     Args:
         num_updates: number of the update, from 1.
-        epoch: its epoch, from 1.
-        lr: learning rate.
         seed: seed of the forward pass.
         wants_telemetry: compute the objective's telemetry of the first batch.
         interrupt_vote: this process has received a signal.
@@ -249,7 +234,6 @@ class Update:
             clipping; sums over all processes; each batch's own loss.
         skipped: gradients overflowed and the optimiser made no step.
         loss_scale: the loss scale of float16.
-        telemetry: scalars of the first batch.
     """
 
     num_updates: int

@@ -55,10 +55,6 @@ class Validation:
         """Check folder, memory, scorers and metric, whose errors would otherwise come after hours.
 
         ``description`` is the metadata of the checkpoints.
-
-        Raises:
-            ConfigError: the folder cannot be written, or validation has no such metric.
-            OutOfMemoryError: the largest batch does not fit into memory.
         """
         parts, data, config = self._parts, self._data, self._settings
         folder, is_first = CheckpointFolder(self._config), parts.process.is_first

@@ -318,11 +318,7 @@ class ImageBatches(PlannedBatches):
         ]
 
     def load(self, index: int) -> ImageBatch:
-        """Read batch ``index`` of the planned epoch.
-
-        Raises:
-            DataError: an image cannot be decoded.
-        """
+        """Read batch ``index`` of the planned epoch."""
         found = [each for view in self._plan[index] if (each := self._view(int(view))) is not None]
         # Stack the images: [B, 3, height, width]. All of a validation batch may be damaged.
         numbers = np.array([number for number, _ in found], dtype=np.int64)

@@ -238,9 +238,6 @@ def to_rgb(image: "Image", name: str, upright: bool = True) -> "Image":
     """Return an image as 8-bit red, green and blue; 16-bit greys are scaled.
 
     ``upright`` turns it by its EXIF data, which cameras write instead of turning pixels.
-
-    Raises:
-        DataError: the pixels have 32 bits or signs, so their range is unknown.
     """
     pillow, file_format = import_pillow(), image.format
     from PIL import ImageOps

@@ -62,12 +62,7 @@ class ImageSet:
         return len(self.paths)
 
     def read(self, index: int) -> "Image":
-        """Decode image ``index`` to 8-bit red, green and blue.
-
-        Raises:
-            DataError: the image cannot be decoded.
-            MissingExtraError: Pillow is not installed.
-        """
+        """Decode image ``index`` to 8-bit red, green and blue."""
         return self.image(self.paths[index])
 
     @property
@@ -219,9 +214,6 @@ def with_classes_of(images: ImageSet, classes: Sequence[str], origin: str) -> Im
     """Return images whose labels are indices into other classes, of a model or another set.
 
     The names may have any Unicode form; ``origin`` is their source, for messages.
-
-    Raises:
-        DataError: a class of the images is missing among them.
     """
     # Index the names in composed form and as they are.
     number = {composed(label): index for index, label in enumerate(classes)}
@@ -243,9 +235,6 @@ def hold_out(images: ImageSet, fraction: float) -> tuple[ImageSet, ImageSet]:
 
     The choice depends only on the images, so trainings that are resumed or have another seed
     validate on the same ones.
-
-    Raises:
-        DataError: a class has only one image.
     """
     # Draw the images of each class.
     generator = np.random.Generator(np.random.PCG64(0))

@@ -111,9 +111,6 @@ def convolutional_stem(config: VisionTransformerConfig) -> nn.Sequential:
 
     They map [B, 3, Y, X] to [B, D, height, width].
 
-    Raises:
-        ConfigError: the sides of a patch or the width cannot be halved as often as needed.
-
     Reference: El-Nouby et al. 2021, appendix A; Graham et al. 2021, "LeViT", section 4.2.
     """
     halvings = [side.bit_length() - 1 for side in config.patch_sides]
