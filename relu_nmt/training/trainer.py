@@ -105,8 +105,9 @@ class Trainer:
             self.result.parameters = sum(p.numel() for p in self.parts.model.parameters())
             # Train, unless a limit is reached already.
             self._started = time.monotonic() - self.state.seconds
+            self._reason = self._limit_reached(self.state.epoch)
             over = self._validation.patience_is_over(self.state, self.result)
-            self._reason = self._limit_reached(self.state.epoch) or over
+            self._reason = self._reason or over
             if self.state.epoch > 1 and self.state.batch_offset == 0:
                 self._reason = self._reason or self._rate_has_fallen()
             # Go on after an interruption even at a limit, to make up for it.
