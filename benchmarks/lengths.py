@@ -38,7 +38,7 @@ import torch
 from measuring import peak_resident
 
 from relu_nmt.attention import attentions
-from relu_nmt.attention.kernels import set_attention_backend
+from relu_nmt.attention.base import using_backend
 from relu_nmt.config.registry import Spec
 from relu_nmt.data.translation_batches import TranslationBatch, collate
 from relu_nmt.engine import FastDecoder, native
@@ -135,8 +135,8 @@ def make_model(arguments: argparse.Namespace, case: Case) -> EncoderDecoder:
         **sides,
     )
     torch.manual_seed(1)
-    model = EncoderDecoder(config, VOCAB, VOCAB, PAD, (SEPARATOR, SEPARATOR))
-    set_attention_backend(model, case.backend)
+    with using_backend(case.backend):
+        model = EncoderDecoder(config, VOCAB, VOCAB, PAD, (SEPARATOR, SEPARATOR))
     return model.to(arguments.device)
 
 

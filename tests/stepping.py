@@ -4,7 +4,7 @@ import numpy as np
 
 from relu_nmt.translation.search import generator
 from relu_nmt.translation.search.translations import SourceSentence
-from relu_nmt.translation.step_decoder import SearchStep, StepDecoder
+from relu_nmt.translation.step_decoder import Ensemble, SearchStep, StepDecoder
 
 
 class Stepping:
@@ -30,7 +30,10 @@ class Stepping:
 
 
 class Generator(generator.Generator):
-    """A generator that also takes tensors, as one batch."""
+    """A generator of decoders, which also takes tensors, as one batch."""
+
+    def __init__(self, decoders, config, symbols, dtype=None, *rest, **more):
+        super().__init__(Ensemble(decoders, dtype), config, symbols, *rest, **more)
 
     def generate(self, src_tokens, prefixes=None, ids=None, context_sizes=None, **more):
         """Return the hypotheses of src_tokens [B, S] with forced first tokens [B, P].

@@ -5,8 +5,8 @@ import torch.nn.functional as F
 from tasks import PADDING, SequenceBatch, Task
 from torch import Tensor, nn
 
-from relu_nmt.attention.base import Dropout, build_attention
-from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.base import build_attention
+from relu_nmt.attention.masks import Dropout, Visibility
 from relu_nmt.config import like, option, settings
 from relu_nmt.config.registry import Spec
 from relu_nmt.modules.config import TransformerOptions

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from relu_nmt.attention.base import Attention, build_attention
-from relu_nmt.attention.kernels import set_attention_backend
+from relu_nmt.attention.base import Attention, build_attention, using_backend
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.config.registry import Spec
 from relu_nmt.errors import ConfigError
@@ -101,8 +100,6 @@ class PinnsFormer(nn.Module):
                 if isinstance(module, nn.Linear):
                     nn.init.xavier_uniform_(module.weight)
                     nn.init.constant_(module.bias, FIRST_BIAS)
-        # Use the backend of plain operations: its gradients have gradients.
-        set_attention_backend(self, "reference")
 
     def forward(self, x: Tensor, t: Tensor) -> Tensor:
         """Return u, [N, S, 1], of x [N, S, 1] and t [N, S, 1]."""
@@ -114,7 +111,9 @@ class PinnsFormer(nn.Module):
 
 def _mechanism(text: str, slot: str) -> Attention:
     spec, width = Spec.parse(text), WIDTH // HEADS
-    attention = build_attention(spec, slot, 0, HEADS, width, 0.0, "--attention")
+    # Use the backend of plain operations: its gradients have gradients.
+    with using_backend("reference"):
+        attention = build_attention(spec, slot, 0, HEADS, width, 0.0, "--attention")
     if not attention.capabilities.double_backward:
         raise ConfigError(
             f"--attention {text}: its gradients cannot be differentiated again, as equations need"

@@ -22,8 +22,7 @@ import torch
 from study import published_rows
 from torch import Tensor
 
-from relu_nmt.attention.base import Attention, build_attention
-from relu_nmt.attention.kernels import set_attention_backend
+from relu_nmt.attention.base import Attention, build_attention, using_backend
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.token_axis import SimAAttention
 from relu_nmt.cli.command import RecipeCommand
@@ -167,10 +166,9 @@ def make_block(name: str, size: Size, device: torch.device) -> Callable[[Tensor]
         attention = ORDERS[name](SimAAttention.Config(), size.heads, head_dim, 0.0)
     else:
         spec = Spec.parse(SPECS[name].format(tokens=size.tokens))
-        attention = build_attention(spec, "encoder", 0, size.heads, head_dim, 0.0)
+        with using_backend(BACKENDS.get(name, "auto")):
+            attention = build_attention(spec, "encoder", 0, size.heads, head_dim, 0.0)
     block = SelfAttention(size.width, attention).to(device).eval()
-    if name in BACKENDS:
-        set_attention_backend(block, BACKENDS[name])
     visibility = Visibility(size.tokens, size.tokens, device=device)
     return lambda x: block(x, visibility)
 

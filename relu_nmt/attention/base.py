@@ -1,11 +1,14 @@
-"""The interface that every attention mechanism has, and a function that makes one by name.
+"""The interface that every attention mechanism has, its back ends, and a function that makes one.
+
+A back end is a run-time choice (``--attention-backend``), never part of a checkpoint.
 
 Shapes: ``B`` batch, ``H`` heads, ``Nq`` and ``Nk`` query and key length, ``d`` head width.
 """
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -13,7 +16,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from relu_nmt.attention import attentions
-from relu_nmt.attention.kernels import Backend
 from relu_nmt.attention.masks import ScoreBias, Visibility
 from relu_nmt.config import build_part, option, settings
 from relu_nmt.config.registry import Spec
@@ -130,6 +132,69 @@ class AttentionOutput:
     rows: RowStatistics | None = None
 
 
+@dataclass(frozen=True)
+class Backend:
+    """One way to compute a mechanism.
+
+    A mechanism's ``backends`` map names to these, the fastest first. The last one is the
+    reference, which solves every problem.
+
+    Args:
+        solve: takes a problem of the mechanism and returns its answer.
+        supports: returns True if it can solve a problem; otherwise the next back end gets it.
+        preferred: returns True if ``auto`` may take it for a problem.
+        require: raises a ConfigError if it cannot run on a device (``None``: on any), although the
+            user named it.
+        centers: True if it subtracts the means of centered scores itself.
+    """
+
+    solve: Callable[[Any], Any]
+    supports: Callable[[Any], bool] = lambda problem: True
+    preferred: Callable[[Any], bool] = lambda problem: True
+    require: Callable[[torch.device | None], None] = lambda device: None
+    centers: bool = False
+
+
+@dataclass(frozen=True)
+class _Making:
+    """Attributes of the mechanisms that are being made, which their constructors do not take."""
+
+    name: str = ""  # by default the name of the class
+    slot: str = "encoder"
+    layer: int = 0
+    backend: str = "auto"
+    made: list["Attention"] | None = None  # collects them
+
+
+_MADE_ALONE = _Making()
+_making: ContextVar[_Making] = ContextVar("making", default=_MADE_ALONE)
+
+
+@contextmanager
+def _made_with(**attributes: Any) -> Iterator[None]:
+    """Give these attributes to the mechanisms that are made inside the block."""
+    token = _making.set(replace(_making.get(), **attributes))
+    try:
+        yield
+    finally:
+        _making.reset(token)
+
+
+@contextmanager
+def using_backend(name: str) -> Iterator[None]:
+    """Let the back end called ``name`` compute every attention that is made inside the block.
+
+    Raises:
+        ConfigError: at the end of the block, if an attention has no such back end.
+        MissingExtraError: it is not installed.
+    """
+    made: list[Attention] = []
+    with _made_with(backend=name, made=made):
+        yield
+    for attention in made:
+        attention.require_backend(None)
+
+
 @settings(flags=False)
 class AttentionConfig:
     """Settings that every mechanism has; a mechanism with more of them subclasses this."""
@@ -150,14 +215,13 @@ class Attention(nn.Module):
         name: the registered name.
         slot: ``encoder``, ``decoder`` (self-attention) or ``cross``.
         layer: index of the layer, from 0.
-        backend: the name of one of ``backends``, or ``auto``; never stored.
+        backend: the name of one of ``backends``, or ``auto``; see :func:`using_backend`.
     """
 
     Config: ClassVar[type] = AttentionConfig
     capabilities: Capabilities = Capabilities()
     backends: ClassVar[Mapping[str, Backend]] = {}
-    """Back ends by name, see :mod:`relu_nmt.attention.kernels`. A mechanism without any has one
-    way to compute it, which is called ``reference``."""
+    """Back ends by name. A mechanism without any is computed in one way, called ``reference``."""
     shares_queries_and_keys: ClassVar[bool] = False
     """True if the queries are also the keys: one projection, and one gain of ``qk_norm``."""
     exact: ClassVar[bool] = False
@@ -171,9 +235,12 @@ class Attention(nn.Module):
         self.num_heads = num_heads
         self.head_dim = head_dim
         self.dropout = dropout
-        self.backend = "auto"
-        # Give defaults, since build_attention sets name, slot and layer later.
-        self.name, self.slot, self.layer = type(self).__name__, "encoder", 0
+        # Take the place in the model from build_attention: mechanisms fix their own arguments.
+        making = _making.get()
+        self.name, self.slot = making.name or type(self).__name__, making.slot
+        self.layer, self.backend = making.layer, making.backend
+        if making.made is not None:
+            making.made.append(self)
         # Make the gains of qk_norm; settings of a user's mechanism may lack the option.
         normalized = getattr(config, "qk_norm", False)
         self.query_gain = nn.Parameter(torch.ones(head_dim)) if normalized else None
@@ -234,6 +301,40 @@ class Attention(nn.Module):
         :mod:`relu_nmt.attention.kernels.rows` calls it, for all queries or a block of them.
         """
         raise TypeError(f"{type(self).__name__} must define weights")
+
+    def backend_for(self, problem: Any) -> Backend:
+        """Return the back end for a problem: the one that the user named, or the fastest.
+
+        If it cannot solve the problem (only the reference returns weights, for example), the next
+        one gets it. An exported graph has the reference.
+
+        Raises:
+            ConfigError: the named back end cannot run on the device.
+        """
+        if torch.compiler.is_exporting():
+            return [*self.backends.values()][-1]
+        is_named = self.backend != "auto"
+        if is_named:
+            self.require_backend(problem.q.device)
+        # Start at the named back end, and take the first that can.
+        reached = not is_named
+        for name, backend in self.backends.items():
+            reached = reached or name == self.backend
+            # Ask ``supports`` last: it takes longer.
+            if reached and (is_named or backend.preferred(problem)) and backend.supports(problem):
+                break
+        return backend
+
+    def require_backend(self, device: torch.device | None) -> None:
+        """Raise an error unless the named back end exists and runs on a device; None: on any."""
+        names = ["auto", *(self.backends or ["reference"])]
+        if self.backend not in names:
+            raise ConfigError(
+                f"--attention-backend {self.backend}: {self.name} has no such back end; choose one "
+                f"of {', '.join(names)}"
+            )
+        if self.backend in self.backends:
+            self.backends[self.backend].require(device)
 
     def map_queries(self, q: Tensor) -> Tensor:
         """Map projected queries [B, H, Nq, d], each on its own, before anything else.
@@ -296,10 +397,9 @@ def build_attention(
         raise ConfigError(
             f"--attention-dropout {dropout:g}: {spec.name} has no weights to drop; set it to 0"
         )
-    # Make the mechanism from its options, and tell it its slot and layer.
-    attention = build_part(kind, spec, flag or f"--{slot}-attention", num_heads, head_dim, dropout)
-    attention.name, attention.slot, attention.layer = spec.name, slot, layer
-    return attention
+    # Make the mechanism from its options.
+    with _made_with(name=spec.name, slot=slot, layer=layer):
+        return build_part(kind, spec, flag or f"--{slot}-attention", num_heads, head_dim, dropout)
 
 
 def _layer_norm(x: Tensor, gain: Tensor | None) -> Tensor:
@@ -322,52 +422,3 @@ def without_autocast(device: torch.device) -> AbstractContextManager:
     if torch.amp.is_autocast_available(device.type):
         return torch.autocast(device.type, enabled=False)
     return nullcontext()
-
-
-_LEVELS = 1 << 16
-_WORDS_PER_DRAW = 4
-
-
-def dropout(x: Tensor, probability: float) -> Tensor:
-    """Zero entries with ``probability`` and divide the others by 1 - ``probability``.
-
-    On the CPU PyTorch draws one random number an entry, in one thread; here one 64-bit draw serves
-    four entries. The probability, 0 to below 1, is rounded to a multiple of 2^-16, and so is the
-    scale: the expectation is exact.
-    """
-    if probability == 0.0:
-        return x
-    # Leave other devices to PyTorch, which draws in parallel there.
-    if x.device.type != "cpu":
-        return F.dropout(x, probability)
-    return x * dropout_factors(x, probability)
-
-
-def dropout_factors(
-    x: Tensor, probability: float, generator: torch.Generator | None = None
-) -> Tensor:
-    """Return the factors of :func:`dropout` for x: 0, or 1 / (1 - probability).
-
-    The random numbers come from ``generator``, by default the global one.
-    """
-    if x.device.type != "cpu":
-        keep = torch.empty_like(x).bernoulli_(1 - probability, generator=generator)
-        return keep.div_(1 - probability)
-    dropped = round(probability * _LEVELS)
-    # Draw 64 random bits for each four entries.
-    draws = torch.empty(-(-x.numel() // _WORDS_PER_DRAW), dtype=torch.int64)
-    draws.random_(-(2**63), None, generator=generator)
-    # Cut them into numbers of 16 bits, one for each entry.
-    words = draws.view(torch.int16)[: x.numel()].view(x.shape)
-    # Drop the entries whose number is among the lowest ``dropped`` levels.
-    keep = (words >= dropped - _LEVELS // 2).to(x.dtype)
-    # Scale by the rounded probability, so that the expectation is exact.
-    return keep.mul_(_LEVELS / (_LEVELS - dropped))
-
-
-class Dropout(nn.Dropout):
-    """:func:`dropout` with a probability of 0 to below 1 in training; no change otherwise."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Drop entries of ``x`` of any shape."""
-        return dropout(x, self.p if self.training else 0.0)

@@ -1,4 +1,4 @@
-"""The keys visible to each query and their number, and the bias added to scores.
+"""The keys visible to each query and their number, the bias added to scores, and dropout.
 
 Every pointwise mechanism scales weights by n, the number of visible keys. It is counted per query
 row and never includes padding.
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 if TYPE_CHECKING:
     from relu_nmt.attention.sentences import SentencePairs
@@ -318,3 +318,52 @@ class ScoreBias:
 def biased(scores: Tensor, bias: ScoreBias | None) -> Tensor:
     """Return scores [B, H, Nq, Nk] plus the bias, if there is one, in the wider of their dtypes."""
     return scores if bias is None else scores + bias.values()
+
+
+_LEVELS = 1 << 16
+_WORDS_PER_DRAW = 4
+
+
+def dropout(x: Tensor, probability: float) -> Tensor:
+    """Zero entries with ``probability`` and divide the others by 1 - ``probability``.
+
+    On the CPU PyTorch draws one random number an entry, in one thread; here one 64-bit draw serves
+    four entries. The probability, 0 to below 1, is rounded to a multiple of 2^-16, and so is the
+    scale: the expectation is exact.
+    """
+    if probability == 0.0:
+        return x
+    # Leave other devices to PyTorch, which draws in parallel there.
+    if x.device.type != "cpu":
+        return F.dropout(x, probability)
+    return x * dropout_factors(x, probability)
+
+
+def dropout_factors(
+    x: Tensor, probability: float, generator: torch.Generator | None = None
+) -> Tensor:
+    """Return the factors of :func:`dropout` for x: 0, or 1 / (1 - probability).
+
+    The random numbers come from ``generator``, by default the global one.
+    """
+    if x.device.type != "cpu":
+        keep = torch.empty_like(x).bernoulli_(1 - probability, generator=generator)
+        return keep.div_(1 - probability)
+    dropped = round(probability * _LEVELS)
+    # Draw 64 random bits for each four entries.
+    draws = torch.empty(-(-x.numel() // _WORDS_PER_DRAW), dtype=torch.int64)
+    draws.random_(-(2**63), None, generator=generator)
+    # Cut them into numbers of 16 bits, one for each entry.
+    words = draws.view(torch.int16)[: x.numel()].view(x.shape)
+    # Drop the entries whose number is among the lowest ``dropped`` levels.
+    keep = (words >= dropped - _LEVELS // 2).to(x.dtype)
+    # Scale by the rounded probability, so that the expectation is exact.
+    return keep.mul_(_LEVELS / (_LEVELS - dropped))
+
+
+class Dropout(nn.Dropout):
+    """:func:`dropout` with a probability of 0 to below 1 in training; no change otherwise."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Drop entries of ``x`` of any shape."""
+        return dropout(x, self.p if self.training else 0.0)

@@ -12,10 +12,11 @@ from relu_nmt.attention.base import (
     Attention,
     AttentionOutput,
     AttentionProblem,
+    Backend,
     Capabilities,
     without_autocast,
 )
-from relu_nmt.attention.kernels import Backend, choose_backend, rows
+from relu_nmt.attention.kernels import rows
 from relu_nmt.attention.masks import biased
 
 
@@ -40,7 +41,7 @@ class NormalizedAttention(Attention):
 
     def attend(self, problem: AttentionProblem) -> AttentionOutput:
         """See :meth:`Attention.attend`."""
-        return choose_backend(self, problem).solve(problem)
+        return self.backend_for(problem).solve(problem)
 
     def weights(self, problem: AttentionProblem) -> Tensor:
         """See :meth:`Attention.weights`."""

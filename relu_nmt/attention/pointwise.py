@@ -28,15 +28,10 @@ from relu_nmt.attention.base import (
     AttentionConfig,
     AttentionOutput,
     AttentionProblem,
+    Backend,
     Capabilities,
 )
-from relu_nmt.attention.kernels import (
-    Backend,
-    blockwise,
-    choose_backend,
-    reference,
-    triton,
-)
+from relu_nmt.attention.kernels import blockwise, reference, triton
 from relu_nmt.attention.kernels.reference import PointwiseProblem, row_statistics
 from relu_nmt.attention.pointwise_maps import PointwiseMap, pointwise_maps
 from relu_nmt.config import option, settings
@@ -95,7 +90,7 @@ class PointwiseAttention(Attention):
             weigh=self.weigh,
         )
         # Let a back end compute out_i = c(n_i) sum_j h(z_ij) v_j.
-        backend = choose_backend(self, asked)
+        backend = self.backend_for(asked)
         # Center queries and keys here, unless the back end does.
         if self.centered and not backend.centers:
             asked.q, asked.k = reference.centered(asked.q, asked.k, asked.visibility)

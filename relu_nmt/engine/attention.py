@@ -9,8 +9,7 @@ import math
 import torch
 from torch import Tensor
 
-from relu_nmt.attention.base import Attention, AttentionOutput, AttentionProblem
-from relu_nmt.attention.kernels import Backend, add_backend
+from relu_nmt.attention.base import Attention, AttentionOutput, AttentionProblem, Backend
 from relu_nmt.attention.kernels.reference import PointwiseProblem, PointwiseResult
 from relu_nmt.attention.normalized import SoftmaxAttention
 from relu_nmt.attention.pointwise import PointwiseAttention, ScaledPointwiseAttention
@@ -102,13 +101,11 @@ def _pointwise(problem: PointwiseProblem) -> PointwiseResult:
 
 
 def register_backends() -> None:
-    """Add the back end ``native`` to softmax and pointwise attention."""
-    add_backend(SoftmaxAttention, "native", Backend(_softmax, supports, _preferred, require))
-    add_backend(
-        PointwiseAttention,
-        "native",
-        Backend(_pointwise, supports, _preferred, require, centers=True),
-    )
+    """Put the back end ``native`` before those of softmax and pointwise attention."""
+    softmax = Backend(_softmax, supports, _preferred, require)
+    pointwise = Backend(_pointwise, supports, _preferred, require, centers=True)
+    SoftmaxAttention.backends = {"native": softmax, **SoftmaxAttention.backends}
+    PointwiseAttention.backends = {"native": pointwise, **PointwiseAttention.backends}
 
 
 def _attend(

@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from relu_nmt.attention.base import NOTHING, Attention, Dropout, Need
-from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.base import NOTHING, Attention, Need
+from relu_nmt.attention.masks import Dropout, Visibility
 from relu_nmt.attention.records import second_pass, without_records
 from relu_nmt.modules import norms
 from relu_nmt.modules.config import TransformerOptions

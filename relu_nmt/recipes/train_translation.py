@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from relu_nmt.attention.kernels import set_attention_backend
+from relu_nmt.attention.base import using_backend
 from relu_nmt.cli.train import TranslationTrainingSettings as Settings
 from relu_nmt.cli.train import detokenizer_settings, search_settings
 from relu_nmt.config.shared import BatchLimits
@@ -48,6 +48,7 @@ from relu_nmt.translation.encoder_decoder import (
 )
 from relu_nmt.translation.loss import TranslationObjective
 from relu_nmt.translation.search.generator import Generator
+from relu_nmt.translation.step_decoder import Ensemble
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translation.teacher import TaughtObjective, Teacher
 
@@ -128,9 +129,13 @@ class TranslationTraining(Training):
         slots = changed_slots(checkpoint.metadata.get("model_config") or {}, config)
         if not slots:
             return weights
+
+        def build() -> EncoderDecoder:
+            with using_backend("auto"):  # the named one may need a GPU
+                return build_model(config, self.task)
+
         # Calibrate a copy on the CPU, as the model itself may be sharded.
-        copy = self.new_model(lambda: build_model(config, self.task))
-        set_attention_backend(copy, "auto")  # the named one may need a GPU
+        copy = self.new_model(build)
         weights = fit_mechanisms(copy, weights, slots)
         load_weights(copy, weights, self.settings.trainer.checkpoint.finetune_from_model or "")
         factors = None
@@ -375,10 +380,9 @@ class TranslationTraining(Training):
     def _bleu_of(self, model: EncoderDecoder, batches: TranslationBatches) -> ValidationBleu:
         options, task = self.settings.bleu, self.task
         generator = Generator(
-            [FastDecoder(model)],
+            Ensemble([FastDecoder(model)], self._search_dtype),
             search_settings(options.eval_bleu_args),
             task.target_dictionary,
-            self._search_dtype,
             task.separators,
             first_symbol=task.target_text.first_symbol,
         )

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from relu_nmt.attention.kernels import set_attention_backend
+from relu_nmt.attention.base import using_backend
 from relu_nmt.config import flag_of, from_dict, to_dict
 from relu_nmt.config.classes import flat
 from relu_nmt.config.fields import Option, all_options
@@ -76,8 +76,8 @@ class Training(ABC):
     def new_model(self, build: Callable[[], ModelT]) -> ModelT:
         """Return a model from ``build``, seeded, with its back end, and parts of it frozen."""
         torch.manual_seed(self.settings.trainer.run.seed)
-        model = build()
-        set_attention_backend(model, self.settings.backend.attention_backend)
+        with using_backend(self.settings.backend.attention_backend):
+            model = build()
         freeze(model, self.settings.trainer.optimizer)
         return model
 

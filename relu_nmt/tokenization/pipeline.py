@@ -226,8 +226,8 @@ class TextPipeline:
         of a group are detokenised as one. An open quote, which Moses remembers, may then change
         the spaces in a later sentence.
         """
-        texts = (self._detokenizer.join(self.subword.join(s)) for s in self.sentences(tokens))
-        return join_texts(texts, self.language)
+        texts = [self._detokenizer.join(self.subword.join(s)) for s in self.sentences(tokens)]
+        return texts[0] if len(texts) == 1 else join_texts(texts, self.language)
 
     def with_post_processing(
         self, remove_bpe: str | None, detokenizer: str | None

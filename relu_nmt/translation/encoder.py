@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from relu_nmt.attention import attentions
-from relu_nmt.attention.base import Attention, Dropout, build_attention
-from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.base import Attention, build_attention
+from relu_nmt.attention.masks import Dropout, Visibility
 from relu_nmt.attention.sentences import SentenceRows
 from relu_nmt.config.registry import Spec
 from relu_nmt.data.groups import least_limit

@@ -163,8 +163,7 @@ class StepDecoder:
 class Ensemble:
     """Models whose probabilities are averaged at every step, with the same dictionaries.
 
-    The temperature divides the logits of every model; ``dtype`` is ``torch.float16`` or
-    ``torch.bfloat16`` for autocast.
+    ``dtype`` is ``torch.float16`` or ``torch.bfloat16`` for autocast.
 
     Attributes:
         max_positions: longest target that every model can write, in tokens with the end symbol;
@@ -177,12 +176,7 @@ class Ensemble:
         ConfigError: no model at all.
     """
 
-    def __init__(
-        self,
-        decoders: Sequence[StepDecoder],
-        temperature: float = 1.0,
-        dtype: torch.dtype | None = None,
-    ) -> None:
+    def __init__(self, decoders: Sequence[StepDecoder], dtype: torch.dtype | None = None) -> None:
         if not decoders:
             raise ConfigError("no model to decode with; give at least one checkpoint")
         self.decoders = list(decoders)
@@ -195,7 +189,6 @@ class Ensemble:
         self.max_source_sentence_positions = least_limit(
             m.most_source_sentence for m in self.models
         )
-        self.temperature = temperature
         self.dtype = dtype
 
     @property
@@ -228,12 +221,18 @@ class Ensemble:
         return [decoder.start(src_tokens, num_groups, shortlist) for decoder in self.decoders]
 
     def step(
-        self, searches: Sequence[Sequence[SearchStep]], want_weights: bool = False
+        self,
+        searches: Sequence[Sequence[SearchStep]],
+        temperature: float = 1.0,
+        want_weights: bool = False,
     ) -> list[StepScores]:
-        """Advance every search by its newest tokens, for each model; return the averaged scores."""
+        """Advance every search by its newest tokens, for each model; return the averaged scores.
+
+        The temperature divides the logits of every model.
+        """
         # Each model advances all searches with its own states.
         outputs = [
-            decoder.step(steps, self.temperature, want_weights)
+            decoder.step(steps, temperature, want_weights)
             for decoder, steps in zip(self.decoders, zip(*searches, strict=True), strict=True)
         ]
         averaged = []

@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from safetensors.torch import load, save
 
-from relu_nmt.attention.base import Attention
-from relu_nmt.attention.kernels import set_attention_backend
+from relu_nmt.attention.base import Attention, using_backend
 from relu_nmt.config import from_dict, to_dict
 from relu_nmt.config.registry import MODULE_PREFIX
 from relu_nmt.engine.linear import Int8Linear, PackedLinear, PanelLinear, pack_linear, use_int8
@@ -48,14 +47,13 @@ def load_models(
                 f"several with {os.pathsep} between them"
             )
     # Load the models, which must share dictionaries and text processing.
-    loaded = [load_model(file, model_overrides) for file in path]
+    with using_backend(attention_backend):
+        loaded = [load_model(file, model_overrides) for file in path]
     for file, other in zip(path[1:], loaded[1:], strict=True):
         first = loaded[0].task.describe()
         require_same(first, path[0], other.task.describe(), file, ONE_TASK)
     if not loaded:
         raise ConfigError("no checkpoint given")
-    for each in loaded:
-        set_attention_backend(each.model, attention_backend)
     max_doc_tokens = min(each.max_doc_tokens for each in loaded)
     return [each.model for each in loaded], loaded[0].task, max_doc_tokens
 
@@ -80,7 +78,7 @@ def model_state(model: EncoderDecoder) -> dict[str, Any]:
         "config": to_dict(model.config),
         "weights": save(weights),
         "tied": tied,
-        "backends": {n: m.backend for n, m in modules.items() if isinstance(m, Attention)},
+        "backend": next((m.backend for m in modules.values() if isinstance(m, Attention)), "auto"),
         "dtype": next(model.parameters()).dtype,
         "is_int8": any(isinstance(module, Int8Linear) for module in modules.values()),
         "packed": next((m.dtype for m in modules.values() if isinstance(m, PackedLinear)), None),
@@ -94,17 +92,15 @@ def model_of(state: dict[str, Any], task: TranslationTask) -> EncoderDecoder:
         CheckpointError: the weights do not fit, because the original was modified.
     """
     # Keep the random state: building a model draws weights, which are then replaced.
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), using_backend(state["backend"]):
         model = build_model(from_dict(TransformerConfig, state["config"]), task)
     model.to(state["dtype"])
     if state["is_int8"]:
         use_int8(model)
-    # Load the weights, then choose kernels as in the original.
+    # Load the weights.
     tensors = load(state["weights"])
     tensors |= {alias: tensors[name] for alias, name in state["tied"].items()}
     load_weights(model, tensors, "the pickled translator")
-    for name, backend in state["backends"].items():
-        model.get_submodule(name).backend = backend
     # Drop copies made of the initial weights, then pack the loaded ones.
     for module in model.modules():
         if isinstance(module, PanelLinear):

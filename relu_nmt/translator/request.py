@@ -9,7 +9,7 @@ import numpy as np
 
 from relu_nmt.data.dictionary import SPECIAL_SYMBOLS
 from relu_nmt.errors import DataError
-from relu_nmt.translation.search.forced_terms import ForcedTerms, Term
+from relu_nmt.translation.search.forced_terms import NO_TERMS, ForcedTerms, Term
 from relu_nmt.translation.search.translations import SourceDocuments, SourceSentence, as_lines
 from relu_nmt.translation.task import TranslationTask
 
@@ -63,12 +63,13 @@ class SourceEncoder:
     """Encodes requests as token ids.
 
     Attributes:
+        separators: the symbols that end sentences; None without.
         text_lock: held while text is tokenized. Hold it for other work with the task's text, since
             tokenizers keep state.
     """
 
     def __init__(self, task: TranslationTask) -> None:
-        self.task = task
+        self.task, self.separators = task, task.separators
         self.text_lock = threading.Lock()
         # One tokenizer for all terms: making one is slower than tokenizing a sentence.
         self._target_words = replace(task.target_text, sentence_separator=None, first_symbol=None)
@@ -87,7 +88,7 @@ class SourceEncoder:
         """Return consecutive sentences as documents of ``counts`` sentences."""
         sizes = np.array([len(sentence.ids) for sentence in sentences], dtype=np.int64)
         numbers = np.array(counts, dtype=np.int64)
-        return SourceDocuments(sentences, numbers, sizes, self.task.separators)
+        return SourceDocuments(sentences, numbers, sizes, self.separators)
 
     def sentences(self, request: TranslationRequest) -> Iterator[SourceSentence]:
         """Yield the lines of all documents of a request as token ids.
@@ -146,12 +147,14 @@ class SourceEncoder:
             # Encode the terms, leaving out blank ones, and the prefix.
             terms = [self._forced_ids(term, "term", not tokens).tolist() for term in forced]
             beginning = self._forced_ids(prefix, "prefix", not tokens)
-        required = ForcedTerms(tuple(tuple(term) for term in terms if term), ordered)
+        required = NO_TERMS
+        if terms:
+            required = ForcedTerms(tuple(tuple(term) for term in terms if term), ordered)
         ids = self.task.source_dictionary.encode(tokens)
-        if self.task.separators is not None:
+        if self.separators is not None:
             # A separator in the raw text is an unknown word: it ends no sentence.
             words = ids[:-2]
-            words[words == self.task.separators[0]] = self.task.source_dictionary.unk_index
+            words[words == self.separators[0]] = self.task.source_dictionary.unk_index
         return SourceSentence(ids, tokens, prefix=beginning, forced=required, banned=banned)
 
     def _banned(self, terms: Iterable[str]) -> tuple[Term, ...]:
@@ -177,8 +180,8 @@ class SourceEncoder:
             if dictionary.unk_index not in ids:
                 break
         # Treat a separator in the text as unknown, since it ends no sentence.
-        if self.task.separators is not None:
-            ids[ids == self.task.separators[1]] = dictionary.unk_index
+        if self.separators is not None:
+            ids[ids == self.separators[1]] = dictionary.unk_index
         return ids
 
     def _forced_ids(self, text: str, kind: str, is_blank: bool) -> np.ndarray:

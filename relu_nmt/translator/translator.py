@@ -199,10 +199,11 @@ class Translator:
         """
         request = TranslationRequest.of_lines(lines, prefixes, forced, ordered, banned)
         config = _config_of(config, settings)
-        found = self.answer(request, config)
+        best = [own[0] for own in self._lines(request, config)]
+        at_limit = [number for number, own in enumerate(best) if own.reached_limit]
         # Warn from here, so that the warning names the caller's line.
-        self._warn_of_limit(config, found)
-        return found[0]
+        self._warn_of_limit(config, len(at_limit), len(best))
+        return TranslatedLines([own.text for own in best], at_limit)
 
     def translate_nbest(
         self,
@@ -223,9 +224,9 @@ class Translator:
         """
         request = TranslationRequest.of_lines(lines, prefixes, forced, ordered, banned)
         config = _config_of(config, settings)
-        found = self.answer(request, config, first_id=first_id)
-        self._warn_of_limit(config, found)
-        return [window.translations for window in found.windows]
+        found = self._lines(request, config, first_id)
+        self._warn_of_limit(config, sum(own[0].reached_limit for own in found), len(found))
+        return found
 
     def translate_documents(
         self,
@@ -265,7 +266,7 @@ class Translator:
         # Resolve the longest output for documents, which grow with their source.
         config = _config_of(config, settings).resolved(documents=True)
         found = self.answer(request, config, windows)
-        self._warn_of_limit(config, found)
+        self._warn_of_limit(config, found.num_at_limit, len(found.windows))
         return found
 
     def translate_document(self, lines: Iterable[str], **settings: Any) -> TranslatedLines:
@@ -274,6 +275,15 @@ class Translator:
         ``settings`` are the arguments of :meth:`translate_documents`; the errors are the same.
         """
         return self.translate_documents([lines], **settings)[0]
+
+    def _lines(
+        self, request: TranslationRequest, config: GenerationConfig, first_id: int = 0
+    ) -> list[list[Translation]]:
+        """Return the n best translations of each line, without the windows of documents."""
+        documents = self.sources.encode(request)
+        # Check all lines before the search of the first one.
+        check_lengths(documents.sentences, self.max_source_positions)
+        return self.searcher(config, first_id)(documents.lines())
 
     def answer(
         self,
@@ -284,7 +294,7 @@ class Translator:
         on_progress: Callable[[int], object] | None = None,
         search: Search | None = None,
     ) -> TranslatedDocuments:
-        """Return the translations of a request. Every method, command and server calls this.
+        """Return the translations of a request, window by window, to commands and the server.
 
         Args:
             request: raw text, or documents that are token ids already.
@@ -359,8 +369,8 @@ class Translator:
     def generator(self, config: GenerationConfig) -> Generator:
         """Return the search engine for token ids, which can also score references."""
         first, symbols = self.task.target_text.first_symbol, self.task.target_dictionary
-        rest = self.dtype, self.task.separators, self.shortlist, first
-        return Generator(self.decoders, config, symbols, *rest)
+        rest = self.sources.separators, self.shortlist, first
+        return Generator(self.ensemble, config, symbols, *rest)
 
     def attention(
         self,
@@ -420,9 +430,9 @@ class Translator:
         keys = [labels[-1], *labels[:-1]] if place.slot == "decoder" else source_labels
         return AttentionMap(place.slot, place.layer, place.head, queries, keys, weights)
 
-    def _warn_of_limit(self, config: GenerationConfig, found: TranslatedDocuments) -> None:
+    def _warn_of_limit(self, config: GenerationConfig, num_at_limit: int, count: int) -> None:
         """Warn the caller of the public method if translations reached the longest output."""
-        if not found.num_at_limit:
+        if not num_at_limit:
             return
         # Name the limit: the settings', or the model's own.
         a, b = config.longest_output
@@ -432,7 +442,7 @@ class Translator:
         if (most := self.ensemble.max_positions) is not None:
             longest += f", and {most - 1} at most"
         warnings.warn(
-            f"{found.num_at_limit:,} of {len(found.windows):,} translations reached the longest "
+            f"{num_at_limit:,} of {count:,} translations reached the longest "
             f"output ({longest}) and may be cut off; max_len_a and max_len_b change it",
             stacklevel=3,
         )

@@ -16,8 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from relu_nmt.attention import attentions
-from relu_nmt.attention.base import Dropout
-from relu_nmt.attention.masks import ScoreBias, Visibility
+from relu_nmt.attention.masks import Dropout, ScoreBias, Visibility
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules import norms
 from relu_nmt.modules.multihead import MultiheadAttention, SelfAttention

@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from relu_nmt.attention.base import Attention, Dropout
-from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.base import Attention
+from relu_nmt.attention.masks import Dropout, Visibility
 from relu_nmt.config.registry import Spec
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules import norms

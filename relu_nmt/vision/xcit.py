@@ -7,8 +7,8 @@ from collections.abc import Collection
 import torch
 from torch import Tensor, nn
 
-from relu_nmt.attention.base import Dropout, build_attention
-from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.base import build_attention
+from relu_nmt.attention.masks import Dropout, Visibility
 from relu_nmt.config.registry import Spec
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules import norms

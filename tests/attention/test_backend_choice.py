@@ -6,15 +6,8 @@ from typing import ClassVar
 import pytest
 import torch
 
-from relu_nmt.attention.base import AttentionConfig, Need
-from relu_nmt.attention.kernels import (
-    Backend,
-    blockwise,
-    choose_backend,
-    reference,
-    rows,
-    set_attention_backend,
-)
+from relu_nmt.attention.base import AttentionConfig, Backend, Need, using_backend
+from relu_nmt.attention.kernels import blockwise, reference, rows
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.normalized import SoftmaxAttention
 from relu_nmt.attention.pointwise_maps import pointwise_maps
@@ -29,9 +22,9 @@ def problem_of(length, weights=False):
 
 
 def chosen(name, problem, attention="reluformer"):
-    attend = make_attention(attention)
-    attend.backend = name
-    return choose_backend(attend, problem).solve
+    with using_backend(name):
+        attend = make_attention(attention)
+    return attend.backend_for(problem).solve
 
 
 def test_auto_takes_the_reference_for_sentences_and_blocks_for_documents():
@@ -48,22 +41,25 @@ def test_weights_are_returned_by_every_back_end_name(name):
 
 
 def test_every_attention_of_a_model_gets_the_back_end():
-    model = torch.nn.ModuleList([make_attention("reluformer"), torch.nn.Linear(1, 1)])
-    set_attention_backend(model, "blockwise")
-    assert model[0].backend == "blockwise"
+    with using_backend("blockwise"):
+        model = torch.nn.ModuleList([make_attention("reluformer"), torch.nn.Linear(1, 1)])
+    assert [model[0].backend, make_attention("reluformer").backend] == ["blockwise", "auto"]
     assert not any("backend" in name for name in model.state_dict())
-    with pytest.raises(ConfigError, match=r"--attention-backend fast: .* choose one of auto"):
-        set_attention_backend(model, "fast")
+    unknown = pytest.raises(ConfigError, match=r"--attention-backend fast: .* choose one of auto")
+    with unknown, using_backend("fast"):
+        make_attention("reluformer")
+
+
+def test_an_error_inside_the_block_is_not_replaced():
+    with pytest.raises(ZeroDivisionError), using_backend("fast"):
+        make_attention("reluformer")
+        _ = 1 / 0
 
 
 def test_triton_that_is_not_installed_names_the_extra(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    for call in (
-        lambda: set_attention_backend(make_attention("reluformer"), "triton"),
-        lambda: chosen("triton", problem_of(3)),
-    ):
-        with pytest.raises(MissingExtraError, match=r"relu-nmt\[triton\]"):
-            call()
+    with pytest.raises(MissingExtraError, match=r"relu-nmt\[triton\]"):
+        chosen("triton", problem_of(3))
 
 
 def test_triton_without_a_gpu_is_a_clear_error(monkeypatch):
@@ -79,12 +75,9 @@ def test_an_unknown_back_end_is_an_error_that_lists_the_known_ones():
         ("sparsemax", "auto, blockwise, reference"),
         ("linear", "auto, reference"),
     ):
-        with pytest.raises(ConfigError, match=f"triton: {name} has no such back end; .* {known}$"):
-            set_attention_backend(make_attention(name), "triton")
-    attend = make_attention("softmax")
-    attend.backend = "triton"
-    with pytest.raises(ConfigError, match="softmax has no such back end"):
-        attend(*random_qkv(1, 3, 3), Visibility(3, 3))
+        message = f"triton: {name} has no such back end; .* {known}$"
+        with pytest.raises(ConfigError, match=message), using_backend("triton"):
+            make_attention(name)
 
 
 def test_a_user_mechanism_can_have_its_own_back_end():
@@ -97,8 +90,8 @@ def test_a_user_mechanism_can_have_its_own_back_end():
     class Own(SoftmaxAttention):
         backends: ClassVar = {"own": Backend(solve), "reference": Backend(rows.reference)}
 
-    attend = Own(AttentionConfig(), 2, 4, 0.0).double()
-    set_attention_backend(attend, "own")
+    with using_backend("own"):
+        attend = Own(AttentionConfig(), 2, 4, 0.0).double()
     inputs = random_qkv(1, 3, 3)
     values = attend(*inputs, Visibility(3, 3)).values
     torch.testing.assert_close(values, make_attention("softmax")(*inputs, Visibility(3, 3)).values)

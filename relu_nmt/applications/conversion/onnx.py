@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 
 from relu_nmt.attention import attentions
-from relu_nmt.attention.base import Attention
 from relu_nmt.config.registry import Spec
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.errors import CheckpointError, needing
@@ -133,7 +132,6 @@ def save_image_onnx(classifier: ImageClassifier, folder: Path) -> None:
         CheckpointError: PyTorch cannot express a part of the model in a graph.
     """
     # Export with a free batch size and a fixed image size.
-    _to_reference(classifier.model)
     height, width = classifier.transform.sides
     images = torch.randn(2, 3, height, width)
     batch = torch.export.Dim("batch", max=1 << 16)
@@ -154,18 +152,10 @@ def save_image_onnx(classifier: ImageClassifier, folder: Path) -> None:
 
 def _prepare(model: EncoderDecoder, side: str, most: int | None) -> int:
     """Prepare a side of the model for its graph; return its longest sequence in tokens."""
-    _to_reference(model)
     positions = getattr(model, side).embedding.positions
     longest = min(LONGEST, most or LONGEST)
     positions.embed(longest)  # fill the table now, as it cannot grow within a graph
     return longest
-
-
-def _to_reference(model: nn.Module) -> None:
-    """Let attention compute its formula, without kernels or choices that depend on sizes."""
-    for module in model.modules():
-        if isinstance(module, Attention) and module.backends:
-            module.backend = list(module.backends)[-1]
 
 
 def _export(

@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from relu_nmt.attention.base import dropout_factors
 from relu_nmt.attention.kernels import tuned
 from relu_nmt.attention.kernels.reference import (
     PointwiseProblem,
@@ -21,7 +20,7 @@ from relu_nmt.attention.kernels.reference import (
     in_one_dtype,
     refuse_second_derivatives,
 )
-from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.masks import Visibility, dropout_factors
 
 
 @dataclass

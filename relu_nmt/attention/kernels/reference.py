@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from relu_nmt.attention.base import AttentionProblem, Need, RowStatistics, dropout
-from relu_nmt.attention.masks import Visibility, biased
+from relu_nmt.attention.base import AttentionProblem, Need, RowStatistics
+from relu_nmt.attention.masks import Visibility, biased, dropout
 from relu_nmt.attention.pointwise_maps import PointwiseMap
 from relu_nmt.attention.regulariser import entropy
 from relu_nmt.attention.statistics import NULL_SUM

@@ -12,9 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from relu_nmt.attention.base import AttentionOutput, AttentionProblem, dropout
+from relu_nmt.attention.base import AttentionOutput, AttentionProblem
 from relu_nmt.attention.kernels import tuned
 from relu_nmt.attention.kernels.reference import RowSums, row_statistics, row_sums
+from relu_nmt.attention.masks import dropout
 
 
 def reference(problem: AttentionProblem) -> AttentionOutput:

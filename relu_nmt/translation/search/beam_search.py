@@ -9,20 +9,16 @@ from torch import Tensor
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.errors import ConfigError
 from relu_nmt.translation.search.config import GenerationConfig
-from relu_nmt.translation.search.constraints import TokenConstraints
+from relu_nmt.translation.search.forced_terms import share_among_terms
 from relu_nmt.translation.search.hypotheses import (
     Continuations,
     Hypothesis,
+    LengthLimits,
     SearchHistory,
     of_beams,
 )
 from relu_nmt.translation.search.scoring import Outputs, Scorer
-from relu_nmt.translation.search.selection import (
-    best_of_groups,
-    draw,
-    draw_uniforms,
-    share_among_terms,
-)
+from relu_nmt.translation.search.selection import best_of_groups, draw, draw_uniforms
 from relu_nmt.translation.step_decoder import Ensemble, SearchStep, StepScores
 
 MOST_DONE = 0.4
@@ -58,7 +54,7 @@ class BeamSearch:
         src_tokens: Tensor,
         is_word: Tensor,
         ids: np.ndarray,
-        constraints: TokenConstraints,
+        constraints: LengthLimits,
         listed: Tensor | None = None,
     ) -> None:
         self._config, self._scorer, self._symbols = config, scorer, symbols
@@ -169,7 +165,11 @@ class BeamSearch:
         if self._uniforms is not None:
             uniforms = self._uniforms[:, step]
             return draw(scores, totals, uniforms, config.sampling_topk, config.sampling_topp)
-        found = best_of_groups(scores, totals, self._num_groups, config.diverse_beam_strength)
+        if self._num_groups > 1:
+            found = best_of_groups(scores, totals, self._num_groups, config.diverse_beam_strength)
+        else:
+            sums, parents, tokens = scores.best_continuations(totals, 2 * config.beam)  # [B, 2K]
+            found = Continuations(tokens[:, None], parents[:, None], sums[:, None])
         if self._constraints.terms is not None:
             share_among_terms(found, scores, totals, self._constraints.terms)
         # Drop candidates behind the best one of their group: Freitag and Al-Onaizan 2017, "Beam

@@ -13,9 +13,8 @@ from relu_nmt.data.documents import Separators
 from relu_nmt.errors import ConfigError
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.forced_terms import ForcedTerms, TermTracker
-from relu_nmt.translation.search.hypotheses import of_parents
+from relu_nmt.translation.search.hypotheses import LengthLimits, allow_only, column, of_parents
 from relu_nmt.translation.search.selection import (
-    allow_only,
     block_repeated_ngrams,
     block_terms,
     exclude_token,
@@ -23,7 +22,7 @@ from relu_nmt.translation.search.selection import (
 from relu_nmt.translation.search.translations import SourceSentence
 
 
-class TokenConstraints:
+class TokenConstraints(LengthLimits):
     """Forbidden and forced tokens at each step, for the live sentences of one batch.
 
     A translation may have to have as many sentences as its source. The end symbol then follows the
@@ -34,12 +33,7 @@ class TokenConstraints:
     are padded on the right. Without separators sentences are neither counted nor measured. At
     ``most_of_a_sentence`` tokens, as the models can write, the separator is forced. It is taken out
     of the distribution for a source without separator, if the model reads single sentences so.
-
-    Attributes:
-        limits: most tokens before the end symbol, int64 [B]; enough for all sentences and terms.
-        context_sizes: forced tokens that are context, int64 [B].
-        terms: progress with forced terms; None for none.
-        idle_token: token for beams without a hypothesis, so that no sentence of theirs gets long.
+    The limits leave room for all sentences and terms.
     """
 
     def __init__(
@@ -54,7 +48,9 @@ class TokenConstraints:
         most_of_a_sentence: int | None = None,
         num_free: int = 0,
     ) -> None:
-        self._config, self._symbols = config, symbols
+        lengths = np.array([len(source.ids) for source in sources], dtype=np.int64)
+        contexts = np.array([len(source.context) for source in sources], dtype=np.int64)
+        super().__init__(config, symbols, lengths, contexts, most_tokens)
         self._prefixes, self._num_free = prefixes, num_free
         # Sentences to write, and tokens of the current one, [B, K]; [B, 1] before the first token.
         self._separator = -1 if separators is None else separators[1]
@@ -78,16 +74,12 @@ class TokenConstraints:
             len(term) > 1 for own in set(self._banned) for term in own
         )
         # Follow forced terms, if any sentence has some.
-        self.context_sizes = np.array([len(source.context) for source in sources], dtype=np.int64)
-        self.terms: TermTracker | None = None
         forced = [source.forced for source in sources]
         if any(own.num_tokens for own in forced):
             config.check_terms()
             separator = -1 if self._left is None else self._separator
             self.terms = TermTracker(forced, self.context_sizes, separator)
         # The longest output needs room for sentences and terms.
-        lengths = np.array([len(source.ids) for source in sources], dtype=np.int64)
-        self.limits = config.length_limits(lengths, most_tokens)
         if self._single is not None and most_of_a_sentence is not None:
             shorter = self._single[:, 0].cpu().numpy() & (self.limits >= most_of_a_sentence)
             self.limits = np.where(shorter, most_of_a_sentence - 1, self.limits)
@@ -100,8 +92,7 @@ class TokenConstraints:
                     f"forced terms, but the model can write {most_tokens - 1}; give a smaller "
                     "--max-doc-tokens, or fewer terms"
                 )
-        # Sentences are too short only before, and end or are full only from, these steps.
-        self._last_too_short = int(self.context_sizes.max(initial=0)) + config.min_len
+        # Sentences end, or are full, only from these steps.
         self._first_limit = int(self.limits.min())
         if self._left is not None:
             number = self._left[:, 0].cpu().numpy()
@@ -134,19 +125,16 @@ class TokenConstraints:
         special = (self._prefixes, self._left, self._length, self.terms, self._history)
         is_plain = all(each is None for each in special) and not any(self._banned)
         is_plain = is_plain and not self._is_mixed
-        return is_plain and self._last_too_short <= step < self._first_limit
+        return is_plain and super().are_alike(step)
 
     def apply(self, log_probs: Tensor, step: int) -> None:
-        """Change log_probs [B, K, V] of the token after ``step`` others, in place.
+        """Change log_probs [B, K, V]; see :meth:`LengthLimits.apply`.
 
-        Forbidden tokens become -inf. The longest length and the number of sentences have the
-        highest priority, then forced prefixes, then forced terms. If :meth:`are_alike`, log_probs
-        may be those of any hypotheses, in any shape [..., ..., V].
+        The longest length and the number of sentences have the highest priority, then forced
+        prefixes, then forced terms.
         """
         config, symbols, separator = self._config, self._symbols, self._separator
-        log_probs[:, :, symbols.bos_index : symbols.pad_index + 1] = -torch.inf  # neighbours
-        if config.unkpen and config.unkpen < math.inf:
-            log_probs[:, :, symbols.unk_index] -= config.unkpen
+        self._penalise(log_probs)
         if self._single is not None:
             single = self._single if self._is_mixed else None
             exclude_token(log_probs, separator, single)
@@ -177,14 +165,11 @@ class TokenConstraints:
         # Force the separator where a sentence is full, after the context.
         if self._most_of_a_sentence is not None and self._length is not None:
             full = self._length >= self._most_of_a_sentence - 1
-            full = full & _column(step >= self.context_sizes, log_probs)
+            full = full & column(step >= self.context_sizes, log_probs)
             if self._left is not None:
                 full = full & (self._left > 0)
             allow_only(separator, before, log_probs, full)
-        # End hypotheses at the limit, which has the highest priority.
-        if step >= self._first_limit:
-            at_limit = _column(step >= self.limits, log_probs)
-            allow_only(symbols.eos_index, before, log_probs, at_limit)
+        self._end_at_limit(log_probs, step, before)
 
     def _ban(self, log_probs: Tensor) -> None:
         """Forbid the banned terms of each sentence, and <unk> if its penalty is infinite."""
@@ -207,17 +192,16 @@ class TokenConstraints:
 
     def _forbid_the_end(self, log_probs: Tensor, step: int) -> None:
         """Forbid the end symbol, and the separator before it, where a hypothesis is too short."""
-        shortest = self.context_sizes + self._config.min_len
         # The end symbol now, or the last separator, after which it would be forced.
-        too_short = _column(step < shortest, log_probs)
+        too_short = self._too_short(step, log_probs)
         log_probs[:, :, self._symbols.eos_index].masked_fill_(too_short, -torch.inf)
         if self._left is not None:
-            too_short = _column(step + 1 < shortest, log_probs) & (self._left == 1)
+            too_short = self._too_short(step + 1, log_probs) & (self._left == 1)
             log_probs[:, :, self._separator].masked_fill_(too_short, -torch.inf)
 
     def _require(self, terms: TermTracker, log_probs: Tensor, given: Tensor, step: int) -> None:
         """Allow only tokens that leave room for the terms; ``given``: log_probs from the models."""
-        room = _column(self.limits - step, log_probs)
+        room = column(self.limits - step, log_probs)
         unfinished = terms.unfinished(log_probs)
         log_probs[:, :, self._symbols.eos_index].masked_fill_(unfinished, -torch.inf)
         if self._left is not None:
@@ -234,8 +218,8 @@ class TokenConstraints:
             ended = left == 0 if self._single is None else (left == 0) & ~self._single
             allow_only(eos, before, log_probs, ended)
         if step >= self._first_limit:
-            room = _column(self.limits - step, log_probs)
-            begun = _column(step >= self.context_sizes, log_probs)
+            room = column(self.limits - step, log_probs)
+            begun = column(step >= self.context_sizes, log_probs)
             allow_only(self._separator, before, log_probs, (room <= left) & (left > 0) & begun)
 
     def _forced_by_prefix(self, log_probs: Tensor, step: int) -> tuple[Tensor, Tensor] | None:
@@ -249,13 +233,13 @@ class TokenConstraints:
         values = torch.full_like(log_probs[rows], -torch.inf)
         index = tokens[rows, None, None].expand(-1, log_probs.size(1), 1)
         # A forced token of the context costs nothing.
-        is_free = _column(step < np.maximum(self.context_sizes, self._num_free), log_probs)
+        is_free = column(step < np.maximum(self.context_sizes, self._num_free), log_probs)
         own = log_probs[rows].gather(2, index).masked_fill(is_free[rows, :, None], 0.0)
         values.scatter_(2, index, own)
         return rows, values
 
     def advance(self, parents: Tensor | None, tokens: Tensor) -> None:
-        """Append the chosen tokens [B, K] to beams ``parents`` [B, K]; None: the same beams."""
+        """See :meth:`LengthLimits.advance`."""
         ends = tokens == self._separator
         if self._left is not None:
             self._left = of_parents(self._left, parents, ends) - ends.long()
@@ -276,17 +260,11 @@ class TokenConstraints:
         self._history = torch.cat([history, newest], dim=2)
 
     def keep(self, rows: Tensor, mask: np.ndarray) -> None:
-        """Keep only these rows [B'], the sentences of the mask [B]."""
-        self.limits = self.limits[mask]
-        self.context_sizes = self.context_sizes[mask]
+        """See :meth:`LengthLimits.keep`."""
+        super().keep(rows, mask)
         self._banned = list(itertools.compress(self._banned, mask))
         if self.terms is not None:
             self.terms.keep(mask)
         for name in ("_prefixes", "_history", "_left", "_length", "_single"):
             if (values := getattr(self, name)) is not None:
                 setattr(self, name, values.index_select(0, rows))
-
-
-def _column(values: np.ndarray, like: Tensor) -> Tensor:
-    """Return values of each sentence [B] as [B, 1] on the device of ``like``."""
-    return torch.from_numpy(values).to(like.device)[:, None]

@@ -8,21 +8,21 @@ from functools import partial
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.documents import Separators
-from relu_nmt.data.translation_batches import pad_rows
 from relu_nmt.errors import ConfigError, OutOfMemoryError, is_out_of_memory
 from relu_nmt.io.work import FORKS
 from relu_nmt.translation.search.batches import Found, plan_batches, run_batches
 from relu_nmt.translation.search.beam_search import BeamSearch
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.constraints import TokenConstraints
-from relu_nmt.translation.search.hypotheses import Hypothesis
+from relu_nmt.translation.search.hypotheses import Hypothesis, LengthLimits
 from relu_nmt.translation.search.scoring import build_scorer, score_references, words_of
 from relu_nmt.translation.search.shortlist import Shortlist
 from relu_nmt.translation.search.translations import SourceSentence
-from relu_nmt.translation.step_decoder import Ensemble, StepDecoder
+from relu_nmt.translation.step_decoder import Ensemble
 
 MOST_LEFT = 0.4
 """Begin the next batch when at most this fraction of the hypotheses of the last is open."""
@@ -32,10 +32,9 @@ class Generator:
     """Finds hypotheses of sentences, or scores their references.
 
     Args:
-        decoders: of one model, or of several whose probabilities are averaged.
+        ensemble: the decoders of one model, or of several.
         config: settings of the search.
         symbols: the target dictionary.
-        dtype: ``torch.float16`` or ``torch.bfloat16`` to compute in; scores stay in float32.
         separators: the symbol that ends each sentence of a source, and of a target: a translation
             then has as many as its source, unless ``config.free_sentence_count``. None for none.
         shortlist: restricts the symbols of the translations; None for all. It is ignored if
@@ -49,10 +48,9 @@ class Generator:
 
     def __init__(
         self,
-        decoders: Sequence[StepDecoder],
+        ensemble: Ensemble,
         config: GenerationConfig,
         symbols: Dictionary,
-        dtype: torch.dtype | None = None,
         separators: tuple[int, int] | Separators | None = None,
         shortlist: Shortlist | None = None,
         first_symbol: str | None = None,
@@ -69,7 +67,7 @@ class Generator:
             )
         # Settings that still depend on the use are those of single sentences.
         self.config = config.resolved()
-        self.ensemble = Ensemble(decoders, config.temperature, dtype)
+        self.ensemble = ensemble
         self.symbols = symbols
         self._separators = None if separators is None else Separators(*separators)
         self._shortlist = shortlist
@@ -81,8 +79,8 @@ class Generator:
 
     def with_config(self, config: GenerationConfig) -> "Generator":
         """Return a generator with the same models and other settings."""
-        ensemble, rest = self.ensemble, (self._separators, self._shortlist, self._first_symbol)
-        return Generator(ensemble.decoders, config, self.symbols, ensemble.dtype, *rest)
+        rest = self._separators, self._shortlist, self._first_symbol
+        return Generator(self.ensemble, config, self.symbols, *rest)
 
     def translate(
         self,
@@ -114,11 +112,15 @@ class Generator:
         results = [[Hypothesis(end, 0.0, score, np.zeros(1, int))] for _ in sources]
         lengths = np.array([len(source.ids) for source in sources], dtype=np.int64)
         wanted = np.flatnonzero((lengths > 1) | config.score_reference)
-        # Translate batches of similar lengths, in several processes.
+        # Translate a single sentence here, others in batches of similar lengths, in processes.
         workers = self._workers()
         translate = partial(self._translate, sources, first_id)
-        batches = [wanted[batch] for batch in self._batches(lengths[wanted], workers)]
-        for members, found in run_batches(translate, batches, workers):
+        if len(wanted) == 1:
+            done = translate([wanted])
+        else:
+            batches = [wanted[batch] for batch in self._batches(lengths[wanted], workers)]
+            done = run_batches(translate, batches, workers)
+        for members, found in done:
             for i, hypotheses in zip(members, found, strict=True):
                 results[i] = hypotheses
             if on_progress is not None:
@@ -199,7 +201,8 @@ class Generator:
             # Advance all searches by one token.
             searches = list(running.values())
             with self._memory_advice(*(each.src_tokens for each in searches)):
-                outputs = self.ensemble.step([each.next_steps for each in searches], wants_weights)
+                steps = [each.next_steps for each in searches]
+                outputs = self.ensemble.step(steps, self.config.temperature, wants_weights)
                 for search, output in zip(searches, outputs, strict=True):
                     search.advance(output)
 
@@ -228,16 +231,20 @@ class Generator:
             if separators is not None:
                 place = int(torch.searchsorted(listed, separators.target))
                 separators = separators._replace(target=place)
-        limits = ensemble.max_positions, most_of_a_sentence
-        constraints = TokenConstraints(
-            config, symbols, sources, src_tokens, prefixes, separators, *limits, len(self._first)
-        )
+        # Constrain the lengths; and more where it is asked for.
+        most, special = ensemble.max_positions, has_terms or config.no_repeat_ngram_size
+        if prefixes is None and separators is None and not special:
+            lengths = np.array([len(own.ids) for own in sources], dtype=np.int64)
+            limits = LengthLimits(config, symbols, lengths, np.zeros_like(lengths), most)
+        else:
+            rest = prefixes, separators, most, most_of_a_sentence, len(self._first)
+            limits = TokenConstraints(config, symbols, sources, src_tokens, *rest)
         # Encode the sources, which may need more memory than there is.
         is_word = words_of(src_tokens, symbols, self._separators)
         scorer = self._scorer
         with self._memory_advice(src_tokens):
             return BeamSearch(
-                ensemble, config, scorer, symbols, src_tokens, is_word, ids, constraints, listed
+                ensemble, config, scorer, symbols, src_tokens, is_word, ids, limits, listed
             )
 
     def _beginning(self, source: SourceSentence) -> np.ndarray:
@@ -259,7 +266,9 @@ class Generator:
             )
 
     def _padded(self, rows: Sequence[np.ndarray]) -> Tensor:
-        return pad_rows(rows, self.symbols.pad_index).to(self.ensemble.device)
+        tensors = [torch.from_numpy(row) for row in rows]
+        padded = pad_sequence(tensors, batch_first=True, padding_value=self.symbols.pad_index)
+        return padded.to(self.ensemble.device)
 
     @contextmanager
     def _memory_advice(self, *src_tokens: Tensor) -> Iterator[None]:

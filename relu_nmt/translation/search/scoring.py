@@ -202,7 +202,7 @@ def score_references(
             chunk = slice(start, start + CHUNK)
             logits = (model.logits(own[chunk]) for model, own in zip(models, features, strict=True))
             log_probs = average_log_probs(
-                [(own / ensemble.temperature).log_softmax(-1) for own in logits]
+                [(own / scorer.search.temperature).log_softmax(-1) for own in logits]
             )  # [C, V]
             if separators is not None and not separators.alone:  # as a search does
                 exclude_token(log_probs[None], separators.target, is_single[None, chunk])

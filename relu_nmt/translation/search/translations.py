@@ -11,7 +11,7 @@ from relu_nmt.data.documents import Separators
 from relu_nmt.data.groups import Window, join_sentences
 from relu_nmt.errors import DataError
 from relu_nmt.io.text_lines import read_lines
-from relu_nmt.translation.search.forced_terms import ForcedTerms, Term
+from relu_nmt.translation.search.forced_terms import NO_TERMS, ForcedTerms, Term
 from relu_nmt.translation.search.hypotheses import Hypothesis
 
 
@@ -35,7 +35,7 @@ class SourceSentence:
     reference: np.ndarray | None = None
     context: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     prefix: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    forced: ForcedTerms = field(default_factory=ForcedTerms)
+    forced: ForcedTerms = NO_TERMS
     banned: tuple[Term, ...] = ()
 
     def as_read(self, separators: Separators | None) -> "SourceSentence":
@@ -191,6 +191,14 @@ class SourceDocuments:
         """Return the numbers of sentences ``begin`` to ``end - 1`` that have words."""
         least = 1 + (self.separators is not None)
         return [i for i in range(begin, end) if len(self.sentences[i].ids) > least]
+
+    def lines(self) -> list[SourceSentence]:
+        """Return each sentence by itself; one without words is the end symbol alone."""
+        have_words = set(self.with_words(0, len(self.sentences)))
+        return [
+            own if i in have_words else SourceSentence(own.ids[-1:], [], own.reference)
+            for i, own in enumerate(self.sentences)
+        ]
 
     def joined(self, window: Window) -> SourceSentence:
         """Return a window as one sentence, with prefixes and terms of its new sentences."""

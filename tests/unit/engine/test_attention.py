@@ -6,8 +6,7 @@ import shutil
 import pytest
 import torch
 
-from relu_nmt.attention.base import Need, build_attention
-from relu_nmt.attention.kernels import set_attention_backend
+from relu_nmt.attention.base import Need, build_attention, using_backend
 from relu_nmt.attention.masks import ScoreBias, TreeVisibility, Visibility
 from relu_nmt.attention.normalized import SoftmaxAttention
 from relu_nmt.attention.reluformer import ReLUFormerAttention
@@ -82,8 +81,8 @@ def bias_of(num_queries, num_keys):
 
 
 def with_backend(spec, name, q, k, v, visibility, **more):
-    attention = make(spec, q.size(3), q.dtype if name == "reference" else torch.float32)
-    attention.backend = name
+    with using_backend(name):
+        attention = make(spec, q.size(3), q.dtype if name == "reference" else torch.float32)
     return attention(q, k, v, visibility, **more).values
 
 
@@ -190,11 +189,12 @@ def test_results_are_the_same_without_kernels(monkeypatch):
 
 
 def test_the_native_back_end_without_kernels_or_a_cpu_is_an_error(monkeypatch):
-    attention = make("softmax", 16)
     if kernels.library() is not None:
-        set_attention_backend(attention, "native")
+        with using_backend("native"):
+            make("softmax", 16)
         with pytest.raises(ConfigError, match="native is for CPUs, but the model is on meta"):
             native.require(torch.device("meta"))
     monkeypatch.setattr(kernels, "library", lambda: None)
-    with pytest.raises(ConfigError, match=r"native: its kernels were not compiled .* choose auto"):
-        set_attention_backend(attention, "native")
+    message = r"native: its kernels were not compiled .* choose auto"
+    with pytest.raises(ConfigError, match=message), using_backend("native"):
+        make("softmax", 16)

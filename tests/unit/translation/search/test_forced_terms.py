@@ -15,8 +15,8 @@ from relu_nmt.data.translation_batches import pad_rows
 from relu_nmt.errors import ConfigError
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.forced_terms import ForcedTerms
-from relu_nmt.translation.search.generator import Generator
 from relu_nmt.translation.search.translations import SourceSentence
+from tests.stepping import Generator
 
 PAD, SEPARATOR = Dictionary.pad_index, 4
 WORDS = st.integers(4, 6)

@@ -6,9 +6,9 @@ from toy_models import EOS, ToyModel
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.translation.search import batches as batches_module
 from relu_nmt.translation.search.config import GenerationConfig
-from relu_nmt.translation.search.generator import Generator
 from relu_nmt.translation.search.scoring import build_scorer, score_references
 from relu_nmt.translation.search.translations import SourceSentence
+from tests.stepping import Generator
 
 
 def test_workers_are_as_many_as_there_would_be_threads(monkeypatch):
