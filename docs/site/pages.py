@@ -56,11 +56,10 @@ API = {
     ],
     "Layers": [
         "relu_nmt.modules.config",
-        "relu_nmt.modules.multihead",
+        "relu_nmt.modules.transformer_layer",
         "relu_nmt.modules.feed_forward",
         "relu_nmt.modules.positions",
         "relu_nmt.modules.objective",
-        "relu_nmt.modules.transformer_layer",
     ],
     "Settings and errors": [
         "relu_nmt.config",

@@ -298,7 +298,7 @@ class Attention(nn.Module):
     def weights(self, problem: AttentionProblem) -> Tensor:
         """Return the weights [B, H, Nq, Nk], float32 or wider, 0 where hidden.
 
-        :mod:`relu_nmt.attention.kernels.rows` calls it, for all queries or a block of them.
+        :mod:`relu_nmt.attention.kernels.reference` calls it, for all queries or a block of them.
         """
         raise TypeError(f"{type(self).__name__} must define weights")
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from relu_nmt.attention import attentions
 from relu_nmt.attention.base import Attention, AttentionOutput, AttentionProblem, Capabilities
-from relu_nmt.attention.kernels import rows, tuned
+from relu_nmt.attention.kernels import reference, tuned
 from relu_nmt.attention.masks import Visibility
 
 LINEAR_EPSILON = 1e-6
@@ -47,7 +47,7 @@ class FeatureAttention(Attention):
         # With the matrix of weights, if it is needed.
         if problem.need.rows or problem.need.weights or problem.dropout > 0:
             problem.q, problem.k = queries, keys
-            return rows.solve(problem)
+            return reference.solve_rows(problem)
         # A column of ones in v sums the weights of each row.
         extended = F.pad(problem.v, (0, 1), value=1.0)
         sums = masked_sums(queries, keys, extended, visibility)

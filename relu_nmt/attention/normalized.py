@@ -16,7 +16,7 @@ from relu_nmt.attention.base import (
     Capabilities,
     without_autocast,
 )
-from relu_nmt.attention.kernels import rows
+from relu_nmt.attention.kernels import reference
 from relu_nmt.attention.masks import biased
 
 
@@ -28,8 +28,10 @@ class NormalizedAttention(Attention):
 
     capabilities = Capabilities(scores=True)
     backends: ClassVar[Mapping[str, Backend]] = {
-        "blockwise": Backend(rows.blockwise, rows.supports_blocks, rows.needs_blocks),
-        "reference": Backend(rows.reference),
+        "blockwise": Backend(
+            reference.blocks_of_rows, reference.supports_blocks, reference.needs_blocks
+        ),
+        "reference": Backend(reference.whole_rows),
     }
 
     def normalize(self, scores: Tensor) -> Tensor:
@@ -74,7 +76,7 @@ class SoftmaxAttention(NormalizedAttention):
     """
 
     backends: ClassVar[Mapping[str, Backend]] = {
-        "fused": Backend(rows.fused, rows.supports_fused, rows.prefers_fused),
+        "fused": Backend(reference.fused, reference.supports_fused, reference.prefers_fused),
         **NormalizedAttention.backends,
     }
 

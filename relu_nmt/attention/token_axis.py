@@ -15,7 +15,7 @@ from relu_nmt.attention.base import (
     Capabilities,
     without_decay,
 )
-from relu_nmt.attention.kernels import rows
+from relu_nmt.attention.kernels import reference
 from relu_nmt.attention.polynomial import MAX_POWER, SCALES
 from relu_nmt.config import option, settings
 
@@ -77,7 +77,7 @@ class SimAAttention(Attention):
         wanted = need.rows or need.weights or problem.dropout > 0
         if wanted or not self.channels_first(q.size(2), k.size(2)):
             problem.q, problem.k = q, k
-            return rows.solve(problem)
+            return reference.solve_rows(problem)
         # Multiply keys and values first, without a matrix of weights.
         return AttentionOutput(q @ (k.transpose(-1, -2) @ problem.v))
 

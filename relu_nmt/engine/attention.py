@@ -162,25 +162,19 @@ def shape(
     [B or 1, H, Nq, Nk] and the scales of the rows [B or 1, 1, Nq or 1, 1], both float32.
     """
     # Pass strides in elements, so that the kernel reads views without copies.
-    q_batch, q_head, q_row = q_strides
-    k_batch, k_head, k_row, _ = k.stride()
-    v_batch, v_head, v_row, _ = v.stride()
+    strides = {
+        f"{name}_{axis}": stride
+        for name, own in (("q", q_strides), ("k", k.stride()), ("v", v.stride()))
+        for axis, stride in zip(("batch", "head", "row"), own, strict=False)
+    }
     return {
+        **strides,
         "rows": num_rows,
         "heads": k.size(1),
         "queries": num_queries,
         "keys": k.size(2),
         "width": k.size(3),
         "value_width": v.size(3),
-        "q_batch": q_batch,
-        "q_head": q_head,
-        "q_row": q_row,
-        "k_batch": k_batch,
-        "k_head": k_head,
-        "k_row": k_row,
-        "v_batch": v_batch,
-        "v_head": v_head,
-        "v_row": v_row,
         # Give 0 as the stride of dimensions that all queries or samples share.
         "visible_batch": _stride(visible, 0),
         "visible_query": _stride(visible, 2),

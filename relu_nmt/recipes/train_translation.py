@@ -31,7 +31,6 @@ from relu_nmt.training.batches import Scorer, TrainingData
 from relu_nmt.training.checkpoint import Checkpoint, load_weights
 from relu_nmt.training.results import TrainingResult
 from relu_nmt.training.trainer import Trainer
-from relu_nmt.translation.aligned import divide_sentences
 from relu_nmt.translation.calibration import (
     SAMPLE_TOKENS,
     calibrate,
@@ -192,8 +191,6 @@ class TranslationTraining(Training):
                 "with --joined-dictionary, or use --share-decoder-input-output-embed"
             )
         model = self.new_model(lambda: build_model(config, task))
-        if config.document_attention == "aligned" and self.process.device.type == "cpu":
-            divide_sentences(model)
         self.say(f"model: {self.settings.task.arch}, attention {config.attention_names}")
         self.say_size(model)
         return model

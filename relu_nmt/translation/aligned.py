@@ -5,12 +5,13 @@ from collections.abc import Callable, Sequence
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from relu_nmt.attention.kernels import tuned
 from relu_nmt.attention.masks import TreeVisibility, Visibility
 from relu_nmt.attention.sentences import SentencePairs, SentenceRows, SentenceView
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.groups import least_limit
-from relu_nmt.modules.multihead import LayerCache, MultiheadAttention
 from relu_nmt.modules.positions import RelativePositions
+from relu_nmt.modules.transformer_layer import LayerCache, MultiheadAttention
 from relu_nmt.translation.aligned_attention import (
     AlignedCrossAttention,
     AlignedSelfAttention,
@@ -24,12 +25,9 @@ from relu_nmt.translation.encoder import Encoder, EncoderOutput, TransformerStac
 class _AlignedStack(TransformerStack):
     """Layers whose attention stays inside sentences, which end in the symbol ``separator``.
 
-    Attributes:
-        divided: attend in parts of sentences of similar lengths in training
-            (:func:`divide_sentences`).
+    In training on a CPU it is computed in parts of sentences of similar lengths. This saves
+    padding, which is worth more calls there.
     """
-
-    divided = False
 
     def __init__(
         self, config: TransformerConfig, tokens: nn.Embedding, pad_index: int, separator: int
@@ -46,6 +44,10 @@ class _AlignedStack(TransformerStack):
         """See :meth:`TransformerStack.make_cross_attention`."""
         mechanism = make_mechanism(self.config, "cross", layer)
         return AlignedCrossAttention(embed_dim, mechanism, self.config.is_gated(self.side, layer))
+
+    def divides(self, tokens: Tensor) -> bool:
+        """Return True to compute attention in parts."""
+        return self.training and not tuned.waits(tokens)
 
     @property
     def most_tokens(self) -> int | None:
@@ -71,7 +73,7 @@ class AlignedEncoder(_AlignedStack, Encoder):
         # A separator belongs to the sentence that it ends.
         ends = src_tokens.eq(self.separator)
         sentences = SentenceRows.of_tokens(ends.cumsum(1) - ends.long(), key_mask)
-        own = sentences.own(causal=False, divided=self.training and self.divided)
+        own = sentences.own(causal=False, divided=self.divides(src_tokens))
         x = self.embedding(src_tokens, places=sentences.positions)
         states = self.run_layers(x, AlignedVisibility(document, own))  # type: ignore[arg-type]
         return EncoderOutput(states, key_mask, sentences)
@@ -95,7 +97,7 @@ class AlignedDecoder(_AlignedStack, Decoder):
         # Number the sentences: a separator as input already belongs to the next one.
         numbers = prev_output_tokens.eq(self.separator).cumsum(1)
         sentences = SentenceRows.of_tokens(numbers, prev_output_tokens != self.pad_index)
-        divided = self.training and self.divided
+        divided = self.divides(prev_output_tokens)
         # Show each token its own sentence, and the source sentence of equal number.
         inside = sentences.own(causal=True, divided=divided)
         across = sentences.across(encoder_out.sentences, divided=divided)
@@ -202,16 +204,6 @@ class AlignedState(DecoderState):
         numbers = self._numbers.index_select(0, trees).gather(1, entries)
         self._numbers = F.pad(numbers, (0, self._ancestry.size(2) - entries.size(1)))
         return entries
-
-
-def divide_sentences(model: nn.Module) -> None:
-    """Let aligned layers attend in parts of sentences of similar lengths in training.
-
-    This saves padding, and takes more calls: on a CPU it is worth that.
-    """
-    for part in model.modules():
-        if isinstance(part, _AlignedStack):
-            part.divided = True
 
 
 def _least_of_gated(attentions: Sequence[MultiheadAttention], causal: bool) -> int | None:

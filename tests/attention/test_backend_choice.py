@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from relu_nmt.attention.base import AttentionConfig, Backend, Need, using_backend
-from relu_nmt.attention.kernels import blockwise, reference, rows
+from relu_nmt.attention.kernels import blockwise, reference
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.normalized import SoftmaxAttention
 from relu_nmt.attention.pointwise_maps import pointwise_maps
@@ -85,10 +85,10 @@ def test_a_user_mechanism_can_have_its_own_back_end():
 
     def solve(problem):
         used.append(problem.q.size(2))
-        return rows.reference(problem)
+        return reference.whole_rows(problem)
 
     class Own(SoftmaxAttention):
-        backends: ClassVar = {"own": Backend(solve), "reference": Backend(rows.reference)}
+        backends: ClassVar = {"own": Backend(solve), "reference": Backend(reference.whole_rows)}
 
     with using_backend("own"):
         attend = Own(AttentionConfig(), 2, 4, 0.0).double()

@@ -1,5 +1,5 @@
 """Back ends of attention; each mechanism declares its own in ``backends``.
 
-``reference``, ``blockwise`` and ``triton`` compute pointwise attention, ``rows`` mechanisms whose
-weights need whole rows of scores. ``tuned`` holds the measured constants.
+``reference``, ``blockwise`` and ``triton`` compute pointwise attention, ``reference`` also
+mechanisms whose weights need whole rows of scores. ``tuned`` holds the measured constants.
 """

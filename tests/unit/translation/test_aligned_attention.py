@@ -16,7 +16,6 @@ from relu_nmt.errors import ConfigError
 from relu_nmt.modules import position_schemes
 from relu_nmt.modules.config import AttentionRegularizerConfig
 from relu_nmt.modules.positions import sinusoids
-from relu_nmt.translation.aligned import divide_sentences
 from relu_nmt.translation.aligned_attention import DocumentGate
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
@@ -381,7 +380,6 @@ def test_the_regulariser_reads_both_attentions():
 def test_sentences_in_parts_give_the_same_loss_and_gradients(choices, monkeypatch):
     """Training computes sentences of similar lengths together; ``SHORT`` limits the groups."""
     model = make_model(choices, global_layers=1)
-    divide_sentences(model)
     modules = [module for module in model.modules() if isinstance(module, Attention)]
     able = all(module.capabilities.non_negative for module in modules)
     weights = (0.5, 0.5, 0.1) if able else ()
