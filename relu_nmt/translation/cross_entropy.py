@@ -30,13 +30,6 @@ def projected_cross_entropy(
     return _ProjectedCrossEntropy.apply(features, weight, targets, smoothing)
 
 
-def smoothed_cross_entropy(
-    logits: Tensor, targets: Tensor, smoothing: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the values of :func:`projected_cross_entropy` for given logits [N, V]."""
-    return smoothed_loss(logits.log_softmax(-1), targets, smoothing)
-
-
 def smoothed_loss(
     log_probs: Tensor, targets: Tensor, smoothing: float
 ) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,6 +1,6 @@
 """The training loss: cross-entropy, guided alignment and attention regulariser."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,14 +12,11 @@ from relu_nmt.attention.statistics import NULL_SUM
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.config import AttentionRegularizerConfig
 from relu_nmt.modules.objective import LossOutput, Metric, RegularizedObjective
-from relu_nmt.translation.cross_entropy import projected_cross_entropy, smoothed_cross_entropy
+from relu_nmt.translation.cross_entropy import projected_cross_entropy, smoothed_loss
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 
 if TYPE_CHECKING:
     from relu_nmt.data.translation_batches import TranslationBatch
-
-CrossEntropy = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
-"""The loss, the likelihood and the right tokens of states [N, D] and targets [N]."""
 
 
 class TranslationObjective(RegularizedObjective):
@@ -59,7 +56,8 @@ class TranslationObjective(RegularizedObjective):
 
     def loss(self, batch: "TranslationBatch") -> LossOutput:
         """Return the cross-entropy of a batch, summed over its target tokens."""
-        return self.loss_with(self.cross_entropy, batch)
+        features, targets, weights = self.states(batch)
+        return self.output(batch, self.cross_entropy(features, targets), weights)
 
     def cross_entropy(self, features: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return loss, negative log-likelihood and right tokens of decoder states [N, D]."""
@@ -69,29 +67,38 @@ class TranslationObjective(RegularizedObjective):
                 features, projection.weight, targets, self.label_smoothing
             )
         # Call another module as usual: an adapter computes more than a product.
-        return smoothed_cross_entropy(self.model.logits(features), targets, self.label_smoothing)
+        log_probs = self.model.logits(features).log_softmax(-1)
+        return smoothed_loss(log_probs, targets, self.label_smoothing)
 
-    def loss_with(self, cross_entropy: CrossEntropy, batch: "TranslationBatch") -> LossOutput:
-        """Return the loss of a batch, with a function for that of its real target positions."""
-        # Compute the decoder states [B, T, D], and the weights that learn alignments.
+    def states(self, batch: "TranslationBatch") -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return decoder states [N, D] and targets [N] of the real target positions.
+
+        The third result is the attention [B, T, S] that learns alignments, if the batch has some.
+        """
         decoder = self.model.decoder
-        alignments = batch.alignments if self.alignment_lambda else None
-        need = NOTHING if alignments is None else Need(weights=True)
+        is_guided = batch.alignments is not None and self.alignment_lambda != 0
+        need = Need(weights=True) if is_guided else NOTHING
         with record_attention(decoder.aligning_attention, need) as records:
             features = self.model(batch.src_tokens, batch.prev_output_tokens)
         assert batch.tgt_tokens is not None, "training batches have targets"
-        # Sum the cross-entropy over the N real target positions.
+        # Select the N real target positions among all B T.
         real = real_targets(batch, decoder.pad_index)
         features = features.flatten(0, 1).index_select(0, real)
         targets = batch.tgt_tokens.flatten().index_select(0, real)
-        loss, nll, correct = cross_entropy(features, targets)
+        return features, targets, decoder.alignment_weights(records[0]) if is_guided else None
+
+    def output(
+        self, batch: "TranslationBatch", values: Sequence[Tensor], weights: Tensor | None
+    ) -> LossOutput:
+        """Return the loss from the sums of :meth:`cross_entropy` and the aligning attention."""
         # Report sums with the number of tokens, so that batches average correctly.
+        loss, nll, correct = values
         count = float(batch.num_tokens)
         metrics = {"loss": Metric(loss.detach(), count), "nll_loss": Metric(nll, count)}
         if self.report_accuracy:
             metrics["accuracy"] = Metric(100 * correct, count)
-        if alignments is not None:
-            guided = alignment_loss(decoder.alignment_weights(records[0]), alignments)
+        if weights is not None and batch.alignments is not None:
+            guided = alignment_loss(weights, batch.alignments)
             metrics["alignment_loss"] = Metric(guided.detach(), count)
             loss = loss + self.alignment_lambda * guided
         return LossOutput(loss, batch.num_tokens, metrics)

@@ -173,29 +173,16 @@ class TaughtObjective(TranslationObjective):
         if not self.training:
             return super().loss(batch)
         config, pad = self.teacher.config, self.model.decoder.pad_index
-        terms: list[Tensor] = []
-        taught: dict[str, Tensor] = {}
-
-        def cross_entropy(features: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-            real = real_targets(batch, pad)
-            ids, log_probs, outputs = self.teacher.outputs(batch, real, block_rows(features))
-            taught.update(outputs)
-            loss, nll, correct, kl = taught_cross_entropy(
-                self.model.logits,
-                features,
-                targets,
-                self.label_smoothing,
-                ids,
-                log_probs,
-                config.teacher_temperature,
-            )
-            terms.extend((loss, kl))
-            return loss, nll, correct
-
         with attention_outputs(self.model, config.teacher_attention_weight > 0) as own:
-            output = self.loss_with(cross_entropy, batch)
+            features, targets, weights = self.states(batch)
+        # Compare the N real target positions with the teacher's.
+        real = real_targets(batch, pad)
+        ids, log_probs, taught = self.teacher.outputs(batch, real, block_rows(features))
+        rest = self.label_smoothing, ids, log_probs, config.teacher_temperature
+        *values, kl = taught_cross_entropy(self.model.logits, features, targets, *rest)
+        output = self.output(batch, values, weights)
         # Mix: (1 - w) cross-entropy + w T^2 KL, where the output has the cross-entropy already.
-        entropy, kl = terms
+        entropy = values[0]
         count = float(batch.num_tokens)
         metrics = {**output.metrics, "teacher_loss": Metric(kl.detach(), count)}
         scale = config.teacher_temperature**2

@@ -6,11 +6,19 @@ from typing import ClassVar
 import pytest
 import torch
 
-from relu_nmt.attention.base import AttentionConfig, Backend, Need, using_backend
+from relu_nmt.attention import attentions
+from relu_nmt.attention.base import (
+    AttentionConfig,
+    Backend,
+    Need,
+    build_attention,
+    using_backend,
+)
 from relu_nmt.attention.kernels import blockwise, reference
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.normalized import SoftmaxAttention
 from relu_nmt.attention.pointwise_maps import pointwise_maps
+from relu_nmt.config.registry import Spec
 from relu_nmt.errors import ConfigError, MissingExtraError
 from tests.attention.helpers import make_attention, random_qkv
 from tests.attention.test_backends import make_problem
@@ -96,3 +104,17 @@ def test_a_user_mechanism_can_have_its_own_back_end():
     values = attend(*inputs, Visibility(3, 3)).values
     torch.testing.assert_close(values, make_attention("softmax")(*inputs, Visibility(3, 3)).values)
     assert used == [3]
+
+
+def test_a_mechanism_knows_its_place_while_it_is_made(monkeypatch):
+    class Noting(SoftmaxAttention):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            self.noted = self.name, self.slot, self.layer, self.backend
+
+    monkeypatch.setitem(attentions._entries, "noting", Noting)
+    with using_backend("reference"):
+        made = build_attention(Spec("noting"), "cross", 3, 2, 4, 0.0)
+    assert made.noted == ("noting", "cross", 3, "reference")
+    alone = Noting(AttentionConfig(), 2, 4, 0.0)
+    assert alone.noted == ("Noting", "encoder", 0, "auto")

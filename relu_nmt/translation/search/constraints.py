@@ -156,7 +156,9 @@ class TokenConstraints(LengthLimits):
             self._forbid_the_end(log_probs, step)
         # Force: terms, prefixes, the number and length of sentences, the end at the limit.
         if self.terms is not None and given is not None:
-            self._require(self.terms, log_probs, given, step)
+            room = column(self.limits - step, log_probs)
+            room = room if self._left is None else room - self._left
+            self.terms.require(log_probs, given, room, self._left, symbols.eos_index)
         if forced is not None:
             rows, values = forced
             log_probs[rows] = values
@@ -198,17 +200,6 @@ class TokenConstraints(LengthLimits):
         if self._left is not None:
             too_short = self._too_short(step + 1, log_probs) & (self._left == 1)
             log_probs[:, :, self._separator].masked_fill_(too_short, -torch.inf)
-
-    def _require(self, terms: TermTracker, log_probs: Tensor, given: Tensor, step: int) -> None:
-        """Allow only tokens that leave room for the terms; ``given``: log_probs from the models."""
-        room = column(self.limits - step, log_probs)
-        unfinished = terms.unfinished(log_probs)
-        log_probs[:, :, self._symbols.eos_index].masked_fill_(unfinished, -torch.inf)
-        if self._left is not None:
-            room = room - self._left
-            within = terms.within_sentence(self._left.expand(unfinished.shape))
-            log_probs[:, :, self._separator].masked_fill_(within, -torch.inf)
-        terms.require(log_probs, given, room)
 
     def _count(self, left: Tensor, log_probs: Tensor, step: int, before: dict[int, Tensor]) -> None:
         """End after the last sentence, not before; force separators where nothing else fits."""

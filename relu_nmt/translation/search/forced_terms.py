@@ -166,33 +166,28 @@ class TermTracker:
             for beam, progress in enumerate(beams):
                 yield row, beam, progress
 
-    def unfinished(self, log_probs: Tensor) -> Tensor:
-        """Return True for hypotheses with missing terms, bool [B, K] for log_probs [B, K, V]."""
-        found = torch.zeros(log_probs.shape[:2], dtype=torch.bool)
-        for row, beam, progress in self:
-            found[row, beam] = progress.missing > 0
-        return found.to(log_probs.device)
-
-    def within_sentence(self, number: Tensor) -> Tensor:
-        """Return True where the current sentence lacks terms; ``number`` of sentences to end."""
-        found, left = torch.zeros(number.shape, dtype=torch.bool), number.tolist()
-        for row, beam, progress in self:
-            # Terms without a sentence of their own may wait for the last one.
-            is_own = left[row][beam] <= len(progress.later) + 1
-            found[row, beam] = is_own and progress.missing_here > 0
-        return found.to(number.device)
-
-    def require(self, log_probs: Tensor, given: Tensor, room: Tensor) -> None:
+    def require(
+        self, log_probs: Tensor, given: Tensor, room: Tensor, sentences: Tensor | None, end: int
+    ) -> None:
         """Allow the next tokens of terms in place, and only these where no more fit.
 
-        ``log_probs`` and those from the models, ``given``, are [B, K, V]; ``room`` has the tokens
-        that each hypothesis can still have besides ends of sentences, [B, K] or [B, 1].
+        ``log_probs`` and those from the models, ``given``, are [B, K, V]. ``room`` has the tokens
+        that each hypothesis can still have besides ends of sentences, and ``sentences``, if they
+        are counted, the number of sentences to end, both [B, K] or [B, 1]. The ``end`` symbol, and
+        the separator of a sentence with terms of its own, have to wait for the terms.
         """
-        rooms = room.expand(log_probs.shape[:2]).tolist()
+        shape = log_probs.shape[:2]
+        rooms = room.expand(shape).tolist()
+        numbers = None if sentences is None else sentences.expand(shape).tolist()
         for row, beam, progress in self:
             # Leave hypotheses alone that have all their terms.
             if not progress.missing:
                 continue
+            log_probs[row, beam, end] = -torch.inf
+            # Terms without a sentence of their own may wait for the last one.
+            is_own = numbers is not None and numbers[row][beam] <= len(progress.later) + 1
+            if is_own and progress.missing_here:
+                log_probs[row, beam, self._separator] = -torch.inf
             # Count the room after the next token.
             left, allowed = rooms[row][beam] - 1, list(progress.after)
             # Allow only necessary tokens where any other would leave too little room.
