@@ -89,7 +89,7 @@ class FastDecoder(StepDecoder):
         self, src_tokens: Tensor, num_groups: int = 1, shortlist: Tensor | None = None
     ) -> DecoderState:
         """See :meth:`StepDecoder.start`."""
-        encoder_out = self.model.encode(src_tokens)
+        encoder_out = self.model.encoder(src_tokens)
         state = self.model.decoder.start(encoder_out, num_groups, FastCache)
         if shortlist is not None:
             state.shortlist = shortlist
@@ -105,12 +105,12 @@ class FastDecoder(StepDecoder):
         embedded, layer_steps = self._begin(steps, states)
         x, weights = self._through_layers(_joined(embedded), layer_steps, want_weights)
         # Project to logits: in one product unless a search has a shortlist of its own.
-        sizes = [part.size(1) for part in embedded]
+        sizes, project = [part.size(1) for part in embedded], self.model.output_projection
         if all(state.shortlist is None for state in states):
-            logits = self.model.logits(x).split(sizes, dim=1)
+            logits = project(x).float().split(sizes, dim=1)
         else:
             logits = tuple(
-                (state.project or self.model.output_projection)(own).float()
+                (state.project or project)(own).float()
                 for own, state in zip(x.split(sizes, dim=1), states, strict=True)
             )
         # Return to one set of scores [B, K, V] or [1, N, V] per search.

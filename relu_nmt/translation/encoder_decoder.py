@@ -23,7 +23,7 @@ from relu_nmt.translation.aligned import AlignedDecoder, AlignedEncoder
 from relu_nmt.translation.aligned_attention import SENTENCE_BIAS, DocumentGate
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.decoder import Decoder
-from relu_nmt.translation.encoder import Encoder, EncoderOutput
+from relu_nmt.translation.encoder import Encoder
 from relu_nmt.translation.task import TranslationTask
 
 EMBEDDINGS = ("encoder.embedding.tokens", "decoder.embedding.tokens", "output_projection")
@@ -113,17 +113,13 @@ class EncoderDecoder(nn.Module):
         """The limit of tokens of a target sentence, end symbol included; None: unlimited."""
         return self.decoder.most_of_a_sentence
 
-    def encode(self, src_tokens: Tensor) -> EncoderOutput:
-        """Encode src_tokens [B, S] int64, right-padded, each ending in the end symbol."""
-        return self.encoder(src_tokens)
-
     def forward(self, src_tokens: Tensor, prev_output_tokens: Tensor) -> Tensor:
         """Return the decoder states [B, T, D] of all target positions (teacher forcing).
 
-        Sources [B, S] int64 are right-padded, as are targets [B, T], shifted right, end symbol
-        first. :meth:`logits` maps the states to scores of the vocabulary.
+        Sources [B, S] int64 are right-padded, each ending in the end symbol, as are targets [B, T],
+        shifted right, end symbol first. :meth:`logits` maps the states to scores of the vocabulary.
         """
-        return self.decoder(prev_output_tokens, self.encode(src_tokens))
+        return self.decoder(prev_output_tokens, self.encoder(src_tokens))
 
     def logits(self, features: Tensor) -> Tensor:
         """Return the scores [..., V] in float32 of features [..., D]."""

@@ -125,7 +125,7 @@ class StepDecoder:
             shortlist: [V'] int64, ids of the only allowed symbols. Tokens are then indices into
                 it, 0 to V' - 1. ``None``: all symbols.
         """
-        state = self.model.decoder.start(self.model.encode(src_tokens), num_groups)
+        state = self.model.decoder.start(self.model.encoder(src_tokens), num_groups)
         state.shortlist = shortlist
         return state
 

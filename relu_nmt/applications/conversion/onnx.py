@@ -43,7 +43,7 @@ class _Graph(nn.Module):
 
 def _encode(model: EncoderDecoder, src_tokens: Tensor) -> Tensor:
     """Return the states [B, S, D] of src_tokens [B, S] int64, right-padded."""
-    return model.encode(src_tokens).states
+    return model.encoder(src_tokens).states
 
 
 def _decode(

@@ -81,14 +81,14 @@ def test_padding_changes_nothing(choices):
 def test_positions_make_the_order_of_the_source_matter(name):
     model, source = make_model(positions=name), torch.tensor([[5, 6, 7, EOS]])
     swapped = torch.tensor([[6, 5, 7, EOS]])
-    first, second = (model.encode(tokens).states[0] for tokens in (source, swapped))
+    first, second = (model.encoder(tokens).states[0] for tokens in (source, swapped))
     assert not torch.allclose(first[[1, 0, 2, 3]], second)
 
 
 def test_without_positions_the_order_has_no_effect():
     model, source = make_model(positions="none"), torch.tensor([[5, 6, 7, EOS]])
-    first = model.encode(source).states[0]
-    second = model.encode(source[:, [1, 0, 2, 3]]).states[0]
+    first = model.encoder(source).states[0]
+    second = model.encoder(source[:, [1, 0, 2, 3]]).states[0]
     torch.testing.assert_close(first[[1, 0, 2, 3]], second)
 
 

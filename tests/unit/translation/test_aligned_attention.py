@@ -110,7 +110,7 @@ def test_lower_layers_equal_a_sentence_model(choices):
     """Encoder and decoder states of documents equal those of their single sentences."""
     full, model = make_model(choices, aligned=False), make_model(choices, global_layers=0)
     features = model(padded(SOURCE), padded(TARGET))
-    states = model.encode(padded(SOURCE)).states
+    states = model.encoder(padded(SOURCE)).states
     for row, (source, target) in enumerate(zip(SOURCE, TARGET, strict=True)):
         begin = 0
         for part in cut(source, SEP):
@@ -131,7 +131,7 @@ def test_only_upper_layers_read_other_sentences(global_layers):
     source, target = torch.tensor(SOURCE[:1]), torch.tensor(TARGET[:1])
     changed = source.clone()
     changed[0, 4] = 15  # in the second sentence
-    before, after = model.encode(source).states, model.encode(changed).states
+    before, after = model.encoder(source).states, model.encoder(changed).states
     assert torch.equal(before[0, [0, 1, 2, 3, 7, 8]], after[0, [0, 1, 2, 3, 7, 8]]) == (
         global_layers == 0
     )
@@ -353,7 +353,7 @@ def test_weights_are_returned_for_the_whole_document(global_layers):
 def test_statistics_count_visible_keys():
     model = make_model({"attention": "softmax"}, global_layers=1)
     with record_attention(model.encoder, Need(telemetry=True)) as records:
-        model.encode(padded(SOURCE[:2]))
+        model.encoder(padded(SOURCE[:2]))
     counts = [4, 3, 2, 1, 3, 4, 1]  # of the sentences of both
     local = sum(n * math.log(n) for n in counts)
     whole = 10 * math.log(10) + 8 * math.log(8)
@@ -411,7 +411,7 @@ def test_documents_may_be_longer_than_any_sentence(positions):
     most = limits.get("max_source_positions")
     assert (model.most_source_sentence, model.most_target_sentence) == (most, most)
     source = torch.tensor([[5, 6, 7, 8, SEP] * 200 + [EOS]])
-    assert model.encode(source).states.isfinite().all()
+    assert model.encoder(source).states.isfinite().all()
 
 
 @pytest.mark.parametrize(

@@ -165,7 +165,7 @@ def test_three_forms_of_tied_embeddings():
 def test_learned_positions_name_their_flag():
     m = model(encoder_positions="learned", max_source_positions=4)
     with pytest.raises(DataError, match="--max-source-positions 4"):
-        m.encode(batch()[0])
+        m.encoder(batch()[0])
 
 
 def test_limits_of_length_come_from_positions_and_attentions():

@@ -41,9 +41,6 @@ class ToyModel(nn.Module):
         self.mix = torch.randn(dim, dim, generator=generator) / dim**0.5
         self.out = sharpness * torch.randn(dim, vocab_size, generator=generator)
 
-    def encode(self, src_tokens):
-        return src_tokens
-
     def _begin(self, src_tokens):
         real = (src_tokens != Dictionary.pad_index)[:, :, None]
         return (self.words[src_tokens % len(self.words)] * real).sum(1)  # [B, D]
