@@ -79,11 +79,7 @@ class FastDecoder(StepDecoder):
     @property
     def prunes(self) -> bool:
         """See :class:`StepDecoder`: on GPUs dead beams cost less than finding them."""
-        return self._weight.is_cpu
-
-    @property
-    def _weight(self) -> Tensor:
-        return self.model.encoder.embedding.tokens.weight
+        return self.model.encoder.embedding.tokens.weight.is_cpu
 
     def start(
         self, src_tokens: Tensor, num_groups: int = 1, shortlist: Tensor | None = None

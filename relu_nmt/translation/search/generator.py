@@ -266,7 +266,7 @@ class Generator:
             )
 
     def _padded(self, rows: Sequence[np.ndarray]) -> Tensor:
-        tensors = [torch.from_numpy(row) for row in rows]
+        tensors = [torch.tensor(row, dtype=torch.int64) for row in rows]
         padded = pad_sequence(tensors, batch_first=True, padding_value=self.symbols.pad_index)
         return padded.to(self.ensemble.device)
 
