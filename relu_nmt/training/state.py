@@ -31,7 +31,12 @@ from relu_nmt.training.distributed import (
 )
 from relu_nmt.training.log import Meters
 from relu_nmt.training.schedules import build_schedule
-from relu_nmt.training.update import Precision, build_optimizer, running_statistics
+from relu_nmt.training.update import (
+    autocast_dtype,
+    build_optimizer,
+    loss_scaler,
+    running_statistics,
+)
 
 OPTIMIZER_PREFIX = "optimizer."
 RAW_PREFIX = "train.model."
@@ -198,12 +203,23 @@ class Components:
         self.optimizer = build_optimizer(model, config.optimizer)
         maximize = config.checkpoint.maximize
         self.schedule = build_schedule(config.schedule, config.run.max_update, maximize)
-        self.precision = Precision(config.run, process.device, process.world_size)
+        self.dtype = autocast_dtype(config.run, process.device)
+        self.scaler = loss_scaler(config.run, process.world_size)
         self.average = WeightAverage(model, config.optimizer)
+
+    def autocast(self) -> torch.autocast:
+        """Return the context of a forward pass; weights always have 32 bits."""
+        enabled = self.dtype is not None
+        return torch.autocast(self.process.device.type, self.dtype, enabled=enabled)
+
+    @property
+    def loss_scale(self) -> float | None:
+        """The current loss scale; None without loss scaling."""
+        return self.scaler.get_scale() if self.scaler.is_enabled() else None
 
     def loss(self, batch: Batch) -> LossOutput:
         """Return the loss of a batch, in the dtype of training."""
-        with self.precision.autocast():
+        with self.autocast():
             return self.objective(batch.to(self.process.device))
 
     @contextmanager
@@ -224,7 +240,7 @@ class Components:
         this, and the first one gets whole tensors. ``description`` is further metadata.
         """
         state.schedule = self.schedule.state()
-        state.precision = self.precision.scaler.state_dict()
+        state.precision = self.scaler.state_dict()
         metadata = {**description, "training_state": dataclasses.asdict(state)}
         training = optimizer_tensors(self.model, self.optimizer) if with_optimizer else {}
         # Apply the average; the raw weights that it replaces are stored beside it.
@@ -276,7 +292,7 @@ class Components:
             tensors = without_prefix(checkpoint.training_tensors, OPTIMIZER_PREFIX)
             _load_optimizer(self.model, self.optimizer, tensors, path)
             if state.precision:  # empty without float16
-                self.precision.scaler.load_state_dict(state.precision)
+                self.scaler.load_state_dict(state.precision)
             if not config.reset_lr_scheduler:
                 self.schedule.load_state(state.schedule)
         _reset(state, config)

@@ -62,9 +62,7 @@ class Trainer:
         self._description = description
         self._process = process
         self._data = data
-        self._updater = Updater(
-            wrapped, self.parts.optimizer, self.parts.precision, config.run.clip_norm, process
-        )
+        self._updater = Updater(wrapped, self.parts, config.run)
         self._folder = CheckpointFolder(config.checkpoint)
         # Waiting for the numbers of each update would leave a GPU idle.
         self._reads_late = process.device.type != "cpu"
@@ -279,7 +277,7 @@ class Trainer:
     def _end_epoch(self) -> None:
         """Log the averages of the epoch, then validate and save if that is due."""
         self._read_launched()
-        state, scale = self.state, self.parts.precision.loss_scale
+        state, scale = self.state, self.parts.loss_scale
         rate = self._learning_rate(state.num_updates)
         stats = state.epoch_meters.stats(state.num_updates, rate, scale, self._wall())
         self.log.end_epoch(state.epoch, stats)

@@ -9,9 +9,8 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -25,8 +24,11 @@ from relu_nmt.modules.objective import LossOutput
 from relu_nmt.training import OPTIMIZERS
 from relu_nmt.training.batches import Batch, naming_batch
 from relu_nmt.training.config import OptimizerConfig, RunConfig
-from relu_nmt.training.distributed import ProcessGroup, exchanging, is_sharded, own_part
+from relu_nmt.training.distributed import exchanging, is_sharded, own_part
 from relu_nmt.training.log import Meters, add_metrics
+
+if TYPE_CHECKING:
+    from relu_nmt.training.state import Components
 
 FAIRSEQ_SCALE_WINDOW = 2**14
 SHOWN_IDS = 20
@@ -166,56 +168,13 @@ def has_fast_bfloat16() -> bool:
     return torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
-class Precision:
-    """The dtype of the forward and backward pass; weights always have 32 bits."""
-
-    def __init__(self, config: RunConfig, device: torch.device, world_size: int) -> None:
-        self._device_type = device.type
-        self._dtype = autocast_dtype(config, device)
-        self._min_scale = config.min_loss_scale
-        window = config.fp16_scale_window or max(
-            1, FAIRSEQ_SCALE_WINDOW // world_size // config.update_freq[0]
-        )
-        # Without float16 the scaler changes nothing.
-        self.scaler = torch.amp.GradScaler(
-            "cuda", config.fp16_init_scale, growth_interval=window, enabled=config.fp16
-        )
-
-    def autocast(self) -> AbstractContextManager:
-        """Return the context of a forward pass."""
-        if self._dtype is None:
-            return nullcontext()
-        return torch.autocast(self._device_type, self._dtype)
-
-    def step(self, optimizer: torch.optim.Optimizer, finite: Tensor | None) -> bool:
-        """Make the optimiser's step; return False if gradients overflowed and it was skipped.
-
-        The bool scalar ``finite`` keeps a fused optimiser from changing the weights if it is False,
-        so that the update can be repeated to find the cause. None: always change them.
-        """
-        if not self.scaler.is_enabled():
-            if finite is not None and getattr(optimizer, "_step_supports_amp_scaling", False):
-                # Fused optimisers read it on their device, without a wait for the GPU.
-                optimizer.found_inf = (~finite).float()  # type: ignore[attr-defined]
-            optimizer.step()
-            return True
-        before = self.scaler.get_scale()
-        self.scaler.step(optimizer)
-        self.scaler.update()
-        # Find an overflow by the scale, which falls only then.
-        if self.scaler.get_scale() >= before:
-            return True
-        if self.scaler.get_scale() < self._min_scale:
-            raise TrainingError(
-                f"the loss scale fell below --min-loss-scale {self._min_scale:g}: the loss or the "
-                "gradient is not finite at any scale; lower --lr, set --clip-norm or use --bf16"
-            )
-        return False
-
-    @property
-    def loss_scale(self) -> float | None:
-        """The current loss scale; None without loss scaling."""
-        return self.scaler.get_scale() if self.scaler.is_enabled() else None
+def loss_scaler(config: RunConfig, world_size: int) -> torch.amp.GradScaler:
+    """Return the loss scale of float16; without it the scaler changes nothing."""
+    updates = FAIRSEQ_SCALE_WINDOW // world_size // config.update_freq[0]
+    window = config.fp16_scale_window or max(1, updates)
+    return torch.amp.GradScaler(
+        "cuda", config.fp16_init_scale, growth_interval=window, enabled=config.fp16
+    )
 
 
 @dataclass
@@ -252,22 +211,14 @@ class Update:
 
 
 class Updater:
-    """Makes updates; ``clip_norm`` is the largest norm of the gradient, 0 for any."""
+    """Makes updates of an objective, which may be wrapped to average gradients over processes."""
 
-    def __init__(
-        self,
-        objective: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        precision: Precision,
-        clip_norm: float,
-        process: ProcessGroup,
-    ) -> None:
+    def __init__(self, objective: nn.Module, parts: "Components", config: RunConfig) -> None:
         self._objective = objective
-        self._optimizer = optimizer
-        self._precision = precision
-        self._clip_norm = clip_norm
-        self._process = process
-        self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        self._parts = parts
+        self._config = config
+        self._process = parts.process
+        self._parameters = [p for g in parts.optimizer.param_groups for p in g["params"]]
         # BatchNorm's running statistics are averaged over the processes for evaluation.
         self._statistics = list(running_statistics(objective).values())
 
@@ -279,7 +230,7 @@ class Updater:
         """
         # Go forward and backward with each batch.
         torch.manual_seed(update.seed)
-        self._optimizer.zero_grad(set_to_none=True)
+        self._parts.optimizer.zero_grad(set_to_none=True)
         head = Counter(interrupt_votes=int(update.interrupt_vote), time_votes=int(update.time_vote))
         sums: dict[str, tuple[Any, float]] = {}
         losses: list[Tensor] = []
@@ -288,11 +239,11 @@ class Updater:
             # Processes exchange gradients once, with the last batch.
             exchange = exchanging(self._objective, exchange=number == len(batches))
             with exchange, naming_batch(batch, f"update {update.num_updates}"):
-                with self._precision.autocast():
+                with self._parts.autocast():
                     on_device = batch.to(self._process.device)
                     output: LossOutput = self._objective(on_device, telemetry=telemetry)
                 # Scale for float16, and by the weight, 0 for a batch without effect.
-                self._precision.scaler.scale(output.loss * weight).backward()
+                self._parts.scaler.scale(output.loss * weight).backward()
             losses.append(output.loss.detach())
             head.update(
                 sample_size=weight * output.sample_size,
@@ -312,16 +263,16 @@ class Updater:
         vector = self._process.sum(torch.cat(parts))
         # Make the optimiser's step.
         gradient_norm = self._normalise_gradients(vector[0])
-        for group in self._optimizer.param_groups:
+        for group in self._parts.optimizer.param_groups:
             group["lr"] = update.lr * group["lr_scale"]
         sums_of_all = torch.cat([gradient_norm.double().view(1), vector])
         # Leave the verdict on the device, so that the CPU need not wait.
         finite = None if is_sharded(self._objective) else sums_of_all.isfinite().all()
-        update.skipped = not self._precision.step(self._optimizer, finite)
+        update.skipped = not self._step(finite)
         # Keep the numbers unread, so that the next update can start at once.
         update.values = torch.cat([sums_of_all, torch.stack(losses).double()])
         update.names, update.batches = list(sums), [batch for batch, _ in batches]
-        update.loss_scale = self._precision.loss_scale
+        update.loss_scale = self._parts.loss_scale
 
     @torch.no_grad()
     def _normalise_gradients(self, sample_size: Tensor) -> Tensor:
@@ -330,7 +281,7 @@ class Updater:
         DistributedDataParallel averages over the processes; ``world_size`` undoes that.
         """
         # Undo the loss scale, so that norms are comparable.
-        self._precision.scaler.unscale_(self._optimizer)
+        self._parts.scaler.unscale_(self._parts.optimizer)
         gradients = [own_part(p.grad) for p in self._parameters if p.grad is not None]
         # Keep the factor on the device, without a wait for the GPU.
         factor = (self._process.world_size / sample_size.clamp(min=1)).to(gradients[0].dtype)
@@ -340,10 +291,36 @@ class Updater:
             norm = self._process.sum(norm.square()).sqrt()
         norm = norm * factor
         # Clip by the same factor, so that the gradients are multiplied once.
-        if self._clip_norm > 0:
-            factor = factor * (self._clip_norm / (norm + 1e-6)).clamp(max=1.0)
+        if self._config.clip_norm > 0:
+            factor = factor * (self._config.clip_norm / (norm + 1e-6)).clamp(max=1.0)
         torch._foreach_mul_(gradients, factor)
         return norm
+
+    def _step(self, finite: Tensor | None) -> bool:
+        """Make the optimiser's step; return False if gradients overflowed and it was skipped.
+
+        The bool scalar ``finite`` keeps a fused optimiser from changing the weights if it is False,
+        so that the update can be repeated to find the cause. None: always change them.
+        """
+        optimizer, scaler = self._parts.optimizer, self._parts.scaler
+        if not scaler.is_enabled():
+            if finite is not None and getattr(optimizer, "_step_supports_amp_scaling", False):
+                # Fused optimisers read it on their device, without a wait for the GPU.
+                optimizer.found_inf = (~finite).float()  # type: ignore[attr-defined]
+            optimizer.step()
+            return True
+        before = scaler.get_scale()
+        scaler.step(optimizer)
+        scaler.update()
+        # Find an overflow by the scale, which falls only then.
+        if scaler.get_scale() >= before:
+            return True
+        if scaler.get_scale() < (least := self._config.min_loss_scale):
+            raise TrainingError(
+                f"the loss scale fell below --min-loss-scale {least:g}: the loss or the gradient "
+                "is not finite at any scale; lower --lr, set --clip-norm or use --bf16"
+            )
+        return False
 
     def read(self, update: Update) -> tuple[Meters, bool, bool]:
         """Wait for the numbers, which are sums over all batches and processes.
@@ -370,7 +347,7 @@ class Updater:
                 f"(gradient norm {gradient_norm:g}); samples {samples}. Lower --lr, lengthen "
                 "--warmup-updates or set --clip-norm; earlier checkpoints are unharmed"
             )
-        clips = int(0 < self._clip_norm < gradient_norm)
+        clips = int(0 < self._config.clip_norm < gradient_norm)
         tokens, sentences = head["num_tokens"], head["num_sentences"]
         meters = Meters(metrics, tokens, sentences, 1, gradient_norm, clips)
         return meters, head["interrupt_votes"] > 0, head["time_votes"] > 0

@@ -6,20 +6,13 @@ from torch import nn
 
 from relu_nmt.errors import ConfigError, TrainingError
 from relu_nmt.modules.objective import LossOutput
-from relu_nmt.training.config import OptimizerConfig, RunConfig
+from relu_nmt.training.config import RunConfig, TrainerConfig
 from relu_nmt.training.distributed import ProcessGroup
-from relu_nmt.training.update import Precision, Update, Updater, build_optimizer
+from relu_nmt.training.state import Components
+from relu_nmt.training.update import Update, Updater
 from tests.unit.training.toy import Toy, ToyBatch
 
 CPU = torch.device("cpu")
-
-
-def scaled_precision(scale, min_scale=1e-4):
-    config = RunConfig()
-    object.__setattr__(config, "min_loss_scale", min_scale)  # which needs --fp16, and so a GPU
-    precision = Precision(config, CPU, 1)
-    precision.scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=2)
-    return precision
 
 
 class Overflowing(nn.Module):
@@ -27,18 +20,24 @@ class Overflowing(nn.Module):
 
     def __init__(self, limit):
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(3))
+        self.model = nn.Linear(3, 1, bias=False)
+        nn.init.ones_(self.model.weight)
         self.limit = limit
 
     def forward(self, batch, telemetry=False):
-        loss = self.weight.sum() * 2
+        loss = self.model.weight.sum() * 2
         loss.register_hook(lambda g: torch.where(g > self.limit, torch.inf, g))
         return LossOutput(loss, 2)
 
 
-def updater_of(objective, precision):
-    optimizer = build_optimizer(objective, OptimizerConfig())
-    return Updater(objective, optimizer, precision, 0.0, ProcessGroup(0, 1, CPU))
+def updater_of(objective, scale=None, min_scale=1e-4):
+    """Return an updater, and its parts; a scale is tried on the CPU."""
+    config = TrainerConfig()
+    object.__setattr__(config.run, "min_loss_scale", min_scale)  # which needs --fp16, and so a GPU
+    parts = Components(objective, config, ProcessGroup(0, 1, CPU))
+    if scale is not None:
+        parts.scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=2)
+    return Updater(objective, parts, config.run), parts
 
 
 def batch():
@@ -47,55 +46,57 @@ def batch():
 
 def test_an_overflow_leaves_the_update_out_and_lowers_the_scale():
     objective = Overflowing(limit=100.0)
-    precision = scaled_precision(256.0)
-    updater = updater_of(objective, precision)
+    updater, parts = updater_of(objective, 256.0)
     skipped = []
     for number in range(1, 7):
-        before = objective.weight.detach().clone()
+        before = objective.model.weight.detach().clone()
         update = Update(number, 1, 0.1, seed=1)
         updater.run(update, [(batch(), 1)])
         skipped.append(update.skipped)
-        assert torch.equal(before, objective.weight) == update.skipped
+        assert torch.equal(before, objective.model.weight) == update.skipped
     # 256 and 128 overflow; two good updates at 64 double it, and 128 overflows again.
     assert skipped == [True, True, False, False, True, False]
-    assert precision.loss_scale == 64.0
+    assert parts.loss_scale == 64.0
 
 
 def test_the_scale_does_not_change_the_gradient():
     norms = []
-    for precision in (Precision(RunConfig(), CPU, 1), scaled_precision(64.0)):
-        objective = Overflowing(limit=1e9)
-        updater, update = updater_of(objective, precision), Update(1, 1, 0.1, seed=1)
+    for scale in (None, 64.0):
+        updater, _ = updater_of(Overflowing(limit=1e9), scale)
+        update = Update(1, 1, 0.1, seed=1)
         updater.run(update, [(batch(), 1), (batch(), 1)])
         norms.append(updater.read(update)[0].gradient_norms)
     assert norms == pytest.approx([3**0.5, 3**0.5])
 
 
 def test_without_any_scale_that_works_training_stops():
-    updater = updater_of(Overflowing(limit=-1.0), scaled_precision(4.0, min_scale=1.0))
+    updater, _ = updater_of(Overflowing(limit=-1.0), 4.0, min_scale=1.0)
     with pytest.raises(TrainingError, match="--min-loss-scale 1: the loss or the gradient"):
         for number in range(1, 9):
             updater.run(Update(number, 1, 0.1, seed=1), [(batch(), 1)])
 
 
 def test_the_scale_is_restored():
-    precision = scaled_precision(64.0)
-    other = scaled_precision(2.0)
-    other.scaler.load_state_dict(precision.scaler.state_dict())
+    (_, parts), (_, other) = (updater_of(Overflowing(1e9), scale) for scale in (64.0, 2.0))
+    other.scaler.load_state_dict(parts.scaler.state_dict())
     assert other.loss_scale == 64.0
-    plain = Precision(RunConfig(), CPU, 1)
-    plain.scaler.load_state_dict(precision.scaler.state_dict())
+    _, plain = updater_of(Overflowing(1e9))
+    plain.scaler.load_state_dict(parts.scaler.state_dict())
     assert plain.scaler.state_dict() == {}
     assert plain.loss_scale is None
 
 
+def parts_of(config):
+    return Components(Overflowing(1e9), TrainerConfig(run=config), ProcessGroup(0, 1, CPU))
+
+
 def test_formats():
     with pytest.raises(ConfigError, match="--fp16 needs a CUDA GPU"):
-        Precision(RunConfig(fp16=True), CPU, 1)
+        parts_of(RunConfig(fp16=True))
     linear = nn.Linear(2, 2)
-    with Precision(RunConfig(bf16=True), CPU, 1).autocast():
+    with parts_of(RunConfig(bf16=True)).autocast():
         assert linear(torch.ones(1, 2)).dtype == torch.bfloat16
-    with Precision(RunConfig(), CPU, 1).autocast():
+    with parts_of(RunConfig()).autocast():
         assert linear(torch.ones(1, 2)).dtype == torch.float32
 
 
@@ -103,7 +104,7 @@ def test_formats():
 def test_slow_bfloat16_gives_a_note(fast, monkeypatch, capsys):
     monkeypatch.setattr("relu_nmt.training.update.has_fast_bfloat16", lambda: fast)
     for config in (RunConfig(), RunConfig(bf16=True)):
-        Precision(config, CPU, 1)
+        parts_of(config)
     note = "NOTE: this processor has no products of bfloat16, so --bf16 is slower than without\n"
     assert capsys.readouterr().err == ("" if fast else note)
 
