@@ -77,15 +77,9 @@ def candidates(
 ) -> tuple[tuple[str, ...], torch.Tensor]:
     """Return the classes to choose among: those in a file, or all classes of the model.
 
-    A line of ``file`` is a class; text after a space is a remark, unless the whole line is a class
-    of the model or of the images, ``known``. Errors name the path ``checkpoint``.
-
-    Returns:
-        the names, those that the model has first; and int64 [K], the indices of its outputs for
-        the first K names.
-
-    Raises:
-        DataError: the file cannot be read, or has none of the model's classes.
+    Return their names, those that the model has first, and int64 [K], the indices of its outputs
+    for the first K. A line of ``file`` is a class; text after a space is a remark, unless the whole
+    line is a class of the model or of the images, ``known``.
     """
     number = {composed(name): index for index, name in enumerate(classes)}
     if file is None:

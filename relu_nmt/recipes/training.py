@@ -142,23 +142,18 @@ class Training(ABC):
             "task": task,
             "args": to_dict(self.settings, stored_only=True),
         }
-        self._compare_settings()
+        # Compare the settings with those of the checkpoint to start from, and the same model only
+        # if the training goes on.
+        if (path := self.checkpoint_to_continue) is not None:
+            stored = read_metadata(path)
+            if self.goes_on:
+                refuse_other_model(path, stored.get("model_config") or {}, self.settings.model)
+            if note := change_note(stored.get("args") or {}, self.settings, self.goes_on):
+                self.say(note)
         trainer = Trainer(objective, data, config, description, self.process, self.log, start)
         devices = f"{self.process.world_size} device(s) ({self.process.device.type})"
         self.say(f"training on {devices}; {batch_size}")
         return trainer
-
-    def _compare_settings(self) -> None:
-        """Print a note on settings that differ from those of the checkpoint to start from."""
-        path = self.checkpoint_to_continue
-        if path is None:
-            return
-        stored = read_metadata(path)
-        # Require the same model only if the training goes on.
-        if self.goes_on:
-            refuse_other_model(path, stored.get("model_config") or {}, self.settings.model)
-        if note := change_note(stored.get("args") or {}, self.settings, self.goes_on):
-            self.say(note)
 
 
 def smaller_batches(settings: Any) -> str:
