@@ -142,8 +142,7 @@ class Training(ABC):
             "task": task,
             "args": to_dict(self.settings, stored_only=True),
         }
-        # Compare the settings with those of the checkpoint to start from, and the same model only
-        # if the training goes on.
+        # Note changed settings; a training that goes on needs the same model.
         if (path := self.checkpoint_to_continue) is not None:
             stored = read_metadata(path)
             if self.goes_on:

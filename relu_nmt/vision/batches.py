@@ -141,7 +141,10 @@ class ImageTransform:
         else:
             pixels = self._centre_crop(image, 1.0)
             if self._crop == "padded":
-                pixels = self._padded_crop(pixels, generator)
+                padding = self.config.crop_padding
+                padded = np.pad(pixels, ((padding, padding), (padding, padding), (0, 0)))
+                top, left = generator.integers(0, 2 * padding + 1, size=2)
+                pixels = padded[top : top + self.sides[0], left : left + self.sides[1]]
         # Mirror, then augment: as a picture before the normalisation, as numbers after it.
         if self.config.flip and generator.random() < 0.5:
             pixels = pixels[:, ::-1]
@@ -172,12 +175,6 @@ class ImageTransform:
         if image.size == self.sides[::-1] and ratio == 1.0:
             return np.asarray(image)
         return self._resize(image, middle_box(image.size, ratio, self._aspect))
-
-    def _padded_crop(self, pixels: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-        padding = self.config.crop_padding
-        padded = np.pad(pixels, ((padding, padding), (padding, padding), (0, 0)))
-        top, left = generator.integers(0, 2 * padding + 1, size=2)
-        return padded[top : top + self.sides[0], left : left + self.sides[1]]
 
     def _resize(self, image: "Image", box: Box) -> np.ndarray:
         return np.asarray(resized_part(image, box, self.sides))
