@@ -18,7 +18,7 @@ LAB = ROOT / "docs" / "lab"
 sys.path.insert(0, str(ROOT))
 
 from examples.paper_registry import read_measurements, read_papers, read_yaml  # noqa: E402
-from examples.papers import COMMAND, GAP, MEASURED, Entry, read_entries  # noqa: E402
+from examples.papers import COMMAND, GAP, MEASURED, SPREADS, Entry, read_entries  # noqa: E402
 
 NOTHING = ("", "null")
 INDEX = """# The papers' tables and figures
@@ -38,8 +38,10 @@ python examples/papers.py --dry-run reluformer-table2
 python examples/papers.py --run reluformer-table2 --setting small
 ```
 
-*Measured* is the small form. *Command only* has commands and no number here. A *gap* lacks
-something; its entry says why.
+*Measured* is the small form: *seeds* has means over several seeds; *interval* has one training, and
+an interval or standard error over its test data, or a time, and one over turns; *exact* is counted;
+*one seed* has no interval. *Command only* has commands and no number here. A *gap* lacks something;
+its entry says why.
 
 Small models of short trainings may be compared row with row, not with the published numbers. A time
 or memory with "about" is an estimate, and in the paper form it is arithmetic alone.
@@ -92,7 +94,8 @@ class Page:
             small = entry.forms.get("small")
             cost = small.cost if small else ""
             link = f"[{place}](#{anchor(place)})"
-            rows.append([link, f"`{entry.id}`", entry.values["shows"], entry.state, cost])
+            state = ", ".join(filter(None, (entry.state, entry.spread)))
+            rows.append([link, f"`{entry.id}`", entry.values["shows"], state, cost])
         return markdown(["", "name", "content", "state", "small form"], rows)
 
     def section(self, entry: Entry) -> str:
@@ -217,11 +220,13 @@ def pages() -> dict[Path, str]:
         own = [entry for entry in entries.values() if entry.paper == name]
         found[LAB / "papers" / f"{name}.md"] = Page(paper, own, measurements).text()
         states = Counter(entry.state for entry in own)
-        counts = [str(states[state]) for state in (MEASURED, COMMAND, GAP)]
+        spreads = Counter(entry.spread for entry in own)
+        counts = [str(states[MEASURED]), *(str(spreads[kind]) for kind in SPREADS)]
+        counts += [str(states[state]) for state in (COMMAND, GAP)]
         link = f"[{paper['short']}](papers/{name}.md)"
         rows.append([link, f"*{paper['title']}*", str(len(own)), *counts])
         contradictions += [f"- {link}, {text}" for text in paper["contradictions"]]
-    heads = ["", "paper", "entries", MEASURED, COMMAND, GAP]
+    heads = ["", "paper", "entries", MEASURED, *SPREADS, COMMAND, GAP]
     found[LAB / "papers.md"] = INDEX.format(
         table=markdown(heads, rows), contradictions="\n".join(contradictions)
     )

@@ -33,10 +33,11 @@ from relu_nmt.io.safe_write import write_text
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from examples.paper_registry import read_papers  # noqa: E402
+from examples.paper_registry import read_measurements, read_papers  # noqa: E402
 
 SETTINGS = ("small", "paper")
 MEASURED, COMMAND, GAP = "measured", "command only", "gap"
+SPREADS = ("seeds", "interval", "exact", "one seed")
 VARIABLE = re.compile(r"\$\{([A-Z][A-Z0-9_]*):-([^}]*)\}")
 SHOWS_ITS_COMMANDS = re.compile(r"(examples/(?:vision_study|pinnsformer)/run\.py)")
 LONGEST_RESULT = 1_000_000
@@ -99,13 +100,29 @@ class Entry:
             return GAP
         return MEASURED if {"measured", "measured_elsewhere"} & self.values.keys() else COMMAND
 
+    @property
+    def spread(self) -> str:
+        """The spread that its first measured table shows, one of SPREADS; "" without a number.
+
+        ``interval`` is one training with an interval over test data, or a time with one over turns.
+        ``exact`` is a count, and ``one seed`` has no interval.
+        """
+        names = self.values.get("measured")
+        if not names:
+            return self.values.get("spread", "")
+        table = read_measurements()[names[0]]
+        by_seed = table.get("by_seed", {})
+        rows = self.values.get("rows", table["rows"])
+        several = all(len(cell) > 1 for row in rows for cell in by_seed.get(row, [[]]))
+        return "seeds" if several else table["spread"]
+
 
 def duration(minutes: float) -> str:
     """Return minutes in words, as hours or days from 120 minutes on."""
     for unit, length in (("days", 2880.0), ("hours", 120.0)):
         if minutes >= length:
             return f"{minutes / (length / 2):,.0f} {unit}"
-    return f"{minutes:g} minutes"
+    return f"{minutes:g} minute{'s' * (minutes != 1)}"
 
 
 def in_words(text: str, words: Any) -> str:
@@ -143,10 +160,13 @@ def list_entries(entries: Mapping[str, Entry]) -> None:
     for entry in entries.values():
         small = entry.forms.get("small")
         cost = in_words(small.minutes, duration) if small else "-"
-        print(f"{entry.id:32} {entry.state:12} {cost:18} {entry.title}")
+        print(f"{entry.id:32} {entry.state:12} {entry.spread:8} {cost:18} {entry.title}")
     states = Counter(entry.state for entry in entries.values())
-    counts = ", ".join(f"{states[state]} {state}" for state in (MEASURED, COMMAND, GAP))
-    print(f"{len(entries)} tables, figures and claims: {counts}")
+    spreads = Counter(entry.spread for entry in entries.values())
+    kinds = ", ".join(f"{spreads[kind]} {kind}" for kind in SPREADS)
+    counts = [f"{states[MEASURED]} {MEASURED} ({kinds})"]
+    counts += [f"{states[state]} {state}" for state in (COMMAND, GAP)]
+    print(f"{len(entries)} tables, figures and claims: {', '.join(counts)}")
 
 
 def dry_run(entry: Entry, setting: str, out: Path) -> None:

@@ -26,14 +26,15 @@ from relu_nmt.io.safe_write import write_text
 from relu_nmt.vision.base import build_vision_model
 from relu_nmt.vision.config import VisionTransformerConfig, architectures
 
-MODELS = {
-    "DeiT-S": ("deit_s", "softmax"),
-    "XCiT-S12/16": ("xcit_small_12", "xca"),
-    "XCiT-T24/16": ("xcit_tiny_24", "xca"),
-    "XCiT-T12/8": ("xcit_tiny_12_p8_224", "xca"),
-    "CvT-13": ("cvt_13", "softmax"),
+MODELS: dict[str, tuple[str, str, dict[str, int]]] = {
+    "DeiT-S": ("deit_s", "softmax", {}),
+    "XCiT-S12/16": ("xcit_small_12", "xca", {}),
+    "XCiT-T24/16": ("xcit_tiny_24", "xca", {}),
+    "XCiT-T20/16": ("xcit_tiny_24", "xca", {"layers": 20}),
+    "XCiT-T12/8": ("xcit_tiny_12_p8_224", "xca", {}),
+    "CvT-13": ("cvt_13", "softmax", {}),
 }
-"""Shape and own attention of the paper's models."""
+"""Shape, own attention, and other values of the paper's models."""
 CLASSES = 1000
 
 
@@ -59,15 +60,16 @@ def exponentials(attention: Attention, q: Tensor, k: Tensor) -> int:
     return images * heads * rows * columns
 
 
-def counts(arch: str, attention: str, image_size: int) -> dict[str, Any]:
+def counts(arch: str, attention: str, image_size: int, **others: int) -> dict[str, Any]:
     """Return parameters, multiply-adds and exponentials of a model for one image.
 
     Args:
         arch: name of the shape.
         attention: of all blocks; with SimA class attention has it, too.
         image_size: pixels a side.
+        others: further values of the shape, such as ``layers``.
     """
-    values = {**architectures[arch], "attention": attention, "image_size": image_size}
+    values = {**architectures[arch], "attention": attention, "image_size": image_size, **others}
     if attention == "sima" and values.get("family") == "xcit":
         values["class_attention"] = attention
     with torch.device("meta"):
@@ -100,9 +102,9 @@ def run(settings: CountSettings) -> None:
         DataError: the table cannot be written.
     """
     rows = []
-    for name, (arch, own) in MODELS.items():
+    for name, (arch, own, others) in MODELS.items():
         for attention in (own, "sima"):
-            found = counts(arch, attention, settings.image_size)
+            found = counts(arch, attention, settings.image_size, **others)
             rows.append({"model": name, "attention": attention, **found})
             print(
                 f"{name:12} {attention:8} {found['parameters'] / 1e6:6.1f} M parameters "

@@ -261,16 +261,17 @@ def _sima() -> Study:
             shown = _of_sima(row, "XCiT-S12/16", _XCIT_TABLES)
             variants[row] = Variant(flags, model, shown)
     others = {  # the replaced attention, and the table
-        "XCiT-T24/16": ("xca", "xcit-t24"),
-        "XCiT-T12/8": ("xca", "xcit-t12-8"),
-        "CvT-13": ("softmax", "cvt-13"),
+        "XCiT-T24/16": ("xca", "table1-xcit-t24"),
+        "XCiT-T20/16": ("xca", "table2-t20"),
+        "XCiT-T12/8": ("xca", "table1-xcit-t12-8"),
+        "CvT-13": ("softmax", "table1-cvt-13"),
     }
     baselines = {model: f"{model} {spec}" for model, (spec, _) in others.items()}
     for model, (spec, table) in others.items():
         of_class = "" if model == "CvT-13" else " --class-attention sima"
         for name, flags in ((spec, f"--attention {spec}"), ("SimA", f"--attention sima{of_class}")):
             row = f"{model} {name}"
-            variants[row] = Variant(flags, model, published(f"sima-table1-{table}", row, model))
+            variants[row] = Variant(flags, model, published(f"sima-{table}", row, model))
 
     def models(vit: str, xcit: str, narrow: str) -> dict[str, str]:
         return {
@@ -285,11 +286,13 @@ def _sima() -> Study:
     four = f"{SMALL} --layers 4"
     small = models(f"--arch vit_ti {four}", f"--arch xcit_nano_12 {four}", "6") | {
         "XCiT-T24/16": f"--arch xcit_tiny_24 {SMALL} --layers 8",
+        "XCiT-T20/16": f"--arch xcit_tiny_24 {SMALL} --layers 7",
         "XCiT-T12/8": "--arch xcit_tiny_12 --image-size 32 --patch-size 4 --layers 4",
         "CvT-13": "--arch cvt_13 --image-size 32 --stage-layers 1,1,2",
     }
     large = models("--arch deit_s --recipe deit", "--arch xcit_small_12 --recipe xcit", "12") | {
         "XCiT-T24/16": "--arch xcit_tiny_24 --recipe xcit",
+        "XCiT-T20/16": "--arch xcit_tiny_24 --recipe xcit --layers 20",
         "XCiT-T12/8": "--arch xcit_tiny_12_p8_224 --recipe xcit",
         "CvT-13": "--arch cvt_13 --recipe cvt",
     }

@@ -10,6 +10,7 @@ Reference: Koohpayegani and Pirsiavash 2024, "SimA", Figure 1 and section 4: one
 the order (Q K^T) V, and on a GPU up to images of 1,536 pixels and D = 8192.
 """
 
+import math
 import statistics
 import sys
 import time
@@ -29,6 +30,7 @@ from relu_nmt.cli.command import RecipeCommand
 from relu_nmt.config import option, settings
 from relu_nmt.config.registry import Spec
 from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.evaluation.significance import NORMAL_QUANTILE
 from relu_nmt.io.page import Line, Panel, csv_text, draw_panels, render_page
 from relu_nmt.io.process import describe_environment
 from relu_nmt.io.safe_write import write_text
@@ -178,7 +180,7 @@ def timed(size: Size, settings: TimingSettings, device: torch.device) -> dict[st
     """Return the milliseconds of all runs of each attention.
 
     The attentions take turns, so that all meet the same state of the machine. The first turn does
-    not count.
+    not count. One thread of a CPU has processor time, which other processes hardly change.
 
     Raises:
         ConfigError: an attention cannot work at this size.
@@ -187,15 +189,27 @@ def timed(size: Size, settings: TimingSettings, device: torch.device) -> dict[st
     x = torch.randn(settings.batch_size, size.tokens, size.width, device=device)
     blocks = {name: make_block(name, size, device) for name in settings.attentions}
     found: dict[str, list[float]] = {name: [] for name in blocks}
+    alone = device.type == "cpu" and settings.threads == 1
+    clock = time.process_time if alone else time.perf_counter
     for turn in range(settings.runs + 1):
         for name, block in blocks.items():
-            start = time.perf_counter()
+            start = clock()
             block(x)
             if device.type == "cuda":
                 torch.cuda.synchronize()
             if turn:
-                found[name].append(1e3 * (time.perf_counter() - start))
+                found[name].append(1e3 * (clock() - start))
     return found
+
+
+def median_interval(values: Sequence[float]) -> tuple[float, float]:
+    """Return the 95 % interval of a median: two of the values, by their ranks.
+
+    Each rank is at half the number of values, less or more 1.96 standard deviations of a binomial.
+    """
+    ordered = sorted(values)
+    rank = max(0, int((len(ordered) - NORMAL_QUANTILE * math.sqrt(len(ordered))) / 2))
+    return ordered[rank], ordered[-1 - rank]
 
 
 def sizes_of(settings: TimingSettings) -> list[Size]:
@@ -281,9 +295,15 @@ def run(settings: TimingSettings) -> None:
         for attention in settings.attentions:
             make_block(attention, size, torch.device("meta"))
     for size in sizes:
-        for attention, times in timed(size, settings, device).items():
+        found = timed(size, settings, device)
+        first = found[settings.attentions[0]]
+        for attention, times in found.items():
             row = {**vars(size), "attention": attention, "mean": statistics.fmean(times)}
             row["median"] = statistics.median(times)
+            # Compare the times of a turn, beside the first attention's.
+            ratios = [own / other for own, other in zip(times, first, strict=True)]
+            row["ratio"] = statistics.median(ratios)
+            row["ratio_low"], row["ratio_high"] = median_interval(ratios)
             rows.append(row)
             print(
                 f"{size.part:14} N {size.tokens:5} D {size.width:5} {attention:14} "

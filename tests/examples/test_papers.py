@@ -93,6 +93,22 @@ def test_measurements_are_whole_and_shown():
     for name, table in found.items():
         assert all(len(row) == len(table["columns"]) for row in table["rows"].values()), name
         assert {"seeds", "interval", "date", "machine", "revision"} <= table.keys(), name
+        assert table["spread"] in papers.SPREADS, name
+    for entry in ENTRIES.values():
+        assert (entry.spread in papers.SPREADS) == (entry.state == papers.MEASURED), entry.id
+
+
+def test_numbers_by_seed_become_means_and_differences_of_the_same_seed():
+    by_seed = {"softmax": [["30", "31", "32"], ["1"]], "SimA": [["31.5", "32.5"], ["2", "3"]]}
+    table = {"columns": ["top-1", "loss", "less softmax"], "rows": {"older": ["29", "", ""]}}
+    table |= {"by_seed": by_seed, "baselines": {"SimA": "softmax"}}
+    table = paper_registry.with_means(table)
+    assert table["rows"] == {
+        "softmax": ["31.0 ± 2.5", "1.0", ""],
+        # The half width of two values is 12.71 of their standard error.
+        "SimA": ["32.0 ± 6.4", "2.5 ± 6.4", "+1.5 ± 0.0"],
+        "older": ["29", "", ""],
+    }
 
 
 def test_the_pages_are_those_of_the_registry():

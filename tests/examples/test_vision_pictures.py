@@ -69,6 +69,9 @@ def test_the_table_and_the_page_have_the_times_of_all_attentions(example, tmp_pa
     assert places >= {("D of all heads", "256", "64"), ("D of each head", "256", "512")}
     assert places >= {("by N", "9", "16"), ("by N", "200", "16"), ("by D", "200", "24")}
     assert all(float(row["median"]) > 0 for row in rows)
+    assert all(float(row["ratio_low"]) <= float(row["ratio_high"]) for row in rows)
+    assert {row["ratio"] for row in rows if row["attention"] == "softmax"} == {"1.0"}
+    assert example.timings.median_interval(range(30)) == (9, 20)
     page = (tmp_path / "timings.html").read_text("utf-8")
     [own] = [
         row["median"]

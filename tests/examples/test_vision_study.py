@@ -530,13 +530,14 @@ def test_identity_in_linear_order_is_that_of_pointwise(example, alpha, monkeypat
 def test_the_operations_are_those_of_the_paper(tmp_path, capsys):
     with example_modules("vision_study", "operations") as modules:
         found = {
-            name: modules.operations.counts(arch, own, 224)
-            for name, (arch, own) in modules.operations.MODELS.items()
+            name: modules.operations.counts(arch, own, 224, **others)
+            for name, (arch, own, others) in modules.operations.MODELS.items()
         }
         sima = modules.operations.counts("xcit_nano_12", "sima", 32)
     for row, [number] in published_rows("sima-operations").items():
         name = row.partition(",")[0]
         assert found[name]["multiply_adds"] / 1e9 == pytest.approx(float(number), abs=0.1)
+    assert found["XCiT-T20/16"]["parameters"] / 1e6 == pytest.approx(10.3, abs=0.05)
     assert found["DeiT-S"]["exponentials"] == 12 * 6 * 197**2
     assert found["XCiT-S12/16"]["exponentials"] == 12 * 8 * 48**2 + 2 * 8 * 197
     assert sima["exponentials"] == 0
