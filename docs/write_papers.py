@@ -17,7 +17,13 @@ ROOT = Path(__file__).resolve().parents[1]
 LAB = ROOT / "docs" / "lab"
 sys.path.insert(0, str(ROOT))
 
-from examples.paper_registry import read_measurements, read_papers, read_yaml  # noqa: E402
+from examples.paper_registry import (  # noqa: E402
+    SHARED,
+    read_measurements,
+    read_paper,
+    read_papers,
+    read_yaml,
+)
 from examples.papers import COMMAND, GAP, MEASURED, SPREADS, Entry, read_entries  # noqa: E402
 
 NOTHING = ("", "null")
@@ -47,6 +53,10 @@ Small models of short trainings may be compared row with row, not with the publi
 or memory with "about" is an estimate, and in the paper form it is arithmetic alone.
 
 [Study](study.md) and [results](results.md) have longer trainings for translation.
+
+## Run again by somebody else
+
+{again}
 
 ## What contradicts the papers
 
@@ -157,7 +167,7 @@ class Page:
             return
         interval = "" if own["interval"] == "none" else f" {sentence(own['interval'])}"
         yield (
-            f"Measured ({own['title'][0].lower()}{own['title'][1:]}): {own['seeds']}.{interval} "
+            f"Measured ({uncapitalised(own['title'])}): {own['seeds']}.{interval} "
             f"{own['date']}, {own['machine']}, revision {own['revision']}."
         )
         if "notes" in own:
@@ -212,6 +222,12 @@ def sentence(text: str) -> str:
     return f"{text[0].upper() if plain else text[0]}{text[1:].rstrip('.')}."
 
 
+def uncapitalised(text: str) -> str:
+    """Return a text that begins with a small letter, but for names such as SimA and CIFAR-10."""
+    first = text.split()[0]
+    return f"{text[0].lower()}{text[1:]}" if first[1:] == first[1:].lower() else text
+
+
 def pages() -> dict[Path, str]:
     """Return the text of each page by its file."""
     papers, entries, measurements = read_papers(), read_entries(), read_measurements()
@@ -226,9 +242,15 @@ def pages() -> dict[Path, str]:
         link = f"[{paper['short']}](papers/{name}.md)"
         rows.append([link, f"*{paper['title']}*", str(len(own)), *counts])
         contradictions += [f"- {link}, {text}" for text in paper["contradictions"]]
+    repeated = read_paper(SHARED)["again"]
+    columns = ("id", "number", "page", "again")
+    lines = [[f"`{run['id']}`", *(run[name] for name in columns[1:])] for run in repeated["runs"]]
+    again = markdown(["`--run`", "number", "on the page", "again"], lines)
     heads = ["", "paper", "entries", MEASURED, *SPREADS, COMMAND, GAP]
     found[LAB / "papers.md"] = INDEX.format(
-        table=markdown(heads, rows), contradictions="\n".join(contradictions)
+        table=markdown(heads, rows),
+        again=f"{repeated['intro'].strip()}\n\n{again}",
+        contradictions="\n".join(contradictions),
     )
     return found
 

@@ -108,7 +108,7 @@ class Entry:
         ``exact`` is a count, and ``one seed`` has no interval.
         """
         names = self.values.get("measured")
-        if not names:
+        if "spread" in self.values or not names:
             return self.values.get("spread", "")
         table = read_measurements()[names[0]]
         by_seed = table.get("by_seed", {})
