@@ -18,7 +18,7 @@ import torch
 
 from relu_nmt.data.translation_batches import TranslationBatch, collate
 from relu_nmt.modules.config import AttentionRegularizerConfig
-from relu_nmt.training.config import LoggingConfig
+from relu_nmt.training.config import TrainerConfig
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.loss import TranslationObjective
@@ -87,7 +87,7 @@ def main() -> None:
         if step >= 2:  # the first of each kind warms up
             seconds[telemetry].append(clock() - started)
     plain, measured = statistics.median(seconds[False]), statistics.median(seconds[True])
-    interval = LoggingConfig().telemetry_interval
+    interval = TrainerConfig().telemetry_interval
     print(
         f"{arguments.attention}, {arguments.layers} + {arguments.layers} layers, "
         f"{batch.num_tokens:,} target tokens, {device.type}, torch {torch.__version__}\n"

@@ -319,7 +319,7 @@ def chosen(names: Sequence[str]) -> dict[str, Entry]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    parser = make_parser("papers", str(__doc__))
+    parser = make_parser("papers", __doc__)
     actions = parser.add_mutually_exclusive_group(required=True)
     names = "name of an entry, or of a paper for all of its entries"
     actions.add_argument("--list", nargs="*", metavar="ID", help="show all entries, or some")

@@ -24,7 +24,6 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from relu_nmt.cli.sweep import sweep_parser  # noqa: E402
 from relu_nmt.config import flag_of  # noqa: E402
 from relu_nmt.modules.config import ATTENTION_PRESETS  # noqa: E402
 from relu_nmt.translation import config as translation  # noqa: E402
@@ -94,10 +93,7 @@ def commands() -> dict[str, Command]:
     found = []
     for name in names:
         main = importlib.import_module(f"relu_nmt.cli.{name}").main
-        own = name == "sweep"
-        found.append(
-            Command(sweep_parser() if own else main.parser(), name if own else main.recipe)
-        )
+        found.append(Command(main.parser(), main.recipe))
     return {command.parser.prog: command for command in found}
 
 

@@ -193,7 +193,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(write_report(arguments.folder))
         print(f"report: {arguments.folder / REPORT}")
 
-    parser = make_parser("report", str(__doc__))
+    parser = make_parser("report", __doc__)
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="OUT of run.sh")
     return run_command(parser, run, argv)
 

@@ -89,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(table(records))
         print(f"results: {out}")
 
-    parser = make_parser("table", str(__doc__))
+    parser = make_parser("table", __doc__)
     parser.add_argument(
         "results",
         nargs="+",

@@ -155,7 +155,7 @@ def run(settings: EvaluationSettings) -> None:
         write_results(settings.results, {"images": len(data.numbers), **scores})
 
 
-main = RecipeCommand("evaluate", str(__doc__), EvaluationSettings, run)
+main = RecipeCommand("evaluate", __doc__, EvaluationSettings, run)
 
 if __name__ == "__main__":
     sys.exit(main())

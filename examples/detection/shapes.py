@@ -125,7 +125,7 @@ def run(settings: ShapeSettings) -> None:
     print(f"{folder}: {settings.train:,} images to train on, {settings.val:,} to evaluate on")
 
 
-main = RecipeCommand("shapes", str(__doc__), ShapeSettings, run, user_modules=False)
+main = RecipeCommand("shapes", __doc__, ShapeSettings, run, user_modules=False)
 
 if __name__ == "__main__":
     sys.exit(main())

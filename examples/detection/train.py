@@ -21,15 +21,14 @@ from relu_nmt.config import (
     REQUIRED,
     flag_of,
     group,
-    like,
     option,
     settings,
     to_dict,
 )
 from relu_nmt.config.files import READ
-from relu_nmt.config.shared import CommonOptions
+from relu_nmt.config.shared import batch_size_option
 from relu_nmt.errors import CheckpointError, ConfigError
-from relu_nmt.modules.config import AttentionBackendConfig, arch_option, attention_preset_option
+from relu_nmt.modules.config import arch_option, attention_preset_option
 from relu_nmt.recipes.train_images import config_for_data
 from relu_nmt.recipes.training import Training, run_training
 from relu_nmt.training.batches import TrainingData
@@ -94,7 +93,7 @@ class TaskOptions:
         metavar="CKPT",
         files=READ,
     )
-    batch_size: int = like(CommonOptions, "batch_size", 4, "images of a batch, per process")
+    batch_size: int = batch_size_option(default=4, help="images of a batch, per process")
 
 
 @settings
@@ -115,15 +114,12 @@ class DetectionSettings:
     task: TaskOptions = group("task", TaskOptions)
     model: VisionTransformerConfig = group("backbone", VisionTransformerConfig)
     detector: DetectorConfig = group("detector", DetectorConfig)
-    backend: AttentionBackendConfig = group(
-        "attention back end", AttentionBackendConfig, stored=False
-    )
     # Validation is off: evaluate.py computes the average precision afterwards.
     trainer: VisionTrainerConfig = group("trainer", VisionTrainerConfig, disable_validation=True)
 
     def check(self) -> None:
         """Check that the settings need no missing part."""
-        if not self.trainer.checkpoint.disable_validation:
+        if not self.trainer.disable_validation:
             raise ConfigError("there is no validation in training; evaluate.py judges a checkpoint")
         plain = VisionTransformerConfig.of(**architectures[self.task.arch])
         for name in CLASSIFIER:
@@ -151,7 +147,7 @@ class DetectionTraining(Training):
                 f"{path}: not of detection; choose another --save-dir for a fresh start"
             )
         data = CocoSet(settings.data, options.train_set)
-        batches = DetectionBatches(data, options.batch_size, settings.trainer.run.seed)
+        batches = DetectionBatches(data, options.batch_size, settings.trainer.seed)
         self.say(
             f"{data.images}: {len(batches.numbers):,} images with things of {len(data.names)} "
             f"kinds, and {len(data.numbers) - len(batches.numbers):,} without any, left out"
@@ -195,7 +191,7 @@ def start_backbone(model: nn.Module, path: str) -> None:
 
 main = RecipeCommand(
     "detection",
-    str(__doc__),
+    __doc__,
     DetectionSettings,
     partial(run_training, DetectionTraining, progress=True),
 )

@@ -66,7 +66,7 @@ def run(settings: TeacherSettings) -> None:
     save_teacher(Path(settings.path), Path(settings.output))
 
 
-main = RecipeCommand("teacher", str(__doc__), TeacherSettings, run, user_modules=False)
+main = RecipeCommand("teacher", __doc__, TeacherSettings, run, user_modules=False)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -27,9 +27,9 @@ from relu_nmt.config import (
     settings,
     to_dict,
 )
-from relu_nmt.config.shared import CommonOptions
+from relu_nmt.config.shared import batch_size_option
 from relu_nmt.errors import CheckpointError, ConfigError
-from relu_nmt.modules.config import AttentionBackendConfig, arch_option, attention_preset_option
+from relu_nmt.modules.config import arch_option, attention_preset_option
 from relu_nmt.recipes.train_images import config_for_data, updates_of_epochs
 from relu_nmt.recipes.training import Training, run_training
 from relu_nmt.training.batches import TrainingData
@@ -88,7 +88,7 @@ class TaskOptions:
     )
     arch: str = arch_option("xcit_nano_12_p8_32", architectures, "as relu-nmt-vision-train's")
     attention_preset: str = attention_preset_option()
-    batch_size: int = like(CommonOptions, "batch_size", 64, "images of a batch, per process")
+    batch_size: int = batch_size_option(default=64, help="images of a batch, per process")
     pixel_mean: tuple[float, ...] = like(PreprocessingConfig, "pixel_mean", IMAGENET_MEAN)
     pixel_std: tuple[float, ...] = like(PreprocessingConfig, "pixel_std", IMAGENET_STD)
 
@@ -106,9 +106,6 @@ class DinoSettings:
     model: VisionTransformerConfig = group("model", VisionTransformerConfig)
     views: ViewConfig = group("views", ViewConfig)
     distillation: DistillationConfig = group("self-distillation", DistillationConfig)
-    backend: AttentionBackendConfig = group(
-        "attention back end", AttentionBackendConfig, stored=False
-    )
     # Validation would need labels, and the frozen last layer has no gradient.
     trainer: VisionTrainerConfig = group(
         "trainer",
@@ -122,14 +119,14 @@ class DinoSettings:
 
     def check(self) -> None:
         """Compare the groups with each other."""
-        if not self.trainer.run.max_epoch:
+        if not self.trainer.max_epoch:
             raise ConfigError("--max-epoch 0: teacher and weight decay follow it; give a number")
         if len(set(self.model.image_size)) > 1:
             raise ConfigError(
                 f"--image-size {shown_sides(self.model.image_size)}: views are squares; give one "
                 "number"
             )
-        if not self.trainer.checkpoint.disable_validation:
+        if not self.trainer.disable_validation:
             raise ConfigError("without labels there is nothing to validate on; see vision-probe")
         if self.model.head_bias:
             raise ConfigError("--head-bias: the head is not trained; leave it out")
@@ -161,14 +158,14 @@ class DinoTraining(Training):
             pixel_mean=options.pixel_mean, pixel_std=options.pixel_std
         )
         views = Views(settings.views, settings.model.image_size[0], preprocessing)
-        batches = ViewBatches(images, views, options.batch_size, settings.trainer.run.seed)
+        batches = ViewBatches(images, views, options.batch_size, settings.trainer.seed)
         model = self.new_model(
             lambda: StudentAndTeacher(settings.model, len(images.classes), settings.distillation)
         )
         self.say(f"student and teacher: {options.arch}, attention {settings.model.attention}")
         self.say_size(model)
         count, processes = batches.begin_epoch(1), self.process.world_size
-        total = updates_of_epochs(settings.trainer.run, count, processes)
+        total = updates_of_epochs(settings.trainer, count, processes)
         objective = SelfDistillation(model, settings.distillation, total)
         trainer = self.trainer_of(
             objective,
@@ -192,14 +189,14 @@ def train(settings: DinoSettings) -> TrainingResult:
         ReluNmtError: settings, images or checkpoints that do not fit.
     """
     result = run_training(DinoTraining, settings, progress=True)
-    last = Path(settings.trainer.checkpoint.save_dir) / LAST
+    last = Path(settings.trainer.save_dir) / LAST
     is_first = os.environ.get("RANK", "0") == "0"  # the first process of torchrun
     if is_first and result.save_dir is not None and last.exists():
         save_teacher(last, last.with_name(TEACHER))
     return result
 
 
-main = RecipeCommand("dino", str(__doc__), DinoSettings, train)
+main = RecipeCommand("dino", __doc__, DinoSettings, train)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"| {' | '.join(cells)} |")
         return 0
 
-    parser = make_parser("table", str(__doc__))
+    parser = make_parser("table", __doc__)
     parser.add_argument(
         "folders", nargs="+", type=Path, metavar="FOLDER", help="--save-dir of a training"
     )

@@ -17,11 +17,10 @@ from classifier import ClassifierConfig, SequenceClassifier, SequenceObjective
 from tasks import SPLITS, TASKS, SequenceBatches, open_task
 
 from relu_nmt.cli.command import RecipeCommand
-from relu_nmt.config import REQUIRED, group, like, option, settings
-from relu_nmt.config.shared import CommonOptions
+from relu_nmt.config import REQUIRED, group, option, settings
+from relu_nmt.config.shared import batch_size_option
 from relu_nmt.errors import CheckpointError, ConfigError
 from relu_nmt.modules.config import (
-    AttentionBackendConfig,
     AttentionRegularizerConfig,
     attention_preset_option,
 )
@@ -89,7 +88,7 @@ class TaskOptions:
     num_train: int = option(9_600, "training samples (at most, if they are files)", least=1)
     num_valid: int = option(500, "samples to validate on", least=1)
     num_test: int = option(500, "samples to test on, at each validation", least=1)
-    batch_size: int = like(CommonOptions, "batch_size", 32, "samples of a batch, per process")
+    batch_size: int = batch_size_option(default=32, help="samples of a batch, per process")
 
     @property
     def name(self) -> str:
@@ -122,9 +121,6 @@ class LraSettings:
     model: ClassifierConfig = group("model", ClassifierConfig)
     regularizer: AttentionRegularizerConfig = group(
         "attention regulariser", AttentionRegularizerConfig
-    )
-    backend: AttentionBackendConfig = group(
-        "attention back end", AttentionBackendConfig, stored=False
     )
     # The rate rises and falls in straight lines; the most accurate and the last model are kept.
     trainer: TrainerConfig = group(
@@ -167,7 +163,7 @@ class LraTraining(Training):
         )
         self.say(f"attention {settings.model.attention}, {options.width} tokens")
         self.say_size(model)
-        seed = settings.trainer.run.seed
+        seed = settings.trainer.seed
         batches = {
             split: SequenceBatches(
                 found, options.width, options.batch_size, seed if split == "train" else None
@@ -183,9 +179,7 @@ class LraTraining(Training):
         )
 
 
-main = RecipeCommand(
-    "lra", str(__doc__), LraSettings, partial(run_training, LraTraining, progress=True)
-)
+main = RecipeCommand("lra", __doc__, LraSettings, partial(run_training, LraTraining, progress=True))
 
 if __name__ == "__main__":
     sys.exit(main())

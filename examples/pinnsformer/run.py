@@ -247,7 +247,7 @@ def run(settings: RunSettings) -> None:
     print(text)
 
 
-main = RecipeCommand("pinnsformer", str(__doc__), RunSettings, run)
+main = RecipeCommand("pinnsformer", __doc__, RunSettings, run)
 
 if __name__ == "__main__":
     sys.exit(main())

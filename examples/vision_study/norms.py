@@ -168,7 +168,7 @@ def run(settings: NormSettings) -> None:
     write_results(settings.results, {"norms": found})
 
 
-main = RecipeCommand("norms", str(__doc__), NormSettings, run)
+main = RecipeCommand("norms", __doc__, NormSettings, run)
 
 if __name__ == "__main__":
     sys.exit(main())

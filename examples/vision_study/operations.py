@@ -121,7 +121,7 @@ def run(settings: CountSettings) -> None:
     print(f"table: {path}")
 
 
-main = RecipeCommand("operations", str(__doc__), CountSettings, run, user_modules=False)
+main = RecipeCommand("operations", __doc__, CountSettings, run, user_modules=False)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -290,7 +290,7 @@ def run(settings: PictureSettings) -> None:
     print(f"report: {Path(settings.out) / REPORT}")
 
 
-main = RecipeCommand("pictures", str(__doc__), PictureSettings, run)
+main = RecipeCommand("pictures", __doc__, PictureSettings, run)
 
 if __name__ == "__main__":
     sys.exit(main())

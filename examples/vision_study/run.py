@@ -242,7 +242,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if "--" in words:
         first = words.index("--")
         words = [*words[:first], f"--train-flags={shlex.join(words[first + 1 :])}"]
-    parser = make_parser("vision_study", str(__doc__))
+    parser = make_parser("vision_study", __doc__)
     add_settings(parser, StudySettings)
 
     def body(arguments: argparse.Namespace) -> int:

@@ -215,7 +215,7 @@ def run(settings: TenShotSettings) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    parser = make_parser("ten_shot", str(__doc__))
+    parser = make_parser("ten_shot", __doc__)
     add_settings(parser, TenShotSettings)
     return run_command(parser, lambda words: run(read_settings(TenShotSettings, words)), argv)
 

@@ -314,7 +314,7 @@ def run(settings: TimingSettings) -> None:
     print(f"report: {Path(settings.out) / REPORT}")
 
 
-main = RecipeCommand("timings", str(__doc__), TimingSettings, run, user_modules=False)
+main = RecipeCommand("timings", __doc__, TimingSettings, run, user_modules=False)
 
 if __name__ == "__main__":
     sys.exit(main())

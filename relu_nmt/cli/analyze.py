@@ -1,15 +1,31 @@
-"""relu-nmt-analyze: a page about the attention and the training of models."""
+r"""Compare the attention of models on sentences or documents of a data folder.
+
+  relu-nmt-analyze data-bin --path relu/checkpoint_best.safetensors \
+      softmax/checkpoint_best.safetensors --examples 0,5 --output report.html
+
+The page is one file: entropies by every definition, row sums, zeros, null rows, sums of the largest
+weights, distances, and the kinds of tokens with the weight, by slot, layer and head; the use of the
+feed-forward networks' memories; heat maps of some sentences; and the course of training. CSV files
+beside it hold the numbers. Targets are the references, read in one pass.
+
+  relu-nmt-analyze --log train.log other/results.json --output curves.html
+
+draws the course of trainings alone.
+"""
+
+from functools import partial
 
 from relu_nmt.cli.command import RecipeCommand
-from relu_nmt.cli.translation_settings import ModelOptions
+from relu_nmt.cli.generate import ModelOptions
 from relu_nmt.config import REQUIRED, like, option, settings
 from relu_nmt.config.files import READ, Files
-from relu_nmt.config.shared import CommonOptions, PrecisionOptions
-from relu_nmt.data.data_folder import DATA_FILES
+from relu_nmt.config.shared import PrecisionOptions, no_progress_bar_option, subset_option
+from relu_nmt.data.data_folder import data_option
 from relu_nmt.data.documents import DocumentConfig
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.config import AttentionPlace
 
+_of_models = partial(option, needs="path")
 LAST_LAYERS = ("encoder.-1", "decoder.-1", "cross.-1")
 
 
@@ -18,32 +34,26 @@ def _places(text: str) -> tuple[str, ...]:
 
 
 @settings
-class AnalysisSettings(PrecisionOptions):
+class AnalysisSettings:
     """All settings of :mod:`relu_nmt.recipes.analyze`."""
 
-    data: str | None = option(
-        None, "data folder", metavar="DATA", positional=True, files=DATA_FILES
-    )
+    data: str | None = data_option(None, "data folder")
     path: tuple[str, ...] = option(
         (),
         "checkpoints to show side by side, in this order",
-        metavar="FILE",
         several=True,
         files=Files(beside=r"results\.json"),
     )
-    names: tuple[str, ...] = option(
+    names: tuple[str, ...] = _of_models(
         (),
         "names of the checkpoints (default: the parts in which their paths differ)",
         metavar="NAME,NAME,...",
-        needs="path",
     )
     cpu: bool = like(PrecisionOptions, "cpu", False, needs="path")
     bf16: bool = like(ModelOptions, "bf16", False, needs="path")
     fp16: bool = like(PrecisionOptions, "fp16", False, needs="path")
-    no_progress_bar: bool = like(CommonOptions, "no_progress_bar")
-    gen_subset: str = like(
-        CommonOptions, "gen_subset", "test", "split to analyse: test, valid...", needs="path"
-    )
+    no_progress_bar: bool = no_progress_bar_option()
+    gen_subset: str = subset_option(help="split to analyse: test, valid...", needs="path")
     max_doc_tokens: int | None = like(
         DocumentConfig,
         "max_doc_tokens",
@@ -51,32 +61,23 @@ class AnalysisSettings(PrecisionOptions):
         "join sentences of a document up to N tokens (default: single sentences)",
         needs="path",
     )
-    sample: int = option(
-        200,
-        "number of sentences or groups, evenly spread over the split; 0: all",
-        least=0,
-        needs="path",
+    sample: int = _of_models(
+        200, "number of sentences or groups, evenly spread over the split; 0: all", least=0
     )
-    examples: tuple[int, ...] = option(
+    examples: tuple[int, ...] = _of_models(
         (0,),
         "sentences or groups to draw, by their number in the split, from 0",
         metavar="N,N,...",
         least=0,
-        needs="path",
     )
-    places: tuple[str, ...] = option(
+    places: tuple[str, ...] = _of_models(
         LAST_LAYERS,
         "layers or heads to draw: SLOT.LAYER[.HEAD], from 0; -1 is the last",
         metavar="PLACE,PLACE,...",
         parse=_places,
-        needs="path",
     )
     log: tuple[str, ...] = option(
-        (),
-        "trainings to draw: their results.json or logs",
-        metavar="FILE",
-        several=True,
-        files=READ,
+        (), "trainings to draw: their results.json or logs", several=True, files=READ
     )
     output: str = option(
         REQUIRED,
@@ -86,7 +87,8 @@ class AnalysisSettings(PrecisionOptions):
 
     def check(self) -> None:
         """Check that there is something to show, and a name for each checkpoint."""
-        super().check()
+        if self.fp16 and self.bf16:
+            raise ConfigError("--fp16 and --bf16 exclude each other")
         paths, names = self.path, self.names
         if not paths and not self.log:
             raise ConfigError("nothing to analyse: give --path with checkpoints, or --log")
@@ -100,23 +102,7 @@ class AnalysisSettings(PrecisionOptions):
             raise ConfigError(f"--names {','.join(names)}: give each another name")
 
 
-DESCRIPTION = """\
-Compare the attention of models on sentences or documents of a data folder:
-
-  relu-nmt-analyze data-bin --path relu/checkpoint_best.safetensors \\
-      softmax/checkpoint_best.safetensors --examples 0,5 --output report.html
-
-The page is one file: entropies by every definition, row sums, zeros, null rows, sums of the largest
-weights, distances, and the kinds of tokens with the weight, by slot, layer and head; the use of the
-feed-forward networks' memories; heat maps of some sentences; and the course of training. CSV files
-beside it hold the numbers. Targets are the references, read in one pass.
-
-  relu-nmt-analyze --log train.log other/results.json --output curves.html
-
-draws the course of trainings alone.
-"""
-
-main = RecipeCommand("relu-nmt-analyze", DESCRIPTION, AnalysisSettings, "analyze")
+main = RecipeCommand("relu-nmt-analyze", __doc__, AnalysisSettings, "analyze")
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -1,4 +1,9 @@
-"""relu-nmt-average: the mean of the weights of several checkpoints."""
+"""Average the weights of checkpoints.
+
+The average often translates better than the last checkpoint alone:
+
+  relu-nmt-average --inputs checkpoints --num-epoch-checkpoints 5 --output average.safetensors
+"""
 
 from relu_nmt.cli.command import RecipeCommand
 from relu_nmt.config import REQUIRED, option, settings
@@ -14,11 +19,7 @@ class AverageSettings:
     """Checkpoints to average, and the file for the average."""
 
     inputs: tuple[str, ...] = option(
-        REQUIRED,
-        "checkpoints, or their folder",
-        metavar="FILE",
-        several=True,
-        files=Files(names=NUMBERED),
+        REQUIRED, "checkpoints, or their folder", several=True, files=Files(names=NUMBERED)
     )
     output: str = option(REQUIRED, "checkpoint to write", files=WRITTEN)
     num_epoch_checkpoints: int | None = option(
@@ -47,15 +48,9 @@ class AverageSettings:
             )
 
 
-DESCRIPTION = """\
-Average the weights of checkpoints, which often translates better than the last one alone:
-
-  relu-nmt-average --inputs checkpoints --num-epoch-checkpoints 5 --output average.safetensors
-"""
-
 main = RecipeCommand(
     "relu-nmt-average",
-    DESCRIPTION,
+    __doc__,
     AverageSettings,
     "convert.average",
     user_modules=False,

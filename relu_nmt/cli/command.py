@@ -5,15 +5,17 @@ import importlib
 import os
 import pkgutil
 import re
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NoReturn
 
 import relu_nmt.cli
 from relu_nmt.cli.fairseq_flags import ELSEWHERE, NEAREST
-from relu_nmt.config import add_settings, read_settings
+from relu_nmt.config import add_settings, flag_of, read_settings
 from relu_nmt.config.command_line import HelpFormatter
 from relu_nmt.config.registry import FLAG, close_names, import_user_module
 from relu_nmt.errors import ConfigError, ReluNmtError, is_out_of_memory
@@ -68,7 +70,9 @@ def _commands_with(flag: str) -> list[str]:
     ]
 
 
-def make_parser(prog: str, description: str, user_modules: bool = False) -> argparse.ArgumentParser:
+def make_parser(
+    prog: str, description: str | None, user_modules: bool = False
+) -> argparse.ArgumentParser:
     """Return a parser with the options that every command has."""
     parser = Parser(prog=prog, description=description, formatter_class=HelpFormatter)
     parser.add_argument(
@@ -95,7 +99,7 @@ class RecipeCommand:
 
     Args:
         prog: name of the command.
-        description: first text of ``--help``.
+        description: first text of ``--help``, most often the module's docstring.
         settings_class: settings whose flags the command has.
         recipe: module of ``relu_nmt.recipes`` whose ``run`` is called, or ``module.function``; or a
             function, of a script that has imported PyTorch already. The exit code is that of its
@@ -103,19 +107,25 @@ class RecipeCommand:
         user_modules: as in :func:`make_parser`.
         computes: warn if other processes use the same cores.
         most_used: names of the settings with which ``--help`` begins, with spaces between them.
+        usage: first line of ``--help``, if another than the usual one.
+        rest: a setting that takes the words behind ``--``, flags of the processes that the command
+            starts. The fields ``command`` and ``user_modules`` get all words, and the user's files.
     """
 
     prog: str
-    description: str
+    description: str | None
     settings_class: type[Any]
     recipe: str | Callable[[Any], Any]
     user_modules: bool = True
     computes: bool = True
     most_used: str = ""
+    usage: str = ""
+    rest: str = ""
 
     def parser(self) -> argparse.ArgumentParser:
         """Return the parser of the command's flags."""
         parser = make_parser(self.prog, self.description, self.user_modules)
+        parser.usage = self.usage or None
         add_settings(parser, self.settings_class, self.most_used.split())
         return parser
 
@@ -126,24 +136,29 @@ class RecipeCommand:
             # Under python -m, leave to the imported module, whose classes are those of the recipe.
             name = self.prog.removeprefix("relu-nmt-").replace("-", "_")
             return importlib.import_module(f"relu_nmt.cli.{name}").main(argv)
-        if is_named:
+        # Leave the threads to the processes that a command starts.
+        if is_named and not self.rest:
             choose_threads()
-        return run_command(self.parser(), self._run, argv)
+        words = list(sys.argv[1:] if argv is None else argv)
+        own = words
+        if self.rest and "--" in words:
+            first = words.index("--")
+            own = [*words[:first], f"{flag_of(self.rest)}={shlex.join(words[first + 1 :])}"]
+        return run_command(self.parser(), partial(self._run, words), own)
 
-    def _run(self, arguments: argparse.Namespace) -> int:
+    def _run(self, words: list[str], arguments: argparse.Namespace) -> int:
         settings = read_settings(self.settings_class, arguments)
+        if self.rest:
+            modules = tuple(arguments.user_module)
+            settings = replace(settings, user_modules=modules, command=tuple(words))
         if not isinstance(self.recipe, str):
             return getattr(self.recipe(settings), "exit_code", 0)
         if self.computes and (note := crowding_note()):
             print(note, file=sys.stderr)
-        return run_recipe(self.recipe, settings)
-
-
-def run_recipe(name: str, settings: Any) -> int:
-    """Run a recipe, and return its exit code; until now nothing has imported PyTorch."""
-    module, _, function = name.partition(".")
-    recipe = importlib.import_module(f"relu_nmt.recipes.{module}")
-    return getattr(getattr(recipe, function or "run")(settings), "exit_code", 0)
+        # Import the recipe now: until here nothing has imported PyTorch.
+        module, _, function = self.recipe.partition(".")
+        recipe = importlib.import_module(f"relu_nmt.recipes.{module}")
+        return getattr(getattr(recipe, function or "run")(settings), "exit_code", 0)
 
 
 def run_command(

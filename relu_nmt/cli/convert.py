@@ -1,4 +1,11 @@
-"""relu-nmt-convert: write a model for other programs, or for decoding alone."""
+"""Write a model in another form.
+
+It is a smaller checkpoint, or a folder for other runtimes:
+
+  relu-nmt-convert checkpoint_best.safetensors --output model.safetensors    # no optimiser state
+  relu-nmt-convert checkpoint_best.safetensors --to ctranslate2 --output ct2-model
+  relu-nmt-convert checkpoint_best.safetensors --to onnx --output onnx-model
+"""
 
 from relu_nmt.cli.command import RecipeCommand
 from relu_nmt.config import REQUIRED, option, settings
@@ -25,15 +32,7 @@ class ConvertSettings:
     )
 
 
-DESCRIPTION = """\
-Write a model in another form:
-
-  relu-nmt-convert checkpoint_best.safetensors --output model.safetensors    # no optimiser state
-  relu-nmt-convert checkpoint_best.safetensors --to ctranslate2 --output ct2-model
-  relu-nmt-convert checkpoint_best.safetensors --to onnx --output onnx-model
-"""
-
-main = RecipeCommand("relu-nmt-convert", DESCRIPTION, ConvertSettings, "convert")
+main = RecipeCommand("relu-nmt-convert", __doc__, ConvertSettings, "convert")
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -1,28 +1,129 @@
-"""relu-nmt-generate: translate a split of a data folder and score it."""
+"""Translate a split of a data folder and score it.
 
+  relu-nmt-generate data-bin/corpus --path checkpoints/checkpoint_best.safetensors --beam 5
+
+For every sentence, in the order of the data: S- source, T- reference, H- score and translation
+as tokens, D- score and translation as text, P- score of each token. Scores are in base 2.
+
+If the model was trained on documents and the folder has their boundaries, or with
+--max-doc-tokens, documents are translated, and these lines are for groups of sentences. With
+--window-overlap, S- also shows the context, the other lines only the new sentences. --scoring bleu
+makes the BLEU of documents that of tokenised text; chrF is always given.
+"""
+
+import ast
+import json
 from pathlib import Path
+from typing import Any
 
 from relu_nmt.cli.command import RecipeCommand
-from relu_nmt.cli.translation_settings import ModelOptions, WindowOptions
-from relu_nmt.config import REQUIRED, group, like, option, settings
+from relu_nmt.config import REQUIRED, checked_by, group, like, option, settings
 from relu_nmt.config.fields import options_of
-from relu_nmt.config.files import WRITTEN, Files
-from relu_nmt.config.shared import CommonOptions
-from relu_nmt.data.data_folder import DATA_FILES
-from relu_nmt.data.documents import SEPARATORS, DocumentConfig
+from relu_nmt.config.files import CHECKPOINTS, READ, WRITTEN, Files
+from relu_nmt.config.shared import (
+    FairseqOptions,
+    PrecisionOptions,
+    no_progress_bar_option,
+    source_lang_option,
+    subset_option,
+    target_lang_option,
+)
+from relu_nmt.data.data_folder import data_option
+from relu_nmt.data.documents import SEPARATORS, DocumentConfig, WindowOptions
 from relu_nmt.errors import ConfigError
 from relu_nmt.evaluation.metrics import ScoringConfig
 from relu_nmt.modules.config import AttentionPlace
 from relu_nmt.translation.search.config import PRINTED, GenerationConfig
+
+NEED_REFERENCES = dict.fromkeys(
+    ("score_reference", "prefix_size"), "it needs references; use relu-nmt-generate"
+)
+"""Options of the search that commands without references refuse."""
+
+
+def model_overrides(text: str) -> dict[str, Any]:
+    """Return settings of a model by name, from JSON or a Python dictionary as in fairseq."""
+    for read in (json.loads, ast.literal_eval):
+        try:
+            values = read(text)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            values = None
+        if isinstance(values, dict) and all(isinstance(name, str) for name in values):
+            return values
+    raise ValueError('expected settings such as \'{"positions": "learned"}\'')
+
+
+@settings
+class ModelOptions(FairseqOptions, PrecisionOptions):
+    """The model that translates, and the form of its text."""
+
+    path: str = option(
+        REQUIRED, "checkpoint; several with colons (a:b) are an ensemble", files=CHECKPOINTS
+    )
+    source_lang: str | None = source_lang_option(help="source language; by default the model's")
+    target_lang: str | None = target_lang_option(help="target language; by default the model's")
+    post_process: str | None = option(
+        None,
+        "marks of subwords to join: @@, sentencepiece, wordpiece, letter, _EOW",
+        flags=("--remove-bpe",),
+        metavar="SYMBOL",
+        bare="@@ ",
+    )
+    tokenizer: str | None = option(
+        None, "detokeniser for data that came tokenised", choices=("moses", "space", "none")
+    )
+    int8: bool = option(
+        False, "multiply 8-bit integers (x86 CPUs): faster; a few translations change"
+    )
+    shortlist: str | None = option(
+        None, "file of relu-nmt-shortlist with the allowed target symbols: faster", files=READ
+    )
+    model_overrides: str = option(
+        "{}",
+        "model settings that replace the checkpoint's, as JSON",
+        metavar="SETTINGS",
+        parse=checked_by(model_overrides),
+    )
+    max_source_length: int | None = option(
+        None,
+        "longest sentence to translate, in tokens; others get an empty line",
+        flags=("--max-source-positions",),
+        least=2,
+    )
+    truncate_source: bool = option(False, "translate the beginning of longer sentences instead")
+
+    def check(self) -> None:
+        """Compare the dtypes."""
+        super().check()
+        if self.int8 and (self.bf16 or self.fp16):
+            raise ConfigError("--int8, --bf16 and --fp16 exclude each other; give one")
+
+
+@settings
+class TermOptions:
+    """Terms that the translations of lines must have or must not have."""
+
+    prefixes: str | None = option(
+        None, "begin the translation of each line with the same line of FILE", files=READ
+    )
+    banned_terms: str | None = option(
+        None, "terms that no translation may have, one a line", files=READ
+    )
+    constraints: str | None = option(
+        None,
+        "force the terms that follow a line after tabs, in this order or any",
+        choices=("ordered", "unordered"),
+        bare="ordered",
+    )
 
 
 @settings
 class TranslateSplitSettings(WindowOptions):
     """All settings of :mod:`relu_nmt.recipes.translate_split`."""
 
-    data: str = option(REQUIRED, "data folder", metavar="DATA", positional=True, files=DATA_FILES)
-    gen_subset: str = like(CommonOptions, "gen_subset")
-    no_progress_bar: bool = like(CommonOptions, "no_progress_bar")
+    data: str = data_option(REQUIRED, "data folder")
+    gen_subset: str = subset_option()
+    no_progress_bar: bool = no_progress_bar_option()
     results_path: str | None = option(
         None,
         "folder for the lines, as generate-SPLIT.txt, instead of standard output",
@@ -45,7 +146,7 @@ class TranslateSplitSettings(WindowOptions):
         False, "count only source tokens for --max-doc-tokens, not the longer side"
     )
     output: str | None = option(
-        None, "write the documents as text, a line for each sentence", metavar="FILE", files=WRITTEN
+        None, "write the documents as text, a line for each sentence", files=WRITTEN
     )
     output_separator: str = option(
         "blank",
@@ -54,10 +155,7 @@ class TranslateSplitSettings(WindowOptions):
         needs="output",
     )
     results: str | None = option(
-        None,
-        "write speed, scores and lengths of documents to FILE as JSON",
-        metavar="FILE",
-        files=WRITTEN,
+        None, "write speed, scores and lengths of documents to FILE as JSON", files=WRITTEN
     )
     attention_stats: str | None = option(
         None,
@@ -124,23 +222,9 @@ class TranslateSplitSettings(WindowOptions):
                 )
 
 
-DESCRIPTION = """\
-Translate a split of a data folder and score it:
-
-  relu-nmt-generate data-bin/corpus --path checkpoints/checkpoint_best.safetensors --beam 5
-
-For every sentence, in the order of the data: S- source, T- reference, H- score and translation
-as tokens, D- score and translation as text, P- score of each token. Scores are in base 2.
-
-If the model was trained on documents and the folder has their boundaries, or with
---max-doc-tokens, documents are translated, and these lines are for groups of sentences. With
---window-overlap, S- also shows the context, the other lines only the new sentences. --scoring bleu
-makes the BLEU of documents that of tokenised text; chrF is always given.
-"""
-
 main = RecipeCommand(
     "relu-nmt-generate",
-    DESCRIPTION,
+    __doc__,
     TranslateSplitSettings,
     "translate_split",
     most_used="path gen_subset beam nbest lenpen max_doc_tokens int8 output results",

@@ -1,7 +1,14 @@
-"""relu-nmt-import-fairseq: convert a transformer trained by fairseq."""
+r"""Convert a transformer trained by fairseq into a checkpoint.
+
+It gives the same translations, can be trained further (--finetune-from-model, --config), and takes
+raw text if flags say how it was split:
+
+  relu-nmt-import-fairseq checkpoint_best.pt --data data-bin --output model.safetensors \
+      --tokenizer moses --subword subword-nmt --subword-model codes --trust-pickle
+"""
 
 from relu_nmt.cli.command import RecipeCommand
-from relu_nmt.cli.preprocess import PreprocessSettings
+from relu_nmt.cli.preprocess import SPLIT, PreprocessSettings
 from relu_nmt.config import REQUIRED, like, option, settings
 from relu_nmt.config.files import READ, WRITTEN
 from relu_nmt.data.data_folder import DATA_FILES
@@ -33,7 +40,7 @@ class ImportFairseqSettings:
         "subword_model",
         None,
         "codes of subword-nmt or model of SentencePiece",
-        needs=("subword", "subword-nmt", "sentencepiece"),
+        needs=SPLIT,
     )
 
     def check(self) -> None:
@@ -43,21 +50,13 @@ class ImportFairseqSettings:
                 f"{self.checkpoint}: checkpoints of fairseq are pickles, which may do harm when "
                 "read; if you trust the author of this one, give --trust-pickle"
             )
-        if self.subword in ("subword-nmt", "sentencepiece") and self.subword_model is None:
+        if self.subword in SPLIT[1:] and self.subword_model is None:
             raise ConfigError(f"--subword {self.subword}: give its --subword-model, too")
 
 
-DESCRIPTION = """\
-Convert a transformer trained by fairseq into a checkpoint. It gives the same translations, can be
-trained further (--finetune-from-model, --config), and takes raw text if flags say how it was split:
-
-  relu-nmt-import-fairseq checkpoint_best.pt --data data-bin --output model.safetensors \\
-      --tokenizer moses --subword subword-nmt --subword-model codes --trust-pickle
-"""
-
 main = RecipeCommand(
     "relu-nmt-import-fairseq",
-    DESCRIPTION,
+    __doc__,
     ImportFairseqSettings,
     "convert.import_fairseq",
     user_modules=False,

@@ -1,13 +1,24 @@
-"""relu-nmt-interactive: translate raw lines from standard input or a file."""
+"""Translate raw text, one sentence a line.
+
+  relu-nmt-interactive --path checkpoints/checkpoint_best.safetensors < text.de > text.en
+
+Every line is translated on its own and gives one line; an empty line gives an empty one.
+relu-nmt-translate-document joins the lines of documents.
+
+--nbest N gives N lines of number, score and text, best first: D-0, D-0, D-1... --format fairseq
+gives all of fairseq's lines (grep ^H): S- source, H- score and translation as tokens, D- score and
+translation as text, P- score of each token. These scores are log-probabilities in base 2; those of
+--format json are in nats (1 nat is 1.44 in base 2).
+"""
 
 from typing import ClassVar
 
 from relu_nmt.cli.command import RecipeCommand
-from relu_nmt.cli.translation_settings import NEED_REFERENCES, ModelOptions, TermOptions
-from relu_nmt.config import group, like, option, settings
+from relu_nmt.cli.generate import NEED_REFERENCES, ModelOptions, TermOptions
+from relu_nmt.config import group, option, settings
 from relu_nmt.config.files import READ, Files
-from relu_nmt.config.shared import CommonOptions
-from relu_nmt.data.data_folder import DATA_FILES
+from relu_nmt.config.shared import no_progress_bar_option
+from relu_nmt.data.data_folder import data_option
 from relu_nmt.errors import ConfigError
 from relu_nmt.translation.search.config import GenerationConfig
 
@@ -16,14 +27,10 @@ from relu_nmt.translation.search.config import GenerationConfig
 class TranslateLinesSettings(TermOptions):
     """All settings of :func:`relu_nmt.recipes.translate_text.translate_lines`."""
 
-    data: str | None = option(
-        None,
-        "data folder; not needed, as the checkpoint has everything",
-        metavar="DATA",
-        positional=True,
-        files=DATA_FILES,
+    data: str | None = data_option(
+        None, "data folder; not needed, as the checkpoint has everything"
     )
-    no_progress_bar: bool = like(CommonOptions, "no_progress_bar")
+    no_progress_bar: bool = no_progress_bar_option()
     input: str = option("-", "file to translate; - is standard input", files=READ)
     buffer_size: int = option(
         0, "translate at most N lines together; 0: all that have arrived", least=0
@@ -55,23 +62,9 @@ class TranslateLinesSettings(TermOptions):
             )
 
 
-DESCRIPTION = """\
-Translate raw text, one sentence a line:
-
-  relu-nmt-interactive --path checkpoints/checkpoint_best.safetensors < text.de > text.en
-
-Every line is translated on its own and gives one line; an empty line gives an empty one.
-relu-nmt-translate-document joins the lines of documents.
-
---nbest N gives N lines of number, score and text, best first: D-0, D-0, D-1... --format fairseq
-gives all of fairseq's lines (grep ^H): S- source, H- score and translation as tokens, D- score and
-translation as text, P- score of each token. These scores are log-probabilities in base 2; those of
---format json are in nats (1 nat is 1.44 in base 2).
-"""
-
 main = RecipeCommand(
     "relu-nmt-interactive",
-    DESCRIPTION,
+    __doc__,
     TranslateLinesSettings,
     "translate_text.translate_lines",
     most_used="path input beam nbest lenpen prefixes format int8",

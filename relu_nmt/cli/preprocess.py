@@ -1,24 +1,52 @@
-"""relu-nmt-preprocess: from text files to a data folder."""
+r"""Make a data folder from text files.
+
+It has dictionaries, binarised text, and everything needed to start from raw text and to end in raw
+text. The text is either tokenised (tokens between spaces, as for fairseq-preprocess; the folder is
+then the same as fairseq's) or raw:
+
+  relu-nmt-preprocess -s de -t en --trainpref corpus/train --validpref corpus/valid \
+      --testpref corpus/test --destdir data-bin/corpus --joined-dictionary \
+      --tokenizer moses --lowercase --subword subword-nmt --subword-size 8000
+
+Large text comes in shards, which become data folders of their own, one after the other or as jobs
+of a cluster; each epoch of relu-nmt-train data-bin/shard0:data-bin/shard1:... reads one:
+
+  relu-nmt-preprocess -s de -t en --trainpref corpus/a,corpus/b,corpus/c --destdir data-bin ... \
+      --cluster slurm --cluster-parameters cpus_per_task=16,timeout_min=600
+
+To go on with a trained model, take dictionaries and all steps of the text from its checkpoint:
+
+  relu-nmt-preprocess --like model.safetensors --trainpref corpus/train --validpref corpus/valid
+
+Start an interrupted run again, and it continues where it stopped.
+"""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from relu_nmt.cli.command import RecipeCommand
 from relu_nmt.config import like, option, settings
 from relu_nmt.config.fields import options_of
 from relu_nmt.config.files import READ, Files
-from relu_nmt.config.shared import ClusterOptions, CommonOptions, FairseqOptions
+from relu_nmt.config.shared import (
+    ClusterOptions,
+    FairseqOptions,
+    no_progress_bar_option,
+    seed_option,
+    source_lang_option,
+    target_lang_option,
+)
 from relu_nmt.data.data_folder import DATA_FILES, dictionary_path, pair_name
 from relu_nmt.data.documents import SEPARATORS
 from relu_nmt.errors import ConfigError
 from relu_nmt.tokenization.base import subword_file_name, subword_models, tokenizers
 
 DEFAULT_SUBWORDS = 10000
-
-
+SPLIT = ("subword", "subword-nmt", "sentencepiece")
+"""The need of options of a subword model."""
 TEXTS = Files(beside=r"NAME\.[^.-]+(\.(gz|xz|bz2|zst))?", separator=",")
-
-
+_texts = partial(option, None, metavar="FP", files=TEXTS)
 OF_MODEL = (
     *("srcdict", "tgtdict", "thresholdsrc", "thresholdtgt", "nwordssrc", "nwordstgt"),
     *("padding_factor", "subword_size", "subword_model"),
@@ -32,24 +60,13 @@ GIVEN = Files(part_of=("destdir",))
 class PreprocessSettings(ClusterOptions):
     """All settings of :mod:`relu_nmt.recipes.preprocess`."""
 
-    source_lang: str | None = like(
-        CommonOptions, "source_lang", None, "source language, the ending of its files"
+    source_lang: str | None = source_lang_option(help="source language, the ending of its files")
+    target_lang: str | None = target_lang_option(help="target language, the ending of its files")
+    trainpref: str | None = _texts(
+        "training text without its language ending; several are shards (a,b,c)"
     )
-    target_lang: str | None = like(
-        CommonOptions, "target_lang", None, "target language, the ending of its files"
-    )
-    trainpref: str | None = option(
-        None,
-        "training text without its language ending; several are shards (a,b,c)",
-        metavar="FP",
-        files=TEXTS,
-    )
-    validpref: str | None = option(
-        None, "validation text without the ending; several with commas", metavar="FP", files=TEXTS
-    )
-    testpref: str | None = option(
-        None, "test text without the ending; several with commas", metavar="FP", files=TEXTS
-    )
+    validpref: str | None = _texts("validation text without the ending; several with commas")
+    testpref: str | None = _texts("test text without the ending; several with commas")
     destdir: str = option(
         "data-bin",
         "the data folder to make",
@@ -96,7 +113,7 @@ class PreprocessSettings(ClusterOptions):
         DEFAULT_SUBWORDS,
         "merges (subword-nmt) or pieces (sentencepiece) to learn",
         least=1,
-        needs=[("subword", "subword-nmt", "sentencepiece"), ("subword_model", None)],
+        needs=[SPLIT, ("subword_model", None)],
     )
     subword_model: str | None = option(
         None, "codes of subword-nmt or model of SentencePiece to use instead", files=GIVEN
@@ -107,7 +124,7 @@ class PreprocessSettings(ClusterOptions):
         least=0,
         most=1,
         metavar="X",
-        needs=("subword", "subword-nmt", "sentencepiece"),
+        needs=SPLIT,
     )
     document_separator: str = option(
         "none",
@@ -121,13 +138,10 @@ class PreprocessSettings(ClusterOptions):
         needs=[("only_source", False), ("dict_only", False)],
     )
     workers: int = option(0, "processes; 0: one per core", least=0, most=1024)
-    no_progress_bar: bool = like(CommonOptions, "no_progress_bar", False)
-    seed: int = like(
-        CommonOptions,
-        "seed",
-        1,
-        "seed of the sample on which a subword model is learnt",
-        needs=("subword", "subword-nmt", "sentencepiece"),
+    no_progress_bar: bool = no_progress_bar_option()
+    seed: int = seed_option(
+        help="seed of the sample on which a subword model is learnt",
+        needs=SPLIT,
         no_effect="no subword model is learnt",
     )
     overwrite: bool = option(False, "replace a data folder that was made in another way")
@@ -303,31 +317,9 @@ class PreprocessSettings(ClusterOptions):
         return result
 
 
-DESCRIPTION = """\
-Make a data folder: dictionaries, binarised text, and everything needed to start from raw text
-and to end in raw text. The text is either tokenised (tokens between spaces, as for
-fairseq-preprocess; the folder is then the same as fairseq's) or raw:
-
-  relu-nmt-preprocess -s de -t en --trainpref corpus/train --validpref corpus/valid \\
-      --testpref corpus/test --destdir data-bin/corpus --joined-dictionary \\
-      --tokenizer moses --lowercase --subword subword-nmt --subword-size 8000
-
-Large text comes in shards, which become data folders of their own, one after the other or as jobs
-of a cluster; each epoch of relu-nmt-train data-bin/shard0:data-bin/shard1:... reads one:
-
-  relu-nmt-preprocess -s de -t en --trainpref corpus/a,corpus/b,corpus/c --destdir data-bin ... \\
-      --cluster slurm --cluster-parameters cpus_per_task=16,timeout_min=600
-
-To go on with a trained model, take dictionaries and all steps of the text from its checkpoint:
-
-  relu-nmt-preprocess --like model.safetensors --trainpref corpus/train --validpref corpus/valid
-
-Start an interrupted run again, and it continues where it stopped.
-"""
-
 main = RecipeCommand(
     "relu-nmt-preprocess",
-    DESCRIPTION,
+    __doc__,
     PreprocessSettings,
     "preprocess",
     computes=False,

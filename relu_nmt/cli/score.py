@@ -1,6 +1,22 @@
-"""relu-nmt-score: BLEU, chrF, TER and COMET of a file of translations, by line or by document."""
+r"""Score translations, one a line, against references.
+
+  relu-nmt-score --sys test.out --ref test.en --metrics bleu,chrf
+
+Score whole documents (d-BLEU, and s-BLEU if the lines agree), with a paired bootstrap over
+documents against another system, and BLEU by length:
+
+  relu-nmt-score --sys long.out --ref test.en --documents data-bin/test.de-en.documents \
+      --baseline short.out --length-buckets
+
+Test if a model prefers the right translation of sentences that need those before:
+
+  relu-nmt-score --contrastive test.contrasts.jsonl --path checkpoints/checkpoint_best.safetensors
+
+Every score has sacreBLEU's signature. For tokenised text give --tokenize none.
+"""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from relu_nmt.cli.command import RecipeCommand
@@ -8,7 +24,7 @@ from relu_nmt.cli.preprocess import PreprocessSettings
 from relu_nmt.config import flag_of, like, option, settings, shown
 from relu_nmt.config.fields import options_of
 from relu_nmt.config.files import CHECKPOINTS, READ, WRITTEN, Files
-from relu_nmt.config.shared import CommonOptions, PrecisionOptions
+from relu_nmt.config.shared import PrecisionOptions, batch_size_option
 from relu_nmt.data.dictionary import SENTENCE_SEPARATOR
 from relu_nmt.errors import ConfigError
 from relu_nmt.evaluation.document_scores import (
@@ -21,9 +37,9 @@ from relu_nmt.evaluation.metrics import DEFAULT_TOKENIZER, METRICS, tokenizer_op
 from relu_nmt.evaluation.significance import DEFAULT_SAMPLES
 
 COMET = "comet"
-
-
 COMET_MODEL = "Unbabel/wmt22-comet-da"
+_read = partial(option, files=READ)
+_of_contrasts = partial(option, needs="contrastive")
 DOCUMENTS = (
     *("document_separator", "documents", "sys_documents", "baseline_documents"),
     *("sentence_separator", "baseline", "paired_bs_n", "length_buckets", "position_buckets"),
@@ -49,12 +65,9 @@ class ScoreSettings:
         choices=(*METRICS, COMET),
         parse=str.lower,
     )
-    src: str | None = option(None, "sources, which comet reads too", files=READ)
-    comet_model: str = option(
-        COMET_MODEL,
-        "model of comet: a file, or a name of Hugging Face's hub",
-        metavar="NAME",
-        files=READ,
+    src: str | None = _read(None, "sources, which comet reads too")
+    comet_model: str = _read(
+        COMET_MODEL, "model of comet: a file, or a name of Hugging Face's hub", metavar="NAME"
     )
     order: int = option(4, "longest n-gram of BLEU", flags=("-o",), least=1, most=100)
     ignore_case: bool = option(False, "ignore case")
@@ -70,17 +83,12 @@ class ScoreSettings:
     sentence_bleu: bool = option(False, "print the (smoothed) BLEU of each line instead")
     # Document boundaries, the comparison with a baseline, and scores of buckets.
     document_separator: str = like(PreprocessSettings, "document_separator")
-    documents: str | None = option(
-        None, "number of lines of each reference document, one a line", files=READ
+    documents: str | None = _read(None, "number of lines of each reference document, one a line")
+    sys_documents: str | None = _read(
+        None, "the same for --sys if its lines are groups of sentences", needs="documents"
     )
-    sys_documents: str | None = option(
-        None,
-        "the same for --sys if its lines are groups of sentences",
-        needs="documents",
-        files=READ,
-    )
-    baseline_documents: str | None = option(
-        None, "the same for --baseline", needs=["documents", "baseline"], files=READ
+    baseline_documents: str | None = _read(
+        None, "the same for --baseline", needs=["documents", "baseline"]
     )
     sentence_separator: str | None = option(
         None,
@@ -88,8 +96,8 @@ class ScoreSettings:
         metavar="SYMBOL",
         bare=SENTENCE_SEPARATOR,
     )
-    baseline: str | None = option(
-        None, "translations of another system, to compare by paired bootstrap", files=READ
+    baseline: str | None = _read(
+        None, "translations of another system, to compare by paired bootstrap"
     )
     paired_bs_n: int = option(
         DEFAULT_SAMPLES, "resamples of the paired bootstrap", least=1, needs="baseline"
@@ -107,28 +115,18 @@ class ScoreSettings:
         bare=DEFAULT_POSITIONS,
     )
     # The contrastive test of a model.
-    contrastive: str = option(
-        "", "contrasts (JSON lines) whose right translations a model should prefer", files=READ
+    contrastive: str = _read(
+        "", "contrasts (JSON lines) whose right translations a model should prefer"
     )
-    path: str = option(
-        "",
-        "checkpoint; several with colons are an ensemble",
-        needs="contrastive",
-        files=CHECKPOINTS,
+    path: str = _of_contrasts(
+        "", "checkpoint; several with colons are an ensemble", files=CHECKPOINTS
     )
-    context_sentences: int | None = option(
-        None,
-        "most sentences before to give to the model; all by default",
-        least=1,
-        needs="contrastive",
+    context_sentences: int | None = _of_contrasts(
+        None, "most sentences before to give to the model; all by default", least=1
     )
     cpu: bool = like(PrecisionOptions, "cpu", False, needs="contrastive")
-    batch_size: int | None = like(
-        CommonOptions,
-        "batch_size",
-        None,
-        "most translations in a batch; the default suits the device",
-        needs="contrastive",
+    batch_size: int | None = batch_size_option(
+        help="most translations in a batch; the default suits the device", needs="contrastive"
     )
     format: str = option("text", "a line for each score, or JSON", choices=("text", "json"))
     results: str | None = option(None, "also write the scores to FILE as JSON", files=WRITTEN)
@@ -233,27 +231,9 @@ class ScoreSettings:
         return [path for path in (*named, self.contrastive, *self.path.split(":")) if path]
 
 
-DESCRIPTION = """\
-Score translations, one a line, against references:
-
-  relu-nmt-score --sys test.out --ref test.en --metrics bleu,chrf
-
-Score whole documents (d-BLEU, and s-BLEU if the lines agree), with a paired bootstrap over
-documents against another system, and BLEU by length:
-
-  relu-nmt-score --sys long.out --ref test.en --documents data-bin/test.de-en.documents \\
-      --baseline short.out --length-buckets
-
-Test if a model prefers the right translation of sentences that need those before:
-
-  relu-nmt-score --contrastive test.contrasts.jsonl --path checkpoints/checkpoint_best.safetensors
-
-Every score has sacreBLEU's signature. For tokenised text give --tokenize none.
-"""
-
 main = RecipeCommand(
     "relu-nmt-score",
-    DESCRIPTION,
+    __doc__,
     ScoreSettings,
     "score",
     computes=False,

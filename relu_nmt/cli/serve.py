@@ -1,11 +1,22 @@
-"""relu-nmt-serve: a model behind HTTP, with a page to try it."""
+r"""Serve a model on this machine, for programs and for people.
+
+  relu-nmt-serve checkpoints/checkpoint_best.safetensors
+  curl -d '{"lines": ["Das ist ein Haus."]}' -H 'Content-Type: application/json' \
+      http://127.0.0.1:8000/translate
+
+The page at http://127.0.0.1:8000/ translates typed or dropped text, sentence beside sentence, and
+shows the attention of each word. /openapi.json describes the API; /health and /metrics (Prometheus)
+are for monitoring. Simultaneous requests share batches. The server has neither encryption nor
+passwords: to let others in, put a proxy with both before it.
+"""
 
 from typing import ClassVar
 
 from relu_nmt.applications.serving import ServerOptions
 from relu_nmt.cli.command import RecipeCommand
-from relu_nmt.cli.translation_settings import NEED_REFERENCES, ModelOptions, WindowOptions
+from relu_nmt.cli.generate import NEED_REFERENCES, ModelOptions
 from relu_nmt.config import group, like, settings
+from relu_nmt.data.documents import WindowOptions
 from relu_nmt.translation.search.config import GenerationConfig
 
 
@@ -38,20 +49,7 @@ class ServeSettings(ServerOptions, WindowOptions):
     }
 
 
-DESCRIPTION = """\
-Serve a model on this machine, for programs and for people:
-
-  relu-nmt-serve checkpoints/checkpoint_best.safetensors
-  curl -d '{"lines": ["Das ist ein Haus."]}' -H 'Content-Type: application/json' \\
-      http://127.0.0.1:8000/translate
-
-The page at http://127.0.0.1:8000/ translates typed or dropped text, sentence beside sentence, and
-shows the attention of each word. /openapi.json describes the API; /health and /metrics (Prometheus)
-are for monitoring. Simultaneous requests share batches. The server has neither encryption nor
-passwords: to let others in, put a proxy with both before it.
-"""
-
-main = RecipeCommand("relu-nmt-serve", DESCRIPTION, ServeSettings, "serve")
+main = RecipeCommand("relu-nmt-serve", __doc__, ServeSettings, "serve")
 
 if __name__ == "__main__":
     raise SystemExit(main())

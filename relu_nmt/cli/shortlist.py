@@ -1,43 +1,35 @@
-"""relu-nmt-shortlist: the target symbols that the translation of each source symbol may need."""
+"""Learn the target symbols that the translation of each source symbol may need.
+
+With a shortlist a model scores only these symbols, which takes less time:
+
+  relu-nmt-shortlist data-bin --output shortlist.txt
+  relu-nmt-generate data-bin --path model.safetensors --shortlist shortlist.txt
+"""
 
 from relu_nmt.cli.command import RecipeCommand
-from relu_nmt.config import REQUIRED, like, option, settings
+from relu_nmt.config import REQUIRED, option, settings
 from relu_nmt.config.files import WRITTEN
-from relu_nmt.config.shared import CommonOptions
-from relu_nmt.data.data_folder import DATA_FILES
+from relu_nmt.config.shared import source_lang_option, subset_option, target_lang_option
+from relu_nmt.data.data_folder import data_option
 
 
 @settings
 class ShortlistSettings:
     """All settings of :func:`relu_nmt.recipes.convert.shortlist`."""
 
-    source_lang: str | None = like(CommonOptions, "source_lang")
-    target_lang: str | None = like(CommonOptions, "target_lang")
-    data: str = option(
-        REQUIRED,
-        "data folder that the model was trained on",
-        metavar="DATA",
-        positional=True,
-        files=DATA_FILES,
-    )
+    source_lang: str | None = source_lang_option()
+    target_lang: str | None = target_lang_option()
+    data: str = data_option(REQUIRED, "data folder that the model was trained on")
     output: str = option(REQUIRED, "shortlist to write", files=WRITTEN)
-    gen_subset: str = like(CommonOptions, "gen_subset", "train", "split to learn from")
+    gen_subset: str = subset_option(default="train", help="split to learn from")
     candidates: int = option(20, "number of likeliest translations of each source symbol", least=1)
     common: int = option(1000, "number of frequent symbols that every translation may use", least=0)
     pairs: int = option(100_000, "most sentence pairs to learn from, evenly spread", least=1)
 
 
-DESCRIPTION = """\
-Learn the target symbols that the translation of each source symbol may need. With a shortlist a
-model scores only these symbols, which takes less time:
-
-  relu-nmt-shortlist data-bin --output shortlist.txt
-  relu-nmt-generate data-bin --path model.safetensors --shortlist shortlist.txt
-"""
-
 main = RecipeCommand(
     "relu-nmt-shortlist",
-    DESCRIPTION,
+    __doc__,
     ShortlistSettings,
     "convert.shortlist",
     user_modules=False,

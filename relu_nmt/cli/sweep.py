@@ -1,20 +1,9 @@
-"""relu-nmt-sweep: train and evaluate over document lengths, attentions and seeds."""
+r"""Compare attentions, document lengths and seeds.
 
-import argparse
-import dataclasses
-import shlex
-import sys
-from collections.abc import Sequence
-
-from relu_nmt.applications.sweep.settings import SweepSettings
-from relu_nmt.cli.command import make_parser, run_command, run_recipe
-from relu_nmt.config import add_settings, read_settings
-
-DESCRIPTION = """\
 Does an attention translate long documents better? Train and evaluate a model for every attention,
 document length and seed, and write report.html and results.csv:
 
-  relu-nmt-sweep data-bin --lengths 128,256,512 --attentions softmax,reluformer --seeds 1,2,3 \\
+  relu-nmt-sweep data-bin --lengths 128,256,512 --attentions softmax,reluformer --seeds 1,2,3 \
       --budget 4000u --save-dir sweep -- --max-tokens 4096 --arch transformer_iwslt_de_en --bf16
 
 or one model for each attention and seed, trained on several lengths and evaluated at each:
@@ -28,7 +17,7 @@ Sentence models learn documents faster. Train them first, and start from them:
 
 Models may differ in more than the attention:
 
-  relu-nmt-sweep data-bin --lengths 1 --attentions softmax --variants \\
+  relu-nmt-sweep data-bin --lengths 1 --attentions softmax --variants \
       "pre: --encoder-normalize-before" "sharp: --attention reluformer:gamma=8 --lr 2e-3" ...
 
 The flags behind -- go to relu-nmt-train. To join sentences, DATA needs document boundaries
@@ -36,35 +25,20 @@ The flags behind -- go to relu-nmt-train. To join sentences, DATA needs document
 failed steps again, and finished ones not. Several sweeps may share a --save-dir at once, also on
 several machines. Exit code 1: a step failed (a step that diverged is a result).
 """
-MOST_USED = ("lengths", "attentions", "seeds", "budget", "doc_mixture", "jobs", "save_dir")
-USAGE = "relu-nmt-sweep DATA --budget N[u|s|m|h] [options] [-- flags of relu-nmt-train]"
 
+from relu_nmt.applications.sweep.settings import SweepSettings
+from relu_nmt.cli.command import RecipeCommand
 
-def sweep_parser() -> argparse.ArgumentParser:
-    """Return the parser of the flags before the ``--``."""
-    parser = make_parser("relu-nmt-sweep", DESCRIPTION, user_modules=True)
-    parser.usage = USAGE
-    add_settings(parser, SweepSettings, MOST_USED)
-    return parser
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit code."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    # Pass the words behind the -- as one value of --train-flags.
-    own = words
-    if "--" in words:
-        first = words.index("--")
-        own = [*words[:first], f"--train-flags={shlex.join(words[first + 1 :])}"]
-    return run_command(sweep_parser(), lambda arguments: _run(arguments, words), own)
-
-
-def _run(arguments: argparse.Namespace, words: list[str]) -> int:
-    settings = read_settings(SweepSettings, arguments)
-    modules = tuple(arguments.user_module)
-    settings = dataclasses.replace(settings, user_modules=modules, command=tuple(words))
-    return run_recipe("sweep", settings)
-
+main = RecipeCommand(
+    "relu-nmt-sweep",
+    __doc__,
+    SweepSettings,
+    "sweep",
+    computes=False,
+    most_used="lengths attentions seeds budget doc_mixture jobs save_dir",
+    usage="relu-nmt-sweep DATA --budget N[u|s|m|h] [options] [-- flags of relu-nmt-train]",
+    rest="train_flags",
+)
 
 if __name__ == "__main__":
     raise SystemExit(main())

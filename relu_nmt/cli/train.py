@@ -1,17 +1,30 @@
-"""relu-nmt-train: train a translation model on a data folder."""
+r"""Train a translation model on a data folder that relu-nmt-preprocess or fairseq-preprocess made.
+
+  relu-nmt-train data-bin/corpus --arch reluformer_iwslt_de_en --share-all-embeddings \
+      --lr 5e-4 --warmup-updates 4000 --dropout 0.3 --weight-decay 1e-4 --max-tokens 4096 \
+      --eval-bleu --best-checkpoint-metric bleu --save-dir checkpoints
+
+The same command goes on where it was stopped. Losses in the log are in bits. Several processes:
+torchrun --nproc-per-node N -m relu_nmt.cli.train ... (the batch size is that of each process).
+"""
 
 import json
+from functools import partial
 from typing import Any
 
 from relu_nmt.cli.command import RecipeCommand
-from relu_nmt.config import REQUIRED, checked_by, from_flat, group, like, option, settings
-from relu_nmt.config.shared import BatchingConfig, CommonOptions, FairseqOptions
-from relu_nmt.data.data_folder import DATA_FILES
+from relu_nmt.config import REQUIRED, checked_by, from_flat, group, option, settings
+from relu_nmt.config.shared import (
+    BatchingConfig,
+    FairseqOptions,
+    source_lang_option,
+    target_lang_option,
+)
+from relu_nmt.data.data_folder import DATA_FILES, data_option
 from relu_nmt.data.documents import DocumentConfig
 from relu_nmt.errors import ConfigError
 from relu_nmt.evaluation.metrics import tokenizer_option
 from relu_nmt.modules.config import (
-    AttentionBackendConfig,
     AttentionRegularizerConfig,
     arch_option,
     attention_preset_option,
@@ -21,20 +34,45 @@ from relu_nmt.translation.config import TeacherConfig, TransformerConfig, archit
 from relu_nmt.translation.search.config import GenerationConfig
 
 LABEL_SMOOTHED = "label_smoothed_cross_entropy"
-
-
 WITH_ALIGNMENT = "label_smoothed_cross_entropy_with_alignment"
-
-
+_of_bleu = partial(option, needs="eval_bleu")
 DEFAULT_SEARCH = '{"beam": 5, "max_len_a": 1.2, "max_len_b": 10}'
 
 
-@settings
-class TaskOptions(FairseqOptions):
-    """Languages, shape of the model, loss and corpora."""
+def search_settings(text: str) -> GenerationConfig:
+    """Return the search settings in a JSON object with fields of :class:`GenerationConfig`."""
+    try:
+        values = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"expected JSON such as '{DEFAULT_SEARCH}' ({error})") from None
+    if not isinstance(values, dict):
+        raise ValueError(f"expected a JSON object such as '{DEFAULT_SEARCH}'")
+    return from_flat(GenerationConfig, values)
 
-    source_lang: str | None = like(CommonOptions, "source_lang")
-    target_lang: str | None = like(CommonOptions, "target_lang")
+
+def detokenizer_settings(text: str) -> dict[str, Any]:
+    """Return a detokeniser's settings in a JSON object."""
+    values = json.loads(text)
+    if not isinstance(values, dict) or values.keys() - {"source_lang", "target_lang"}:
+        raise ValueError('expected JSON such as \'{"target_lang": "en"}\'')
+    return values
+
+
+@settings
+class TranslationTrainingSettings(FairseqOptions):
+    """All settings of the training of a translation model.
+
+    Example:
+        >>> settings = TranslationTrainingSettings.of(
+        ...     data="data-bin", arch="reluformer_tiny", max_tokens=4096
+        ... )
+        >>> settings.model.encoder_layers
+        2
+    """
+
+    data: str = data_option(REQUIRED, "data folder; of several shards, a:b:c, each epoch reads one")
+    source_lang: str | None = source_lang_option(heading="task and loss")
+    target_lang: str | None = target_lang_option()
     arch: str = arch_option("reluformer", architectures, "transformer* or reluformer*")
     attention_preset: str = attention_preset_option()
     criterion: str = option(
@@ -84,9 +122,40 @@ class TaskOptions(FairseqOptions):
     valid_subset: str = option(
         "valid", "splits to validate on; the first decides which is best", metavar="SPLITS"
     )
+    eval_bleu: bool = option(
+        False, "translate the first validation set and report BLEU", heading="BLEU in validation"
+    )
+    eval_bleu_args: str = _of_bleu(
+        DEFAULT_SEARCH, "search settings, JSON", metavar="JSON", parse=checked_by(search_settings)
+    )
+    eval_bleu_remove_bpe: str | None = _of_bleu(
+        None, "marks that join split data: '@@ ', sentencepiece...", metavar="SYMBOL", bare="@@ "
+    )
+    eval_bleu_detok: str | None = _of_bleu(
+        None, "detokeniser for data that came tokenised", choices=("moses", "space", "none")
+    )
+    eval_bleu_detok_args: str = _of_bleu(
+        "{}",
+        "as in fairseq; the data have the language",
+        metavar="JSON",
+        parse=checked_by(detokenizer_settings),
+    )
+    eval_tokenized_bleu: bool = _of_bleu(False, "BLEU of tokenised words, as multi-bleu.perl")
+    sacrebleu_tokenizer: str | None = tokenizer_option(
+        needs=["eval_bleu", ("eval_tokenized_bleu", False)]
+    )
+    eval_bleu_print_samples: bool = _of_bleu(False, "print some translations at each validation")
+    model: TransformerConfig = group("model", TransformerConfig)
+    regularizer: AttentionRegularizerConfig = group(
+        "attention regulariser", AttentionRegularizerConfig
+    )
+    teacher: TeacherConfig = group("teacher", TeacherConfig)
+    batching: BatchingConfig = group("batches", BatchingConfig)
+    documents: DocumentConfig = group("documents", DocumentConfig)
+    trainer: TrainerConfig = group("updates, limits and processes", TrainerConfig)
 
     def check(self) -> None:
-        """Refuse a criterion without alignments, or corpus weights for other folders."""
+        """Compare settings with each other, of which the criterion needs alignments."""
         if self.criterion == WITH_ALIGNMENT and not self.load_alignments:
             raise ConfigError(
                 f"--criterion {WITH_ALIGNMENT}: give --load-alignments too, and data made with "
@@ -98,6 +167,9 @@ class TaskOptions(FairseqOptions):
                 f"--corpus-weights: {len(self.corpus_weights)} numbers, but there are {corpora} "
                 "data folders"
             )
+        self.documents.check_fits(self.batching.max_tokens)
+        if self.batching.update_tokens and self.trainer.update_freq != (1,):
+            raise ConfigError("--update-tokens sets --update-freq; leave one of the two out")
 
     @property
     def smoothing(self) -> float:
@@ -105,122 +177,9 @@ class TaskOptions(FairseqOptions):
         return 0.0 if self.criterion == "cross_entropy" else self.label_smoothing
 
 
-def search_settings(text: str) -> GenerationConfig:
-    """Return the search settings in a JSON object with fields of :class:`GenerationConfig`."""
-    try:
-        values = json.loads(text)
-    except ValueError as error:
-        raise ValueError(f"expected JSON such as '{DEFAULT_SEARCH}' ({error})") from None
-    if not isinstance(values, dict):
-        raise ValueError(f"expected a JSON object such as '{DEFAULT_SEARCH}'")
-    return from_flat(GenerationConfig, values)
-
-
-def detokenizer_settings(text: str) -> dict[str, Any]:
-    """Return a detokeniser's settings in a JSON object."""
-    values = json.loads(text)
-    if not isinstance(values, dict) or values.keys() - {"source_lang", "target_lang"}:
-        raise ValueError('expected JSON such as \'{"target_lang": "en"}\'')
-    return values
-
-
-@settings
-class EvalBleuOptions:
-    """BLEU of the validation set during training."""
-
-    eval_bleu: bool = option(False, "translate the first validation set and report BLEU")
-    eval_bleu_args: str = option(
-        DEFAULT_SEARCH,
-        "search settings, JSON",
-        metavar="JSON",
-        parse=checked_by(search_settings),
-        needs="eval_bleu",
-    )
-    eval_bleu_remove_bpe: str | None = option(
-        None,
-        "marks that join split data: '@@ ', sentencepiece...",
-        metavar="SYMBOL",
-        bare="@@ ",
-        needs="eval_bleu",
-    )
-    eval_bleu_detok: str | None = option(
-        None,
-        "detokeniser for data that came tokenised",
-        choices=("moses", "space", "none"),
-        needs="eval_bleu",
-    )
-    eval_bleu_detok_args: str = option(
-        "{}",
-        "as in fairseq; the data have the language",
-        metavar="JSON",
-        parse=checked_by(detokenizer_settings),
-        needs="eval_bleu",
-    )
-    eval_tokenized_bleu: bool = option(
-        False, "BLEU of tokenised words, as multi-bleu.perl", needs="eval_bleu"
-    )
-    sacrebleu_tokenizer: str | None = tokenizer_option(
-        needs=["eval_bleu", ("eval_tokenized_bleu", False)]
-    )
-    eval_bleu_print_samples: bool = option(
-        False, "print some translations at each validation", needs="eval_bleu"
-    )
-
-
-@settings
-class TranslationTrainingSettings:
-    """All settings of the training of a translation model.
-
-    Example:
-        >>> settings = TranslationTrainingSettings.of(
-        ...     data="data-bin", arch="reluformer_tiny", max_tokens=4096
-        ... )
-        >>> settings.model.encoder_layers
-        2
-    """
-
-    data: str = option(
-        REQUIRED,
-        "data folder; of several shards, a:b:c, each epoch reads one",
-        metavar="DATA",
-        positional=True,
-        files=DATA_FILES,
-    )
-    task: TaskOptions = group("task and loss", TaskOptions)
-    model: TransformerConfig = group("model", TransformerConfig)
-    regularizer: AttentionRegularizerConfig = group(
-        "attention regulariser", AttentionRegularizerConfig
-    )
-    teacher: TeacherConfig = group("teacher", TeacherConfig)
-    backend: AttentionBackendConfig = group(
-        "attention back end", AttentionBackendConfig, stored=False
-    )
-    batching: BatchingConfig = group("batches", BatchingConfig)
-    documents: DocumentConfig = group("documents", DocumentConfig)
-    bleu: EvalBleuOptions = group("BLEU in validation", EvalBleuOptions)
-    trainer: TrainerConfig = group("trainer", TrainerConfig)
-
-    def check(self) -> None:
-        """Compare the groups with each other."""
-        self.documents.check_fits(self.batching.max_tokens)
-        if self.batching.update_tokens and self.trainer.run.update_freq != (1,):
-            raise ConfigError("--update-tokens sets --update-freq; leave one of the two out")
-
-
-DESCRIPTION = """\
-Train a translation model on a data folder that relu-nmt-preprocess or fairseq-preprocess made:
-
-  relu-nmt-train data-bin/corpus --arch reluformer_iwslt_de_en --share-all-embeddings \\
-      --lr 5e-4 --warmup-updates 4000 --dropout 0.3 --weight-decay 1e-4 --max-tokens 4096 \\
-      --eval-bleu --best-checkpoint-metric bleu --save-dir checkpoints
-
-The same command goes on where it was stopped. Losses in the log are in bits. Several processes:
-torchrun --nproc-per-node N -m relu_nmt.cli.train ... (the batch size is that of each process).
-"""
-
 main = RecipeCommand(
     "relu-nmt-train",
-    DESCRIPTION,
+    __doc__,
     TranslationTrainingSettings,
     "train_translation",
     most_used="arch share_all_embeddings positions lr warmup_updates dropout max_tokens max_update "

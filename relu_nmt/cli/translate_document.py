@@ -1,17 +1,28 @@
-"""relu-nmt-translate-document: translate a text of whole documents."""
+"""Translate raw text of whole documents, a sentence or paragraph a line, blank lines between them.
+
+  relu-nmt-translate-document talk.de --path checkpoints/checkpoint_best.safetensors > talk.en
+
+Consecutive lines of a document are translated together, up to --max-doc-tokens tokens, by default
+as many as in training; relu-nmt-generate follows the same rule. A longer line is translated alone
+and whole. With a model trained with --sentence-separator every line gives one line, and blank lines
+stay in place. If a translation reaches the longest output, its lines are translated again in two
+halves, and so on; likewise if, with --free-sentence-count, it has another number of sentences than
+lines. Standard error reports the number of such repetitions. A model trained without separators
+gives one line for each group of lines; --max-doc-tokens 1 translates line by line with any model.
+"""
 
 from typing import ClassVar
 
 from relu_nmt.cli.command import RecipeCommand
-from relu_nmt.cli.translation_settings import (
+from relu_nmt.cli.generate import (
     NEED_REFERENCES,
     ModelOptions,
     TermOptions,
-    WindowOptions,
 )
-from relu_nmt.config import REQUIRED, group, like, option, settings
+from relu_nmt.config import REQUIRED, group, option, settings
 from relu_nmt.config.files import READ
-from relu_nmt.config.shared import CommonOptions
+from relu_nmt.config.shared import no_progress_bar_option
+from relu_nmt.data.documents import WindowOptions
 from relu_nmt.errors import ConfigError
 from relu_nmt.translation.search.config import GenerationConfig
 
@@ -27,7 +38,7 @@ class TranslateDocumentsSettings(WindowOptions, TermOptions):
         positional=True,
         files=READ,
     )
-    no_progress_bar: bool = like(CommonOptions, "no_progress_bar")
+    no_progress_bar: bool = no_progress_bar_option()
     split_sentences: bool = option(
         False, "cut lines (paragraphs) into sentences, and join their translations"
     )
@@ -55,23 +66,9 @@ class TranslateDocumentsSettings(WindowOptions, TermOptions):
             self.search.check_terms()
 
 
-DESCRIPTION = """\
-Translate raw text of whole documents, a sentence or paragraph a line, blank lines between them:
-
-  relu-nmt-translate-document talk.de --path checkpoints/checkpoint_best.safetensors > talk.en
-
-Consecutive lines of a document are translated together, up to --max-doc-tokens tokens, by default
-as many as in training; relu-nmt-generate follows the same rule. A longer line is translated alone
-and whole. With a model trained with --sentence-separator every line gives one line, and blank lines
-stay in place. If a translation reaches the longest output, its lines are translated again in two
-halves, and so on; likewise if, with --free-sentence-count, it has another number of sentences than
-lines. Standard error reports the number of such repetitions. A model trained without separators
-gives one line for each group of lines; --max-doc-tokens 1 translates line by line with any model.
-"""
-
 main = RecipeCommand(
     "relu-nmt-translate-document",
-    DESCRIPTION,
+    __doc__,
     TranslateDocumentsSettings,
     "translate_text.translate_documents",
     most_used="path beam max_doc_tokens window_overlap split_sentences int8",

@@ -1,10 +1,14 @@
-"""relu-nmt-vision-classify: classify pictures with a trained model."""
+"""Classify pictures of any size.
+
+  relu-nmt-vision-classify photo.jpg another.png --path checkpoints/checkpoint_best.safetensors
+
+A line for each: its name and the likeliest classes with their probabilities, separated by tabs.
+"""
 
 from relu_nmt.cli.command import RecipeCommand
 from relu_nmt.config import REQUIRED, option, settings
 from relu_nmt.config.files import READ
 from relu_nmt.config.shared import PrecisionOptions
-from relu_nmt.modules.config import AttentionBackendConfig
 from relu_nmt.vision.config import check_sides, sides_option
 
 EVALUATION_BATCH = 128
@@ -19,12 +23,7 @@ CHECKPOINT = option(
 
 
 @settings
-class ClassifierOptions(PrecisionOptions, AttentionBackendConfig):
-    """Device, precision and attention back end of a trained classifier."""
-
-
-@settings
-class ClassifyImagesSettings(ClassifierOptions):
+class ClassifyImagesSettings(PrecisionOptions):
     """All settings of ``relu-nmt-vision-classify``."""
 
     path: str = CHECKPOINT
@@ -49,17 +48,9 @@ class ClassifyImagesSettings(ClassifierOptions):
         check_sides(self, "image_size")
 
 
-DESCRIPTION = """\
-Classify pictures of any size:
-
-  relu-nmt-vision-classify photo.jpg another.png --path checkpoints/checkpoint_best.safetensors
-
-A line for each: its name and the likeliest classes with their probabilities, separated by tabs.
-"""
-
 main = RecipeCommand(
     "relu-nmt-vision-classify",
-    DESCRIPTION,
+    __doc__,
     ClassifyImagesSettings,
     "evaluate_images.classify",
 )

@@ -1,18 +1,23 @@
-"""relu-nmt-vision-evaluate: top-1 and top-5 accuracy of an image classifier."""
+r"""Evaluate an image classifier on folders of images, at its own size and others.
+
+  relu-nmt-vision-evaluate images/test.zip --path checkpoints/checkpoint_best.safetensors \
+      --image-size 224,288,384 --results accuracy.json
+
+Accuracies are in percent.
+"""
 
 from relu_nmt.cli.command import RecipeCommand
 from relu_nmt.cli.vision_classify import (
     CHECKPOINT,
     EVALUATION_BATCH,
-    ClassifierOptions,
     ClassifyImagesSettings,
 )
 from relu_nmt.config import REQUIRED, group, like, option, settings
 from relu_nmt.config.fields import options_of
 from relu_nmt.config.files import READ, WRITTEN
-from relu_nmt.config.shared import CommonOptions
+from relu_nmt.config.shared import PrecisionOptions, no_progress_bar_option
 from relu_nmt.errors import ConfigError
-from relu_nmt.training.config import RunConfig
+from relu_nmt.training.config import TrainerConfig
 from relu_nmt.vision.config import SIDES
 from relu_nmt.vision.training_config import IMAGES, PreprocessingConfig
 
@@ -22,9 +27,9 @@ class EvaluateImagesSettings:
     """All settings of ``relu-nmt-vision-evaluate``."""
 
     path: str = CHECKPOINT
-    no_progress_bar: bool = like(CommonOptions, "no_progress_bar")
+    no_progress_bar: bool = no_progress_bar_option()
     batch_size: int = option(EVALUATION_BATCH, "images of a batch", least=1)
-    num_workers: int = like(RunConfig, "num_workers", 1)
+    num_workers: int = like(TrainerConfig, "num_workers", 1)
     skip_damaged_images: bool = option(
         False, "leave out images that cannot be decoded, with a warning"
     )
@@ -52,7 +57,7 @@ class EvaluateImagesSettings:
         None, "file with the classes to choose among, one a line", files=READ
     )
     results: str | None = option(None, "write the results to FILE as JSON", files=WRITTEN)
-    model: ClassifierOptions = group("model", ClassifierOptions, stored=False)
+    model: PrecisionOptions = group("model", PrecisionOptions, stored=False)
 
     @property
     def image_sides(self) -> list[tuple[int, ...] | None]:
@@ -68,18 +73,7 @@ class EvaluateImagesSettings:
         _ = self.image_sides
 
 
-DESCRIPTION = """\
-Evaluate an image classifier on folders of images, at its own size and others:
-
-  relu-nmt-vision-evaluate images/test.zip --path checkpoints/checkpoint_best.safetensors \\
-      --image-size 224,288,384 --results accuracy.json
-
-Accuracies are in percent.
-"""
-
-main = RecipeCommand(
-    "relu-nmt-vision-evaluate", DESCRIPTION, EvaluateImagesSettings, "evaluate_images"
-)
+main = RecipeCommand("relu-nmt-vision-evaluate", __doc__, EvaluateImagesSettings, "evaluate_images")
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -1,12 +1,21 @@
-"""relu-nmt-vision-probe: probe the frozen features of an image model."""
+"""Probe the features of a model on images of any classes, without training it.
+
+  relu-nmt-vision-probe --path CKPT --train pets/train --test pets/test --method knn
+  relu-nmt-vision-probe --path CKPT --train pets/train --test pets/test --method ridge --shots 5
+  relu-nmt-vision-probe --path CKPT --train pets/train --test pets/test --method linear --epochs 100
+  relu-nmt-vision-probe --path CKPT --train {pets,cars}/train --test {pets,cars}/test --method ridge
+
+Accuracies are in percent; those of ridge are the mean over choices of 10 images of each class. For
+several data sets the mean is also printed.
+"""
 
 from relu_nmt.cli.command import RecipeCommand
-from relu_nmt.cli.vision_classify import CHECKPOINT, ClassifierOptions, ClassifyImagesSettings
+from relu_nmt.cli.vision_classify import CHECKPOINT, ClassifyImagesSettings
 from relu_nmt.cli.vision_evaluate import EvaluateImagesSettings
 from relu_nmt.config import REQUIRED, group, like, option, settings
-from relu_nmt.config.shared import CommonOptions
+from relu_nmt.config.shared import PrecisionOptions, no_progress_bar_option
 from relu_nmt.errors import ConfigError
-from relu_nmt.training.config import RunConfig
+from relu_nmt.training.config import TrainerConfig
 from relu_nmt.vision.config import check_sides
 from relu_nmt.vision.training_config import IMAGES
 
@@ -21,7 +30,7 @@ class ProbeImagesSettings:
     """All settings of ``relu-nmt-vision-probe``."""
 
     path: str = CHECKPOINT
-    no_progress_bar: bool = like(CommonOptions, "no_progress_bar")
+    no_progress_bar: bool = no_progress_bar_option()
     train: tuple[str, ...] = option(
         REQUIRED,
         "images to learn from; several data sets are averaged",
@@ -62,14 +71,14 @@ class ProbeImagesSettings:
     batch_size: int | None = option(
         None, "images of a batch (default: 128; with linear 1,024)", least=1
     )
-    num_workers: int = like(RunConfig, "num_workers", 1)
+    num_workers: int = like(TrainerConfig, "num_workers", 1)
     skip_damaged_images: bool = like(EvaluateImagesSettings, "skip_damaged_images", False)
     image_size: tuple[int, ...] | None = like(ClassifyImagesSettings, "image_size", None)
     eval_crop_ratio: float = option(
         0.875, "share of a side that the centre crop keeps", above=0, most=1, metavar="P"
     )
     results: str | None = like(EvaluateImagesSettings, "results", None)
-    model: ClassifierOptions = group("model", ClassifierOptions, stored=False)
+    model: PrecisionOptions = group("model", PrecisionOptions, stored=False)
 
     def check(self) -> None:
         """Check that an image has two sides, and that each data set has both its parts."""
@@ -81,19 +90,7 @@ class ProbeImagesSettings:
             )
 
 
-DESCRIPTION = """\
-Probe the features of a model on images of any classes, without training it:
-
-  relu-nmt-vision-probe --path CKPT --train pets/train --test pets/test --method knn
-  relu-nmt-vision-probe --path CKPT --train pets/train --test pets/test --method ridge --shots 5
-  relu-nmt-vision-probe --path CKPT --train pets/train --test pets/test --method linear --epochs 100
-  relu-nmt-vision-probe --path CKPT --train {pets,cars}/train --test {pets,cars}/test --method ridge
-
-Accuracies are in percent; those of ridge are the mean over choices of 10 images of each class. For
-several data sets the mean is also printed.
-"""
-
-main = RecipeCommand("relu-nmt-vision-probe", DESCRIPTION, ProbeImagesSettings, "probe_images")
+main = RecipeCommand("relu-nmt-vision-probe", __doc__, ProbeImagesSettings, "probe_images")
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -1,14 +1,26 @@
-"""relu-nmt-vision-train: train an image classifier on class folders."""
+r"""Train an image classifier.
+
+DATA is a folder or zip file that holds class folders (cat/1.jpg, dog/1.jpg), or folders train and
+val that hold them; or a NumPy archive or parquet file of images:
+
+  relu-nmt-vision-train images.zip --valid-fraction 0.1 --arch vit_ti --image-size 32 \
+      --patch-size 4 --attention sima --batch-size 128 --lr 1e-3 --warmup-updates 500 \
+      --max-epoch 30 --best-checkpoint-metric accuracy --save-dir checkpoints
+
+--recipe deit (xcit, cvt, swin, ...) sets augmentation and schedule as the papers do. The same
+command resumes a training that was stopped. In the log wps is images a second, losses are in bits,
+and accuracy (top-1) is in percent. Several processes: torchrun --nproc-per-node N -m
+relu_nmt.cli.vision_train ... (the batch size is per process).
+"""
 
 from dataclasses import replace
 
 from relu_nmt.cli.command import RecipeCommand
 from relu_nmt.config import REQUIRED, group, like, option, settings
 from relu_nmt.config.files import READ
-from relu_nmt.config.shared import BatchingConfig, CommonOptions
+from relu_nmt.config.shared import BatchingConfig, batch_size_option
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.config import (
-    AttentionBackendConfig,
     AttentionRegularizerConfig,
     arch_option,
     attention_preset_option,
@@ -73,22 +85,19 @@ class ImageTrainingSettings:
     skip_damaged_images: bool = option(
         False, "replace images that cannot be decoded, with a warning"
     )
-    batch_size: int = like(CommonOptions, "batch_size", 128, "images of a batch, per process")
+    batch_size: int = batch_size_option(default=128, help="images of a batch, per process")
     batch_size_valid: int | None = like(BatchingConfig, "batch_size_valid", None)
     model: VisionTransformerConfig = group("model", VisionTransformerConfig)
     regularizer: AttentionRegularizerConfig = group(
         "attention regulariser", AttentionRegularizerConfig
     )
-    backend: AttentionBackendConfig = group(
-        "attention back end", AttentionBackendConfig, stored=False
-    )
     preprocessing: PreprocessingConfig = group("crops and normalisation", PreprocessingConfig)
     augmentation: AugmentationConfig = group("augmentation", AugmentationConfig)
-    trainer: VisionTrainerConfig = group("trainer", VisionTrainerConfig)
+    trainer: VisionTrainerConfig = group("updates, limits and processes", VisionTrainerConfig)
 
     def check(self) -> None:
         """Compare the groups with each other."""
-        if self.init and self.trainer.checkpoint.finetune_from_model:
+        if self.init and self.trainer.finetune_from_model:
             raise ConfigError("--init and --finetune-from-model exclude each other")
         # Refuse mixtures of images that lack a partner.
         if self.batch_size == 1:
@@ -102,23 +111,9 @@ class ImageTrainingSettings:
         self.preprocessing.check_fits(max(self.model.image_size), recipe)
 
 
-DESCRIPTION = """\
-Train an image classifier on a folder or zip file that holds class folders (cat/1.jpg, dog/1.jpg),
-or folders train and val that hold them; or on a NumPy archive or parquet file of images:
-
-  relu-nmt-vision-train images.zip --valid-fraction 0.1 --arch vit_ti --image-size 32 \\
-      --patch-size 4 --attention sima --batch-size 128 --lr 1e-3 --warmup-updates 500 \\
-      --max-epoch 30 --best-checkpoint-metric accuracy --save-dir checkpoints
-
---recipe deit (xcit, cvt, swin, ...) sets augmentation and schedule as the papers do. The same
-command resumes a training that was stopped. In the log wps is images a second, losses are in bits,
-and accuracy (top-1) is in percent. Several processes: torchrun --nproc-per-node N -m
-relu_nmt.cli.vision_train ... (the batch size is per process).
-"""
-
 main = RecipeCommand(
     "relu-nmt-vision-train",
-    DESCRIPTION,
+    __doc__,
     ImageTrainingSettings,
     "train_images",
     most_used="valid_data arch recipe attention image_size batch_size lr max_epoch save_dir",

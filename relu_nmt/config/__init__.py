@@ -1,14 +1,16 @@
 """Settings: one declaration of a field for its flag, presets, files, JSON and Python keywords.
 
 A component's settings are a class made by :func:`settings`, its fields by :func:`option`; a
-command's are a class of groups of them (:func:`group`). :mod:`~relu_nmt.config.fields` checks
-values, :mod:`~relu_nmt.config.classes` whole instances, which it makes from values by name, and
-:mod:`~relu_nmt.config.command_line` from flags and files.
+command's are a class of groups of them (:func:`group`). ``fields.py`` checks a value,
+``classes.py`` makes instances from values by name, and ``command_line.py`` from flags.
+``settings_files.py`` reads and writes files, and ``parts.py`` the options of a registered part.
 """
 
-from relu_nmt.config.classes import build_part, from_dict, from_flat, group, settings, to_dict
-from relu_nmt.config.command_line import add_settings, read_settings, read_settings_file, to_yaml
+from relu_nmt.config.classes import from_dict, from_flat, group, settings, to_dict
+from relu_nmt.config.command_line import add_settings, read_settings
 from relu_nmt.config.fields import REQUIRED, checked_by, flag_of, like, option, shown
+from relu_nmt.config.parts import build_part
+from relu_nmt.config.settings_files import read_settings_file, to_yaml
 
 __all__ = [
     "REQUIRED",

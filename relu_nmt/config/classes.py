@@ -5,8 +5,10 @@ Given values go before a file, a file before presets, presets before the default
 
 import dataclasses
 import re
+from collections import ChainMap
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass
+from functools import partial
 from typing import Any, TypeVar, get_type_hints
 
 from typing_extensions import dataclass_transform
@@ -22,6 +24,7 @@ from relu_nmt.config.fields import (
     shown,
 )
 from relu_nmt.config.files import PathValue, path_values, refuse_shared_files
+from relu_nmt.config.parts import spread
 from relu_nmt.config.registry import Registry, Spec
 from relu_nmt.errors import ConfigError
 
@@ -57,32 +60,32 @@ def settings(config_class: ClassT | None = None, *, flags: bool = True) -> Any:
         relu_nmt.errors.ConfigError: --ema-decay 0.5 does nothing without --store-ema; give both, \
 or leave it out
     """
-
-    def decorate(cls: Any) -> Any:
-        if "__post_init__" in vars(cls):
-            raise TypeError(f"{cls.__name__}: a settings class defines check(), not __post_init__")
-        # Turn each option into a field that keeps its description.
-        for name, entry in list(vars(cls).items()):
-            if isinstance(entry, Option):
-                # False would silently undo a class's ``_: KW_ONLY``; MISSING keeps it.
-                keyword_only = True if entry.default is REQUIRED else MISSING
-                declared = dataclasses.field(
-                    default=entry.default, kw_only=keyword_only, metadata={"option": entry}
-                )
-                setattr(cls, name, declared)
-        cls.__post_init__ = _check
-        cls.named_by_flags = flags
-        cls.of = classmethod(lambda made, **values: from_flat(made, values))
-        cls = dataclass(frozen=True)(cls)
-        # Refuse a name that two groups share, since flags have no group names.
-        names = list(options_of(cls))
-        for _, kind in groups_of(cls).values():
-            names += all_options(kind)
-        if twice := {name for name in names if names.count(name) > 1}:
-            raise TypeError(f"{cls.__name__}: two fields called {', '.join(sorted(twice))}")
-        return cls
-
-    return decorate if config_class is None else decorate(config_class)
+    if config_class is None:
+        return partial(settings, flags=flags)
+    cls: Any = config_class
+    if "__post_init__" in vars(cls):
+        raise TypeError(f"{cls.__name__}: a settings class defines check(), not __post_init__")
+    # Turn each option into a field that keeps its description.
+    for name, entry in list(vars(cls).items()):
+        if isinstance(entry, Option):
+            # False would silently undo a class's ``_: KW_ONLY``; MISSING keeps it.
+            keyword_only = True if entry.default is REQUIRED else MISSING
+            about = {"option": entry, "stored": entry.stored}
+            declared = dataclasses.field(
+                default=entry.default, kw_only=keyword_only, metadata=about
+            )
+            setattr(cls, name, declared)
+    cls.__post_init__ = _check
+    cls.named_by_flags = flags
+    cls.of = classmethod(lambda made, **values: from_flat(made, values))
+    cls = dataclass(frozen=True)(cls)
+    # Refuse a name that two groups share, since flags have no group names.
+    names = list(options_of(cls))
+    for _, kind in groups_of(cls).values():
+        names += all_options(kind)
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise TypeError(f"{cls.__name__}: two fields called {', '.join(sorted(twice))}")
+    return cls
 
 
 def group(title: str, config_class: type, *, stored: bool = True, **defaults: Any) -> Any:
@@ -93,17 +96,6 @@ def group(title: str, config_class: type, *, stored: bool = True, **defaults: An
         config_class: a settings class; the field's name may not be that of an option's value.
         stored: False leaves it out of checkpoints and results.
         defaults: other defaults of its options and those of its groups, or :func:`like` options.
-
-    Example:
-        >>> from relu_nmt.config.fields import option
-        >>> @settings
-        ... class Batches:
-        ...     batch_size: int = option(32, "samples of a batch", least=1)
-        >>> @settings
-        ... class Training:
-        ...     batches: Batches = group("batches", Batches, batch_size=8)
-        >>> Training().batches.batch_size
-        8
     """
     kind = _with_defaults(config_class, defaults) if defaults else config_class
     return dataclasses.field(default_factory=kind, metadata={"group": title, "stored": stored})
@@ -127,6 +119,8 @@ def _with_defaults(config_class: Any, defaults: Mapping[str, Any]) -> type:
     hints = get_type_hints(config_class)
     body["__annotations__"] = {name: hints[name] for name in body if name in hints}
     body["with_other_defaults"] = config_class
+    # Pickle an instance as one of the declared class, which has a name to import.
+    body["__reduce__"] = lambda self: (object.__new__, (config_class,), vars(self))
     made: Any = type(config_class.__name__, (config_class,), body)
     return settings(made, flags=config_class.named_by_flags)
 
@@ -136,8 +130,8 @@ def _check(self: Any) -> None:
     # Read each value, and move the options of a registered part to their fields.
     options = options_of(type(self))
     values = {name: entry.read(getattr(self, name)) for name, entry in options.items()}
-    changed = {name for name, entry in options.items() if values[name] != entry.default}
-    for name, value in _spread(options, values, dict.fromkeys(changed, 1)).items():
+    changed = {name: x for name, x in values.items() if x != options[name].default}
+    for name, value in {**values, **spread(options, changed, {})}.items():
         object.__setattr__(self, name, value)
     # Compare values with each other.
     for name, (_, kind) in groups_of(type(self)).items():
@@ -187,9 +181,6 @@ def idle_options(
         if is_default and (name not in given or is_off(value)):
             continue
         for needed, *allowed in entry.conditions:
-            # Look at the option that replaces one without a value.
-            if needed in options and values[needed] is None:
-                needed = options[needed].otherwise or needed
             if needed in options and not _is_met(entry, options[needed], values[needed], allowed):
                 current, is_typed = values[needed], needed in given
                 # Accept a default typed together with the default of the needed option.
@@ -251,18 +242,6 @@ def from_flat(config_class: type[ConfigT], values: Mapping[str, Any]) -> ConfigT
     return merged(config_class, known_fields(config_class, values))
 
 
-def build_part(kind: Any, spec: Spec, flag: str, *arguments: Any) -> Any:
-    """Return ``kind(settings, *arguments)``, the settings a ``kind.Config`` from a spec.
-
-    Raises:
-        ConfigError: an unknown option or a wrong value; the message names ``flag`` and spec.
-    """
-    try:
-        return kind(from_flat(kind.Config, spec.options), *arguments)
-    except ConfigError as error:
-        raise ConfigError(f"{flag} {spec}: {error}") from error
-
-
 def from_dict(config_class: type[ConfigT], values: Mapping[str, Any]) -> ConfigT:
     """Return the settings that :func:`to_dict` described, of this version or an earlier one.
 
@@ -282,15 +261,14 @@ def from_dict(config_class: type[ConfigT], values: Mapping[str, Any]) -> ConfigT
 def to_dict(config: Any, *, stored_only: bool = False) -> dict[str, Any]:
     """Return settings as plain values for JSON, nested as the groups are.
 
-    With ``stored_only`` leave out the groups that checkpoints do not keep.
+    With ``stored_only`` leave out the options and groups that checkpoints do not keep.
     """
     found = {}
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
-        if not dataclasses.is_dataclass(value):
-            found[field.name] = value
-        elif field.metadata.get("stored", True) or not stored_only:
-            found[field.name] = to_dict(value, stored_only=stored_only)
+        if field.metadata.get("stored", True) or not stored_only:
+            is_group = dataclasses.is_dataclass(value)
+            found[field.name] = to_dict(value, stored_only=stored_only) if is_group else value
     return found
 
 
@@ -328,6 +306,9 @@ def merged(
             values[entry.name] = entry.default
         elif not entry.no_effect:
             raise ConfigError(text)
+    for name, entry in all_options(config_class).items():
+        if values[name] is REQUIRED:
+            raise ConfigError(f"{entry.label} is missing: {entry.help}")
     try:
         return _built(config_class, values)
     except ConfigError as error:
@@ -356,118 +337,27 @@ def all_values(
 ) -> dict[str, Any]:
     """Return the value of every option by name, each checked; see :func:`merged`."""
     options = all_options(config_class)
-    defaults = {name: entry.default for name, entry in options.items()}
-    # Apply presets in the order of the fields, so that one preset may choose another.
+    base = spread(options, base, {})
+    given = spread(options, given, base)
     by_preset: dict[str, Any] = {}
     by_given: dict[str, Any] = {}
+    chosen = ChainMap(given, by_given, base, by_preset)
+    # Apply presets in the order of the fields, so that one preset may choose another.
     for name, entry in options.items():
-        if entry.presets is None:
-            continue
-        value = entry.read({**defaults, **by_preset, **base, **by_given, **given}[name])
-        # Put a preset that the user changed before the file's values.
-        is_new = (name in given or name in by_given) and base.get(name) != value
-        (by_given if is_new else by_preset).update(entry.presets[value])
-    values = {**by_preset, **base, **by_given, **given}
-    read = {
-        name: entry.read(values[name]) if name in values else entry.default
+        if entry.presets is not None:
+            value = entry.read(chosen.get(name, entry.default))
+            # Put a preset that the user changed before the file's values.
+            is_new = (name in given or name in by_given) and base.get(name) != value
+            (by_given if is_new else by_preset).update(entry.presets[value])
+    return {
+        name: entry.read(chosen[name]) if name in chosen else entry.default
         for name, entry in options.items()
     }
-    # Rank typed values above the file, and the file above defaults.
-    return _spread(options, read, {**dict.fromkeys(base, 1), **dict.fromkeys(given, 2)})
-
-
-def _spread(
-    options: Mapping[str, Option], values: Mapping[str, Any], ranks: Mapping[str, int]
-) -> dict[str, Any]:
-    """Return the values with the options of registered parts in the fields that mean the same.
-
-    ``lr_scheduler="fixed:warmup=9"`` becomes ``lr_scheduler="fixed"`` and ``warmup_updates=9``.
-
-    Values of equal rank (0: a default) may not differ.
-    """
-    found = dict(values)
-    for name, entry in options.items():
-        if not entry.with_options or ":" not in values[name]:
-            continue
-        spec, text = Spec.parse(values[name]), entry.with_value(values[name])
-        chosen = _part_values(entry, spec, text)
-        for field, other in options.items():
-            if other.parts[:1] != (name,) or chosen.keys().isdisjoint(other.parts):
-                continue
-            # Replace the value, or the named elements of a sequence.
-            was = values[field] if other.is_sequence else [values[field]]
-            now = tuple(chosen.get(part, x) for part, x in zip(other.parts[1:], was, strict=False))
-            value = now if other.is_sequence else now[0]
-            # Compare precedence: equal ranks may not differ, a higher one wins.
-            rank, own_rank = ranks.get(field, 0), max(1, ranks.get(name, 0))
-            if value != values[field] and rank == own_rank:
-                raise ConfigError(
-                    f"{text} and {other.with_value(values[field])} differ; leave one of them out"
-                )
-            if rank < own_rank:
-                found[field] = value
-        # Keep only options in the text that have no field.
-        fields = [other for other in options.values() if other.parts[:1] == (name,)]
-        moved = {part for other in fields for part in other.parts[1:]}
-        rest = {key: value for key, value in spec.options.items() if key not in moved}
-        found[name] = str(Spec(spec.name, rest))
-    return found
-
-
-def _part_values(entry: Option, spec: Spec, text: str) -> dict[str, Any]:
-    """Return the checked options of a registered part; ``text`` names them in errors."""
-    assert isinstance(entry.choices, Registry)
-    part_class = getattr(entry.choices.get(spec.name), "Config", None)
-    if part_class is None:
-        raise ConfigError(f"{text}: {spec.name} has no options")
-    try:
-        options = options_of(part_class)
-        known = known_fields(part_class, spec.options)
-        return {name: options[name].read(value) for name, value in known.items()}
-    except ConfigError as error:
-        raise ConfigError(f"{text}: {error}") from error
-
-
-def chosen_part(config: Any, name: str) -> tuple[Any, Any]:
-    """Return the registered part that a field ``with_options`` names, and its ``Config``, if any.
-
-    It has the options in the field's text, and those of the flags that mean the same. A part of the
-    user's own ignores flags that have their defaults; its own defaults count.
-
-    Raises:
-        ConfigError: unknown name or option, or a wrong value.
-    """
-    options = options_of(type(config))
-    entry, spec = options[name], Spec.parse(getattr(config, name))
-    registry: Any = entry.choices
-    part = registry.get(spec.name)
-    part_class = getattr(part, "Config", None)
-    if part_class is None:
-        return part, None
-    # Begin with the options in the text; fields add theirs.
-    values: dict[str, Any] = dict(spec.options)
-    for field, other in options.items():
-        value = getattr(config, field)
-        # Leave out defaults for the user's own parts, which have their own.
-        is_set = value != other.default or (registry.is_built_in(spec.name) and value is not None)
-        if other.parts[:1] == (name,) and is_set:
-            # Pass a field's values under the names that the part knows.
-            elements = value if other.is_sequence else [value]
-            pairs = zip(other.parts[1:], elements, strict=True)
-            values |= {part: x for part, x in pairs if part in options_of(part_class)}
-    try:
-        return part, from_flat(part_class, values)
-    except ConfigError as error:
-        raise ConfigError(f"{entry.with_value(str(spec))}: {error}") from error
 
 
 def _built(config_class: type[ConfigT], values: Mapping[str, Any]) -> ConfigT:
     """Return an instance of a class, and of each of its groups, with these values."""
-    options = options_of(config_class)
-    for name, entry in options.items():
-        if values[name] is REQUIRED:
-            raise ConfigError(f"{entry.label} is missing: {entry.help}")
-    found: dict[str, Any] = {name: values[name] for name in options}
+    found: dict[str, Any] = {name: values[name] for name in options_of(config_class)}
     for name, (_, kind) in groups_of(config_class).items():
         found[name] = _built(kind, values)
     return config_class(**found)

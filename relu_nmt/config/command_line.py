@@ -1,35 +1,31 @@
-"""Flags and files of settings: every command's parser, ``--config`` and ``--dump-config``."""
+"""Flags of settings: the parser of every command, and the values that the user types."""
 
 import argparse
-import json
 import os
 import shutil
 import sys
 import textwrap
 from collections.abc import Collection, Mapping
-from pathlib import Path
 from typing import Any, TypeVar
 
-from relu_nmt.config.classes import all_values, flat, idle_options, merged, paths_in, to_dict
+from relu_nmt.config.classes import flat, idle_options, merged, paths_in, to_dict
 from relu_nmt.config.fields import (
     REQUIRED,
     Option,
     all_options,
     flag_of,
-    groups_of,
-    known_fields,
-    options_of,
     shown,
 )
 from relu_nmt.config.files import READ, Files, path_values, refuse_shared_files
 from relu_nmt.config.registry import Registry
-from relu_nmt.config.yaml_text import dump_value, parse_yaml
+from relu_nmt.config.settings_files import read_settings_file, to_yaml
 from relu_nmt.errors import ConfigError
 
 ConfigT = TypeVar("ConfigT")
 MOST_SHOWN_CHOICES = 6
 MOST_SHOWN_TEXT = 24
 HELP_WIDTH, HELP_COLUMN = 100, 32
+MOST_USED, IDLE = "most used", "accepted as in fairseq, without effect"
 BY_FLAG = "by flag: "
 """Prefix, in a parsed namespace, of the name of an argument that was typed with its flag."""
 
@@ -74,19 +70,16 @@ def add_settings(
     Flags that the user does not type are absent from the parsed namespace, and the values of the
     others are text. :func:`read_settings` turns the namespace into settings.
     """
-    hidden = getattr(config_class, "refused", ())
+    options = all_options(config_class).values()
     # Help begins with the flags that most people use, and ends with those that do nothing here.
-    first = parser.add_argument_group("most used") if most_used else None
-    groups = dict.fromkeys(most_used, first)
-    options = all_options(config_class)
-    idle = [
-        name
-        for name, entry in options.items()
-        if isinstance(entry.no_effect, str) and not entry.needs
-    ]
-    last = parser.add_argument_group("accepted as in fairseq, without effect") if idle else None
-    groups |= dict.fromkeys(idle, last)
-    _add_flags(parser, config_class, "settings", hidden, groups)
+    moved = dict.fromkeys(most_used, MOST_USED)
+    moved |= {entry.name: IDLE for entry in options if _is_idle(entry)}
+    titles = dict.fromkeys([*moved.values(), *(entry.heading for entry in options)])
+    groups = {title: parser.add_argument_group(title or "settings") for title in titles}
+    for entry in options:
+        own = groups[entry.heading]
+        is_hidden = entry.name in getattr(config_class, "refused", ())
+        _add_flags(parser, groups[moved.get(entry.name, entry.heading)], own, entry, is_hidden)
     files = parser.add_argument_group("settings file")
     files.add_argument(
         "--config",
@@ -96,67 +89,52 @@ def add_settings(
     files.add_argument(
         "--dump-config", action="store_true", help="print all settings as YAML and stop"
     )
-    words = [entry.metavar or entry.name for entry in options.values() if entry.positional]
+    words = [entry.metavar or entry.name for entry in options if entry.positional]
     parser.usage = parser.usage or " ".join([parser.prog, *words, "[flags]"])
     # The options of every command, such as --debug, come near the end.
-    ends = [parser._optionals, *([last] if last else [])]
+    ends = [parser._optionals, *(groups[title] for title in (IDLE,) if title in groups)]
     parser._action_groups = [g for g in parser._action_groups if g not in ends] + ends
 
 
-def _add_flags(
-    parser: argparse.ArgumentParser,
-    config_class: type,
-    title: str,
-    hidden: Collection[str],
-    groups: Mapping[str, Any],
-) -> None:
-    """Add the flags of one class and its groups.
+def _is_idle(entry: Option) -> bool:
+    """Return True for a flag of fairseq that never does anything."""
+    return isinstance(entry.no_effect, str) and not entry.needs
 
-    ``groups`` has the argument group of options that do not stand with their class.
+
+def _add_flags(
+    parser: argparse.ArgumentParser, group: Any, own: Any, entry: Option, is_hidden: bool
+) -> None:
+    """Add the flag of an option to a group of arguments, and those of its constants to ``own``.
 
     A ``bool`` field gets ``--name`` and ``--no-name`` (only ``--no-name`` if its name starts with
     ``no_``, as in fairseq).
     """
-    # Add a flag for each option, and one for each of its constants.
-    own = parser.add_argument_group(title)
-    for entry in options_of(config_class).values():
-        group = groups.get(entry.name, own)
-        names = [*entry.flags, flag_of(entry.name)]
-        common: Any = {"default": argparse.SUPPRESS, "help": _help_text(entry)}
-        if entry.name in hidden:
-            common["help"] = argparse.SUPPRESS
-        if entry.positional:
-            # Add a word, and flags that mean the same under another name.
-            count = "*" if entry.several else "?"
-            parser.add_argument(entry.name, nargs=count, metavar=entry.metavar, **common)
-            if entry.flags:
-                common |= {"dest": BY_FLAG + entry.name, "metavar": entry.metavar}
-                common["help"] = f"the same as the word {entry.metavar}"
-                group.add_argument(*entry.flags, nargs="+" if entry.several else None, **common)
-        elif entry.kind is bool:
-            # Add one switch for a negative name, or a pair of switches.
-            is_negative = entry.name.startswith("no_")
-            if is_negative:
-                common["action"] = "store_true"
-            else:
-                common |= {"action": _Switch, "on_by_default": entry.default is True}
-            group.add_argument(*names, dest=entry.name, **common)
+    names = [*entry.flags, flag_of(entry.name)]
+    text = argparse.SUPPRESS if is_hidden else _help_text(entry)
+    common: Any = {"default": argparse.SUPPRESS, "help": text}
+    if entry.positional:
+        # Add a word, and flags that mean the same under another name.
+        count = "*" if entry.several else "?"
+        parser.add_argument(entry.name, nargs=count, metavar=entry.metavar, **common)
+        if entry.flags:
+            common |= {"dest": BY_FLAG + entry.name, "metavar": entry.metavar}
+            common["help"] = f"the same as the word {entry.metavar}"
+            group.add_argument(*entry.flags, nargs="+" if entry.several else None, **common)
+    elif entry.kind is bool:
+        # Add one switch for a negative name, or a pair of switches.
+        if entry.name.startswith("no_"):
+            common["action"] = "store_true"
         else:
-            common |= {"dest": entry.name, "metavar": _metavar(entry), "const": entry.bare}
-            nargs = "+" if entry.several else None if entry.bare is None else "?"
-            group.add_argument(*names, nargs=nargs, **common)
-        for flag, value in entry.constants.items():
-            text = f"the same as {flag_of(entry.name)} {entry.text_of(value)}"
-            own.add_argument(
-                flag,
-                dest=entry.name,
-                action="store_const",
-                const=value,
-                default=argparse.SUPPRESS,
-                help=text,
-            )
-    for title, kind in groups_of(config_class).values():
-        _add_flags(parser, kind, title, hidden, groups)
+            common |= {"action": _Switch, "on_by_default": entry.default is True}
+        group.add_argument(*names, dest=entry.name, **common)
+    else:
+        common |= {"dest": entry.name, "metavar": _metavar(entry), "const": entry.bare}
+        nargs = "+" if entry.several else None if entry.bare is None else "?"
+        group.add_argument(*names, nargs=nargs, **common)
+    for flag, value in entry.constants.items():
+        common = {"dest": entry.name, "action": "store_const", "const": value}
+        common["help"] = f"the same as {flag_of(entry.name)} {entry.text_of(value)}"
+        own.add_argument(flag, default=argparse.SUPPRESS, **common)
 
 
 def _metavar(entry: Option) -> str | None:
@@ -169,9 +147,8 @@ def _metavar(entry: Option) -> str | None:
 def _help_text(entry: Option) -> str:
     """Return the help with default and needs, as argparse takes it."""
     text, default = entry.help, entry.default
-    # Explain flags of fairseq that never do anything.
-    if isinstance(entry.no_effect, str) and not entry.needs:
-        return entry.no_effect.replace("%", "%%")
+    if _is_idle(entry):
+        return str(entry.no_effect).replace("%", "%%")
     # Name the options that this one needs, unless they must be off, with values if they are short.
     needs = []
     for name, *values in entry.conditions:
@@ -248,78 +225,3 @@ def _note_no_effect(config: Any, given: Mapping[str, Any]) -> None:
             reason = entry.no_effect() if callable(entry.no_effect) else entry.no_effect
             if reason:
                 print(f"note: {entry.label} has no effect: {reason}", file=sys.stderr)
-
-
-def read_settings_file(config_class: type, path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the values of a YAML file, a checkpoint or a ``results.json`` by field name.
-
-    Fields may stand under the names of their groups or on their own.
-
-    Raises:
-        ConfigError: the file cannot be read, holds an unknown field or one that does nothing.
-    """
-    nested, is_stored = _nested_values(Path(path))
-    try:
-        found = known_fields(config_class, flat(nested))
-        # Refuse idle values only in files by hand; stored files have all values.
-        if not is_stored:
-            for entry, text in idle_options(config_class, all_values(config_class, found, {})):
-                if entry.name in found and not entry.no_effect:
-                    raise ConfigError(text)
-    except ConfigError as error:
-        another = ", or another version or command of relu_nmt wrote it" if is_stored else ""
-        raise ConfigError(f"{path}: {error}{another}") from error
-    return found
-
-
-def _nested_values(path: Path) -> tuple[Mapping[str, Any], bool]:
-    """Return the settings in a file, and True if relu_nmt stored them beside other things."""
-    try:
-        if path.suffix == ".safetensors":
-            return _checkpoint_settings(path), True
-        text = path.read_text("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--config {path}: cannot read it: {error}") from error
-    try:
-        values = json.loads(text) if path.suffix == ".json" else parse_yaml(text)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"--config {path}: cannot read it: {error}") from error
-    if values is None:
-        return {}, False
-    if not isinstance(values, dict):
-        raise ConfigError(f"--config {path}: expected lines such as 'max_tokens: 4000'")
-    if path.suffix == ".json" and isinstance(values.get("settings"), dict):
-        return values["settings"], True
-    return values, False
-
-
-def _checkpoint_settings(path: Path) -> Mapping[str, Any]:
-    """Return the ``args`` of a checkpoint."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, framework="np") as file:
-            settings = json.loads(file.metadata()["args"])
-        if not isinstance(settings, dict):
-            raise ValueError("args is not a table")
-        return settings
-    except (SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise ConfigError(f"--config {path}: not a checkpoint with settings in it") from error
-
-
-def to_yaml(config: Any, indent: str = "") -> str:
-    """Return settings as YAML that ``--config`` reads, with the help of each as a comment."""
-    values = to_dict(config)
-    text = ""
-    for name, entry in options_of(type(config)).items():
-        # Write tuples as lists, which YAML has.
-        value = list(values[name]) if isinstance(values[name], tuple) else values[name]
-        if isinstance(value, int) and entry.show is not None:
-            value = entry.show(value)
-        comment = textwrap.wrap(entry.help, 96 - len(indent))
-        text += "".join(f"{indent}# {part}\n" for part in comment)
-        text += f"{indent}{name}: {dump_value(value)}\n"
-    for name, (title, _) in groups_of(type(config)).items():
-        text += f"\n{indent}# {title}\n{indent}{name}:\n"
-        text += to_yaml(getattr(config, name), indent + "  ")
-    return text

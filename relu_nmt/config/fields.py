@@ -72,7 +72,9 @@ class Option:
         files: the files that it names, if it is a path.
         positional: an argument of the command instead of a flag; ``flags`` name it too.
         several: the flag takes the elements of a sequence as words, not with commas.
-        otherwise: the field whose value counts where this is None.
+        heading: the title in ``--help`` of this option and of those behind it in the class; by
+            default that of the group.
+        stored: False leaves it out of checkpoints and results.
         name: the field's name; the class sets this and all that follow.
         kind: the field's type without None; of the elements, if it is a sequence.
         is_sequence: the value is a tuple.
@@ -101,7 +103,8 @@ class Option:
     files: Files | None = None
     positional: bool = False
     several: bool = False
-    otherwise: str = ""
+    heading: str = ""
+    stored: bool = True
     name: str = ""
     kind: Any = str
     is_sequence: bool = False
@@ -111,12 +114,9 @@ class Option:
     def __post_init__(self) -> None:
         if self.presets is not None:
             object.__setattr__(self, "choices", tuple(self.presets))
-        if self.metavar is None and (self.files is not None or self._is_number):
+        is_number = self.kind is int and not self.is_sequence
+        if self.metavar is None and (self.files is not None or is_number):
             object.__setattr__(self, "metavar", "N" if self.files is None else "FILE")
-
-    @property
-    def _is_number(self) -> bool:
-        return self.kind is int and not self.is_sequence
 
     @property
     def conditions(self) -> list[tuple[Any, ...]]:
@@ -133,16 +133,13 @@ class Option:
 
     def with_value(self, value: Any) -> str:
         """Return name and value, as the user types them."""
-        if self.kind is bool and self.as_flag:
+        if isinstance(value, bool) and self.kind is bool and self.as_flag:
             return self.label if value else f"--no-{self.label[2:]}"
-        return self._with_text(value)
+        return f"{self.label}{' ' if self.as_flag else '='}{self.text_of(value)}"
 
     def text_of(self, value: Any) -> str:
         """Return a value as text that its flag reads."""
         return (self.show or shown)(value)
-
-    def _with_text(self, value: Any) -> str:
-        return f"{self.label}{' ' if self.as_flag else '='}{self.text_of(value)}"
 
     def read(self, value: Any) -> Any:
         """Return the value, checked; text is read as the flag's.
@@ -229,7 +226,7 @@ class Option:
         return f"{from_low} to {'below ' if self.below is not None else ''}{high:g}"
 
     def _error(self, value: Any, text: str) -> ConfigError:
-        return ConfigError(f"{self._with_text(value)}: {text}")
+        return ConfigError(f"{self.with_value(value)}: {text}")
 
 
 _SAME = object()
@@ -308,10 +305,11 @@ def shown(value: Any) -> str:
 def _options_of(config_class: Any) -> dict[str, Option]:
     """Return the options of a class, completed from its annotations."""
     annotations = typing.get_type_hints(config_class)
-    found = {}
+    found, heading = {}, ""
     for field in dataclasses.fields(config_class):
         if "option" not in field.metadata:
             continue
+        heading = field.metadata["option"].heading or heading
         # Take the type apart: X | None, and tuple[X, ...].
         kind, is_optional, is_sequence = annotations[field.name], False, False
         if isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union:
@@ -326,12 +324,9 @@ def _options_of(config_class: Any) -> dict[str, Option]:
             is_sequence=is_sequence,
             is_optional=is_optional,
             as_flag=config_class.named_by_flags,
+            heading=heading,
         )
     return found
-
-
-options_of: Callable[[Any], dict[str, Option]] = functools.cache(_options_of)
-"""Return the options of a settings class, without those of its groups, by name."""
 
 
 def groups_of(config_class: Any) -> dict[str, tuple[str, type]]:
@@ -343,12 +338,20 @@ def groups_of(config_class: Any) -> dict[str, tuple[str, type]]:
     }
 
 
-def all_options(config_class: type) -> dict[str, Option]:
-    """Return the options of a class and of all its groups, by name."""
-    found = dict(options_of(config_class))
-    for _, kind in groups_of(config_class).values():
-        found |= all_options(kind)
+def _all_options(config_class: Any) -> dict[str, Option]:
+    """Return the options of a class, and those of its groups under the titles of the groups."""
+    found = dict(_options_of(config_class))
+    for title, kind in groups_of(config_class).values():
+        for name, entry in _all_options(kind).items():
+            heading = entry.heading or title
+            found[name] = dataclasses.replace(entry, heading=heading)
     return found
+
+
+options_of: Callable[[Any], dict[str, Option]] = functools.cache(_options_of)
+"""Return the options of a settings class, without those of its groups, by name."""
+all_options: Callable[[Any], dict[str, Option]] = functools.cache(_all_options)
+"""Return the options of a class and of all its groups, by name."""
 
 
 def known_fields(config_class: type, values: Mapping[str, Any]) -> dict[str, Any]:

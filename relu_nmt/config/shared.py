@@ -1,9 +1,10 @@
-"""Options that several components and commands have: each name is declared once."""
+"""Options that several components and commands have, each declared once."""
 
 from dataclasses import dataclass
+from functools import partial
 
 from relu_nmt.config.classes import settings
-from relu_nmt.config.fields import checked_by, like, option
+from relu_nmt.config.fields import checked_by, option
 from relu_nmt.errors import ConfigError
 
 RIGHT_PADDING = "padding stands on the right, and changes no translation"
@@ -11,25 +12,41 @@ AUTO_TOKENS = 10**15
 """The value of ``--max-tokens auto``: no limit but that of the memory."""
 
 
-@settings
-class CommonOptions:
-    """Single options, for :func:`~relu_nmt.config.fields.like`; no command has all of these."""
-
-    source_lang: str | None = option(
-        None, "source language (default: as binarised)", flags=("-s",), metavar="SRC"
-    )
-    target_lang: str | None = option(
-        None, "target language (default: as binarised)", flags=("-t",), metavar="TGT"
-    )
-    gen_subset: str = option("test", "split to translate: test, valid, train...", metavar="SPLIT")
-    max_tokens: int | None = option(
-        None, "most tokens in a batch: sentences x longest side, padding counted", least=1
-    )
-    batch_size: int | None = option(
-        None, "most sentences in a batch", least=1, flags=("--max-sentences",)
-    )
-    seed: int = option(1, "seed of weights, dropout and order of the data", least=0, most=2**63 - 1)
-    no_progress_bar: bool = option(False, "no progress bar on a terminal")
+# Options of several commands, which change their defaults or help texts by keywords.
+source_lang_option = partial(
+    option,
+    default=None,
+    help="source language (default: as binarised)",
+    flags=("-s",),
+    metavar="SRC",
+)
+target_lang_option = partial(
+    option,
+    default=None,
+    help="target language (default: as binarised)",
+    flags=("-t",),
+    metavar="TGT",
+)
+subset_option = partial(
+    option, default="test", help="split to translate: test, valid, train...", metavar="SPLIT"
+)
+max_tokens_option = partial(
+    option,
+    default=None,
+    help="most tokens in a batch: sentences x longest side, padding counted",
+    least=1,
+)
+batch_size_option = partial(
+    option, default=None, help="most sentences in a batch", least=1, flags=("--max-sentences",)
+)
+seed_option = partial(
+    option,
+    default=1,
+    help="seed of weights, dropout and order of the data",
+    least=0,
+    most=2**63 - 1,
+)
+no_progress_bar_option = partial(option, default=False, help="no progress bar on a terminal")
 
 
 def _no_left_padding(text: str) -> str:
@@ -87,9 +104,7 @@ def _shown_tokens(value: int) -> str:
 class BatchingConfig:
     """Limits of a batch, per process and accumulation step, and the size of an update."""
 
-    max_tokens: int | None = like(
-        CommonOptions,
-        "max_tokens",
+    max_tokens: int | None = max_tokens_option(
         help="most tokens in a batch, longest side x sentences; auto: as the memory allows",
         metavar="N|auto",
         parse=_tokens_or_auto,
@@ -101,7 +116,7 @@ class BatchingConfig:
         least=1,
         needs="max_tokens",
     )
-    batch_size: int | None = like(CommonOptions, "batch_size")
+    batch_size: int | None = batch_size_option()
     required_batch_size_multiple: int = option(
         1, "make the size of larger batches a multiple of N", least=1
     )
@@ -144,7 +159,7 @@ class BatchingConfig:
 
 @settings
 class PrecisionOptions:
-    """The device and the dtype of the computation."""
+    """The device, the dtype and the code of the computation."""
 
     cpu: bool = option(False, "use the CPU even if there is a GPU")
     bf16: bool = option(False, "compute in bfloat16; also on the CPU")
@@ -152,6 +167,9 @@ class PrecisionOptions:
         False,
         "compute in float16 on a CUDA GPU; weights stay in 32 bits",
         flags=("--amp", "--memory-efficient-fp16"),
+    )
+    attention_backend: str = option(
+        "auto", "code that computes attention; auto: the fastest", metavar="NAME", stored=False
     )
 
     def check(self) -> None:

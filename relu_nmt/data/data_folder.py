@@ -16,9 +16,11 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from relu_nmt.config import option
 from relu_nmt.config.files import Files
 from relu_nmt.data.indexed_dataset import idx_path
 from relu_nmt.errors import DataError
@@ -92,6 +94,8 @@ def names_in(folder: Path) -> str:
 
 
 DATA_FILES = Files(names=names_in, separator=":")
+data_option = partial(option, metavar="DATA", positional=True, files=DATA_FILES)
+"""Declare the data folder of a command, its first word."""
 
 
 def infer_languages(folder: str | os.PathLike[str]) -> tuple[str, str]:

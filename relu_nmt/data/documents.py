@@ -8,6 +8,7 @@ import itertools
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -104,24 +105,16 @@ class DocumentConfig:
 
 
 @settings
-class WindowConfig:
-    """Division of documents for decoding.
+class WindowOptions:
+    """Size of the parts of a document that are translated at once."""
 
-    Raises:
-        ConfigError: a number is out of range, or single sentences shall overlap.
-    """
-
-    max_doc_tokens: int = like(
+    max_doc_tokens: int | None = like(
         DocumentConfig,
         "max_doc_tokens",
-        SINGLE_SENTENCES,
-        f"most tokens of a window with its context; {SINGLE_SENTENCES}: single sentences",
+        help="join lines of a document up to N source tokens (default: as in training)",
     )
     window_overlap: int = option(
         0, "sentences before a window that it gets as context", metavar="SENTENCES", least=0
-    )
-    repair: bool = option(
-        False, "translate windows whose translation cannot be cut again in halves"
     )
 
     def check(self) -> None:
@@ -131,6 +124,40 @@ class WindowConfig:
                 f"--window-overlap {self.window_overlap}: --max-doc-tokens {SINGLE_SENTENCES} "
                 "translates single sentences, without context; give more tokens"
             )
+
+    def windows(
+        self, trained: int, *, has_documents: bool = True, repair: bool = True
+    ) -> "WindowConfig":
+        """Return the division of documents: ``--max-doc-tokens``, or ``trained`` as in training.
+
+        Without boundaries of documents the windows are single sentences.
+
+        Raises:
+            ConfigError: an overlap of single sentences.
+        """
+        limit = self.max_doc_tokens or (trained if has_documents else SINGLE_SENTENCES)
+        return WindowConfig(limit, self.window_overlap, repair)
+
+
+@dataclass(frozen=True)
+class WindowConfig:
+    """Division of documents for decoding.
+
+    Args:
+        max_doc_tokens: most tokens of a window with its context; 1: single sentences.
+        window_overlap: number of sentences before a window that it gets as context.
+        repair: translate windows whose translation cannot be cut again in halves.
+
+    Raises:
+        ConfigError: a number is out of range, or single sentences shall overlap.
+    """
+
+    max_doc_tokens: int = SINGLE_SENTENCES
+    window_overlap: int = 0
+    repair: bool = False
+
+    def __post_init__(self) -> None:
+        WindowOptions(self.max_doc_tokens, self.window_overlap)
 
 
 def read_documents(path: str | os.PathLike[str], num_sentences: int | None = None) -> np.ndarray:

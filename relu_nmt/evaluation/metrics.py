@@ -71,9 +71,7 @@ class ScoringConfig:
         choices=("sacrebleu", "bleu", "compound-bleu", "chrf"),
     )
     sacrebleu: bool = option(
-        False,
-        "as in fairseq: --scoring sacrebleu",
-        needs=("scoring", "sacrebleu"),
+        False, "as in fairseq: --scoring sacrebleu", needs=("scoring", "sacrebleu")
     )
     sacrebleu_tokenizer: str | None = tokenizer_option(needs=("scoring", "sacrebleu"))
     sacrebleu_lowercase: bool | None = option(

@@ -81,15 +81,6 @@ class TransformerOptions:
 
 
 @settings
-class AttentionBackendConfig:
-    """Code that computes attention; it changes speed and memory only and is never stored."""
-
-    attention_backend: str = option(
-        "auto", "code that computes attention; auto: the fastest", metavar="NAME"
-    )
-
-
-@settings
 class AttentionRegularizerConfig:
     """Weights of the two terms that the regulariser adds to the loss of each target token."""
 

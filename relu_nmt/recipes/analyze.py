@@ -15,7 +15,7 @@ from relu_nmt.applications.analysis.report import (
 from relu_nmt.applications.analysis.statistics import LayerStatistics
 from relu_nmt.applications.analysis.weights import Numbers, WeightStatistics
 from relu_nmt.cli.analyze import AnalysisSettings as Settings
-from relu_nmt.cli.translation_settings import ModelOptions
+from relu_nmt.cli.generate import ModelOptions
 from relu_nmt.data.documents import SINGLE_SENTENCES
 from relu_nmt.data.groups import sentence_numbers
 from relu_nmt.errors import ConfigError, DataError

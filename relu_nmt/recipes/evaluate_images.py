@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from relu_nmt.cli.vision_classify import ClassifierOptions, ClassifyImagesSettings
+from relu_nmt.cli.vision_classify import ClassifyImagesSettings
 from relu_nmt.cli.vision_evaluate import EvaluateImagesSettings as Settings
 from relu_nmt.config import to_dict
+from relu_nmt.config.shared import PrecisionOptions
 from relu_nmt.errors import CheckpointError, DataError
 from relu_nmt.io.safe_write import check_writable, write_file
 from relu_nmt.io.text_lines import read_lines
@@ -232,7 +233,7 @@ def classify(settings: ClassifyImagesSettings, *, progress: bool = True) -> Clas
 
 
 def load_classifier(
-    path: str, options: ClassifierOptions, image_size: Sequence[int] | None = None
+    path: str, options: PrecisionOptions, image_size: Sequence[int] | None = None
 ) -> ImageClassifier:
     """Return the classifier of a checkpoint; a ReluNmtError names the flag that does not fit."""
     # Choose device and dtype.

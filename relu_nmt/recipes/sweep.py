@@ -23,7 +23,6 @@ from relu_nmt.applications.sweep.report import (
     write_report,
 )
 from relu_nmt.applications.sweep.runner import StepRunner
-from relu_nmt.applications.sweep.settings import SweepConfig
 from relu_nmt.applications.sweep.settings import SweepSettings as Settings
 from relu_nmt.applications.sweep.steps import DONE, Step, arguments_of, probe
 from relu_nmt.cli.command import Parser
@@ -99,26 +98,26 @@ def run(settings: Settings, *, progress: bool = True) -> SweepResult:
             with another command, or flags contradict each other or the sweep's own flags.
         DataError: the data folder lacks boundaries, or a file is damaged.
     """
-    config, folder = settings.sweep, Path(settings.sweep.save_dir)
+    folder = Path(settings.save_dir)
     if settings.running.report_only:
-        return _report_only(config, folder, progress)
+        return _report_only(settings, folder, progress)
     # Check the folder and read the published results before any work.
     _refuse_foreign(folder)
-    published = None if config.published is None else read_published(config.published)
+    published = None if settings.published is None else read_published(settings.published)
     # Register the user's own attentions, which the flags may name.
     for path in settings.user_modules:
         import_user_module(path)
     # Check all flags and data before the first training: a sweep may take days.
-    plan = SweepPlan(settings, frozenset(config.systems))
-    if config.contrastive is not None and not Path(config.contrastive).is_file():
-        raise ConfigError(f"--contrastive {config.contrastive}: no such file")
+    plan = SweepPlan(settings, frozenset(settings.systems))
+    if settings.contrastive is not None and not Path(settings.contrastive).is_file():
+        raise ConfigError(f"--contrastive {settings.contrastive}: no such file")
     trainings = [plan.steps_of(model)[0] for model in plan.models()]
-    trained = _checked_trainings(config, trainings)
-    generate = _checked_evaluation(config, plan)
+    trained = _checked_trainings(settings, trainings)
+    generate = _checked_evaluation(settings, plan)
     _check_documents(settings, trained[0])
     task = _checked_task(settings, trained[0])
     for step in trainings:
-        _check_start(config.start_from, step)
+        _check_start(settings.start_from, step)
     # Find the attentions without weights: their evaluations measure no statistics.
     used = {
         step.model.attention: {found.model.attention_of(slot) for slot in SLOTS}
@@ -131,7 +130,7 @@ def run(settings: Settings, *, progress: bool = True) -> SweepResult:
     environment = describe_environment(known["gpus"])
     steps = plan.steps()
     # Make the runner first: it compares the steps with earlier runs before any file is written.
-    seconds = config.time.seconds or None
+    seconds = settings.time.seconds or None
     runner = StepRunner(steps, settings.running, environment, folder, seconds, progress)
     # Run the steps, with a report after each.
     description = SweepDescription(settings, environment, published=published, task=task)
@@ -144,7 +143,7 @@ def run(settings: Settings, *, progress: bool = True) -> SweepResult:
 
 
 def _checked_trainings(
-    config: SweepConfig, steps: Sequence[Step]
+    config: Settings, steps: Sequence[Step]
 ) -> list[TranslationTrainingSettings]:
     """Return the settings of the trainings."""
     if "--no-save" in config.train_flags:
@@ -164,7 +163,7 @@ def _checked_trainings(
     return trained
 
 
-def _checked_evaluation(config: SweepConfig, plan: SweepPlan) -> TranslateSplitSettings:
+def _checked_evaluation(config: Settings, plan: SweepPlan) -> TranslateSplitSettings:
     """Return the settings of the first evaluation; all evaluations share their flags."""
     _refuse(
         TranslateSplitSettings, "in --generate-flags", config.generate_flags, GENERATE_OWN_FLAGS
@@ -179,15 +178,15 @@ def _checked_evaluation(config: SweepConfig, plan: SweepPlan) -> TranslateSplitS
 
 def _check_documents(settings: Settings, training: TranslationTrainingSettings) -> None:
     """Check that the data have document boundaries, unless all models see single sentences."""
-    config, folders = settings.sweep, data_folders(settings.data)
+    folders = data_folders(settings.data)
     # Take the languages from the flags, or else from the first folder.
-    typed = [name for name in (training.task.source_lang, training.task.target_lang) if name]
+    typed = [name for name in (training.source_lang, training.target_lang) if name]
     languages = tuple(typed) if len(typed) == 2 else infer_languages(folders[0])
     # Skip the check if no model joins sentences.
-    if max(*config.lengths, *config.doc_mixture, 1) == SINGLE_SENTENCES:
+    if max(*settings.lengths, *settings.doc_mixture, 1) == SINGLE_SENTENCES:
         return
     # Check the training text of all folders, and the evaluated split of the first.
-    splits = [*((folder, "train") for folder in folders), (folders[0], config.gen_subset)]
+    splits = [*((folder, "train") for folder in folders), (folders[0], settings.gen_subset)]
     for folder, split in splits:
         path = split_path(folder, split, find_pair(folder, split, *languages), "documents")
         if not path.exists():
@@ -199,13 +198,13 @@ def _check_documents(settings: Settings, training: TranslationTrainingSettings) 
 
 def _checked_task(settings: Settings, training: TranslationTrainingSettings) -> dict[str, str]:
     """Return languages, dictionaries and text of the data, in words."""
-    config, data = settings.sweep, data_folders(settings.data)[0]
-    languages = training.task.source_lang, training.task.target_lang
+    data = data_folders(settings.data)[0]
+    languages = training.source_lang, training.target_lang
     task = TranslationTask.from_data_folder(data, *languages).describe()
     # Compare with the task of earlier results, and with that of the models to start from.
     for folder, advice in (
-        (config.save_dir, "one report is of one task; choose another --save-dir"),
-        (config.start_from, f"{SAME_TEXT} and dictionaries, or choose another --start-from"),
+        (settings.save_dir, "one report is of one task; choose another --save-dir"),
+        (settings.start_from, f"{SAME_TEXT} and dictionaries, or choose another --start-from"),
     ):
         earlier = None if folder is None else read_description(Path(folder))
         # Skip folders without results, whose settings may still be corrected.
@@ -226,7 +225,7 @@ def _refuse_foreign(folder: Path) -> None:
             )
 
 
-def _report_only(config: SweepConfig, folder: Path, progress: bool) -> SweepResult:
+def _report_only(config: Settings, folder: Path, progress: bool) -> SweepResult:
     """Write the report of the present results."""
     earlier = read_description(folder)
     if earlier is None:
@@ -267,20 +266,20 @@ def _settings_of(steps: Sequence[Step], settings_class: type[SettingsT]) -> list
     return [read_settings(settings_class, parser.parse_args(words)) for words in commands]
 
 
-def _check_checkpoint(config: SweepConfig, trainer: TrainerConfig) -> None:
+def _check_checkpoint(config: Settings, trainer: TrainerConfig) -> None:
     """Check that a training will write the checkpoint to evaluate."""
-    which, number, checkpoint = config.checkpoint, config.averaged, trainer.checkpoint
+    which, number = config.checkpoint, config.averaged
     # A single checkpoint: the training must write its kind.
-    if which == "best" and trainer.checkpoint.disable_validation:
+    if which == "best" and trainer.disable_validation:
         raise ConfigError(
             "--disable-validation: there is no best checkpoint; add --checkpoint last"
         )
-    if which == "last" and checkpoint.no_last_checkpoints:
+    if which == "last" and trainer.no_last_checkpoints:
         raise ConfigError("--no-last-checkpoints: there is no last checkpoint; leave it out")
     if number is None:
         return
     # An average: the training must write and keep enough checkpoints.
-    updates, interval = config.time.updates, checkpoint.save_interval_updates
+    updates, interval = config.time.updates, trainer.save_interval_updates
     if updates is None:
         raise ConfigError(
             f"--checkpoint {which}: a --budget in time gives an unknown number of checkpoints; "
@@ -288,7 +287,7 @@ def _check_checkpoint(config: SweepConfig, trainer: TrainerConfig) -> None:
         )
     if interval <= 0:
         raise ConfigError(f"--checkpoint {which}: add --save-interval-updates behind the --")
-    kept = checkpoint.keep_interval_updates
+    kept = trainer.keep_interval_updates
     if 0 < kept < number:
         raise ConfigError(f"--checkpoint {which}: raise --keep-interval-updates {kept} to {number}")
     if updates // interval < number:

@@ -17,7 +17,7 @@ from relu_nmt.recipes.evaluate_images import check_images
 from relu_nmt.recipes.training import Training, run_training
 from relu_nmt.training.batches import TrainingData
 from relu_nmt.training.checkpoint import Checkpoint, read_metadata
-from relu_nmt.training.config import RunConfig, TrainerConfig
+from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.results import TrainingResult
 from relu_nmt.training.schedules import ScheduleConfig
 from relu_nmt.training.trainer import Trainer
@@ -76,7 +76,7 @@ class ImageTraining(Training):
         self._say_enlarged(train_set)
         # Make model and batches.
         model = self._model(len(train_set.classes))
-        seed = settings.trainer.run.seed
+        seed = settings.trainer.seed
         train = ImageBatches(train_set, transform, settings.batch_size, seed, augmentation, damaged)
         valid_size = settings.batch_size_valid or settings.batch_size
         valid = {
@@ -136,7 +136,7 @@ class ImageTraining(Training):
         # Reserve the name train for the training set, as the log has lines called train.
         sets = add_set({}, dataclasses.replace(train, name="train"))
         self._say_images(sets["train"])
-        if not self.settings.trainer.checkpoint.disable_validation:
+        if not self.settings.trainer.disable_validation:
             # Validate on held-out images and all given sets, else on the first other set.
             for images in held + others[: 1 if options.valid_data is None else None]:
                 images = with_classes_of(images, train.classes, str(train.origin))
@@ -196,10 +196,10 @@ class ImageTraining(Training):
         """Check images before the training, and return a collector of damaged ones, if skipped."""
         is_first = self.process.is_first
         damaged = DamagedImages(self.say if is_first else partial(print, file=sys.stderr))
-        run, skips = self.settings.trainer.run, self.settings.skip_damaged_images
+        config, skips = self.settings.trainer, self.settings.skip_damaged_images
         # Check images in one process, for a limited time.
-        if run.preflight and is_first:
-            errors = check_images(sets, run.num_workers)
+        if config.preflight and is_first:
+            errors = check_images(sets, config.num_workers)
             if errors and not skips:
                 raise DataError(f"{some_of(list(map(str, errors)), '; ')}, or give {SKIP_FLAG}")
             for error in errors:
@@ -233,13 +233,13 @@ def config_for_data(
 ) -> TrainerConfig:
     """Return the trainer's settings with rates, warm-up and period computed from the data."""
     # Scale the rates, then convert epochs of warm-up to updates.
-    run, schedule = config.run, config.schedule
+    schedule = config.schedule
     if config.lr_batch_size:
-        images = batch_size * processes * run.update_freq_of(1)
+        images = batch_size * processes * config.update_freq_of(1)
         schedule = scaled_rates(schedule, images, config.lr_batch_size, say)
     if config.warmup_epochs:
         # Round up, since the last update of an epoch may be smaller.
-        updates = -(-batches // (run.update_freq_of(1) * processes))
+        updates = -(-batches // (config.update_freq_of(1) * processes))
         warmup = round(config.warmup_epochs * updates)
         say(f"{warmup:,} updates of warm-up ({config.warmup_epochs:g} epochs)")
         schedule = dataclasses.replace(schedule, warmup_updates=warmup)
@@ -276,10 +276,10 @@ def with_cosine_period(config: TrainerConfig, batches: int, processes: int) -> T
     The arguments are those of :func:`config_for_data`.
     """
     # The training ends at the first of its limits, in updates.
-    run, schedule = config.run, config.schedule
-    limits = [run.max_update] if run.max_update else []
-    if run.max_epoch:
-        limits.append(updates_of_epochs(run, batches, processes))
+    schedule = config.schedule
+    limits = [config.max_update] if config.max_update else []
+    if config.max_epoch:
+        limits.append(updates_of_epochs(config, batches, processes))
     if schedule.lr_scheduler != "cosine" or schedule.lr_period_updates > 0 or not limits:
         return config
     # The period ends one update after the last one of the training.
@@ -289,7 +289,7 @@ def with_cosine_period(config: TrainerConfig, batches: int, processes: int) -> T
     )
 
 
-def updates_of_epochs(run: RunConfig, batches: int, processes: int) -> int:
+def updates_of_epochs(config: TrainerConfig, batches: int, processes: int) -> int:
     """Return the number of updates in ``--max-epoch`` epochs of ``batches`` batches each."""
-    per_update = [run.update_freq_of(e + 1) * processes for e in range(run.max_epoch)]
+    per_update = [config.update_freq_of(e + 1) * processes for e in range(config.max_epoch)]
     return sum(-(-batches // count) for count in per_update)

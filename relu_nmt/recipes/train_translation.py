@@ -87,11 +87,10 @@ class TranslationTraining(Training):
             )
             for note in notes:
                 self.say(f"note: {note}")
-        options = settings.task
         teachers = self._teachers()
-        alignment_lambda = options.alignment_lambda if options.load_alignments else 0.0
-        accuracy = options.report_accuracy
-        arguments = model, options.smoothing, settings.regularizer, accuracy, alignment_lambda
+        alignment_lambda = settings.alignment_lambda if settings.load_alignments else 0.0
+        accuracy = settings.report_accuracy
+        arguments = model, settings.smoothing, settings.regularizer, accuracy, alignment_lambda
         objective = TranslationObjective(*arguments)
         if teachers:
             objective = TaughtObjective(Teacher(teachers, settings.teacher, model), *arguments)
@@ -105,7 +104,7 @@ class TranslationTraining(Training):
         settings, batching = self.settings, self.settings.batching
         scorers: dict[str, Scorer] = {}
         signatures: dict[str, str] = {}
-        if settings.bleu.eval_bleu and valid:
+        if settings.eval_bleu and valid:
             first = next(iter(valid))
             scorers[first] = bleu = self._bleu_of(model, valid[first])
             signatures["bleu"] = bleu.scorer.signature
@@ -136,7 +135,7 @@ class TranslationTraining(Training):
         # Calibrate a copy on the CPU, as the model itself may be sharded.
         copy = self.new_model(build)
         weights = fit_mechanisms(copy, weights, slots)
-        load_weights(copy, weights, self.settings.trainer.checkpoint.finetune_from_model or "")
+        load_weights(copy, weights, self.settings.trainer.finetune_from_model or "")
         factors = None
         if self.process.is_first:
             factors = calibrate(copy, batches.sample(SAMPLE_TOKENS), slots)
@@ -150,14 +149,14 @@ class TranslationTraining(Training):
         return weights
 
     def _open_task(self) -> TranslationTask:
-        settings, options, bleu = self.settings, self.settings.task, self.settings.bleu
+        settings = self.settings
         self._folders = data_folders(settings.data)
         task = TranslationTask.from_data_folder(
-            self._folders[0], options.source_lang, options.target_lang
+            self._folders[0], settings.source_lang, settings.target_lang
         )
         languages = {"source_lang": task.source_lang, "target_lang": task.target_lang}
         # Refuse a detokeniser of another language than the data's.
-        for name, language in detokenizer_settings(bleu.eval_bleu_detok_args).items():
+        for name, language in detokenizer_settings(settings.eval_bleu_detok_args).items():
             if language != languages[name]:
                 raise ConfigError(
                     f"--eval-bleu-detok-args: {name} {language}, but the data's is "
@@ -165,7 +164,9 @@ class TranslationTraining(Training):
                 )
         # Undo the preparation of data that came prepared, for BLEU.
         if task.target_text.keeps_text:
-            task = task.with_post_processing(bleu.eval_bleu_remove_bpe, bleu.eval_bleu_detok)
+            task = task.with_post_processing(
+                settings.eval_bleu_remove_bpe, settings.eval_bleu_detok
+            )
         # Add the separator, with its id in the model that training starts from, or a teacher's.
         path, teacher = self.checkpoint_to_continue, settings.teacher.teacher
         known = self._earlier = None if path is None else stored_task(path)
@@ -191,7 +192,7 @@ class TranslationTraining(Training):
                 "with --joined-dictionary, or use --share-decoder-input-output-embed"
             )
         model = self.new_model(lambda: build_model(config, task))
-        self.say(f"model: {self.settings.task.arch}, attention {config.attention_names}")
+        self.say(f"model: {self.settings.arch}, attention {config.attention_names}")
         self.say_size(model)
         return model
 
@@ -223,7 +224,7 @@ class TranslationTraining(Training):
     @property
     def _search_dtype(self) -> torch.dtype | None:
         """The dtype of models that do not learn: the one in which training computes."""
-        run = self.settings.trainer.run
+        run = self.settings.trainer
         return torch.bfloat16 if run.bf16 else torch.float16 if run.fp16 else None
 
     def _batches(
@@ -233,11 +234,11 @@ class TranslationTraining(Training):
         train = ShardedBatches(self._folders, self._training_batches)
         train = self.with_sizes(train, objective)
         settings = self.settings
-        names = settings.task.valid_subset.split(",")
-        if settings.trainer.checkpoint.disable_validation:
+        names = settings.valid_subset.split(",")
+        if settings.trainer.disable_validation:
             names = []
         valid = {name: self._validation_batches(name) for name in names}
-        if self.process.is_first and not settings.trainer.checkpoint.no_save:
+        if self.process.is_first and not settings.trainer.no_save:
             self._write_lengths([train.batches, *valid.values()])
         return train, valid
 
@@ -248,12 +249,12 @@ class TranslationTraining(Training):
         # Refuse sentences that fit into no batch, if single sentences are trained on.
         if not batching.skip_invalid_size_inputs and (not lengths or SINGLE_SENTENCES in lengths):
             refuse_too_long(split, batching.max_tokens)
-        seed, weights = self.settings.trainer.run.seed, self.settings.task.corpus_weights
+        seed, weights = self.settings.trainer.seed, self.settings.corpus_weights
         return self._batches_of(split, batching.training_limits, lengths, seed, weights)
 
     def _validation_batches(self, name: str) -> TranslationBatches:
         """Return batches of all sentences of a split, in groups if documents are trained on."""
-        documents, with_alignments = self.settings.documents, self.settings.task.load_alignments
+        documents, with_alignments = self.settings.documents, self.settings.load_alignments
         split = self._prepared(self._checked([self.task.load_split(name, with_alignments)]))
         lengths = (documents.validation_length,) if documents.active else ()
         return self._batches_of(split, self.settings.batching.validation_limits, lengths)
@@ -283,7 +284,7 @@ class TranslationTraining(Training):
 
     def _open_corpora(self, folder: str) -> Split:
         """Return the training split of a data folder joined with those of further folders."""
-        options, own = self.settings.task, self._folders[0]
+        options, own = self.settings, self._folders[0]
         # Open each further folder, whose dictionaries must fit those of the first.
         tasks = [self.task] if folder == own else [self.task.at_folder(folder, own)]
         tasks += [self.task.at_folder(extra, own) for extra in options.extra_data]
@@ -329,7 +330,7 @@ class TranslationTraining(Training):
         """Return a split with long sources cut and documents required, as the settings say."""
         longest = self._longest[0]
         # Cut long sources, which works for single sentences only.
-        if self.settings.task.truncate_source:
+        if self.settings.truncate_source:
             if longest is None:
                 raise ConfigError(
                     "--truncate-source: the model reads sources of any length; give "
@@ -365,7 +366,7 @@ class TranslationTraining(Training):
         }
         if not content["splits"]:
             return
-        folder = Path(self.settings.trainer.checkpoint.save_dir)
+        folder = Path(self.settings.trainer.save_dir)
         try:
             folder.mkdir(parents=True, exist_ok=True)
             write_text(folder / LENGTHS_FILE, json.dumps(content, indent=2) + "\n")
@@ -375,7 +376,7 @@ class TranslationTraining(Training):
             ) from error
 
     def _bleu_of(self, model: EncoderDecoder, batches: TranslationBatches) -> ValidationBleu:
-        options, task = self.settings.bleu, self.task
+        options, task = self.settings, self.task
         generator = Generator(
             Ensemble([FastDecoder(model)], self._search_dtype),
             search_settings(options.eval_bleu_args),

@@ -40,12 +40,12 @@ MAY_CHANGE = (
     *("alignment_layer", "alignment_heads"),
 )
 """Settings of a model, beside its dropout, that may change while it is trained."""
-_WITHOUT_NOTE = (
-    "model backend checkpoint validation logging distributed bleu arch attention_preset max_epoch "
-    "max_update stop_time_hours patience num_workers cpu"
-)
-WITHOUT_NOTE = tuple(_WITHOUT_NOTE.split())
-"""Settings, and groups of settings, that may differ between runs without a note."""
+WITHOUT_NOTE = {
+    *("validation and checkpoints", "log", "BLEU in validation"),
+    *("arch", "attention_preset", "max_epoch", "max_update", "stop_time_hours", "patience"),
+    *("num_workers", "cpu"),
+}
+"""Headings and names of settings that may differ between runs without a note."""
 
 Changes = dict[str, tuple[Any, Any]]
 """Settings by name, each with its earlier and its present value."""
@@ -54,7 +54,7 @@ Changes = dict[str, tuple[Any, Any]]
 class Training(ABC):
     """One training; the subclass of a recipe makes its parts.
 
-    Its settings have the groups ``model``, ``backend``, which is not stored, and ``trainer``.
+    Its settings have the groups ``model`` and ``trainer``.
     """
 
     def __init__(self, settings: Any, process: ProcessGroup, log: TrainingLog) -> None:
@@ -63,7 +63,7 @@ class Training(ABC):
         self.log = log
         self.say = log.say
         # The checkpoint of this training, or the one of which it takes only the weights.
-        config = settings.trainer.checkpoint
+        config = settings.trainer
         self._restored = CheckpointFolder(config).restore_path()
         self.goes_on = self._restored is not None
         finetuned = Path(config.finetune_from_model) if config.finetune_from_model else None
@@ -75,8 +75,8 @@ class Training(ABC):
 
     def new_model(self, build: Callable[[], ModelT]) -> ModelT:
         """Return a model from ``build``, seeded, with its back end, and parts of it frozen."""
-        torch.manual_seed(self.settings.trainer.run.seed)
-        with using_backend(self.settings.backend.attention_backend):
+        torch.manual_seed(self.settings.trainer.seed)
+        with using_backend(self.settings.trainer.attention_backend):
             model = build()
         freeze(model, self.settings.trainer.optimizer)
         return model
@@ -90,7 +90,7 @@ class Training(ABC):
     def with_sizes(self, train: ShardedBatches, objective: nn.Module) -> ShardedBatches:
         """Set the numbers of ``--max-tokens auto`` and ``--update-tokens``; return such batches."""
         batching, trainer, process = self.settings.batching, self.settings.trainer, self.process
-        tokens, wanted, run, told = batching.max_tokens, batching.update_tokens, trainer.run, []
+        tokens, wanted, told = batching.max_tokens, batching.update_tokens, []
         if not wanted and tokens != AUTO_TOKENS:
             return train
         if tokens == AUTO_TOKENS:
@@ -102,9 +102,9 @@ class Training(ABC):
             lengths = self.settings.documents.training_lengths
             batches, least = train.batches, max(train.batches.longest_group, *lengths, 1)
             tokens = stored
-            if not stored or run.preflight:
+            if not stored or trainer.preflight:
                 # Bring the model, or this process's part, to the device as the trainer does.
-                if run.ddp_backend == FULLY_SHARDED:
+                if trainer.ddp_backend == FULLY_SHARDED:
                     process.wrap(objective, FULLY_SHARDED)
                 parts = Components(objective.to(process.device).train(), trainer, process)
                 tokens = fitting_tokens(parts, batches.largest_within, least, share, stored)
@@ -112,12 +112,12 @@ class Training(ABC):
         if wanted:
             # Take the number of batches that comes closest.
             together = tokens * process.world_size
-            run = replace(run, update_freq=(max(1, round(wanted / together)),))
-            size = f"{run.update_freq[0] * together:,} tokens"
-            told.append(f"--update-freq {run.update_freq[0]} for updates of {size}")
+            batches_of_update = max(1, round(wanted / together))
+            trainer = replace(trainer, update_freq=(batches_of_update,))
+            size = f"{batches_of_update * together:,} tokens"
+            told.append(f"--update-freq {batches_of_update} for updates of {size}")
         self.say("; ".join(told))
         batching = replace(batching, max_tokens=tokens, update_tokens=None)
-        trainer = replace(trainer, run=run)
         self.settings = replace(self.settings, batching=batching, trainer=trainer)
         return train.within(tokens)
 
@@ -175,13 +175,13 @@ def smaller_batches(settings: Any) -> str:
 def run_training(training_class: type[Training], settings: Any, progress: bool) -> TrainingResult:
     """Join the other processes, make a training, and run it or go on with it."""
     config = settings.trainer
-    process = join_processes(config.run.cpu)
+    process = join_processes(config.cpu)
     try:
         # Let the first process alone check and lock the folder.
-        folder = CheckpointFolder(config.checkpoint)
+        folder = CheckpointFolder(config)
         note = refuse_unrelated(folder, settings) if process.is_first else ""
         with folder.owned() if process.is_first else nullcontext():
-            log = TrainingLog(config.logging, quiet=not process.is_first, shown=progress)
+            log = TrainingLog(config, quiet=not process.is_first, shown=progress)
             if note:
                 log.say(note)
             training = training_class(settings, process, log)
@@ -261,7 +261,7 @@ def _is_equal(stored: Any, settings: Any) -> bool:
     own = json.loads(json.dumps(to_dict(settings, stored_only=True)))
     if not isinstance(stored, dict) or stored.get("model") != own["model"]:
         return False
-    theirs, own = _noted(stored), _noted(own)
+    theirs, own = _noted(stored, settings), _noted(own, settings)
     # Leave out numbers that the program chose in place of those of the flags.
     if own.get("max_tokens") == AUTO_TOKENS or own.get("update_tokens"):
         for name in ("max_tokens", "update_tokens", "update_freq"):
@@ -273,7 +273,7 @@ def _is_equal(stored: Any, settings: Any) -> bool:
 def change_note(stored: Mapping[str, Any], settings: Any, goes_on: bool) -> str:
     """Return a note on the settings that changed since a checkpoint; empty if none did."""
     own = to_dict(settings, stored_only=True)
-    changes = _changes(_noted(stored), _noted(own))
+    changes = _changes(_noted(stored, settings), _noted(own, settings))
     model = _changes(_of_today(stored.get("model") or {}, settings.model), flat(own["model"]))
     # Leave out fixed settings if training goes on, since they were compared before.
     changes |= {name: values for name, values in model.items() if _may_change(name) or not goes_on}
@@ -328,13 +328,15 @@ def _in_full(model: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in full.items() if name not in common}
 
 
-def _noted(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings whose change deserves a note, by name."""
-    found: dict[str, Any] = {}
-    for name, value in settings.items():
-        if name not in WITHOUT_NOTE:
-            found |= _noted(value) if isinstance(value, Mapping) else {name: value}
-    return found
+def _noted(values: Mapping[str, Any], settings: Any) -> dict[str, Any]:
+    """Return the values whose change deserves a note, by name, except those of the model."""
+    options = all_options(type(settings))
+    own = options.keys() - all_options(type(settings.model))
+    return {
+        name: value
+        for name, value in flat(values).items()
+        if name in own and not {name, options[name].heading} & WITHOUT_NOTE
+    }
 
 
 def _plain(value: Any) -> Any:

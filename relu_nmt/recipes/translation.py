@@ -10,8 +10,7 @@ import numpy as np
 import torch
 
 from relu_nmt.applications.analysis.statistics import AttentionStatistics, LayerStatistics
-from relu_nmt.cli.generate import TranslateSplitSettings
-from relu_nmt.cli.translation_settings import ModelOptions, model_overrides
+from relu_nmt.cli.generate import ModelOptions, TranslateSplitSettings, model_overrides
 from relu_nmt.data.data_folder import data_folders, pair_name
 from relu_nmt.data.documents import DOCUMENT_TAG, SINGLE_SENTENCES
 from relu_nmt.data.groups import least_limit

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from relu_nmt.cli.train import EvalBleuOptions
+from relu_nmt.cli.train import TranslationTrainingSettings
 from relu_nmt.data.dictionary import SENTENCE_SEPARATOR
 from relu_nmt.data.translation_batches import TranslationBatches
 from relu_nmt.errors import CheckpointError
@@ -134,7 +134,7 @@ class ValidationBleu:
         generator: Generator,
         task: TranslationTask,
         batches: TranslationBatches,
-        options: EvalBleuOptions,
+        options: TranslationTrainingSettings,
         process: ProcessGroup,
         say: Callable[[str], None],
         of_documents: bool,

@@ -12,7 +12,7 @@ from pathlib import Path
 from relu_nmt.errors import CheckpointError, ConfigError, DataError
 from relu_nmt.io.safe_write import acquire_lock, copy_file, remove_abandoned, temporary_folder
 from relu_nmt.training.checkpoint import SUFFIX, Checkpoint, save_checkpoint
-from relu_nmt.training.config import CheckpointConfig
+from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.results import BEST, LAST
 
 # Names of the checkpoints saved by updates and by epochs, up to the suffix.
@@ -33,12 +33,12 @@ class CheckpointFolder:
     """The folder ``--save-dir``.
 
     Example:
-        >>> folder = CheckpointFolder(CheckpointConfig())
+        >>> folder = CheckpointFolder(TrainerConfig())
         >>> folder.names(3, 300, end_of_epoch=True)
         ['checkpoint3.safetensors', 'checkpoint_last.safetensors']
     """
 
-    def __init__(self, config: CheckpointConfig) -> None:
+    def __init__(self, config: TrainerConfig) -> None:
         self._config = config
         self.path = Path(config.save_dir)
 

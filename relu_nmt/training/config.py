@@ -5,9 +5,9 @@ import os
 import re
 from functools import partial
 
-from relu_nmt.config import group, like, option, settings, shown
+from relu_nmt.config import group, option, settings, shown
 from relu_nmt.config.files import READ, WRITTEN, Files
-from relu_nmt.config.shared import CommonOptions, PrecisionOptions
+from relu_nmt.config.shared import PrecisionOptions, no_progress_bar_option, seed_option
 from relu_nmt.errors import ConfigError
 from relu_nmt.training import OPTIMIZERS
 from relu_nmt.training.results import FILE_NAME, LAST
@@ -117,10 +117,10 @@ def _of_one_process() -> str:
 
 
 @settings
-class RunConfig(PrecisionOptions):
-    """Updates, processes (from torchrun's environment variables) and the limits of a training."""
+class TrainerConfig(PrecisionOptions):
+    """All settings of a :class:`~relu_nmt.training.trainer.Trainer`."""
 
-    seed: int = like(CommonOptions, "seed")
+    seed: int = seed_option()
     max_epoch: int = _number(0, "stop after this epoch; 0: no limit")
     max_update: int = _number(0, "stop after this update; 0: no limit")
     stop_time_hours: float = _number(
@@ -148,21 +148,7 @@ class RunConfig(PrecisionOptions):
         choices=DDP_BACKENDS,
         no_effect=_of_one_process,
     )
-
-    def update_freq_of(self, epoch: int) -> int:
-        """Return the batches per update and process in ``epoch`` (from 1)."""
-        return self.update_freq[min(epoch, len(self.update_freq)) - 1]
-
-    def time_is_up(self, seconds: float) -> bool:
-        """Return True if ``seconds`` of running have used up ``--stop-time-hours``."""
-        return 0 < self.stop_time_hours * SECONDS_PER_HOUR <= seconds
-
-
-@settings
-class CheckpointConfig:
-    """Times of validation, folder and number of the checkpoints, and the start of the training."""
-
-    disable_validation: bool = option(False, "never validate")
+    disable_validation: bool = option(False, "never validate", heading="validation and checkpoints")
     validate_interval: int = _validating(1, "validate every N epochs", least=1)
     validate_interval_updates: int = _validating(
         0, "also validate every N updates; 0: only between epochs", least=0
@@ -207,9 +193,25 @@ class CheckpointConfig:
     no_save_optimizer_state: bool = _saving(
         False, "leave out the optimiser's state; training cannot go on exactly"
     )
+    no_progress_bar: bool = no_progress_bar_option(heading="log")
+    log_interval: int = _number(100, "updates between two log lines", least=1)
+    log_format: str | None = option(
+        None, "form of the log (default: tqdm on a terminal, else simple)", choices=LOG_FORMATS
+    )
+    log_file: str | None = option(None, "write the log to this file too", files=WRITTEN)
+    tensorboard_logdir: str | None = option(
+        None,
+        "folder for TensorBoard",
+        metavar="DIR",
+        files=Files(written=True, names=r"events\.out\.tfevents\..*"),
+    )
+    telemetry_interval: int = _number(100, "attention statistics every N updates; 0: never")
+    optimizer: OptimizerConfig = group("optimiser and averaged weights", OptimizerConfig)
+    schedule: ScheduleConfig = group("learning rate", ScheduleConfig)
 
     def check(self) -> None:
         """Refuse resets and --restore-file beside --finetune-from-model, and saving nothing."""
+        super().check()
         parts = ("optimizer", "lr_scheduler", "dataloader", "meters")
         if self.finetune_from_model and any(getattr(self, f"reset_{part}") for part in parts):
             raise ConfigError("--finetune-from-model resets everything; leave --reset-... out")
@@ -231,32 +233,10 @@ class CheckpointConfig:
             return self.maximize_best_checkpoint_metric
         return self.best_checkpoint_metric in MAXIMIZED_METRICS
 
+    def update_freq_of(self, epoch: int) -> int:
+        """Return the batches per update and process in ``epoch`` (from 1)."""
+        return self.update_freq[min(epoch, len(self.update_freq)) - 1]
 
-@settings
-class LoggingConfig:
-    """Log lines, files and curves."""
-
-    no_progress_bar: bool = like(CommonOptions, "no_progress_bar")
-    log_interval: int = _number(100, "updates between two log lines", least=1)
-    log_format: str | None = option(
-        None, "form of the log (default: tqdm on a terminal, else simple)", choices=LOG_FORMATS
-    )
-    log_file: str | None = option(None, "write the log to this file too", files=WRITTEN)
-    tensorboard_logdir: str | None = option(
-        None,
-        "folder for TensorBoard",
-        metavar="DIR",
-        files=Files(written=True, names=r"events\.out\.tfevents\..*"),
-    )
-    telemetry_interval: int = _number(100, "attention statistics every N updates; 0: never")
-
-
-@settings
-class TrainerConfig:
-    """All settings of a :class:`~relu_nmt.training.trainer.Trainer`, by purpose."""
-
-    optimizer: OptimizerConfig = group("optimiser and averaged weights", OptimizerConfig)
-    schedule: ScheduleConfig = group("learning rate", ScheduleConfig)
-    run: RunConfig = group("updates, limits and processes", RunConfig)
-    checkpoint: CheckpointConfig = group("validation and checkpoints", CheckpointConfig)
-    logging: LoggingConfig = group("log", LoggingConfig)
+    def time_is_up(self, seconds: float) -> bool:
+        """Return True if ``seconds`` of running have used up ``--stop-time-hours``."""
+        return 0 < self.stop_time_hours * SECONDS_PER_HOUR <= seconds

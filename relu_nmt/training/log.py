@@ -12,7 +12,7 @@ from typing import Any, TextIO
 
 from relu_nmt.errors import ConfigError, needing
 from relu_nmt.io.process import discard_output
-from relu_nmt.training.config import LoggingConfig
+from relu_nmt.training.config import TrainerConfig
 
 UPDATES_TAG = "train_inner"
 EPOCH_TAG = "train"
@@ -106,12 +106,12 @@ class TrainingLog:
         MissingExtraError: ``--tensorboard-logdir`` without tensorboard installed.
 
     Example:
-        >>> log = TrainingLog(LoggingConfig(log_format="json"))
+        >>> log = TrainingLog(TrainerConfig(log_format="json"))
         >>> log.validation(1, "valid", {"loss": 3.14159, "num_updates": 7})
         {"epoch": 1, "valid_loss": 3.142, "valid_num_updates": 7}
     """
 
-    def __init__(self, config: LoggingConfig, quiet: bool = False, shown: bool = True) -> None:
+    def __init__(self, config: TrainerConfig, quiet: bool = False, shown: bool = True) -> None:
         self._config = config
         self.lost: OSError | None = None
         default = "tqdm" if sys.stderr.isatty() and not config.no_progress_bar else "simple"

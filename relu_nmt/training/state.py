@@ -21,7 +21,7 @@ from relu_nmt.training.checkpoint import (
     load_weights,
     without_prefix,
 )
-from relu_nmt.training.config import CheckpointConfig, OptimizerConfig, TrainerConfig
+from relu_nmt.training.config import OptimizerConfig, TrainerConfig
 from relu_nmt.training.distributed import (
     ProcessGroup,
     give_back,
@@ -199,12 +199,12 @@ class Components:
         self.objective = objective
         self.model = model = objective.get_submodule("model")
         self.process = process
-        self.num_workers = config.run.num_workers
+        self.num_workers = config.num_workers
         self.optimizer = build_optimizer(model, config.optimizer)
-        maximize = config.checkpoint.maximize
-        self.schedule = build_schedule(config.schedule, config.run.max_update, maximize)
-        self.dtype = autocast_dtype(config.run, process.device)
-        self.scaler = loss_scaler(config.run, process.world_size)
+        maximize = config.maximize
+        self.schedule = build_schedule(config.schedule, config.max_update, maximize)
+        self.dtype = autocast_dtype(config, process.device)
+        self.scaler = loss_scaler(config, process.world_size)
         self.average = WeightAverage(model, config.optimizer)
 
     def autocast(self) -> torch.autocast:
@@ -254,7 +254,7 @@ class Components:
     def restore(
         self,
         path: Path | None,
-        config: CheckpointConfig,
+        config: TrainerConfig,
         say: Callable[[str], None],
         start: StartWeights | None = None,
     ) -> TrainingState:
@@ -310,7 +310,7 @@ def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dic
     }
 
 
-def _reset(state: TrainingState, config: CheckpointConfig) -> None:
+def _reset(state: TrainingState, config: TrainerConfig) -> None:
     """Reset the counts that the flags name."""
     best_metric = config.best_checkpoint_metric
     if config.reset_optimizer:

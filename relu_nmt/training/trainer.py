@@ -37,7 +37,7 @@ class Trainer:
         description: metadata of the checkpoints as JSON can hold it (``model_config``, ``task``,
             ``args``).
         process: this process, see :func:`~relu_nmt.training.distributed.join_processes`.
-        log: the log; by default a new one with ``config.logging``.
+        log: the log; by default a new one.
         start: returns the initial weights from the checkpoint of ``--finetune-from-model``.
     """
 
@@ -56,14 +56,14 @@ class Trainer:
         self.state = TrainingState()
         self.result = TrainingResult()
         # Shard first: sharding makes new parameters, which optimiser and average must have.
-        wrapped = process.wrap(objective.train(), config.run.ddp_backend)
+        wrapped = process.wrap(objective.train(), config.ddp_backend)
         self.parts = Components(objective, config, process)
-        self.log = log or TrainingLog(config.logging, quiet=not process.is_first)
+        self.log = log or TrainingLog(config, quiet=not process.is_first)
         self._description = description
         self._process = process
         self._data = data
-        self._updater = Updater(wrapped, self.parts, config.run)
-        self._folder = CheckpointFolder(config.checkpoint)
+        self._updater = Updater(wrapped, self.parts, config)
+        self._folder = CheckpointFolder(config)
         # Waiting for the numbers of each update would leave a GPU idle.
         self._reads_late = process.device.type != "cpu"
         self._validation = Validation(self.parts, data, config, self.log)
@@ -86,7 +86,7 @@ class Trainer:
             ReluNmtError: a file cannot be read or written, or is damaged; a check before the first
                 update fails; the loss or the gradient is not finite.
         """
-        config, say = self.config.checkpoint, self.log.say
+        config, say = self.config, self.log.say
         metric = config.best_checkpoint_metric
         try:
             # Restore the state and the result, unless this is a fresh start.
@@ -147,7 +147,7 @@ class Trainer:
     def _save_before(self, error: BaseException) -> bool:
         """Save the last update if damaged data ended this or another process; return True if so."""
         is_for_data = isinstance(error, DataError) or LOST_PEER in str(error)
-        keeps = not self.config.checkpoint.no_save and not is_sharded(self.parts.objective)
+        keeps = not self.config.no_save and not is_sharded(self.parts.objective)
         if not (is_for_data and keeps and self.state.num_updates):
             return False
         self._save(end_of_epoch=False, keeps_last=True)
@@ -164,7 +164,7 @@ class Trainer:
     def _train_epoch(self) -> None:
         """Train from the stored position to the end of the epoch, or until a reason to stop."""
         # Plan the epoch, and this process's share of its batches.
-        state, config, source = self.state, self.config.run, self._data.train
+        state, config, source = self.state, self.config, self._data.train
         if state.begin_epoch(source.begin_epoch(state.epoch)):
             self.log.say(
                 f"the epoch now has {state.num_batches} batches; the position in it is carried "
@@ -205,10 +205,10 @@ class Trainer:
             number,
             state.epoch,
             self._learning_rate(number),
-            seed=update_seed(self.config.run.seed, number, self._process.rank),
+            seed=update_seed(self.config.seed, number, self._process.rank),
             wants_telemetry=self.log.wants_telemetry(number),
             interrupt_vote=bool(self._signals),
-            time_vote=self.config.run.time_is_up(self._wall()),
+            time_vote=self.config.time_is_up(self._wall()),
         )
         self._updater.run(update, batches)
         # While a GPU works on this update, read the numbers of the one before.
@@ -224,7 +224,7 @@ class Trainer:
         self.parts.average.update(number)
         self._launched = update
         # Read at once if no GPU is kept waiting, or a line is due.
-        if not self._reads_late or number % self.config.logging.log_interval == 0:
+        if not self._reads_late or number % self.config.log_interval == 0:
             self._read_launched()
         return True
 
@@ -254,7 +254,7 @@ class Trainer:
         self.log.advance()
         if update.telemetry:
             self.log.telemetry(update.epoch, update.num_updates, update.telemetry)
-        if update.num_updates % self.config.logging.log_interval == 0:
+        if update.num_updates % self.config.log_interval == 0:
             counts = update.num_updates, update.lr, update.loss_scale
             stats = state.inner.stats(*counts, self._wall())
             state.inner = Meters()
@@ -266,7 +266,7 @@ class Trainer:
         if self._agreed(bool(self._signals), self._interrupted):
             self._read_launched()
             self.state.interrupted = True
-            saved = not self.config.checkpoint.no_save
+            saved = not self.config.no_save
             goes_on = "the same command goes on from here" if saved else "nothing saved (--no-save)"
             self._reason = f"interrupted; {goes_on}"
             self._save(end_of_epoch=False)
@@ -287,7 +287,7 @@ class Trainer:
 
     def _validate_and_save(self, end_of_epoch: bool) -> None:
         """Validate, move to the next epoch and save, each if it is due after an update."""
-        state, config = self.state, self.config.checkpoint
+        state, config = self.state, self.config
         save = (
             (end_of_epoch and state.epoch % config.save_interval == 0)
             or self._reason is not None
@@ -301,8 +301,8 @@ class Trainer:
             self._read_launched()
             score = self._validation.run(state, self.result)
             self._lap = time.monotonic()
-            metric = self.config.checkpoint.best_checkpoint_metric
-            is_best = state.add_score(score, self.config.checkpoint.maximize)
+            metric = config.best_checkpoint_metric
+            is_best = state.add_score(score, config.maximize)
             is_kept = self._process.from_first(self._process.is_first and self._folder.keeps(score))
             self.result.set_best(metric, state.best_score)
             over = self._validation.patience_is_over(state, self.result)
@@ -342,7 +342,7 @@ class Trainer:
         if names and (self._process.is_first or is_sharded(self.parts.objective)):
             start = time.monotonic()
             shown = "none" if score is None else f"{score:g}"
-            with_optimizer = not self.config.checkpoint.no_save_optimizer_state
+            with_optimizer = not self.config.no_save_optimizer_state
             with self.parts.snapshot(state, self._description, with_optimizer) as checkpoint:
                 if self._process.is_first:
                     self._folder.write(checkpoint, names)
@@ -362,13 +362,13 @@ class Trainer:
 
     def _limit_reached(self, epoch: int) -> str | None:
         """Return the reason to stop before an update in ``epoch``, or None."""
-        run, num_updates = self.config.run, self.state.num_updates
-        if run.max_update and num_updates >= run.max_update:
-            return f"{num_updates} updates are made (--max-update {run.max_update})"
-        if run.max_epoch and epoch > run.max_epoch:
-            return f"epoch {epoch - 1} is finished (--max-epoch {run.max_epoch})"
-        if self._agreed(run.time_is_up(self._wall()), self._time_is_up):
-            return f"the time is up (--stop-time-hours {run.stop_time_hours:g})"
+        config, num_updates = self.config, self.state.num_updates
+        if config.max_update and num_updates >= config.max_update:
+            return f"{num_updates} updates are made (--max-update {config.max_update})"
+        if config.max_epoch and epoch > config.max_epoch:
+            return f"epoch {epoch - 1} is finished (--max-epoch {config.max_epoch})"
+        if self._agreed(config.time_is_up(self._wall()), self._time_is_up):
+            return f"the time is up (--stop-time-hours {config.stop_time_hours:g})"
         return None
 
     def _agreed(self, own: bool, voted: bool) -> bool:

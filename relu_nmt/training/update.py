@@ -17,13 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from relu_nmt.config import option, settings
-from relu_nmt.config.classes import chosen_part
+from relu_nmt.config.parts import chosen_part
 from relu_nmt.config.shared import PrecisionOptions
 from relu_nmt.errors import ConfigError, TrainingError
 from relu_nmt.modules.objective import LossOutput
 from relu_nmt.training import OPTIMIZERS
 from relu_nmt.training.batches import Batch, naming_batch
-from relu_nmt.training.config import OptimizerConfig, RunConfig
+from relu_nmt.training.config import OptimizerConfig, TrainerConfig
 from relu_nmt.training.distributed import exchanging, is_sharded, own_part
 from relu_nmt.training.log import Meters, add_metrics
 
@@ -168,7 +168,7 @@ def has_fast_bfloat16() -> bool:
     return torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
-def loss_scaler(config: RunConfig, world_size: int) -> torch.amp.GradScaler:
+def loss_scaler(config: TrainerConfig, world_size: int) -> torch.amp.GradScaler:
     """Return the loss scale of float16; without it the scaler changes nothing."""
     updates = FAIRSEQ_SCALE_WINDOW // world_size // config.update_freq[0]
     window = config.fp16_scale_window or max(1, updates)
@@ -213,7 +213,7 @@ class Update:
 class Updater:
     """Makes updates of an objective, which may be wrapped to average gradients over processes."""
 
-    def __init__(self, objective: nn.Module, parts: "Components", config: RunConfig) -> None:
+    def __init__(self, objective: nn.Module, parts: "Components", config: TrainerConfig) -> None:
         self._objective = objective
         self._parts = parts
         self._config = config

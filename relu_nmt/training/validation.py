@@ -44,10 +44,9 @@ class Validation:
     ) -> None:
         self._parts = parts
         self._data = data
-        self._settings = config
-        self._config = config.checkpoint
-        self._metric = config.checkpoint.best_checkpoint_metric
-        self._patience = config.run.patience
+        self._config = config
+        self._metric = config.best_checkpoint_metric
+        self._patience = config.patience
         self._log = log
         self._warned: set[str] = set()
 
@@ -56,7 +55,7 @@ class Validation:
 
         ``description`` is the metadata of the checkpoints.
         """
-        parts, data, config = self._parts, self._data, self._settings
+        parts, data, config = self._parts, self._data, self._config
         folder, is_first = CheckpointFolder(self._config), parts.process.is_first
         if is_first:
             num_weights = sum(p.numel() for p in parts.model.parameters())
@@ -65,7 +64,7 @@ class Validation:
             "preflight", 2, "steps", shows_waiting=True, only_if_slow=True, say=self._log.say
         ) as advance:
             # Try the largest batch, and a checkpoint.
-            if config.run.preflight:
+            if config.preflight:
                 data.train.begin_epoch(state.epoch)
                 self._log.say(try_batch(parts, data.train.load(data.train.largest())))
                 # Let all processes join in if the model is sharded, to gather its weights.
@@ -83,7 +82,7 @@ class Validation:
         if (scorer := data.scorers.get(subset)) is not None:
             names += scorer.metric_names
             with parts.evaluating(), whole_weights(parts.objective):
-                scorer.check(largest=config.run.preflight)
+                scorer.check(largest=config.preflight)
         if self._metric not in names:
             raise ConfigError(
                 f"--best-checkpoint-metric {self._metric}: the validation set '{subset}' has only "

@@ -76,13 +76,11 @@ class TransformerConfig(TransformerOptions):
     encoder_positions: str | None = _positions(
         None,
         "position scheme of the encoder (default: --positions)",
-        otherwise="positions",
         constants={"--encoder-learned-pos": "learned"},
     )
     decoder_positions: str | None = _positions(
         None,
         "position scheme of the decoder (default: --positions)",
-        otherwise="positions",
         constants={"--decoder-learned-pos": "learned"},
     )
     document_attention: str = option(

@@ -221,6 +221,7 @@ class VisionTrainerConfig(TrainerConfig):
         least=0,
         needs=("warmup_updates", None),
         metavar="N",
+        heading="rates by epochs and images",
     )
     lr_batch_size: int = option(
         0, "images per update that the rates are given for; 0: no scaling", least=0

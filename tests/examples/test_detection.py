@@ -155,7 +155,7 @@ def test_the_papers_settings(example):
     )
     paper = read_settings(example.train.DetectionSettings, words)
     assert (paper.model.family, paper.model.attention) == ("xcit", "sima")
-    assert (paper.task.batch_size, paper.trainer.run.max_epoch) == (16, 36)
+    assert (paper.task.batch_size, paper.trainer.max_epoch) == (16, 36)
     rates = paper.trainer.schedule.lr
     assert len(rates) == 36 and [rates[i] for i in (26, 27, 32, 33)] == [1e-4, 1e-5, 1e-5, 1e-6]
     assert (paper.detector.min_size[0], paper.detector.min_size[-1]) == (480, 800)

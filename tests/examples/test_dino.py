@@ -81,7 +81,7 @@ def test_the_settings_are_the_published_ones(dino):
         384,
         (224,),
     )
-    run, schedule = known.trainer.run, known.trainer.schedule
+    run, schedule = known.trainer, known.trainer.schedule
     assert (known.task.batch_size, run.max_epoch, run.clip_norm) == (256, 100, 3.0)
     assert (schedule.lr, schedule.min_lr, known.trainer.warmup_epochs) == ((2.5e-4,), 1e-6, 10.0)
     assert known.trainer.optimizer.weight_decay == 0.04
@@ -215,7 +215,7 @@ def trainer_of(dino, model_values, source, epochs, updates=None, **values):
     objective = parts.SelfDistillation(model, settings.distillation, updates or epochs)
     data = dino.train.TrainingData(source, valid={}, scorers={})
     process = ProcessGroup(0, 1, torch.device("cpu"))
-    log = TrainingLog(settings.trainer.logging, shown=False)
+    log = TrainingLog(settings.trainer, shown=False)
     trainer = dino.train.Trainer(objective, data, settings.trainer, {}, process, log)
     objective.follow(trainer)
     return trainer, objective

@@ -68,7 +68,7 @@ def test_the_presets_are_the_published_ones(lra):
     steps = {"listops": 5_000, "text": 20_000, "retrieval": 30_000, "image": 35_000}
     steps |= {"pathfinder": 62_400}
     for name, settings in known.items():
-        schedule, run = settings.trainer.schedule, settings.trainer.run
+        schedule, run = settings.trainer.schedule, settings.trainer
         assert schedule.total_num_update == run.max_update
         if name in steps:
             assert run.max_update == steps[name] and schedule.lr == (1e-4,)

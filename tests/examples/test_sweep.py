@@ -107,8 +107,8 @@ def test_published_figures_name_models_of_the_script(table, tmp_path):
     parser = make_parser("relu-nmt-sweep", "", user_modules=False)
     add_settings(parser, SweepSettings)
     settings = read_settings(SweepSettings, parser.parse_args(words[2 : words.index("--")]))
-    published = read_published(str(ROOT / settings.sweep.published))
-    assert set(published.rows) < {*settings.sweep.systems, "a control of ours"}
+    published = read_published(str(ROOT / settings.published))
+    assert set(published.rows) < {*settings.systems, "a control of ours"}
 
 
 def test_an_unknown_form_or_data_set_is_an_error(tmp_path):
@@ -147,7 +147,7 @@ def test_a_python_on_the_search_path_is_used(tmp_path):
 def test_the_commands_of_the_guides_and_help_are_accepted(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     guide = (ROOT / "docs/guide/documents.md").read_text("utf-8")
-    for text in (guide, sweep.DESCRIPTION):
+    for text in (guide, sweep.__doc__):
         command = next(
             part
             for part in text.replace("\\\n", " ").splitlines()

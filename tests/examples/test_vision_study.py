@@ -167,7 +167,7 @@ def test_updates_of_the_paper_setting_have_the_papers_images_and_rates(example, 
         values = read_settings(ImageTrainingSettings, found)
         batch = values.batch_size
         trainer = config_for_data(values.trainer, batch, 1000, processes, lambda line: None)
-        count = batch * processes * trainer.run.update_freq_of(1)
+        count = batch * processes * trainer.update_freq_of(1)
         assert count == expected.get(name, 1024)
         assert trainer.schedule.lr == pytest.approx((1e-3,))
 

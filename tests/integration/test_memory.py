@@ -155,7 +155,7 @@ FITTED = ("--disable-validation", "--max-epoch", 2)
 def arguments(folder):
     with safe_open(folder / "checkpoint_last.safetensors", framework="np") as file:
         args = json.loads(file.metadata()["args"])
-    return args["batching"] | {"update_freq": args["trainer"]["run"]["update_freq"]}
+    return args["batching"] | {"update_freq": args["trainer"]["update_freq"]}
 
 
 def told(done, start):

@@ -112,7 +112,7 @@ def test_presets_and_typed_flags(folder, tmp_path):
     assert metadata["model_config"]["attention"] == "reluformer:gamma=8"
     assert metadata["model_config"]["dropout"] == 0.25
     assert metadata["args"]["regularizer"]["attention_norm_weight"] > 0
-    assert metadata["args"]["trainer"]["run"]["max_update"] == 1
+    assert metadata["args"]["trainer"]["max_update"] == 1
     translator = Translator.from_checkpoint(tmp_path / "checkpoint_last.safetensors", "cpu")
     assert len(translator.translate(["1 2 3", ""], beam=2, max_len_b=4)) == 2
 

@@ -20,7 +20,7 @@ from relu_nmt.cli.vision_train import ImageTrainingSettings
 from relu_nmt.errors import CheckpointError
 from relu_nmt.recipes.train_images import config_for_data, with_cosine_period
 from relu_nmt.training.checkpoint import load_checkpoint
-from relu_nmt.training.config import RunConfig, TrainerConfig
+from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.schedules import build_schedule
 from relu_nmt.translation.encoder_decoder import load_model
 from relu_nmt.vision.images import open_images
@@ -270,13 +270,13 @@ def test_a_checkpoint_with_other_classes_is_refused(squares, tmp_path, capsys):
 
 def test_the_cosine_ends_with_the_training():
     schedule = replace(VisionTrainerConfig().schedule, lr=(1.0,), warmup_updates=5, min_lr=0.125)
-    for run_config, last in (
-        (RunConfig(max_epoch=3), 21),  # 7 batches an epoch
-        (RunConfig(max_epoch=3, update_freq=(2, 1)), 4 + 7 + 7),
-        (RunConfig(max_epoch=3, max_update=11), 11),
-        (RunConfig(max_update=30), 30),
+    for limits, last in (
+        (TrainerConfig(max_epoch=3), 21),  # 7 batches an epoch
+        (TrainerConfig(max_epoch=3, update_freq=(2, 1)), 4 + 7 + 7),
+        (TrainerConfig(max_epoch=3, max_update=11), 11),
+        (TrainerConfig(max_update=30), 30),
     ):
-        config = with_cosine_period(TrainerConfig(run=run_config, schedule=schedule), 7, 1)
+        config = with_cosine_period(replace(limits, schedule=schedule), 7, 1)
         rates = build_schedule(config.schedule)
         found = [rates.learning_rate(update, 1) for update in range(5, last + 1)]
         assert found[0] == 1.0
@@ -287,7 +287,7 @@ def test_the_cosine_ends_with_the_training():
 
 def test_a_training_that_ends_in_the_warm_up_is_allowed():
     schedule = replace(VisionTrainerConfig().schedule, warmup_updates=9)
-    config = TrainerConfig(run=RunConfig(max_epoch=1), schedule=schedule)
+    config = TrainerConfig(max_epoch=1, schedule=schedule)
     rates = build_schedule(with_cosine_period(config, 7, 1).schedule)
     assert rates.learning_rate(7, 1) == pytest.approx(7 / 9 * 1e-3)
 

@@ -11,7 +11,7 @@ from relu_nmt.errors import ConfigError
 from relu_nmt.recipes.convert import new_folder
 from relu_nmt.training.checkpoint import Checkpoint, load_checkpoint
 from relu_nmt.training.checkpoint_manager import CheckpointFolder
-from relu_nmt.training.config import CheckpointConfig
+from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.results import TrainingResult
 from tests.system import kills
 
@@ -48,7 +48,7 @@ def test_the_next_training_removes_whatever_a_kill_leaves_of_checkpoints(tmp_pat
     ]
 
     def folder_at(path):
-        return CheckpointFolder(CheckpointConfig(save_dir=path))
+        return CheckpointFolder(TrainerConfig(save_dir=path))
 
     def save(path):
         with folder_at(path).owned():

@@ -26,7 +26,7 @@ from relu_nmt.applications.sweep.steps import (
 )
 from relu_nmt.config import from_dict
 from relu_nmt.config.registry import Spec
-from relu_nmt.config.yaml_text import parse_yaml
+from relu_nmt.config.settings_files import parse_yaml
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io.safe_write import write_text
 from relu_nmt.modules.config import ATTENTION_PRESETS
@@ -55,7 +55,7 @@ class SweepPlan:
     @property
     def shared_flags(self) -> tuple[str, ...]:
         """The flags that all models of a report must share, as words of a command."""
-        config = self.settings.sweep
+        config = self.settings
         start = () if config.start_from is None else ("--start-from", str(Path(config.start_from)))
         return (
             *config.time.flags,
@@ -69,12 +69,12 @@ class SweepPlan:
     @property
     def _tokenizer_flags(self) -> tuple[str, ...]:
         """The tokeniser flag of the commands that compute BLEU; empty for the language's own."""
-        name = self.settings.sweep.sacrebleu_tokenizer
+        name = self.settings.sacrebleu_tokenizer
         return () if name is None else ("--sacrebleu-tokenizer", name)
 
     def models(self) -> list[SweepModel]:
         """Return the models, all models of a seed before those of the next seed."""
-        config = self.settings.sweep
+        config = self.settings
         trained = [config.doc_mixture] if config.doc_mixture else [(n,) for n in config.lengths]
         return [
             SweepModel(attention, seed, lengths, bool(config.doc_mixture))
@@ -85,7 +85,7 @@ class SweepPlan:
 
     def evaluated_lengths(self, model: SweepModel) -> tuple[int, ...]:
         """Return the document lengths of a model's evaluations, in tokens."""
-        return self.settings.sweep.lengths if model.is_mixture else model.lengths
+        return self.settings.lengths if model.is_mixture else model.lengths
 
     def steps(self) -> list[Step]:
         """Return all steps, each model's training before its evaluations."""
@@ -93,17 +93,17 @@ class SweepPlan:
 
     def steps_of(self, model: SweepModel) -> list[Step]:
         """Return the training of a model and its evaluations."""
-        folder = model_folder(self.settings.sweep.save_dir, model)
+        folder = model_folder(self.settings.save_dir, model)
         steps = [Step(model, None, folder, self._train_commands(model, folder))]
         for length in self.evaluated_lengths(model):
             command = self._generate_command(Step(model, length, folder))
             steps.append(Step(model, length, folder, (command,)))
-        if self.settings.sweep.contrastive:
+        if self.settings.contrastive:
             steps.append(Step(model, CONTRASTS, folder, (self._score_command(folder),)))
         return steps
 
     def _train_commands(self, model: SweepModel, folder: Path) -> tuple[Command, ...]:
-        config, checkpoints = self.settings.sweep, str(folder / "checkpoints")
+        config, checkpoints = self.settings, str(folder / "checkpoints")
         # Start from the sentence model of the same attention and seed.
         start = []
         if config.start_from is not None:
@@ -139,7 +139,7 @@ class SweepPlan:
         return (train, average)
 
     def _generate_command(self, step: Step) -> Command:
-        config = self.settings.sweep
+        config = self.settings
         # Skip the statistics of attentions without weights.
         measured = step.model.attention not in self.without_weights
         return tool(
@@ -161,14 +161,14 @@ class SweepPlan:
         return tool(
             "score",
             *self._user_flags(),
-            *("--contrastive", str(self.settings.sweep.contrastive)),
+            *("--contrastive", str(self.settings.contrastive)),
             *("--path", self._checkpoint(folder)),
             *("--results", str(folder / "contrasts.results.json")),
         )
 
     def _checkpoint(self, folder: Path) -> str:
         """Return the evaluated checkpoint of a model."""
-        config = self.settings.sweep
+        config = self.settings
         name = "average" if config.averaged else f"checkpoint_{config.checkpoint}"
         return str(folder / "checkpoints" / f"{name}.safetensors")
 
@@ -307,7 +307,7 @@ def write_description(folder: Path, description: SweepDescription) -> SweepDescr
     if earlier is not None:
         _check_same_setting(folder, earlier.settings, description.settings)
     # Append new attentions, so that the baseline stays the first.
-    attentions = tuple(dict.fromkeys([*known, *description.settings.sweep.systems]))
+    attentions = tuple(dict.fromkeys([*known, *description.settings.systems]))
     published = description.published or (earlier.published if earlier else None)
     description = dataclasses.replace(description, attentions=attentions, published=published)
     # Write the file.
@@ -325,8 +325,8 @@ def _check_same_setting(folder: Path, old: SweepSettings, new: SweepSettings) ->
     # Refuse other data, splits and checkpoints, even without results.
     for flag, was, now in (
         ("data", old.data, new.data),
-        ("gen-subset", old.sweep.gen_subset, new.sweep.gen_subset),
-        ("checkpoint", old.sweep.checkpoint, new.sweep.checkpoint),
+        ("gen-subset", old.gen_subset, new.gen_subset),
+        ("checkpoint", old.checkpoint, new.checkpoint),
     ):
         if was != now:
             raise ConfigError(

@@ -272,7 +272,7 @@ class ReportData:
             for prefix, split, records in (
                 (f"train[{length}]", "training", everywhere),
                 ("train", "training", here),
-                ("test", self.description.settings.sweep.gen_subset, here),
+                ("test", self.description.settings.gen_subset, here),
             ):
                 found = next((r for r in records if f"{prefix}_mean_tokens" in r), None)
                 if found is not None:
@@ -384,9 +384,9 @@ def page(data: ReportData) -> str:
     """Return the HTML page."""
     # Describe the models from which the sweep starts, and their budget.
     settings, start = data.description.settings, ""
-    if (folder := settings.sweep.start_from) is not None:
+    if (folder := settings.start_from) is not None:
         earlier = read_description(Path(folder))
-        budget = "unknown" if earlier is None else earlier.settings.sweep.time
+        budget = "unknown" if earlier is None else earlier.settings.time
         start = f"the sentence models of {folder}, {budget} per model"
     # Give the template its data, functions and constants.
     values = {

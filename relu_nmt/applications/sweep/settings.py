@@ -9,8 +9,8 @@ from pathlib import Path
 from relu_nmt.attention import attentions
 from relu_nmt.config import checked_by, flag_of, group, like, option, settings
 from relu_nmt.config.files import READ, Files
-from relu_nmt.config.shared import ClusterOptions, CommonOptions
-from relu_nmt.data.data_folder import DATA_FILES
+from relu_nmt.config.shared import ClusterOptions, subset_option
+from relu_nmt.data.data_folder import data_option
 from relu_nmt.data.documents import DocumentConfig
 from relu_nmt.errors import ConfigError
 from relu_nmt.evaluation.metrics import tokenizer_option
@@ -88,10 +88,64 @@ def parse_attentions(text: str) -> tuple[str, ...]:
 
 
 @settings
-class SweepConfig:
-    """The models of a sweep and their evaluation."""
+class JobsConfig(ClusterOptions):
+    """The processes of a sweep; these settings change the speed and no result."""
 
-    gen_subset: str = like(CommonOptions, "gen_subset")
+    jobs: int = option(1, "trainings or evaluations at once; with --cluster: jobs at once", least=1)
+    gpus: tuple[str, ...] = option(
+        (),
+        "GPUs of the processes, in turn: --gpus 0,1,2,3 --jobs 4",
+        needs=("cluster", None),
+        metavar="N,N,...",
+    )
+    training_processes: int = option(
+        1, "processes that train a model together, by torchrun, each on a GPU", least=1
+    )
+    delete_checkpoints: bool = option(False, "keep only the evaluated checkpoint of each model")
+    report_only: bool = option(False, "run nothing, write the report of the present results")
+
+    def check(self) -> None:
+        """Check that every GPU has a number and a process."""
+        # The processes of a training share the GPUs evenly, and none is left.
+        shown = ",".join(self.gpus)
+        if not all(self.gpus):
+            raise ConfigError(f"--gpus {shown}: expected numbers of GPUs such as 0,1")
+        together = self.training_processes
+        if len(self.gpus) % together:
+            raise ConfigError(
+                f"--gpus {shown}: {together} --training-processes each need one; expected a "
+                f"multiple of {together}"
+            )
+        # Refuse GPUs that no process would use.
+        if len(self.gpus) > self.jobs * together:
+            raise ConfigError(
+                f"--gpus {shown}: each process uses one, so some would stay idle; raise --jobs "
+                f"from {self.jobs} to {len(self.gpus) // together}"
+            )
+
+    def environment(self, index: int) -> dict[str, str]:
+        """Return the environment variables of the process with an index among those at once."""
+        # Share the cores between all processes, and deal out the GPUs in turn.
+        found = dict(os.environ)
+        together = self.training_processes
+        found.setdefault("OMP_NUM_THREADS", str(max(1, available_cores() // self.jobs // together)))
+        if self.gpus:
+            first = index * together % len(self.gpus)
+            found["CUDA_VISIBLE_DEVICES"] = ",".join(self.gpus[first : first + together])
+        return found
+
+
+@settings
+class SweepSettings:
+    """All settings of a sweep."""
+
+    # Parse data-bin/ as data-bin: commands are compared with those of earlier runs.
+    data: str = data_option(
+        "",
+        "data folder with document boundaries",
+        parse=lambda text: text and str(Path(text)),
+    )
+    gen_subset: str = subset_option(heading="sweep")
     lengths: tuple[int, ...] = option(
         (128, 256, 512, 1024, 2048),
         "document lengths in tokens; 1: single sentences",
@@ -163,9 +217,12 @@ class SweepConfig:
         metavar="DIR",
         files=Files(written=True, names=REPORTS),
     )
+    running: JobsConfig = group("running", JobsConfig)
+    user_modules: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
 
     def check(self) -> None:
-        """Check that no value stands twice, and the form of variants and checkpoint."""
+        """Check that no value stands twice, and that data and budget are there."""
         # Lists need different values.
         for name in ("lengths", "attentions", "seeds"):
             values = getattr(self, name)
@@ -183,6 +240,12 @@ class SweepConfig:
             raise ConfigError(
                 f"--checkpoint {self.checkpoint}: expected best, last or average:N, N from 2"
             )
+        if self.running.report_only:
+            return
+        if not self.data:
+            message = "DATA is missing: give the data folder, as relu-nmt-preprocess made it"
+            raise ConfigError(message)
+        self.time  # noqa: B018
 
     @property
     def variant_flags(self) -> dict[str, tuple[str, ...]]:
@@ -208,79 +271,3 @@ class SweepConfig:
         """Number of checkpoints to average, if any."""
         match = re.fullmatch(r"average:(\d+)", self.checkpoint)
         return int(match[1]) if match and int(match[1]) > 1 else None
-
-
-@settings
-class JobsConfig(ClusterOptions):
-    """The processes of a sweep; these settings change the speed and no result."""
-
-    jobs: int = option(1, "trainings or evaluations at once; with --cluster: jobs at once", least=1)
-    gpus: tuple[str, ...] = option(
-        (),
-        "GPUs of the processes, in turn: --gpus 0,1,2,3 --jobs 4",
-        needs=("cluster", None),
-        metavar="N,N,...",
-    )
-    training_processes: int = option(
-        1, "processes that train a model together, by torchrun, each on a GPU", least=1
-    )
-    delete_checkpoints: bool = option(False, "keep only the evaluated checkpoint of each model")
-    report_only: bool = option(False, "run nothing, write the report of the present results")
-
-    def check(self) -> None:
-        """Check that every GPU has a number and a process."""
-        # The processes of a training share the GPUs evenly, and none is left.
-        shown = ",".join(self.gpus)
-        if not all(self.gpus):
-            raise ConfigError(f"--gpus {shown}: expected numbers of GPUs such as 0,1")
-        together = self.training_processes
-        if len(self.gpus) % together:
-            raise ConfigError(
-                f"--gpus {shown}: {together} --training-processes each need one; expected a "
-                f"multiple of {together}"
-            )
-        # Refuse GPUs that no process would use.
-        if len(self.gpus) > self.jobs * together:
-            raise ConfigError(
-                f"--gpus {shown}: each process uses one, so some would stay idle; raise --jobs "
-                f"from {self.jobs} to {len(self.gpus) // together}"
-            )
-
-    def environment(self, index: int) -> dict[str, str]:
-        """Return the environment variables of the process with an index among those at once."""
-        # Share the cores between all processes, and deal out the GPUs in turn.
-        found = dict(os.environ)
-        together = self.training_processes
-        found.setdefault("OMP_NUM_THREADS", str(max(1, available_cores() // self.jobs // together)))
-        if self.gpus:
-            first = index * together % len(self.gpus)
-            found["CUDA_VISIBLE_DEVICES"] = ",".join(self.gpus[first : first + together])
-        return found
-
-
-@settings
-class SweepSettings:
-    """All settings of a sweep."""
-
-    # Parse data-bin/ as data-bin: commands are compared with those of earlier runs.
-    data: str = option(
-        "",
-        "data folder with document boundaries",
-        positional=True,
-        metavar="DATA",
-        parse=lambda text: text and str(Path(text)),
-        files=DATA_FILES,
-    )
-    sweep: SweepConfig = group("sweep", SweepConfig)
-    running: JobsConfig = group("running", JobsConfig)
-    user_modules: tuple[str, ...] = ()
-    command: tuple[str, ...] = ()
-
-    def check(self) -> None:
-        """Check that data and budget are there."""
-        if self.running.report_only:
-            return
-        if not self.data:
-            message = "DATA is missing: give the data folder, as relu-nmt-preprocess made it"
-            raise ConfigError(message)
-        self.sweep.time  # noqa: B018

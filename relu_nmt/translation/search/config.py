@@ -2,13 +2,14 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from relu_nmt.config import checked_by, like, option, settings
+from relu_nmt.config import checked_by, option, settings
 from relu_nmt.config.files import READ
-from relu_nmt.config.shared import CommonOptions
+from relu_nmt.config.shared import batch_size_option, max_tokens_option, seed_option
 from relu_nmt.errors import ConfigError
 from relu_nmt.translation.search import scorers
 
@@ -20,6 +21,7 @@ SEARCHED = ("score_reference", False)
 """Need of options that only a search uses."""
 PRINTED = ("quiet", False)
 """Need of options for the printed translations, in commands that have ``--quiet``."""
+_searched = partial(option, needs=SEARCHED)
 
 
 @settings
@@ -34,8 +36,8 @@ class GenerationConfig:
         ConfigError: a value is out of range, or two settings contradict each other.
     """
 
-    batch_size: int | None = like(CommonOptions, "batch_size")
-    beam: int = option(5, "beam size; 1 is greedy search", least=1, metavar="K", needs=SEARCHED)
+    batch_size: int | None = batch_size_option()
+    beam: int = _searched(5, "beam size; 1 is greedy search", least=1, metavar="K")
     nbest: int = option(
         1, "hypotheses to output for each sentence", least=1, needs=[SEARCHED, PRINTED]
     )
@@ -60,27 +62,25 @@ class GenerationConfig:
         needs=("unnormalized", False),
     )
     unnormalized: bool = option(False, "rank hypotheses by s, without a length penalty")
-    unkpen: float = option(
+    unkpen: float = _searched(
         0.0,
         "subtract this from the log-probability of <unk>; inf forbids it",
         above=-math.inf,
         most=math.inf,
         metavar="U",
-        needs=SEARCHED,
     )
-    min_len: int = option(1, "fewest output tokens before the end symbol", least=0, needs=SEARCHED)
-    no_repeat_ngram_size: int = option(
-        0, "no n-gram of this size twice in a hypothesis; 0 allows all", least=0, needs=SEARCHED
+    min_len: int = _searched(1, "fewest output tokens before the end symbol", least=0)
+    no_repeat_ngram_size: int = _searched(
+        0, "no n-gram of this size twice in a hypothesis; 0 allows all", least=0
     )
-    free_sentence_count: bool = option(
-        False, "a translation may have another number of sentences than its source", needs=SEARCHED
+    free_sentence_count: bool = _searched(
+        False, "a translation may have another number of sentences than its source"
     )
-    stop_rule: str = option(
+    stop_rule: str = _searched(
         "ahead",
         "with K ended hypotheses stop (full), if none is ahead, or can be (exact)",
         choices=("ahead", "full", "exact"),
         constants={"--no-early-stop": "exact"},
-        needs=SEARCHED,
     )
     beam_threshold: float | None = option(
         None,
@@ -89,9 +89,7 @@ class GenerationConfig:
         metavar="NATS",
         needs=[SEARCHED, ("sampling", False)],
     )
-    sampling: bool = option(
-        False, "draw K hypotheses from the model instead of beam search", needs=SEARCHED
-    )
+    sampling: bool = _searched(False, "draw K hypotheses from the model instead of beam search")
     sampling_topk: int = option(
         -1, "draw from the k likeliest tokens; -1 from all", least=-1, needs="sampling", metavar="K"
     )
@@ -103,11 +101,11 @@ class GenerationConfig:
         needs="sampling",
         metavar="P",
     )
-    temperature: float = option(
-        1.0, "divides the logits; below 1 is sharper", above=0, metavar="T", needs=SEARCHED
+    temperature: float = _searched(
+        1.0, "divides the logits; below 1 is sharper", above=0, metavar="T"
     )
-    diverse_beam_groups: int = option(
-        -1, "groups of diverse beam search; -1: plain beam search", least=-1, needs=SEARCHED
+    diverse_beam_groups: int = _searched(
+        -1, "groups of diverse beam search; -1: plain beam search", least=-1
     )
     diverse_beam_strength: float = option(
         0.5,
@@ -115,16 +113,12 @@ class GenerationConfig:
         needs="diverse_beam_groups",
         metavar="S",
     )
-    prefix_size: int = option(
-        0, "begin with so many tokens of the reference", least=0, needs=SEARCHED
-    )
+    prefix_size: int = _searched(0, "begin with so many tokens of the reference", least=0)
     score_reference: bool = option(False, "do not search, score the reference")
-    replace_unk: str | None = option(
+    replace_unk: str | None = _searched(
         None,
         "replace <unk> by its source word, or by that word's entry in FILE",
-        metavar="FILE",
         bare="",
-        needs=SEARCHED,
         files=READ,
     )
     print_alignment: str | None = option(
@@ -134,37 +128,30 @@ class GenerationConfig:
         bare="hard",
         needs=[SEARCHED, PRINTED],
     )
-    seed: int = like(
-        CommonOptions, "seed", 1, "seed of the draws, with each sentence's number", needs="sampling"
-    )
+    seed: int = seed_option(help="seed of the draws, with each sentence's number", needs="sampling")
     workers: int | None = option(
         None,
         "processes that translate on a CPU; 0: one per thread (default: 0; server: 1)",
         least=0,
         most=1024,
     )
-    max_tokens: int | None = like(
-        CommonOptions,
-        "max_tokens",
-        None,
-        "most source tokens in a batch, padding counted (default: by device)",
+    max_tokens: int | None = max_tokens_option(
+        help="most source tokens in a batch, padding counted (default: by device)"
     )
-    max_len_a: float | None = option(
+    max_len_a: float | None = _searched(
         None,
         "longest output: a * source + b "
         f"(default: {SENTENCE_LENGTHS[0]:g}, of documents {DOCUMENT_LENGTHS[0]})",
         least=0,
         most=10**6,
         metavar="A",
-        needs=SEARCHED,
     )
-    max_len_b: int | None = option(
+    max_len_b: int | None = _searched(
         None,
         "longest output: a * source + b "
         f"(default: {SENTENCE_LENGTHS[1]}, of documents {DOCUMENT_LENGTHS[1]})",
         least=0,
         metavar="B",
-        needs=SEARCHED,
     )
 
     def check(self) -> None:

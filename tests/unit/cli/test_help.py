@@ -12,8 +12,7 @@ LONG += ("sweep", "vision_train")
 
 
 def parser_of(name):
-    module = importlib.import_module(f"relu_nmt.cli.{name}")
-    return module.sweep_parser() if name == "sweep" else module.main.parser()
+    return importlib.import_module(f"relu_nmt.cli.{name}").main.parser()
 
 
 @pytest.mark.parametrize("name", LONG)
@@ -39,9 +38,8 @@ def test_the_help_lists_a_switch_once(name):
 
 def test_the_most_used_flags_are_settings_of_the_command():
     for name in LONG:
-        if name != "sweep":
-            main = importlib.import_module(f"relu_nmt.cli.{name}").main
-            assert set(main.most_used.split()) <= set(all_options(main.settings_class)), name
+        main = importlib.import_module(f"relu_nmt.cli.{name}").main
+        assert set(main.most_used.split()) <= set(all_options(main.settings_class)), name
 
 
 def test_flags_without_effect_come_last():

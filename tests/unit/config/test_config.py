@@ -1,7 +1,9 @@
 import argparse
 import json
 import math
+import pickle
 import struct
+from dataclasses import replace
 from typing import ClassVar
 
 import pytest
@@ -352,6 +354,18 @@ def test_a_group_may_have_other_defaults():
         c.group("model", Model, widht=3)
 
 
+@c.settings
+class Widened:
+    model: Model = c.group("model", Model, width=3)
+
+
+def test_settings_with_other_defaults_can_be_pickled():
+    config = Widened.of(dropout=0.25)
+    found = pickle.loads(pickle.dumps(config))
+    assert c.to_dict(found) == c.to_dict(config)
+    assert type(replace(found, model=found.model).model) is type(config.model)
+
+
 def test_a_command_may_refuse_options_of_its_groups(capsys):
     @c.settings
     class Plain:
@@ -382,6 +396,28 @@ def test_help_shows_defaults_needs_and_choices():
     text = " ".join(parser.format_help().split())
     assert "--schedule {fixed,cosine,linear}" in text
     assert "decay; needs --store-ema (default: 0.9999)" in text
+
+
+def test_a_heading_stands_above_an_option_and_those_behind_it():
+    @c.settings
+    class Inner:
+        width: int = c.option(1, "width")
+        shown: int = c.option(1, "shown", heading="log", stored=False)
+        format: int = c.option(1, "format")
+
+    @c.settings
+    class Outer:
+        data: str = c.option("d", "data")
+        inner: Inner = c.group("shape", Inner)
+
+    parser = argparse.ArgumentParser()
+    c.add_settings(parser, Outer)
+    titles = {group.title: group for group in parser._action_groups}
+    flags = {title: [one.dest for one in titles[title]._group_actions] for title in titles}
+    assert (flags["settings"], flags["shape"]) == (["data"], ["width"])
+    assert flags["log"] == ["shown", "format"]
+    assert c.to_dict(Outer(), stored_only=True)["inner"] == {"width": 1, "format": 1}
+    assert "# log\n  # shown\n" in c.to_yaml(Outer())
 
 
 def test_help_shows_no_default_of_a_required_option():

@@ -11,7 +11,6 @@ from relu_nmt.cli.train import TranslationTrainingSettings
 from relu_nmt.cli.vision_train import ImageTrainingSettings
 from relu_nmt.config import REQUIRED, group, option, settings, to_dict
 from relu_nmt.errors import CheckpointError, ConfigError
-from relu_nmt.modules.config import AttentionBackendConfig
 from relu_nmt.recipes.training import (
     Training,
     change_note,
@@ -34,7 +33,6 @@ class ToyShape:
 class ToySettings:
     data: str = option(REQUIRED, "data", positional=True)
     model: ToyShape = group("model", ToyShape)
-    backend: AttentionBackendConfig = group("back end", AttentionBackendConfig, stored=False)
     trainer: TrainerConfig = group("trainer", TrainerConfig)
 
 
@@ -64,8 +62,8 @@ def test_a_further_training_needs_only_its_parts(tmp_path, capsys):
     stored = load_checkpoint(result.last_checkpoint).metadata
     assert stored["task"] == {"name": "toys"}
     assert stored["args"]["model"] == stored["model_config"] == {"p": 0.2}
-    assert stored["args"]["trainer"]["run"]["max_epoch"] == 2
-    assert "backend" not in stored["args"]
+    assert stored["args"]["trainer"]["max_epoch"] == 2
+    assert "attention_backend" not in json.dumps(stored)
     assert result.exit_code == 0
 
 

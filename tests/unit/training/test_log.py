@@ -6,7 +6,7 @@ import math
 import pytest
 
 from relu_nmt.errors import ConfigError
-from relu_nmt.training.config import LoggingConfig
+from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.log import Meters, TrainingLog, format_value, metric_averages, rounded
 
 
@@ -57,7 +57,7 @@ STATS = {"loss": 3.14159, "ppl": 8.8249, "num_updates": 100, "lr": 1.25e-05}
 
 def lines_of(log_format, **settings):
     with contextlib.redirect_stdout(io.StringIO()) as stream:
-        log = TrainingLog(LoggingConfig(log_format=log_format, **settings))
+        log = TrainingLog(TrainerConfig(log_format=log_format, **settings))
         log.begin_epoch(1, 0, 1102)
         log.advance()
         log.updates(1, 100, 1102, STATS)
@@ -91,12 +91,12 @@ def test_json_lines():
 
 
 def test_json_has_no_infinity(capsys):
-    TrainingLog(LoggingConfig(log_format="json")).validation(1, "v", {"ppl": math.inf})
+    TrainingLog(TrainerConfig(log_format="json")).validation(1, "v", {"ppl": math.inf})
     assert json.loads(capsys.readouterr().out) == {"epoch": 1, "v_ppl": None}
 
 
 def test_telemetry_keeps_small_numbers(capsys):
-    log = TrainingLog(LoggingConfig(log_format="json"))
+    log = TrainingLog(TrainerConfig(log_format="json"))
     log.telemetry(2, 300, {"a/b": 0.000123456, "a/c": math.nan})
     assert json.loads(capsys.readouterr().out) == {
         **{"epoch": 2, "num_updates": 300},
@@ -125,11 +125,11 @@ def test_the_log_file_gets_what_the_screen_gets(tmp_path):
     lines_of("simple", log_file=str(path))
     assert len(path.read_text().splitlines()) == 2 * len(shown)
     with pytest.raises(ConfigError, match=r"--log-file .* cannot be written"):
-        TrainingLog(LoggingConfig(log_file=str(tmp_path)))
+        TrainingLog(TrainerConfig(log_file=str(tmp_path)))
 
 
 def test_a_quiet_process_prints_nothing(tmp_path, capsys):
-    log = TrainingLog(LoggingConfig(log_format="tqdm", log_file=str(tmp_path / "x")), quiet=True)
+    log = TrainingLog(TrainerConfig(log_format="tqdm", log_file=str(tmp_path / "x")), quiet=True)
     log.begin_epoch(1, 0, 10)
     log.updates(1, 1, 10, STATS)
     log.validation(1, "valid", STATS)
@@ -140,7 +140,7 @@ def test_a_quiet_process_prints_nothing(tmp_path, capsys):
 
 @pytest.mark.parametrize("log_format", ["json", "tqdm"])
 def test_a_log_that_is_not_shown_goes_to_its_file_only(tmp_path, capsys, log_format):
-    config = LoggingConfig(log_format=log_format, log_file=str(tmp_path / "x"))
+    config = TrainerConfig(log_format=log_format, log_file=str(tmp_path / "x"))
     log = TrainingLog(config, shown=False)
     log.begin_epoch(1, 0, 10)
     log.validation(1, "valid", STATS)

@@ -16,13 +16,7 @@ from relu_nmt.config import from_flat
 from relu_nmt.errors import CheckpointError, ConfigError
 from relu_nmt.training.checkpoint import SUFFIX, Checkpoint, load_checkpoint, save_checkpoint
 from relu_nmt.training.checkpoint_manager import CheckpointFolder
-from relu_nmt.training.config import (
-    CheckpointConfig,
-    LoggingConfig,
-    OptimizerConfig,
-    RunConfig,
-    TrainerConfig,
-)
+from relu_nmt.training.config import OptimizerConfig, TrainerConfig
 from relu_nmt.training.distributed import noting_signals
 from relu_nmt.training.log import Meters
 from relu_nmt.training.state import TrainingState, WeightAverage
@@ -30,33 +24,33 @@ from tests.unit.training.toy import parsed
 
 
 def test_update_freq():
-    assert parsed(RunConfig, "--update-freq", "4,2").update_freq == (4, 2)
-    config = RunConfig(update_freq=(4, 2))
+    assert parsed(TrainerConfig, "--update-freq", "4,2").update_freq == (4, 2)
+    config = TrainerConfig(update_freq=(4, 2))
     assert [config.update_freq_of(epoch) for epoch in (1, 2, 9)] == [4, 2, 2]
     for text in ("0", "x", "", "1.5"):
         with pytest.raises(ConfigError, match="--update-freq"):
-            RunConfig(update_freq=text)
+            TrainerConfig(update_freq=text)
 
 
 def test_whether_more_is_better_follows_from_the_metric():
-    assert not CheckpointConfig().maximize
-    assert CheckpointConfig(best_checkpoint_metric="bleu").maximize
-    assert parsed(CheckpointConfig, "--maximize-best-checkpoint-metric").maximize
+    assert not TrainerConfig().maximize
+    assert TrainerConfig(best_checkpoint_metric="bleu").maximize
+    assert parsed(TrainerConfig, "--maximize-best-checkpoint-metric").maximize
     assert not parsed(
-        CheckpointConfig, "--best-checkpoint-metric", "bleu", "--no-maximize-best-checkpoint-metric"
+        TrainerConfig, "--best-checkpoint-metric", "bleu", "--no-maximize-best-checkpoint-metric"
     ).maximize
 
 
 @pytest.mark.parametrize(
     ("config_class", "settings", "message"),
     [
-        (RunConfig, {"fp16": True, "bf16": True}, "exclude"),
-        (RunConfig, {"max_update": -1}, "--max-update -1"),
-        (RunConfig, {"seed": -1}, "--seed -1"),
-        (CheckpointConfig, {"validate_interval": 0}, "--validate-interval 0"),
-        (CheckpointConfig, {"save_interval": 0}, "--save-interval 0"),
-        (CheckpointConfig, {"finetune_from_model": "x", "reset_meters": True}, "leave --reset"),
-        (CheckpointConfig, {"finetune_from_model": "x", "restore_file": "y"}, "leave one out"),
+        (TrainerConfig, {"fp16": True, "bf16": True}, "exclude"),
+        (TrainerConfig, {"max_update": -1}, "--max-update -1"),
+        (TrainerConfig, {"seed": -1}, "--seed -1"),
+        (TrainerConfig, {"validate_interval": 0}, "--validate-interval 0"),
+        (TrainerConfig, {"save_interval": 0}, "--save-interval 0"),
+        (TrainerConfig, {"finetune_from_model": "x", "reset_meters": True}, "leave --reset"),
+        (TrainerConfig, {"finetune_from_model": "x", "restore_file": "y"}, "leave one out"),
         (
             TrainerConfig,
             {
@@ -66,13 +60,13 @@ def test_whether_more_is_better_follows_from_the_metric():
             },
             "or say --no-save",
         ),
-        (LoggingConfig, {"log_interval": 0}, "--log-interval 0"),
-        (LoggingConfig, {"telemetry_interval": -1}, "--telemetry-interval -1"),
+        (TrainerConfig, {"log_interval": 0}, "--log-interval 0"),
+        (TrainerConfig, {"telemetry_interval": -1}, "--telemetry-interval -1"),
         (OptimizerConfig, {"ema_decay": 1.0}, "--ema-decay"),
         (OptimizerConfig, {"ema_decay": 0.9}, "--ema-decay 0.9 does nothing without --store-ema"),
-        (RunConfig, {"fp16_init_scale": 1}, "--fp16-init-scale 1 does nothing without --fp16"),
-        (CheckpointConfig, {"keep_interval_updates": 1}, "without --save-interval-updates"),
-        (CheckpointConfig, {"no_save": True, "keep_last_epochs": 1}, "with --no-save"),
+        (TrainerConfig, {"fp16_init_scale": 1}, "--fp16-init-scale 1 does nothing without --fp16"),
+        (TrainerConfig, {"keep_interval_updates": 1}, "without --save-interval-updates"),
+        (TrainerConfig, {"no_save": True, "keep_last_epochs": 1}, "with --no-save"),
         (TrainerConfig, {"disable_validation": True, "patience": 1}, "with --disable-validation"),
         (TrainerConfig, {"disable_validation": True, "keep_best_checkpoints": 1}, "does nothing"),
     ],
@@ -203,7 +197,7 @@ def test_a_state_of_another_form_is_refused(at, value):
 
 def folder_at(path, metric="bleu", **settings):
     return CheckpointFolder(
-        CheckpointConfig(save_dir=str(path), best_checkpoint_metric=metric, **settings)
+        TrainerConfig(save_dir=str(path), best_checkpoint_metric=metric, **settings)
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from relu_nmt.applications.analysis.report import course_panels
 from relu_nmt.errors import DataError, TrainingError
-from relu_nmt.training.config import LoggingConfig
+from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.log import TrainingLog
 from relu_nmt.training.results import TrainingResult, entry, read_course
 from tests.unit.training.test_trainer import Interrupting
@@ -208,7 +208,7 @@ def stats(updates, loss):
 def written_log(folder, form):
     """Return the file of a log: updates, a validation, an epoch, and updates done again."""
     path = folder / "train.log"
-    log = TrainingLog(LoggingConfig(log_format=form, log_file=str(path)), shown=False)
+    log = TrainingLog(TrainerConfig(log_format=form, log_file=str(path)), shown=False)
     log.say("epoch 001 is here")
     log.updates(1, 50, 100, stats(50, 6.0))
     log.telemetry(1, 50, TELEMETRY)

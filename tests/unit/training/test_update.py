@@ -6,7 +6,7 @@ from torch import nn
 
 from relu_nmt.errors import ConfigError, TrainingError
 from relu_nmt.modules.objective import LossOutput
-from relu_nmt.training.config import RunConfig, TrainerConfig
+from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.distributed import ProcessGroup
 from relu_nmt.training.state import Components
 from relu_nmt.training.update import Update, Updater
@@ -33,11 +33,11 @@ class Overflowing(nn.Module):
 def updater_of(objective, scale=None, min_scale=1e-4):
     """Return an updater, and its parts; a scale is tried on the CPU."""
     config = TrainerConfig()
-    object.__setattr__(config.run, "min_loss_scale", min_scale)  # which needs --fp16, and so a GPU
+    object.__setattr__(config, "min_loss_scale", min_scale)  # which needs --fp16, and so a GPU
     parts = Components(objective, config, ProcessGroup(0, 1, CPU))
     if scale is not None:
         parts.scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=2)
-    return Updater(objective, parts, config.run), parts
+    return Updater(objective, parts, config), parts
 
 
 def batch():
@@ -87,23 +87,23 @@ def test_the_scale_is_restored():
 
 
 def parts_of(config):
-    return Components(Overflowing(1e9), TrainerConfig(run=config), ProcessGroup(0, 1, CPU))
+    return Components(Overflowing(1e9), config, ProcessGroup(0, 1, CPU))
 
 
 def test_formats():
     with pytest.raises(ConfigError, match="--fp16 needs a CUDA GPU"):
-        parts_of(RunConfig(fp16=True))
+        parts_of(TrainerConfig(fp16=True))
     linear = nn.Linear(2, 2)
-    with parts_of(RunConfig(bf16=True)).autocast():
+    with parts_of(TrainerConfig(bf16=True)).autocast():
         assert linear(torch.ones(1, 2)).dtype == torch.bfloat16
-    with parts_of(RunConfig()).autocast():
+    with parts_of(TrainerConfig()).autocast():
         assert linear(torch.ones(1, 2)).dtype == torch.float32
 
 
 @pytest.mark.parametrize("fast", [True, False])
 def test_slow_bfloat16_gives_a_note(fast, monkeypatch, capsys):
     monkeypatch.setattr("relu_nmt.training.update.has_fast_bfloat16", lambda: fast)
-    for config in (RunConfig(), RunConfig(bf16=True)):
+    for config in (TrainerConfig(), TrainerConfig(bf16=True)):
         parts_of(config)
     note = "NOTE: this processor has no products of bfloat16, so --bf16 is slower than without\n"
     assert capsys.readouterr().err == ("" if fast else note)

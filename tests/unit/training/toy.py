@@ -11,13 +11,7 @@ from torch import Tensor, nn
 from relu_nmt.config import add_settings, read_settings
 from relu_nmt.modules.objective import LossOutput, Metric
 from relu_nmt.training.batches import TrainingData
-from relu_nmt.training.config import (
-    CheckpointConfig,
-    LoggingConfig,
-    OptimizerConfig,
-    RunConfig,
-    TrainerConfig,
-)
+from relu_nmt.training.config import OptimizerConfig, TrainerConfig
 from relu_nmt.training.distributed import ProcessGroup
 from relu_nmt.training.schedules import ScheduleConfig
 from relu_nmt.training.trainer import Trainer
@@ -148,14 +142,12 @@ class Toy:
     signatures: dict = field(default_factory=dict)
 
     def trainer(self, objective=None) -> Trainer:
+        own = {"save_dir": str(self.folder), "num_workers": 0, "log_format": "json"}
+        own |= {"log_interval": 2, **self.run, **self.distributed, **self.checkpoint}
         config = TrainerConfig(
-            run=RunConfig(**{"num_workers": 0, **self.run, **self.distributed}),
             optimizer=OptimizerConfig(weight_decay=0.01, **self.optimizer),
             schedule=ScheduleConfig(**{"lr": (0.05,), "warmup_updates": 3, **self.schedule}),
-            checkpoint=CheckpointConfig(
-                **{"save_dir": str(self.folder), **self.checkpoint, **self.validation}
-            ),
-            logging=LoggingConfig(**{"log_format": "json", "log_interval": 2, **self.logging}),
+            **{**own, **self.validation, **self.logging},
         )
         return Trainer(
             objective or ToyObjective(ToyModel(self.dropout)),

@@ -71,8 +71,7 @@ def page_of(folder, description):
 
 def varied(description, **values):
     """Return the description with other settings."""
-    sweep = dataclasses.replace(description.settings.sweep, **values)
-    settings = dataclasses.replace(description.settings, sweep=sweep)
+    settings = dataclasses.replace(description.settings, **values)
     return dataclasses.replace(description, settings=settings)
 
 
@@ -304,7 +303,7 @@ def test_measured_and_published_stand_in_two_tables(tmp_path):
     assert len(card["measured"]) == 6
     [entry] = [e for e in card["measured"] if (e["attention"], e["length"]) == ("softmax", 256)]
     assert entry["d_bleu"] == float(long["d_bleu"]) and entry["status"] == "done"
-    assert card["settings"]["sweep"]["budget"] == "4000u"
+    assert card["settings"]["budget"] == "4000u"
     # Another run in the same folder without --published keeps them.
     again = write_description(tmp_path, dataclasses.replace(description, published=None))
     assert again.published == published == read_description(tmp_path).published

@@ -6,12 +6,15 @@ import pytest
 
 from relu_nmt.applications.sweep.settings import (
     JobsConfig,
-    SweepConfig,
     SweepSettings,
     TrainingBudget,
     parse_attentions,
 )
 from relu_nmt.errors import ConfigError
+
+
+def sweep(**values):
+    return SweepSettings(**{"data": "data-bin", "budget": "1u", **values})
 
 
 @pytest.mark.parametrize(
@@ -50,14 +53,14 @@ def test_unknown_attentions(text):
 
 
 def test_the_compared_systems():
-    assert SweepConfig().systems == ("softmax", "reluformer", "sparsemax")
+    assert sweep().systems == ("softmax", "reluformer", "sparsemax")
     variants = ("a: --lr 1", "b: --lr 2\n --dropout 0.1")
-    assert SweepConfig(variants=variants).systems == ("a", "b")
-    assert SweepConfig(attentions="softmax", variants=variants).systems == ("softmax", "a", "b")
+    assert sweep(variants=variants).systems == ("a", "b")
+    assert sweep(attentions="softmax", variants=variants).systems == ("softmax", "a", "b")
 
 
 def test_lists():
-    config = SweepConfig(seeds="1, 2,3", generate_flags="--beam 4 --remove-bpe '@@ '")
+    config = sweep(seeds="1, 2,3", generate_flags="--beam 4 --remove-bpe '@@ '")
     assert config.seeds == (1, 2, 3)
     assert config.generate_flags == ("--beam", "4", "--remove-bpe", "@@ ")
     assert JobsConfig(jobs=2, gpus="0,2").gpus == ("0", "2")
@@ -85,7 +88,7 @@ def test_lists():
 )
 def test_impossible_sweeps(values, message):
     with pytest.raises(ConfigError, match=re.escape(message)):
-        SweepConfig(**values)
+        sweep(**values)
 
 
 def test_processes_get_a_gpu_each_and_a_share_of_the_cores(monkeypatch):

@@ -1,22 +1,110 @@
-"""YAML of settings files, read by the core schema of 1.2 and written so that 1.1 agrees."""
+"""Files of settings for ``--config`` and ``--dump-config``: YAML, checkpoints, ``results.json``.
 
+YAML is read by the core schema of 1.2, and written so that 1.1 agrees.
+"""
+
+import json
+import os
 import re
+import textwrap
+from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any
+
+from relu_nmt.config.classes import all_values, flat, idle_options, to_dict
+from relu_nmt.config.fields import groups_of, known_fields, options_of
+from relu_nmt.errors import ConfigError
 
 MOST_VALUES = 100_000
 TAG = "tag:yaml.org,2002:"
 CORE_SCHEMA = {
-    "null": ("~|null|Null|NULL|", "~nN"),
-    "bool": ("true|True|TRUE|false|False|FALSE", "tTfF"),
-    "int": ("[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789"),
-    "float": (
-        r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?"
-        r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
-        "-+.0123456789",
-    ),
+    "null": "~|null|Null|NULL|",
+    "bool": "true|True|TRUE|false|False|FALSE",
+    "int": "[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+",
+    "float": r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?"
+    r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
 }
-"""Patterns of plain scalars other than text, and their first characters (YAML 1.2.2, 10.3.2)."""
+"""Patterns of plain scalars other than text (YAML 1.2.2, 10.3.2)."""
+
+
+def read_settings_file(config_class: type, path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return the values of a YAML file, a checkpoint or a ``results.json`` by field name.
+
+    Fields may stand under the names of their groups or on their own.
+
+    Raises:
+        ConfigError: the file cannot be read, holds an unknown field or one that does nothing.
+    """
+    nested, is_stored = _nested_values(Path(path))
+    try:
+        found = known_fields(config_class, flat(nested))
+        # Refuse idle values only in files by hand; stored files have all values.
+        if not is_stored:
+            for entry, text in idle_options(config_class, all_values(config_class, found, {})):
+                if entry.name in found and not entry.no_effect:
+                    raise ConfigError(text)
+    except ConfigError as error:
+        another = ", or another version or command of relu_nmt wrote it" if is_stored else ""
+        raise ConfigError(f"{path}: {error}{another}") from error
+    return found
+
+
+def _nested_values(path: Path) -> tuple[Mapping[str, Any], bool]:
+    """Return the settings in a file, and True if relu_nmt stored them beside other things."""
+    try:
+        if path.suffix == ".safetensors":
+            return _checkpoint_settings(path), True
+        text = path.read_text("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--config {path}: cannot read it: {error}") from error
+    try:
+        values = json.loads(text) if path.suffix == ".json" else parse_yaml(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"--config {path}: cannot read it: {error}") from error
+    if values is None:
+        return {}, False
+    if not isinstance(values, dict):
+        raise ConfigError(f"--config {path}: expected lines such as 'max_tokens: 4000'")
+    if path.suffix == ".json" and isinstance(values.get("settings"), dict):
+        return values["settings"], True
+    return values, False
+
+
+def _checkpoint_settings(path: Path) -> Mapping[str, Any]:
+    """Return the ``args`` of a checkpoint."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="np") as file:
+            settings = json.loads(file.metadata()["args"])
+        if not isinstance(settings, dict):
+            raise ValueError("args is not a table")
+        return settings
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"--config {path}: not a checkpoint with settings in it") from error
+
+
+def to_yaml(config: Any, indent: str = "") -> str:
+    """Return settings as YAML that ``--config`` reads, with the help of each as a comment."""
+    values = to_dict(config)
+    text = ""
+    heading = ""
+    for name, entry in options_of(type(config)).items():
+        if entry.heading != heading:
+            heading = entry.heading
+            text += f"\n{indent}# {heading}\n"
+        # Write tuples as lists, which YAML has.
+        value = list(values[name]) if isinstance(values[name], tuple) else values[name]
+        if isinstance(value, int) and entry.show is not None:
+            value = entry.show(value)
+        comment = textwrap.wrap(entry.help, 96 - len(indent))
+        text += "".join(f"{indent}# {part}\n" for part in comment)
+        text += f"{indent}{name}: {dump_value(value)}\n"
+    for name, (title, _) in groups_of(type(config)).items():
+        text += f"\n{indent}# {title}\n{indent}{name}:\n"
+        text += to_yaml(getattr(config, name), indent + "  ")
+    return text
 
 
 def parse_yaml(text: str) -> Any:
@@ -82,7 +170,7 @@ def _loader() -> Any:
         kind = node.tag.removeprefix(TAG)
         text = loader.construct_scalar(node)
         # Refuse a text with an explicit tag that it does not fit.
-        if not re.fullmatch(CORE_SCHEMA[kind][0], text):
+        if not re.fullmatch(CORE_SCHEMA[kind], text):
             raise yaml.constructor.ConstructorError(
                 None, None, f"'{text}' is not a {kind} of YAML 1.2", node.start_mark
             )
@@ -134,9 +222,8 @@ def _dumper() -> Any:
 
 def _add_core_schema(kind_of_yaml: Any) -> None:
     """Add the core schema to the scalars that a loader or dumper distinguishes from texts."""
-    for kind, (pattern, beginnings) in CORE_SCHEMA.items():
-        first = [*beginnings, ""] if kind == "null" else list(beginnings)
-        kind_of_yaml.add_implicit_resolver(TAG + kind, re.compile(rf"(?:{pattern})\Z"), first)
+    for kind, pattern in CORE_SCHEMA.items():
+        kind_of_yaml.add_implicit_resolver(TAG + kind, re.compile(rf"(?:{pattern})\Z"), None)
 
 
 def _count(value: Any, known: dict[int, int]) -> int:
