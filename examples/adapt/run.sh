@@ -10,13 +10,13 @@ cd "$(dirname "$0")/../.."
 
 FORM=${1:-small}
 OUT=${OUT:-adapt/$FORM}
-PARTS=${PARTS:-attention documents}
+PARTS=${PARTS:-attention teacher documents}
 SEEDS=${SEEDS:-1 2 3}
 TEACHER_SEED=${TEACHER_SEED:-1} # of the models to start from
 WIDTH=${WIDTH:-256}             # of the small models of sentences
 PYTHON=${PYTHON:-python}
 GPUS=${GPUS:-1}
-DOCUMENT_UPDATES=${DOCUMENT_UPDATES:-$([ "$FORM" = small ] && echo 400 || echo 2000)}
+DOCUMENT_UPDATES=${DOCUMENT_UPDATES:-$([ "$FORM" = small ] && echo 1000 || echo 2000)}
 case $FORM in
 small) TRAIN=(relu-nmt-train) LENPEN=1 PRECISION=${PRECISION-auto} ;;
 real)
@@ -27,7 +27,7 @@ real)
     ;;
 *) echo "$FORM: expected small or real" >&2 && exit 2 ;;
 esac
-ADAPT_LR=${ADAPT_LR:-1e-3}
+ADAPT_LR=${ADAPT_LR:-4e-4}      # peak behind the start from a softmax model
 source examples/small_corpus.bash
 [ "${PRECISION:-}" != auto ] || PRECISION=$(fast_precision)
 
@@ -51,22 +51,8 @@ learn() {
     done
 }
 
-# Put ReLU in the place of softmax, in a share of the teacher's updates: from nothing, from the
-# teacher's weights, and with its predictions and attention outputs to learn from as well.
-# Centered scores come nearer to the outputs of softmax.
-#   replace PRESET UPDATES
-replace() {
-    local name=$1 updates=$2 seed
-    local relu=(--attention-preset "$1" --attention reluformer:gamma=8,centered=true)
-    learn "$name-nothing" "${SEEDS%% *}" "$updates" "${relu[@]}"
-    for seed in $SEEDS; do
-        learn "$name-start" "$seed" "$updates" "${start[@]}" "${relu[@]}"
-        learn "$name-teacher" "$seed" "$updates" "${start[@]}" "${relu[@]}" \
-            --teacher "$teacher" --teacher-attention-weight 0.1
-    done
-}
-
-attention() {
+# Train the softmax model, and set the flags of a training that goes on from it.
+softmax() {
     LENGTHS=1
     if [ "$FORM" = small ]; then
         DATA=${DATA:-$OUT/multi30k} UPDATES=${UPDATES:-4400} LR=1e-3
@@ -78,21 +64,43 @@ attention() {
         DATA=${DATA:-wmt14/data-bin} UPDATES=${UPDATES:-100000}
         [ -e "$DATA/manifest.json" ] || "$PYTHON" data_prep/wmt14_en_de.py --out wmt14
     fi
-    local teacher=$OUT/softmax-seed$TEACHER_SEED/checkpoint_last.safetensors seed updates
     learn softmax "$TEACHER_SEED" "$UPDATES"
-    # Compare the losses before the first update.
-    [ -e "$OUT/start.md" ] ||
-        "$PYTHON" examples/adapt/start.py "$DATA" "$teacher" "$OUT/start.md"
-    # So short a training needs no dropout. Softmax goes on in the same way, to compare.
-    local start=(--finetune-from-model "$teacher" --lr "$ADAPT_LR"
-        --dropout 0 --attention-dropout 0 --store-ema --ema-decay 0.9)
-    for updates in $((UPDATES / 10)) $((UPDATES / 5)); do
-        for seed in $SEEDS; do
-            learn "softmax-start-$updates" "$seed" "$updates" "${start[@]}"
-        done
+    MODEL=$OUT/softmax-seed$TEACHER_SEED/checkpoint_last.safetensors
+    START=(--finetune-from-model "$MODEL" --lr "$ADAPT_LR" --store-ema --ema-decay 0.9)
+}
+
+# Put ReLU in the place of softmax in encoder and decoder within a tenth of the softmax model's
+# updates, and in every slot within a fifth. In the cross-attention, centered scores come nearer to
+# the outputs of softmax.
+#   replace SEEDS NAME FLAG...
+replace() {
+    local seeds=$1 name=$2 seed
+    shift 2
+    for seed in $seeds; do
+        learn "reluformer-$name" "$seed" $((UPDATES / 10)) "$@" --attention-preset reluformer
     done
-    replace reluformer $((UPDATES / 10))
-    replace reluformer_paper $((UPDATES / 5))
+    for seed in $seeds; do
+        learn "reluformer_paper-$name" "$seed" $((UPDATES / 5)) "$@" \
+            --attention-preset reluformer_paper --cross-attention reluformer:gamma=8,centered=true
+    done
+}
+
+# ReLU from the weights of the softmax model, and from nothing; softmax goes on, to compare.
+attention() {
+    local updates
+    softmax
+    [ -e "$OUT/start.md" ] || "$PYTHON" examples/adapt/start.py "$DATA" "$MODEL" "$OUT/start.md"
+    replace "$SEEDS" start "${START[@]}"
+    for updates in $((UPDATES / 10)) $((UPDATES / 5)); do
+        learn "softmax-start-$updates" "${SEEDS%% *}" "$updates" "${START[@]}"
+    done
+    replace "${SEEDS%% *}" nothing
+}
+
+# The softmax model also teaches: its predictions, and the outputs of its attention.
+teacher() {
+    softmax
+    replace "$SEEDS" teacher "${START[@]}" --teacher "$MODEL" --teacher-attention-weight 0.1
 }
 
 # Sentences become documents whose sentences stay apart, and the same from nothing.
@@ -126,9 +134,9 @@ documents() {
     learn documents-nothing "${SEEDS%% *}" "$DOCUMENT_UPDATES" "${aligned[@]}"
     for seed in $SEEDS; do
         learn documents-start "$seed" "$DOCUMENT_UPDATES" "${aligned[@]}" \
-            --finetune-from-model "$model" --lr "$ADAPT_LR"
+            --finetune-from-model "$model"
     done
 }
 
-for part in $PARTS; do "$part"; done
+for part in $PARTS; do ("$part"); done
 "$PYTHON" examples/adapt/report.py "$OUT"
