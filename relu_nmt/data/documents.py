@@ -37,6 +37,13 @@ WITHOUT_SPACES = "zh zho chi cmn yue lzh wuu nan hak hsn gan cn ja jpn jp"
 _TOKENISED = re.compile(r"[^\x00-\x7f] [^\x00-\x7f]")
 
 
+class Line(NamedTuple):
+    """A line of a translated text, as raw text and as tokens of the dictionary."""
+
+    text: str
+    tokens: list[str]
+
+
 class Separators(NamedTuple):
     """Ids of the symbols that end each source and each target sentence.
 

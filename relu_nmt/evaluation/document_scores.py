@@ -15,15 +15,24 @@ import bisect
 import itertools
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from relu_nmt.data.documents import SEPARATOR_TESTS, join_texts
+from relu_nmt.data.documents import SEPARATOR_TESTS, SINGLE_SENTENCES, Line, join_texts
 from relu_nmt.data.groups import sentence_slices
+from relu_nmt.data.split import Split
 from relu_nmt.errors import ConfigError, DataError
-from relu_nmt.evaluation.metrics import MetricConfig, Score
+from relu_nmt.evaluation.metrics import (
+    COMPOUND,
+    WITH_SPACES,
+    MetricConfig,
+    Score,
+    ScoringConfig,
+    choose_tokenizer,
+)
+from relu_nmt.evaluation.significance import SegmentStatistics
+from relu_nmt.translation.task import ESCAPED_UNK, TranslationTask
 
 Documents = list[list[str]]
 """The lines of each document."""
@@ -149,88 +158,252 @@ def join_lines(documents: Documents, language: str = "") -> list[str]:
     return [join_texts((" ".join(line.split()) for line in own), language) for own in documents]
 
 
-def document_score(
-    metric: MetricConfig,
-    hypotheses: Documents,
-    references: Sequence[Documents],
-    language: str = "",
-) -> Score:
-    """Return d-BLEU or d-chrF: one segment per document.
+class AlignedDocuments:
+    """Translated documents beside one or more sets of references, divided into segments.
 
-    Raises:
-        DataError: the numbers of documents differ or are 0.
-
-    Reference: Liu et al. 2020 (mBART), section 4.
-    """
-    segments = [join_lines(documents, language) for documents in references]
-    score = metric.score(join_lines(hypotheses, language), segments)
-    return score.labelled("d-", f"documents = {len(hypotheses)}")
-
-
-@dataclass(frozen=True)
-class SentenceAlignment:
-    """Sentences with their references, one segment each in every set.
-
-    A document whose numbers of sentences differ is a mismatch and becomes one segment. Positions
-    are those of segments in their document, from 1; 0 for a whole document.
-    """
-
-    hypotheses: list[str]
-    references: list[list[str]]
-    num_documents: int
-    num_mismatched: int
-    positions: list[int]
-
-    def score(self, metric: MetricConfig) -> Score | None:
-        """Return s-BLEU or s-chrF; None if all documents are mismatches."""
-        total, wrong = self.num_documents, self.num_mismatched
-        if wrong == total:
-            return None
-        score = metric.score(self.hypotheses, self.references)
-        return score.labelled(
-            "s-",
-            f"segments = {len(self.hypotheses)} "
-            f"mismatched documents = {wrong}/{total} ({wrong / total:.2%})",
-        )
-
-    def by_position(self, metric: MetricConfig, edges: Sequence[int]) -> list[BucketScore]:
-        """Return the scores of sentences by position, without mismatched documents."""
-        # Leave out whole documents, whose position is 0.
-        texts = (self.hypotheses, *self.references)
-        own, *others = (list(itertools.compress(lines, self.positions)) for lines in texts)
-        positions = [position for position in self.positions if position]
-        return bucket_scores(metric, position_buckets(positions, edges), own, others)
-
-
-def align_sentences(
-    hypotheses: Documents, references: Sequence[Documents], language: str = ""
-) -> SentenceAlignment:
-    """Pair the sentences with their references.
+    Attributes:
+        documents: a segment for each document: of the translations, then of each set.
+        sentences: likewise a segment for each sentence; a document whose numbers of sentences
+            differ is a mismatch and a single segment.
+        positions: position of each of these segments in its document, from 1; 0 for a mismatch.
 
     Raises:
         DataError: the sets of references differ in their sentences.
     """
-    segments: list[str] = []
-    aligned: list[list[str]] = [[] for _ in references]
-    positions: list[int] = []
-    mismatched = 0
-    for number, (own, *others) in enumerate(zip(hypotheses, *references, strict=True), 1):
-        # Compare the references first, since all must have the same sentences.
-        if len({len(lines) for lines in others}) > 1:
-            counts = " and ".join(f"{len(lines):,}" for lines in others)
-            raise DataError(
-                f"document {number}: the sets of references have {counts} sentences; they need "
-                "the same sentences"
-            )
-        # Keep matching sentences apart; a mismatched document becomes one segment.
-        texts = [own, *others]
-        if len(own) != len(others[0]):
-            mismatched += 1
-            texts = [join_lines([lines], language) for lines in texts]
-            positions.append(0)
+
+    def __init__(
+        self, hypotheses: Documents, references: Sequence[Documents], language: str = ""
+    ) -> None:
+        sides = [hypotheses, *references]
+        self.documents = [join_lines(side, language) for side in sides]
+        self.sentences: list[list[str]] = [[] for _ in sides]
+        self.positions: list[int] = []
+        for number, lines in enumerate(zip(*sides, strict=True)):
+            # Compare the references first, since all must have the same sentences.
+            own, *counts = map(len, lines)
+            if len(set(counts)) > 1:
+                raise DataError(
+                    f"document {number + 1}: the sets of references have "
+                    f"{' and '.join(f'{count:,}' for count in counts)} sentences; they need the "
+                    "same sentences"
+                )
+            is_aligned = own == counts[0]
+            self.positions += range(1, own + 1) if is_aligned else [0]
+            for segments, texts, whole in zip(self.sentences, lines, self.documents, strict=True):
+                segments += texts if is_aligned else [whole[number]]
+
+    @property
+    def num_mismatched(self) -> int:
+        """Number of documents with another number of sentences than their reference."""
+        return self.positions.count(0)
+
+    def document_score(self, metric: MetricConfig) -> Score:
+        """Return d-BLEU or d-chrF.
+
+        Reference: Liu et al. 2020 (mBART), section 4.
+        """
+        own, *others = self.documents
+        return metric.score(own, others).labelled("d-", f"documents = {len(own)}")
+
+    def sentence_score(self, metric: MetricConfig) -> Score | None:
+        """Return s-BLEU or s-chrF; None if all documents are mismatches."""
+        total, wrong = len(self.documents[0]), self.num_mismatched
+        if wrong == total:
+            return None
+        own, *others = self.sentences
+        return metric.score(own, others).labelled(
+            "s-",
+            f"segments = {len(own)} mismatched documents = {wrong}/{total} ({wrong / total:.2%})",
+        )
+
+    def position_scores(self, metric: MetricConfig, edges: Sequence[int]) -> list[BucketScore]:
+        """Return the scores of sentences by position, without mismatched documents."""
+        own, *others = (list(itertools.compress(own, self.positions)) for own in self.sentences)
+        positions = [position for position in self.positions if position]
+        return bucket_scores(metric, position_buckets(positions, edges), own, others)
+
+
+class AlignedSentence(NamedTuple):
+    """A sentence whose translation is a line of its own.
+
+    ``number`` is that of the sentence in the split, from 0, ``position`` that in its window,
+    context included, from 1.
+    """
+
+    number: int
+    position: int
+    line: Line
+
+
+class SplitScorer:
+    """Comparison of translations of a split with its references.
+
+    The references are raw text if the folder keeps it. A folder of fairseq-preprocess has only
+    token ids. Translations and references are then compared as symbols of the dictionary, with
+    ``tok:none``, unless the task detokenises them or the language has no spaces. ``--scoring bleu``
+    and ``compound-bleu`` compare words of the tokeniser, subwords joined.
+
+    Attributes:
+        note: one line about the tokeniser that the language has chosen; empty for the usual one.
+
+    Raises:
+        ConfigError: the tokeniser is unknown, or its package is missing.
+        DataError: the split has no references.
+    """
+
+    def __init__(self, task: TranslationTask, split: Split, config: ScoringConfig) -> None:
+        pipeline = task.target_text
+        self.note = ""
+        self._task = task
+        self._split = split
+        self._tokenised = config.scoring in ("bleu", "compound-bleu")
+        # Ignore case where the data was lower-cased, unless set.
+        lowercase = config.sacrebleu_lowercase
+        if lowercase is None:
+            lowercase = pipeline.lowercase
+        self._references = (
+            self._tokenised_references() if self._tokenised else task.references(split)
+        )
+        # Choose metric and tokeniser.
+        self._chrf = MetricConfig("chrf", lowercase)
+        if self._tokenised:
+            tokenize = "none" if config.scoring == "bleu" else COMPOUND
+            self._bleu = MetricConfig("bleu", lowercase, tokenize, smooth="none")
         else:
-            positions += range(1, len(own) + 1)
-        segments += texts[0]
-        for target, lines in zip(aligned, texts[1:], strict=True):
-            target += lines
-    return SentenceAlignment(segments, aligned, len(hypotheses), mismatched, positions)
+            tokenize = config.sacrebleu_tokenizer or self._choose_tokenizer()
+            self._bleu = MetricConfig("bleu", lowercase, tokenize)
+        self._bleu.build()  # report a bad tokeniser before the translation starts
+        self._metric = self._chrf if config.scoring == "chrf" else self._bleu
+
+    @property
+    def signature(self) -> str:
+        """The signature of the scores of single sentences."""
+        return self._metric.signature
+
+    def _choose_tokenizer(self) -> str:
+        """Return the tokeniser for the target language; set :attr:`note`."""
+        pipeline = self._task.target_text
+        name, note = choose_tokenizer(pipeline.language, self._references)
+        # Keep the words of tokenised text, which no step detokenises.
+        if name in WITH_SPACES and pipeline.keeps_text and pipeline.detokenizer == "none":
+            return "none"
+        self.note = note
+        return name
+
+    def score(
+        self,
+        lines: Sequence[Line],
+        counts: np.ndarray | None = None,
+        metric: MetricConfig | None = None,
+    ) -> Score:
+        """Return the score of the translations of the whole split, one segment per line.
+
+        ``counts`` are the sentences of each line, int [lines], if lines are groups or documents.
+
+        Raises:
+            DataError: the numbers of translations and references differ.
+        """
+        references = self._references
+        if counts is not None:
+            cut = cut_by_counts(references, counts, self._split.name)
+            references = join_lines(cut, self._task.target_lang)
+        return (metric or self._metric).score([self._shown(line) for line in lines], [references])
+
+    def document_scores(
+        self, documents: Sequence[Sequence[Line]], groups: Sequence[Line], counts: np.ndarray
+    ) -> dict[str, Score]:
+        """Return the scores of the split's documents, by name.
+
+        A line of a document is a sentence, or a group that could not be cut into sentences. Each
+        group has its translation in ``groups``, and its sentences in ``counts``, int [groups].
+
+        Returns:
+            ``d_bleu``, one segment per document; ``s_bleu``, one per sentence, except that a
+            mismatched document is one segment (absent if all documents are mismatched);
+            ``group_bleu``, one per group, so that its references depend on the groups; ``chrf``,
+            that is d-chrF2 of raw text.
+
+        Raises:
+            DataError: document boundaries are unknown.
+        """
+        aligned = raw = self._aligned(documents, self._tokenised)
+        # Take raw text for chrF, even where BLEU compares words.
+        if self._tokenised:
+            raw = self._aligned(documents, False)
+        scores = {
+            "d_bleu": aligned.document_score(self._bleu),
+            "s_bleu": aligned.sentence_score(self._bleu),
+            "group_bleu": self.score(groups, counts, self._bleu).labelled(
+                "group ", f"groups = {len(groups)}"
+            ),
+            "chrf": raw.document_score(self._chrf),
+        }
+        # Leave out s-BLEU if all documents are mismatched.
+        return {name: score for name, score in scores.items() if score is not None}
+
+    def document_statistics(self, documents: Sequence[Sequence[Line]]) -> SegmentStatistics:
+        """Return the statistics of ``d_bleu`` by document; see :meth:`document_scores`."""
+        own, others = self._aligned(documents, self._tokenised).documents
+        return SegmentStatistics.of(self._bleu, own, [others])
+
+    def position_scores(self, sentences: Sequence[AlignedSentence]) -> dict[str, Any]:
+        """Return the BLEU of sentences by their position, as JSON values.
+
+        Positions in the document do not depend on the groups, so that scores of several lengths
+        can be compared. The position in the group is the amount of text translated before, with
+        which quality falls in the literature.
+
+        Returns:
+            ``position``, in the document, and ``group position``: by bucket ``sentences``, and
+            ``score`` and ``signature``, None for an empty bucket.
+        """
+        counts = self._split.require_documents("a score of documents", SINGLE_SENTENCES)
+        # Number the sentences of each document from 1.
+        in_document = np.concatenate([np.arange(1, count + 1) for count in counts]).tolist()
+        shown = [self._shown(one.line) for one in sentences]
+        references = [self._references[one.number] for one in sentences]
+        # Score the same sentences in buckets of both positions.
+        positions = {
+            "position": [in_document[one.number] for one in sentences],
+            "group position": [one.position for one in sentences],
+        }
+        return {
+            name: {
+                bucket: {
+                    "sentences": size,
+                    "score": score and score.value,
+                    "signature": score and score.signature,
+                }
+                for bucket, size, score in bucket_scores(
+                    self._bleu, position_buckets(own, DEFAULT_POSITIONS), shown, [references]
+                )
+            }
+            for name, own in positions.items()
+        }
+
+    def _aligned(self, documents: Sequence[Sequence[Line]], tokenised: bool) -> AlignedDocuments:
+        """Return translations and references by document, as words or as raw text."""
+        shown = [
+            [self._shown(line) if tokenised else line.text for line in own] for own in documents
+        ]
+        references = self._references
+        if self._tokenised and not tokenised:
+            references = self._task.references(self._split)
+        # Boundaries are known if groups were translated.
+        counts = self._split.require_documents("a score of documents", SINGLE_SENTENCES)
+        cut = cut_by_counts(references, counts, self._split.name)
+        return AlignedDocuments(shown, [cut], self._task.target_lang)
+
+    def _shown(self, line: Line) -> str:
+        """Return a translation in the form that is compared."""
+        text, tokens = line
+        return " ".join(self._task.target_text.join_words(tokens)) if self._tokenised else text
+
+    def _tokenised_references(self) -> list[str]:
+        raw, pipeline = self._split.raw_target, self._task.target_text
+        if raw is not None:
+            # Encode and join, so that text that arrived in pieces is joined too.
+            return [" ".join(pipeline.join_words(pipeline.encode(line))) for line in raw]
+        targets = self._split.targets()
+        lines = (self._task.target_tokens(ids, ESCAPED_UNK) for ids in targets)
+        return [" ".join(pipeline.join_words(line.split())) for line in lines]

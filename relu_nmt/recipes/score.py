@@ -159,13 +159,13 @@ class _Texts:
         self._language = options.language
         self._references = [(path, self._read(path, options.documents)) for path in paths]
         # Read the translations last, since they are checked against the references.
-        self._hypotheses = self._translations(options.sys, options.sys_documents)
-        self.hypotheses = self._segments(self._hypotheses)
-        self.references = [self._segments(found) for _, found in self._references]
+        found = self._translations(options.sys, options.sys_documents)
+        self.hypotheses = self._segments(found)
+        self.references = [self._segments(own) for _, own in self._references]
         # Align the sentences of each document, for scores of sentences.
         if self._has_documents:
-            references = [found for _, found in self._references]
-            self._alignment = docs.align_sentences(self._hypotheses, references, self._language)
+            references = [own for _, own in self._references]
+            self._aligned = docs.AlignedDocuments(found, references, self._language)
 
     def _segments(self, documents: docs.Documents) -> list[str]:
         if self._has_documents:
@@ -227,17 +227,18 @@ class _Texts:
 
     def scores(self, metric: MetricConfig) -> Iterator[Entry]:
         """Yield the score of the segments; of documents also the score of their sentences."""
-        whole = metric.score(self.hypotheses, self.references)
         if not self._has_documents:
-            yield _entry(whole)
+            yield _entry(metric.score(self.hypotheses, self.references))
             return
-        number, alignment = len(self.hypotheses), self._alignment
-        yield _entry(whole.labelled("d-", f"documents = {number}"), documents=number)
-        mismatch = {"documents": number, "mismatched_documents": alignment.num_mismatched}
+        number, aligned = len(self.hypotheses), self._aligned
+        whole = aligned.document_score(metric)
+        yield _entry(whole, documents=number)
+        mismatch = {"documents": number, "mismatched_documents": aligned.num_mismatched}
         # Score the sentences of documents that have as many lines as their reference.
-        score = alignment.score(metric)
+        score = aligned.sentence_score(metric)
         if score is None:
-            name, reason = f"s-{whole.name}", "no document has as many lines as its reference"
+            name = whole.name.replace("d-", "s-", 1)
+            reason = "no document has as many lines as its reference"
             yield Entry(f"{name}: none, {reason}", {"name": name, "score": None, **mismatch})
             return
         yield _entry(score, **mismatch)
@@ -246,7 +247,7 @@ class _Texts:
 
     def _by_position(self, metric: MetricConfig, name: str) -> Iterator[Entry]:
         edges = self._options.position_buckets
-        for bucket, size, score in self._alignment.by_position(metric, edges):
+        for bucket, size, score in self._aligned.position_scores(metric, edges):
             title, more = f"{name}[position {bucket}]", {"position": bucket, "segments": size}
             if score is None:
                 text = f"{title}: none, no aligned document is that long"

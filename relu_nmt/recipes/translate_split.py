@@ -15,7 +15,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from relu_nmt.cli.generate import TranslateSplitSettings as Settings
-from relu_nmt.data.documents import SINGLE_SENTENCES
+from relu_nmt.data.documents import SINGLE_SENTENCES, Line
 from relu_nmt.data.groups import (
     Groups,
     describe_lengths,
@@ -25,8 +25,8 @@ from relu_nmt.data.groups import (
 )
 from relu_nmt.data.split import Split
 from relu_nmt.errors import DataError
+from relu_nmt.evaluation.document_scores import AlignedSentence, SplitScorer
 from relu_nmt.evaluation.metrics import Score
-from relu_nmt.evaluation.split_score import AlignedSentence, SplitScorer, aligned_sentences
 from relu_nmt.io.safe_write import check_writable, replacing, write_file
 from relu_nmt.io.work import hidden_progress, progress_bar
 from relu_nmt.recipes.translation import (
@@ -42,7 +42,6 @@ from relu_nmt.recipes.translation import (
 from relu_nmt.training.results import peak_gpu_bytes, peak_resident_bytes
 from relu_nmt.translation.search.document_search import TranslatedDocuments
 from relu_nmt.translation.search.translations import (
-    Line,
     SourceDocuments,
     SourceSentence,
 )
@@ -401,6 +400,16 @@ class SplitTranslation:
             "lengths": self.lengths,
             "document_statistics": statistics,
         }
+
+
+def aligned_sentences(documents: TranslatedDocuments, first: int) -> list[AlignedSentence]:
+    """Return the sentences of all windows whose translation has the same number of sentences."""
+    return [
+        AlignedSentence(first + number, number - own.window.context + 1, line)
+        for own in documents.windows
+        if own.divided
+        for number, line in enumerate(own.lines, own.window.first)
+    ]
 
 
 def _document_ranges(counts: np.ndarray) -> Iterator[tuple[range, range]]:

@@ -12,7 +12,7 @@ import torch
 from relu_nmt.applications.analysis.statistics import AttentionStatistics, LayerStatistics
 from relu_nmt.cli.generate import ModelOptions, TranslateSplitSettings, model_overrides
 from relu_nmt.data.data_folder import data_folders, pair_name
-from relu_nmt.data.documents import DOCUMENT_TAG, SINGLE_SENTENCES
+from relu_nmt.data.documents import DOCUMENT_TAG, SINGLE_SENTENCES, Line
 from relu_nmt.data.groups import least_limit
 from relu_nmt.errors import ConfigError
 from relu_nmt.io.safe_write import check_writable, write_file
@@ -23,7 +23,6 @@ from relu_nmt.training.update import autocast_dtype
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.shortlist import Shortlist
 from relu_nmt.translation.search.translations import (
-    Line,
     SourceLimit,
     SourceSentence,
     Translation,

@@ -9,18 +9,18 @@ import numpy as np
 
 from relu_nmt.cli.train import TranslationTrainingSettings
 from relu_nmt.data.dictionary import SENTENCE_SEPARATOR
+from relu_nmt.data.documents import Line
 from relu_nmt.data.translation_batches import TranslationBatches
 from relu_nmt.errors import CheckpointError
-from relu_nmt.evaluation.document_scores import cut_by_counts, join_lines
+from relu_nmt.evaluation.document_scores import SplitScorer, cut_by_counts, join_lines
 from relu_nmt.evaluation.metrics import Score, ScoringConfig
-from relu_nmt.evaluation.split_score import SplitScorer
 from relu_nmt.io.work import progress_bar
 from relu_nmt.training.checkpoint import read_metadata
 from relu_nmt.training.distributed import ProcessGroup
 from relu_nmt.translation.agreement import LIKE, require_same
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.search.generator import Generator
-from relu_nmt.translation.search.translations import Line, SourceSentence
+from relu_nmt.translation.search.translations import SourceSentence
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator.models import load_models
 

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 import numpy as np
 
@@ -71,18 +70,6 @@ class Translation:
     def reached_limit(self) -> bool:
         """Return True if it ended at the longest output and may be cut off."""
         return self.hypothesis.reached_limit
-
-
-class Line(NamedTuple):
-    """A line of a translated text.
-
-    Args:
-        text: raw text.
-        tokens: the same as dictionary tokens.
-    """
-
-    text: str
-    tokens: list[str]
 
 
 class TranslatedLines(list[str]):

@@ -7,7 +7,7 @@ import sacrebleu
 from sacrebleu.tokenizers import tokenizer_ja_mecab, tokenizer_ko_mecab, tokenizer_spm
 
 from relu_nmt.errors import ConfigError
-from relu_nmt.evaluation.document_scores import align_sentences, document_score
+from relu_nmt.evaluation.document_scores import AlignedDocuments
 from relu_nmt.evaluation.metrics import MetricConfig, choose_tokenizer, recommended_tokenizer
 from relu_nmt.evaluation.significance import SegmentStatistics, paired_bootstrap
 
@@ -89,8 +89,9 @@ def test_scores_of_documents_and_comparisons_use_the_tokeniser():
             (hypotheses, [references]),
         )
     ]
-    assert document_score(metric, [hypotheses], [[references]]).value == expected[0]
-    assert align_sentences([hypotheses], [[references]]).score(metric).value == expected[1]
+    aligned = AlignedDocuments([hypotheses], [[references]])
+    assert aligned.document_score(metric).value == expected[0]
+    assert aligned.sentence_score(metric).value == expected[1]
     comparison = paired_bootstrap(metric, hypotheses, references, [references], samples=9)
     assert comparison.system.value == expected[1] and "|tok:zh|" in comparison.signature
 

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from relu_nmt.data.documents import document_sizes
 from relu_nmt.errors import DataError
 from relu_nmt.evaluation.document_scores import (
-    align_sentences,
+    AlignedDocuments,
     cut_by_counts,
-    document_score,
     join_lines,
     split_at_separators,
     split_sentences,
@@ -46,16 +45,16 @@ def test_document_scores_do_not_depend_on_the_groups(documents, name):
     metric = MetricConfig(name)
     hypotheses = [[own for own, _ in pairs] for pairs in documents]
     references = [[other for _, other in pairs] for pairs in documents]
-    score = document_score(metric, hypotheses, [references])
+    score = AlignedDocuments(hypotheses, [references]).document_score(metric)
     for limit in (1, 3, 7, 1000):
         groups = [in_groups(sentences, limit) for sentences in hypotheses]
-        assert document_score(metric, groups, [references]) == score
+        assert AlignedDocuments(groups, [references]).document_score(metric) == score
         grouped_references = [in_groups(sentences, limit) for sentences in references]
-        assert document_score(metric, groups, [grouped_references]) == score
+        assert AlignedDocuments(groups, [grouped_references]).document_score(metric) == score
 
 
 def test_a_document_is_one_segment():
-    score = document_score(MetricConfig(), HYPOTHESES, [REFERENCES])
+    score = AlignedDocuments(HYPOTHESES, [REFERENCES]).document_score(MetricConfig())
     joined = [[" ".join(lines) for lines in side] for side in (HYPOTHESES, REFERENCES)]
     expected = sacrebleu.corpus_bleu(joined[0], [joined[1]])
     assert score.value == expected.score
@@ -102,12 +101,14 @@ def test_lines_are_cut_at_separators():
 def test_sentences_are_aligned_where_their_numbers_agree():
     hypotheses = [*HYPOTHESES, ["One line", "too many ."]]
     references = [*REFERENCES, ["One line too many ."]]
-    aligned = align_sentences(hypotheses, [references])
-    assert aligned.hypotheses == [*HYPOTHESES[0], *HYPOTHESES[1], "One line too many ."]
-    assert aligned.references == [[*REFERENCES[0], *REFERENCES[1], "One line too many ."]]
-    assert (aligned.num_mismatched, aligned.num_documents) == (1, 3)
-    score = aligned.score(MetricConfig())
-    expected = sacrebleu.corpus_bleu(aligned.hypotheses, aligned.references)
+    aligned = AlignedDocuments(hypotheses, [references])
+    assert aligned.sentences == [
+        [*HYPOTHESES[0], *HYPOTHESES[1], "One line too many ."],
+        [*REFERENCES[0], *REFERENCES[1], "One line too many ."],
+    ]
+    assert aligned.positions == [1, 2, 1, 2, 0] and aligned.num_mismatched == 1
+    score = aligned.sentence_score(MetricConfig())
+    expected = sacrebleu.corpus_bleu(aligned.sentences[0], aligned.sentences[1:])
     assert score.value == expected.score
     assert score.text == f"s-{expected} segments = 5 mismatched documents = 1/3 (33.33%)"
 
@@ -115,7 +116,7 @@ def test_sentences_are_aligned_where_their_numbers_agree():
 def test_sentences_are_scored_by_their_position():
     hypotheses = [*HYPOTHESES, ["One line", "too many ."]]
     references = [*REFERENCES, ["One line too many ."]]
-    scores = align_sentences(hypotheses, [references]).by_position(MetricConfig(), (1, 9, 20))
+    scores = AlignedDocuments(hypotheses, [references]).position_scores(MetricConfig(), (1, 9, 20))
     for (_, size, score), begin, end in zip(scores, (0, 1), (1, 9), strict=False):
         own, others = (
             [line for document in side for line in document[begin:end]]
@@ -130,14 +131,14 @@ def test_sentences_are_scored_by_their_position():
 
 
 def test_without_an_aligned_document_there_is_no_score_of_sentences():
-    aligned = align_sentences([["a b c d"]], [[["a b", "c d"]]])
-    assert aligned.score(MetricConfig()) is None
-    assert document_score(MetricConfig(), [["a b c d"]], [[["a b", "c d"]]]).value > 99
+    aligned = AlignedDocuments([["a b c d"]], [[["a b", "c d"]]])
+    assert aligned.sentence_score(MetricConfig()) is None
+    assert aligned.document_score(MetricConfig()).value > 99
 
 
 def test_sets_of_references_need_the_same_sentences():
     with pytest.raises(DataError, match="document 1: the sets of references have 2 and 1"):
-        align_sentences([["a"]], [[["a", "b"]], [["a b"]]])
+        AlignedDocuments([["a"]], [[["a", "b"]], [["a b"]]])
 
 
 def test_joining_does_not_depend_on_lines():
@@ -149,6 +150,6 @@ def test_documents_of_japanese_are_joined_without_spaces():
     assert join_lines(lines, "ja") == ["今日は。元気です。"]
     assert join_lines(lines) == ["今日は。 元気です。"]
     metric = MetricConfig(tokenize="none", order=1)
-    assert document_score(metric, [["今日は。元気です。"]], [lines], "ja").value > 99
-    aligned = align_sentences([["今日は。元気です。"]], [lines], "ja")
-    assert aligned.references == [["今日は。元気です。"]]
+    aligned = AlignedDocuments([["今日は。元気です。"]], [lines], "ja")
+    assert aligned.document_score(metric).value > 99
+    assert aligned.sentences[1] == ["今日は。元気です。"]

@@ -5,13 +5,14 @@ import pytest
 import sacrebleu
 
 from relu_nmt.cli.preprocess import PreprocessSettings
-from relu_nmt.data.documents import write_documents
+from relu_nmt.data.documents import Line, write_documents
 from relu_nmt.data.groups import Window
+from relu_nmt.evaluation.document_scores import AlignedSentence, SplitScorer
 from relu_nmt.evaluation.metrics import MetricConfig, ScoringConfig
-from relu_nmt.evaluation.split_score import AlignedSentence, SplitScorer, aligned_sentences
 from relu_nmt.recipes import preprocess
+from relu_nmt.recipes.translate_split import aligned_sentences
 from relu_nmt.translation.search.document_search import WindowTranslation
-from relu_nmt.translation.search.translations import Line, Translation
+from relu_nmt.translation.search.translations import Translation
 from relu_nmt.translation.task import TranslationTask
 
 REFERENCES = ["A dog isn't here, is it?", "The xylophone is big.", "A house is here."]

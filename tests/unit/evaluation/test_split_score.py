@@ -3,11 +3,11 @@ import pytest
 
 from relu_nmt.cli.preprocess import PreprocessSettings
 from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.data.documents import Line
 from relu_nmt.errors import DataError
+from relu_nmt.evaluation.document_scores import SplitScorer
 from relu_nmt.evaluation.metrics import MetricConfig, ScoringConfig
-from relu_nmt.evaluation.split_score import SplitScorer
 from relu_nmt.recipes import preprocess
-from relu_nmt.translation.search.translations import Line
 from relu_nmt.translation.task import TranslationTask
 
 REFERENCES = ["A dog isn't here, is it?", "The xylophone is big.", "A house is here."]

@@ -152,8 +152,9 @@ def make_scores(path, counts, lines, length):
 
     references = docs.cut_by_counts(lines, counts, "lines")
     hypotheses = docs.split_at_separators(path.read_text().split("\n")[:-1], "tag")
-    score = docs.document_score(MetricConfig(), hypotheses, [references])
-    of_sentences = docs.align_sentences(hypotheses, [references]).score(MetricConfig())
+    aligned = docs.AlignedDocuments(hypotheses, [references])
+    score = aligned.document_score(MetricConfig())
+    of_sentences = aligned.sentence_score(MetricConfig())
     joined = docs.join_lines(hypotheses), [docs.join_lines(references)]
     return {
         "document_statistics": SegmentStatistics.of(MetricConfig(), *joined).to_json(),

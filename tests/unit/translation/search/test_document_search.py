@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from relu_nmt.data.documents import WindowConfig
 from relu_nmt.data.groups import sentence_slices
 from relu_nmt.errors import ConfigError
-from relu_nmt.evaluation.document_scores import document_score, join_lines
+from relu_nmt.evaluation.document_scores import AlignedDocuments, join_lines
 from relu_nmt.evaluation.metrics import MetricConfig
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.translation.search.config import GenerationConfig
@@ -177,7 +177,9 @@ def test_d_bleu_of_the_same_translations_does_not_depend_on_the_groups():
                 else:
                     found = translate(documents, search, separated=False, max_doc_tokens=limit)
                 texts = texts_of(found, documents)
-                scores.add(str(document_score(MetricConfig(), texts, [references])))
+                scores.add(
+                    str(AlignedDocuments(texts, [references]).document_score(MetricConfig()))
+                )
     assert len(scores) == 1
 
 
@@ -215,7 +217,10 @@ def test_open_quotes_do_not_run_on_from_sentence_to_sentence(documents):
         texts.add(tuple(join_lines(found)))
     assert len(texts) == 1
     reference = [[" ".join(line.split()[:3]) for line in lines] for lines in alone]
-    scores = {document_score(MetricConfig(), [[t] for t in own], [reference]) for own in texts}
+    scores = {
+        AlignedDocuments([[t] for t in own], [reference]).document_score(MetricConfig())
+        for own in texts
+    }
     assert len(scores) == 1
 
 
