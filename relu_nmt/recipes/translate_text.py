@@ -46,7 +46,7 @@ from relu_nmt.translation.search.translations import (
     TranslatedLines,
     Translation,
 )
-from relu_nmt.translator import TranslationRequest, Translator
+from relu_nmt.translator import Translator
 
 READ_BYTES = 1 << 16
 MOST_BYTES = 1 << 28
@@ -160,7 +160,7 @@ def _translated(
             print_notes(note)
         # Encode the lines with their prefixes and terms.
         lines, terms = split_terms(lines, settings.constraints)
-        request = TranslationRequest.of_lines(
+        encoded = translator.sources.encode_lines(
             lines,
             _prefixes_of(prefixes, done, len(lines), settings),
             terms,
@@ -168,7 +168,6 @@ def _translated(
             banned,
             range(done + 1, done + 1 + len(lines)),
         )
-        encoded = translator.sources.encode(request)
         limited = encoded.limited(limit)
         # Translate them.
         longest = max(len(source.ids) for source in limited.sentences)
@@ -289,7 +288,8 @@ def translate_documents(
     paragraphs = [[[lines[i]] if split is None else split(lines[i]) for i in own] for own in places]
     # Prefixes and terms need one sentence a line, which the settings check.
     is_whole = split is None
-    request = TranslationRequest(
+    # Encode the sentences; find long ones before the limit cuts or empties them.
+    sources = translator.sources.encode_documents(
         [list(itertools.chain.from_iterable(own)) for own in paragraphs],
         [[prefixes[i] for i in own] for own in places] if is_whole else None,
         [[terms[i] for i in own] for own in places] if is_whole else None,
@@ -297,8 +297,6 @@ def translate_documents(
         () if settings.banned_terms is None else read_lines(settings.banned_terms),
         [[i + 1 for i in own] for own in places] if is_whole else None,
     )
-    # Encode the sentences; find long ones before the limit cuts or empties them.
-    sources = translator.sources.encode(request)
     limit = source_limit(settings.model, translator)
     too_long = _too_long(sources, limit, places, paragraphs)
     sources = sources.limited(limit)

@@ -1,6 +1,5 @@
 """Translate raw text in Python."""
 
-from relu_nmt.translator.request import TranslationRequest
 from relu_nmt.translator.translator import Translator
 
-__all__ = ["TranslationRequest", "Translator"]
+__all__ = ["Translator"]

@@ -1,4 +1,4 @@
-"""Translate raw text: requests in, translations out."""
+"""Translate raw text."""
 
 import os
 import warnings
@@ -30,7 +30,6 @@ from relu_nmt.translation.search.translations import (
     SourceSentence,
     TranslatedLines,
     Translation,
-    as_lines,
     check_lengths,
     load_translations,
     replace_unknown_words,
@@ -39,7 +38,7 @@ from relu_nmt.translation.step_decoder import Ensemble
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator.attention_maps import AttentionMap, attention_weights, checked_place
 from relu_nmt.translator.models import foreign_classes, load_models, model_of, model_state
-from relu_nmt.translator.request import SourceEncoder, TranslationRequest
+from relu_nmt.translator.sources import SourceEncoder
 
 SINGLE_LINES = WindowConfig(SINGLE_SENTENCES)
 
@@ -62,7 +61,7 @@ class Translator:
         shortlist: restricts the target vocabulary by the source words; None: no restriction.
 
     Attributes:
-        sources: encodes requests as token ids.
+        sources: encodes raw text as token ids.
 
     Raises:
         ConfigError: no model, no such device, or 8-bit integers on a device where they are slow.
@@ -197,9 +196,9 @@ class Translator:
             DataError: a sentence is too long for learned positions, ``lines`` is a single text,
                 the model cannot write a forced term, or a term is forced in a blank line.
         """
-        request = TranslationRequest.of_lines(lines, prefixes, forced, ordered, banned)
         config = _config_of(config, settings)
-        best = [own[0] for own in self._lines(request, config)]
+        sources = self.sources.encode_lines(lines, prefixes, forced, ordered, banned)
+        best = [own[0] for own in self._lines(sources, config)]
         at_limit = [number for number, own in enumerate(best) if own.reached_limit]
         # Warn from here, so that the warning names the caller's line.
         self._warn_of_limit(config, len(at_limit), len(best))
@@ -222,9 +221,9 @@ class Translator:
         whose best one is. ``first_id`` is the number of the first line, which seeds the draws of
         sampling. All other arguments, and the errors, are those of :meth:`translate` (``nbest=5``).
         """
-        request = TranslationRequest.of_lines(lines, prefixes, forced, ordered, banned)
         config = _config_of(config, settings)
-        found = self._lines(request, config, first_id)
+        sources = self.sources.encode_lines(lines, prefixes, forced, ordered, banned)
+        found = self._lines(sources, config, first_id)
         self._warn_of_limit(config, sum(own[0].reached_limit for own in found), len(found))
         return found
 
@@ -258,14 +257,12 @@ class Translator:
                 translated together by a model that does not separate sentences.
             DataError: as in :meth:`translate`, for a document and a group of lines.
         """
-        request = TranslationRequest(
-            [as_lines(lines) for lines in documents], prefixes, forced, ordered, banned
-        )
         limit = self.max_doc_tokens if max_doc_tokens is None else max_doc_tokens
         windows = WindowConfig(limit, window_overlap, repair=True)
         # Resolve the longest output for documents, which grow with their source.
         config = _config_of(config, settings).resolved(documents=True)
-        found = self.answer(request, config, windows)
+        sources = self.sources.encode_documents(documents, prefixes, forced, ordered, banned)
+        found = self.answer(sources, config, windows)
         self._warn_of_limit(config, found.num_at_limit, len(found.windows))
         return found
 
@@ -277,27 +274,26 @@ class Translator:
         return self.translate_documents([lines], **settings)[0]
 
     def _lines(
-        self, request: TranslationRequest, config: GenerationConfig, first_id: int = 0
+        self, documents: SourceDocuments, config: GenerationConfig, first_id: int = 0
     ) -> list[list[Translation]]:
         """Return the n best translations of each line, without the windows of documents."""
-        documents = self.sources.encode(request)
         # Check all lines before the search of the first one.
         check_lengths(documents.sentences, self.max_source_positions)
         return self.searcher(config, first_id)(documents.lines())
 
     def answer(
         self,
-        request: TranslationRequest | SourceDocuments,
+        documents: SourceDocuments,
         config: GenerationConfig,
         windows: WindowConfig = SINGLE_LINES,
         first_id: int = 0,
         on_progress: Callable[[int], object] | None = None,
         search: Search | None = None,
     ) -> TranslatedDocuments:
-        """Return the translations of a request, window by window, to commands and the server.
+        """Return the translations of documents, window by window, to commands and the server.
 
         Args:
-            request: raw text, or documents that are token ids already.
+            documents: token ids of :attr:`sources`, or of a data folder.
             config: settings of the search.
             windows: how to divide the documents; by default each line is a window of its own.
             first_id: number of the first window, which seeds the draws of sampling.
@@ -307,11 +303,8 @@ class Translator:
 
         Raises:
             ConfigError: the settings do not fit the model or the documents.
-            DataError: the text cannot be encoded, or a window is too long for the model.
+            DataError: a window is too long for the model.
         """
-        documents = request
-        if isinstance(documents, TranslationRequest):
-            documents = self.sources.encode(documents)
         # Check all lines before the search of the first one.
         check_lengths(documents.sentences, self.max_source_positions)
         if windows.window_overlap and (config.score_reference or config.prefix_size):

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.translation.search.config import GenerationConfig
-from relu_nmt.translator import TranslationRequest, Translator
+from relu_nmt.translator import Translator
 from tests.commands import run_here
 
 FILES = Path(__file__).parent / "marian_files"
@@ -108,10 +108,9 @@ def test_a_model_of_several_languages_becomes_one_for_each(folder, tmp_path, tra
         found = Translator.from_checkpoint(path, "cpu")
         code = translator.task.source_dictionary.index(piece)
         lines = [case["line"] for case in CASES[:3]]
-        request = TranslationRequest.of_lines(lines)
-        plain = translator.sources.sentences(request)
+        plain = translator.sources.sentences(lines)
         named = [replace(own, ids=np.append(code, own.ids)) for own in plain]
-        for own, expected in zip(found.sources.sentences(request), named, strict=True):
+        for own, expected in zip(found.sources.sentences(lines), named, strict=True):
             assert own.ids.tolist() == expected.ids.tolist()
         config = GenerationConfig(beam=4, max_len_b=28)
         expected = [own[0].hypothesis for own in translator.searcher(config)(named)]

@@ -16,7 +16,7 @@ from relu_nmt.modules.config import SLOTS, AttentionPlace
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.translations import SourceSentence, Translation
-from relu_nmt.translator import TranslationRequest, Translator
+from relu_nmt.translator import Translator
 from relu_nmt.translator.attention_maps import (
     MOST_WEIGHTS,
     attention_of,
@@ -93,11 +93,11 @@ class TranslationService:
         """Return the translation of a document, as JSON values.
 
         ``max_doc_tokens`` are translated at once; by default as the server's flags say. ``terms``
-        are further arguments of :meth:`TranslationRequest.of_lines`.
+        are further arguments of :meth:`SourceEncoder.sentences`.
         """
         # Encode the document.
         translator, windows = self._translator, self._windows
-        encoded = translator.sources.sentences(TranslationRequest.of_lines(lines, **terms))
+        encoded = translator.sources.sentences(lines, **terms)
         sentences = self._read(encoded, len(lines), ticket)
         documents = translator.sources.documents(sentences, [len(lines)])
         # Divide it as the request says; single lines have no context.
@@ -151,7 +151,7 @@ class TranslationService:
         """
         # Encode both sides, and check their lengths.
         translator, ensemble = self._translator, self._translator.ensemble
-        given = translator.sources.sentences(TranslationRequest.of_lines(lines))
+        given = translator.sources.sentences(lines)
         sources = self._read(given, len(lines), ticket)
         written = map(self._encoded_target, translation)
         targets = self._read(written, len(translation), ticket, is_source=False)

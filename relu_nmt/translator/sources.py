@@ -1,9 +1,10 @@
-"""A request: raw text with its prefixes and terms, and their token ids."""
+"""Raw text to translate, with its prefixes and terms, as token ids."""
 
 import itertools
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -14,53 +15,8 @@ from relu_nmt.translation.search.translations import SourceDocuments, SourceSent
 from relu_nmt.translation.task import TranslationTask
 
 
-@dataclass(frozen=True)
-class TranslationRequest:
-    """Raw text to translate, with the prefixes and terms of its translations.
-
-    Single lines are one document (:meth:`of_lines`); the windows of the search then hold one line.
-
-    Args:
-        documents: the lines of each document.
-        prefixes: the beginning of each line's translation, in whole words; "" for none. A list
-            for each document.
-        forced: terms that each line's translation must contain. A list for each line, in a list
-            for each document. The search needs a place of its own for each term.
-        ordered: force the terms of a line in their order.
-        banned: terms of one or more words that no translation may contain outside forced text.
-        numbers: line numbers for error messages, a list for each document; by default from 1.
-    """
-
-    documents: Sequence[Iterable[str]]
-    prefixes: Iterable[Iterable[str]] | None = None
-    forced: Iterable[Iterable[Iterable[str]]] | None = None
-    ordered: bool = True
-    banned: Iterable[str] = ()
-    numbers: Sequence[Iterable[int]] | None = None
-
-    @classmethod
-    def of_lines(
-        cls,
-        lines: Iterable[str],
-        prefixes: Iterable[str] | None = None,
-        forced: Iterable[Iterable[str]] | None = None,
-        ordered: bool = True,
-        banned: Iterable[str] = (),
-        numbers: Iterable[int] | None = None,
-    ) -> "TranslationRequest":
-        """Return a request for one document, with one prefix and one list of terms a line."""
-        return cls(
-            [lines],
-            None if prefixes is None else [prefixes],
-            None if forced is None else [forced],
-            ordered,
-            banned,
-            None if numbers is None else [numbers],
-        )
-
-
 class SourceEncoder:
-    """Encodes requests as token ids.
+    """Encodes raw text as token ids.
 
     Attributes:
         separators: the symbols that end sentences; None without.
@@ -76,11 +32,32 @@ class SourceEncoder:
         self._banned_text: tuple[str, ...] = ()
         self._banned_ids: tuple[Term, ...] = ()
 
-    def encode(self, request: TranslationRequest) -> SourceDocuments:
-        """Return the documents of a request as token ids (DataError: see :meth:`sentences`)."""
-        documents = [as_lines(lines) for lines in request.documents]
-        sentences = list(self.sentences(replace(request, documents=documents)))
-        return self.documents(sentences, [len(lines) for lines in documents])
+    def encode_lines(self, lines: Iterable[str], *terms: Any, **more: Any) -> SourceDocuments:
+        """Return lines as one document of token ids; arguments and errors of :meth:`sentences`."""
+        found = list(self.sentences(lines, *terms, **more))
+        return self.documents(found, [len(found)])
+
+    def encode_documents(
+        self,
+        documents: Iterable[Iterable[str]],
+        prefixes: Iterable[Iterable[str]] | None = None,
+        forced: Iterable[Iterable[Iterable[str]]] | None = None,
+        ordered: bool = True,
+        banned: Iterable[str] = (),
+        numbers: Iterable[Iterable[int]] | None = None,
+    ) -> SourceDocuments:
+        """Return documents as token ids; the arguments of :meth:`sentences` for each of them."""
+        documents, banned = list(documents), as_lines(banned)
+        # Give each document its own prefixes, terms and line numbers, also where none are set.
+        absent = [None] * len(documents)
+        lists = [absent if own is None else list(own) for own in (prefixes, forced, numbers)]
+        if any(len(own) != len(documents) for own in lists):
+            raise DataError("give prefixes and forced terms as a list for each document")
+        found = [
+            list(self.sentences(lines, own_prefixes, own_forced, ordered, banned, own_numbers))
+            for lines, own_prefixes, own_forced, own_numbers in zip(documents, *lists, strict=True)
+        ]
+        return self.documents(list(itertools.chain.from_iterable(found)), list(map(len, found)))
 
     def documents(
         self, sentences: Sequence[SourceSentence], counts: Sequence[int]
@@ -90,41 +67,46 @@ class SourceEncoder:
         numbers = np.array(counts, dtype=np.int64)
         return SourceDocuments(sentences, numbers, sizes, self.separators)
 
-    def sentences(self, request: TranslationRequest) -> Iterator[SourceSentence]:
-        """Yield the lines of all documents of a request as token ids.
+    def sentences(
+        self,
+        lines: Iterable[str],
+        prefixes: Iterable[str] | None = None,
+        forced: Iterable[Iterable[str]] | None = None,
+        ordered: bool = True,
+        banned: Iterable[str] = (),
+        numbers: Iterable[int] | None = None,
+    ) -> Iterator[SourceSentence]:
+        """Yield the lines of a document as token ids.
+
+        Args:
+            lines: raw sentences.
+            prefixes: the beginning of each line's translation, in whole words; "" for none.
+            forced: terms that each line's translation must contain. The search needs a place of
+                its own for each term.
+            ordered: force the terms of a line in their order.
+            banned: terms of one or more words that no translation may contain outside forced text.
+            numbers: line numbers for error messages; by default from 1.
 
         Raises:
             DataError: a list is a single text or its length differs from the number of lines, the
                 model cannot write a term or prefix, or one is forced in a blank line.
         """
-        documents = [as_lines(lines) for lines in request.documents]
-        # Give each document its own prefixes, terms and line numbers, also where none are set.
-        absent = [None] * len(documents)
-        prefixes = absent if request.prefixes is None else list(request.prefixes)
-        forced = absent if request.forced is None else list(request.forced)
-        numbers = absent if request.numbers is None else request.numbers
-        if not len(documents) == len(prefixes) == len(forced):
-            raise DataError("give prefixes and forced terms as a list for each document")
-        banned = self._banned(request.banned)
-        for lines, own_prefixes, own_forced, own_numbers in zip(
-            documents, prefixes, forced, numbers, strict=True
+        lines = as_lines(lines)
+        beginnings = [""] * len(lines) if prefixes is None else as_lines(prefixes)
+        terms = [[]] * len(lines) if forced is None else list(map(as_lines, forced))
+        # Compare the lengths before the first line is encoded.
+        for name, given in (("prefixes", beginnings), ("lists of forced terms", terms)):
+            if len(given) != len(lines):
+                raise DataError(f"{len(given)} {name}, but {len(lines)} lines; give one for each")
+        without = self._banned(banned)
+        # Add the line's number to errors.
+        for number, line, prefix, required in zip(
+            numbers or itertools.count(1), lines, beginnings, terms, strict=False
         ):
-            beginnings = [""] * len(lines) if own_prefixes is None else as_lines(own_prefixes)
-            terms = [[]] * len(lines) if own_forced is None else list(map(as_lines, own_forced))
-            # Compare the lengths of a document's lists before its first line is encoded.
-            for name, given in (("prefixes", beginnings), ("lists of forced terms", terms)):
-                if len(given) != len(lines):
-                    raise DataError(
-                        f"{len(given)} {name}, but {len(lines)} lines; give one for each"
-                    )
-            # Add the line's number to errors, counted from 1 by default.
-            for number, line, prefix, required in zip(
-                own_numbers or itertools.count(1), lines, beginnings, terms, strict=False
-            ):
-                try:
-                    yield self.sentence(line, prefix, required, request.ordered, banned)
-                except DataError as error:
-                    raise DataError(f"line {number}: {error}") from error
+            try:
+                yield self.sentence(line, prefix, required, ordered, without)
+            except DataError as error:
+                raise DataError(f"line {number}: {error}") from error
 
     def sentence(
         self,
@@ -136,7 +118,7 @@ class SourceEncoder:
     ) -> SourceSentence:
         """Return a raw sentence, its prefix and its terms as token ids.
 
-        The arguments are those of :class:`TranslationRequest`, for a line. Blank terms are
+        The arguments are those of :meth:`sentences`, for a line. Blank terms are
         ignored; banned ones are token ids.
 
         Raises:
