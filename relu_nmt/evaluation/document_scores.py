@@ -307,7 +307,9 @@ class SplitScorer:
         if counts is not None:
             cut = cut_by_counts(references, counts, self._split.name)
             references = join_lines(cut, self._task.target_lang)
-        return (metric or self._metric).score([self._shown(line) for line in lines], [references])
+        return (metric or self._metric).score(
+            [self._shown(line, self._tokenised) for line in lines], [references]
+        )
 
     def document_scores(
         self, documents: Sequence[Sequence[Line]], groups: Sequence[Line], counts: np.ndarray
@@ -360,7 +362,7 @@ class SplitScorer:
         counts = self._split.require_documents("a score of documents", SINGLE_SENTENCES)
         # Number the sentences of each document from 1.
         in_document = np.concatenate([np.arange(1, count + 1) for count in counts]).tolist()
-        shown = [self._shown(one.line) for one in sentences]
+        shown = [self._shown(one.line, self._tokenised) for one in sentences]
         references = [self._references[one.number] for one in sentences]
         # Score the same sentences in buckets of both positions.
         positions = {
@@ -383,9 +385,7 @@ class SplitScorer:
 
     def _aligned(self, documents: Sequence[Sequence[Line]], tokenised: bool) -> AlignedDocuments:
         """Return translations and references by document, as words or as raw text."""
-        shown = [
-            [self._shown(line) if tokenised else line.text for line in own] for own in documents
-        ]
+        shown = [[self._shown(line, tokenised) for line in own] for own in documents]
         references = self._references
         if self._tokenised and not tokenised:
             references = self._task.references(self._split)
@@ -394,10 +394,10 @@ class SplitScorer:
         cut = cut_by_counts(references, counts, self._split.name)
         return AlignedDocuments(shown, [cut], self._task.target_lang)
 
-    def _shown(self, line: Line) -> str:
+    def _shown(self, line: Line, tokenised: bool) -> str:
         """Return a translation in the form that is compared."""
         text, tokens = line
-        return " ".join(self._task.target_text.join_words(tokens)) if self._tokenised else text
+        return " ".join(self._task.target_text.join_words(tokens)) if tokenised else text
 
     def _tokenised_references(self) -> list[str]:
         raw, pipeline = self._split.raw_target, self._task.target_text

@@ -5,8 +5,8 @@ memories of keys.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -73,19 +73,15 @@ class AttentionStatistics:
         # Run batches of bounded size with telemetry, and add up their sums by module.
         heads = max(attention_of(self._model, slot, 0).num_heads for slot in SLOTS)
         batches = input_batches(sources, targets, self._ensemble, lambda n: heads * n * n)
+        need = Need(telemetry=True)
         for _, *inputs in batches:
-            with (
-                self._ensemble.evaluating(),
-                record_attention(self._model, Need(telemetry=True)) as records,
-            ):
+            with self._ensemble.evaluating(), record_attention(self._model, need) as records:
                 self._model(*inputs)
                 found = attention_sums(records)
             for sums in found:
-                place = (sums.slot, sums.layer)
-                if place in self._sums:
-                    self._sums[place].add(sums)
-                else:
-                    self._sums[place] = sums
+                known = self._sums.setdefault((sums.slot, sums.layer), sums)
+                if known is not sums:
+                    known.add(sums)
         self._num_sentences += len(sources)
 
     def report(self) -> dict[str, Any]:
@@ -160,28 +156,20 @@ class LayerStatistics:
 
     A branch with a ``variance_ratio`` near 0 has no effect, even if its attention weights look
     sharp. Memories whose weights may be negative (GELU, gates) have neither ``null_fraction`` nor
-    ``top_sums``, the sums over the largest p percent of weights, p of ``percents``.
+    ``top_sums``, the sums over the largest p percent of weights, p of ``PERCENTS``.
 
     Args:
         ensemble: a single model; its dtype is used.
         memories_only: leave out the other branches.
-        percents: above 0 to 100.
 
     Raises:
-        ConfigError: several models, or impossible percents; or with ``memories_only`` feed-forward
-            networks of another kind than :class:`relu_nmt.modules.feed_forward.FeedForward`.
+        ConfigError: several models; or with ``memories_only`` feed-forward networks of another
+            kind than :class:`relu_nmt.modules.feed_forward.FeedForward`.
 
     Reference: ReLUFormer, section 3, Eq. 4 and Figures 2 and 3.
     """
 
-    def __init__(
-        self,
-        ensemble: Ensemble,
-        memories_only: bool = False,
-        percents: Sequence[float] = PERCENTS,
-    ) -> None:
-        if not all(0 < percent <= 100 for percent in percents):
-            raise ConfigError(f"percents: {percents}: expected above 0 to 100")
+    def __init__(self, ensemble: Ensemble, memories_only: bool = False) -> None:
         self._ensemble = ensemble
         self._model = single_model(ensemble)
         self._num_sentences = 0
@@ -193,7 +181,7 @@ class LayerStatistics:
                 for branch in BRANCHES[-1:] if memories_only else BRANCHES:
                     place, module = (side, index, branch), getattr(layer, branch)
                     if memories_only or isinstance(module, FeedForward):
-                        sums = MemorySums(layer, percents)
+                        sums = MemorySums(layer)
                         self._sums[place] = self._memories[f"{side}.{index}"] = sums
                     elif module is not None:
                         self._sums[place] = BranchSums(layer, branch)
@@ -217,7 +205,7 @@ class LayerStatistics:
         real = {"encoder": src_tokens != pad_index, "decoder": prev_output_tokens != pad_index}
         with self._ensemble.evaluating(), ExitStack() as hooks:
             for (side, _, _), sums in self._sums.items():
-                hooks.enter_context(sums.watching(real[side]))
+                sums.watch(real[side], hooks)
             self._model(src_tokens, prev_output_tokens)
         self._num_sentences += len(src_tokens)
 
@@ -260,56 +248,37 @@ class BranchSums:
 
     def __init__(self, layer: TransformerLayer, branch: str) -> None:
         self._module: nn.Module = getattr(layer, branch)
-        self._residual: Residual = getattr(layer, f"{branch}_residual")
-        self._input, self._output = np.zeros(3), np.zeros(3)
-
-    @contextmanager
-    def watching(self, real: Tensor) -> Iterator[None]:
-        """Add the states of passes inside the block; real [B, N] bool, True = no padding."""
-
-        # Watch the states before and after the branch, without padding.
-        def enter(module: nn.Module, args: tuple[Any, ...]) -> None:
-            self._input += _moments(args[0][real])
-
-        def leave(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
-            self._output += _moments(output[real])
-
+        residual: Residual = getattr(layer, f"{branch}_residual")
         # In pre-norm layers x is the input of the norm.
-        start = self._residual.norm if self._residual.normalize_before else self._module
-        handles = [
-            start.register_forward_pre_hook(enter),
-            self._module.register_forward_hook(leave),
-        ]
-        try:
-            yield
-        finally:
-            # Remove the hooks even if a pass fails.
-            for handle in handles:
-                handle.remove()
+        self._start = residual.norm if residual.normalize_before else self._module
+        # Number, sum and sum of squares of the values of x and of f(x).
+        self._moments = np.zeros((2, 3))
+
+    def watch(self, real: Tensor, hooks: ExitStack) -> None:
+        """Add the states of passes while there are hooks; real [B, N] bool, True = no padding."""
+
+        def add(row: int, states: Tensor) -> None:
+            x = states[real].double()
+            self._moments[row] += x.numel(), float(x.sum()), float(x.square().sum())
+
+        # A handle removes its hook at the end of its block.
+        before = self._start.register_forward_pre_hook(lambda _, args: add(0, args[0]))
+        hooks.enter_context(before)
+        after = self._module.register_forward_hook(lambda _, args, output: add(1, output))
+        hooks.enter_context(after)
 
     @property
     def ratio(self) -> float | None:
         """The ``variance_ratio``; None if Var(x) is 0."""
-        before = _variance(self._input)
-        return _variance(self._output) / before if before else None
-
-
-def _moments(x: Tensor) -> np.ndarray:
-    """Return number, sum and sum of squares of the values of x."""
-    exact = x.double()
-    return np.array([exact.numel(), float(exact.sum()), float(exact.square().sum())])
-
-
-def _variance(moments: np.ndarray) -> float:
-    """Return the mean square of the deviations from the mean."""
-    count = max(1.0, moments[0])
-    return max(0.0, float(moments[2] / count - (moments[1] / count) ** 2))
+        counts, sums, squares = self._moments.T
+        counts = np.maximum(1.0, counts)
+        before, after = np.maximum(0.0, squares / counts - (sums / counts) ** 2).tolist()
+        return after / before if before else None
 
 
 def memory_statistics(
     model: EncoderDecoder,
     batches: Iterable[tuple[Tensor, Tensor]],
-    percents: Sequence[float] = PERCENTS,
 ) -> dict[str, Any]:
     """Return the statistics of the memories of a model; see :class:`LayerStatistics`.
 
@@ -317,7 +286,7 @@ def memory_statistics(
     device of the model.
 
     Raises:
-        ConfigError: feed-forward networks of another kind, or impossible percents.
+        ConfigError: feed-forward networks of another kind.
 
     Example:
         >>> import torch
@@ -328,7 +297,7 @@ def memory_statistics(
         >>> round(report["overall"]["top_sums"]["100"], 6)
         1.0
     """
-    statistics = LayerStatistics(Ensemble([StepDecoder(model)]), True, percents)
+    statistics = LayerStatistics(Ensemble([StepDecoder(model)]), True)
     for batch in batches:
         statistics.add_batch(*batch)
     return statistics.report()
@@ -359,7 +328,7 @@ def anisotropy(values: Tensor) -> float | None:
 class MemorySums(BranchSums):
     """The sums over tokens of the feed-forward network of a layer."""
 
-    def __init__(self, layer: TransformerLayer, percents: Sequence[float]) -> None:
+    def __init__(self, layer: TransformerLayer) -> None:
         network = layer.feed_forward
         if not isinstance(network, FeedForward):
             raise ConfigError(
@@ -369,21 +338,17 @@ class MemorySums(BranchSums):
         super().__init__(layer, "feed_forward")
         self._outer = network.outer
         self.size = network.outer.in_features
-        self._percents = percents
         # Round the numbers of keys up, so that each p has a key.
-        self._counts = [math.ceil(percent * self.size / 100) for percent in percents]
+        self._counts = [math.ceil(percent * self.size / 100) for percent in PERCENTS]
         self._num_tokens, self._num_summed, self._is_signed = 0, 0, False
-        self._top_sums = np.zeros(len(percents))
+        self._top_sums = np.zeros(len(PERCENTS))
 
-    @contextmanager
-    def watching(self, real: Tensor) -> Iterator[None]:
+    def watch(self, real: Tensor, hooks: ExitStack) -> None:
         """Add the weights, too."""
-        handle = self._outer.register_forward_pre_hook(lambda _, args: self._rank(args[0][real]))
-        try:
-            with super().watching(real):
-                yield
-        finally:
-            handle.remove()
+        super().watch(real, hooks)
+        hooks.enter_context(
+            self._outer.register_forward_pre_hook(lambda _, args: self._rank(args[0][real]))
+        )
 
     def _rank(self, weights: Tensor) -> None:
         """Add the sums of the largest of the weights [R, F]."""
@@ -417,7 +382,7 @@ class MemorySums(BranchSums):
             "null_fraction": 1 - self._num_summed / max(1, self._num_tokens),
             "top_sums": {
                 str(percent): mean if self._num_summed else None
-                for percent, mean in zip(self._percents, means, strict=True)
+                for percent, mean in zip(PERCENTS, means, strict=True)
             },
         }
 

@@ -38,8 +38,8 @@ def make(feed_forward, before=False, **settings):
     return model
 
 
-def report_of(model, **settings):
-    statistics = LayerStatistics(Ensemble([StepDecoder(model)]), True, **settings)
+def report_of(model):
+    statistics = LayerStatistics(Ensemble([StepDecoder(model)]), True)
     statistics.add(SOURCES[:3], TARGETS[:3])
     statistics.add(SOURCES[3:], TARGETS[3:])
     return statistics.report()
@@ -153,8 +153,8 @@ def test_the_function_takes_padded_batches():
         nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], True, PAD)
         for rows in (SOURCES, SHIFTED)
     )
-    one = memory_statistics(model, [(source, target)], percents=(5, 50))
-    several = memory_statistics(model, map(batch_of, range(4)), percents=(5, 50))
+    one = memory_statistics(model, [(source, target)])
+    several = memory_statistics(model, map(batch_of, range(4)))
     assert one["sentences"] == several["sentences"] == 4
     for name, module in one["modules"].items():
         other = several["modules"][name]
@@ -199,9 +199,6 @@ def test_no_sentences_at_all():
 
 def test_impossible_settings_are_errors():
     model = make("relu")
-    for percents in [(0, 1), (101,)]:
-        with pytest.raises(ConfigError, match="expected above 0 to 100"):
-            memory_statistics(model, [], percents)
     with pytest.raises(ConfigError, match="one model only"):
         LayerStatistics(Ensemble([StepDecoder(model), StepDecoder(model)]), True)
     model.decoder.layers[1].feed_forward = nn.Linear(16, 16)
