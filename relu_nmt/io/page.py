@@ -115,7 +115,8 @@ class Line:
         style: index of its colour, marker and dashes.
         points: y by x; in a panel with names, x is the index of the name.
         errors: length of each point's interval below and above it, if there are intervals.
-        dots: x and y of single seeds that are too few for an interval.
+        dots: x and y of single values, such as seeds that are too few for an interval.
+        dashes: index of other dashes than those of the style.
     """
 
     label: str
@@ -123,6 +124,7 @@ class Line:
     points: dict[float, float]
     errors: list[tuple[float, float]] | None = None
     dots: list[tuple[float, float]] = field(default_factory=list)
+    dashes: int | None = None
 
 
 @dataclass
@@ -135,11 +137,13 @@ class Panel:
     names: Sequence[str] | None = None  # labels on the horizontal axis; by default it has numbers
     log_x: bool = False  # whether the horizontal axis is logarithmic
     log_y: bool = False  # whether the vertical axis is logarithmic if its values span LEAST_SPAN
-    from_zero: bool = False  # whether the vertical axis begins at 0
+    from_zero: bool = False  # whether the vertical axis begins at 0, or below for negative values
 
 
-def draw_panels(panels: Sequence[Panel]) -> str:
+def draw_panels(panels: Sequence[Panel], share_y: bool = False) -> str:
     """Return the panels with one legend, for the ``src`` of an image.
+
+    The panels of a row may share their vertical axis.
 
     Leave out panels with a single point on the horizontal axis; without panels return "".
     """
@@ -151,9 +155,16 @@ def draw_panels(panels: Sequence[Panel]) -> str:
     rows = -(-len(panels) // columns)
 
     def draw(figure: "Figure") -> None:
-        all_axes = figure.subplots(rows, columns, squeeze=False).flatten()
+        sharing: Any = "row" if share_y else False
+        all_axes = figure.subplots(rows, columns, squeeze=False, sharey=sharing).flatten()
         for axes, panel in zip(all_axes, panels, strict=False):
             _draw(axes, panel)
+        # Include 0, and leave room for whole markers.
+        ranges = [axes.get_ylim() for axes in all_axes]
+        for axes, panel, (low, top) in zip(all_axes, panels, ranges, strict=False):
+            if panel.from_zero:
+                negative = any(y < 0 for line in panel.lines for y in line.points.values())
+                axes.set_ylim(low if negative else -0.03 * top, 1.05 * top)
         for axes in all_axes[len(panels) :]:
             axes.set_visible(False)
         common_legend(figure, 2 * columns + 1)
@@ -165,7 +176,7 @@ def draw_panels(panels: Sequence[Panel]) -> str:
 def _draw(axes: "Axes", panel: Panel) -> None:
     for number, line in enumerate(panel.lines):
         # Shift lines over names sideways, so that their intervals do not overlap.
-        style = line_style(line.style)
+        style = line_style(line.style, line.dashes)
         if len(line.points) > MOST_MARKERS:
             style["marker"] = None
         shift = SPREAD * (number - (len(panel.lines) - 1) / 2) if panel.names else 0.0
@@ -178,7 +189,7 @@ def _draw(axes: "Axes", panel: Panel) -> None:
             capsize=3,
             **style,
         )
-        # Draw single seeds as dots.
+        # Draw single values as dots.
         for x, y in line.dots:
             axes.plot(x + shift, y, ".", color=style["color"], markersize=DOT, alpha=0.6)
     # Scale and label the axes.
@@ -195,9 +206,6 @@ def _draw(axes: "Axes", panel: Panel) -> None:
         ticks = sorted({x for line in panel.lines for x in line.points})
         axes.set_xticks(ticks, [f"{x:g}" for x in ticks], rotation=45)
         axes.minorticks_off()
-    if panel.from_zero:
-        top = axes.get_ylim()[1]
-        axes.set_ylim(-0.03 * top, 1.05 * top)  # room for whole markers
     axes.set_xlabel(panel.x_label)
     plain_axes(axes, panel.title)
 

@@ -6,24 +6,14 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from relu_nmt.applications.analysis.weights import ALL_KEYS, DEFINITIONS, OWN_SENTENCE
 from relu_nmt.attention.statistics import ANALYSED, NUM_FREQUENT, STATISTICS
-from relu_nmt.io.page import (
-    common_legend,
-    csv_text,
-    draw_image,
-    line_style,
-    plain_axes,
-    render_page,
-)
+from relu_nmt.io.page import Line, Panel, csv_text, draw_panels, render_page
 from relu_nmt.modules.config import SLOTS
 from relu_nmt.training.results import TELEMETRY, TRAIN, Course
 from relu_nmt.translator.attention_maps import SLOT_NAMES
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 TEMPLATE = "analysis.html"
 PLACE = ("checkpoint", "slot", "sees", "layer", "head")
@@ -32,13 +22,11 @@ SEEN = {ALL_KEYS: "document", OWN_SENTENCE: "own sentence"}
 USUAL_NAMES = re.compile(r"checkpoint(s|[_\d].*)|average|best|last|results|train")
 """Names of folders and files that every training has."""
 SHOWN_PERCENTS = (0.5, 1.0, 1.5, 5.0, 10.0, 50.0)
-PANEL = 3.5, 2.9
-"""Width and height of a plot, in inches."""
 FIGURE_4_END = 1.5
 LEVEL = 1e-6
 """A line whose shares differ by less is level."""
-Series = tuple[str, dict[str, Any], Sequence[Mapping[str, Any]]]
-"""Name in the legend, style, and records of :meth:`WeightStatistics.records` of a line."""
+Series = tuple[str, tuple[int, int | None], Sequence[Mapping[str, Any]]]
+"""Name in the legend, index of colour and of dashes, and the records of a line."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +85,7 @@ class AnalysisReport:
                 kind = number if several else None
                 words = f", {SEEN[sees]}" if OWN_SENTENCE in seen else ""
                 records = [record for record in model.records if record["sees"] == sees]
-                found.append((f"{model.name}{words}", line_style(index, kind), records))
+                found.append((f"{model.name}{words}", (index, kind), records))
         return found
 
     def slot_means(self) -> list[tuple[str, list[tuple[str, Mapping[str, Any]]]]]:
@@ -233,58 +221,27 @@ def _without_usual_names(parts: tuple[str, ...]) -> tuple[str, ...]:
 def by_layer(series: Sequence[Series], statistic: str, title: str, scale: float = 1.0) -> str:
     """Return a plot of a statistic by layer, a panel for each slot: means, and a dot for each head.
 
-    The text is empty if no slot has the statistic in two layers. ``title`` is that of the vertical
-    axis, and ``scale`` a factor of the values.
+    The text is empty if no slot has the statistic in two layers. ``title`` is that of the values,
+    and ``scale`` their factor.
     """
-    # Find the slots and layers that have the statistic.
-    places = {
-        (record["slot"], record["layer"])
-        for _, _, records in series
-        for record in records
-        if statistic in record and record["layer"] != "mean"
-    }
-    slots = [slot for slot in SLOTS if any(slot == place[0] for place in places)]
-    # Return no plot for one layer: a curve needs two.
-    if not any(layer > 0 for _, layer in places):
-        return ""
-
-    def draw(figure: "Figure") -> None:
-        panels = figure.subplots(1, len(slots), squeeze=False, sharey=True)[0]
-        for axes, slot in zip(panels, slots, strict=True):
-            layers: set[int] = set()
-            # Each line has a dot for each head, a little beside the layer, and the mean.
-            for index, (name, style, records) in enumerate(series):
-                known = [r for r in records if r["slot"] == slot and statistic in r]
-                of_layers = [r for r in known if r["layer"] != "mean"]
-                shift = 0.1 * (index - (len(series) - 1) / 2)
-                heads = [r for r in of_layers if r["head"] != "mean"]
-                axes.scatter(
-                    [r["layer"] + shift for r in heads],
-                    [r[statistic] * scale for r in heads],
-                    s=9,
-                    color=style["color"],
-                    alpha=0.45,
-                    linewidths=0,
-                )
-                # Draw a line through the means over heads.
-                means = [r for r in of_layers if r["head"] == "mean"]
-                layers |= {r["layer"] for r in means}
-                axes.plot(
-                    [r["layer"] + shift for r in means],
-                    [r[statistic] * scale for r in means],
-                    label=name,
-                    **style,
-                )
-            # Label every layer.
-            plain_axes(axes, SLOT_NAMES[slot])
-            axes.set_xticks(sorted(layers))
-            axes.set_xlabel("layer")
-        # Label the shared vertical axis once, and let it include 0.
-        panels[0].set_ylabel(title)
-        panels[0].set_ylim(bottom=min(0.0, panels[0].get_ylim()[0]))
-        common_legend(figure, 4)
-
-    return draw_image(PANEL[0] * max(2, len(slots)), PANEL[1] + 0.3, draw)
+    panels = []
+    for slot in SLOTS:
+        lines: list[Line] = []
+        for name, (style, dashes), records in series:
+            known = [
+                (record["layer"], record["head"], scale * record[statistic])
+                for record in records
+                if record["slot"] == slot and record["layer"] != "mean" and statistic in record
+            ]
+            means = {layer: value for layer, head, value in known if head == "mean"}
+            dots = [(layer, value) for layer, head, value in known if head != "mean"]
+            if means:
+                lines.append(Line(name, style, means, None, dots, dashes))
+        # Label every layer.
+        layers = sorted({layer for line in lines for layer in line.points})
+        names = [str(layer) for layer in layers]
+        panels.append(Panel(f"{SLOT_NAMES[slot]}: {title}", "layer", lines, names, from_zero=True))
+    return draw_panels(panels, share_y=True)
 
 
 def by_rank(series: Sequence[Series]) -> str:
@@ -294,39 +251,23 @@ def by_rank(series: Sequence[Series]) -> str:
 
     Reference: ReLUFormer, Figure 4.
     """
-    sums = [
-        [v for p, v in record["top_sum"].items() if p <= FIGURE_4_END]
-        for _, _, records in series
-        for record in records
-        if record["layer"] == "mean" and record["top_sum"]
-    ]
-    if all(max(own) - min(own) < LEVEL for own in sums):
-        return ""
-
-    def draw(figure: "Figure") -> None:
-        # Sums above, shares below; a column for each slot.
-        panels = figure.subplots(2, len(SLOTS), sharex=True, sharey="row")
-        for column, slot in enumerate(SLOTS):
-            for row, statistic in enumerate(("top_sum", "share_at_rank")):
-                axes = panels[row, column]
-                for name, style, records in series:
-                    whole = [r for r in records if r["slot"] == slot and r["layer"] == "mean"]
-                    for record in whole:
-                        points = {p: v for p, v in record[statistic].items() if p <= FIGURE_4_END}
-                        shares = [100 * share for share in points.values()]
-                        axes.plot(list(points), shares, label=name, **style)
-                plain_axes(axes, SLOT_NAMES[slot] if row == 0 else "")
-        # Label each axis once: percents at the bottom, titles at the left.
-        for axes in panels[1]:
-            axes.set_xlabel("largest p % of the visible keys")
-        for axes, title in zip(
-            panels[:, 0], ("their sum, %", "the smallest of them, %"), strict=True
-        ):
-            axes.set_ylabel(title)
-            axes.set_ylim(bottom=0)
-        common_legend(figure, 4)
-
-    return draw_image(PANEL[0] * len(SLOTS), 2 * PANEL[1], draw)
+    is_level, panels = True, []
+    # Sums above, shares below; a column for each slot.
+    titles = {"top_sum": "their sum, %", "share_at_rank": "the smallest, %"}
+    for statistic, title in titles.items():
+        for slot in SLOTS:
+            lines = []
+            for name, (style, dashes), records in series:
+                for record in records:
+                    if record["slot"] == slot and record["layer"] == "mean" and record[statistic]:
+                        shares = record[statistic].items()
+                        points = {p: 100 * v for p, v in shares if p <= FIGURE_4_END}
+                        lines.append(Line(name, style, points, dashes=dashes))
+                        least, most = min(points.values()), max(points.values())
+                        is_level = is_level and most - least < 100 * LEVEL
+            x_label = "largest p % of the visible keys"
+            panels.append(Panel(f"{SLOT_NAMES[slot]}: {title}", x_label, lines, from_zero=True))
+    return "" if is_level else draw_panels(panels, share_y=True)
 
 
 def of_memories(reports: Mapping[str, Mapping[str, Any]]) -> str:
@@ -334,25 +275,18 @@ def of_memories(reports: Mapping[str, Mapping[str, Any]]) -> str:
 
     ``reports`` has results of :meth:`LayerStatistics.report`, by the name of the line.
     """
-
-    def draw(figure: "Figure") -> None:
-        panels = figure.subplots(1, 2, sharey=True)
-        for axes, side in zip(panels, ("encoder", "decoder"), strict=True):
-            # Draw a line for each checkpoint with known shares.
-            for index, (name, report) in enumerate(reports.items()):
-                sums = report["sides"][side].get("top_sums", {})
-                points = {float(p): 100 * share for p, share in sums.items() if share is not None}
-                if points:
-                    axes.plot(list(points), list(points.values()), label=name, **line_style(index))
-            plain_axes(axes, side)
-            axes.set_xscale("log")
-            axes.set_xticks([0.1, 1, 10, 100], ["0.1", "1", "10", "100"])
-            axes.set_xlabel("largest p % of a token's weights")
-        panels[0].set_ylabel("their share of the sum, %")
-        panels[0].set_ylim(0, 104)
-        common_legend(figure, 4)
-
-    return draw_image(1.3 * PANEL[0] * 2, PANEL[1] + 0.3, draw)
+    panels = []
+    for side in ("encoder", "decoder"):
+        lines = []
+        # Draw a line for each checkpoint with known shares.
+        for style, (name, report) in enumerate(reports.items()):
+            sums = report["sides"][side].get("top_sums", {})
+            points = {float(p): 100 * share for p, share in sums.items() if share is not None}
+            if points:
+                lines.append(Line(name, style, points))
+        title, x_label = f"{side}: share of the sum, %", "largest p % of a token's weights"
+        panels.append(Panel(title, x_label, lines, log_x=True, from_zero=True))
+    return draw_panels(panels, share_y=True)
 
 
 def of_courses(courses: Sequence[Course], panels: Mapping[tuple[str, str], str]) -> str:
@@ -361,31 +295,15 @@ def of_courses(courses: Sequence[Course], panels: Mapping[tuple[str, str], str])
     Each training is a line in every panel for which it has values. ``panels`` has the title of
     each panel by split and metric.
     """
-    columns = min(3, len(panels))
-    rows = -(-len(panels) // columns)
-
-    def draw(figure: "Figure") -> None:
-        # Fill the grid of panels, and hide the rest.
-        every = figure.subplots(rows, columns, squeeze=False, sharex=True).flat
-        for axes in list(every)[len(panels) :]:
-            axes.set_visible(False)
-        for axes, (key, title) in zip(figure.axes, panels.items(), strict=False):
-            for index, course in enumerate(courses):
-                points = sorted(course.curves.get(key, {}).items())
-                if points:
-                    # Mark the values of short curves only.
-                    few = len(points) <= 12
-                    style = {**line_style(index), "markersize": 4 if few else 0}
-                    axes.plot(*zip(*points, strict=True), label=course.name, **style)
-            plain_axes(axes, title)
-            if key[0] == TELEMETRY:
-                axes.set_ylim(bottom=0)
-            # Number the updates below every panel, although the panels share the axis.
-            axes.xaxis.set_tick_params(labelbottom=True)
-            axes.set_xlabel("updates")
-        common_legend(figure, 4)
-
-    return draw_image(PANEL[0] * max(2, columns), PANEL[1] * rows + 0.3, draw)
+    drawn = []
+    for key, title in panels.items():
+        lines = [
+            Line(course.name, style, dict(sorted(course.curves[key].items())))
+            for style, course in enumerate(courses)
+            if course.curves.get(key)
+        ]
+        drawn.append(Panel(title, "updates", lines, from_zero=key[0] == TELEMETRY))
+    return draw_panels(drawn)
 
 
 def course_panels(courses: Sequence[Course]) -> list[dict[tuple[str, str], str]]:

@@ -10,7 +10,6 @@ from relu_nmt.applications.analysis.report import (
     course_panels,
     of_courses,
 )
-from relu_nmt.io.page import line_style
 from relu_nmt.training.results import TRAIN, Course
 
 
@@ -32,17 +31,17 @@ def records(layers, sums, slots=("encoder", "decoder", "cross")):
 
 def test_level_lines_of_short_rows_are_not_drawn():
     """The largest 0.5 and 1.5 % of 20 keys are one key, those of 100 are one and two."""
-    short = ("short", line_style(0), records(2, {0.5: 0.3, 1.5: 0.3, 10.0: 0.5}))
-    longer = ("longer", line_style(1), records(2, {0.5: 0.3, 1.5: 0.4, 10.0: 0.5}))
+    short = ("short", (0, None), records(2, {0.5: 0.3, 1.5: 0.3, 10.0: 0.5}))
+    longer = ("longer", (1, None), records(2, {0.5: 0.3, 1.5: 0.4, 10.0: 0.5}))
     assert not by_rank([short])
     assert "<!-- longer -->" in svg_of(by_rank([short, longer]))
 
 
 def test_a_single_layer_makes_no_chart_and_a_slot_without_weights_no_panel():
-    assert not by_layer([("one", line_style(0), records(1, {}))], "entropy", "entropy, nats")
-    source = by_layer([("two", line_style(0), records(2, {}, ("cross",)))], "entropy", "H, nats")
-    assert "<!-- cross-attention -->" in svg_of(source)
-    assert "<!-- encoder self-attention -->" not in svg_of(source)
+    assert not by_layer([("one", (0, None), records(1, {}))], "entropy", "entropy, nats")
+    source = by_layer([("two", (0, None), records(2, {}, ("cross",)))], "entropy", "H, nats")
+    assert "<!-- cross-attention: H, nats -->" in svg_of(source)
+    assert "encoder self-attention" not in svg_of(source)
 
 
 def test_a_metric_with_one_value_makes_no_curve():
