@@ -50,40 +50,35 @@ BucketScore = tuple[str, int, Score | None]
 def length_buckets(lengths: Sequence[int], edges: Sequence[int]) -> Buckets:
     """Return the segments of each range of lengths in tokens, shortest first, without empty ranges.
 
-    The edges are rising limits of the buckets; longer segments go to a last bucket.
-
-    Raises:
-        ConfigError: the edges do not rise from at least 1.
+    The edges are rising limits of the buckets; longer segments go to a last bucket (ConfigError:
+    they do not rise from at least 1).
 
     Example:
         >>> length_buckets([3, 20, 16, 900], (16, 32))
         {'0-16': [0, 2], '17-32': [1], '>32': [3]}
     """
-    unit = "tokens, as in 128,256,512"
-    return {name: own for name, own in _buckets(lengths, edges, 0, "length", unit).items() if own}
+    buckets = _buckets(lengths, edges, 0, "length buckets", "tokens, as in 128,256,512")
+    return {name: own for name, own in buckets.items() if own}
 
 
 def position_buckets(positions: Sequence[int], edges: Sequence[int]) -> Buckets:
     """Return the sentences of each range of positions (from 1), in order, with empty ranges.
 
-    The edges are rising last positions of the buckets; later sentences go to a last bucket.
-
-    Raises:
-        ConfigError: the edges do not rise from at least 1.
+    The edges are those of :func:`length_buckets`.
 
     Example:
         >>> position_buckets([1, 2, 3, 1, 2], (1, 4))
         {'1': [0, 3], '2-4': [1, 2, 4], '>4': []}
     """
-    return _buckets(positions, edges, 1, "position", "sentences, as in 1,4,9,19")
+    return _buckets(positions, edges, 1, "position buckets", "sentences, as in 1,4,9,19")
 
 
 def _buckets(
-    values: Sequence[int], edges: Sequence[int], least: int, what: str, unit: str
+    values: Sequence[int], edges: Sequence[int], least: int, name: str, unit: str
 ) -> Buckets:
     if not edges or edges[0] < 1 or any(a >= b for a, b in itertools.pairwise(edges)):
         shown = ",".join(map(str, edges))
-        raise ConfigError(f"{what} buckets {shown}: expected rising numbers of {unit}")
+        raise ConfigError(f"{name} {shown}: expected rising numbers of {unit}")
     # Name each bucket by its range, the last one by its limit.
     lowest = [least, *(edge + 1 for edge in edges)]
     ranges = zip(lowest, edges, strict=False)

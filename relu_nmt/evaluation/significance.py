@@ -165,11 +165,7 @@ class Comparison:
     p_value: float  # share of resamples with a difference this large by chance
     num_segments: int  # number of resampled documents or lines
     signature: str  # sacreBLEU's, with the resamples and their seed
-
-    @property
-    def difference(self) -> float:
-        """Score of the system less that of the baseline."""
-        return self.system.value - self.baseline.value
+    difference: float  # score of the system less that of the baseline
 
     def __str__(self) -> str:
         return (
@@ -230,4 +226,5 @@ def paired_bootstrap(
         p_value(resampled[0], resampled[1], difference),
         len(system),
         signature,
+        difference,
     )

@@ -138,8 +138,7 @@ def text_report(options: Settings) -> Iterator[Entry]:
                 options.paired_bs_n,
                 texts.prefix,
             )
-            values = {**dataclasses.asdict(comparison), "difference": comparison.difference}
-            yield Entry(str(comparison), {"paired bootstrap": values})
+            yield Entry(str(comparison), {"paired bootstrap": dataclasses.asdict(comparison)})
 
 
 class _Texts:

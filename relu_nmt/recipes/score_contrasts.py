@@ -27,6 +27,9 @@ from relu_nmt.translation.search.translations import SourceSentence
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator import Translator
 
+TEXTS = ("source_language", "source", "reference", "phenomenon")
+LISTS = ("contrasts", "source_context", "reference_context")
+
 
 @dataclass(frozen=True)
 class Contrast:
@@ -73,25 +76,22 @@ def _parse(line: str, place: str) -> Contrast:
         ) from error
     if not isinstance(record, dict):
         raise DataError(f"{place}: expected a JSON object, found {line[:40]!r}")
-    # Fill in the optional fields.
-    record = {"phenomenon": "", "distance": None, **record}
-    values: dict[str, Any] = {}
-    # Check the types of all fields.
-    for name in ("source_language", "source", "reference", "phenomenon"):
-        values[name] = record.get(name)
+    # Check the types of all fields; the last two are optional. True and False are ints, too.
+    values: dict[str, Any] = {name: record.get(name) for name in (*TEXTS, *LISTS, "distance")}
+    values["phenomenon"] = record.get("phenomenon", "")
+    for name in TEXTS:
         if not isinstance(values[name], str):
             raise DataError(f"{place}: expected a text as '{name}'")
-    for name in ("contrasts", "source_context", "reference_context"):
-        texts = record.get(name)
+    for name in LISTS:
+        texts = values[name]
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
             raise DataError(f"{place}: expected a list of texts as '{name}'")
         values[name] = tuple(texts)
-    distance = record["distance"]
-    # Compare the exact type, since True and False are ints too.
+    distance = values["distance"]
     if distance is not None and (type(distance) is not int or distance < 0):
         raise DataError(f"{place}: expected a number of sentences as 'distance'")
     # Compare the fields with each other.
-    contrast = Contrast(**values, distance=distance)
+    contrast = Contrast(**values)
     if not contrast.contrasts:
         raise DataError(f"{place}: 'contrasts' is empty; give at least one wrong translation")
     if contrast.reference in contrast.contrasts:

@@ -158,11 +158,15 @@ def _translated(
         if progress and not has_tabs and (note := tab_note(lines, settings.constraints, done)):
             has_tabs = True  # print this note once
             print_notes(note)
+        # Compare the prefixes with the lines so far, since their total is not known yet.
+        own_prefixes = None if prefixes is None else prefixes[done : done + len(lines)]
+        if prefixes is not None and len(own_prefixes or []) < len(lines):
+            raise _wrong_prefixes(settings.prefixes, prefixes, "input has more")
         # Encode the lines with their prefixes and terms.
         lines, terms = split_terms(lines, settings.constraints)
         encoded = translator.sources.encode_lines(
             lines,
-            _prefixes_of(prefixes, done, len(lines), settings),
+            own_prefixes,
             terms,
             settings.constraints != "unordered",
             banned,
@@ -186,25 +190,14 @@ def _translated(
         if progress:  # show these translations before waiting for more lines
             sys.stdout.flush()
     if prefixes is not None and len(prefixes) > done:
-        raise DataError(
-            f"--prefixes {settings.prefixes}: {len(prefixes):,} lines, but the input has only "
-            f"{done:,}; give one for each, empty for none"
-        )
+        raise _wrong_prefixes(settings.prefixes, prefixes, f"input has only {done:,}")
 
 
-def _prefixes_of(
-    prefixes: list[str] | None, first: int, count: int, settings: TranslateLinesSettings
-) -> list[str] | None:
-    """Return the prefixes of ``count`` lines from ``first`` on."""
-    if prefixes is None:
-        return None
-    # Compare with the lines so far, since their total is not known yet.
-    if len(prefixes) < first + count:
-        raise DataError(
-            f"--prefixes {settings.prefixes}: {len(prefixes):,} lines, but the input has more; "
-            "give one for each, empty for none"
-        )
-    return prefixes[first : first + count]
+def _wrong_prefixes(path: str | None, prefixes: list[str], lines: str) -> DataError:
+    return DataError(
+        f"--prefixes {path}: {len(prefixes):,} lines, but the {lines}; give one for each, empty "
+        "for none"
+    )
 
 
 def _untranslated(translation: Translation) -> Translation:
@@ -312,13 +305,26 @@ def translate_documents(
     # Join sentences to lines, and collect the notes.
     join = partial(_joined, language=translator.task.target_lang)
     text = _with_blank_lines(lines, map(join, found, paragraphs))
+    undivided = empty = ""
+    if found.num_undivided:
+        undivided = (
+            "NOTE: the model was trained without --sentence-separator: "
+            f"{share(found.num_undivided, len(found.windows))} groups of several lines became "
+            f"one line each; --max-doc-tokens {SINGLE_SENTENCES} keeps every line apart"
+        )
+    translated = [line for own in found for line in own]
+    if blank := sum(map(is_blank, translated)):
+        empty = (
+            f"NOTE: {share(blank, len(translated))} lines have an empty translation, which looks "
+            "like a blank line between documents"
+        )
     report = [
         note,
         _report(sources, found, windows, int(groups.over_long.sum())),
         too_long_note(too_long, limit),
-        _undivided_note(found),
+        undivided,
         limit_note(found.num_at_limit, config),
-        _empty_note([line for own in found for line in own]),
+        empty,
     ]
     if progress:
         print("".join(f"{line}\n" for line in text), end="")
@@ -332,10 +338,7 @@ def _read(settings: TranslateDocumentsSettings) -> tuple[list[str], list[str], l
     lines, terms = split_terms(read_input(settings.file), settings.constraints)
     prefixes = [""] * len(lines) if settings.prefixes is None else read_lines(settings.prefixes)
     if len(prefixes) != len(lines):
-        raise DataError(
-            f"--prefixes {settings.prefixes}: {len(prefixes):,} lines, but the text has "
-            f"{len(lines):,}; give one for each, empty for none"
-        )
+        raise _wrong_prefixes(settings.prefixes, prefixes, f"text has {len(lines):,}")
     # Refuse prefixes and terms of blank lines, since these are not translated.
     for number, (line, own) in enumerate(zip(lines, prefixes, strict=True)):
         if is_blank(line) and any(map(str.strip, (own, *terms[number]))):
@@ -410,24 +413,3 @@ def _report(
     if found.num_repeated:
         parts.append(f"{found.num_repeated:,} translated again in halves")
     return "; ".join(parts)
-
-
-def _undivided_note(found: TranslatedDocuments) -> str:
-    if not found.num_undivided:
-        return ""
-    return (
-        "NOTE: the model was trained without --sentence-separator: "
-        f"{share(found.num_undivided, len(found.windows))} groups of several lines became "
-        f"one line each; --max-doc-tokens {SINGLE_SENTENCES} keeps every line apart"
-    )
-
-
-def _empty_note(texts: Sequence[str]) -> str:
-    """Return a note on empty translations; "" without any."""
-    empty = sum(not text.strip() for text in texts)
-    if not empty:
-        return ""
-    return (
-        f"NOTE: {share(empty, len(texts))} lines have an empty translation, which looks like a "
-        "blank line between documents"
-    )

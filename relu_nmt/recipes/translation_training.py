@@ -197,11 +197,9 @@ class ValidationBleu:
         return self._split.group_sizes(self._groups)[0]
 
     def check(self, largest: bool) -> None:
-        """Translate the shortest sentences or groups.
+        """Translate the shortest sentences or groups, and with ``largest`` the longest batch.
 
-        Args:
-            largest: also translate the longest batch, to about as many tokens; an untrained model
-                would go on to the limit.
+        Its translations get about as many tokens; an untrained model would go on to the limit.
         """
         # First a small batch, then the one that needs most memory.
         numbers, config = self._by_length(), self._generator.config

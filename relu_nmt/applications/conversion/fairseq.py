@@ -40,13 +40,10 @@ SAME_SETTINGS = (
     *("alignment_layer", "alignment_heads"),
 )
 FEED_FORWARDS = {
-    "relu": "relu",
-    "gelu": "gelu",
-    "gelu_fast": "gelu-tanh",
-    "gelu_accurate": "gelu-tanh",
-    "swish": "silu",
+    **{"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu"},
+    **dict.fromkeys(("gelu_fast", "gelu_accurate", "gelu_new"), "gelu-tanh"),
 }
-"""Feed-forward networks by fairseq's ``--activation-fn``."""
+"""Feed-forward networks by the names that fairseq and Hugging Face give activation functions."""
 REFUSED_SETTINGS = (
     *("adaptive_softmax_cutoff", "adaptive_input", "cross_self_attention", "no_cross_attention"),
     *("encoder_layers_to_keep", "decoder_layers_to_keep", "no_decoder_final_norm", "base_layers"),
@@ -165,6 +162,11 @@ def transformer_config(
     # Read the dropout after the activation under its old name.
     if "relu_dropout" in theirs and "activation_dropout" not in theirs:
         ours["activation_dropout"] = theirs["relu_dropout"]
+    return read_config(ours, path)
+
+
+def read_config(ours: Mapping[str, Any], path: str | os.PathLike[str]) -> TransformerConfig:
+    """Return settings of a file under relu_nmt's names (CheckpointError: they are damaged)."""
     try:
         return from_dict(TransformerConfig, ours)
     except ConfigError as error:

@@ -24,8 +24,12 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from relu_nmt.applications.conversion.fairseq import joined_projections, our_name
-from relu_nmt.config import from_dict
+from relu_nmt.applications.conversion.fairseq import (
+    FEED_FORWARDS,
+    joined_projections,
+    our_name,
+    read_config,
+)
 from relu_nmt.config.registry import close_names
 from relu_nmt.data.dictionary import BOS, EOS, FILLER, PAD, SPECIAL_SYMBOLS, UNK, Dictionary
 from relu_nmt.errors import CheckpointError, ConfigError
@@ -39,14 +43,6 @@ MARIAN, M2M100 = "marian", "m2m_100"
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
 LAYERDROPS = ("encoder_layerdrop", "decoder_layerdrop")
-FEED_FORWARDS = {
-    "relu": "relu",
-    "gelu": "gelu",
-    "gelu_new": "gelu-tanh",
-    "swish": "silu",
-    "silu": "silu",
-}
-"""Feed-forward networks by the name of Marian's activation function."""
 NAMES, PIECES = "tokenizer_config.json", "sentencepiece.bpe.model"
 TABLES = ("shared.weight", "embed_tokens.weight", "lm_head.weight")
 """Names of the table of embeddings, of which safetensors keeps one."""
@@ -197,10 +193,7 @@ def _config(path: Path, theirs: Mapping[str, Any], symbols: list[str]) -> Transf
         "output_bias": is_marian,
         "decoder_start_symbol": BOS if is_marian else EOS,
     }
-    try:
-        found = from_dict(TransformerConfig, ours)
-    except ConfigError as error:
-        raise CheckpointError(f"{path}: {error}") from error
+    found = read_config(ours, path)
     # Refuse a size from a damaged file before memory is reserved for it.
     if found.max_positions_of("encoder") > MOST_POSITIONS:
         raise CheckpointError(f"{path}: more than {MOST_POSITIONS:,} positions; damaged")

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from relu_nmt.attention import attentions
 from relu_nmt.config.registry import Spec
-from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.errors import CheckpointError, needing
 from relu_nmt.translation.encoder import EncoderOutput
 from relu_nmt.translation.encoder_decoder import EncoderDecoder, LoadedModel
@@ -111,13 +110,17 @@ def save_onnx(loaded: LoadedModel, folder: Path) -> None:
         folder / "decoder.onnx",
     )
     # Write everything else that a runtime needs.
+    source_symbols, target_symbols = (
+        [words[index] for index in range(len(words))]
+        for words in (task.source_dictionary, task.target_dictionary)
+    )
     content = {
         "source_lang": task.source_lang,
         "target_lang": task.target_lang,
         "longest": longest,
         "special": {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3},
-        "source_symbols": _symbols(task.source_dictionary),
-        "target_symbols": _symbols(task.target_dictionary),
+        "source_symbols": source_symbols,
+        "target_symbols": target_symbols,
         # A model of several languages reads and writes the symbol of the language first.
         "source_first_symbol": task.source_text.first_symbol,
         "target_first_symbol": task.target_text.first_symbol,
@@ -194,10 +197,6 @@ def _export(
         raise CheckpointError(f"cannot become an ONNX graph: {reason.strip()[:200]}") from error
     finally:
         logger.setLevel(level)
-
-
-def _symbols(dictionary: Dictionary) -> list[str]:
-    return [dictionary[index] for index in range(len(dictionary))]
 
 
 def _write_json(folder: Path, content: Mapping[str, Any]) -> None:
