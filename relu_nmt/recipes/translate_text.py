@@ -278,20 +278,25 @@ def translate_documents(
     # Divide the text into documents, their lines, and the sentences of each line.
     places = _line_numbers(lines)
     split = sentence_splitter(translator.task.source_lang) if settings.split_sentences else None
-    paragraphs = [[[lines[i]] if split is None else split(lines[i]) for i in own] for own in places]
+    documents = [
+        [(i, one) for i in own for one in ([lines[i]] if split is None else split(lines[i]))]
+        for own in places
+    ]
+    numbers = [[i for i, _ in own] for own in documents]
     # Prefixes and terms need one sentence a line, which the settings check.
     is_whole = split is None
     # Encode the sentences; find long ones before the limit cuts or empties them.
     sources = translator.sources.encode_documents(
-        [list(itertools.chain.from_iterable(own)) for own in paragraphs],
+        [[one for _, one in own] for own in documents],
         [[prefixes[i] for i in own] for own in places] if is_whole else None,
         [[terms[i] for i in own] for own in places] if is_whole else None,
         settings.constraints != "unordered",
         () if settings.banned_terms is None else read_lines(settings.banned_terms),
-        [[i + 1 for i in own] for own in places] if is_whole else None,
+        [[i + 1 for i in own] for own in numbers],
     )
     limit = source_limit(settings.model, translator)
-    too_long = _too_long(sources, limit, places, paragraphs)
+    pairs = zip(itertools.chain.from_iterable(numbers), sources.sentences, strict=True)
+    too_long = [number for number, source in pairs if limit.refuses(source)]
     sources = sources.limited(limit)
     # Translate all windows, and put the lines in their places.
     limits = windows.max_doc_tokens, windows.window_overlap
@@ -304,7 +309,7 @@ def translate_documents(
         found = translator.answer(sources, config, windows, on_progress=advance)
     # Join sentences to lines, and collect the notes.
     join = partial(_joined, language=translator.task.target_lang)
-    text = _with_blank_lines(lines, map(join, found, paragraphs))
+    text = _with_blank_lines(lines, map(join, found, numbers))
     undivided = empty = ""
     if found.num_undivided:
         undivided = (
@@ -355,27 +360,6 @@ def _line_numbers(lines: Sequence[str]) -> list[list[int]]:
     return [list(run) for blank, run in runs if not blank]
 
 
-def _too_long(
-    sources: SourceDocuments,
-    limit: SourceLimit,
-    places: Sequence[Sequence[int]],
-    paragraphs: Sequence[Sequence[Sequence[str]]],
-) -> list[int]:
-    """Return the line number of each sentence that is too long."""
-    # Repeat the number of each line for each of its sentences.
-    numbers = [
-        number
-        for own, lines in zip(places, paragraphs, strict=True)
-        for number, sentences in zip(own, lines, strict=True)
-        for _ in sentences
-    ]
-    return [
-        number
-        for number, source in zip(numbers, sources.sentences, strict=True)
-        if limit.refuses(source)
-    ]
-
-
 def _with_blank_lines(lines: Sequence[str], translated: Iterator[list[str]]) -> list[str]:
     """Return the lines of translated documents with the source's blank lines between them."""
     return [
@@ -385,13 +369,15 @@ def _with_blank_lines(lines: Sequence[str], translated: Iterator[list[str]]) -> 
     ]
 
 
-def _joined(lines: Sequence[str], paragraphs: Sequence[Sequence[str]], language: str) -> list[str]:
-    """Join sentences to paragraphs if each has a translation; else return the lines unchanged."""
-    counts = [len(sentences) for sentences in paragraphs]
-    if sum(counts) != len(lines):
+def _joined(lines: Sequence[str], numbers: Sequence[int], language: str) -> list[str]:
+    """Join sentences with the same number of their line; if some are missing, leave them apart."""
+    if len(numbers) != len(lines):
         return list(lines)
     rest = iter(lines)
-    return [join_texts(itertools.islice(rest, count), language) for count in counts]
+    return [
+        join_texts(itertools.islice(rest, len(list(run))), language)
+        for _, run in itertools.groupby(numbers)
+    ]
 
 
 def _report(

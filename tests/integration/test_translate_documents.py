@@ -617,10 +617,10 @@ def test_a_missing_sentence_splitter_is_an_error_with_its_package(monkeypatch):
 
 
 def test_sentences_of_a_chinese_paragraph_are_joined_without_spaces():
-    paragraphs = [["s1", "s2"], ["s3"]]
+    numbers = [4, 4, 5]
     lines = ["我来。", "你好。", "好！"]
-    assert translate_text._joined(lines, paragraphs, "zh") == ["我来。你好。", "好！"]
-    assert translate_text._joined(["Ja.", "Gut.", ""], paragraphs, "de") == ["Ja. Gut.", ""]
+    assert translate_text._joined(lines, numbers, "zh") == ["我来。你好。", "好！"]
+    assert translate_text._joined(["Ja.", "Gut.", ""], numbers, "de") == ["Ja. Gut.", ""]
 
 
 def test_a_note_on_tabs_comes_before_the_translations(folder, capsys, copying):
