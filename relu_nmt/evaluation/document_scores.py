@@ -15,7 +15,7 @@ import bisect
 import itertools
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -43,6 +43,9 @@ DEFAULT_POSITIONS = (1, 4, 9, 19)
 """Last position of each bucket of sentences; the first sentence has a bucket of its own."""
 Buckets = dict[str, list[int]]
 """Indices of segments by the name of their bucket, ``17-32``."""
+AlignedSentence = tuple[int, int, Line]
+"""Number of a sentence in a split, from 0, its position in its window, context included, from 1,
+and its translation, if that is a line of its own."""
 BucketScore = tuple[str, int, Score | None]
 """Name of a bucket, number of its segments, and their score; None for an empty bucket."""
 
@@ -218,18 +221,6 @@ class AlignedDocuments:
         return bucket_scores(metric, position_buckets(positions, edges), own, others)
 
 
-class AlignedSentence(NamedTuple):
-    """A sentence whose translation is a line of its own.
-
-    ``number`` is that of the sentence in the split, from 0, ``position`` that in its window,
-    context included, from 1.
-    """
-
-    number: int
-    position: int
-    line: Line
-
-
 class SplitScorer:
     """Comparison of translations of a split with its references.
 
@@ -357,12 +348,12 @@ class SplitScorer:
         counts = self._split.require_documents("a score of documents", SINGLE_SENTENCES)
         # Number the sentences of each document from 1.
         in_document = np.concatenate([np.arange(1, count + 1) for count in counts]).tolist()
-        shown = [self._shown(one.line, self._tokenised) for one in sentences]
-        references = [self._references[one.number] for one in sentences]
+        shown = [self._shown(line, self._tokenised) for _, _, line in sentences]
+        references = [self._references[number] for number, _, _ in sentences]
         # Score the same sentences in buckets of both positions.
         positions = {
-            "position": [in_document[one.number] for one in sentences],
-            "group position": [one.position for one in sentences],
+            "position": [in_document[number] for number, _, _ in sentences],
+            "group position": [position for _, position, _ in sentences],
         }
         return {
             name: {

@@ -289,23 +289,18 @@ def average_checkpoints(paths: Sequence[Path]) -> Checkpoint:
     """
     first = load_checkpoint(paths[0])
     # Add up the weights, by the identity of the first checkpoint's tensor: tied ones once.
+    names = {id(own): name for name, own in reversed(first.model_tensors.items())}
+    means = {id(own): own for own in first.model_tensors.values()}
     sums: dict[int, Tensor] = {}
     for path in paths:
         checkpoint = first if path is paths[0] else load_checkpoint(path)
         _check_same_model(first, paths[0], checkpoint, path)
-        added = set()
-        for name, own in first.model_tensors.items():
-            # Skip integers, and tied weights that are added already.
-            if id(own) in added or not own.is_floating_point():
-                continue
-            added.add(id(own))
-            value = checkpoint.model_tensors[name].double()
-            sums[id(own)] = sums[id(own)] + value if id(own) in sums else value
-    # Divide by the number of checkpoints.
-    means = {
-        id(own): (sums[id(own)] / len(paths)).to(own.dtype) if id(own) in sums else own
-        for own in first.model_tensors.values()
-    }
+        for key, own in means.items():
+            if own.is_floating_point():
+                value = checkpoint.model_tensors[names[key]].double()
+                sums[key] = sums[key] + value if key in sums else value
+    for key, total in sums.items():
+        means[key] = (total / len(paths)).to(means[key].dtype)
     # Leave out the training state, since the mean is for decoding only.
     metadata = {k: v for k, v in first.metadata.items() if k != "training_state"}
     metadata["averaged"] = [path.name for path in paths]

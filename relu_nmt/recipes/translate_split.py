@@ -405,7 +405,7 @@ class SplitTranslation:
 def aligned_sentences(documents: TranslatedDocuments, first: int) -> list[AlignedSentence]:
     """Return the sentences of all windows whose translation has the same number of sentences."""
     return [
-        AlignedSentence(first + number, number - own.window.context + 1, line)
+        (first + number, number - own.window.context + 1, line)
         for own in documents.windows
         if own.divided
         for number, line in enumerate(own.lines, own.window.first)

@@ -145,6 +145,9 @@ class ValidationBleu:
         self._task = task
         self._split = batches.split
         self._groups = batches.groups
+        # Numbers of the sentences or groups, the shortest first.
+        self._lengths = batches.split.group_sizes(batches.groups)[0]
+        self._by_length: list[int] = np.argsort(self._lengths, kind="stable").tolist()
         # Score dictionary tokens or detokenised text, following the options.
         scoring = ScoringConfig(
             scoring="bleu" if options.eval_tokenized_bleu else "sacrebleu",
@@ -160,7 +163,7 @@ class ValidationBleu:
         """Return ``bleu``, 0 to 100."""
         process = self._process
         # Deal out sources in order of length, so that all shares take equally long.
-        mine = self._by_length()[process.rank :: process.world_size]
+        mine = self._by_length[process.rank :: process.world_size]
         everyones = process.gather(list(zip(mine, self._translate(mine), strict=True)))
         score = None
         if process.is_first:
@@ -189,23 +192,16 @@ class ValidationBleu:
         self._say(f"{len(documents):,} documents: d-{score}")
         return score
 
-    def _by_length(self) -> list[int]:
-        """Return the numbers of the sentences or groups, the shortest first."""
-        return np.argsort(self._lengths(), kind="stable").tolist()
-
-    def _lengths(self) -> np.ndarray:
-        return self._split.group_sizes(self._groups)[0]
-
     def check(self, largest: bool) -> None:
         """Translate the shortest sentences or groups, and with ``largest`` the longest batch.
 
         Its translations get about as many tokens; an untrained model would go on to the limit.
         """
         # First a small batch, then the one that needs most memory.
-        numbers, config = self._by_length(), self._generator.config
+        numbers, config = self._by_length, self._generator.config
         self._translate(numbers[:CHECKED_SENTENCES])
         if largest:
-            longest = numbers[-self._generator.first_batch(self._lengths()) :]
+            longest = numbers[-self._generator.first_batch(self._lengths) :]
             short = replace(config, max_len_a=1.0, max_len_b=config.min_len)
             self._translate(longest, self._generator.with_config(short))
 

@@ -8,7 +8,8 @@ import html
 import itertools
 import math
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -97,7 +98,9 @@ class WeightStatistics:
         slots = {one.slot for one in self._able}
         self.without_weights = tuple(slot for slot in SLOTS if slot not in slots)
         self._kinds = [kinds_of(dictionary).to(ensemble.device) for dictionary in dictionaries]
-        self._sums: dict[Place, _Sums] = {}
+        # Totals and numbers of rows of each statistic, [2, H] or [2, H, percents]; and all rows.
+        self._sums: dict[Place, dict[str, np.ndarray]] = defaultdict(dict)
+        self._rows: Counter[Place] = Counter()
 
     def add(
         self,
@@ -154,7 +157,7 @@ class WeightStatistics:
             asked = view.paired(view.keys.take(asked[..., None]))[..., 0]
         # Keep attention inside sentences apart from attention to all keys.
         place = record.slot, ALL_KEYS if view is None else OWN_SENTENCE, record.layer
-        sums = self._sums.setdefault(place, _Sums())
+        sums = self._sums[place]
         batch, heads, num_queries, num_keys = weights.shape
         # Count the visible keys of each query, and mark real rows: [B, Nq].
         counts = visibility.positive_counts[:, 0].expand(batch, num_queries)
@@ -171,8 +174,13 @@ class WeightStatistics:
                 others = asking[:, rows, None] != asked[:, None]
             non_negative = attention.capabilities.non_negative
             block = weights[:, :, rows], counts[:, rows], real[:, rows]
-            sums.add(_tables(*block, distances, others, kinds, non_negative))
-        sums.rows += int(real.sum())
+            tables = _tables(*block, distances, others, kinds, non_negative)
+            for name, (table, counted) in tables.items():
+                counted = counted.expand_as(table)
+                # Padded rows may hold NaN, which a product with 0 would keep.
+                both = table.masked_fill(~counted, 0.0).sum((0, 2)), counted.sum((0, 2)).double()
+                sums[name] = sums.get(name, 0.0) + torch.stack(both).cpu().numpy()
+        self._rows[place] += int(real.sum())
 
     def records(self) -> list[dict[str, Any]]:
         """Return means as flat records: of each head, of layers over heads, of slots over layers.
@@ -186,7 +194,7 @@ class WeightStatistics:
         for (slot, sees), of_slot in itertools.groupby(places, lambda place: place[:2]):
             layers, all_rows = [], 0
             for place in of_slot:
-                rows, means = self._sums[place].rows, self._sums[place].means()
+                rows, means = self._rows[place], _means(self._sums[place])
                 where = {"slot": slot, "sees": sees, "layer": place[2]}
                 for head in range(len(means["sum"])):
                     # Leave out the entropy of mean weights, which belongs to the whole layer.
@@ -202,27 +210,12 @@ class WeightStatistics:
         return found
 
 
-class _Sums:
-    """Sums over query rows, by statistic and head; ``rows`` is their number."""
-
-    def __init__(self) -> None:
-        self.rows = 0
-        self._sums: dict[str, np.ndarray] = {}
-
-    def add(self, tables: dict[str, Table]) -> None:
-        """Add the counted rows of tables."""
-        for name, (table, counted) in tables.items():
-            counted = counted.expand_as(table)
-            # Padded rows may hold NaN, which a product with 0 would keep.
-            both = table.masked_fill(~counted, 0.0).sum((0, 2)), counted.sum((0, 2)).double()
-            self._sums[name] = self._sums.get(name, 0.0) + torch.stack(both).cpu().numpy()
-
-    def means(self) -> dict[str, np.ndarray]:
-        """Return the means of each head, [H] or [H, percents]; NaN without a row."""
-        return {
-            name: np.divide(totals, counts, out=np.full_like(totals, np.nan), where=counts > 0)
-            for name, (totals, counts) in self._sums.items()
-        }
+def _means(sums: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the means of each head, [H] or [H, percents]; NaN without a row."""
+    return {
+        name: np.divide(totals, counts, out=np.full_like(totals, np.nan), where=counts > 0)
+        for name, (totals, counts) in sums.items()
+    }
 
 
 def _tables(

@@ -18,7 +18,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from safetensors.torch import load_file
@@ -54,15 +54,9 @@ MOST_POSITIONS = 2**16
 """Most positions of an undamaged model; models have 512 or 1024."""
 MOST_ADDED = 2**16
 """Most symbols that an undamaged tokenizer adds; NLLB's adds 203."""
+Vocabulary = tuple[list[str], tuple[str, str], tuple[str | None, str | None]]
+"""Symbols in the order of their ids there, languages and first symbols of source and target."""
 LANGUAGE_CODE = re.compile(r">>(.+)<<")
-
-
-class _Vocabulary(NamedTuple):
-    """Symbols in the order of their ids there, languages and first symbols of source and target."""
-
-    symbols: list[str]
-    languages: tuple[str, str]
-    codes: tuple[str | None, str | None]
 
 
 def read_hub_model(
@@ -117,19 +111,19 @@ def read_hub_model(
 
 def _marian_vocabulary(
     folder: Path, source_lang: str | None, target_lang: str | None
-) -> _Vocabulary:
+) -> Vocabulary:
     symbols = _symbols_of_json(folder / "vocab.json")
     code = _language_code(folder / "vocab.json", symbols, target_lang)
     # Use general names if the tokenizer's file names no languages.
     names = _read_json(folder / NAMES) if (folder / NAMES).exists() else {}
     source = str(source_lang or names.get("source_lang") or "source")
     target = str(target_lang or names.get("target_lang") or "target")
-    return _Vocabulary(symbols, (source, target), (code, None))
+    return symbols, (source, target), (code, None)
 
 
 def _m2m100_vocabulary(
     folder: Path, source_lang: str | None, target_lang: str | None
-) -> _Vocabulary:
+) -> Vocabulary:
     path = folder / "vocab.json"
     symbols = _symbols_of_json(path) if path.exists() else _symbols_of_pieces(folder)
     if tuple(symbols[: len(SPECIAL_SYMBOLS)]) != SPECIAL_SYMBOLS:
@@ -147,7 +141,7 @@ def _m2m100_vocabulary(
             hint = language and close_names(language, codes)
             raise ConfigError(f"{flag} {reason} of {folder}; {hint or f'give one of {some}'}")
     languages = str(source_lang), str(target_lang)
-    return _Vocabulary(symbols + added, languages, (codes[languages[0]], codes[languages[1]]))
+    return symbols + added, languages, (codes[languages[0]], codes[languages[1]])
 
 
 def _config(path: Path, theirs: Mapping[str, Any], symbols: list[str]) -> TransformerConfig:

@@ -7,7 +7,7 @@ import sacrebleu
 from relu_nmt.cli.preprocess import PreprocessSettings
 from relu_nmt.data.documents import Line, write_documents
 from relu_nmt.data.groups import Window
-from relu_nmt.evaluation.document_scores import AlignedSentence, SplitScorer
+from relu_nmt.evaluation.document_scores import SplitScorer
 from relu_nmt.evaluation.metrics import MetricConfig, ScoringConfig
 from relu_nmt.recipes import preprocess
 from relu_nmt.recipes.translate_split import aligned_sentences
@@ -90,7 +90,7 @@ def test_sentences_are_scored_by_position_in_document_and_in_group(task, scoring
     texts = ["A dog is here, is it?", "The xylophone is big.", "A house is there."]
     scorer = SplitScorer(task, task.load_split("test"), ScoringConfig(scoring=scoring))
     lines = [Line(*line(task, text)) for text in texts]
-    aligned = [AlignedSentence(number, 1, own) for number, own in enumerate(lines)]
+    aligned = [(number, 1, own) for number, own in enumerate(lines)]
     found = scorer.position_scores(aligned)
     assert list(found) == ["position", "group position"]
     for name, firsts in (("position", [0, 2]), ("group position", [0, 1, 2])):
@@ -117,7 +117,7 @@ def test_aligned_sentences_are_those_of_groups_that_were_cut():
     windows = [window(0, 2, 0, "ab"), window(2, 5, 2, "c"), window(5, 7, 4, "de")]
     documents = SimpleNamespace(windows=windows)
     assert [
-        (one.number, one.position, one.line.text) for one in aligned_sentences(documents, 30)
+        (number, position, own.text) for number, position, own in aligned_sentences(documents, 30)
     ] == [
         *((30, 1, "a"), (31, 2, "b")),
         *((35, 2, "d"), (36, 3, "e")),  # behind a sentence of context
