@@ -277,7 +277,8 @@ def make_app(
     # Start the model's thread, and the queue before it.
     metrics = Metrics()
     service = TranslationService(translator, config, windows, limits, metrics.count_batch)
-    desk = Desk(service.batcher, limits.max_waiting, limits.request_seconds, metrics.waiting.set)
+    desk = Desk(service.batcher, limits.max_waiting, limits.request_seconds)
+    metrics.waiting.set_function(lambda: desk.num_waiting)
     try:  # report settings that do not fit now, and not in the first answer
         service.translate(Ticket(), ["."])
     except BaseException:
@@ -391,7 +392,7 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(Refused)
     async def refused(_: Request, error: Refused) -> JSONResponse:
-        return _problem(error.status, str(error), RETRY if error.retry else None)
+        return _problem(error.status, str(error), RETRY if error.status in (429, 503) else None)
 
     @app.exception_handler(HTTPException)
     async def unknown(_: Request, error: HTTPException) -> JSONResponse:

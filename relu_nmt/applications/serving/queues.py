@@ -20,12 +20,11 @@ TOO_MANY = "too many requests for large answers; come back later, or ask for a l
 
 
 class Refused(Exception):
-    """The server does not answer a request; ``retry``: the client may come back later."""
+    """The server does not answer a request; with 429 and 503 the client may come back later."""
 
-    def __init__(self, status: int, text: str, retry: bool = False) -> None:
+    def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
         self.status = status
-        self.retry = retry
 
 
 class Ticket:
@@ -75,7 +74,7 @@ class Turns:
             # Requests that were given up do not count.
             self._futures = [own for own in self._futures if not own.done()]
             if len(self._futures) >= self._most:
-                raise Refused(429, TOO_MANY, retry=True)
+                raise Refused(429, TOO_MANY)
             future = self._pool.submit(call)
             self._futures.append(future)
         return ticket.wait(future)
@@ -125,12 +124,6 @@ class Batcher:
         self._thread = threading.Thread(target=self._work, name="model", daemon=True)
         self._thread.start()
 
-    def __enter__(self) -> "Batcher":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     @property
     def works(self) -> bool:
         """Return whether the batcher accepts requests and its thread is alive."""
@@ -154,7 +147,7 @@ class Batcher:
     def _wait_for(self, order: _Order) -> Any:
         with self._changed:
             if self._closed:
-                raise Refused(503, STOPPING, retry=True)
+                raise Refused(503, STOPPING)
             self._orders.append(order)
             self._changed.notify_all()
         return order.ticket.wait(order.future)
@@ -167,7 +160,7 @@ class Batcher:
             with self._changed:
                 self._closed = True
                 for order in self._orders:
-                    _finish(order.future, None, Refused(503, STOPPING, retry=True))
+                    _finish(order.future, None, Refused(503, STOPPING))
 
     def _next_batch(self) -> list[tuple[_Order, int]]:
         """Wait for the next batch, pairs of order and sentence index; empty when closed."""
@@ -247,24 +240,19 @@ class Batcher:
 
 
 class Desk:
-    """Gives each request a thread, refuses requests if too many wait, and ends slow ones.
+    """Gives each request a thread, refuses requests if too many wait, and ends slow ones."""
 
-    ``on_change`` is called with the number of requests that wait.
-    """
-
-    def __init__(
-        self,
-        batcher: Batcher,
-        max_waiting: int,
-        seconds: float,
-        on_change: Callable[[int], object],
-    ) -> None:
+    def __init__(self, batcher: Batcher, max_waiting: int, seconds: float) -> None:
         self._batcher = batcher
         self._max_waiting = max_waiting
         self._seconds = seconds
-        self._on_change = on_change
         self._pool = ThreadPoolExecutor(max_waiting, "request")
-        self.num_waiting = 0
+        self._works: set[asyncio.Future[bytes]] = set()
+
+    @property
+    def num_waiting(self) -> int:
+        """Number of requests that wait for their answer."""
+        return len(self._works)
 
     @property
     def is_open(self) -> bool:
@@ -282,15 +270,15 @@ class Desk:
             Refused: the server stops, too many requests wait, or no time is left.
         """
         if not self.is_open:
-            raise Refused(503, STOPPING, retry=True)
+            raise Refused(503, STOPPING)
         if self.num_waiting >= self._max_waiting:
             text = f"{self.num_waiting} requests are waiting; come back later"
-            raise Refused(429, text, retry=True)
+            raise Refused(429, text)
         # Start the work, and watch the connection.
         ticket = Ticket()
-        self._count(1)
         done = asyncio.get_running_loop().run_in_executor(self._pool, work, ticket)
-        done.add_done_callback(lambda _: self._count(-1))
+        self._works.add(done)
+        done.add_done_callback(self._works.discard)
         left = asyncio.ensure_future(receive())
         # Wait for the first event: the answer, the client's departure, or the time limit.
         waits: set[asyncio.Future[Any]] = {done, left}
@@ -304,10 +292,6 @@ class Desk:
             left.cancel()
         done.add_done_callback(lambda own: own.exception())  # ignore a later error
         raise Refused(504, f"not done within {self._seconds:g} seconds")
-
-    def _count(self, change: int) -> None:
-        self.num_waiting += change
-        self._on_change(self.num_waiting)
 
     def close(self) -> None:
         """Refuse further requests, and wait for the end of those in progress."""

@@ -2,6 +2,7 @@ import functools
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from types import SimpleNamespace
 
 import pytest
@@ -62,7 +63,7 @@ def submit(batcher, pool, *requests):
 
 
 def test_requests_take_turns_in_full_batches(model, pool):
-    with Batcher(model, max_tokens=4) as batcher:
+    with closing(Batcher(model, max_tokens=4)) as batcher:
         hold(batcher, model, pool)
         long = [sentence(f"long{i}") for i in range(5)]
         asked = submit(batcher, pool, long, [sentence("short")], [sentence("big", 9)])
@@ -81,7 +82,7 @@ def test_requests_take_turns_in_full_batches(model, pool):
 
 def test_a_batch_waits_for_others(model, pool):
     model.go.set()
-    with Batcher(model, max_tokens=2, wait=30) as batcher:
+    with closing(Batcher(model, max_tokens=2, wait=30)) as batcher:
         one = pool.submit(batcher.search, [sentence("one")], Ticket())
         two = pool.submit(batcher.search, [sentence("two")], Ticket())
         assert one.result(10), two.result(10)
@@ -89,7 +90,7 @@ def test_a_batch_waits_for_others(model, pool):
 
 
 def test_a_request_does_not_fail_because_of_another(model, pool):
-    with Batcher(model, max_tokens=9) as batcher:
+    with closing(Batcher(model, max_tokens=9)) as batcher:
         hold(batcher, model, pool)
         asked = submit(batcher, pool, [sentence("good")], [sentence("bad")], [sentence("fine")])
         model.go.set()
@@ -100,7 +101,7 @@ def test_a_request_does_not_fail_because_of_another(model, pool):
 
 
 def test_a_request_that_is_given_up_ends_at_once_and_uses_no_model(model, pool):
-    with Batcher(model, max_tokens=9) as batcher:
+    with closing(Batcher(model, max_tokens=9)) as batcher:
         hold(batcher, model, pool)
         ticket = Ticket()
         asked = pool.submit(batcher.search, [sentence("gone")], ticket)
@@ -116,7 +117,7 @@ def test_a_request_that_is_given_up_ends_at_once_and_uses_no_model(model, pool):
 
 
 def test_a_function_runs_without_sentences_beside_it(model, pool):
-    with Batcher(model, max_tokens=9) as batcher:
+    with closing(Batcher(model, max_tokens=9)) as batcher:
         first = hold(batcher, model, pool)
         threads = pool.submit(batcher.run, lambda: threading.current_thread().name, Ticket())
         assert not threads.done()
