@@ -260,7 +260,7 @@ def test_sentences_of_a_model_without_separators_cannot_be_counted(folder, capsy
 
 def test_the_longest_output_and_a_missing_s_bleu_are_reported(folder, capsys, monkeypatch):
     monkeypatch.setattr(
-        "relu_nmt.evaluation.document_scores.SentenceAlignment.score", lambda *_: None
+        "relu_nmt.evaluation.document_scores.AlignedDocuments.sentence_score", lambda *_: None
     )
     output, results = generate_documents(folder, capsys, "sep", 24, "--max-len-b", 1)
     assert results["at_limit"] > 0
