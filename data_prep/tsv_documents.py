@@ -20,7 +20,8 @@ from pathlib import Path
 from prep_tools import documents as docs
 from prep_tools.command import PrepError, run_script, say
 
-from relu_nmt.data.pair_files import read_table
+from relu_nmt.errors import DataError
+from relu_nmt.io.text_lines import iterate_lines
 
 
 def read_documents(path: Path, columns: tuple[int, int]) -> Iterator[docs.Document]:
@@ -33,9 +34,21 @@ def read_documents(path: Path, columns: tuple[int, int]) -> Iterator[docs.Docume
     Raises:
         DataError: the table is missing, damaged or not UTF-8, or a line has too few columns.
     """
-    rows = read_table(path, ("source", "target"), columns)
-    for name, same in itertools.groupby(rows, key=lambda row: row[0]):
-        pairs = [(texts["source"].strip(), texts["target"].strip()) for _, texts in same]
+    least = max(3, *map(abs, columns))
+    places = [column - 1 if column > 0 else column for column in columns]
+
+    def rows() -> Iterator[list[str]]:
+        for number, line in enumerate(iterate_lines(path), 1):
+            cells = line.split("\t")
+            if len(cells) < least:
+                raise DataError(
+                    f"{path}:{number}: {len(cells)} columns, expected {least} or more with tabs "
+                    "between them"
+                )
+            yield [cells[place].strip() for place in (0, *places)]
+
+    for name, same in itertools.groupby(rows(), key=lambda row: row[0]):
+        pairs = [(source, target) for _, source, target in same]
         if kept := tuple(pair for pair in pairs if all(pair)):
             yield docs.Document(f"{path.name}/{name}", kept)
 

@@ -1,25 +1,57 @@
-"""From text to word counts, token ids and alignments, computed by all cores.
+r"""Binarised text in fairseq's memory-mapped files, and how text becomes it on all cores.
+
+A text has a ``.bin`` of token ids and an ``.idx`` of lengths, all numbers little-endian::
+
+    magic      9 bytes   b"MMIDIDX\0\0"
+    version    uint64    1
+    type code  uint8     token dtype of the .bin, see TYPE_CODES
+    count N    uint64    sentences
+    sizes      int32 [N] tokens of each sentence, </s> included
+    pointers   int64 [N] offset of each sentence in the .bin, in bytes
 
 The tokens of the text stand between spaces. Chunks of bounded size (:mod:`relu_nmt.io.text_lines`)
 keep the memory independent of the size of the corpus.
+
+Reference: fairseq 0.12, ``fairseq/data/indexed_dataset.py``, ``MMapIndexedDataset``.
 """
 
+import mmap
+import os
 import re
+import struct
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain, groupby, islice, repeat
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
+from relu_nmt.data.data_folder import paths_of
 from relu_nmt.data.dictionary import UNK, Dictionary
 from relu_nmt.data.documents import SEPARATOR_TESTS
-from relu_nmt.data.indexed_dataset import IndexedDataset, IndexedDatasetWriter, token_dtype
 from relu_nmt.errors import DataError
+from relu_nmt.io.safe_write import safe_writer
 from relu_nmt.io.text_lines import Chunk, TextFile, read_chunk
 from relu_nmt.io.work import ordered_map
 
+MAGIC = b"MMIDIDX\x00\x00"
+VERSION = 1
+HEADER = struct.Struct("<9sQBQ")
+COUNT_OFFSET = HEADER.size - 8
+TYPE_CODES: dict[int, type[np.integer]] = {
+    1: np.uint8,
+    2: np.int8,
+    3: np.int16,
+    4: np.int32,
+    5: np.int64,
+    8: np.uint16,
+    9: np.uint32,
+    10: np.uint64,
+}
+OLDER_MAGIC = b"TNTIDX\x00\x00"
+POINTER_BLOCK = 1 << 18
 # A worker sends one counter for a run of chunks, since sending costs more than counting.
 CHUNKS_PER_COUNT = 64
 # Chunks of compressed files travel with their text, so that a run must be short to save memory.
@@ -35,6 +67,211 @@ _ALIGNMENT = re.compile(rf"\s*({_PAIR}(\s+{_PAIR})*)?\s*")
 Advance = Callable[[int], object]
 Side = tuple[str, Path, TextFile]
 """One language of one split: name of the dictionary, path without ``.bin``, tokenised text."""
+
+
+def token_dtype(vocab_size: int) -> type[np.integer]:
+    """Return the dtype in which fairseq stores the tokens of a vocabulary."""
+    return np.uint16 if vocab_size < 65500 else np.uint32
+
+
+def _map_bytes(path: Path) -> np.ndarray:
+    """Return the file as read-only uint8 [bytes], memory-mapped."""
+    try:
+        with open(path, "rb") as file:
+            if os.fstat(file.fileno()).st_size == 0:
+                return np.empty(0, dtype=np.uint8)
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except OSError as error:
+        raise DataError(
+            f"{path}: {error.strerror}; binarise the corpus with relu-nmt-preprocess"
+        ) from error
+    return np.frombuffer(mapped, dtype=np.uint8)
+
+
+class IndexedDataset:
+    """The sentences of one language of one split, read from disk on demand.
+
+    Opening reads the lengths only, and checks the two files, ``prefix.bin`` and ``prefix.idx``,
+    against each other.
+
+    Attributes:
+        sizes: int32 [N], tokens of each sentence with ``</s>``; read-only.
+        dtype: dtype of the ``.bin``.
+
+    Raises:
+        DataError: a file is missing, truncated, damaged or of another format.
+    """
+
+    def __init__(self, prefix: str | os.PathLike[str]) -> None:
+        self.prefix = os.fspath(prefix)
+        path, data_path = paths_of(prefix)
+        index = _map_bytes(path)
+        self.dtype, count = self._read_header(path, index)
+        # Compare the file's size with the number of sentences in its header.
+        expected = HEADER.size + 12 * count
+        if len(index) != expected:
+            raise DataError(
+                f"{path}: {len(index):,} bytes, but {count:,} sentences need {expected:,}; the "
+                "file is cut off or damaged, binarise the corpus again"
+            )
+        # Check that sizes and pointers agree.
+        sizes_end = HEADER.size + 4 * count
+        self.sizes = np.frombuffer(index[HEADER.size : sizes_end], dtype="<i4")
+        pointers = np.frombuffer(index[sizes_end:], dtype="<i8")
+        self._offsets = np.zeros(count + 1, dtype=np.int64)
+        np.cumsum(self.sizes, out=self._offsets[1:], dtype=np.int64)
+        item_bytes = np.dtype(self.dtype).itemsize
+        if (count and self.sizes.min() < 0) or not np.array_equal(
+            pointers, self._offsets[:-1] * item_bytes
+        ):
+            raise DataError(
+                f"{path}: sentence lengths and positions contradict each other; the file is "
+                "damaged, binarise the corpus again"
+            )
+        # Check that the token ids are complete.
+        data = _map_bytes(data_path)
+        if len(data) != self._offsets[-1] * item_bytes:
+            raise DataError(
+                f"{data_path}: {len(data):,} bytes, but {path.name} describes "
+                f"{self._offsets[-1] * item_bytes:,}; the files do not belong together or are "
+                "cut off, binarise the corpus again"
+            )
+        # View the mapped bytes as little-endian ids, without a copy.
+        self._tokens = np.frombuffer(data, dtype=np.dtype(self.dtype).newbyteorder("<"))
+
+    @staticmethod
+    def _read_header(path: Path, index: np.ndarray) -> tuple[type[np.integer], int]:
+        if index[: len(OLDER_MAGIC)].tobytes() == OLDER_MAGIC:
+            raise DataError(
+                f"{path}: fairseq's older 'cached' format; binarise again with "
+                "fairseq-preprocess --dataset-impl mmap or with relu-nmt-preprocess"
+            )
+        if len(index) < HEADER.size:
+            raise DataError(
+                f"{path}: only {len(index)} bytes, too short for an index; binarise again"
+            )
+        # Check every field, so that the message names the wrong one.
+        magic, version, code, count = HEADER.unpack(index[: HEADER.size].tobytes())
+        if magic != MAGIC:
+            raise DataError(
+                f"{path}: not an index of a binarised corpus (it begins with {magic!r}, not "
+                f"{MAGIC!r}); binarise the corpus with relu-nmt-preprocess"
+            )
+        if version != VERSION:
+            raise DataError(f"{path}: format version {version}; this program reads {VERSION}")
+        if code not in TYPE_CODES:
+            raise DataError(
+                f"{path}: unknown dtype {code}; expected one of {', '.join(map(str, TYPE_CODES))}"
+            )
+        return TYPE_CODES[code], count
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        """Return the token ids of sentence ``index``, a new int64 [n]."""
+        if not 0 <= index < len(self):
+            raise IndexError(f"{self.prefix}: no sentence {index} among {len(self)}")
+        return self._tokens[self._offsets[index] : self._offsets[index + 1]].astype(np.int64)
+
+    def __reduce__(self) -> tuple[type["IndexedDataset"], tuple[str]]:
+        # Another process maps the files itself instead of receiving a copy of the corpus.
+        return IndexedDataset, (self.prefix,)
+
+
+class AlignmentDataset(IndexedDataset):
+    """The word alignments of a split; ``swapped`` ones of the other direction are turned round."""
+
+    def __init__(self, prefix: str | os.PathLike[str], swapped: bool = False) -> None:
+        super().__init__(prefix)
+        self._swapped = swapped
+        if (self.sizes % 2).any():
+            raise DataError(
+                f"{self.prefix}.idx: not the word alignments of a corpus: an odd number of "
+                "positions; run relu-nmt-preprocess again"
+            )
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        """Return the aligned source and target positions of pair ``index``, int64 [P, 2]."""
+        pairs = super().__getitem__(index).reshape(-1, 2)
+        return pairs[:, ::-1] if self._swapped else pairs
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return AlignmentDataset, (self.prefix, self._swapped)
+
+
+class DatasetParts:
+    """Ranges of sentences of several datasets, one after the other, under the first one's name."""
+
+    def __init__(self, parts: Sequence[tuple["Dataset", range]]) -> None:
+        self._parts = list(parts)
+        self.prefix: str = parts[0][0].prefix
+        own = [dataset.sizes[numbers.start : numbers.stop] for dataset, numbers in parts]
+        self.sizes: np.ndarray = np.concatenate(own)
+        self._ends = np.cumsum([len(sizes) for sizes in own])
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        """Return the token ids of sentence ``index``, a new int64 [n]."""
+        part = int(np.searchsorted(self._ends, index, side="right"))
+        dataset, numbers = self._parts[part]
+        return dataset[numbers.stop - int(self._ends[part]) + index]
+
+
+Dataset = IndexedDataset | DatasetParts
+
+
+@contextmanager
+def indexed_writer(
+    prefix: str | os.PathLike[str], dtype: type[np.integer]
+) -> Iterator[Callable[[np.ndarray, np.ndarray], None]]:
+    """Write ``prefix.bin`` and ``prefix.idx`` of a dtype (:func:`token_dtype`).
+
+    Both files appear at the end of the block. If it raises, no file is left behind.
+
+    Yields:
+        A function that appends sentences: their joined token ids, int [sum of sizes], and sizes,
+        int [n].
+    """
+    stored, count = np.dtype(dtype).newbyteorder("<"), 0
+    code = next(code for code, known in TYPE_CODES.items() if known is dtype)
+    idx_path, bin_path = paths_of(prefix)
+    # Files close in reverse order, so that no index appears before its data.
+    with safe_writer(idx_path) as index, safe_writer(bin_path) as data:
+        # Leave room for the number of sentences, which is known at the end.
+        index.write(HEADER.pack(MAGIC, VERSION, code, 0))
+
+        def add(tokens: np.ndarray, sizes: np.ndarray) -> None:
+            nonlocal count
+            assert int(sizes.sum()) == len(tokens)
+            data.write(tokens.astype(stored, copy=False).tobytes())
+            index.write(sizes.astype("<i4", copy=False).tobytes())
+            count += len(sizes)
+
+        yield add
+        _finish_index(index, count, stored.itemsize)
+
+
+def _finish_index(index: BinaryIO, count: int, item_bytes: int) -> None:
+    """Write the pointers and the count, block by block to keep memory small."""
+    position, start = HEADER.size, 0
+    pointers_at = end_of_sizes = HEADER.size + 4 * count
+    # Compute the pointers of a block of sizes, and write them behind all sizes.
+    while position < end_of_sizes:
+        index.seek(position)
+        block = index.read(min(4 * POINTER_BLOCK, end_of_sizes - position))
+        sizes = np.frombuffer(block, dtype="<i4").astype(np.int64)
+        ends = start + np.cumsum(sizes)
+        index.seek(pointers_at)
+        index.write(((ends - sizes) * item_bytes).astype("<i8").tobytes())
+        position += len(block)
+        pointers_at += 2 * len(block)
+        start = int(ends[-1])
+    # Write the number of sentences into the header.
+    index.seek(COUNT_OFFSET)
+    index.write(struct.pack("<Q", count))
 
 
 def _count_run(run: Sequence[Chunk]) -> Counter[str]:
@@ -93,11 +330,10 @@ def _binarize_chunk(task: tuple[int, str, Chunk]) -> tuple[np.ndarray, np.ndarra
 
 def binarize(
     sides: Sequence[Side], dictionaries: dict[str, Dictionary], workers: int, advance: Advance
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[dict[str, int]]:
     """Write the ``.bin`` and ``.idx`` of each side; yield its counts when it is complete.
 
-    Yields the number of ``sentences``, of ``tokens`` (``</s>`` included) and of ``unknown`` tokens,
-    and the SHA-256 ``checksums`` of the written files by name.
+    Yields the number of ``sentences``, of ``tokens`` (``</s>`` included) and of ``unknown`` tokens.
     """
     # Read all sides as one stream of chunks, so that no worker waits at the end of a side.
     tasks = (
@@ -110,15 +346,14 @@ def binarize(
     for i, of_side in groupby(results, key=lambda result: result[0][0]):
         name, prefix, _ = sides[i]
         totals = dict.fromkeys(("sentences", "tokens", "unknown"), 0)
-        with IndexedDatasetWriter(prefix, token_dtype(len(dictionaries[name]))) as writer:
+        with indexed_writer(prefix, token_dtype(len(dictionaries[name]))) as add:
             for (_, _, chunk), (tokens, sizes, unknown) in of_side:
-                writer.add(tokens, sizes)
+                add(tokens, sizes)
                 totals["sentences"] += len(sizes)
                 totals["tokens"] += len(tokens)
                 totals["unknown"] += unknown
                 advance(chunk.end - chunk.start)
-        checksums = {path.name: checksum for path, checksum in writer.checksums.items()}
-        yield {**totals, "checksums": checksums}
+        yield totals
 
 
 def _parse_chunk(chunk: Chunk) -> tuple[np.ndarray, np.ndarray]:
@@ -149,24 +384,20 @@ def binarize_alignments(
     separators: Sequence[int],
     workers: int,
     advance: Advance,
-) -> dict[str, Any]:
+) -> dict[str, int]:
     """Write the ``.bin`` and ``.idx`` of the word alignments of a split, ``train.align.de-en``.
 
     Each entry has the source and target position of each pair of aligned tokens, in turn, from 0.
     The scanned text is parallel to the source text, whose lines between documents, ``separators``
     from 1, are blank or ``<d>`` here. The result does not depend on the number of workers.
 
-    Returns:
-        the number of ``sentences`` and of ``pairs`` of tokens, and the SHA-256 ``checksums`` of
-        the written files by name.
-
-    Raises:
-        DataError: a line is no alignment, or does not fit its sentences; the message names it.
+    Returns the number of ``sentences`` and of ``pairs`` of tokens. A line that is no alignment, or
+    does not fit its sentences, is a DataError that names it.
 
     Reference: fairseq 0.12, ``fairseq-preprocess --align-suffix``.
     """
     apart, sentences, total = np.array(separators, dtype=np.int64), 0, 0
-    with IndexedDatasetWriter(prefix, ALIGNMENT_DTYPE) as writer:
+    with indexed_writer(prefix, ALIGNMENT_DTYPE) as add:
         for chunk, (pairs, sizes) in ordered_map(_parse_chunk, text.readable_chunks(), workers):
             # Leave out the lines that separate documents in the source text.
             lines = chunk.first_line + np.arange(len(sizes))
@@ -197,9 +428,8 @@ def binarize_alignments(
                     "from 0; align the very text that is binarised"
                 )
             # Flatten the pairs of positions: [P, 2] to [2P].
-            writer.add(pairs.flatten(), 2 * sizes)
+            add(pairs.flatten(), 2 * sizes)
             sentences += len(sizes)
             total += len(pairs)
             advance(chunk.end - chunk.start)
-    checksums = {path.name: checksum for path, checksum in writer.checksums.items()}
-    return {"sentences": sentences, "pairs": total, "checksums": checksums}
+    return {"sentences": sentences, "pairs": total}

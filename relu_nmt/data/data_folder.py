@@ -15,14 +15,13 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from relu_nmt.config import option
 from relu_nmt.config.files import Files
-from relu_nmt.data.indexed_dataset import idx_path
 from relu_nmt.errors import DataError
 from relu_nmt.io.safe_write import write_text
 
@@ -78,6 +77,11 @@ def split_path(folder: str | os.PathLike[str], split: str, pair: str, ending: st
     return Path(folder) / f"{split}.{pair}.{ending}"
 
 
+def paths_of(prefix: str | os.PathLike[str]) -> tuple[Path, Path]:
+    """Return the paths of the two files of binarised text, ``prefix.idx`` and ``prefix.bin``."""
+    return Path(f"{os.fspath(prefix)}.idx"), Path(f"{os.fspath(prefix)}.bin")
+
+
 def alignment_path(folder: str | os.PathLike[str], split: str, pair: str) -> Path:
     """Return the path of a split's word alignments without ``.bin`` and ``.idx``, as in fairseq."""
     return Path(folder) / f"{split}.align.{pair}"
@@ -101,10 +105,8 @@ data_option = partial(option, metavar="DATA", positional=True, files=DATA_FILES)
 def infer_languages(folder: str | os.PathLike[str]) -> tuple[str, str]:
     """Return source and target language, read from the names of the binarised files.
 
-    Source-only data has the target language :data:`NO_LANGUAGE`.
-
-    Raises:
-        DataError: the folder is missing, or holds no binarised files or several language pairs.
+    Source-only data has the target language :data:`NO_LANGUAGE`. Several pairs of languages in the
+    folder, or none, are a DataError.
     """
     try:
         names = sorted(os.listdir(folder))
@@ -137,8 +139,7 @@ def find_pair(
 ) -> str:
     """Return the middle of the split's file names, in either direction or of source-only data.
 
-    Raises:
-        DataError: the folder does not hold the split; the message lists its splits.
+    A split that is not there is a DataError that lists the others.
     """
     directions = [
         pair_name(source_lang, target_lang),
@@ -146,24 +147,22 @@ def find_pair(
         pair_name(source_lang, None),
     ]
     for pair in directions:
-        if idx_path(split_path(folder, split, pair, source_lang)).exists():
+        if paths_of(split_path(folder, split, pair, source_lang))[0].exists():
             return pair
-    wanted = idx_path(split_path(folder, split, directions[0], source_lang))
+    wanted, _ = paths_of(split_path(folder, split, directions[0], source_lang))
     names = os.listdir(folder) if os.path.isdir(folder) else []
     splits = {match["split"] for name in names if (match := _INDEX_NAME.fullmatch(name))}
     known = f"; the folder holds: {', '.join(sorted(splits))}" if splits else ""
     raise DataError(f"{wanted}: no such file; there is no split '{split}'{known}")
 
 
-def file_record(path: str | os.PathLike[str], checksum: str | None = None) -> dict[str, Any]:
-    """Return size in bytes and SHA-256 of a file; ``checksum`` is the SHA-256 if known."""
-    if checksum is None:
-        digest = hashlib.sha256()
-        with open(path, "rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
-        checksum = digest.hexdigest()
-    return {"bytes": os.stat(path).st_size, "sha256": checksum}
+def file_record(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return size in bytes and SHA-256 of a file."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return {"bytes": os.stat(path).st_size, "sha256": digest.hexdigest()}
 
 
 def write_manifest(folder: str | os.PathLike[str], content: dict[str, Any]) -> dict[str, Any]:
@@ -174,14 +173,17 @@ def write_manifest(folder: str | os.PathLike[str], content: dict[str, Any]) -> d
     return content
 
 
-def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any] | None:
+def read_manifest(
+    folder: str | os.PathLike[str], with_checksums: bool = False
+) -> dict[str, Any] | None:
     """Return the manifest of a data folder, or None if it has none (fairseq made it).
 
     Raises:
-        DataError: the manifest is damaged, or a file it lists is missing or of another size.
+        DataError: the manifest is damaged, or a file it lists is missing, of another size or,
+            ``with_checksums``, was changed.
     """
     content = manifest_content(folder)
-    # Compare the files by size alone, which needs no reading.
+    # Compare the sizes, which needs no reading, and the checksums if they are wanted.
     for name, record in ({} if content is None else content["files"]).items():
         file, size = Path(folder) / name, record["bytes"]
         if not file.is_file():
@@ -190,15 +192,16 @@ def read_manifest(folder: str | os.PathLike[str]) -> dict[str, Any] | None:
             raise DataError(
                 f"{file}: {file.stat().st_size:,} bytes, but {MANIFEST_NAME} says {size:,}; {AGAIN}"
             )
+        if with_checksums and file_record(file)["sha256"] != record.get("sha256"):
+            raise DataError(
+                f"{file}: changed since it was made (its checksum differs from {MANIFEST_NAME}); "
+                f"{AGAIN}"
+            )
     return content
 
 
 def manifest_content(folder: str | os.PathLike[str], advice: str = AGAIN) -> dict[str, Any] | None:
-    """Return the manifest of a data folder without checking its files; None without a manifest.
-
-    Raises:
-        DataError: the file is damaged, or no manifest of a data folder.
-    """
+    """Return the manifest of a data folder, its files unchecked; None without a manifest."""
     path = Path(folder) / MANIFEST_NAME
     if not path.exists():
         return None
@@ -225,18 +228,8 @@ def manifest_content(folder: str | os.PathLike[str], advice: str = AGAIN) -> dic
     return content
 
 
-def verify_checksums(folder: str | os.PathLike[str], content: dict[str, Any]) -> None:
-    """Compare the SHA-256 of every file with the manifest (DataError: a file was changed)."""
-    for name, record in content["files"].items():
-        if file_record(Path(folder) / name)["sha256"] != record.get("sha256"):
-            raise DataError(
-                f"{Path(folder) / name}: changed since it was made (its checksum differs from "
-                f"{MANIFEST_NAME}); {AGAIN}"
-            )
-
-
 class Journal:
-    """A working folder with the list of the finished steps of one job.
+    """A working folder with the finished steps of one job: their results and files.
 
     A step counts as finished if the job had the same key, a hash of all its settings and inputs,
     and all files of the step still have the same contents. A job with another key empties the
@@ -245,6 +238,7 @@ class Journal:
 
     def __init__(self, folder: str | os.PathLike[str], key: str) -> None:
         self.folder = Path(folder)
+        self._records: dict[str, dict[str, Any]] = {}
         self._content: dict[str, Any] = {"key": key, "steps": {}}
         known = self.read(folder)
         if known is not None and known["key"] == key:
@@ -278,19 +272,32 @@ class Journal:
                 return None
         return entry.get("result")
 
-    def note(self, step: str, result: Any, files: Mapping[Path, str | None]) -> None:
-        """Add a finished step, its JSON result (not None), and its files, with SHA-256 or None."""
-        records = {str(path): file_record(path, checksum) for path, checksum in files.items()}
-        self._content["steps"][step] = {"result": result, "files": records}
-        self._save()
+    def finish_all(
+        self, steps: Mapping[str, Sequence[Path]], work: Callable[[list[str]], Iterable[Any]]
+    ) -> dict[str, Any]:
+        """Return the results of steps, given their files; ``work`` does the unfinished ones.
 
-    def finish(self, step: str, make: Callable[[], Any], files: tuple[Path, ...]) -> Any:
+        It yields the JSON result (not None) of each step that it gets, once the files are complete.
+        """
+        results = {step: self.result(step) for step in steps}
+        todo = [step for step, result in results.items() if result is None]
+        for step, result in zip(todo, work(todo) if todo else (), strict=True):
+            # Note each step at once, so that an interrupted run keeps it.
+            records = {str(path): file_record(path) for path in steps[step]}
+            self._content["steps"][step] = {"result": result, "files": records}
+            self._save()
+            results[step] = result
+        for step in steps:
+            self._records |= self._content["steps"][step]["files"]
+        return results
+
+    def finish(self, step: str, make: Callable[[], Any], files: Sequence[Path]) -> Any:
         """Return the result of a step; call ``make`` to do it unless it is finished."""
-        result = self.result(step)
-        if result is None:
-            result = make()
-            self.note(step, result, dict.fromkeys(files))
-        return result
+        return self.finish_all({step: files}, lambda _: [make()])[step]
+
+    def record(self, path: Path) -> dict[str, Any]:
+        """Return size and SHA-256 of a file, which are known if it is one of a finished step."""
+        return self._records.get(str(path)) or file_record(path)
 
     def close(self) -> None:
         """Remove the working folder when the job is done."""

@@ -21,12 +21,8 @@ OVERWRITE_FLAG = "#fairseq:overwrite"
 class Dictionary:
     """Symbols with ids from 0, beginning with ``<s> <pad> </s> <unk>``.
 
-    Args:
-        symbols: the further symbols, in order.
-        counts: occurrences of each symbol in the training text; 0 where unknown.
-
-    Raises:
-        DataError: a symbol occurs twice, or is one of the four special ones.
+    ``counts`` are the occurrences of each further symbol in the training text; 0 if unknown. A
+    symbol that stands twice is a DataError.
 
     Example:
         >>> dictionary = Dictionary(["the", "cat"], [2, 1])
@@ -96,33 +92,27 @@ class Dictionary:
     def with_symbol(self, symbol: str, place: int | None = None) -> "Dictionary":
         """Return a dictionary with one more symbol; all others keep their ids.
 
-        Args:
-            symbol: the new symbol.
-            place: its id: that of a ``madeupword``, which it replaces, or the size of the
-                dictionary. By default, and if ``place`` is taken, the symbol replaces the first
-                ``madeupword``. Without a ``madeupword`` it comes last.
-
-        Raises:
-            DataError: the dictionary has the symbol already.
+        ``place`` is its id: that of a ``madeupword``, which it replaces, or the size of the
+        dictionary. By default, and if ``place`` is taken, the symbol replaces the first
+        ``madeupword``. Without a ``madeupword`` it comes last. A symbol that the dictionary has is
+        a DataError.
         """
         if symbol in self:
             raise DataError(f"dictionary: the symbol '{symbol}' is in it already")
-        copy, fillers = self._copy(), self.fillers
-        if place not in (*fillers, len(self)):
-            place = fillers[0] if fillers else len(self)
-        if place == len(self):
-            copy._append(symbol, 0)
-            return copy
-        # Give the id of the filler to the symbol.
-        del copy._indices[self._symbols[place]]
-        copy._symbols[place] = symbol
-        copy._indices[symbol] = place
-        return copy
+        free = [*self.fillers, len(self)]
+        return self._with(symbol, place if place in free else free[0])
 
-    def _copy(self) -> "Dictionary":
+    def _with(self, symbol: str, place: int) -> "Dictionary":
+        """Return a dictionary with a symbol in place of another one, or at the end."""
         copy = Dictionary()
         copy._symbols, copy._counts = list(self._symbols), list(self._counts)
         copy._indices = dict(self._indices)
+        if place == len(self):
+            copy._append(symbol, 0)
+        else:
+            del copy._indices[self[place]]
+            copy._symbols[place], copy._counts[place] = symbol, 0
+            copy._indices[symbol] = place
         return copy
 
     def without_symbol(self, symbol: str) -> "Dictionary":
@@ -132,10 +122,7 @@ class Dictionary:
         """
         names = (f"{FILLER}{number:04d}" for number in range(len(self)))
         filler = next(name for name in names if name not in self)
-        copy = self._copy()
-        place = copy._indices[filler] = copy._indices.pop(symbol)
-        copy._symbols[place], copy._counts[place] = filler, 0
-        return copy
+        return self._with(filler, self._indices[symbol])
 
     def encode(self, tokens: Sequence[str], append_eos: bool = True) -> np.ndarray:
         """Return the ids of ``tokens``, int64 [n], by default with ``</s>`` at the end."""
@@ -205,12 +192,7 @@ class Dictionary:
 
     @classmethod
     def from_text(cls, text: str, origin: str = "dictionary") -> "Dictionary":
-        """Read the contents of a ``dict.xx.txt``.
-
-        Raises:
-            DataError: a line is not ``<symbol> <count>``, or a symbol occurs twice without the
-                flag ``#fairseq:overwrite``.
-        """
+        """Read the contents of a ``dict.xx.txt``; a wrong line is a DataError."""
         dictionary = cls()
         for number, line in enumerate(split_lines(text), 1):
             # A symbol may contain spaces, so that its count is the last field.
@@ -234,11 +216,7 @@ class Dictionary:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Dictionary":
-        """Read a ``dict.xx.txt``.
-
-        Raises:
-            DataError: the file is missing, not UTF-8 or not a dictionary.
-        """
+        """Read a ``dict.xx.txt`` (DataError: it is missing, not UTF-8 or not a dictionary)."""
         try:
             text = Path(path).read_bytes().decode("utf-8-sig")
         except OSError as error:

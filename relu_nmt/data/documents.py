@@ -1,20 +1,27 @@
-"""Documents: their settings, their boundaries in text files, and the side file that stores them.
+"""Documents: settings, boundaries in files, and the groups of sentences that models read.
 
-The side file ``train.de-en.documents`` has one line per document: its number of sentences. The
-sentences themselves are stored one after the other as usual.
+The side file ``train.de-en.documents`` has one line per document: its number of sentences. A model
+reads a group of consecutive sentences at once; a sentence is a group of one. Groups are planned
+from the lengths alone, so that one data folder serves every length. The windows of a translation
+are groups that may also have the last sentences of the group before as context.
+
+Reference: ReLUFormer paper, appendix B, which leaves details open. Here a sentence counts as the
+longer of its two sides, ``</s>`` counts once per group, and a separator once per sentence.
 """
 
+import bisect
 import itertools
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from relu_nmt.config import like, option, settings
+from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io.safe_write import write_text
 from relu_nmt.io.text_lines import split_lines
@@ -84,15 +91,13 @@ class DocumentConfig:
 
     @property
     def active(self) -> bool:
-        """Return whether a limit is given."""
+        """True if a limit is given."""
         return self.max_doc_tokens is not None or bool(self.doc_mixture)
 
     @property
     def training_lengths(self) -> tuple[int, ...]:
         """The limits of training in tokens; each gets an equal share."""
-        if self.doc_mixture or self.max_doc_tokens is None:
-            return self.doc_mixture
-        return (self.max_doc_tokens,)
+        return self.doc_mixture or ((self.max_doc_tokens,) if self.max_doc_tokens else ())
 
     @property
     def validation_length(self) -> int:
@@ -170,8 +175,7 @@ class WindowConfig:
 def read_documents(path: str | os.PathLike[str], num_sentences: int | None = None) -> np.ndarray:
     """Read the sentences of each document, int64 [documents], from a side file.
 
-    Raises:
-        DataError: the file is missing or damaged, or does not add up to ``num_sentences``.
+    A damaged file, or one that does not add up to ``num_sentences``, is a DataError.
     """
     try:
         data = Path(path).read_bytes()
@@ -203,10 +207,7 @@ def document_sizes(sides: Sequence[tuple[str, int, Boundaries]]) -> np.ndarray:
     """Return the number of sentences of each document, int64 [documents].
 
     Several separator lines in a row count once. Those at the beginning and the end do not count:
-    no document is empty.
-
-    Raises:
-        DataError: the sides differ; the message names the lines.
+    no document is empty. Sides that differ are a DataError that names the lines.
     """
     inner = []
     for _, sentences, boundaries in sides:
@@ -216,35 +217,22 @@ def document_sizes(sides: Sequence[tuple[str, int, Boundaries]]) -> np.ndarray:
     (path, sentences, _), first = sides[0], inner[0]
     for (other_path, _, _), other in zip(sides[1:], inner[1:], strict=True):
         # Compare boundary by boundary, so that the message names the first that differs.
-        for number, (mine, theirs) in enumerate(zip(first, other, strict=False), 2):
+        for number, (mine, theirs) in enumerate(itertools.zip_longest(first, other), 2):
+            if mine is None or theirs is None:
+                own, (before, line) = (other_path, theirs) if mine is None else (path, mine)
+                raise DataError(
+                    f"{own}:{line}: a document boundary after {before:,} sentences that the other "
+                    "side does not have; the boundaries of both sides must agree"
+                )
             if mine[0] != theirs[0]:
                 raise DataError(
                     f"{path}:{mine[1]}: document {number} begins after {mine[0]:,} sentences, but "
                     f"at {other_path}:{theirs[1]} after {theirs[0]:,}; the boundaries of both "
                     "sides must agree"
                 )
-        if len(first) != len(other):
-            # Name the first boundary that only one side has.
-            longer = (path, first) if len(first) > len(other) else (other_path, other)
-            extra = longer[1][min(len(first), len(other))]
-            raise DataError(
-                f"{longer[0]}:{extra[1]}: a document boundary after {extra[0]:,} sentences that "
-                "the other side does not have; the boundaries of both sides must agree"
-            )
     # Take the differences of the boundaries, beginning and end included.
     edges = [0, *(before for before, _ in first), sentences]
     return np.diff(np.array(edges, dtype=np.int64))
-
-
-def check_parallel(counts: Mapping[str, int], unit: str) -> None:
-    """Refuse files with different numbers of lines or sentences (the ``unit``)."""
-    (path, count), *others = counts.items()
-    for other, other_count in others:
-        if other_count != count:
-            raise DataError(
-                f"{path}: {count:,} {unit}, but {other} has {other_count:,}; both sides must be "
-                "parallel, line by line"
-            )
 
 
 def join_texts(sentences: Iterable[str], language: str) -> str:
@@ -252,10 +240,7 @@ def join_texts(sentences: Iterable[str], language: str) -> str:
 
     In Chinese and Japanese a space stands only between two ASCII characters, unless the text is
     tokenised. A text is tokenised if most sentences have a space between two other characters.
-
-    Args:
-        sentences: texts of one or more sentences, without spaces around them.
-        language: its code: ``zh``, ``zh_TW``, ``zho_Hans``, ``ja``...
+    The sentences have no spaces around them. The code may be ``zh``, ``zh_TW``, ``zho_Hans``...
 
     Example:
         >>> join_texts(["我来。", "你好。"], "zh_CN"), join_texts(["Ja.", "", "Gut."], "de")
@@ -271,3 +256,190 @@ def join_texts(sentences: Iterable[str], language: str) -> str:
     pairs = itertools.pairwise(["", *kept])
     spaces = (" " if a[-1:].isascii() and b[0].isascii() and a else "" for a, b in pairs)
     return "".join(space + sentence for space, sentence in zip(spaces, kept, strict=True))
+
+
+class Window(NamedTuple):
+    """The numbers of a group's document and sentences.
+
+    ``context`` to ``first - 1`` are context, translated already; ``first`` to ``end - 1`` are new.
+    """
+
+    document: int
+    context: int
+    first: int
+    end: int
+
+    @property
+    def num_new(self) -> int:
+        """Number of new sentences."""
+        return self.end - self.first
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Groups of consecutive sentences, all arrays int64 [groups].
+
+    Args:
+        first: number of the first sentence of each group.
+        count: its sentences.
+        document: the document that it belongs to.
+        limit: its limit in tokens.
+        tokens: its tokens, context and ``</s>`` included: the sum over its sentences of the longer
+            side, as the limit counts.
+        context: number of the first sentence of its context; ``first`` without context.
+
+    Example:
+        >>> groups = plan_groups(np.array([5, 4, 9, 3]), np.array([3, 1]), 8)
+        >>> [list(groups.sentences(i)) for i in range(len(groups))]
+        [[0, 1], [2], [3]]
+        >>> groups.over_long.tolist()
+        [False, True, False]
+    """
+
+    first: np.ndarray
+    count: np.ndarray
+    document: np.ndarray
+    limit: np.ndarray
+    tokens: np.ndarray
+    context: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def sentences(self, group: int) -> range:
+        """Return the numbers of the sentences of a group."""
+        first = int(self.first[group])
+        return range(first, first + int(self.count[group]))
+
+    def windows(self) -> list[Window]:
+        """Return each group by itself."""
+        columns = (self.document, self.context, self.first, self.first + self.count)
+        return [Window(*row) for row in np.stack(columns, axis=1).tolist()]
+
+    @property
+    def over_long(self) -> np.ndarray:
+        """Mask of the groups of one sentence that exceeds the limit, bool [groups]."""
+        return (self.tokens > self.limit) & (self.limit != SINGLE_SENTENCES)
+
+    def sizes(self, of_sentence: np.ndarray) -> np.ndarray:
+        """Return the tokens of each group, int [groups], from those of each sentence of a side."""
+        if self.count.max(initial=1) == 1:
+            return of_sentence[self.first]
+        totals = np.append(0, np.cumsum(of_sentence.astype(np.int64) - 1))
+        return totals[self.first + self.count] - totals[self.first] + 1
+
+    def select(self, chosen: np.ndarray) -> "Groups":
+        """Return the groups of a mask, bool [groups], or of indices, int64."""
+        return Groups(*(getattr(self, one.name)[chosen] for one in fields(self)))
+
+
+def plan_groups(
+    sizes: np.ndarray, documents: np.ndarray, limit: int | np.ndarray, overlap: int = 0
+) -> Groups:
+    """Fill groups greedily: a sentence that would exceed the limit begins the next group.
+
+    Every sentence is in exactly one group, in order, and no group has sentences of two documents.
+    A sentence that exceeds the limit on its own is a group (:attr:`Groups.over_long`).
+
+    Args:
+        sizes: tokens of each sentence on its longer side, with its ``</s>``, int [N].
+        documents: sentences of each document, int [documents].
+        limit: most tokens of a group, its one ``</s>`` included; one for all documents, or
+            int [documents]. 1 makes each sentence a group.
+        overlap: most sentences before a group that it gets as context, if they fit beside its
+            first sentence.
+
+    Example:
+        >>> groups = plan_groups(np.array([4, 4, 4, 4]), np.array([4]), 10, overlap=1)
+        >>> [(window.context, window.first, window.end) for window in groups.windows()]
+        [(0, 0, 3), (2, 3, 4)]
+    """
+    assert int(documents.sum()) == len(sizes)
+    limits = np.broadcast_to(np.asarray(limit, dtype=np.int64), documents.shape)
+    owners = np.repeat(np.arange(len(documents)), documents)
+    # Take a shortcut for single sentences, which need no walk.
+    if (limits == SINGLE_SENTENCES).all():
+        one = np.broadcast_to(np.int64(1), sizes.shape)  # takes no memory
+        every = np.arange(len(sizes))
+        return Groups(every, one, owners, one, sizes, every)
+    # Walk through each document and start a group at each sentence that does not fit.
+    sums = np.append(0, np.cumsum(sizes.astype(np.int64) - 1))
+    totals = sums.tolist()  # tokens before each sentence
+    starts: list[int] = []
+    contexts: list[int] = []
+    begin = 0
+    for count, most in zip(documents.tolist(), limits.tolist(), strict=True):
+        room = 0 if most == SINGLE_SENTENCES else most
+        full = 0  # the tokens before a sentence that does not fit the group, its one </s> counted
+        for i in range(begin, begin + count):
+            if totals[i + 1] >= full:
+                starts.append(i)
+                read = i  # the first sentence that the model reads
+                if overlap:
+                    read = first_context(totals, max(begin, i - overlap), i, i + 1, most)
+                    contexts.append(read)
+                full = totals[read] + room
+        begin += count
+    # The start of each group gives its length, document and tokens.
+    first = np.array(starts, dtype=np.int64)
+    context = np.array(contexts, dtype=np.int64) if overlap else first
+    ends = np.append(first[1:], len(sizes))[: len(first)]
+    document = owners[first]
+    tokens = sums[ends] - sums[context] + 1
+    return Groups(first, ends - first, document, limits[document], tokens, context)
+
+
+def first_context(totals: Sequence[int], least: int, first: int, end: int, limit: int) -> int:
+    """Return the first sentence of the longest context from ``least`` on that fits a window.
+
+    The window of sentences ``first`` to ``end - 1`` with its context has at most ``limit`` tokens.
+    ``totals`` has the tokens before each sentence, without ``</s>``.
+    """
+    return bisect.bisect_left(totals, 1 + totals[end] - limit, least, first)
+
+
+def deal_lengths(
+    documents: np.ndarray, lengths: tuple[int, ...], seed: tuple[int, int]
+) -> np.ndarray:
+    """Draw a length for each document, so that each length gets the same number of sentences.
+
+    Returns the limit of each document in tokens, int64 [documents]. A length that stands twice gets
+    two shares. ``seed`` is that of the run and the epoch; each epoch has a draw of its own.
+    """
+    if len(lengths) == 1:
+        return np.full(len(documents), lengths[0], dtype=np.int64)
+    # The third number keeps this stream apart from the one that shuffles the batches.
+    generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence((*seed, 1))))
+    order = generator.permutation(len(documents))
+    # A document belongs to the share in which its middle sentence falls.
+    ends = np.cumsum(documents[order])
+    middles = ends - documents[order] / 2
+    shares = (middles * len(lengths) / max(1, documents.sum())).astype(np.int64)
+    result = np.empty(len(documents), dtype=np.int64)
+    result[order] = np.array(generator.permutation(lengths), dtype=np.int64)[shares]
+    return result
+
+
+def join_sentences(sentences: Sequence[np.ndarray]) -> np.ndarray:
+    """Join the token ids of sentences to one, int64 [n]; only the last ``</s>`` stays.
+
+    Example:
+        >>> join_sentences([np.array([4, 5, 2]), np.array([2]), np.array([6, 2])]).tolist()
+        [4, 5, 6, 2]
+    """
+    return np.concatenate([*(ids[:-1] for ids in sentences), [Dictionary.eos_index]])
+
+
+def sentence_slices(tokens: Sequence[Any] | np.ndarray, separator: Any) -> list[slice]:
+    """Return the slice of each sentence, without its separator, which the last need not have.
+
+    Example:
+        >>> words = "a b <sep> <sep> c".split()
+        >>> [words[own] for own in sentence_slices(words, "<sep>")]
+        [['a', 'b'], [], ['c']]
+    """
+    ends = [place for place, token in enumerate(tokens) if token == separator]
+    begins = [0, *(end + 1 for end in ends)]
+    if begins[-1] < len(tokens):
+        ends.append(len(tokens))
+    return [slice(begin, end) for begin, end in zip(begins, ends, strict=False)]

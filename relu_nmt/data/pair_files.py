@@ -11,7 +11,7 @@ import html
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
@@ -169,10 +169,7 @@ def read_tmx(path: str) -> Iterator[Unit]:
     """Yield the units of a TMX, levels 1 and 2, without the codes in their texts.
 
     Memory does not grow with the file. Entities that a file declares are refused, and nothing
-    outside the file is read.
-
-    Raises:
-        DataError: the file cannot be read, is cut short, damaged or no TMX.
+    outside the file is read. A damaged file is a DataError.
 
     Reference: TMX 1.4b Specification, LISA/OSCAR 2005.
     """
@@ -215,33 +212,17 @@ def _columns(
     return False, 0 if first else None, [first, first + 1][: len(languages)]
 
 
-def read_table(
-    path: str | os.PathLike[str], languages: Sequence[str], columns: Sequence[int] | None = None
-) -> Iterator[Unit]:
-    """Yield the lines of a table, which may be compressed, like the units of a TMX.
-
-    The languages are source and target, or the source alone. ``columns`` are theirs, from 1, or
-    negative from the end; the first column then names the document. None finds the columns.
-
-    Raises:
-        DataError: a line is not UTF-8, or has other columns than expected.
-    """
+def _read_table(path: str, languages: Sequence[str]) -> Iterator[Unit]:
+    """Yield the lines of a table, which may be compressed, like the units of a TMX."""
     width, blocks = 0, 0
-    document: int | None = 0
-    places = [column - 1 if column > 0 else column for column in columns or ()]
+    document: int | None = None
+    places: list[int] = []
     for number, line in enumerate(iterate_lines(path), 1):
         cells = line.split("\t")
-        if columns is not None:
-            least = max(3, *map(abs, columns))
-            if len(cells) < least:
-                raise DataError(
-                    f"{path}:{number}: {len(cells)} columns, expected {least} or more with tabs "
-                    "between them"
-                )
-        elif not line.strip():
+        if not line.strip():
             blocks += 1
             continue
-        elif not width:
+        if not width:
             # The first line gives the number of columns, and may name them.
             width, found = len(cells), _columns(cells, languages)
             if found is None:
@@ -268,19 +249,14 @@ def read_pairs(
 ) -> Iterator[tuple[str, Pair]]:
     """Yield the pairs of a file, each text as one line, with their documents ("" if not known).
 
-    Args:
-        path: a TMX or a table, see :func:`pair_format`.
-        languages: source and target language, or the source language alone.
-        counts: counts the pairs that are left out.
-
-    Raises:
-        DataError: the file cannot be read or is damaged, or has no pair of these languages.
+    The languages are source and target, or the source alone; a file without a pair of them is a
+    DataError. ``counts`` counts the pairs that are left out.
     """
     path = os.fspath(path)
     is_tmx = pair_format(path) == ".tmx"
     found = 0
     others: dict[str, None] = {}
-    for document, texts in read_tmx(path) if is_tmx else read_table(path, languages):
+    for document, texts in read_tmx(path) if is_tmx else _read_table(path, languages):
         # A TMX may give any languages and regions: find the wanted ones.
         codes = list(texts)
         places = [find_language(language, codes) for language in languages]
@@ -391,3 +367,14 @@ def describe(side: PairSide) -> str:
     if side.separator != "none":
         text += f" in {counts['documents']:,} documents"
     return text + (f"; {counts[LEFT_OUT]:,} {LEFT_OUT}" if counts[LEFT_OUT] else "")
+
+
+def check_parallel(counts: Mapping[str, int], unit: str) -> None:
+    """Refuse files with different numbers of lines or sentences (the ``unit``)."""
+    (path, count), *others = counts.items()
+    for other, other_count in others:
+        if other_count != count:
+            raise DataError(
+                f"{path}: {count:,} {unit}, but {other} has {other_count:,}; both sides must be "
+                "parallel, line by line"
+            )

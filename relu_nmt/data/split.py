@@ -1,25 +1,38 @@
 """The sentence pairs of one split, read from disk on demand."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from relu_nmt.data.binarize import Dataset, DatasetParts
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.data.documents import SINGLE_SENTENCES, Separators, read_documents
-from relu_nmt.data.groups import Groups, deal_lengths, join_sentences, longer_side, plan_groups
-from relu_nmt.data.indexed_dataset import Dataset, DatasetParts
+from relu_nmt.data.documents import (
+    SINGLE_SENTENCES,
+    Groups,
+    Separators,
+    deal_lengths,
+    join_sentences,
+    plan_groups,
+    read_documents,
+)
 from relu_nmt.errors import DataError
 from relu_nmt.io.text_lines import read_lines
 
+BUCKETS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
+QUANTILES = (0.1, 0.5, 0.9)
+LENGTHS_FILE = "document_lengths.json"
+"""Name of the file beside the checkpoints that holds the lengths of the training."""
 Pair = tuple[np.ndarray, np.ndarray | None]
 
 
 class Split:
     """Source and target sentences side by side, with document boundaries and raw text if kept.
 
-    A split is read group by group (:class:`relu_nmt.data.groups.Groups`).
+    A split is read group by group (:class:`relu_nmt.data.documents.Groups`).
 
     Args:
         source: the source sentences.
@@ -28,16 +41,15 @@ class Split:
         target_vocab_size: the same for the target.
         separators: ids of the symbols that end each source and each target sentence, before
             ``</s>``; the files do not contain them. None for no such symbol.
-        alignments: an :class:`relu_nmt.data.indexed_dataset.AlignmentDataset`, for training on
-            word alignments; None for none.
+        alignments: word alignments (:class:`AlignmentDataset`) to train on; None for none.
 
     Attributes:
         longest_source: longer source sentences are cut to this many tokens, of which ``</s>`` is
             still the last; None keeps them whole.
         corpus_ends: sentences up to the end of each corpus of a chained split, int64 [C]; else
             None.
-        corpus_tags: id of the symbol that begins each source sentence (or group of sentences) of a
-            corpus, int64 [C]; -1 for none.
+        corpus_tags: id of the symbol that begins each source group of a corpus, int64 [C]; -1 for
+            none.
 
     Raises:
         DataError: source, target and alignments have different numbers of sentences.
@@ -76,14 +88,8 @@ class Split:
         """Return the sentences of several splits of one task as one, under the name of the first.
 
         If only some splits have document boundaries, each sentence of the others is a document.
-
-        Args:
-            splits: the splits, in order.
-            tags: id of the symbol that begins the source sentences of each split, -1 for none;
-                empty: no split has one.
-
-        Raises:
-            DataError: some splits have a target side, or word alignments, and others do not.
+        ``tags`` are ids of the symbols that begin the source sentences of each split, -1 for none;
+        empty: no split has one. A target side, or word alignments, of some alone are a DataError.
         """
         first, *others = splits
         if not others:
@@ -99,14 +105,10 @@ class Split:
                 )
         joined = cls._of([(split, range(len(split))) for split in splits])
         # Document boundaries count if one split has them.
-        known = [split.documents for split in splits]
         joined.documents = None
-        if any(own is not None for own in known):
+        if any(split.documents is not None for split in splits):
             joined.documents = np.concatenate(
-                [
-                    np.ones(len(split), np.int64) if own is None else own
-                    for split, own in zip(splits, known, strict=True)
-                ]
+                [split.require_documents("", SINGLE_SENTENCES) for split in splits]
             )
         joined.corpus_ends = np.cumsum([len(split) for split in splits])
         joined.corpus_tags = np.array(tags or [-1] * len(splits))
@@ -199,10 +201,8 @@ class Split:
     def require_documents(self, purpose: str, length: int) -> np.ndarray:
         """Return the sentences of each document, int64 [documents], for the flag ``purpose``.
 
-        Single sentences need no boundaries: each sentence is then a document.
-
-        Raises:
-            DataError: the boundaries are unknown, or the side file is damaged.
+        Single sentences need no boundaries: each is then a document. Otherwise unknown boundaries
+        are a DataError.
         """
         if self.documents is None and length == SINGLE_SENTENCES:
             return np.ones(len(self), dtype=np.int64)
@@ -248,17 +248,36 @@ class Split:
             seed: seed of the run and epoch, for the draw of lengths.
         """
         sizes = longer_side(self.source_sizes, self.target_sizes)
-        if not lengths:
-            return plan_groups(sizes, np.ones_like(sizes), SINGLE_SENTENCES)
-        documents = self.require_documents("joining sentences", max(lengths))
-        return plan_groups(sizes, documents, deal_lengths(documents, lengths, seed))
+        documents, limits = np.ones_like(sizes), np.array(SINGLE_SENTENCES)
+        if lengths:
+            documents = self.require_documents("joining sentences", max(lengths))
+            limits = deal_lengths(documents, lengths, seed)
+        groups = plan_groups(sizes, documents, limits)
+        return replace(groups, tokens=groups.tokens - self.unread_separators(groups))
+
+    def unread_separators(self, groups: Groups) -> np.ndarray | int:
+        """Return 1 for each group of one sentence that :meth:`joined` leaves without separator."""
+        is_read = self.separators is None or self.separators.alone
+        return 0 if is_read else (groups.count == 1).astype(np.int32)
 
     def group_sizes(self, groups: Groups) -> tuple[np.ndarray, np.ndarray | None]:
         """Return the tokens of each group in source and target, with one ``</s>``, int [groups]."""
-        source, target = groups.sizes(self.source_sizes), self.target_sizes
+        unread = self.unread_separators(groups)
+        source, target = groups.sizes(self.source_sizes) - unread, self.target_sizes
         if self.corpus_ends is not None:
             source = source + (self.corpus_tags[self.corpus_of(groups.first)] >= 0)
-        return source, None if target is None else groups.sizes(target)
+        return source, None if target is None else groups.sizes(target) - unread
+
+    def refuse_too_long(self, max_tokens: int | None) -> None:
+        """Raise a DataError if a sentence is longer than a batch of ``max_tokens``."""
+        longest = self.groups().tokens
+        if max_tokens is not None and longest.max(initial=0) > max_tokens:
+            first, more = first_of(longest > max_tokens)
+            raise DataError(
+                f"{self.source.prefix}: sentence {first} has {longest[first]:,} tokens{more}, but "
+                f"--max-tokens is {max_tokens:,}; raise --max-tokens, or leave such sentences out "
+                "with --skip-invalid-size-inputs"
+            )
 
     def targets(self) -> Iterator[np.ndarray]:
         """Yield the token ids of each target sentence, see :meth:`joined`."""
@@ -348,3 +367,73 @@ class Split:
                 f"(symbol number {separator}); train without --sentence-separator"
             )
         return np.append(ids[:-1], (separator, Dictionary.eos_index))
+
+
+def describe_lengths(groups: Groups, limit: int, keep_over_long: bool) -> dict[str, Any]:
+    """Return the realised lengths of the groups of one limit, as JSON values.
+
+    Validation uses over-long sentences (``keep_over_long``), training leaves them out.
+    """
+    of_limit = groups.select(groups.limit == limit)
+    over_long = of_limit.over_long
+    kept = of_limit if keep_over_long else of_limit.select(~over_long)
+    # Count documents, sentences and groups.
+    result: dict[str, Any] = {
+        "max_doc_tokens": limit,
+        "documents": len(np.unique(of_limit.document)),
+        "sentences": int(of_limit.count.sum()),
+        "groups": len(kept),
+        "over_long_sentences": int(over_long.sum()),
+        "over_long_kept": keep_over_long,
+    }
+    if not len(kept):
+        return result
+    # Add quantiles and a histogram of the lengths in tokens.
+    quantiles = np.quantile(kept.tokens, QUANTILES)
+    begins = [1, *(bucket + 1 for bucket in BUCKETS)]
+    names = [f"{begin}-{end}" for begin, end in zip(begins, (*BUCKETS, ""), strict=True)]
+    buckets = np.histogram(kept.tokens, [*begins, np.inf])[0]
+    result |= {
+        "tokens": int(kept.tokens.sum()),
+        "mean_tokens": round(float(kept.tokens.mean()), 2),
+        "quantiles_tokens": dict(zip(map(str, QUANTILES), quantiles.tolist(), strict=True)),
+        "longest_tokens": int(kept.tokens.max()),
+        "mean_sentences": round(float(kept.count.mean()), 2),
+        "groups_by_tokens": {
+            name: int(number) for name, number in zip(names, buckets, strict=True) if number
+        },
+    }
+    return result
+
+
+def lengths_in_words(description: dict[str, Any]) -> str:
+    """Return the result of :func:`describe_lengths` in one line."""
+    limit = description["max_doc_tokens"]
+    kind = "single sentences" if limit == SINGLE_SENTENCES else f"groups of up to {limit} tokens"
+    parts = [
+        f"{kind}: {description['groups']:,} from {description['documents']:,} documents with "
+        f"{description['sentences']:,} sentences"
+    ]
+    # Add the distribution of the lengths, if any group is left.
+    if "tokens" in description:
+        low, middle, high = description["quantiles_tokens"].values()
+        parts.append(
+            f"tokens mean {description['mean_tokens']:.0f}, 10% {low:.0f}, median {middle:.0f}, "
+            f"90% {high:.0f}, longest {description['longest_tokens']:,}; sentences mean "
+            f"{description['mean_sentences']:.1f}"
+        )
+    if description["over_long_sentences"]:
+        action = "kept whole" if description["over_long_kept"] else "left out"
+        parts.append(f"{description['over_long_sentences']:,} longer sentences are {action}")
+    return "; ".join(parts)
+
+
+def first_of(mask: np.ndarray) -> tuple[int, str]:
+    """Return the first number of a mask, and the number of others in words."""
+    first, *others = np.flatnonzero(mask).tolist()
+    return first, f" (and {len(others):,} more)" if others else ""
+
+
+def longer_side(source_sizes: np.ndarray, target_sizes: np.ndarray | None) -> np.ndarray:
+    """Return the tokens of each pair's longer side, which count towards a limit, int [N]."""
+    return source_sizes if target_sizes is None else np.maximum(source_sizes, target_sizes)

@@ -4,8 +4,9 @@ A row of a batch is a group of consecutive sentences, or a single sentence, a gr
 several lengths are mixed, each epoch has other groups.
 """
 
+import bisect
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,8 +16,8 @@ from torch import Tensor
 
 from relu_nmt.config.shared import BatchLimits
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.data.groups import Groups, describe_lengths, least_limit, longer_side, plan_batches
-from relu_nmt.data.split import Pair, Split
+from relu_nmt.data.documents import Groups
+from relu_nmt.data.split import Pair, Split, describe_lengths, first_of, longer_side
 from relu_nmt.errors import DataError
 
 FIRST_EPOCH = 1
@@ -93,11 +94,10 @@ def collate(
     ids: Sequence[int] | np.ndarray,
     alignments: Sequence[np.ndarray] | None = None,
 ) -> TranslationBatch:
-    """Make a batch of pairs of one split.
+    """Make a batch of pairs of token ids that end in ``</s>``, in source-only data without target.
 
-    Pairs are source and target token ids that end in ``</s>``, in source-only data without target,
-    with the number of each pair's (first) sentence in its split, and perhaps the positions of its
-    aligned tokens, int [P, 2].
+    ``ids`` are the numbers of each pair's (first) sentence in its split, ``alignments`` the
+    positions of its aligned tokens, int [P, 2].
     """
     sources = [source for source, _ in pairs]
     targets = [target for _, target in pairs if target is not None]
@@ -121,25 +121,10 @@ def collate(
     )
 
 
-def refuse_too_long(split: Split, max_tokens: int | None) -> None:
-    """Refuse a split with sentences that are longer than a batch of ``max_tokens``."""
-    longest = longer_side(split.source_sizes, split.target_sizes)
-    if max_tokens is None or longest.max(initial=0) <= max_tokens:
-        return
-    first, *others = np.flatnonzero(longest > max_tokens)
-    more = f" (and {len(others):,} more)" if others else ""
-    raise DataError(
-        f"{split.source.prefix}: sentence {first} has {longest[first]:,} tokens{more}, but "
-        f"--max-tokens is {max_tokens:,}; raise --max-tokens, or leave such sentences out with "
-        "--skip-invalid-size-inputs"
-    )
-
-
 class TranslationBatches:
     """The batches of a split, epoch by epoch, each loaded by its number.
 
-    ``seed`` and the number of an epoch determine its groups and batches, so that a resumed training
-    plans the same epoch again.
+    ``seed`` and the epoch determine groups and batches, so that a resumed training plans the same.
 
     Args:
         split: the sentence pairs, and document boundaries if sentences are joined.
@@ -150,7 +135,7 @@ class TranslationBatches:
             out. None (validation) sorts batches by length and keeps such sentences.
         skip_too_long: leave out groups that are longer than the model accepts, and in training
             those longer than ``limits.max_tokens``. Otherwise the former are an error, and each of
-            the latter gets a batch of its own. :attr:`num_skipped` counts them.
+            the latter gets a batch of its own.
         longest: longest source and target that the model accepts.
         longest_sentences: the same of each sentence, if positions restart there.
         weights: number of times that an epoch reads each corpus of the split; for a fraction each
@@ -161,8 +146,7 @@ class TranslationBatches:
         num_skipped: groups of the epoch that were left out as too long.
 
     Raises:
-        DataError: no sentence is left, or the model does not accept one, in any epoch; or joining
-            needs document boundaries, which are unknown.
+        DataError: no sentence is left, the model does not accept one, or boundaries are unknown.
     """
 
     def __init__(
@@ -185,7 +169,7 @@ class TranslationBatches:
         self._longest = longest
         self._weights = np.array(weights)
         self._longest_sentences = longest_sentences
-        self._plan: list[np.ndarray] | None = None
+        self._plan: list[np.ndarray] = []
         if not skip_too_long:
             self._refuse_unreadable()
         self._divide(FIRST_EPOCH)
@@ -193,7 +177,7 @@ class TranslationBatches:
     def within(self, max_tokens: int) -> "TranslationBatches":
         """Return the same groups in batches of at most ``max_tokens``."""
         other = copy.copy(self)
-        other._limits, other._plan = replace(self._limits, max_tokens=max_tokens), None
+        other._limits, other._plan = replace(self._limits, max_tokens=max_tokens), []
         return other
 
     def largest_within(self, max_tokens: int) -> TranslationBatch:
@@ -210,18 +194,14 @@ class TranslationBatches:
     def _refuse_unreadable(self) -> None:
         """Refuse groups, of any epoch, that are longer than the model accepts."""
         # Try each length for all documents, as any epoch may draw it.
-        plans = [self._lengths[i : i + 1] for i in range(max(1, len(self._lengths)))]
+        plans: list[tuple[int, ...]] = [(length,) for length in self._lengths] or [()]
         for lengths in plans:
             groups = self._usable(self.split.groups(lengths))
-            found = zip(
-                ("source", "target"), self._longest, self.split.group_sizes(groups), strict=True
-            )
-            for side, most, sizes in found:
+            own = self.split.group_sizes(groups)
+            for side, most, sizes in zip(("source", "target"), self._longest, own, strict=True):
                 if most is None or sizes is None or sizes.max(initial=0) <= most:
                     continue
-                # Name the first group that is too long, and the number of others.
-                first, *others = np.flatnonzero(sizes > most)
-                more = f" (and {len(others):,} more)" if others else ""
+                first, more = first_of(sizes > most)
                 name = "sentence" if groups.count[first] == 1 else "the group from sentence"
                 raise DataError(
                     f"{self.split.stem}: {name} {groups.first[first]} has {sizes[first]:,} {side} "
@@ -230,12 +210,13 @@ class TranslationBatches:
                     "sentences out with --skip-invalid-size-inputs-valid-test"
                 )
             if not (readable := self._readable(groups)).all():
+                first, more = first_of(~readable)
                 raise DataError(
-                    f"{self.split.stem}: the group from sentence {groups.first[readable.argmin()]} "
-                    f"(and {np.sum(~readable) - 1:,} more) has a sentence that is longer than the "
-                    "positions of the model or its --teacher, which restart in each; raise "
-                    "--max-source-positions and --max-target-positions, or leave such groups out "
-                    "with --skip-invalid-size-inputs-valid-test"
+                    f"{self.split.stem}: the group from sentence {groups.first[first]}{more} has a "
+                    "sentence that is longer than the positions of the model or its --teacher, "
+                    "which restart in each; raise --max-source-positions and "
+                    "--max-target-positions, or leave such groups out with "
+                    "--skip-invalid-size-inputs-valid-test"
                 )
 
     def _readable(self, groups: Groups) -> np.ndarray:
@@ -245,7 +226,10 @@ class TranslationBatches:
         for sizes, most in zip(sides, self._longest_sentences, strict=True):
             if sizes is not None and most is not None:
                 before = np.append(0, np.cumsum(sizes > most))
-                fits &= before[groups.first + groups.count] == before[groups.first]
+                own = sizes[groups.first] - self.split.unread_separators(groups)
+                fits &= (before[groups.first + groups.count] == before[groups.first]) | (
+                    (groups.count == 1) & (own <= most)
+                )
         return fits
 
     def _usable(self, groups: Groups) -> Groups:
@@ -275,24 +259,21 @@ class TranslationBatches:
             )
         used = self._drawn(used, epoch)
         # Leave out groups that do not fit into the model or, in training, into a batch.
-        sizes = self.split.group_sizes(used)
-        fits = np.ones(len(used), dtype=bool)
+        self.num_skipped = 0
         if self._skip_too_long:
-            fits &= self._readable(used)
+            fits = self._readable(used)
             in_batch = None if self._seed is None else self._limits.max_tokens
-            for own, *limits in zip(sizes, self._longest, (in_batch, in_batch), strict=True):
-                most = least_limit(limits)
+            for own, longest in zip(self.split.group_sizes(used), self._longest, strict=True):
+                most = least_limit([longest, in_batch])
                 if own is not None and most is not None:
                     fits &= own <= most
-        self.num_skipped = int((~fits).sum())
-        if self.num_skipped:
+            self.num_skipped = int((~fits).sum())
             used = used.select(fits)
-            sizes = self.split.group_sizes(used)
         if not len(used):
             longer = f"; all {self.num_skipped:,} are longer than --max-tokens, or than the model"
             reason = f"{longer} can take" if self.num_skipped else ""
             raise DataError(f"{self.split.source.prefix}: no sentence to use{reason}")
-        self._used, self._sizes = used, sizes
+        self._used, self._sizes = used, self.split.group_sizes(used)
 
     def describe_lengths(self) -> list[dict[str, Any]]:
         """Return the realised lengths of the planned epoch for each limit, as JSON values."""
@@ -306,8 +287,8 @@ class TranslationBatches:
         changes = len(self._lengths) > 1 or bool((self._weights % 1).any())
         if epoch != self._epoch and changes:
             self._divide(epoch)
-            self._plan = None
-        if self._plan is None or self._seed is not None:
+            self._plan = []
+        if not self._plan or self._seed is not None:
             shuffle_seed = None if self._seed is None else (self._seed, epoch)
             self._plan = plan_batches(*self._sizes, self._limits, shuffle_seed)
         return len(self._plan)
@@ -318,7 +299,6 @@ class TranslationBatches:
         Memory grows with the padded tokens and with the pairs of tokens in attention.
         PAIRS_AS_TOKEN pairs take as much memory as one token.
         """
-        assert self._plan is not None, "begin_epoch comes first"
         # Join all batches to one array, with the start of each.
         rows = np.array([len(members) for members in self._plan])
         starts = np.cumsum(rows) - rows
@@ -333,7 +313,6 @@ class TranslationBatches:
 
     def load(self, index: int) -> TranslationBatch:
         """Read batch ``index`` of the planned epoch."""
-        assert self._plan is not None, "begin_epoch comes first"
         return self._read(self._plan[index])
 
     def sample(self, num_tokens: int) -> TranslationBatch:
@@ -358,11 +337,8 @@ class TranslationBatches:
 class ShardedBatches:
     """The batches of several data folders; each epoch reads one of them, in turn, as in fairseq.
 
-    Only the plan of this folder is in memory. The number of the epoch determines the folder, so
-    that a resumed training continues in the right one.
-
-    Attributes:
-        batches: those of the current epoch, at first of epoch 1.
+    Only the plan of this folder, ``batches``, is in memory. The number of the epoch determines the
+    folder, so that a resumed training continues in the right one.
     """
 
     def __init__(self, folders: Sequence[str], make: Callable[[str], TranslationBatches]) -> None:
@@ -394,3 +370,79 @@ class ShardedBatches:
     def largest(self) -> int:
         """Return the number of the planned epoch's batch that takes the most memory."""
         return self.batches.largest()
+
+
+def least_limit(limits: Iterable[int | None]) -> int | None:
+    """Return the least of several limits; None stands for no limit."""
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def plan_batches(
+    source_sizes: np.ndarray,
+    target_sizes: np.ndarray | None,
+    limits: BatchLimits,
+    shuffle_seed: tuple[int, int] | None = None,
+) -> list[np.ndarray]:
+    """Return the sentence numbers of each batch of an epoch, int64, grouped by similar length.
+
+    The plan takes 8 bytes a sentence. Sentences are sorted by the longer side, then source, then
+    target length, so that neither side needs much padding. A sentence longer than ``max_tokens``
+    gets a batch of its own. The seed (seed, epoch) gives the order of the batches and of equally
+    long sentences; without it batches and sentences are sorted by length.
+
+    Example:
+        >>> [one.tolist() for one in plan_batches(np.array([3, 5, 4]), None, BatchLimits(10))]
+        [[0, 2], [1]]
+    """
+    count = len(source_sizes)
+    targets = source_sizes if target_sizes is None else target_sizes
+    longer = longer_side(source_sizes, target_sizes)
+    # Sort by length; equal lengths come in random order if there is a seed.
+    if shuffle_seed is None:
+        generator = None
+        order = np.lexsort((targets, source_sizes, longer))
+    else:
+        generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence(shuffle_seed)))
+        shuffled = generator.permutation(count)
+        # lexsort is stable, so equal lengths stay in the random order.
+        keys = (targets[shuffled], source_sizes[shuffled], longer[shuffled])
+        order = shuffled[np.lexsort(keys)]
+    # Cut the sorted sentences into batches, and shuffle the batches.
+    starts = _cut(longer[order], limits)
+    visit = np.arange(len(starts) - 1)
+    if generator is not None:
+        generator.shuffle(visit)
+    order = order.astype(np.int64, copy=False)
+    return [order[starts[batch] : starts[batch + 1]] for batch in visit]
+
+
+def _cut(sorted_sizes: np.ndarray, limits: BatchLimits) -> np.ndarray:
+    """Return the starts of the batches, each as large as the limits allow, int64 [batches + 1]."""
+    sizes, starts = sorted_sizes.tolist(), [0]
+    while starts[-1] < len(sizes):
+        starts.append(starts[-1] + _fitting(sizes, starts[-1], limits))
+    return np.array(starts, dtype=np.int64)
+
+
+def _fitting(sizes: list[int], start: int, limits: BatchLimits) -> int:
+    """Return the number of sentences of the batch that begins at ``start``."""
+    left = len(sizes) - start
+    most = left if limits.max_sentences is None else min(left, limits.max_sentences)
+    if limits.max_tokens is not None:
+        # Every sentence is at least as long as the first.
+        most = min(most, max(1, limits.max_tokens // max(1, sizes[start])))
+        # The number of sentences times the last, the longest, only grows: search for its bound.
+        counts = range(1, most + 1)
+        most = bisect.bisect(counts, limits.max_tokens, key=lambda n: n * sizes[start + n - 1])
+        most = max(1, most)
+    # Round down to the multiple, except in the last batch.
+    return most - most % limits.multiple if limits.multiple < most < left else most
+
+
+def longest_first(lengths: np.ndarray, most: Callable[[int], int]) -> Iterator[np.ndarray]:
+    """Yield the sentences of each batch, longest first: ``most(longest)`` of them, at least one."""
+    order, first = np.argsort(-lengths, kind="stable"), 0
+    while first < len(order):
+        last = first + max(1, most(max(1, int(lengths[order[first]]))))
+        yield order[first:last]
+        first = last

@@ -19,8 +19,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from relu_nmt.data.documents import SEPARATOR_TESTS, SINGLE_SENTENCES, Line, join_texts
-from relu_nmt.data.groups import sentence_slices
+from relu_nmt.data.documents import (
+    SEPARATOR_TESTS,
+    SINGLE_SENTENCES,
+    Line,
+    join_texts,
+    sentence_slices,
+)
 from relu_nmt.data.split import Split
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.evaluation.metrics import (

@@ -41,9 +41,6 @@ def acquire_lock(path: Path) -> int | None:
 
     The open descriptor holds the lock until it is closed. A process may pass it on, as a sweep does
     to its commands: the file is then locked as long as one of these processes runs.
-
-    Raises:
-        DataError: the file cannot be made, or its file system has no locks.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -231,12 +228,9 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 
 
 def check_writable(flag: str, path: str | None) -> None:
-    """Check that a file can be written before hours are spent, and make its folder.
+    """Raise a DataError if a file cannot be written, before hours are spent; make its folder.
 
     Temporary files that killed processes left are removed.
-
-    Raises:
-        DataError: it cannot be written.
     """
     if path is None:
         return

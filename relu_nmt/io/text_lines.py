@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -76,18 +77,6 @@ class TextFile:
                 yield replace(chunk, data=file.read(chunk.end - chunk.start))
 
 
-def _xz() -> Any:
-    import lzma
-
-    return lzma.LZMADecompressor()
-
-
-def _bz2() -> Any:
-    import bz2
-
-    return bz2.BZ2Decompressor()
-
-
 def _zstd() -> Any:
     with needing("reading .zst files needs the package zstandard: pip install 'relu-nmt[zstd]'"):
         import zstandard
@@ -96,8 +85,8 @@ def _zstd() -> Any:
 
 DECOMPRESSORS: dict[str, Callable[[], Any]] = {
     ".gz": partial(zlib.decompressobj, wbits=16 + zlib.MAX_WBITS),
-    ".xz": _xz,
-    ".bz2": _bz2,
+    ".xz": lambda: import_module("lzma").LZMADecompressor(),
+    ".bz2": lambda: import_module("bz2").BZ2Decompressor(),
     ".zst": _zstd,
 }
 """Makers of objects with decompress, eof and unused_data, by the ending of the file's name."""
@@ -179,12 +168,9 @@ def find_text(path: str) -> str:
 
 
 def decode_lines(data: bytes, path: str, first_line: int = 1) -> list[str]:
-    """Return the lines of UTF-8 ``data`` without their ends.
+    """Return the lines of ``data`` without their ends.
 
-    Messages name the file and, counted from ``first_line``, the line.
-
-    Raises:
-        DataError: the bytes are not UTF-8; the message gives the line.
+    Bytes that are not UTF-8 are a DataError that names the file and, from ``first_line``, the line.
     """
     # Drop the byte order mark, which only a file's beginning has.
     if first_line == 1:

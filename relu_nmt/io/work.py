@@ -259,11 +259,7 @@ class Cluster:
 
 
 def result_of(job: "Job[Any]") -> Any:
-    """Wait for a job and return its result.
-
-    Raises:
-        ReluNmtError: the job's own error for the user; or the job ended without a result.
-    """
+    """Wait for a job and return its result (ReluNmtError: its own error, or it has no result)."""
     from submitit.core.utils import FailedJobError, UncompletedJobError
 
     try:

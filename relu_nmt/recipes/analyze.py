@@ -17,7 +17,6 @@ from relu_nmt.applications.analysis.weights import Numbers, WeightStatistics
 from relu_nmt.cli.analyze import AnalysisSettings as Settings
 from relu_nmt.cli.generate import ModelOptions
 from relu_nmt.data.documents import SINGLE_SENTENCES
-from relu_nmt.data.groups import sentence_numbers
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io.safe_write import check_writable, write_file
 from relu_nmt.io.work import hidden_progress, progress_bar
@@ -225,3 +224,19 @@ def _weights_at(translator: Translator, place: AttentionPlace) -> AttentionPlace
     if not attention_of(model, place.slot, place.layer).capabilities.weights:
         return None
     return checked_place(model, place)
+
+
+def sentence_numbers(sizes: np.ndarray, separated: bool) -> np.ndarray:
+    """Return the sentence number of each token of joined sentences, int64 [n].
+
+    Args:
+        sizes: tokens of each sentence with its ``</s>``, int; only the last ``</s>`` stays.
+        separated: a separator ends each sentence. The final ``</s>`` then gets a number of its
+            own, as for attention that stays inside sentences.
+
+    Example:
+        >>> sentence_numbers(np.array([3, 2]), separated=False).tolist()
+        [0, 0, 1, 1]
+    """
+    numbers = np.repeat(np.arange(len(sizes)), sizes - 1)
+    return np.append(numbers, len(sizes) if separated else len(sizes) - 1)

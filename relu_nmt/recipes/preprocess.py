@@ -9,15 +9,16 @@ import hashlib
 import importlib.metadata
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import relu_nmt
 from relu_nmt.cli.preprocess import PreprocessSettings as Settings
 from relu_nmt.config import to_dict
-from relu_nmt.data.binarize import Side, binarize, binarize_alignments, count_words
+from relu_nmt.data.binarize import IndexedDataset, binarize, binarize_alignments, count_words
 from relu_nmt.data.data_folder import (
     MANIFEST_NAME,
     Journal,
@@ -25,20 +26,24 @@ from relu_nmt.data.data_folder import (
     dictionary_path,
     file_record,
     manifest_content,
+    paths_of,
     read_manifest,
-    split_path,
-    verify_checksums,
     write_manifest,
 )
 from relu_nmt.data.dictionary import UNK, Dictionary
-from relu_nmt.data.indexed_dataset import IndexedDataset, bin_path, idx_path
+from relu_nmt.data.documents import SEPARATOR_TESTS
 from relu_nmt.errors import DataError
-from relu_nmt.io.process import available_cores
 from relu_nmt.io.safe_write import folder_locked, remove_abandoned
-from relu_nmt.io.text_lines import TextFile
+from relu_nmt.io.text_lines import TextFile, read_chunk
 from relu_nmt.io.work import Cluster, Work, hidden_progress, progress_bar, result_of
-from relu_nmt.recipes.preprocess_inputs import SideKey, scan_alignments, scan_inputs
-from relu_nmt.recipes.preprocess_text import TextSteps
+from relu_nmt.recipes.preprocess_text import (
+    Job,
+    SideKey,
+    TextSteps,
+    make_job,
+    scan_alignments,
+    scan_inputs,
+)
 from relu_nmt.tokenization.base import subword_models, tokenizers
 from relu_nmt.tokenization.pipeline import TextPipeline
 
@@ -50,17 +55,16 @@ WITHOUT_EFFECT = (
 )
 # Settings that name files, of which the contents count, not the path.
 GIVEN_FILES = ("srcdict", "tgtdict", "subword_model")
+SAMPLED_LINES, SAMPLED_CHUNKS = 1000, 20
+SAMPLED_CHARACTERS = 1_000_000
+SMALL_SHARE = 0.01
+"""Share of changed lines that is too small for advice."""
 FILE_SETTINGS = ("trainpref", "validpref", "testpref", "align_suffix", *GIVEN_FILES)
 
 
 @dataclass(frozen=True)
 class PreprocessResult:
-    """The data folder.
-
-    Args:
-        folder: its path.
-        manifest: its manifest; empty with ``dict_only``.
-    """
+    """A data folder, and its manifest; the latter is empty with ``dict_only``."""
 
     folder: Path
     manifest: dict[str, Any]
@@ -69,8 +73,7 @@ class PreprocessResult:
 def run(settings: Settings, *, progress: bool = True) -> PreprocessResult:
     """Make a data folder, or one for each shard; or finish an interrupted one.
 
-    Returns:
-        the folder; with shards the first folder, which has dictionaries and subwords.
+    With shards the result is the first folder, which has dictionaries and subwords.
 
     Raises:
         DataError: a file is missing, damaged or not parallel to its counterpart, or the folder
@@ -90,8 +93,10 @@ def run(settings: Settings, *, progress: bool = True) -> PreprocessResult:
     folder = Path(settings.destdir).absolute()
     cluster = Cluster(settings.cluster, settings.asked_for, folder / JOBS_FOLDER)
     names = [Path(shard.destdir).name for shard in others]
+    quietly = partial(_run_one, progress=False)
     jobs = [
-        cluster.submit(Work(_run_quietly, shard), n) for shard, n in zip(others, names, strict=True)
+        cluster.submit(Work(quietly, shard), name)
+        for shard, name in zip(others, names, strict=True)
     ]
     # Wait for the jobs in the order of the shards.
     for name, job in zip(names, jobs, strict=True):
@@ -101,15 +106,11 @@ def run(settings: Settings, *, progress: bool = True) -> PreprocessResult:
     return result
 
 
-def _run_quietly(settings: Settings) -> None:
-    _run_one(settings, progress=False)
-
-
 def _run_one(settings: Settings, progress: bool) -> PreprocessResult:
     """Make one data folder, see :func:`run`."""
     try:
         with hidden_progress(settings.no_progress_bar or not progress):
-            manifest = _Builder(settings, print if progress else lambda _: None).build()
+            manifest = _Builder(make_job(settings, print if progress else lambda _: None)).build()
     except BrokenPipeError:  # the reader of standard output has ended; no file is at fault
         raise
     except OSError as error:
@@ -123,25 +124,15 @@ def _run_one(settings: Settings, progress: bool) -> PreprocessResult:
 class _Builder:
     """The steps that make one data folder."""
 
-    def __init__(self, config: Settings, say: Callable[[str], None]) -> None:
-        self.say = say
-        # Endings of files, and text steps and dictionaries of a model, by language.
-        self.endings = {language: language for language in config.languages}
-        self.texts: dict[str, TextPipeline] = {}
-        self.given_dictionaries: dict[str, Dictionary] = {}
-        if config.like is not None:
-            from relu_nmt.recipes.preprocess_like import like_model  # needs PyTorch
-
-            config, self.endings, self.texts, self.given_dictionaries = like_model(config, say)
-        self.config = config
-        self.folder = Path(config.destdir).absolute()
-        self.workers = config.workers or available_cores()
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.config, self.folder = job.config, job.folder
 
     def build(self) -> dict[str, Any]:
         """Do all unfinished steps; return the manifest."""
         # Read through all inputs first, so that mistakes are reported early.
-        self.inputs = scan_inputs(self.config, self.endings, self.workers, self.say)
-        self.alignments = scan_alignments(self.config, self.inputs, self.workers, self.say)
+        self.inputs = scan_inputs(self.job)
+        self.alignments = scan_alignments(self.job, self.inputs)
         key = self._key()
         self.folder.mkdir(parents=True, exist_ok=True)
         # Lock the folder, since two runs would mix their files.
@@ -151,30 +142,32 @@ class _Builder:
                     f"{self.config.destdir}: another relu-nmt-preprocess is writing to it; wait "
                     "for that one, or give another --destdir"
                 )
+            remove_abandoned(self.folder)
+            manifest = self._check_folder(key)
+            if manifest is not None:
+                self.job.say(f"{self.config.destdir}: complete already, nothing to do")
+                return manifest
             return self._build(key)
 
     def _build(self, key: str) -> dict[str, Any]:
-        """Do all unfinished steps in the folder, which is locked."""
-        remove_abandoned(self.folder)
-        manifest = self._check_folder(key)
-        if manifest is not None:
-            self.say(f"{self.config.destdir}: complete already, nothing to do")
-            return manifest
-        # Do the steps; the journal skips finished ones.
-        journal = Journal(self.folder / WORK_FOLDER, key)
-        steps = TextSteps(
-            self.config, self.folder, self.workers, journal, self.say, self.inputs, self.texts
-        )
-        texts = steps.run()
-        dictionaries = self._make_dictionaries(journal, texts)
+        """Do all unfinished steps; the journal skips finished ones."""
+        self.journal = Journal(self.folder / WORK_FOLDER, key)
+        self.steps = TextSteps(self.job, self.journal, self.inputs)
+        texts = self.steps.run()
+        # Test on a sample that tokens decode to the original text.
+        for language, pipeline in self.steps.pipelines().items():
+            if not pipeline.keeps_text:
+                text = next(text for (_, own), text in self.inputs.items() if own == language)
+                report = describe_round_trip(pipeline, text, self.config.document_separator)
+                self.job.say(f"[{language}] {report}")
+        dictionaries = self._make_dictionaries(texts)
         manifest = {}
         # Write the manifest last, since it marks the folder as complete.
         if not self.config.dict_only:
-            sides = self._binarize(journal, texts, dictionaries)
-            alignments = self._binarize_alignments(journal, steps)
-            content = self._describe(key, steps, sides, alignments, dictionaries)
+            sides = self._binarize(texts, dictionaries)
+            content = self._describe(key, sides, self._binarize_alignments(), dictionaries)
             manifest = write_manifest(self.folder, content)
-        journal.close()
+        self.journal.close()
         return manifest
 
     def _key(self) -> str:
@@ -187,8 +180,8 @@ class _Builder:
         }
         if not self.config.subword_sampling:  # keep the keys of folders of earlier versions
             del settings["subword_sampling"]
-        settings |= {f"text {la}": text.to_state() for la, text in self.texts.items()}
-        settings |= {f"words {la}": own.to_text() for la, own in self.given_dictionaries.items()}
+        settings |= {f"text {la}": text.to_state() for la, text in self.job.texts.items()}
+        settings |= {f"words {la}": own.to_text() for la, own in self.job.dictionaries.items()}
         # Add checksums of all inputs and of given files.
         contents: dict[str, Any] = {
             f"{split}.{language}": text.sha256 for (split, language), text in self.inputs.items()
@@ -200,11 +193,8 @@ class _Builder:
                 raise DataError(f"{path}: {reason} (--{name.replace('_', '-')})")
             contents[name] = file_record(path)["sha256"]
         # Add versions, on which tokens depend.
-        job: dict[str, Any] = {
-            "settings": settings,
-            "contents": contents,
-            "versions": self._versions(),
-        }
+        job: dict[str, Any] = {"settings": settings, "contents": contents}
+        job["versions"] = self._versions()
         # Add only later tokeniser versions, so that old folders keep their keys.
         if (version := tokenizers.get(self.config.tokenizer).version()) > 1:
             job["tokenizer_version"] = version
@@ -235,11 +225,9 @@ class _Builder:
         # A complete folder of the same job needs no work, unless a file was damaged.
         if manifest is not None and manifest.get("key") == key:
             try:
-                read_manifest(self.folder)
-                verify_checksums(self.folder, manifest)
-                return manifest
+                return read_manifest(self.folder, with_checksums=True)
             except DataError as damage:
-                self.say(f"{damage}: making the folder again")
+                self.job.say(f"{damage}: making the folder again")
                 (self.folder / MANIFEST_NAME).unlink()
                 return None
         if manifest is not None:
@@ -265,13 +253,9 @@ class _Builder:
                     )
         return None
 
-    def _make_dictionaries(
-        self, journal: Journal, texts: Mapping[SideKey, TextFile]
-    ) -> dict[str, Dictionary]:
+    def _make_dictionaries(self, texts: Mapping[SideKey, TextFile]) -> dict[str, Dictionary]:
         """Build the dictionaries of all languages in the folder, or copy given ones."""
-        paths = {
-            language: dictionary_path(self.folder, language) for language in self.config.languages
-        }
+        paths = {la: dictionary_path(self.folder, la) for la in self.config.languages}
 
         def make() -> bool:
             # Make one dictionary for each group, and save it for each of its languages.
@@ -282,10 +266,10 @@ class _Builder:
             return True
 
         # Read the files back, so that new and finished dictionaries are the same.
-        journal.finish("dictionaries", make, tuple(paths.values()))
+        self.journal.finish("dictionaries", make, [*paths.values()])
         dictionaries = {language: Dictionary.load(path) for language, path in paths.items()}
         for language, dictionary in dictionaries.items():
-            self.say(f"[{language}] Dictionary: {len(dictionary)} types")
+            self.job.say(f"[{language}] Dictionary: {len(dictionary)} types")
         return dictionaries
 
     def _dictionary(
@@ -293,8 +277,8 @@ class _Builder:
     ) -> Dictionary:
         """Return the dictionary of these languages, by the settings of ``side``: src or tgt."""
         # Take a model's or a given dictionary; a joined one may come from either flag.
-        if self.given_dictionaries:
-            return self.given_dictionaries[languages[0]]
+        if self.job.dictionaries:
+            return self.job.dictionaries[languages[0]]
         given = getattr(self.config, f"{side}dict")
         if self.config.joined_dictionary:
             given = given or self.config.tgtdict
@@ -304,7 +288,7 @@ class _Builder:
         files = [texts["train", language] for language in languages]
         label = f"count {'+'.join(languages)}"
         with progress_bar(label, sum(file.num_bytes for file in files)) as advance:
-            counts = count_words(files, self.workers, advance)
+            counts = count_words(files, self.job.workers, advance)
         threshold = getattr(self.config, f"threshold{side}")
         nwords = getattr(self.config, f"nwords{side}")
         dictionary = Dictionary.from_counts(counts, threshold, nwords, self.config.padding_factor)
@@ -315,99 +299,69 @@ class _Builder:
         return dictionary
 
     def _binarize(
-        self,
-        journal: Journal,
-        texts: Mapping[SideKey, TextFile],
-        dictionaries: dict[str, Dictionary],
-    ) -> dict[SideKey, dict[str, Any]]:
-        """Write the ``.bin`` and ``.idx`` files; return counts and checksums of each side."""
-        # Find the sides that the journal does not have.
-        finished: dict[SideKey, Any] = {}
-        todo: list[tuple[SideKey, Side]] = []
-        for (split, language), text in texts.items():
-            finished[split, language] = journal.result(f"{split}.{language}.binarized")
-            if finished[split, language] is None:
-                prefix = split_path(self.folder, split, self.config.pair, language)
-                todo.append(((split, language), (language, prefix, text)))
-        # Binarise the sides of all splits in one pass.
-        if todo:
-            sides = [side for _, side in todo]
-            total = sum(text.num_bytes for _, _, text in sides)
-            with progress_bar("binarise", total) as advance:
-                results = binarize(sides, dictionaries, self.workers, advance)
-                for ((split, language), (_, prefix, _)), done in zip(todo, results, strict=True):
-                    paths = (bin_path(prefix), idx_path(prefix))
-                    files = {path: done["checksums"][path.name] for path in paths}
-                    finished[split, language] = done
-                    journal.note(f"{split}.{language}.binarized", done, files)
+        self, texts: Mapping[SideKey, TextFile], dictionaries: dict[str, Dictionary]
+    ) -> dict[SideKey, dict[str, int]]:
+        """Write the ``.bin`` and ``.idx`` files; return the counts of each side."""
+        sides = {
+            f"{split}.{language}.binarized": (language, self.job.path(split, language), text)
+            for (split, language), text in texts.items()
+        }
+
+        def write(names: list[str]) -> Iterator[dict[str, int]]:
+            # Binarise the sides of all splits in one pass.
+            todo = [sides[name] for name in names]
+            with progress_bar("binarise", sum(text.num_bytes for _, _, text in todo)) as advance:
+                yield from binarize(todo, dictionaries, self.job.workers, advance)
+
+        files = {name: paths_of(prefix) for name, (_, prefix, _) in sides.items()}
+        results = self.journal.finish_all(files, write)
+        finished = dict(zip(texts, results.values(), strict=True))
         # Report the share of unknown words, as fairseq does.
         for (split, language), result in finished.items():
             share = 100 * result["unknown"] / result["tokens"]
-            self.say(
+            self.job.say(
                 f"[{language}] {self.inputs[split, language].path}: {result['sentences']} sents, "
                 f"{result['tokens']} tokens, {share:.3}% replaced (by {UNK})"
             )
         return finished
 
-    def _binarize_alignments(self, journal: Journal, steps: TextSteps) -> dict[str, dict[str, Any]]:
-        """Write the word alignments; return counts and checksums of each split with alignments."""
+    def _binarize_alignments(self) -> dict[str, dict[str, int]]:
+        """Write the word alignments; return the counts of each split with alignments."""
         finished = {}
         for split, text in self.alignments.items():
-            step = f"{split} alignments binarized"
-            # Skip a split that an earlier run finished.
-            done = journal.result(step)
-            if done is None:
-                # Compare the positions with the binarised sentences while writing.
-                prefix = alignment_path(self.folder, split, self.config.pair)
-                sides = [
-                    IndexedDataset(split_path(self.folder, split, self.config.pair, language))
-                    for language in self.config.languages
-                ]
-                # Leave out separator lines of the text, which have no sentences.
-                separators = steps.separators.get(split, [])
-                with progress_bar("alignments", text.num_bytes) as advance:
-                    done = binarize_alignments(
-                        text, prefix, sides, separators, self.workers, advance
-                    )
-                paths = (bin_path(prefix), idx_path(prefix))
-                journal.note(step, done, {path: done["checksums"][path.name] for path in paths})
-            finished[split] = done
-            self.say(f"[alignments] {text.path}: {done['sentences']} sents, {done['pairs']} pairs")
+            prefix = alignment_path(self.folder, split, self.config.pair)
+            step, write = f"{split} alignments binarized", partial(self._align, split, prefix)
+            finished[split] = done = self.journal.finish(step, write, paths_of(prefix))
+            counts = f"{done['sentences']} sents, {done['pairs']} pairs"
+            self.job.say(f"[alignments] {text.path}: {counts}")
         return finished
 
-    def _pipelines(self, steps: TextSteps) -> dict[str, dict[str, Any]]:
-        """Return the description of each language's pipeline for the manifest."""
-        return {
-            language: {
-                "tokenizer": text.tokenizer,
-                "tokenizer_version": text.tokenizer_version,
-                "lowercase": text.lowercase,
-                "subword": self.config.subword,
-                "subword_file": path.name if (path := steps.model_paths.get(language)) else None,
-                **({} if text.first_symbol is None else {"first_symbol": text.first_symbol}),
-            }
-            for language, text in steps.pipelines().items()
-        }
+    def _align(self, split: str, prefix: Path) -> dict[str, int]:
+        """Write the word alignments of a split, compared with its binarised sentences."""
+        sides = [IndexedDataset(self.job.path(split, la)) for la in self.config.languages]
+        # Leave out separator lines of the text, which have no sentences.
+        text, separators = self.alignments[split], self.steps.separators.get(split, [])
+        with progress_bar("alignments", text.num_bytes) as advance:
+            return binarize_alignments(text, prefix, sides, separators, self.job.workers, advance)
 
     def _describe(
         self,
         key: str,
-        steps: TextSteps,
-        sides: Mapping[SideKey, Mapping[str, Any]],
-        alignments: Mapping[str, Mapping[str, Any]],
+        sides: Mapping[SideKey, Mapping[str, int]],
+        alignments: Mapping[str, Mapping[str, int]],
         dictionaries: Mapping[str, Dictionary],
     ) -> dict[str, Any]:
         """Return the manifest."""
-        config = self.config
+        config, steps = self.config, self.steps
         # List all files with size and checksum.
-        own = [dictionary_path(self.folder, language) for language in config.languages]
-        files = {path.name: file_record(path) for path in [*own, *steps.kept_files()]}
-        # Take the known checksums, instead of reading the data once more.
-        for result in (*sides.values(), *alignments.values()):
-            for name, checksum in result["checksums"].items():
-                files[name] = file_record(self.folder / name, checksum)
+        files = [dictionary_path(self.folder, language) for language in config.languages]
+        files += steps.kept_files()
+        for split, language in sides:
+            files += paths_of(self.job.path(split, language))
+        for split in alignments:
+            files += paths_of(alignment_path(self.folder, split, config.pair))
         # Describe the sides, documents and alignments of each split.
-        splits = {}
+        splits: dict[str, dict[str, Any]] = {}
         for split in config.splits():
             of_sides = {
                 language: {
@@ -418,12 +372,11 @@ class _Builder:
                 }
                 for language in config.languages
             }
-            # Add the counts of the split, and its alignments if there are any.
-            documents = split_path(self.folder, split, config.pair, "documents")
+            has_documents = split in steps.num_documents
             splits[split] = {
                 "sentences": sides[split, config.languages[0]]["sentences"],
                 "documents": steps.num_documents.get(split),
-                "documents_file": documents.name if split in steps.num_documents else None,
+                "documents_file": self.job.path(split, "documents").name if has_documents else None,
                 "sides": of_sides,
             }
             if split in alignments:
@@ -432,6 +385,18 @@ class _Builder:
                     "input_sha256": self.alignments[split].sha256,
                     "pairs": alignments[split]["pairs"],
                 }
+        # Describe the text steps of each language, from which models start.
+        texts = {
+            language: {
+                "tokenizer": text.tokenizer,
+                "tokenizer_version": text.tokenizer_version,
+                "lowercase": text.lowercase,
+                "subword": config.subword,
+                "subword_file": path.name if (path := steps.model_paths.get(language)) else None,
+                **({} if text.first_symbol is None else {"first_symbol": text.first_symbol}),
+            }
+            for language, text in steps.pipelines().items()
+        }
         return {
             "key": key,
             "source_lang": config.source_lang,
@@ -439,11 +404,45 @@ class _Builder:
             "joined_dictionary": config.joined_dictionary,
             "versions": self._versions(),
             "settings": to_dict(config),
-            "text": self._pipelines(steps),
+            "text": texts,
             "dictionaries": {
                 language: {"file": dictionary_path("", language).name, "symbols": len(dictionary)}
                 for language, dictionary in dictionaries.items()
             },
             "splits": splits,
-            "files": files,
+            "files": {path.name: self.journal.record(path) for path in files},
         }
+
+
+def describe_round_trip(pipeline: TextPipeline, text: TextFile, separator: str) -> str:
+    """Report in one line how many sampled lines survive encoding and decoding.
+
+    White space does not count, nor does case if the text is lower-cased.
+    """
+    total = kept = length = 0
+    for line in _sample(text, separator):
+        # Remove differences that tokens cannot keep: white space and case.
+        expected = " ".join(line.split())
+        if pipeline.lowercase:
+            expected = expected.lower()
+        total, length = total + 1, length + len(line)
+        kept += pipeline.decode(pipeline.encode(line)) == expected
+        if length > SAMPLED_CHARACTERS:
+            break
+    share = f"{kept / max(1, total):.1%}"
+    report = f"{kept:,} of {total:,} sampled lines ({share}) come back from their tokens unchanged"
+    # Advise subwords that lose nothing, if many lines change.
+    if total - kept > SMALL_SHARE * total and pipeline.tokenizer != "none":
+        report += "; --subword sentencepiece without --tokenizer changes none"
+    return report
+
+
+def _sample(text: TextFile, separator: str) -> Iterator[str]:
+    """Yield lines of chunks that are spread evenly over the text."""
+    separates = SEPARATOR_TESTS[separator]
+    every = max(1, len(text.chunks) // SAMPLED_CHUNKS)
+    share = SAMPLED_LINES // min(len(text.chunks), SAMPLED_CHUNKS)
+    for number, chunk in enumerate(text.readable_chunks()):
+        if number % every == 0 and number < every * SAMPLED_CHUNKS:
+            lines = [line for line in read_chunk(chunk) if line.strip() and not separates(line)]
+            yield from lines[:: max(1, len(lines) // share)][:share]

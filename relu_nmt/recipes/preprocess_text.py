@@ -1,163 +1,289 @@
-"""The text steps of relu-nmt-preprocess, from raw text to tokens, computed by all cores.
+"""The text of relu-nmt-preprocess: the inputs of a job, and their steps from raw text to tokens.
 
 If a subword model is learnt, the training text goes through two steps: raw text to words, and words
 to pieces. Learning takes place between them. All other text goes through one step, and tokenised
 text is not copied.
 """
 
-import hashlib
-import random
+import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from relu_nmt.cli.preprocess import PreprocessSettings
-from relu_nmt.data.binarize import Advance
+from relu_nmt.cli.preprocess import PreprocessSettings as Settings
+from relu_nmt.config.fields import flag_of, options_of
 from relu_nmt.data.data_folder import Journal, split_path
+from relu_nmt.data.dictionary import SENTENCE_SEPARATOR, Dictionary
 from relu_nmt.data.documents import (
     DOCUMENT_TAG,
-    SEPARATOR_TESTS,
-    Boundaries,
-    check_parallel,
     document_sizes,
     write_documents,
 )
-from relu_nmt.errors import DataError
+from relu_nmt.data.pair_files import check_parallel, describe, pair_format, scan_pairs
+from relu_nmt.errors import CheckpointError, ConfigError, DataError
+from relu_nmt.io.process import available_cores
 from relu_nmt.io.safe_write import safe_writer
-from relu_nmt.io.text_lines import Chunk, TextFile, encode_lines, read_chunk, scan_text
+from relu_nmt.io.text_lines import TextFile, find_text, scan_text
 from relu_nmt.io.work import ordered_map, progress_bar
-from relu_nmt.recipes.preprocess_inputs import SideKey
 from relu_nmt.tokenization.base import (
     LearningText,
+    WholeWords,
     load_subword,
     subword_file_name,
     subword_models,
 )
-from relu_nmt.tokenization.pipeline import TextPipeline, describe_round_trip
+from relu_nmt.tokenization.pipeline import Conversion, TextPipeline, convert_texts
+
+SideKey = tuple[str, str]
+"""Split and language: ("train", "de")."""
+UNNAMED = ("source", "target")
+"""Languages of an imported model whose files name none."""
 
 
-@dataclass(frozen=True)
-class Conversion:
-    """A text file to be converted, without its separator lines.
+@dataclass
+class Job:
+    """A data folder to make.
 
     Args:
-        step: ``words`` (tokenise and lower-case), ``pieces`` (split words into subwords),
-            ``tokens`` (both) or ``keep``.
-        output: file of the result, one sentence per line; None for no file.
-        raw_output: file of the unchanged sentences; None for no file.
-        sampling: strength and seed of random subword splits; None for the usual split.
+        config: the settings, with the languages of the model of ``--like``.
+        say: prints a line.
+        endings: the ending of the files of each language.
+        texts: the text steps of the model by language; empty without a model.
+        dictionaries: its dictionaries likewise.
     """
 
-    side: SideKey
-    text: TextFile
-    step: str
-    separator: str
-    output: Path | None
-    raw_output: Path | None = None
-    sampling: tuple[float, int] | None = None
+    config: Settings
+    say: Callable[[str], None]
+    endings: Mapping[str, str]
+    texts: Mapping[str, TextPipeline] = field(default_factory=dict)
+    dictionaries: Mapping[str, Dictionary] = field(default_factory=dict)
 
     @property
-    def name(self) -> str:
-        """The name in the journal: "train.de.words"."""
-        return ".".join((*self.side, self.step))
+    def folder(self) -> Path:
+        """The data folder."""
+        return Path(self.config.destdir).absolute()
+
+    @property
+    def workers(self) -> int:
+        """Number of processes."""
+        return self.config.workers or available_cores()
+
+    def path(self, split: str, ending: str) -> Path:
+        """Return the path of a file of a split, see :func:`split_path`."""
+        return split_path(self.folder, split, self.config.pair, ending)
 
 
-# _prepare_pipelines fills it in every worker.
-_pipelines: dict[str, TextPipeline] = {}
+def make_job(settings: Settings, say: Callable[[str], None]) -> Job:
+    """Return the job of the settings, with languages, steps and dictionaries of ``--like``.
 
-
-def _prepare_pipelines(states: dict[str, Any]) -> None:
-    _pipelines.clear()
-    _pipelines.update((name, TextPipeline.from_state(state)) for name, state in states.items())
-
-
-def _convert_chunk(
-    task: tuple[int, Conversion, Chunk],
-) -> tuple[int, Boundaries, dict[Path, bytes]]:
-    """Return a chunk's number of sentences, its boundaries, and the bytes of each output file."""
-    _, conversion, chunk = task
-    separates = SEPARATOR_TESTS[conversion.separator]
-    sentences: list[str] = []
-    boundaries: Boundaries = []
-    # Take separators out; note the sentences before each, and its line number.
-    for number, line in enumerate(read_chunk(chunk), chunk.first_line):
-        if separates(line):
-            boundaries.append((len(sentences), number))
-        else:
-            sentences.append(line)
-    # Convert the sentences for each output file.
-    pipeline = _pipelines[conversion.side[1]]
-    split = pipeline.subword.split
-    if conversion.sampling is not None:
-        strength, seed = conversion.sampling
-        # One seed for each chunk, so that the result does not depend on the number of workers.
-        draws = random.Random(f"{seed} {conversion.side} {chunk.first_line}")
-        split = partial(pipeline.subword.sample, strength=strength, draws=draws)
-    steps: dict[str, Callable[[str], str]] = {
-        "words": lambda line: " ".join(pipeline.words(line)),
-        "pieces": lambda line: " ".join(split(line.split())),
-        "tokens": lambda line: " ".join(pipeline.between_symbols(split(pipeline.words(line)))),
-        "keep": lambda line: line,
-    }
-    # Encode each requested file: the converted text, and the raw text if kept.
-    parts = {}
-    for path, step in ((conversion.output, conversion.step), (conversion.raw_output, "keep")):
-        if path is not None:
-            parts[path] = encode_lines([*map(steps[step], sentences)], chunk.first_line)
-    return len(sentences), boundaries, parts
-
-
-def convert_texts(
-    conversions: Sequence[Conversion],
-    pipelines: Mapping[str, TextPipeline],
-    workers: int,
-    advance: Advance,
-) -> Iterator[tuple[Conversion, dict[str, Any], dict[Path, str]]]:
-    """Convert text files; yield each conversion when its files are complete.
-
-    With it come its number of ``sentences`` and its ``boundaries``, as JSON values, and the SHA-256
-    of the written files, by path.
+    Raises:
+        CheckpointError: the file is missing, damaged, or not that of a translation model.
+        ConfigError: a flag contradicts the model.
     """
-    states = {language: pipeline.to_state() for language, pipeline in pipelines.items()}
-    # Send the conversions without their lists of chunks, which are large.
-    light = [replace(c, text=TextFile(c.text.path)) for c in conversions]
-    # Make the tasks lazily, since chunks of compressed files carry their text.
-    tasks = (
-        (i, light[i], chunk)
-        for i, conversion in enumerate(conversions)
-        for chunk in conversion.text.readable_chunks()
+    if settings.like is None:
+        return Job(settings, say, {language: language for language in settings.languages})
+    # Import late what needs PyTorch.
+    from relu_nmt.training.checkpoint import read_metadata
+    from relu_nmt.translation.encoder_decoder import refuse_images
+    from relu_nmt.translation.task import TranslationTask
+
+    path = settings.like
+    metadata = read_metadata(path)
+    refuse_images(path, metadata)
+    if "task" not in metadata:
+        raise CheckpointError(
+            f"{path}: has no dictionaries; give a checkpoint of a translation model"
+        )
+    task = TranslationTask.from_state(metadata["task"])
+    for name, text in (("source_lang", task.source_text), ("target_lang", task.target_text)):
+        pair = f"{task.source_lang} to {task.target_lang}"
+        _check_language(settings, name, text.language, pair, say)
+    # Take the steps from raw text to the tokens of a data folder.
+    texts = [
+        replace(
+            text,
+            subword=WholeWords() if isinstance(text.subword, WholeWords) else text.subword,
+            sentence_separator=None,
+            detokenizer="",
+        )
+        for text in (task.source_text, task.target_text)
+    ]
+    # Free the place of the separator: reading adds it to sentences.
+    words = [task.source_dictionary, task.target_dictionary]
+    if task.has_sentence_separator:
+        words = [one.without_symbol(SENTENCE_SEPARATOR) for one in words]
+    endings = settings.source_lang, settings.target_lang
+    settings = _with_steps(settings, texts, words[0] == words[1])
+    if texts[0].keeps_text:
+        say(f"NOTE: the model of {path} takes prepared text; prepare this text in the same way")
+    # Leave out the target side if there is no target text.
+    sides = list(zip(settings.languages, endings, texts, words, strict=False))
+    return Job(
+        settings,
+        say,
+        {language: ending or language for language, ending, _, _ in sides},
+        {language: text for language, _, text, _ in sides},
+        {language: dictionary for language, _, _, dictionary in sides},
     )
-    results = ordered_map(_convert_chunk, tasks, workers, _prepare_pipelines, states)
-    for i, pieces in groupby(results, key=lambda result: result[0][0]):
-        # Write the parts of all chunks in order, and hash them on the way.
-        outputs = (conversions[i].output, conversions[i].raw_output)
-        hashes = {path: hashlib.sha256() for path in outputs if path is not None}
-        sentences, boundaries = 0, []
-        with ExitStack() as stack:
-            files = {path: stack.enter_context(safe_writer(path)) for path in hashes}
-            for (_, _, chunk), (count, inner, parts) in pieces:
-                for path, data in parts.items():
-                    files[path].write(data)
-                    hashes[path].update(data)
-                # Count sentences from the beginning of the file, not of the chunk.
-                boundaries += [(sentences + before, line) for before, line in inner]
-                sentences += count
-                advance(chunk.end - chunk.start)
-        # Yield only now, when the files are complete under their names.
-        found = {"sentences": sentences, "boundaries": boundaries}
-        yield conversions[i], found, {path: hashes[path].hexdigest() for path in hashes}
+
+
+def _check_language(
+    settings: Settings, name: str, theirs: str, pair: str, say: Callable[[str], None]
+) -> None:
+    """Raise a ConfigError if the given code of a language cannot be that of the model.
+
+    ``de`` may name the same as ``deu_Latn``, but not as ``fra``.
+    """
+    given = getattr(settings, name)
+    if given in (None, theirs):
+        return
+    # Compare the first parts of the codes, if they are of one length.
+    own, other = (re.split("[_-]", code)[0].lower() for code in (given, theirs))
+    if own != other and len(own) == len(other) and theirs not in UNNAMED:
+        raise ConfigError(
+            f"{flag_of(name)} {given}: the model of --like {settings.like} translates from "
+            f"{pair}; give text of these languages"
+        )
+    say(f"NOTE: {given} is taken for {theirs}, the language's name in {settings.like}")
+
+
+def _with_steps(settings: Settings, texts: Sequence[TextPipeline], joined: bool) -> Settings:
+    """Return the settings with the languages and the text steps of a model."""
+    steps: list[dict[str, Any]] = [
+        {
+            "tokenizer": text.tokenizer,
+            "lowercase": text.lowercase,
+            "subword": subword_models.name_of(type(text.subword)),
+        }
+        for text in texts
+    ]
+    # Refuse sides with other steps, which no settings describe, and flags that change steps.
+    if steps[0] != steps[1]:
+        raise ConfigError(
+            f"--like {settings.like}: source and target have other text steps; prepare the text "
+            "yourself, and give --srcdict and --tgtdict"
+        )
+    theirs = steps[0] | {"joined_dictionary": joined}
+    for name, value in theirs.items():
+        entry, given = options_of(Settings)[name], getattr(settings, name)
+        if given not in (entry.default, value):
+            raise ConfigError(
+                f"{entry.with_value(given)}: the model of --like {settings.like} has "
+                f"{entry.with_value(value)}; leave the flag out"
+            )
+    source, target = (text.language for text in texts)
+    if settings.only_source:
+        return replace(settings, **steps[0], source_lang=source)
+    return replace(settings, **theirs, source_lang=source, target_lang=target)
+
+
+def scan_inputs(job: Job) -> dict[SideKey, TextFile]:
+    """Read through the text of each side of each split, and compare the sides."""
+    config, endings = job.config, job.endings
+    pair_files, paths = _find_texts(config, endings)
+    # Read a file once, even if several splits or sides name it.
+    distinct = list(dict.fromkeys(paths.values()))
+    scanned: dict[str, TextFile] = {}
+    found: dict[SideKey, TextFile] = {}
+    report = []
+    # Read through text files in parallel, and files of pairs one by one.
+    total = sum(os.path.getsize(path) for path in (*distinct, *pair_files.values()))
+    with progress_bar("scan", total) as advance:
+        for path, text in ordered_map(scan_text, distinct, job.workers):
+            scanned[path] = text
+            advance(os.path.getsize(path))
+        for split, path in pair_files.items():
+            sides = scan_pairs(path, [*endings.values()], config.document_separator)
+            found |= {(split, la): side for la, side in zip(endings, sides, strict=True)}
+            report.append(describe(sides[0]))
+            advance(os.path.getsize(path))
+    # Print the report after the progress bar has ended.
+    for line in report:
+        job.say(line)
+    found |= {key: scanned[path] for key, path in paths.items()}
+    # Put the sides in the order of splits and languages.
+    inputs = {
+        (split, language): found[split, language]
+        for split in config.splits()
+        for language in config.languages
+    }
+    # Compare the sides; with separators, the text steps compare documents and sentences.
+    for text in inputs.values():
+        if text.num_lines == 0:
+            raise DataError(f"{text.path}: the file is empty")
+    for split in config.splits() if config.document_separator == "none" else ():
+        texts = [inputs[split, language] for language in config.languages]
+        check_parallel({text.path: text.num_lines for text in texts}, "lines")
+        # Warn of blank lines, which may be boundaries of documents.
+        if blank := min(text.num_blank for text in texts):
+            job.say(
+                f"NOTE: {texts[0].path}: {blank:,} blank lines become sentences without "
+                "words; if they stand between documents, give --document-separator blank"
+            )
+    return inputs
+
+
+def _find_texts(
+    config: Settings, endings: Mapping[str, str]
+) -> tuple[dict[str, str], dict[SideKey, str]]:
+    """Return the file of pairs of each split that has one, and the text files of the others."""
+    pair_files: dict[str, str] = {}
+    paths: dict[SideKey, str] = {}
+    for split, prefix in config.splits().items():
+        # Text files with the language as ending come before a file of pairs.
+        files = {la: find_text(str(Path(f"{prefix}.{endings[la]}"))) for la in endings}
+        if pair_format(prefix) and not any(map(os.path.isfile, files.values())):
+            if not os.path.isfile(prefix):
+                raise DataError(f"{prefix}: no such file")
+            pair_files[split] = prefix
+        else:
+            paths |= {(split, language): path for language, path in files.items()}
+    for (split, language), path in paths.items():
+        if not os.path.isfile(path):
+            flag = f"--{split.rstrip('0123456789')}pref"
+            raise DataError(
+                f"{path}: no such file; its name is that of {flag} with the language "
+                f"'{endings[language]}' after a dot (and .gz, .xz, .bz2 or .zst if it is "
+                "compressed)"
+            )
+    return pair_files, paths
+
+
+def scan_alignments(job: Job, inputs: Mapping[SideKey, TextFile]) -> dict[str, TextFile]:
+    """Read through the word alignments of each split that has some; the training text must."""
+    config = job.config
+    if config.align_suffix is None:
+        return {}
+    paths = {
+        split: find_text(str(Path(f"{prefix}.{config.align_suffix}")))
+        for split, prefix in config.splits().items()
+    }
+    # Only the training text, or the first split, must have alignments.
+    existing = {split: path for split, path in paths.items() if os.path.isfile(path)}
+    if ("train" if config.trainpref else next(iter(existing), None)) not in existing:
+        raise DataError(
+            f"{next(iter(paths.values()))}: no such file; it is to hold the word alignments "
+            f"(--align-suffix {config.align_suffix}), a line for each line of the text"
+        )
+    for split in paths.keys() - existing:
+        job.say(f"[alignments] {paths[split]}: no such file, so that {split} has none")
+    # Read through the files, and compare them with the source text.
+    scanned = ordered_map(scan_text, list(existing.values()), job.workers)
+    found = {split: text for split, (_, text) in zip(existing, scanned, strict=True)}
+    for split, text in found.items():
+        source = inputs[split, config.languages[0]]
+        check_parallel({one.path: one.num_lines for one in (source, text)}, "lines")
+    return found
 
 
 @dataclass
 class TextSteps:
     """The steps that turn all input texts into tokens between spaces.
 
-    The folder of the journal holds the texts between the steps. ``texts`` are a model's steps of
-    each language; if empty, the settings decide.
+    The folder of the journal holds the texts between the steps.
 
     Attributes:
         num_documents: number of documents of each split with known boundaries.
@@ -165,20 +291,16 @@ class TextSteps:
         model_paths: file of the subword model of each language, if any.
     """
 
-    config: PreprocessSettings
-    folder: Path
-    workers: int
+    job: Job
     journal: Journal
-    say: Callable[[str], None]
     inputs: Mapping[SideKey, TextFile]
-    texts: Mapping[str, TextPipeline]
     num_documents: dict[str, int] = field(default_factory=dict, init=False)
     separators: dict[str, list[int]] = field(default_factory=dict, init=False)
     model_paths: dict[str, Path] = field(default_factory=dict, init=False)
 
     def run(self) -> dict[SideKey, TextFile]:
         """Return the text of each side of each split, tokens between spaces."""
-        config = self.config
+        config = self.job.config
         # Learn the subword model on the words of the training text, or copy given ones.
         todo = {key: text for key, text in self.inputs.items() if key[0] == "train"}
         done: dict[SideKey, TextFile] = {}
@@ -193,28 +315,19 @@ class TextSteps:
         if not config.dict_only:
             todo = {key: text for key, text in self.inputs.items() if key not in done}
         done |= self._through(todo, "tokens")
-        # Test on a sample that tokens decode to the original text.
-        for language, pipeline in self.pipelines().items():
-            if not pipeline.keeps_text:
-                text = next(text for (_, own), text in self.inputs.items() if own == language)
-                report = describe_round_trip(pipeline, text, config.document_separator)
-                self.say(f"[{language}] {report}")
         return done
 
     def kept_files(self) -> list[Path]:
         """Return the files of the data folder other than dictionaries and binarised data."""
         kept = [*self.model_paths.values()]
-        kept += [self._path(split, "documents") for split in self.num_documents]
-        kept += [self._path(key[0], f"{key[1]}.raw") for key in self.inputs if key[0] != "train"]
+        kept += [self.job.path(split, "documents") for split in self.num_documents]
+        kept += [self.job.path(key[0], f"{key[1]}.raw") for key in self.inputs if key[0] != "train"]
         return list(dict.fromkeys(kept))
-
-    def _path(self, split: str, ending: str) -> Path:
-        return split_path(self.folder, split, self.config.pair, ending)
 
     def pipelines(self) -> dict[str, TextPipeline]:
         """Return the text steps of each language, without subwords before a model is learnt."""
-        config = self.config
-        return dict(self.texts) or {
+        config = self.job.config
+        return dict(self.job.texts) or {
             language: TextPipeline(
                 language,
                 config.tokenizer,
@@ -227,31 +340,34 @@ class TextSteps:
     def _through(self, texts: Mapping[SideKey, TextFile], step: str) -> dict[SideKey, TextFile]:
         """Take texts through a step; return the input itself for texts that it does not change."""
         pipelines = self.pipelines()
-        result = dict(texts)
-        # Plan the conversions; texts without one stay the same.
-        planned = []
-        for key, text in texts.items():
-            conversion = self._plan(key, text, pipelines, step)
-            if conversion is not None:
-                planned.append(conversion)
+        plans = (self._plan(key, text, pipelines, step) for key, text in texts.items())
+        planned = {conversion.name: conversion for conversion in plans if conversion is not None}
+
+        def convert(names: list[str]) -> Iterator[dict[str, Any]]:
+            todo = [planned[name] for name in names]
+            label = {"words": "tokenise", "pieces": "split", "keep": "copy"}
+            total = sum(c.text.num_bytes for c in todo)
+            with progress_bar(label.get(todo[0].step, "convert"), total) as advance:
+                yield from convert_texts(todo, pipelines, self.job.workers, advance)
+
         # Convert, and read through the results.
-        found = self._convert(planned, pipelines)
-        written = [str(conversion.output or conversion.raw_output) for conversion in planned]
-        scanned = ordered_map(scan_text, written, self.workers)
-        for conversion, (_, text) in zip(planned, scanned, strict=True):
-            result[conversion.side] = text
+        done = self.journal.finish_all({name: [*c.outputs] for name, c in planned.items()}, convert)
+        written = [str(next(iter(conversion.outputs))) for conversion in planned.values()]
+        scanned = [text for _, text in ordered_map(scan_text, written, self.job.workers)]
+        sides = [conversion.side for conversion in planned.values()]
         # Compare the sides once, in the step that removes separators.
         if step != "pieces":
-            for split in dict.fromkeys(conversion.side[0] for conversion in planned):
+            found = dict(zip(sides, done.values(), strict=True))
+            for split in dict.fromkeys(split for split, _ in sides):
                 self._check_sides(split, found)
-        return result
+        return {**texts, **dict(zip(sides, scanned, strict=True))}
 
     def _plan(
         self, key: SideKey, text: TextFile, pipelines: Mapping[str, TextPipeline], step: str
     ) -> Conversion | None:
         """Return the conversion that a text needs; None if it needs none."""
         split, language = key
-        separator = "none" if step == "pieces" else self.config.document_separator
+        separator = "none" if step == "pieces" else self.job.config.document_separator
         is_train = split == "train"
         # Copy text that the pipelines keep, or use the file where it is.
         keeps_text = all(own.keeps_text and not own.first_symbol for own in pipelines.values())
@@ -260,86 +376,70 @@ class TextSteps:
             if is_train and separator == "none":
                 return None
         # Keep the raw text of other splits, from which references come; it may be the tokens.
-        is_output = is_train or step != "keep"
-        output = self.journal.folder / f"{split}.{language}.{step}" if is_output else None
-        raw_output = None if is_train else self._path(split, f"{language}.raw")
+        outputs = {}
+        if is_train or step != "keep":
+            outputs[self.journal.folder / f"{split}.{language}.{step}"] = step
+        if not is_train:
+            outputs[self.job.path(split, f"{language}.raw")] = "keep"
         # Draw random subwords for training text only.
-        strength = self.config.subword_sampling if is_train else 0.0
-        sampling = (strength, self.config.seed) if strength else None
-        return Conversion(key, text, step, separator, output, raw_output, sampling)
-
-    def _convert(
-        self, conversions: Sequence[Conversion], pipelines: Mapping[str, TextPipeline]
-    ) -> dict[SideKey, dict[str, Any]]:
-        """Do the conversions that are not in the journal; return sentences and boundaries."""
-        known = {c.side: self.journal.result(c.name) for c in conversions}
-        todo = [c for c in conversions if known[c.side] is None]
-        if todo:
-            label = {"words": "tokenise", "pieces": "split", "keep": "copy"}
-            total = sum(c.text.num_bytes for c in todo)
-            with progress_bar(label.get(todo[0].step, "convert"), total) as advance:
-                done = convert_texts(todo, pipelines, self.workers, advance)
-                for conversion, found, checksums in done:
-                    # Note each conversion at once, so that an interrupted run keeps it.
-                    self.journal.note(conversion.name, found, checksums)
-                    known[conversion.side] = found
-        return known
+        strength = self.job.config.subword_sampling if is_train else 0.0
+        sampling = (strength, self.job.config.seed) if strength else None
+        return Conversion(key, text, step, separator, outputs, sampling)
 
     def _check_sides(self, split: str, found: Mapping[SideKey, Mapping[str, Any]]) -> None:
         """Compare sentences and document boundaries of a split's sides; write the boundaries."""
         sides = {
             self.inputs[split, language].path: found[split, language]
-            for language in self.config.languages
+            for language in self.job.config.languages
         }
         for path, side in sides.items():
             if side["sentences"] == 0:
                 raise DataError(f"{path}: no sentences in it, only document separators")
-            if self.config.document_separator == "tag" and not side["boundaries"]:
+            if self.job.config.document_separator == "tag" and not side["boundaries"]:
                 raise DataError(
                     f"{path}: no line {DOCUMENT_TAG} in it, but --document-separator tag expects "
                     "one before each document"
                 )
         # Write the document boundaries.
-        if self.config.document_separator != "none":
+        if self.job.config.document_separator != "none":
             sizes = document_sizes(
                 [(path, side["sentences"], side["boundaries"]) for path, side in sides.items()]
             )
-            write_documents(self._path(split, "documents"), sizes)
+            write_documents(self.job.path(split, "documents"), sizes)
             self.num_documents[split] = len(sizes)
             # Keep the lines of the separators, since word alignments count all lines.
-            of_source = found[split, self.config.languages[0]]
+            of_source = found[split, self.job.config.languages[0]]
             self.separators[split] = [line for _, line in of_source["boundaries"]]
         # Compare the totals last, since differing documents give a more exact error.
         check_parallel({path: side["sentences"] for path, side in sides.items()}, "sentences")
 
     def _copy_models(self) -> None:
         """Write the subword model of each language, if any, into the folder, equal ones once."""
-        config = self.config
+        config = self.job.config
         given = load_subword(config.subword, config.subword_model).content
         models = dict.fromkeys(config.languages, given)
-        models |= {language: text.subword.content for language, text in self.texts.items()}
+        models |= {language: text.subword.content for language, text in self.job.texts.items()}
         is_joint = len(set(models.values())) == 1
         for language, content in models.items():
             if content is not None:
                 name = subword_file_name(config.subword, None if is_joint else language)
-                self.model_paths[language] = self.folder / name
-                with safe_writer(self.folder / name) as file:
+                self.model_paths[language] = self.job.folder / name
+                with safe_writer(self.job.folder / name) as file:
                     file.write(content)
 
     def _learn(self, words: Mapping[SideKey, TextFile]) -> None:
         """Learn a joint subword model, or one a language, on the tokenised training text."""
-        config = self.config
-        for group in config.sharing:
-            language = None if config.joined_dictionary else group[0]
-            path = self.folder / subword_file_name(config.subword, language)
+        for group in self.job.config.sharing:
+            language = None if self.job.config.joined_dictionary else group[0]
+            path = self.job.folder / subword_file_name(self.job.config.subword, language)
             learn = partial(self._learn_one, path, [words["train", one] for one in group])
-            self.journal.finish(f"subword model {path.name}", learn, (path,))
+            self.journal.finish(f"subword model {path.name}", learn, [path])
             self.model_paths |= dict.fromkeys(group, path)
 
     def _learn_one(self, path: Path, texts: Sequence[TextFile]) -> bool:
-        config = self.config
-        self.say(f"learning {config.subword_size} subwords for {path.name}")
-        text = LearningText(texts, self.workers)
+        config = self.job.config
+        self.job.say(f"learning {config.subword_size} subwords for {path.name}")
+        text = LearningText(texts, self.job.workers)
         content = subword_models.get(config.subword).learn(text, config.subword_size, config.seed)
         with safe_writer(path) as file:
             file.write(content)

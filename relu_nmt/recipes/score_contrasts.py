@@ -17,7 +17,7 @@ import numpy as np
 
 import relu_nmt
 from relu_nmt.cli.score import ScoreSettings
-from relu_nmt.data.groups import join_sentences
+from relu_nmt.data.documents import join_sentences
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io.text_lines import read_lines
 from relu_nmt.io.work import progress_bar

@@ -14,13 +14,12 @@ from relu_nmt.cli.train import detokenizer_settings, search_settings
 from relu_nmt.config.shared import BatchLimits
 from relu_nmt.data.data_folder import data_folders
 from relu_nmt.data.documents import SINGLE_SENTENCES
-from relu_nmt.data.groups import LENGTHS_FILE, least_limit, lengths_in_words
-from relu_nmt.data.split import Split
+from relu_nmt.data.split import LENGTHS_FILE, Split, lengths_in_words
 from relu_nmt.data.translation_batches import (
     Longest,
     ShardedBatches,
     TranslationBatches,
-    refuse_too_long,
+    least_limit,
 )
 from relu_nmt.engine import FastDecoder, install
 from relu_nmt.errors import ConfigError, DataError
@@ -248,7 +247,7 @@ class TranslationTraining(Training):
         split = self._open_corpora(folder)
         # Refuse sentences that fit into no batch, if single sentences are trained on.
         if not batching.skip_invalid_size_inputs and (not lengths or SINGLE_SENTENCES in lengths):
-            refuse_too_long(split, batching.max_tokens)
+            split.refuse_too_long(batching.max_tokens)
         seed, weights = self.settings.trainer.seed, self.settings.corpus_weights
         return self._batches_of(split, batching.training_limits, lengths, seed, weights)
 

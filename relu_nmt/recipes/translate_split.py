@@ -15,15 +15,8 @@ from typing import Any, TextIO
 import numpy as np
 
 from relu_nmt.cli.generate import TranslateSplitSettings as Settings
-from relu_nmt.data.documents import SINGLE_SENTENCES, Line
-from relu_nmt.data.groups import (
-    Groups,
-    describe_lengths,
-    lengths_in_words,
-    longer_side,
-    plan_groups,
-)
-from relu_nmt.data.split import Split
+from relu_nmt.data.documents import SINGLE_SENTENCES, Groups, Line, plan_groups
+from relu_nmt.data.split import Split, describe_lengths, lengths_in_words, longer_side
 from relu_nmt.errors import DataError
 from relu_nmt.evaluation.document_scores import AlignedSentence, SplitScorer
 from relu_nmt.evaluation.metrics import Score
@@ -111,7 +104,7 @@ class SplitTranslation:
         num_mismatched: groups with another number of sentences; None without separators.
         num_undivided: groups of several sentences that became one line.
         scores: all scores, the main one first.
-        lengths: lengths of the groups (:func:`relu_nmt.data.groups.describe_lengths`).
+        lengths: lengths of the groups (:func:`relu_nmt.data.split.describe_lengths`).
     """
 
     def __init__(

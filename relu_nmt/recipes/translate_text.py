@@ -16,8 +16,8 @@ from relu_nmt.data.documents import (
     SINGLE_SENTENCES,
     WindowConfig,
     join_texts,
+    plan_groups,
 )
-from relu_nmt.data.groups import plan_groups
 from relu_nmt.errors import DataError
 from relu_nmt.io.process import standard_input
 from relu_nmt.io.safe_write import check_writable

@@ -13,7 +13,7 @@ from relu_nmt.applications.analysis.statistics import AttentionStatistics, Layer
 from relu_nmt.cli.generate import ModelOptions, TranslateSplitSettings, model_overrides
 from relu_nmt.data.data_folder import data_folders, pair_name
 from relu_nmt.data.documents import DOCUMENT_TAG, SINGLE_SENTENCES, Line
-from relu_nmt.data.groups import least_limit
+from relu_nmt.data.translation_batches import least_limit
 from relu_nmt.errors import ConfigError
 from relu_nmt.io.safe_write import check_writable, write_file
 from relu_nmt.modules.config import AttentionPlace

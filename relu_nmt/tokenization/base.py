@@ -72,12 +72,7 @@ class Tokenizer(ABC):
 
 @dataclass(frozen=True)
 class LearningText:
-    """The tokenised training text, of one language or of all, for learning a subword model.
-
-    Args:
-        texts: its files.
-        workers: processes that count words.
-    """
+    """The tokenised training text, of one language or of all, for learning a subword model."""
 
     texts: Sequence[TextFile]
     workers: int
@@ -118,11 +113,7 @@ class SubwordModel(ABC):
 
     @classmethod
     def learn(cls, text: LearningText, size: int, seed: int) -> bytes:
-        """Learn a model and return the bytes of its file.
-
-        Raises:
-            ConfigError: the text does not suit ``size``.
-        """
+        """Learn a model; return the bytes of its file (ConfigError: it needs more text)."""
         raise TypeError(f"{cls.__name__} must define learn")
 
     @classmethod
@@ -138,9 +129,6 @@ class SubwordModel(ABC):
         """Return the pieces of a random split of ``words``.
 
         ``strength`` is the deviation from the usual split; each kind of model has its own scale.
-
-        Raises:
-            ConfigError: the model knows one split only.
         """
         raise ConfigError(f"--subword-sampling: {type(self).__name__} splits in one way only")
 
@@ -186,8 +174,8 @@ subword_models: Registry[type[SubwordModel]] = Registry(
     "subword model",
     {
         "none": "relu_nmt.tokenization.base",
-        "subword-nmt": "relu_nmt.tokenization.subword_nmt",
-        "sentencepiece": "relu_nmt.tokenization.sentencepiece",
+        "subword-nmt": "relu_nmt.tokenization.subwords",
+        "sentencepiece": "relu_nmt.tokenization.subwords",
     },
 )
 
@@ -225,11 +213,7 @@ def subword_file_name(name: str, language: str | None) -> str:
 
 
 def load_subword(name: str, path: str | os.PathLike[str] | None) -> SubwordModel:
-    """Return a subword model from its file; without a file, whole words.
-
-    Raises:
-        DataError: the file is missing, or no such model.
-    """
+    """Return the subword model of a file (DataError: it is none); without a file, whole words."""
     if path is None:
         return WholeWords()
     # Read and parse apart, so that each error names its cause.
@@ -248,9 +232,6 @@ def sentence_splitter(language: str) -> Callable[[str], list[str]]:
 
     Abbreviations, dates and quotes are those of the language. Languages that the library does not
     know get rules that suit many.
-
-    Raises:
-        MissingExtraError: the package is not installed.
     """
     # Import late, since the package is optional.
     package = 'the package sentencex: pip install "relu-nmt[sentences]"'

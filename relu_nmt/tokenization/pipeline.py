@@ -1,18 +1,23 @@
-"""From raw sentences to the tokens of the dictionary, and back."""
+"""From raw sentences to the tokens of the dictionary, and back; and whole files on all cores."""
 
 import itertools
 import os
+import random
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from relu_nmt.data.binarize import Advance
 from relu_nmt.data.data_folder import file_record
-from relu_nmt.data.documents import SEPARATOR_TESTS, join_texts
-from relu_nmt.data.groups import sentence_slices
+from relu_nmt.data.documents import SEPARATOR_TESTS, Boundaries, join_texts, sentence_slices
 from relu_nmt.errors import ConfigError, DataError
-from relu_nmt.io.text_lines import TextFile, read_chunk
+from relu_nmt.io.safe_write import safe_writer
+from relu_nmt.io.text_lines import Chunk, TextFile, encode_lines, read_chunk
+from relu_nmt.io.work import ordered_map
 from relu_nmt.tokenization.base import (
     SubwordModel,
     Tokenizer,
@@ -27,10 +32,6 @@ AGAIN = "run relu-nmt-preprocess again"
 WORD_MARKS = {"sentencepiece": "\u2581", "wordpiece": "_", "letter": "|", "_EOW": "_EOW"}
 SUBWORD_NMT_NAMES = ("subword_nmt", "@@ ", "@@")
 POST_PROCESS_NAMES = ("none", *SUBWORD_NMT_NAMES, *WORD_MARKS)
-SAMPLED_LINES, SAMPLED_CHUNKS = 1000, 20
-SAMPLED_CHARACTERS = 1_000_000
-SMALL_SHARE = 0.01
-"""Share of changed lines that is too small for advice."""
 _BYTE_PIECE = re.compile("<0x([0-9A-F]{2})>")
 
 
@@ -40,9 +41,6 @@ class JoinedPieces(WholeWords):
     Args:
         symbol: ``@@ `` (or ``subword_nmt``), ``sentencepiece``, ``wordpiece``, ``letter``,
             ``_EOW``, or ``none``, which leaves the pieces as they are.
-
-    Raises:
-        ConfigError: no such symbol.
 
     Reference: fairseq 0.12, ``fairseq.data.data_utils.post_process``.
 
@@ -158,11 +156,7 @@ class TextPipeline:
         return self.tokenizer == "none" and not self.lowercase and is_whole
 
     def words(self, raw: str) -> list[str]:
-        """Return the words of a raw sentence, tokenised and lower-cased, before subwords.
-
-        Raises:
-            DataError: ``raw`` is no text, or contains half of a surrogate pair.
-        """
+        """Return the words of a raw sentence (DataError: it is no text), before subwords."""
         if not isinstance(raw, str):
             raise DataError(f"a text is wanted, not {raw!r:.30} ({type(raw).__name__})")
         if _SURROGATE.search(raw):
@@ -235,10 +229,8 @@ class TextPipeline:
         """Return a pipeline for text that arrives in pieces, which decoding joins.
 
         ``remove_bpe`` is the kind of pieces, as in fairseq's ``--remove-bpe``; the detokenizer is
-        ``moses`` if Moses tokenised the words, or ``none``/``space``. None changes nothing.
-
-        Raises:
-            ConfigError: this pipeline has a subword model of its own.
+        ``moses`` if Moses tokenised the words, or ``none``/``space``. None changes nothing. Pieces
+        of a pipeline with a subword model of its own are a ConfigError.
         """
         subword = self.subword
         # Join pieces only where no subword model does it already.
@@ -269,7 +261,7 @@ class TextPipeline:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "TextPipeline":
-        """Return the pipeline of :meth:`to_state`."""
+        """Return the pipeline of :meth:`to_state`, perhaps of a release with fewer steps."""
         stored = state["subword"]
         # Text that arrived in pieces has a symbol instead of a model.
         subword: SubwordModel
@@ -277,27 +269,14 @@ class TextPipeline:
             subword = JoinedPieces(stored["symbol"])
         else:
             subword = subword_models.get(stored["name"]).from_state(stored)
-        return cls(
-            state["language"],
-            state["tokenizer"],
-            state["lowercase"],
-            subword,
-            state.get("detokenizer") or "",
-            state.get("sentence_separator"),
-            state.get("first_symbol"),
-            state.get("tokenizer_version", 1),
-            state.get("separates_alone", True),
-        )
+        known = {one.name: state[one.name] for one in fields(cls) if one.name in state}
+        return cls(**{"tokenizer_version": 1, **known, "subword": subword})
 
 
 def load_pipeline(
     folder: str | os.PathLike[str], manifest: Mapping[str, Any], language: str
 ) -> TextPipeline:
-    """Return the pipeline of one language of a data folder.
-
-    Raises:
-        DataError: the manifest does not describe the language, or the model's file is damaged.
-    """
+    """Return the pipeline of one language of a data folder (DataError: it is damaged)."""
     description = manifest["text"].get(language)
     if not isinstance(description, dict):
         known = ", ".join(manifest["text"])
@@ -330,35 +309,106 @@ def load_pipeline(
     )
 
 
-def describe_round_trip(pipeline: TextPipeline, text: TextFile, separator: str) -> str:
-    """Report in one line how many sampled lines survive encoding and decoding.
+@dataclass(frozen=True)
+class Conversion:
+    """A text file to be converted, without its separator lines.
 
-    White space does not count, nor does case if the text is lower-cased.
+    Args:
+        side: its split and language: ("train", "de").
+        step: ``words`` (tokenise and lower-case), ``pieces`` (split words into subwords),
+            ``tokens`` (both) or ``keep``.
+        outputs: the files to write, each with its step; ``step``, or ``keep`` for raw sentences.
+        sampling: strength and seed of random subword splits; None for the usual split.
     """
-    total = kept = length = 0
-    for line in _sample(text, separator):
-        # Remove differences that tokens cannot keep: white space and case.
-        expected = " ".join(line.split())
-        if pipeline.lowercase:
-            expected = expected.lower()
-        total, length = total + 1, length + len(line)
-        kept += pipeline.decode(pipeline.encode(line)) == expected
-        if length > SAMPLED_CHARACTERS:
-            break
-    share = f"{kept / max(1, total):.1%}"
-    report = f"{kept:,} of {total:,} sampled lines ({share}) come back from their tokens unchanged"
-    # Advise subwords that lose nothing, if many lines change.
-    if total - kept > SMALL_SHARE * total and pipeline.tokenizer != "none":
-        report += "; --subword sentencepiece without --tokenizer changes none"
-    return report
+
+    side: tuple[str, str]
+    text: TextFile
+    step: str
+    separator: str
+    outputs: Mapping[Path, str]
+    sampling: tuple[float, int] | None = None
+
+    @property
+    def name(self) -> str:
+        """The name in the journal: "train.de.words"."""
+        return ".".join((*self.side, self.step))
 
 
-def _sample(text: TextFile, separator: str) -> Iterator[str]:
-    """Yield lines of chunks that are spread evenly over the text."""
-    separates = SEPARATOR_TESTS[separator]
-    every = max(1, len(text.chunks) // SAMPLED_CHUNKS)
-    share = SAMPLED_LINES // min(len(text.chunks), SAMPLED_CHUNKS)
-    for number, chunk in enumerate(text.readable_chunks()):
-        if number % every == 0 and number < every * SAMPLED_CHUNKS:
-            lines = [line for line in read_chunk(chunk) if line.strip() and not separates(line)]
-            yield from lines[:: max(1, len(lines) // share)][:share]
+# _prepare_pipelines fills it in every worker.
+_pipelines: dict[str, TextPipeline] = {}
+
+
+def _prepare_pipelines(states: dict[str, Any]) -> None:
+    _pipelines.clear()
+    _pipelines.update((name, TextPipeline.from_state(state)) for name, state in states.items())
+
+
+def _convert_chunk(
+    task: tuple[int, Conversion, Chunk],
+) -> tuple[int, Boundaries, dict[Path, bytes]]:
+    """Return a chunk's number of sentences, its boundaries, and the bytes of each output file."""
+    _, conversion, chunk = task
+    separates = SEPARATOR_TESTS[conversion.separator]
+    sentences: list[str] = []
+    boundaries: Boundaries = []
+    # Take separators out; note the sentences before each, and its line number.
+    for number, line in enumerate(read_chunk(chunk), chunk.first_line):
+        if separates(line):
+            boundaries.append((len(sentences), number))
+        else:
+            sentences.append(line)
+    # Convert the sentences for each output file.
+    pipeline = _pipelines[conversion.side[1]]
+    split = pipeline.subword.split
+    if conversion.sampling is not None:
+        strength, seed = conversion.sampling
+        # One seed for each chunk, so that the result does not depend on the number of workers.
+        draws = random.Random(f"{seed} {conversion.side} {chunk.first_line}")
+        split = partial(pipeline.subword.sample, strength=strength, draws=draws)
+    steps: dict[str, Callable[[str], str]] = {
+        "words": lambda line: " ".join(pipeline.words(line)),
+        "pieces": lambda line: " ".join(split(line.split())),
+        "tokens": lambda line: " ".join(pipeline.between_symbols(split(pipeline.words(line)))),
+        "keep": lambda line: line,
+    }
+    parts = {
+        path: encode_lines([*map(steps[step], sentences)], chunk.first_line)
+        for path, step in conversion.outputs.items()
+    }
+    return len(sentences), boundaries, parts
+
+
+def convert_texts(
+    conversions: Sequence[Conversion],
+    pipelines: Mapping[str, TextPipeline],
+    workers: int,
+    advance: Advance,
+) -> Iterator[dict[str, Any]]:
+    """Convert text files; yield the result of each conversion when its files are complete.
+
+    The result is its number of ``sentences`` and its ``boundaries``, as JSON values.
+    """
+    states = {language: pipeline.to_state() for language, pipeline in pipelines.items()}
+    # Send the conversions without their lists of chunks, which are large.
+    light = [replace(c, text=TextFile(c.text.path)) for c in conversions]
+    # Make the tasks lazily, since chunks of compressed files carry their text.
+    tasks = (
+        (i, light[i], chunk)
+        for i, conversion in enumerate(conversions)
+        for chunk in conversion.text.readable_chunks()
+    )
+    results = ordered_map(_convert_chunk, tasks, workers, _prepare_pipelines, states)
+    for i, pieces in itertools.groupby(results, key=lambda result: result[0][0]):
+        # Write the parts of all chunks in order.
+        sentences, boundaries = 0, []
+        with ExitStack() as stack:
+            files = {p: stack.enter_context(safe_writer(p)) for p in conversions[i].outputs}
+            for (_, _, chunk), (count, inner, parts) in pieces:
+                for path, data in parts.items():
+                    files[path].write(data)
+                # Count sentences from the beginning of the file, not of the chunk.
+                boundaries += [(sentences + before, line) for before, line in inner]
+                sentences += count
+                advance(chunk.end - chunk.start)
+        # Yield only now, when the files are complete under their names.
+        yield {"sentences": sentences, "boundaries": boundaries}

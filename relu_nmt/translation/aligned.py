@@ -9,7 +9,7 @@ from relu_nmt.attention.kernels import tuned
 from relu_nmt.attention.masks import TreeVisibility, Visibility
 from relu_nmt.attention.sentences import SentencePairs, SentenceRows, SentenceView
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.data.groups import least_limit
+from relu_nmt.data.translation_batches import least_limit
 from relu_nmt.modules.positions import RelativePositions
 from relu_nmt.modules.transformer_layer import LayerCache, MultiheadAttention
 from relu_nmt.translation.aligned_attention import (

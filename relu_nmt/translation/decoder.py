@@ -20,7 +20,7 @@ from relu_nmt.attention.base import Attention
 from relu_nmt.attention.masks import TreeVisibility, Visibility
 from relu_nmt.attention.records import AttentionRecord
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.data.groups import least_limit
+from relu_nmt.data.translation_batches import least_limit
 from relu_nmt.modules.transformer_layer import CrossAttention, LayerCache
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder import EncoderOutput, TransformerStack

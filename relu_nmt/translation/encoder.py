@@ -14,7 +14,7 @@ from relu_nmt.attention.base import Attention, build_attention
 from relu_nmt.attention.masks import Dropout, Visibility
 from relu_nmt.attention.sentences import SentenceRows
 from relu_nmt.config.registry import Spec
-from relu_nmt.data.groups import least_limit
+from relu_nmt.data.translation_batches import least_limit
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules import position_schemes
 from relu_nmt.modules.positions import (

@@ -15,7 +15,7 @@ from relu_nmt.config import from_dict
 from relu_nmt.config.fields import known_fields
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.documents import SINGLE_SENTENCES, DocumentConfig
-from relu_nmt.data.groups import least_limit
+from relu_nmt.data.translation_batches import least_limit
 from relu_nmt.errors import CheckpointError, ConfigError
 from relu_nmt.modules.positions import LearnedPositions
 from relu_nmt.training.checkpoint import Checkpoint, load_checkpoint, load_weights, read_metadata

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from relu_nmt.data.binarize import AlignmentDataset, IndexedDataset
 from relu_nmt.data.data_folder import (
     NO_LANGUAGE,
     alignment_path,
@@ -16,12 +17,12 @@ from relu_nmt.data.data_folder import (
     infer_languages,
     manifest_content,
     pair_name,
+    paths_of,
     read_manifest,
     split_path,
 )
 from relu_nmt.data.dictionary import SENTENCE_SEPARATOR, UNK, Dictionary
 from relu_nmt.data.documents import Separators
-from relu_nmt.data.indexed_dataset import AlignmentDataset, IndexedDataset, idx_path
 from relu_nmt.data.split import Split
 from relu_nmt.errors import CheckpointError, DataError, ReluNmtError
 from relu_nmt.tokenization.pipeline import TextPipeline, load_pipeline
@@ -214,7 +215,7 @@ class TranslationTask:
         # Open the alignments, swapped if the folder has the other direction.
         alignments = None
         prefix = alignment_path(folder, split, pair)
-        if with_alignments and idx_path(prefix).exists():
+        if with_alignments and paths_of(prefix)[0].exists():
             swapped = pair == pair_name(self.target_lang, self.source_lang)
             alignments = AlignmentDataset(prefix, swapped)
         return Split(source, target, *sizes, self.separators, alignments)
@@ -230,7 +231,7 @@ class TranslationTask:
         pair = Path(found[0].stem).suffix
         while True:
             stem = f"{split}{len(found)}{pair}.{self.source_lang}"
-            if not idx_path(Path(self.folder or "") / stem).exists():
+            if not paths_of(Path(self.folder or "") / stem)[0].exists():
                 return found
             found.append(self.load_split(f"{split}{len(found)}", with_alignments))
 

@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from relu_nmt.attention.base import Attention, Need
 from relu_nmt.attention.records import record_attention
 from relu_nmt.data.dictionary import EOS, Dictionary
-from relu_nmt.data.groups import longest_first
-from relu_nmt.data.translation_batches import pad_rows, shift_right
+from relu_nmt.data.translation_batches import longest_first, pad_rows, shift_right
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io.page import COLOURS, draw_image, escaped
 from relu_nmt.io.safe_write import safe_writer

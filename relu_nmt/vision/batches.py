@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_map_only
 from typing_extensions import Self
 
 from relu_nmt.config.shared import BatchLimits
-from relu_nmt.data.groups import plan_batches
+from relu_nmt.data.translation_batches import plan_batches
 from relu_nmt.errors import DataError
 from relu_nmt.vision.augmentation import augmented, erased, mix_images
 from relu_nmt.vision.images import SKIP_FLAG, DamagedImages, ImageSet

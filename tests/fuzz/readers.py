@@ -25,16 +25,16 @@ from relu_nmt.applications.sweep.plan import read_published
 from relu_nmt.cli.train import TranslationTrainingSettings
 from relu_nmt.config.classes import merged
 from relu_nmt.config.command_line import read_settings_file
+from relu_nmt.data.binarize import IndexedDataset, indexed_writer
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.documents import read_documents
-from relu_nmt.data.indexed_dataset import IndexedDataset, IndexedDatasetWriter
 from relu_nmt.data.pair_files import read_pairs
 from relu_nmt.data.split import Split
 from relu_nmt.errors import ReluNmtError
 from relu_nmt.io.text_lines import read_lines
 from relu_nmt.recipes.score_contrasts import read_contrasts
 from relu_nmt.tokenization.base import load_subword
-from relu_nmt.tokenization.sentencepiece import SentencePiece
+from relu_nmt.tokenization.subwords import SentencePiece
 from relu_nmt.training.checkpoint import load_checkpoint, read_metadata
 from relu_nmt.training.results import read_course
 from relu_nmt.training.state import TrainingState
@@ -95,8 +95,8 @@ def _old(name: str) -> Callable[[], list[bytes]]:
 
 
 def _write_index(folder: Path) -> None:
-    with IndexedDatasetWriter(folder / "x", np.uint16) as writer:
-        writer.add(np.array([4, 5, 2, 6, 2, 2]), np.array([3, 2, 1]))
+    with indexed_writer(folder / "x", np.uint16) as add:
+        add(np.array([4, 5, 2, 6, 2, 2]), np.array([3, 2, 1]))
 
 
 def _indexed(ending: str) -> list[bytes]:

@@ -7,7 +7,7 @@ import pytest
 from relu_nmt.cli.preprocess import main
 from relu_nmt.data import pair_files
 from relu_nmt.translation.task import TranslationTask
-from tests.integration.test_preprocess import contents, sentences_of, write_corpus
+from tests.integration.spoken_digits import contents, sentences_of, write_corpus
 
 TEXT_STEPS = ["--tokenizer", "moses", "--subword", "subword-nmt", "--subword-size", "20"]
 

@@ -256,7 +256,7 @@ def _symbols_of_json(path: Path) -> list[str]:
 def _symbols_of_pieces(folder: Path) -> list[str]:
     """Return the symbols of NLLB: the special ones, and the pieces behind SentencePiece's three."""
     # Import late, since the package is optional.
-    from relu_nmt.tokenization.sentencepiece import SentencePiece
+    from relu_nmt.tokenization.subwords import SentencePiece
 
     pieces = load_subword("sentencepiece", folder / PIECES)
     assert isinstance(pieces, SentencePiece), "the model of that name"

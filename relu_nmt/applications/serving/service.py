@@ -9,8 +9,7 @@ import numpy as np
 from relu_nmt.applications.serving import ServerOptions
 from relu_nmt.applications.serving.queues import Batcher, Refused, Ticket, Turns
 from relu_nmt.applications.serving.spans import token_spans
-from relu_nmt.data.documents import SINGLE_SENTENCES, WindowConfig
-from relu_nmt.data.groups import join_sentences
+from relu_nmt.data.documents import SINGLE_SENTENCES, WindowConfig, join_sentences
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.config import SLOTS, AttentionPlace
 from relu_nmt.tokenization.pipeline import TextPipeline

@@ -26,7 +26,7 @@ from relu_nmt.applications.sweep.steps import (
     SweepModel,
     shown_command,
 )
-from relu_nmt.data.groups import LENGTHS_FILE
+from relu_nmt.data.split import LENGTHS_FILE
 from relu_nmt.errors import DataError, ReluNmtError
 from relu_nmt.evaluation.document_scores import DEFAULT_EDGES, length_buckets
 from relu_nmt.evaluation.significance import (

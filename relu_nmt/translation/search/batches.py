@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import torch
 
-from relu_nmt.data.groups import longest_first
+from relu_nmt.data.translation_batches import longest_first
 from relu_nmt.io.work import ordered_map
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.hypotheses import Hypothesis

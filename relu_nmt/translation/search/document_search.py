@@ -13,8 +13,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from relu_nmt.data.documents import SINGLE_SENTENCES, Line, WindowConfig
-from relu_nmt.data.groups import Window, first_context, plan_groups, sentence_slices
+from relu_nmt.data.documents import (
+    SINGLE_SENTENCES,
+    Line,
+    Window,
+    WindowConfig,
+    first_context,
+    plan_groups,
+    sentence_slices,
+)
 from relu_nmt.errors import ConfigError
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.translations import (

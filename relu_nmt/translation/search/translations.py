@@ -6,8 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from relu_nmt.data.documents import Separators
-from relu_nmt.data.groups import Window, join_sentences
+from relu_nmt.data.documents import Separators, Window, join_sentences
 from relu_nmt.errors import DataError
 from relu_nmt.io.text_lines import read_lines
 from relu_nmt.translation.search.forced_terms import NO_TERMS, ForcedTerms, Term

@@ -1,11 +1,24 @@
+"""Binarised text: the files of fairseq, and how text becomes them."""
+
+import pickle
+import struct
 from collections import Counter
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from relu_nmt.data.binarize import binarize, count_words
+from relu_nmt.data import binarize as binarize_module
+from relu_nmt.data.binarize import (
+    IndexedDataset,
+    binarize,
+    count_words,
+    indexed_writer,
+    token_dtype,
+)
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.data.indexed_dataset import IndexedDataset
+from relu_nmt.errors import DataError
 from relu_nmt.io.text_lines import scan_text
 
 ODD = (
@@ -51,7 +64,6 @@ def test_words_become_ids(tmp_path, text_file, workers):
     literal = ODD.count("<unk>")
     assert result["unknown"] == sum(ids.count(3) for ids in expected) - literal
     assert sum(done) == text_file.num_bytes
-    assert set(result["checksums"]) == {"out.bin", "out.idx"}
 
 
 def test_several_sides_have_their_own_dictionaries(tmp_path, text_file):
@@ -61,3 +73,144 @@ def test_several_sides_have_their_own_dictionaries(tmp_path, text_file):
     first, second, third = (IndexedDataset(prefix) for _, prefix, _ in sides)
     assert first[3].tolist() == third[3].tolist()
     assert second[3].tolist() == dictionaries["y"].encode(words_of_lines(ODD)[3]).tolist()
+
+
+SENTENCES = [[4, 5, 6, 2], [2], [7, 2], [4, 2]]
+
+
+def expected_files(sentences, code=8, letter="H"):
+    """The two files, said independently of the package: (bin, idx)."""
+    tokens = b"".join(struct.pack(f"<{len(s)}{letter}", *s) for s in sentences)
+    sizes = [len(s) for s in sentences]
+    width = struct.calcsize(letter)
+    starts = [sum(sizes[:i]) * width for i in range(len(sizes))]
+    index = b"MMIDIDX\x00\x00" + struct.pack("<QBQ", 1, code, len(sizes))
+    index += struct.pack(f"<{len(sizes)}i", *sizes) + struct.pack(f"<{len(sizes)}q", *starts)
+    return tokens, index
+
+
+def write(prefix, sentences, dtype=np.uint16, per_call=3):
+    with indexed_writer(prefix, dtype) as add:
+        for i in range(0, len(sentences), per_call):
+            part = sentences[i : i + per_call]
+            add(np.array([token for s in part for token in s]), np.array([len(s) for s in part]))
+
+
+def write_raw(prefix, tokens, index):
+    prefix.with_suffix(".bin").write_bytes(tokens)
+    prefix.with_suffix(".idx").write_bytes(index)
+
+
+def test_written_bytes_equal_those_of_fairseq(tmp_path):
+    write(tmp_path / "x", SENTENCES)
+    tokens, index = expected_files(SENTENCES)
+    assert (tmp_path / "x.bin").read_bytes() == tokens
+    assert (tmp_path / "x.idx").read_bytes() == index
+
+
+@given(st.lists(st.lists(st.integers(0, 65000), min_size=1, max_size=6), max_size=12))
+def test_written_bytes_of_any_sentences_equal_those_of_fairseq(tmp_path_factory, sentences):
+    prefix = tmp_path_factory.mktemp("bytes") / "x"
+    write(prefix, sentences, per_call=2)
+    written = prefix.with_suffix(".bin").read_bytes(), prefix.with_suffix(".idx").read_bytes()
+    assert written == expected_files(sentences)
+    assert [
+        ids.tolist() for ids in map(IndexedDataset(prefix).__getitem__, range(len(sentences)))
+    ] == (sentences)
+
+
+def test_pointers_are_written_block_by_block(tmp_path, monkeypatch):
+    monkeypatch.setattr(binarize_module, "POINTER_BLOCK", 3)
+    sentences = [[i + 4] * (i % 5) + [2] for i in range(20)]
+    write(tmp_path / "x", sentences)
+    assert (tmp_path / "x.idx").read_bytes() == expected_files(sentences)[1]
+
+
+@pytest.mark.parametrize(
+    ("code", "letter"),
+    [(1, "B"), (2, "b"), (3, "h"), (4, "i"), (5, "q"), (8, "H"), (9, "I"), (10, "Q")],
+)
+def test_every_token_dtype_is_read(tmp_path, code, letter):
+    write_raw(tmp_path / "x", *expected_files(SENTENCES, code, letter))
+    dataset = IndexedDataset(tmp_path / "x")
+    assert dataset.sizes.tolist() == [4, 1, 2, 2]
+    assert dataset.sizes.dtype == np.int32
+    assert [dataset[i].tolist() for i in range(len(dataset))] == SENTENCES
+    assert dataset[0].dtype == np.int64
+
+
+def test_token_dtype_follows_the_vocabulary():
+    assert token_dtype(65499) is np.uint16
+    assert token_dtype(65500) is np.uint32
+
+
+def test_an_empty_dataset_is_read(tmp_path):
+    write(tmp_path / "x", [])
+    assert len(IndexedDataset(tmp_path / "x")) == 0
+
+
+def test_failure_leaves_the_old_files(tmp_path):
+    write(tmp_path / "x", SENTENCES)
+    before = (tmp_path / "x.bin").read_bytes()
+    with pytest.raises(KeyError), indexed_writer(tmp_path / "x", np.uint16) as add:
+        add(np.array([9, 2]), np.array([2]))
+        raise KeyError
+    assert (tmp_path / "x.bin").read_bytes() == before
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["x.bin", "x.idx"]
+
+
+def test_pickling_sends_the_path_only(tmp_path):
+    write(tmp_path / "x", [[4] * 5000 + [2]])
+    data = pickle.dumps(IndexedDataset(tmp_path / "x"))
+    assert len(data) < 1000
+    assert len(pickle.loads(data)[0]) == 5001
+
+
+def test_result_is_a_copy(tmp_path):
+    write(tmp_path / "x", SENTENCES)
+    dataset = IndexedDataset(tmp_path / "x")
+    dataset[0][:] = 0
+    assert dataset[0].tolist() == SENTENCES[0]
+
+
+@pytest.mark.parametrize("index", [-1, 4])
+def test_an_index_outside_the_dataset_is_an_error(tmp_path, index):
+    write(tmp_path / "x", SENTENCES)
+    with pytest.raises(IndexError):
+        IndexedDataset(tmp_path / "x")[index]
+
+
+def damage_cases():
+    tokens, index = expected_files(SENTENCES)
+    negative = bytearray(index)
+    negative[26:30] = struct.pack("<i", -4)
+    pointer = bytearray(index)
+    pointer[-8:] = struct.pack("<q", 3)
+    return {
+        "no index": (tokens, None, "idx: No such file"),
+        "no tokens": (None, index, "bin: No such file"),
+        "empty index": (tokens, b"", "only 0 bytes"),
+        "short header": (tokens, index[:20], "only 20 bytes"),
+        "cut index": (tokens, index[:-1], "cut off or damaged"),
+        "long index": (tokens, index + b"\0", "cut off or damaged"),
+        "cut tokens": (tokens[:-1], index, "do not belong together"),
+        "more tokens": (tokens + b"\0\0", index, "do not belong together"),
+        "magic": (tokens, b"X" + index[1:], "not an index of a binarised corpus"),
+        "version": (tokens, index[:9] + b"\2" + index[10:], "format version 2"),
+        "type": (tokens, index[:17] + b"\6" + index[18:], "unknown dtype 6"),
+        "huge count": (tokens, index[:18] + b"\xff" * 8 + index[26:], "cut off or damaged"),
+        "negative size": (tokens, bytes(negative), "contradict each other"),
+        "pointer": (tokens, bytes(pointer), "contradict each other"),
+        "older format": (tokens, b"TNTIDX\0\0" + index[8:], "older 'cached' format"),
+    }
+
+
+@pytest.mark.parametrize("case", damage_cases())
+def test_damaged_files_are_errors(tmp_path, case):
+    tokens, index, message = damage_cases()[case]
+    for ending, content in ((".bin", tokens), (".idx", index)):
+        if content is not None:
+            (tmp_path / f"x{ending}").write_bytes(content)
+    with pytest.raises(DataError, match=message) as caught:
+        IndexedDataset(tmp_path / "x")
+    assert "\n" not in str(caught.value)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from relu_nmt.data.data_folder import Journal, find_pair, infer_languages
+from relu_nmt.data.data_folder import Journal, file_record, find_pair, infer_languages
 from relu_nmt.errors import DataError
 
 
@@ -91,6 +91,19 @@ def test_another_job_starts_afresh(tmp_path, work):
     journal = Journal(work, "other key")
     assert not (work / "leftover").exists()
     assert journal.result("step") is None
+
+
+def test_finished_files_keep_their_records(tmp_path, work):
+    step = Step(tmp_path / "out")
+    journal = Journal(work, "key")
+    assert journal.finish_all({"a": [step.path], "b": []}, lambda names: [step(), names]) == {
+        "a": {"times": 1},
+        "b": ["a", "b"],
+    }
+    assert journal.record(step.path) == file_record(step.path)
+    journal = Journal(work, "key")
+    assert journal.finish_all({"a": [step.path]}, lambda names: [step()]) == {"a": {"times": 1}}
+    assert journal.record(step.path) == file_record(step.path)
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b'{"key": 1, "steps": {}}', b"\xff", b"[]"])

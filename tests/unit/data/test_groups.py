@@ -3,25 +3,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from relu_nmt.data.binarize import IndexedDataset, indexed_writer
 from relu_nmt.data.documents import (
     SEPARATOR_TESTS,
     SINGLE_SENTENCES,
     DocumentConfig,
     WindowConfig,
+    deal_lengths,
+    first_context,
     join_texts,
+    plan_groups,
     read_documents,
     write_documents,
 )
-from relu_nmt.data.groups import (
-    deal_lengths,
-    describe_lengths,
-    first_context,
-    lengths_in_words,
-    longer_side,
-    plan_groups,
-)
-from relu_nmt.data.indexed_dataset import IndexedDataset, IndexedDatasetWriter
-from relu_nmt.data.split import Split
+from relu_nmt.data.split import Split, describe_lengths, lengths_in_words, longer_side
 from relu_nmt.errors import ConfigError, DataError
 
 SIZES = st.lists(st.lists(st.integers(0, 30), min_size=1, max_size=12), max_size=8)
@@ -152,9 +147,9 @@ def dataset(folder, source, target=None, separators=None):
         if sentences is None:
             sides.append(None)
             continue
-        with IndexedDatasetWriter(folder / name, np.uint16) as writer:
+        with indexed_writer(folder / name, np.uint16) as add:
             tokens = [token for sentence in sentences for token in (*sentence, 2)]
-            writer.add(np.array(tokens), np.array([len(sentence) + 1 for sentence in sentences]))
+            add(np.array(tokens), np.array([len(sentence) + 1 for sentence in sentences]))
         sides.append(IndexedDataset(folder / name))
     return Split(*sides, 20, 20, separators)
 

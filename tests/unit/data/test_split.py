@@ -3,19 +3,21 @@ import pickle
 import numpy as np
 import pytest
 
-from relu_nmt.data.documents import check_parallel
-from relu_nmt.data.groups import join_sentences
-from relu_nmt.data.indexed_dataset import AlignmentDataset, IndexedDataset, IndexedDatasetWriter
+from relu_nmt.config.shared import BatchLimits
+from relu_nmt.data.binarize import AlignmentDataset, IndexedDataset, indexed_writer
+from relu_nmt.data.documents import Separators, join_sentences
+from relu_nmt.data.pair_files import check_parallel
 from relu_nmt.data.split import Split
+from relu_nmt.data.translation_batches import TranslationBatches
 from relu_nmt.errors import DataError
 
 
 @pytest.fixture
 def side(tmp_path):
     def make(name, sentences, dtype=np.uint16):
-        with IndexedDatasetWriter(tmp_path / name, dtype) as writer:
+        with indexed_writer(tmp_path / name, dtype) as add:
             tokens = [token for s in sentences for token in s]
-            writer.add(np.array(tokens), np.array([len(s) for s in sentences]))
+            add(np.array(tokens), np.array([len(s) for s in sentences]))
         return IndexedDataset(tmp_path / name)
 
     return make
@@ -159,3 +161,18 @@ def test_long_sources_are_cut(side, separators):
     assert data.num_truncated == 1
     data.longest_source = 1  # no words are left; the symbols that end it always are
     assert data.pair(1)[0].tolist() == ends and data.source_sizes.tolist() == [len(ends)] * 2
+
+
+def test_a_sentence_alone_is_counted_without_the_separator_that_it_lacks(side):
+    sides = side("de", [[4, 5, 2], [4, 2], [6, 2]]), side("en", [[7, 2], [8, 2], [9, 10, 2]])
+    data = Split(*sides, separators=Separators(11, 12, alone=False))
+    data.documents = np.array([1, 2])
+    for lengths in ((), (1,), (3,), (8,)):
+        groups = data.groups(lengths)
+        rows = [data.joined(groups.sentences(group)) for group in range(len(groups))]
+        found = [own.tolist() for own in data.group_sizes(groups)]
+        assert found == [[len(ids) for ids in own] for own in zip(*rows, strict=True)]
+        assert not groups.over_long.any()
+    data.refuse_too_long(3)
+    batches = TranslationBatches(data, BatchLimits(9), (3,), 1, longest_sentences=(3, 3))
+    assert len(batches.groups) == 3

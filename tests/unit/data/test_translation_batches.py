@@ -8,14 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relu_nmt.config.shared import BatchingConfig, BatchLimits
+from relu_nmt.data.binarize import IndexedDataset, indexed_writer
 from relu_nmt.data.documents import write_documents
-from relu_nmt.data.groups import plan_batches
-from relu_nmt.data.indexed_dataset import IndexedDataset, IndexedDatasetWriter
 from relu_nmt.data.split import Split
 from relu_nmt.data.translation_batches import (
     TranslationBatches,
     collate,
-    refuse_too_long,
+    plan_batches,
     shift_right,
 )
 from relu_nmt.errors import ConfigError, DataError
@@ -29,10 +28,10 @@ def split(tmp_path):
     sizes = rng.integers(2, 10, counts.sum())
     sizes[7] = 50
     for language in ("de", "en"):
-        with IndexedDatasetWriter(tmp_path / f"train.de-en.{language}", np.uint16) as writer:
+        with indexed_writer(tmp_path / f"train.de-en.{language}", np.uint16) as add:
             for number, size in enumerate(sizes):
                 ids = np.append(np.full(size, number + 4), 2)
-                writer.add(ids, np.array([len(ids)]))
+                add(ids, np.array([len(ids)]))
     write_documents(tmp_path / "train.de-en.documents", counts)
     return Split(*(IndexedDataset(tmp_path / f"train.de-en.{own}") for own in ("de", "en")))
 
@@ -195,15 +194,15 @@ def test_sentences_longer_than_a_batch_get_their_own(split):
 def test_too_long_sentences_are_refused(split):
     longest = np.maximum(split.source_sizes, split.target_sizes)
     most = int(np.sort(longest)[-2]) - 1
-    refuse_too_long(split, None)
-    refuse_too_long(split, int(longest.max()))
+    split.refuse_too_long(None)
+    split.refuse_too_long(int(longest.max()))
     first, count = int(np.flatnonzero(longest > most)[0]), int((longest > most).sum())
     message = (
         rf"train.de-en.de: sentence {first} has {longest[first]} tokens \(and {count - 1} more\), "
         rf"but --max-tokens is {most}; .*--skip-"
     )
     with pytest.raises(DataError, match=message):
-        refuse_too_long(split, most)
+        split.refuse_too_long(most)
 
 
 SIZES = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), max_size=60)

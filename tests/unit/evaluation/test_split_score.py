@@ -6,8 +6,7 @@ import sacrebleu
 
 from relu_nmt.cli.preprocess import PreprocessSettings
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.data.documents import Line, write_documents
-from relu_nmt.data.groups import Window
+from relu_nmt.data.documents import Line, Window, write_documents
 from relu_nmt.errors import DataError
 from relu_nmt.evaluation.document_scores import SplitScorer
 from relu_nmt.evaluation.metrics import MetricConfig, ScoringConfig

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.tokenization.pipeline import JoinedPieces
-from relu_nmt.tokenization.sentencepiece import SentencePiece
+from relu_nmt.tokenization.subwords import SentencePiece
 
 TEXT = ["the house is on the water", "a boat is on the water", "the boat is a house"] * 5
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from subword_nmt import apply_bpe, learn_bpe
 
 from relu_nmt.errors import ConfigError, DataError
-from relu_nmt.tokenization import subword_nmt
-from relu_nmt.tokenization.subword_nmt import SubwordNmt
+from relu_nmt.tokenization import subwords
+from relu_nmt.tokenization.subwords import SubwordNmt
 
 
 def learn(counts, size):
@@ -33,7 +33,7 @@ def test_learns_the_same_as_subword_nmt_on_the_text(text):
 
 
 def test_splits_the_same_as_subword_nmt(text, monkeypatch):
-    monkeypatch.setattr(subword_nmt, "CACHED_WORDS", 7)
+    monkeypatch.setattr(subwords, "MOST_MERGED_WORDS", 7)
     codes = learn(Counter(" ".join(text).split()), 30)
     reference = apply_bpe.BPE(io.StringIO(codes))
     model = SubwordNmt(codes.encode())

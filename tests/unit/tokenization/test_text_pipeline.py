@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from relu_nmt.errors import ConfigError
 from relu_nmt.tokenization.base import WholeWords
 from relu_nmt.tokenization.pipeline import JoinedPieces, TextPipeline
-from relu_nmt.tokenization.sentencepiece import SentencePiece
-from relu_nmt.tokenization.subword_nmt import SubwordNmt
+from relu_nmt.tokenization.subwords import SentencePiece, SubwordNmt
 
 COUNTS = {"Hausboot": 5, "Haus": 4, "boote": 3, "don't": 2, "über": 2}
 CODES = SubwordNmt.learn(SimpleNamespace(word_counts=lambda: COUNTS), 12, seed=1)

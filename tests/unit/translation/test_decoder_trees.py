@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from relu_nmt.attention import attentions
 from relu_nmt.translation import decoder
-from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from tests.stepping import Stepping, log_probs
+from tests.tiny import tiny_config
 
 PAD, EOS, VOCAB = 1, 2, 20
 SOURCES = torch.tensor([[5, 6, 7, 8, 2], [9, 10, 2, PAD, PAD], [4, 5, 6, 2, PAD]])
@@ -18,17 +18,8 @@ CAUSAL = [name for name in attentions.names() if attentions.get(name).capabiliti
 
 def model(decoder_attention):
     torch.manual_seed(0)
-    config = TransformerConfig(
-        decoder_attention=decoder_attention,
-        encoder_layers=1,
-        decoder_layers=2,
-        encoder_embed_dim=8,
-        decoder_embed_dim=8,
-        encoder_ffn_embed_dim=8,
-        decoder_ffn_embed_dim=8,
-        encoder_attention_heads=2,
-        decoder_attention_heads=2,
-    )
+    sizes = {"embed_dim": 8, "ffn_embed_dim": 8}
+    config = tiny_config(sizes, decoder_layers=2, decoder_attention=decoder_attention)
     return EncoderDecoder(config, VOCAB, VOCAB, PAD).double().eval()
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from relu_nmt.cli.preprocess import PreprocessSettings
+from relu_nmt.data.binarize import indexed_writer
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.data.indexed_dataset import IndexedDatasetWriter
 from relu_nmt.errors import CheckpointError, ConfigError, DataError
 from relu_nmt.recipes import preprocess as recipe
 from relu_nmt.tokenization.pipeline import TextPipeline
@@ -36,9 +36,9 @@ def fairseq_folder(folder):
     words = Dictionary.from_counts({"ein": 2, "Haus@@": 2, "boot": 2, ".": 2, "&apos;s": 1})
     for language in ("de", "en"):
         words.save(folder / f"dict.{language}.txt")
-        with IndexedDatasetWriter(folder / f"valid.de-en.{language}", np.uint16) as writer:
+        with indexed_writer(folder / f"valid.de-en.{language}", np.uint16) as add:
             ids = words.encode(["ein", "Haus@@", "boot", "&apos;s", "."])
-            writer.add(ids, np.array([len(ids)]))
+            add(ids, np.array([len(ids)]))
     return folder
 
 

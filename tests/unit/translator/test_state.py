@@ -18,7 +18,7 @@ from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.engine.layers import _norms
 from relu_nmt.errors import ConfigError
 from relu_nmt.tokenization.pipeline import JoinedPieces, TextPipeline
-from relu_nmt.tokenization.subword_nmt import SubwordNmt
+from relu_nmt.tokenization.subwords import SubwordNmt
 from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint
 from relu_nmt.translation.encoder_decoder import build_model, load_model
 from relu_nmt.translation.search.shortlist import Shortlist

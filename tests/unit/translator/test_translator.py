@@ -8,52 +8,36 @@ import torch
 
 from relu_nmt.config import to_dict
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.data.documents import WindowConfig
-from relu_nmt.data.groups import Window
+from relu_nmt.data.documents import Window, WindowConfig
 from relu_nmt.engine.linear import PackedLinear, can_pack
 from relu_nmt.errors import CheckpointError, ConfigError, DataError
 from relu_nmt.tokenization.pipeline import JoinedPieces, TextPipeline
 from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint
-from relu_nmt.translation.config import TransformerConfig
-from relu_nmt.translation.encoder_decoder import build_model, load_model
+from relu_nmt.translation.encoder_decoder import load_model
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.hypotheses import Hypothesis
 from relu_nmt.translation.search.translations import SourceLimit, Translation
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator import Translator
+from tests.tiny import save_tiny_model, tiny_model, tiny_task
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*reached the longest output")
 
+SHAPE = {"ffn_embed_dim": 2048}
 SHORT = {"beam": 3, "max_len_b": 6}
 LINES = ["ein Haus", "", "das Haus ist gross .", "   ", "ein Xaver", "Haus\tHaus", "gross"]
 
 
 def make_task(words="ein das Haus ist gross . house dog is big a the"):
-    words = Dictionary(words.split())
-    return TranslationTask(
-        TextPipeline("de", tokenizer="moses"), TextPipeline("en", tokenizer="moses"), words, words
-    )
+    return tiny_task(words.split(), tokenizer="moses")
 
 
 def make_model(task, seed=0, **settings):
-    torch.manual_seed(seed)
-    config = TransformerConfig(
-        attention="reluformer",
-        encoder_layers=1,
-        decoder_layers=1,
-        encoder_embed_dim=16,
-        decoder_embed_dim=16,
-        encoder_attention_heads=2,
-        decoder_attention_heads=2,
-        **settings,
-    )
-    return build_model(config, task).eval()
+    return tiny_model(task, seed, SHAPE, attention="reluformer", **settings).eval()
 
 
 def save(path, task, seed=0):
-    model = make_model(task, seed)
-    metadata = {"model_config": to_dict(model.config), "task": task.to_state()}
-    save_checkpoint(path, Checkpoint(model.state_dict(), metadata))
+    save_tiny_model(path, task, seed, SHAPE, attention="reluformer")
     return path
 
 

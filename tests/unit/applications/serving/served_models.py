@@ -2,12 +2,8 @@
 
 import torch
 
-from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.tokenization.pipeline import TextPipeline
-from relu_nmt.translation.config import TransformerConfig
-from relu_nmt.translation.encoder_decoder import build_model
-from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator import Translator
+from tests.tiny import tiny_model, tiny_task
 
 WORDS = "ein das Haus ist gross . Garten klein a the house is big garden small"
 
@@ -16,27 +12,15 @@ def make_translator(
     separated=True, attention="reluformer", num_models=1, tokenizer="moses", **settings
 ):
     """Return a translator of untrained models that end sentences soon."""
-    words = Dictionary(WORDS.split())
-    pipelines = TextPipeline("de", tokenizer), TextPipeline("en", tokenizer)
-    task = TranslationTask(*pipelines, words, words)
+    task = tiny_task(WORDS.split(), tokenizer=tokenizer)
     if separated:
         task = task.with_sentence_separator()
     models = []
     for seed in range(num_models):
-        torch.manual_seed(seed)
-        config = TransformerConfig(
-            attention=attention,
-            encoder_layers=2,
-            decoder_layers=2,
-            encoder_embed_dim=16,
-            decoder_embed_dim=16,
-            encoder_attention_heads=2,
-            decoder_attention_heads=2,
-            **settings,
-        )
-        model = build_model(config, task).eval()
+        shape = {"layers": 2, "ffn_embed_dim": 2048}
+        model = tiny_model(task, seed, shape, attention=attention, **settings).eval()
         bonus = torch.zeros(len(task.target_dictionary))
-        bonus[words.eos_index] = 2.0
+        bonus[task.target_dictionary.eos_index] = 2.0
         if separated:
             bonus[task.separators[1]] = 3.0
         model.output_projection.register_forward_hook(lambda *call, bonus=bonus: call[-1] + bonus)

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from relu_nmt.applications.serving.spans import folded, token_spans
 from relu_nmt.tokenization.pipeline import TextPipeline
-from relu_nmt.tokenization.sentencepiece import SentencePiece
-from relu_nmt.tokenization.subword_nmt import SubwordNmt
+from relu_nmt.tokenization.subwords import SentencePiece, SubwordNmt
 
 CODES = b"#version: 0.2\nH a\nHa u\nHau s</w>\nb o\n& a\nT -\n"
 TOKENIZERS = ("none", "moses", "moses-aggressive")

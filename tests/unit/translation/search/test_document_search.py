@@ -8,8 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from relu_nmt.data.documents import WindowConfig
-from relu_nmt.data.groups import sentence_slices
+from relu_nmt.data.documents import WindowConfig, sentence_slices
 from relu_nmt.errors import ConfigError
 from relu_nmt.evaluation.document_scores import AlignedDocuments, join_lines
 from relu_nmt.evaluation.metrics import MetricConfig

@@ -1,7 +1,8 @@
 import pytest
 
 from relu_nmt.io.text_lines import scan_text
-from relu_nmt.tokenization.pipeline import TextPipeline, describe_round_trip
+from relu_nmt.recipes.preprocess import describe_round_trip
+from relu_nmt.tokenization.pipeline import TextPipeline
 
 EARLIER = TextPipeline("de", "moses", tokenizer_version=1)
 UNCHANGED = "come back from their tokens unchanged"

@@ -1,18 +1,32 @@
-"""SentencePiece: pieces of the sentence itself, where ``▁`` stands for a space."""
+"""Subword models: byte-pair encoding of subword-nmt, and SentencePiece.
 
+subword-nmt marks all but the last piece of a word: ``Haus@@ boot``. SentencePiece's pieces are
+those of the sentence itself, where ``▁`` stands for a space.
+"""
+
+import contextlib
 import io
 import itertools
 import math
 import random
 import re
-from collections.abc import Iterable, Iterator, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from relu_nmt.data.dictionary import SPECIAL_SYMBOLS
 from relu_nmt.errors import ConfigError, DataError, needing
+from relu_nmt.io.work import bars_are_drawn
 from relu_nmt.tokenization.base import LearningText, SubwordModel, subword_models
 
-with needing("--subword sentencepiece needs the package sentencepiece: pip install sentencepiece"):
+with needing("--subword needs the package {}: pip install subword-nmt sentencepiece"):
     import sentencepiece
+    from subword_nmt import apply_bpe, learn_bpe
+
+SEPARATOR = "@@"
+VERSION_MARK = "#version:"
+MOST_MERGED_WORDS = 500_000
+"""Words whose pieces SubwordNmt keeps."""
 
 SPACE_MARK = "\u2581"
 # A space mark in the text becomes the first of these characters, which texts do not contain. If a
@@ -32,17 +46,123 @@ LEAST_PIECES, MOST_PIECES = 4, 10_000_000
 LEARNING_SENTENCES = 1_000_000
 # Each thread sums on its own, so that the result depends on the number of threads.
 LEARNING_THREADS = 4
-NUM_WAYS = 64
-CACHED_WORDS = 100_000
+NUM_WAYS, MOST_SAMPLED_WORDS = 64, 100_000
+"""Likeliest splits of a word to draw from, and the words for which SentencePiece keeps them."""
+
+
+@subword_models.register("subword-nmt")
+class SubwordNmt(SubwordModel):
+    r"""Subword splitting by a list of merges, the codes file of subword-nmt.
+
+    Example:
+        >>> model = SubwordNmt(b"#version: 0.2\nH a\nHa u\nHau s</w>\n")
+        >>> model.split(["Haus", "Hau"])
+        ['Haus', 'Ha@@', 'u']
+        >>> model.join(['Haus', 'Ha@@', 'u'])
+        ['Haus', 'Hau']
+    """
+
+    file_name = "subword.codes"
+    package = "subword-nmt"
+
+    def __init__(self, content: bytes) -> None:
+        super().__init__(content)
+        try:
+            self._codes = content.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise DataError(str(error)) from error
+        lines = self._codes.rstrip("\n").split("\n")
+        # Check the lines here, since subword-nmt ends the program at a mistake.
+        for number, line in enumerate(lines, 1):
+            if len(line.strip("\r\n ").split(" ")) != 2:
+                raise DataError(f"line {number}: expected two symbols, found {line[:40]!r}")
+        if len(lines) == 1 and lines[0].startswith(VERSION_MARK):
+            raise DataError("no merges in it")
+        try:
+            self._bpe = apply_bpe.BPE(io.StringIO(self._codes), separator=SEPARATOR)
+        except ValueError as error:
+            raise DataError(f"line 1: no version number in {lines[0][:40]!r}") from error
+        self._pieces_of: dict[str, list[str]] = {}
+        self._dropping: apply_bpe.BPE | None = None
+
+    def split(self, words: Sequence[str]) -> list[str]:
+        """Return the pieces of ``words``; all but the last of a word end in ``@@``."""
+        known = self._pieces_of
+        pieces: list[str] = []
+        for word in words:
+            found = known.get(word)
+            if found is None:
+                # Empty both caches when full, which bounds the memory.
+                if len(known) >= MOST_MERGED_WORDS:
+                    known.clear()
+                    self._bpe.cache.clear()
+                found = known[word] = _recoverable(self._bpe.segment_tokens([word]))
+            pieces += found
+        return pieces
+
+    def sample(self, words: Sequence[str], strength: float, draws: random.Random) -> list[str]:
+        """Drop each merge with probability ``strength``.
+
+        Reference: Provilkov et al. 2020, "BPE-dropout: simple and effective subword
+        regularization", section 3.
+        """
+        if self._dropping is None:  # a second object, since the first caches its splits
+            self._dropping = apply_bpe.BPE(io.StringIO(self._codes), separator=SEPARATOR)
+        before = random.getstate()  # subword-nmt draws from the module's generator
+        random.seed(draws.getrandbits(64))
+        try:
+            drawn = (self._dropping.segment_tokens([word], dropout=strength) for word in words)
+            return [piece for pieces in drawn for piece in _recoverable(pieces)]
+        finally:
+            random.setstate(before)
+
+    def join(self, pieces: Sequence[str]) -> list[str]:
+        """Return the words."""
+        return (" ".join(pieces) + " ").replace(f"{SEPARATOR} ", "").split()
+
+    def letters(self, pieces: Sequence[str]) -> list[str | None]:
+        """Return the pieces without ``@@`` at the end."""
+        return [piece.removesuffix(SEPARATOR) or piece for piece in pieces]
+
+    @classmethod
+    def learn(cls, text: LearningText, size: int, seed: int) -> bytes:
+        """Learn ``size`` merges, fewer if no pair of symbols occurs twice; nothing is random."""
+        counts = text.word_counts()
+        codes = io.StringIO()
+        # Learn only if a word has two letters to merge.
+        if any(len(word) > 1 for word in counts):
+            # Sort the words, so that ties between merges do not depend on the order of the text.
+            entries = (f"{word} {count}\n" for word, count in sorted(counts.items()))
+            progress = sys.stderr if bars_are_drawn() else io.StringIO()
+            with contextlib.redirect_stderr(progress):
+                learn_bpe.learn_bpe(entries, codes, size, is_dict=True)
+        # Refuse a model without merges, with the version line alone.
+        if codes.getvalue().count("\n") < 2:
+            raise ConfigError(
+                "--subword subword-nmt: in the training text no two letters occur together twice"
+            )
+        return codes.getvalue().encode("utf-8")
+
+    def to_state(self) -> dict[str, Any]:
+        """Return the name of the model and its codes as text."""
+        return {"name": "subword-nmt", "codes": self._codes}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> "SubwordNmt":
+        """Return the model of :meth:`to_state`."""
+        return cls(state["codes"].encode("utf-8"))
+
+
+def _recoverable(pieces: list[str]) -> list[str]:
+    """Cut the last letter off a last piece that looks like a mark or symbol, for ``join``."""
+    if pieces and (pieces[-1].endswith(SEPARATOR) or pieces[-1] in SPECIAL_SYMBOLS):
+        return [*pieces[:-1], pieces[-1][:-1] + SEPARATOR, pieces[-1][-1]]
+    return pieces
 
 
 @subword_models.register("sentencepiece")
 class SentencePiece(SubwordModel):
-    """Subword splitting by the bytes of a SentencePiece model.
-
-    Raises:
-        DataError: the bytes are no SentencePiece model.
-    """
+    """Subword splitting by the bytes of a SentencePiece model."""
 
     file_name = "sentencepiece.model"
     package = "sentencepiece"
@@ -75,7 +195,7 @@ class SentencePiece(SubwordModel):
         for word in words:
             # Find the splits of each word once, within a bound of memory.
             if word not in self._ways_of:
-                if len(self._ways_of) >= CACHED_WORDS:
+                if len(self._ways_of) >= MOST_SAMPLED_WORDS:
                     self._ways_of.clear()
                 self._ways_of[word] = self._ways(word)
             ways, scores = self._ways_of[word]
@@ -164,11 +284,8 @@ class SentencePiece(SubwordModel):
 
 def _escaped(text: str) -> str:
     """Escape ``▁`` in the text, which would become a space."""
-
-    def escape(found: re.Match[str]) -> str:
-        return SPACE_MARK_OF_TEXT if found[0] == SPACE_MARK else ESCAPE + found[0]
-
-    return _TO_ESCAPE.sub(escape, text)
+    escapes = {SPACE_MARK: SPACE_MARK_OF_TEXT}
+    return _TO_ESCAPE.sub(lambda found: escapes.get(found[0], ESCAPE + found[0]), text)
 
 
 def _unescaped(text: str) -> str:

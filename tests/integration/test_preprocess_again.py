@@ -1,0 +1,117 @@
+"""Data folders that exist already: unfinished, complete, damaged, or made in another way."""
+
+import pytest
+
+from relu_nmt.data import binarize as binarize_module
+from relu_nmt.recipes import preprocess as recipe
+from relu_nmt.recipes import preprocess_text
+from tests.integration.spoken_digits import contents, fail_after, run, write_corpora
+
+
+@pytest.fixture
+def corpus(tmp_path, monkeypatch):
+    return write_corpora(tmp_path, monkeypatch)
+
+
+def test_a_run_after_dict_only_makes_the_rest(corpus):
+    assert run(corpus, "--dict-only") == 0
+    assert sorted(p.name for p in (corpus / "data").iterdir()) == ["dict.de.txt", "dict.en.txt"]
+    data = corpus / "data"
+    given = ["--srcdict", f"{data}/dict.de.txt", "--tgtdict", f"{data}/dict.en.txt"]
+    assert run(corpus, *given) == 0
+    assert run(corpus, dest="direct") == 0
+    assert contents(data) == contents(corpus / "direct")
+
+
+@pytest.mark.parametrize("at", ["learn", "convert", "dictionary", "binarize"])
+def test_an_interrupted_run_is_continued(corpus, monkeypatch, capsys, at):
+    flags = ["--joined-dictionary", "--subword", "subword-nmt", "--subword-size", "20"]
+    flags += ["--tokenizer", "moses", "--workers", "1"]
+    assert run(corpus, *flags, dest="whole") == 0
+
+    def interrupted(*arguments):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        if at == "learn":
+            patch.setattr(preprocess_text.TextSteps, "_learn_one", interrupted)
+        elif at == "convert":
+            patch.setattr(preprocess_text.TextSteps, "_check_sides", interrupted)
+        elif at == "dictionary":
+            patch.setattr(recipe, "count_words", interrupted)
+        else:
+            patch.setattr(
+                binarize_module, "_binarize_chunk", fail_after(25, binarize_module._binarize_chunk)
+            )
+        assert run(corpus, *flags) == 130
+    assert not (corpus / "data/manifest.json").exists()
+    names = [path.name for path in (corpus / "data").iterdir()]
+    assert not [name for name in names if name.endswith(".tmp")]
+    finished = {name for name in names if name.endswith(".bin")}
+    assert bool(finished) == (at == "binarize")
+    times = {name: (corpus / "data" / name).stat().st_mtime_ns for name in finished}
+
+    assert run(corpus, *flags) == 0
+    assert contents(corpus / "data") == contents(corpus / "whole")
+    for name, time in times.items():
+        assert (corpus / "data" / name).stat().st_mtime_ns == time
+
+
+def test_a_complete_folder_is_not_changed(corpus, capsys):
+    assert run(corpus) == 0
+    before = {p.name: p.stat().st_mtime_ns for p in (corpus / "data").iterdir()}
+    capsys.readouterr()
+    assert run(corpus, "--workers", "1") == 0
+    assert "complete already, nothing to do" in capsys.readouterr().out
+    assert {p.name: p.stat().st_mtime_ns for p in (corpus / "data").iterdir()} == before
+
+
+def test_a_damaged_folder_is_made_again(corpus):
+    assert run(corpus) == 0
+    whole = contents(corpus / "data")
+    (corpus / "data/train.de-en.de.bin").write_bytes(b"")
+    assert run(corpus) == 0
+    assert contents(corpus / "data") == whole
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_other_settings_need_overwrite(corpus, capsys, whole):
+    assert run(corpus) == 0
+    if not whole:
+        (corpus / "data/valid.de-en.en.raw").unlink()
+    assert run(corpus, "--lowercase", "--thresholdsrc", "2", splits=("train",)) == 2
+    assert "holds data made from other text or settings" in capsys.readouterr().err
+    assert run(corpus, "--thresholdsrc", "2", "--overwrite", splits=("train",)) == 0
+    assert run(corpus, "--thresholdsrc", "2", dest="direct", splits=("train",)) == 0
+    # Nothing of the old data stays.
+    assert contents(corpus / "data") == contents(corpus / "direct")
+
+
+def test_another_kind_of_manifest_is_not_replaced(corpus, capsys):
+    (corpus / "data").mkdir()
+    other = corpus / "data/manifest.json"
+    other.write_text('{"name": "a web page"}')
+    assert run(corpus) == 2
+    assert "not the manifest of a data folder; give another --destdir" in capsys.readouterr().err
+    assert other.read_text() == '{"name": "a web page"}'
+    assert [path.name for path in (corpus / "data").iterdir()] == ["manifest.json"]
+    assert run(corpus, "--overwrite") == 0
+
+
+def test_overwrite_keeps_the_given_files(corpus):
+    assert run(corpus) == 0
+    given = ["--srcdict", str(corpus / "data/dict.de.txt"), "--overwrite"]
+    assert run(corpus, *given, "--thresholdtgt", "2", splits=("train",)) == 0
+    assert sorted(path.name for path in (corpus / "data").glob("*.bin")) == [
+        "train.de-en.de.bin",
+        "train.de-en.en.bin",
+    ]
+
+
+def test_a_folder_of_fairseq_is_not_replaced(corpus, capsys):
+    (corpus / "data").mkdir()
+    (corpus / "data/dict.de.txt").write_text("word 1\n")
+    assert run(corpus) == 2
+    assert "dict.de.txt: exists already" in capsys.readouterr().err
+    assert (corpus / "data/dict.de.txt").read_text() == "word 1\n"
+    assert run(corpus, "--overwrite") == 0

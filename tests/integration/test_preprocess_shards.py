@@ -1,0 +1,106 @@
+"""Training text in shards, and text that is split at random."""
+
+import pytest
+
+from relu_nmt.cli.preprocess import main
+from relu_nmt.io.work import Cluster
+from relu_nmt.recipes import preprocess as recipe
+from relu_nmt.translation.task import TranslationTask
+from tests.integration.spoken_digits import contents, run, write_corpora
+
+
+@pytest.fixture
+def corpus(tmp_path, monkeypatch):
+    return write_corpora(tmp_path, monkeypatch)
+
+
+SHARDED = ("--joined-dictionary", "--tokenizer", "moses", "--subword", "subword-nmt")
+
+
+def test_shards_share_the_dictionary_and_subwords_of_the_first(corpus, monkeypatch, capsys):
+    texts = [str(corpus / name) for name in ("train", "more")]
+    flags = ["-s", "de", "-t", "en", "--trainpref", ",".join(texts), *SHARDED]
+    flags += ["--validpref", str(corpus / "valid"), "--subword-size", "20", "--destdir"]
+    assert main([*flags, str(corpus / "here")]) == 0
+    monkeypatch.setattr(recipe, "Cluster", lambda _, *rest: Cluster("debug", *rest))
+    assert main([*flags, str(corpus / "jobs"), "--cluster", "local"]) == 0
+    assert "shard1: made by job " in capsys.readouterr().out
+    for shard in ("shard0", "shard1"):
+        assert contents(corpus / "here" / shard) == contents(corpus / "jobs" / shard)
+    one, two = (contents(corpus / f"here/shard{i}") for i in range(2))
+    assert "valid.de-en.de.bin" in one and "valid.de-en.de.bin" not in two
+    shared = [name for name in one if name in two and not name.startswith("train")]
+    assert len(shared) == 3 and all(one[name] == two[name] for name in shared)
+    # It is what a user makes by hand.
+    by_hand = ["--srcdict", str(corpus / "here/shard0/dict.de.txt"), *SHARDED]
+    by_hand += ["--subword-model", str(next((corpus / "here/shard0").glob("*code*")))]
+    by_hand += ["--trainpref", texts[1], "--destdir", str(corpus / "hand")]
+    assert main([*flags[:4], *by_hand]) == 0
+    assert contents(corpus / "hand") == two
+
+
+@pytest.mark.parametrize(
+    ("text", "flags", "message"),
+    [
+        ("a,b", "--dict-only", "--dict-only: give one --trainpref"),
+        ("a,b", "--subword sentencepiece", "of several --trainpref: add --joined-dictionary"),
+        ("a", "--cluster slurm", "--cluster: shards of the training text are its jobs"),
+        ("a,b", "--cluster slurm --cluster-parameters gpus", "'gpus': expected NAME=VALUE"),
+        ("a,b", "--cluster-parameters timeout_min=3", "does nothing without --cluster"),
+    ],
+)
+def test_mistakes_with_shards_are_refused(tmp_path, capsys, text, flags, message):
+    words = ["-s", "de", "-t", "en", "--trainpref", text, "--destdir", str(tmp_path)]
+    assert main([*words, *flags.split()]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("subword", ["subword-nmt", "sentencepiece"])
+def test_training_text_is_split_at_random(corpus, subword):
+    splits = ("train", "valid")
+    common = ["--joined-dictionary", "--subword", subword, "--subword-size", "60", "--workers"]
+    sampled = ["--subword-sampling", "0.2"]
+    assert run(corpus, *common, "1", dest="usual", splits=splits) == 0
+    assert run(corpus, *common, "1", *sampled, dest="one", splits=splits) == 0
+    assert run(corpus, *common, "3", *sampled, dest="two", splits=splits) == 0
+    usual, one, two = (contents(corpus / name) for name in ("usual", "one", "two"))
+    assert one == two
+    [model] = [name for name in one if name.startswith(("subword.", "sentencepiece."))]
+    assert usual[model] == one[model]
+    assert usual["train.de-en.de.bin"] != one["train.de-en.de.bin"]
+    given = ["--subword-model", corpus / "one" / model, "--srcdict", corpus / "one" / "dict.de.txt"]
+    flags = [*common[:3], *map(str, given), *sampled, "--seed", "2"]
+    assert run(corpus, *flags, dest="other", splits=splits) == 0
+    other = contents(corpus / "other")
+    assert other["train.de-en.de.bin"] != one["train.de-en.de.bin"]
+    assert other["valid.de-en.de.bin"] == one["valid.de-en.de.bin"]
+    assert other["dict.de.txt"] == one["dict.de.txt"]
+    texts = []
+    for name in ("usual", "one", "other"):
+        task = TranslationTask.from_data_folder(corpus / name)
+        train = task.load_split("train")
+        texts.append([task.decode_target(ids) for ids in train.targets()])
+    assert texts[0] == texts[1] == texts[2]  # in other pieces
+
+
+def test_each_shard_of_one_text_has_its_own_random_split(corpus):
+    text = ",".join([str(corpus / "train")] * 3)
+    words = ["-s", "de", "-t", "en", "--trainpref", text, "--destdir", str(corpus / "samples")]
+    flags = ["--joined-dictionary", "--subword", "subword-nmt", "--subword-size", "60"]
+    assert main([*words, *flags, "--subword-sampling", "0.2"]) == 0
+    folders = [corpus / f"samples/shard{i}" for i in range(3)]
+    found = [contents(folder) for folder in folders]
+    for language in ("de", "en"):
+        assert len({own[f"train.de-en.{language}.bin"] for own in found}) == 3
+    assert len({own["dict.de.txt"] for own in found}) == 1
+    tasks = list(map(TranslationTask.from_data_folder, folders))
+    first, *others = [
+        [task.decode_target(ids) for ids in task.load_split("train").targets()] for task in tasks
+    ]
+    assert all(own == first for own in others)
+    # Without draws the folders are the same, whatever their number.
+    words[-1] = str(corpus / "usual-shards")
+    assert main([*words, *flags]) == 0
+    usual = [contents(corpus / f"usual-shards/shard{i}") for i in range(2)]
+    name = "train.de-en.de.bin"
+    assert usual[0][name] == usual[1][name] != found[0][name]
