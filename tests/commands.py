@@ -14,6 +14,9 @@ import tempfile
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+
+from relu_nmt.applications.sweep.steps import _inspect
 
 ROOT = Path(__file__).parents[1]
 SCRIPT_FOLDERS = ("examples", "data_prep", "benchmarks")
@@ -84,6 +87,31 @@ def run_forked(work, cwd, environment=os.environ, seconds=60):
             file.seek(0)
             texts.append(file.read().decode("utf-8"))
     return Done(code, *texts)
+
+
+class ForkedCommand:
+    """A command of a sweep's step as a fork of the tests' process, instead of a ``Popen``."""
+
+    def __init__(self, command, *, stdin, stdout, env, **others):
+        _, _, module, *words = command
+
+        def work():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, signal.SIG_DFL)
+            sys.argv = [module, *words]
+            sys.exit(importlib.import_module(module).main(words))
+
+        self.pid = os.fork()
+        if self.pid == 0:
+            with open(os.devnull) as nothing:
+                _end_with(work, Path.cwd(), env, (nothing, stdout, stdout))
+
+
+def run_steps_in_forks(monkeypatch):
+    """Let sweeps run their steps as forks, and look at the attentions in this process."""
+    module = SimpleNamespace(Popen=ForkedCommand, DEVNULL=None, STDOUT=None)
+    monkeypatch.setattr("relu_nmt.applications.sweep.runner.subprocess", module)
+    monkeypatch.setattr("relu_nmt.recipes.sweep.probe", _inspect)
 
 
 def _end_with(work, cwd, environment, files):

@@ -1,7 +1,6 @@
 """The report of a study: report.html with tables and plots, results.csv and curves.csv."""
 
 import json
-import shlex
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,7 +11,7 @@ from typing import Any
 
 from studies import Study
 
-from relu_nmt.applications.sweep.steps import DONE, Step, StepState, shown_command
+from relu_nmt.applications.sweep.steps import DONE, Step, StepState
 from relu_nmt.errors import DataError
 from relu_nmt.evaluation.significance import mean_interval
 from relu_nmt.io.page import LEAST_SEEDS, Line, Panel, arms, csv_text, draw_panels, render_page
@@ -289,10 +288,7 @@ def _page(study: Study, trainings: Sequence[Trained], means: Sequence[Record]) -
     shown = ("cpu", "gpus", "OMP_NUM_THREADS", "relu_nmt", "revision", "torch", "python")
     facts = [(name, environment.get(name)) for name in shown]
     tests = {t.record["test_images"] for t in trainings if "test_images" in t.record}
-    commands = [
-        (str(t.step.model), " && ".join(shlex.join(shown_command(c)) for c in t.state.commands))
-        for t in trainings
-    ]
+    commands = [(str(t.step.model), t.state.shown) for t in trainings]
     values = {
         "study": study,
         "means": means,

@@ -226,7 +226,7 @@ def run(settings: StudySettings) -> int:
             for command in step.commands:
                 print(shlex.join(command))
         return 0
-    environment = describe_environment(probe([], [])["gpus"])
+    environment = describe_environment(probe()["gpus"])
     runner = StepRunner(steps, settings.running, environment, folder)
     runner.run(lambda: write_report(folder, study))
     write_report(folder, study)

@@ -15,6 +15,7 @@ from relu_nmt.applications.sweep.settings import SweepSettings
 from relu_nmt.cli import analyze, sweep
 from relu_nmt.cli.command import make_parser
 from relu_nmt.config import add_settings, read_settings
+from tests.commands import run_steps_in_forks
 from tests.integration.test_sweep import make_data
 
 ROOT = Path(__file__).parents[2]
@@ -120,14 +121,15 @@ def test_an_unknown_form_or_data_set_is_an_error(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_table_from_data_to_page(tmp_path):
+def test_a_table_from_data_to_page(tmp_path, monkeypatch):
     folder = tmp_path / "small"
     folder.mkdir()
     make_data(folder, "\n\n", document_separator="blank").rename(folder / "data-bin")
-    settings = {"OUT": str(tmp_path), "PYTHON": sys.executable, "BUDGET": "2u", "JOBS": "1"}
-    settings |= {"PYTHONPATH": str(ROOT), "PRECISION": ""}
-    script = ROOT / "examples/paper_study/table2.sh"
-    subprocess.run(["bash", str(script)], env={**os.environ, **settings}, check=True)
+    settings = {"OUT": str(tmp_path), "BUDGET": "2u", "JOBS": "1", "PRECISION": ""}
+    [words] = calls("table2.sh", tmp_path, "paper_study", **settings)
+    monkeypatch.chdir(ROOT)
+    run_steps_in_forks(monkeypatch)
+    assert sweep.main(words[2:]) == 0
     page = (folder / "table2" / "report.html").read_text("utf-8")
     assert "<title>Table 2: ReLU attention and its scale factor</title>" in page
     card = json.loads((folder / "table2" / "card.json").read_text())

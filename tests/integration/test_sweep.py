@@ -14,9 +14,10 @@ import pytest
 
 from relu_nmt.applications.sweep.plan import SweepPlan
 from relu_nmt.applications.sweep.runner import StepRunner
-from relu_nmt.applications.sweep.steps import StepState, _inspect
+from relu_nmt.applications.sweep.steps import StepState
 from relu_nmt.cli import score, sweep
 from relu_nmt.recipes.sweep import SweepResult
+from tests.commands import run_steps_in_forks
 from tests.tiny import digit_documents, preprocessed, write_documents
 
 TRAIN = "--arch transformer_tiny --cpu --max-tokens 64 --warmup-updates 4 --sentence-separator"
@@ -48,7 +49,8 @@ def records(folder):
 
 
 @pytest.mark.slow
-def test_two_cells_from_training_to_report(data, tmp_path, capsys):
+def test_two_cells_from_training_to_report(data, tmp_path, capsys, monkeypatch):
+    run_steps_in_forks(monkeypatch)
     contrast = {
         "source_language": "de",
         "source": "1 2",
@@ -160,7 +162,7 @@ def test_two_processes_train_a_model_and_memories_are_measured(data, tmp_path):
 
 @pytest.mark.slow
 def test_documents_start_from_a_sweep_of_sentences(data, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("relu_nmt.recipes.sweep.probe", _inspect)  # PyTorch is here
+    run_steps_in_forks(monkeypatch)
     sentences, documents = tmp_path / "sentences", tmp_path / "documents"
     flags = "--attentions softmax --budget 4u --lengths"
     assert sweep.main(words(data, sentences, f"{flags} 1", "--lr-scheduler fixed --lr 0.01")) == 0
@@ -324,7 +326,8 @@ def test_a_folder_without_documents_and_no_folder(data, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_variants_are_compared_on_sentences_without_boundaries(tmp_path, capsys):
+def test_variants_are_compared_on_sentences_without_boundaries(tmp_path, capsys, monkeypatch):
+    run_steps_in_forks(monkeypatch)
     folder = make_data(tmp_path, "\n")
     user = tmp_path / "mine.py"
     user.write_text(

@@ -61,16 +61,10 @@ class SweepPlan:
             *config.time.flags,
             *start,
             *("--generate-flags", shlex.join(config.generate_flags)),
-            *self._tokenizer_flags,
+            *config.tokenizer_flags,
             *(("--memory-stats",) if config.memory_stats else ()),
             *config.train_flags,
         )
-
-    @property
-    def _tokenizer_flags(self) -> tuple[str, ...]:
-        """The tokeniser flag of the commands that compute BLEU; empty for the language's own."""
-        name = self.settings.sacrebleu_tokenizer
-        return () if name is None else ("--sacrebleu-tokenizer", name)
 
     def models(self) -> list[SweepModel]:
         """Return the models, all models of a seed before those of the next seed."""
@@ -93,30 +87,38 @@ class SweepPlan:
 
     def steps_of(self, model: SweepModel) -> list[Step]:
         """Return the training of a model and its evaluations."""
-        folder = model_folder(self.settings.save_dir, model)
+        config = self.settings
+        folder = model_folder(config.save_dir, model)
         steps = [Step(model, None, folder, self._train_commands(model, folder))]
         for length in self.evaluated_lengths(model):
             command = self._generate_command(Step(model, length, folder))
             steps.append(Step(model, length, folder, (command,)))
-        if self.settings.contrastive:
-            steps.append(Step(model, CONTRASTS, folder, (self._score_command(folder),)))
+        if config.contrastive:
+            results = Step(model, CONTRASTS, folder).path(".results.json")
+            command = tool(
+                "score",
+                *self._user_modules,
+                *("--contrastive", config.contrastive, "--path", self._checkpoint(folder)),
+                *("--results", str(results)),
+            )
+            steps.append(Step(model, CONTRASTS, folder, (command,)))
         return steps
 
     def _train_commands(self, model: SweepModel, folder: Path) -> tuple[Command, ...]:
         config, checkpoints = self.settings, str(folder / "checkpoints")
         # Start from the sentence model of the same attention and seed.
-        start = []
+        start: tuple[str, ...] = ()
         if config.start_from is not None:
             sentences = SweepModel(model.attention, model.seed, (1,))
-            start = ["--finetune-from-model"]
-            start += [self._checkpoint(model_folder(config.start_from, sentences))]
+            first = self._checkpoint(model_folder(config.start_from, sentences))
+            start = ("--finetune-from-model", first)
         # Put the sweep's own flags last: they win over the flags that the user typed.
         train = tool(
             "train",
             self.settings.data,
-            *self._user_flags(),
+            *self._user_modules,
             *TRAIN_DEFAULTS,
-            *(self._tokenizer_flags if "--eval-bleu" in config.train_flags else ()),
+            *(config.tokenizer_flags if "--eval-bleu" in config.train_flags else ()),
             *(() if config.averaged else ("--no-epoch-checkpoints",)),
             *config.train_flags,
             *(config.variant_flags.get(model.attention) or attention_flags(model.attention)),
@@ -145,10 +147,10 @@ class SweepPlan:
         return tool(
             "generate",
             self.settings.data,
-            *self._user_flags(),
+            *self._user_modules,
             *("--path", self._checkpoint(step.folder), "--gen-subset", config.gen_subset),
             *("--max-doc-tokens", str(step.length), "--quiet", "--no-progress-bar"),
-            *self._tokenizer_flags,
+            *config.tokenizer_flags,
             *config.generate_flags,
             # Mark documents by <d> lines: an empty document is still a document.
             *("--output", str(step.path(".txt")), "--output-separator", OUTPUT_SEPARATOR),
@@ -157,23 +159,15 @@ class SweepPlan:
             *(["--memory-stats", str(step.path(".memory.json"))] if config.memory_stats else []),
         )
 
-    def _score_command(self, folder: Path) -> Command:
-        return tool(
-            "score",
-            *self._user_flags(),
-            *("--contrastive", str(self.settings.contrastive)),
-            *("--path", self._checkpoint(folder)),
-            *("--results", str(folder / "contrasts.results.json")),
-        )
+    @property
+    def _user_modules(self) -> list[str]:
+        return [word for path in self.settings.user_modules for word in ("--user-module", path)]
 
     def _checkpoint(self, folder: Path) -> str:
         """Return the evaluated checkpoint of a model."""
         config = self.settings
         name = "average" if config.averaged else f"checkpoint_{config.checkpoint}"
         return str(folder / "checkpoints" / f"{name}.safetensors")
-
-    def _user_flags(self) -> list[str]:
-        return [word for path in self.settings.user_modules for word in ("--user-module", path)]
 
 
 def model_folder(save_dir: str | Path, model: SweepModel) -> Path:
@@ -211,11 +205,8 @@ class Published:
     rows: dict[str, list[Value]]
 
     @classmethod
-    def of(cls, values: Any) -> "Published | None":
-        """Return the table from parsed JSON or YAML; None from None."""
-        if values is None:
-            return None
-        # Check the types of the fields, the form of the columns, and the rows.
+    def of(cls, values: Any) -> "Published":
+        """Return the table from parsed JSON or YAML (ValueError: it has another form)."""
         if not isinstance(values, dict) or values.keys() != PUBLISHED_FIELDS.keys():
             raise ValueError(PUBLISHED_FORM)
         for name, kind in PUBLISHED_FIELDS.items():
@@ -241,13 +232,11 @@ class Published:
 def read_published(path: str) -> Published:
     """Return the table in a YAML file (DataError: the file cannot be read, or has another form)."""
     try:
-        found = Published.of(parse_yaml(Path(path).read_text("utf-8")) or {})
+        return Published.of(parse_yaml(Path(path).read_text("utf-8")))
     except OSError as error:
         raise DataError(f"--published {path}: cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise DataError(f"--published {path}: {error}") from error
-    assert found is not None
-    return found
 
 
 # ------------------------------------------------------------------- the folder's description
@@ -284,11 +273,14 @@ def read_description(folder: Path) -> SweepDescription | None:
             name: tuple(values.pop(name)) for name in ("user_modules", "command")
         }
         settings = dataclasses.replace(from_dict(SweepSettings, values), **typed)
-        published = Published.of(found.get("published"))
-        names = tuple(found["attentions"])
-        # Accept files of earlier versions, which lack the task.
-        task = found.get("task") or {}
-        return SweepDescription(settings, found["environment"], names, published, task)
+        published = found.get("published")
+        return SweepDescription(
+            settings,
+            found["environment"],
+            tuple(found["attentions"]),
+            None if published is None else Published.of(published),
+            found.get("task") or {},  # files of earlier versions lack it
+        )
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, KeyError, ConfigError) as error:
@@ -301,14 +293,13 @@ def write_description(folder: Path, description: SweepDescription) -> SweepDescr
     Earlier attentions stay listed, and the first one stays the baseline. Earlier published figures
     stay unless the new description has others.
     """
-    # Join with the earlier description.
+    # Join with the earlier description; new attentions come last, so that the baseline stays.
+    attentions, published = description.settings.systems, description.published
     earlier = read_description(folder)
-    known = () if earlier is None else earlier.attentions
     if earlier is not None:
         _check_same_setting(folder, earlier.settings, description.settings)
-    # Append new attentions, so that the baseline stays the first.
-    attentions = tuple(dict.fromkeys([*known, *description.settings.systems]))
-    published = description.published or (earlier.published if earlier else None)
+        attentions = tuple(dict.fromkeys([*earlier.attentions, *attentions]))
+        published = published or earlier.published
     description = dataclasses.replace(description, attentions=attentions, published=published)
     # Write the file.
     try:

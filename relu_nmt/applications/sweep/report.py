@@ -1,4 +1,4 @@
-"""The report of a sweep: means over seeds and gains, as results.csv, card.json and report.html."""
+"""The report of a sweep: tables, plots and files, results.csv, card.json and report.html."""
 
 import dataclasses
 import json
@@ -10,14 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from relu_nmt.applications.sweep.figures import (
-    course_figure,
-    length_figure,
-    length_name,
-    memory_figures,
-)
 from relu_nmt.applications.sweep.plan import (
     SweepDescription,
     Value,
@@ -26,30 +18,24 @@ from relu_nmt.applications.sweep.plan import (
 )
 from relu_nmt.applications.sweep.results import (
     ALL_SLOTS,
-    CONTRAST_COLUMNS,
     NOT_CONVERGED,
     PENDING,
     SCORES,
-    SLOTS,
     Average,
     Cell,
     Record,
     System,
-    average_of,
+    average_cells,
+    compare,
     read_cells,
 )
 from relu_nmt.applications.sweep.steps import DIVERGED, DONE, FAILED, STARTED
 from relu_nmt.attention.statistics import STATISTICS
 from relu_nmt.errors import DataError
-from relu_nmt.evaluation.significance import (
-    DEFAULT_SAMPLES,
-    DEFAULT_SEED,
-    mean_interval,
-    p_value,
-    resampling_interval,
-)
-from relu_nmt.io.page import LEAST_SEEDS, csv_text, render_page
+from relu_nmt.evaluation.significance import DEFAULT_SAMPLES, DEFAULT_SEED
+from relu_nmt.io.page import LEAST_SEEDS, Line, Panel, arms, csv_text, draw_panels, render_page
 from relu_nmt.io.safe_write import write_text
+from relu_nmt.modules.config import SLOTS
 
 REPORT_NAME, CSV_NAME, CARD_NAME = "report.html", "results.csv", "card.json"
 FIRST_COLUMNS = (
@@ -74,72 +60,24 @@ WORDS = {
 }
 BAD = (NOT_CONVERGED, DIVERGED, FAILED)
 SIGNIFICANT = 0.05
+CONTRAST_COLUMNS = ("accuracy_context", "accuracy_alone", "chance", "contrasts")
 MOST_NAMED = 3
 """Number of models named in the report among those with the same error."""
-SPEEDS = {f"{kind}_relative_speed": f"{kind}_tokens_per_second" for kind in ("train", "decode")}
-"""Columns of speeds by those of the quotients with the baseline's speed."""
-
-
-def average_cells(cells: Sequence[Cell], baseline: str) -> list[Average]:
-    """Return an average for each system and length, in the order of the cells and their seeds.
-
-    A mean is over the seeds whose training converged; the record counts the others. It has the
-    columns of the cells and
-
-    * ``d_bleu_seed_interval``, ``d_bleu_document_interval``: half widths of 95% intervals;
-    * ``gain``, ``gain_seed_interval``, ``gain_document_interval``, ``p_value``: gain in d-BLEU
-      over the baseline, for the seeds that converged with both, ``gain_seeds``;
-    * ``train_relative_speed``, ``decode_relative_speed``: tokens per second over those of the
-      baseline;
-    * ``seeds``, and the numbers of seeds by status.
-    """
-    # Group the seeds of each system and length.
-    groups: dict[tuple[System, int], list[Cell]] = {}
-    for cell in cells:
-        groups.setdefault((cell.system, cell.length), []).append(cell)
-    averages = {key: average_of(*key, own) for key, own in groups.items()}
-    # Compare each average with the baseline at the same length.
-    for (system, length), average in averages.items():
-        other = averages.get((System(baseline, system.mixture), length))
-        if other is None:
-            continue
-        for column, speed in SPEEDS.items():
-            if average.record.get(speed) and other.record.get(speed):
-                average.record[column] = average.record[speed] / other.record[speed]
-        # Leave the baseline without a gain over itself.
-        if other is not average:
-            gain, average.gains = compare(average, other)
-            average.record |= gain
-    return list(averages.values())
-
-
-def compare(average: Average, other: Average) -> tuple[Record, list[float]]:
-    """Return the columns of a gain in d-BLEU, over the seeds of both averages, and its values.
-
-    Both results are empty without a common seed.
-    """
-    # Compare on common seeds only.
-    seeds = sorted(average.resampled.keys() & other.resampled.keys())
-    if not seeds:
-        return {}, []
-    # Average the resampled scores over the seeds, and the gains of single seeds.
-    sides = (average, other)
-    own, base = (np.mean([side.resampled[seed] for seed in seeds], axis=0) for side in sides)
-    scores = [
-        {cell.model.seed: cell.record["d_bleu"] for cell in side.cells if cell.status == DONE}
-        for side in sides
-    ]
-    # Intervals: over seeds, and over resamples of the documents.
-    gains = [scores[0][seed] - scores[1][seed] for seed in seeds]
-    gain = sum(gains) / len(gains)
-    record: Record = {"gain": gain}
-    interval = mean_interval(gains)
-    if interval is not None:
-        record["gain_seed_interval"] = interval
-    record["gain_document_interval"] = resampling_interval(own - base)
-    record["p_value"] = p_value(own, base, gain)
-    record["gain_seeds"] = ",".join(map(str, seeds))
-    return record, gains
+MOST_BLEU = 100.0
+COURSE_TITLES = {
+    "train_loss": ("training loss, bits per token", False),
+    "gradient_norm": ("gradient norm", True),
+    "output_square": ("mean square of attention outputs", True),
+    "query_norm": ("mean length of queries", False),
+    "key_norm": ("mean length of keys", False),
+    "output_growth": ("exponent e of outputs, decoder: n^e", False),
+}
+"""Title of each curve of a training, and whether its vertical axis is logarithmic."""
+MEMORY_TITLES = {
+    "d_bleu": "d-BLEU",
+    "memory_variance_ratio": "variance ratio",
+    "memory_anisotropy": "anisotropy",
+}
 
 
 @dataclass(frozen=True)
@@ -191,46 +129,36 @@ class ReportData:
 
         Better means a gain on at least LEAST_SEEDS seeds, significant over documents and seeds.
         """
-        # Compare the highest score with all others.
         found = [a for a in self.averages if a.length == length and "d_bleu" in a.record]
-        best = max(found, key=lambda a: a.record["d_bleu"], default=None)
-        others = [other for other in found if other is not best]
+        if len(found) < 2:
+            return None
+        best, *others = sorted(found, key=lambda a: a.record["d_bleu"], reverse=True)
         for other in others:
-            gain, seeds = compare(best, other) if best else ({}, [])
+            gain, seeds = compare(best, other)
             if len(seeds) < LEAST_SEEDS or gain["p_value"] >= SIGNIFICANT:
                 return None
             # Refuse a gain that its spread over seeds could explain.
             if gain["gain"] <= gain["gain_seed_interval"]:
                 return None
-        return best if others else None
-
-    def statuses(self) -> dict[str, int]:
-        """Return the number of evaluations by status, in words."""
-        counts = Counter(cell.status for cell in self.cells)
-        return {word: counts[status] for status, word in WORDS.items() if counts[status]}
+        return best
 
     def went_wrong(self) -> list[tuple[str, Cell]]:
         """Return the names of models, or models at a length, by error, with an example each."""
         # Name a training once, an evaluation with its length.
-        found: dict[str, Cell] = {}
+        errors: dict[tuple[str, str], dict[str, Cell]] = {}
         for cell in self.cells:
             if cell.status in BAD:
-                trained = not cell.record["note"] or "evaluate_command" in cell.record
+                note = cell.record["note"]
+                trained = not note or "evaluate_command" in cell.record
                 name = f"{cell.model} at {cell.length}" if trained else str(cell.model)
-                found.setdefault(name, cell)
-        # Join the names of models with the same error.
-        alike: dict[tuple[str, str], list[str]] = {}
-        for name, cell in found.items():
-            alike.setdefault((cell.status, cell.record["note"]), []).append(name)
+                errors.setdefault((cell.status, note), {}).setdefault(name, cell)
         # Show a few names for each error, and count the rest.
-        return [
-            (
-                "; ".join(names[:MOST_NAMED])
-                + (f"; {more:,} more" if (more := len(names) - MOST_NAMED) > 0 else ""),
-                found[names[0]],
-            )
-            for names in alike.values()
-        ]
+        found = []
+        for cells in errors.values():
+            names, more = list(cells)[:MOST_NAMED], len(cells) - MOST_NAMED
+            names += [f"{more:,} more"] if more > 0 else []
+            found.append(("; ".join(names), next(iter(cells.values()))))
+        return found
 
     def commands(self) -> dict[str, list[str]]:
         """Return the commands by model."""
@@ -249,7 +177,12 @@ class ReportData:
             for column, value in average.record.items()
             if column.startswith(counted)
         }
-        return dict(sorted(found.items(), key=lambda one: _lowest(one[0])))
+
+        def lowest(bucket: str) -> float:
+            """Return the lowest value of a bucket; 19.5 for the last one, ``>19``."""
+            return float(f"{bucket[1:]}.5" if bucket[0] == ">" else bucket.split("-")[0])
+
+        return {bucket: found[bucket] for bucket in sorted(found, key=lowest)}
 
     def contrasts(self) -> dict[System, dict[str, Record]]:
         """Return the columns of contrasts by system and category of the contrasts."""
@@ -263,17 +196,17 @@ class ReportData:
 
     def realised_lengths(self) -> Iterator[tuple[int, str, str, Record]]:
         """Yield the length limit, the split, the prefix of its columns, and their record."""
-        # Take the first record with the lengths of a split.
+        everywhere = [cell.record for cell in self.cells]
         trained = {length for cell in self.cells for length in cell.model.lengths}
         for length in sorted({*self.lengths, *trained}):
             # Look for mixtures in all records, for other models at their length.
-            everywhere = [cell.record for cell in self.cells]
             here = [cell.record for cell in self.cells if cell.length == length]
             for prefix, split, records in (
                 (f"train[{length}]", "training", everywhere),
                 ("train", "training", here),
                 ("test", self.description.settings.gen_subset, here),
             ):
+                # Take the first record with the lengths of the split.
                 found = next((r for r in records if f"{prefix}_mean_tokens" in r), None)
                 if found is not None:
                     yield length, split, prefix, found
@@ -296,27 +229,19 @@ class ReportData:
         if table is None:
             return []
         # Compare an attention by its first system.
-        first: dict[str, System] = {}
-        for system in self.systems:
-            first.setdefault(system.attention, system)
+        first = {system.attention: system for system in reversed(self.systems)}
+        names = [*table.rows, *(system.attention for system in self.systems)]
         rows = []
-        for name in dict.fromkeys([*table.rows, *first]):
+        for name in dict.fromkeys(names):
+            own = [a for a in (self.row(first[name]) if name in first else []) if a is not None]
             # Find the average for each column, at the column's length if it has one.
             row = []
             for column in table.columns:
                 title, _, length = column.partition("@")
-                own = self.row(first[name]) if name in first else []
-                places = [a for a in own if a is not None]
-                if length:
-                    places = [a for a in places if a.length == int(length)]
+                places = [a for a in own if not length or a.length == int(length)]
                 row.append((places[0] if places else None, title, table.value(name, column)))
             rows.append((name, row))
         return rows
-
-
-def _lowest(bucket: str) -> float:
-    """Return the lowest value of a bucket; 19.5 for the last one, ``>19``."""
-    return float(f"{bucket[1:]}.5" if bucket[0] == ">" else bucket.split("-")[0])
 
 
 def read_report(folder: Path, description: SweepDescription) -> ReportData:
@@ -333,15 +258,127 @@ def read_report(folder: Path, description: SweepDescription) -> ReportData:
     return ReportData(description, cells, average_cells(cells, attentions[0]))
 
 
+# ------------------------------------------------------------------- the plots
+
+
+def length_name(length: int) -> str:
+    """Return the title of a document length."""
+    return "sentences" if length == 1 else f"{length:,}"
+
+
+def length_figure(
+    data: ReportData, *columns: tuple[str, str, float], from_zero: bool = True
+) -> str:
+    """Return plots of means over document lengths, for the ``src`` of an image.
+
+    Each of ``columns`` has the column, the title with the unit, and the divisor of the values.
+    """
+    panels = [
+        Panel(
+            title,
+            "document length, tokens",
+            lines_over_lengths(data, column, scale),
+            [length_name(n) for n in data.lengths],
+            from_zero=from_zero,
+        )
+        for column, title, scale in columns
+    ]
+    return draw_panels(panels)
+
+
+def lines_over_lengths(data: ReportData, column: str, scale: float) -> list[Line]:
+    """Return a line for each system with values in the column."""
+    lines = []
+    for style, system in enumerate(data.systems):
+        # Collect the averages by the index of their length.
+        means = {
+            float(x): average
+            for x, average in enumerate(data.row(system))
+            if average is not None and column in average.record
+        }
+        if not means:
+            continue
+        # Draw the means with their intervals, and too few seeds as dots.
+        points = {x: own.record[column] / scale for x, own in means.items()}
+        errors = [_error(own, column) for own in means.values()]
+        line = Line(data.label(system), style, points, errors if any(map(any, errors)) else None)
+        for x, own in means.items():
+            if 1 < len(values := own.values(column)) < LEAST_SEEDS:
+                line.dots += [(x, value / scale) for value in values]
+        lines.append(line)
+    return lines
+
+
+def _error(average: Average, column: str) -> tuple[float, float]:
+    """Return an interval's length below and above a mean; only d-BLEU has one, few seeds none."""
+    seeds, record = len(average.values(column)), average.record
+    interval = record.get(f"{column}_{'document' if seeds == 1 else 'seed'}_interval")
+    if interval is None or 1 < seeds < LEAST_SEEDS:
+        return 0.0, 0.0
+    return arms(record[column], interval, MOST_BLEU)
+
+
+def course_figure(data: ReportData) -> str:
+    """Return plots of the first seed's trainings over updates, for the ``src`` of an image."""
+    panels = []
+    # Go through the cells backwards, so that the first seed's course stays.
+    courses = {cell.system: cell.course for cell in reversed(data.cells)}
+    for name, (title, log_y) in COURSE_TITLES.items():
+        lines = [
+            Line(data.label(system), style, dict(sorted(courses[system][name].items())))
+            for style, system in enumerate(data.systems)
+            if courses.get(system, {}).get(name)
+        ]
+        panels.append(Panel(title, "updates", lines, log_y=log_y))
+    return draw_panels(panels)
+
+
+def memory_figures(data: ReportData) -> list[str]:
+    """Return plots of the memories: over their sizes, and of their sums."""
+    memories = data.memories()
+    figures = []
+    # Plot scores and statistics over sizes, if a network has several sizes.
+    if max((len(records) for records in memories.values()), default=0) > 1:
+        panels = []
+        for column, title in MEMORY_TITLES.items():
+            lines = [
+                Line(name, style, {r["memory_size"]: r[column] for r in records if column in r})
+                for style, (name, records) in enumerate(memories.items())
+                if any(column in record for record in records)
+            ]
+            panels.append(Panel(title, "size of the memory, keys", lines, log_x=True))
+        figures.append(draw_panels(panels))
+    # Plot the sum of the largest p percent of the weights over p, with a line for each size, which
+    # has the same style in every panel.
+    sizes = sorted({one["memory_size"] for records in memories.values() for one in records})
+    columns = {float(p): f"memory_top_sum[{p}]" for p in data.buckets("memory_top_sum[")}
+    panels = []
+    for name, records in memories.items():
+        lines = []
+        for record in records:
+            sums = {p: record[column] for p, column in columns.items() if column in record}
+            if sums:
+                size = record["memory_size"]
+                lines.append(Line(f"size {size:g}", sizes.index(size), sums))
+        title = f"{name}: share of the sum"
+        panels.append(Panel(title, "largest p %", lines, log_x=True, from_zero=True))
+    return [source for source in (*figures, draw_panels(panels)) if source]
+
+
 # ------------------------------------------------------------------- the files
+
+
+def statuses(cells: Sequence[Cell]) -> dict[str, int]:
+    """Return the number of evaluations by status, in words."""
+    counts = Counter(cell.status for cell in cells)
+    return {word: counts[status] for status, word in WORDS.items() if counts[status]}
 
 
 def trouble(average: Average) -> str:
     """Return in words the status of the seeds without a result; empty if all have one."""
-    counts, total = Counter(cell.status for cell in average.cells), len(average.cells)
-    bad = {word: counts[status] for status, word in WORDS.items() if status != DONE}
-    parts = [word if n == total else f"{n} of {total} {word}" for word, n in bad.items() if n]
-    return ", ".join(parts)
+    bad = {word: n for word, n in statuses(average.cells).items() if word != WORDS[DONE]}
+    total = len(average.cells)
+    return ", ".join(word if n == total else f"{n} of {total} {word}" for word, n in bad.items())
 
 
 def write_report(folder: Path, description: SweepDescription) -> ReportData:
@@ -358,9 +395,9 @@ def write_report(folder: Path, description: SweepDescription) -> ReportData:
 
 def report_csv(data: ReportData) -> str:
     """Return the records with numbers in full precision: rows ``cell`` and rows ``mean``."""
-    # Put the known columns first and last, all others between.
     rows = [{"row": "cell", **cell.record} for cell in data.cells]
     rows += [{"row": "mean", **average.record} for average in data.averages]
+    # Put the known columns first and last, all others between.
     known = {*FIRST_COLUMNS, *LAST_COLUMNS}
     others = dict.fromkeys(name for row in rows for name in row if name not in known)
     return csv_text([*FIRST_COLUMNS, *others, *LAST_COLUMNS], rows)
@@ -373,8 +410,7 @@ def card(data: ReportData) -> dict[str, Any]:
         "settings": dataclasses.asdict(description.settings),
         "environment": description.environment,
         "measured": [
-            {**average.record, "status": trouble(average) or WORDS[DONE]}
-            for average in data.averages
+            {**one.record, "status": trouble(one) or WORDS[DONE]} for one in data.averages
         ],
         "published": description.published and dataclasses.asdict(description.published),
     }
@@ -388,20 +424,13 @@ def page(data: ReportData) -> str:
         earlier = read_description(Path(folder))
         budget = "unknown" if earlier is None else earlier.settings.time
         start = f"the sentence models of {folder}, {budget} per model"
-    # Give the template its data, functions and constants.
-    values = {
+    values: dict[str, Any] = {
         "data": data,
         "settings": settings,
         "start": start,
         "command": shlex.join(["relu-nmt-sweep", *settings.command]),
         "now": time.strftime("%d %B %Y, %H:%M"),
-        # Pass functions, so that the template decides where figures stand.
-        "trouble": trouble,
-        "length_name": length_name,
-        "length_figure": length_figure,
-        "course_figure": course_figure,
-        "memory_figures": memory_figures,
-        # Pass constants that its texts and tables name.
+        # The constants that the texts and tables name.
         "WORDS": WORDS,
         "BAD": BAD,
         "SLOTS": SLOTS,
@@ -413,4 +442,7 @@ def page(data: ReportData) -> str:
         "CSV_NAME": CSV_NAME,
         "CARD_NAME": CARD_NAME,
     }
+    # Pass functions too, so that the template decides where figures stand.
+    figures = length_figure, course_figure, memory_figures
+    values |= {one.__name__: one for one in (statuses, trouble, length_name, *figures)}
     return render_page("relu_nmt.applications.sweep", REPORT_NAME, values)

@@ -3,9 +3,8 @@
 The report shows nothing else. The course of each training is read from its log and results.json.
 """
 
-import itertools
 import json
-import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -24,7 +23,6 @@ from relu_nmt.applications.sweep.steps import (
     Step,
     StepState,
     SweepModel,
-    shown_command,
 )
 from relu_nmt.data.split import LENGTHS_FILE
 from relu_nmt.errors import DataError, ReluNmtError
@@ -32,6 +30,7 @@ from relu_nmt.evaluation.document_scores import DEFAULT_EDGES, length_buckets
 from relu_nmt.evaluation.significance import (
     SegmentStatistics,
     mean_interval,
+    p_value,
     resampled_scores,
     resampling_interval,
 )
@@ -43,14 +42,12 @@ LOWEST_CONVERGED_BLEU = 1.0
 """d-BLEU; a model with less at every length counts as not converged."""
 SCORES = ("d_bleu", "s_bleu", "group_bleu", "chrf")
 # Names in the file of --results, by column.
-RESULTS = {name: name for name in ("mismatch_rate", "groups", "sentences", "tokens", "at_limit")}
-RESULTS |= {
-    f"decode_{name}": name
-    for name in ("tokens_per_second", "seconds", "memory_bytes", "gpu_memory_bytes")
-}
-SLOTS = ("encoder", "decoder", "cross")
+COUNTED = ("mismatch_rate", "groups", "sentences", "tokens", "at_limit")
+MEASURED = ("tokens_per_second", "seconds", "memory_bytes", "gpu_memory_bytes")
+RESULTS = {**{name: name for name in COUNTED}, **{f"decode_{name}": name for name in MEASURED}}
 ALL_SLOTS = "attention"
 """Prefix of the columns with means over all attention modules."""
+VECTORS = ("query_norm", "key_norm", "output_square")
 STATISTICS = {
     "entropy": "entropy",
     "exp_entropy": "exp_entropy",
@@ -58,20 +55,19 @@ STATISTICS = {
     "zero_fraction": "zero_fraction",
     "null_fraction": "null_fraction",
     "row_sum": "sum",
-    **{name: name for name in ("query_norm", "key_norm", "output_square")},
+    **{name: name for name in VECTORS},
 }
 """Columns, and their names in :mod:`relu_nmt.attention.statistics`."""
-CONTRAST_COLUMNS = ("accuracy_context", "accuracy_alone", "chance", "contrasts")
 MEMORY_STATISTICS = ("variance_ratio", "anisotropy", "null_fraction")
 LENGTH_FIELDS = (
     *("groups", "sentences", "over_long_sentences", "mean_tokens", "longest_tokens"),
     "mean_sentences",
 )
-# Numbers whose mean over seeds has no meaning.
-NO_MEAN = ("seed", "mixture", "length")
+# Columns that seeds share, whose mean has no meaning, and texts.
 SHARED = ("attention", "trained_on", "mixture", "length")
 TEXTS = (*(f"{score}_signature" for score in SCORES), "feed_forward")
-VECTORS = ("query_norm", "key_norm", "output_square")
+SPEEDS = {f"{kind}_relative_speed": f"{kind}_tokens_per_second" for kind in ("train", "decode")}
+"""Columns of speeds by those of the quotients with the baseline's speed."""
 
 Record = dict[str, Any]
 Course = dict[str, dict[int, float]]
@@ -127,31 +123,30 @@ def read_cells(folder: Path, models: Mapping[SweepModel, Sequence[int]]) -> list
             **_contrast_record(Step(model, CONTRASTS, home)),
             **_summary(course),
         }
-        own = [_evaluated(Step(model, length, home), length, state, shared) for length in lengths]
+        own = [Cell(model, length, {**shared, "length": length}, course) for length in lengths]
         for cell in own:
-            cell.course = course
+            _add_evaluation(cell, Step(model, cell.length, home), state)
         # Mark models that fail at every length; a model weak at a single one has converged.
         scored = [cell for cell in own if cell.status == DONE]
         if scored and all(cell.record["d_bleu"] < LOWEST_CONVERGED_BLEU for cell in scored):
+            note = f"d-BLEU below {LOWEST_CONVERGED_BLEU:g}"
             for cell in scored:
-                cell.record["status"] = NOT_CONVERGED
-                cell.record["note"] = f"d-BLEU below {LOWEST_CONVERGED_BLEU:g}"
+                cell.record |= {"status": NOT_CONVERGED, "note": note}
         cells += own
     return cells
 
 
-def _evaluated(step: Step, length: int, train: StepState | None, shared: Record) -> Cell:
-    """Return the cell of an evaluation."""
-    state = step.state
-    cell = Cell(step.model, length, {**shared, "length": length})
+def _add_evaluation(cell: Cell, step: Step, train: StepState | None) -> None:
+    """Add the columns of an evaluation, and its status."""
     # An unfinished training passes its status on to the evaluation.
+    state = step.state
     status, note = PENDING, ""
     if train is not None and train.status != DONE:
         status, note = train.status, train.note
     elif train is not None:
         status, note = (STARTED, "") if state is None else (state.status, state.note)
     if state is not None:
-        cell.record["evaluate_command"] = _shown(state)
+        cell.record["evaluate_command"] = state.shown
     # Count unreadable results as a failure of this evaluation alone.
     if status == DONE:
         try:
@@ -159,13 +154,11 @@ def _evaluated(step: Step, length: int, train: StepState | None, shared: Record)
         except (ReluNmtError, OSError, ValueError, KeyError, TypeError) as error:
             status, note = FAILED, f"the results cannot be read: {error}"
     cell.record |= {"status": status, "note": note}
-    return cell
 
 
 def _add_scores(cell: Cell, step: Step) -> None:
     # Copy scores and speeds from the results of relu-nmt-generate.
-    record = cell.record
-    results = json.loads(step.path(".results.json").read_text("utf-8"))
+    record, results = cell.record, _read_json(step.path(".results.json"))
     # Refuse results without the score that every table needs.
     if not results["d_bleu"]:
         raise ValueError("no d-BLEU; are there references?")
@@ -173,20 +166,19 @@ def _add_scores(cell: Cell, step: Step) -> None:
         if results.get(name):
             record[name] = float(results[name]["score"])
             record[f"{name}_signature"] = results[name]["signature"]
-    for column, name in RESULTS.items():
-        if results.get(name) is not None:
-            record[column] = results[name]
-    # Add the parts that only some evaluations have.
-    _add_lengths(record, "test", results.get("lengths"))
-    _add_weights(record, step.path(".attention.json"))
-    _add_memories(record, step.path(".memory.json"))
-    # Score the documents again in buckets.
-    found = cell.statistics = SegmentStatistics.from_json(results["document_statistics"])
-    record["documents"] = len(found.counts)
-    # Sort the documents by the length of the reference, the second of BLEU's counts.
-    buckets = length_buckets(found.counts[:, 1].tolist(), DEFAULT_EDGES)
+    record |= _known({column: results.get(name) for column, name in RESULTS.items()})
+    # Add the parts that only some evaluations have: mechanisms without weights have no statistics.
+    record |= _lengths_record("test", results.get("lengths") or {})
+    if (path := step.path(".attention.json")).exists():
+        record |= _weights_record(_read_json(path))
+    if (path := step.path(".memory.json")).exists():
+        record |= _memories_record(_read_json(path))
+    # Score the documents again, by the length of the reference, the second of BLEU's counts.
+    statistics = cell.statistics = SegmentStatistics.from_json(results["document_statistics"])
+    record["documents"] = len(statistics.counts)
+    buckets = length_buckets(statistics.counts[:, 1].tolist(), DEFAULT_EDGES)
     for bucket, members in buckets.items():
-        record[f"d_bleu[{bucket}]"] = found.score(members)
+        record[f"d_bleu[{bucket}]"] = statistics.score(members)
         record[f"documents[{bucket}]"] = len(members)
     # Results of earlier versions lack the positions.
     for title, positions in (results.get("s_bleu_by_position") or {}).items():
@@ -196,62 +188,89 @@ def _add_scores(cell: Cell, step: Step) -> None:
                 record[f"s_bleu[{title} {bucket}]"] = values["score"]
 
 
-def _add_weights(record: Record, path: Path) -> None:
-    """Add the statistics of the attentions; mechanisms without weights have no file."""
-    if not path.exists():
-        return
-    found = json.loads(path.read_text("utf-8"))
+def _read_json(path: Path) -> Any:
+    return json.loads(path.read_text("utf-8"))
+
+
+def _known(record: Record) -> Record:
+    """Return the columns with a value: unknown ones stay empty in results.csv."""
+    return {name: value for name, value in record.items() if value is not None}
+
+
+def _weights_record(found: Mapping[str, Any]) -> Record:
+    """Return the statistics of the attentions."""
     slots = {**found["slots"], ALL_SLOTS: found.get("overall", {})}
-    for (slot, values), (column, name) in itertools.product(slots.items(), STATISTICS.items()):
-        if name in values:
-            record[f"{slot}_{column}"] = values[name]
+    return {
+        f"{slot}_{column}": values[name]
+        for slot, values in slots.items()
+        for column, name in STATISTICS.items()
+        if name in values
+    }
 
 
-def _add_memories(record: Record, path: Path) -> None:
-    """Add the statistics of the feed-forward networks, if they were measured."""
-    if not path.exists():
-        return
-    found = json.loads(path.read_text("utf-8"))
-    record["feed_forward"] = found["feed_forward"]
+def _memories_record(found: Mapping[str, Any]) -> Record:
+    """Return the statistics of the feed-forward networks."""
+    overall = found["overall"]
     # The size counts only if all modules share it.
     sizes = {module["size"] for module in found["modules"].values()}
-    if len(sizes) == 1:
-        record["memory_size"] = sizes.pop()
-    for name in MEMORY_STATISTICS:
-        if found["overall"].get(name) is not None:
-            record[f"memory_{name}"] = found["overall"][name]
-    for percent, value in found["overall"].get("top_sums", {}).items():
-        record[f"memory_top_sum[{percent}]"] = value
+    return {
+        "feed_forward": found["feed_forward"],
+        **({"memory_size": sizes.pop()} if len(sizes) == 1 else {}),
+        **_known({f"memory_{name}": overall.get(name) for name in MEMORY_STATISTICS}),
+        **{f"memory_top_sum[{p}]": value for p, value in overall.get("top_sums", {}).items()},
+    }
+
+
+def _lengths_record(prefix: str, lengths: Mapping[str, Any]) -> Record:
+    """Return the realised lengths of a split, in the form of ``describe_lengths``."""
+    quantiles = lengths.get("quantiles_tokens", {}).items()
+    return {
+        **{f"{prefix}_{name}": lengths[name] for name in LENGTH_FIELDS if name in lengths},
+        **{f"{prefix}_{quantile}_quantile_tokens": value for quantile, value in quantiles},
+    }
 
 
 def _training_record(step: Step, state: StepState | None) -> Record:
     """Return the known columns of a training; empty before it begins."""
     if state is None:
         return {}
+    # Take the values of the last log interval and the last validation, as far as they are known.
+    record: Record = {}
+    with suppress(DataError):
+        results = TrainingResult.load(step.checkpoints)
+        last = (results.train or results.epochs or [{}])[-1]
+        valid = (next(iter(results.valid.values()), []) or [{}])[-1]
+        record = {
+            "updates": results.num_updates,
+            "train_loss": last.get("loss"),
+            "valid_nll": valid.get("nll_loss"),
+            "valid_accuracy": valid.get("accuracy"),
+            "train_tokens_per_second": results.tokens_per_second,
+            "train_updates_per_second": results.updates_per_second,
+            "train_seconds": results.seconds,
+            "train_gpu_memory_bytes": results.memory.get("gpu_bytes"),
+        }
     # Describe the machine and the versions.
     machine = state.environment
     gpus, visible = machine.get("gpus"), machine.get("CUDA_VISIBLE_DEVICES") or "first"
     versions = " ".join(str(machine.get(name, "")) for name in ("relu_nmt", "revision"))
-    record = {
-        **_results_of(step.checkpoints),
+    record |= {
         "train_memory_bytes": state.peak_memory or None,
         "started": state.started,
-        "train_command": _shown(state),
+        "train_command": state.shown,
         "device": f"{gpus[0]} ({visible})" if gpus else machine.get("cpu"),
         "threads": machine.get("OMP_NUM_THREADS"),
         "relu_nmt": versions.strip(),
         "torch": machine.get("torch"),
         "python": machine.get("python"),
     }
-    # Leave unknown columns out, so that they stay empty in results.csv.
-    record = {name: value for name, value in record.items() if value is not None}
     # Add the lengths of the training documents, if the file is whole.
     with suppress(OSError, ValueError, KeyError, TypeError):
-        lengths = json.loads((step.checkpoints / LENGTHS_FILE).read_text("utf-8"))
+        lengths = _read_json(step.checkpoints / LENGTHS_FILE)
         for part in lengths["splits"].get("train", []):
             prefix = f"train[{part['max_doc_tokens']}]" if step.model.is_mixture else "train"
-            _add_lengths(record, prefix, part)
-    return record
+            record |= _lengths_record(prefix, part)
+    return _known(record)
 
 
 def _contrast_record(step: Step) -> Record:
@@ -259,116 +278,14 @@ def _contrast_record(step: Step) -> Record:
     state, record = step.state, Record()
     if state is None or state.status != DONE:
         return record
-    for one in json.loads(step.path(".results.json").read_text("utf-8")):
+    for one in _read_json(step.path(".results.json")):
         # Name the columns by category: with context or alone, chance, and number of contrasts.
         if one.get("name") == "accuracy":
-            with_context, alone, chance, counted = (
-                f"{column}[{one['category']}]" for column in CONTRAST_COLUMNS
-            )
-            record[alone if one["context"] == "0" else with_context] = one["score"]
-            record |= {chance: one["chance"], counted: one["contrasts"]}
+            kind = "alone" if one["context"] == "0" else "context"
+            values = {f"accuracy_{kind}": one["score"]}
+            values |= {name: one[name] for name in ("chance", "contrasts")}
+            record |= {f"{name}[{one['category']}]": value for name, value in values.items()}
     return record
-
-
-def _results_of(checkpoints: Path) -> Record:
-    # Return no columns before the first results.
-    try:
-        results = TrainingResult.load(checkpoints)
-    except DataError:
-        return {}
-    # Take the values of the last log interval and the last validation.
-    intervals = results.train or results.epochs
-    validations = next(iter(results.valid.values()), [])
-    return {
-        "updates": results.num_updates,
-        "train_loss": intervals[-1].get("loss") if intervals else None,
-        "valid_nll": validations[-1].get("nll_loss") if validations else None,
-        "valid_accuracy": validations[-1].get("accuracy") if validations else None,
-        "train_tokens_per_second": results.tokens_per_second,
-        "train_updates_per_second": results.updates_per_second,
-        "train_seconds": results.seconds,
-        "train_gpu_memory_bytes": results.memory.get("gpu_bytes"),
-    }
-
-
-def _shown(state: StepState) -> str:
-    return " && ".join(shlex.join(shown_command(command)) for command in state.commands)
-
-
-def _add_lengths(record: Record, prefix: str, lengths: Mapping[str, Any] | None) -> None:
-    """Add the realised lengths of a split, in the form of ``describe_lengths``."""
-    if not lengths:
-        return
-    for name in LENGTH_FIELDS:
-        if name in lengths:
-            record[f"{prefix}_{name}"] = lengths[name]
-    for quantile, value in lengths.get("quantiles_tokens", {}).items():
-        record[f"{prefix}_{quantile}_quantile_tokens"] = value
-
-
-# ------------------------------------------------------------------- means over seeds
-
-
-@dataclass
-class Average:
-    """A system at a document length in tokens, with a cell for each seed.
-
-    Args:
-        record: means by column, intervals, gain; see :func:`average_cells`.
-        resampled: d-BLEU of each resample of the documents, by converged seed.
-        gains: gain in d-BLEU over the baseline, for each seed that converged with both.
-    """
-
-    system: System
-    length: int
-    cells: list[Cell]
-    record: Record = field(default_factory=dict)
-    resampled: dict[int, np.ndarray] = field(default_factory=dict)
-    gains: list[float] = field(default_factory=list)
-
-    def values(self, column: str) -> list[float]:
-        """Return the values of the seeds that converged."""
-        records = (cell.record for cell in self.cells if cell.status == DONE)
-        return [record[column] for record in records if column in record]
-
-
-def average_of(system: System, length: int, cells: list[Cell]) -> Average:
-    """Return the means over the seeds whose training converged, and the numbers of the others."""
-    converged = [cell for cell in cells if cell.status == DONE]
-    average = Average(system, length, cells)
-    record = average.record
-    # Count the seeds by status.
-    record |= {name: cells[0].record[name] for name in SHARED}
-    record["seeds"] = ",".join(str(cell.model.seed) for cell in converged)
-    for status in (DONE, NOT_CONVERGED, DIVERGED, FAILED, PENDING, STARTED):
-        number = sum(cell.status == status for cell in cells)
-        if number:
-            record[f"seeds_{status.replace(' ', '_')}"] = number
-    if not converged:
-        return average
-    # Average the numbers that all converged seeds have.
-    for name, value in converged[0].record.items():
-        values = [cell.record.get(name) for cell in converged]
-        numbers = [v for v in values if isinstance(v, int | float)]
-        if name in TEXTS and len(set(values)) == 1:
-            record[name] = value
-        elif name not in NO_MEAN and len(numbers) == len(values):
-            record[name] = sum(numbers) / len(numbers)
-    # Add the interval over seeds, if there are two or more.
-    interval = mean_interval([cell.record["d_bleu"] for cell in converged])
-    if interval is not None:
-        record["d_bleu_seed_interval"] = interval
-    # Resample the documents of all seeds together, if they evaluated the same ones.
-    found = [cell.statistics for cell in converged if cell.statistics is not None]
-    if len(found) == len(converged) and len({len(one.counts) for one in found}) == 1:
-        scores = resampled_scores(found)
-        seeds = (cell.model.seed for cell in converged)
-        average.resampled = dict(zip(seeds, scores, strict=True))
-        record["d_bleu_document_interval"] = resampling_interval(scores.mean(0))
-    return average
-
-
-# ------------------------------------------------------------------- the course of a training
 
 
 def read_course(step: Step) -> Course:
@@ -388,31 +305,146 @@ def read_course(step: Step) -> Course:
         with suppress(DataError):
             curves |= read_curves(path, step.model.name, may_be_empty=True).curves
     found = {
-        "train_loss": curves.get((TRAIN, "loss")),
-        "gradient_norm": curves.get((TRAIN, "gnorm")),
-        GROWTH: curves.get((TELEMETRY, f"decoder {GROWTH}")),
+        "train_loss": curves.get((TRAIN, "loss"), {}),
+        "gradient_norm": curves.get((TRAIN, "gnorm"), {}),
+        GROWTH: curves.get((TELEMETRY, f"decoder {GROWTH}"), {}),
     }
-    # Average the telemetry over the slots.
+    # Average the telemetry over the slots, at each update.
     for name in VECTORS:
-        of_slots = [curves[key] for key in curves if key[0] == TELEMETRY and f" {name}" in key[1]]
-        found[name] = _mean(of_slots)
-    return {name: values for name, values in found.items() if values}
+        values: dict[int, list[float]] = {}
+        for (split, metric), curve in curves.items():
+            for update, value in curve.items():
+                if split == TELEMETRY and f" {name}" in metric:
+                    values.setdefault(update, []).append(value)
+        found[name] = {update: sum(own) / len(own) for update, own in sorted(values.items())}
+    return {name: curve for name, curve in found.items() if curve}
 
 
 def _summary(course: Course) -> dict[str, float]:
     """Return ``largest_gradient_norm``, and ``first_`` and ``last_`` values of telemetry."""
     found = {}
-    if course.get("gradient_norm"):
-        found["largest_gradient_norm"] = max(course["gradient_norm"].values())
+    if norms := course.get("gradient_norm"):
+        found["largest_gradient_norm"] = max(norms.values())
     for name in (*VECTORS, GROWTH):
-        if course.get(name):
-            values = course[name]
+        if values := course.get(name):
             found[f"first_{name}"], found[f"last_{name}"] = values[min(values)], values[max(values)]
     return found
 
 
-def _mean(curves: list[dict[int, float]]) -> dict[int, float]:
-    """Return the mean of curves at each update."""
-    updates = sorted({number for curve in curves for number in curve})
-    known = {number: [c[number] for c in curves if number in c] for number in updates}
-    return {number: sum(values) / len(values) for number, values in known.items()}
+# ------------------------------------------------------------------- means over seeds
+
+
+@dataclass
+class Average:
+    """A system at a document length in tokens, with a cell for each seed.
+
+    Args:
+        record: means by column, intervals, gain; see :func:`average_cells`.
+        resampled: d-BLEU of each resample of the documents, by converged seed.
+        gains: gain in d-BLEU over the baseline, for each seed that converged with both.
+    """
+
+    system: System
+    length: int
+    cells: list[Cell] = field(default_factory=list)
+    record: Record = field(default_factory=dict)
+    resampled: dict[int, np.ndarray] = field(default_factory=dict)
+    gains: list[float] = field(default_factory=list)
+
+    def values(self, column: str) -> list[float]:
+        """Return the values of the seeds that converged."""
+        records = (cell.record for cell in self.cells if cell.status == DONE)
+        return [record[column] for record in records if column in record]
+
+
+def average_cells(cells: Sequence[Cell], baseline: str) -> list[Average]:
+    """Return an average for each system and length, in the order of the cells and their seeds.
+
+    A mean is over the seeds whose training converged; the record counts the others. It has the
+    columns of the cells and
+
+    * ``d_bleu_seed_interval``, ``d_bleu_document_interval``: half widths of 95% intervals;
+    * ``gain``, ``gain_seed_interval``, ``gain_document_interval``, ``p_value``: gain in d-BLEU
+      over the baseline, for the seeds that converged with both, ``gain_seeds``;
+    * ``train_relative_speed``, ``decode_relative_speed``: tokens per second over those of the
+      baseline;
+    * ``seeds``, and the numbers of seeds by status.
+    """
+    # Group the seeds of each system and length.
+    averages: dict[tuple[System, int], Average] = {}
+    for cell in cells:
+        key = cell.system, cell.length
+        averages.setdefault(key, Average(*key)).cells.append(cell)
+    for average in averages.values():
+        _add_means(average)
+    # Compare each average with the baseline at the same length.
+    for (system, length), average in averages.items():
+        other = averages.get((System(baseline, system.mixture), length))
+        if other is None:
+            continue
+        for column, speed in SPEEDS.items():
+            if average.record.get(speed) and other.record.get(speed):
+                average.record[column] = average.record[speed] / other.record[speed]
+        # Leave the baseline without a gain over itself.
+        if other is not average:
+            gain, average.gains = compare(average, other)
+            average.record |= gain
+    return list(averages.values())
+
+
+def _add_means(average: Average) -> None:
+    """Set the means over the seeds whose training converged, and the numbers of the others."""
+    cells, record = average.cells, average.record
+    converged = [cell for cell in cells if cell.status == DONE]
+    record |= {name: cells[0].record[name] for name in SHARED}
+    record["seeds"] = ",".join(str(cell.model.seed) for cell in converged)
+    # Count the seeds by status.
+    counts = Counter(cell.status for cell in cells)
+    for status in (DONE, NOT_CONVERGED, DIVERGED, FAILED, PENDING, STARTED):
+        if counts[status]:
+            record[f"seeds_{status.replace(' ', '_')}"] = counts[status]
+    if not converged:
+        return
+    # Average the numbers that all converged seeds have.
+    for name, value in converged[0].record.items():
+        values = [cell.record.get(name) for cell in converged]
+        numbers = [v for v in values if isinstance(v, int | float)]
+        if name in TEXTS and len(set(values)) == 1:
+            record[name] = value
+        elif name not in ("seed", *SHARED) and len(numbers) == len(values):
+            record[name] = sum(numbers) / len(numbers)
+    # Add the interval over seeds, if there are two or more.
+    interval = mean_interval(average.values("d_bleu"))
+    if interval is not None:
+        record["d_bleu_seed_interval"] = interval
+    # Resample the documents of all seeds together, if they evaluated the same ones.
+    found = [cell.statistics for cell in converged if cell.statistics is not None]
+    if len(found) == len(converged) and len({len(one.counts) for one in found}) == 1:
+        scores = resampled_scores(found)
+        average.resampled = {c.model.seed: one for c, one in zip(converged, scores, strict=True)}
+        record["d_bleu_document_interval"] = resampling_interval(scores.mean(0))
+
+
+def compare(average: Average, other: Average) -> tuple[Record, list[float]]:
+    """Return the columns of a gain in d-BLEU, over the seeds of both averages, and its values.
+
+    Both results are empty without a common seed.
+    """
+    sides = average, other
+    seeds = sorted(average.resampled.keys() & other.resampled.keys())
+    if not seeds:
+        return {}, []
+    # Average the gains of single seeds, and the resampled scores over the seeds.
+    scores = [dict(zip(side.resampled, side.values("d_bleu"), strict=True)) for side in sides]
+    gains = [scores[0][seed] - scores[1][seed] for seed in seeds]
+    gain = sum(gains) / len(gains)
+    own, base = (np.mean([side.resampled[seed] for seed in seeds], axis=0) for side in sides)
+    # Add the intervals over seeds and over resamples of the documents.
+    record: Record = {"gain": gain}
+    interval = mean_interval(gains)
+    if interval is not None:
+        record["gain_seed_interval"] = interval
+    record["gain_document_interval"] = resampling_interval(own - base)
+    record["p_value"] = p_value(own, base, gain)
+    record["gain_seeds"] = ",".join(map(str, seeds))
+    return record, gains

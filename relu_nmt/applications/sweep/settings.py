@@ -65,6 +65,19 @@ class TrainingBudget:
         return f"{self.seconds:g} seconds"
 
 
+def in_words(seconds: float) -> str:
+    """Return a duration in words.
+
+    Example:
+        >>> in_words(42), in_words(600), in_words(9000)
+        ('42 s', '10 min', '2 h 30 min')
+    """
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
+
+
 def parse_attentions(text: str) -> tuple[str, ...]:
     """Return the attentions or presets in ``softmax,reluformer:gamma=2,learnable=true``.
 
@@ -265,6 +278,12 @@ class SweepSettings:
         if self.budget is None:
             raise ConfigError("--budget: say how long each model is trained, as 4000u or 15m")
         return TrainingBudget.parse(self.budget)
+
+    @property
+    def tokenizer_flags(self) -> tuple[str, ...]:
+        """The tokeniser flag of the commands that compute BLEU; empty for the language's own."""
+        name = self.sacrebleu_tokenizer
+        return () if name is None else ("--sacrebleu-tokenizer", name)
 
     @property
     def averaged(self) -> int | None:

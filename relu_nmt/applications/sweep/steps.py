@@ -1,14 +1,15 @@
-"""The steps of a sweep: their commands, files, states, and the machine on which they run.
+"""The steps of a sweep: their commands, files and states.
 
 A step trains a model or evaluates it. It runs one or more commands, one after the other.
 """
 
+import itertools
 import json
 import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,6 @@ from relu_nmt.io.safe_write import write_text
 STARTED, DONE, FAILED, DIVERGED = "started", "done", "failed", "diverged"
 FINAL = (DONE, DIVERGED)
 """States of steps that do not run again; a failed step does."""
-
 CONTRASTS = 0
 """The ``length`` of the step that scores contrasts."""
 
@@ -67,13 +67,12 @@ def differences(old: Sequence[str], new: Sequence[str]) -> tuple[str, str]:
         >>> differences(["--lr", "1", "--seed", "2"], ["--lr", "3", "--seed", "2"])
         ('--lr 1', '--lr 3')
     """
-    # Cut off the common beginning and the common end.
+    # Cut off the common beginning, and then the common end.
     same = _num_alike(old, new)
-    rest_old, rest_new = list(old[same:]), list(new[same:])
-    last = _num_alike(rest_old[::-1], rest_new[::-1])
+    last = _num_alike(old[same:][::-1], new[same:][::-1])
     found = []
-    for words, rest in ((old, rest_old), (new, rest_new)):
-        between = rest[: len(rest) - last]
+    for words in (old, new):
+        between = list(words[same : len(words) - last])
         if same and between and not between[0].startswith("--"):
             between.insert(0, words[same - 1])  # the flag of this value
         found.append(shlex.join(between) or "nothing")
@@ -81,8 +80,8 @@ def differences(old: Sequence[str], new: Sequence[str]) -> tuple[str, str]:
 
 
 def _num_alike(old: Sequence[str], new: Sequence[str]) -> int:
-    pairs = enumerate(zip(old, new, strict=False))
-    return next((i for i, (a, b) in pairs if a != b), min(len(old), len(new)))
+    pairs = zip(old, new, strict=False)
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 # ------------------------------------------------------------------- models and steps
@@ -139,11 +138,6 @@ class Step:
         return self.folder / f"{kind}{ending}"
 
     @property
-    def state(self) -> "StepState | None":
-        """The stored state, see :meth:`StepState.read`."""
-        return StepState.read(self.path(".json"))
-
-    @property
     def checkpoints(self) -> Path:
         """The folder of the model's checkpoints."""
         return self.folder / "checkpoints"
@@ -153,15 +147,46 @@ class Step:
         words = self.commands[0]
         return Path(words[words.index(flag) + 1]) if flag in words else None
 
+    @property
+    def state(self) -> "StepState | None":
+        """The stored state, see :meth:`StepState.read`."""
+        return StepState.read(self.path(".json"))
+
+    def finished_state(self) -> "StepState | None":
+        """Return the stored state if this or another sweep has finished the step, else None.
+
+        The user may correct the commands of a failed step. A training that left a checkpoint must
+        stay as it is, because it would continue with other settings than it began with.
+
+        Raises:
+            ConfigError: an earlier run of the step had other commands.
+        """
+        state = self.state
+        if state is None:
+            return None
+        # Compare without the path of Python: it may differ between machines.
+        old, new = (
+            [word for command in commands for word in command[1:]]
+            for commands in (state.commands, self.commands)
+        )
+        has_checkpoint = self.is_training and any(self.checkpoints.glob("*.safetensors"))
+        if old != new and (state.status != FAILED or has_checkpoint):
+            was, now = differences(old, new)
+            # A training continues from its checkpoints, so all go; an evaluation needs them.
+            mark = self.folder if self.is_training else self.path(".json")
+            raise ConfigError(
+                f"{self.path('.json')}: '{self}' was {state.status} with another command: it has "
+                f"'{was}' where there is '{now}' now. Type the old flags, choose another "
+                f"--save-dir, or delete {mark} to run it again"
+            )
+        return state if state.status in FINAL else None
+
     def __str__(self) -> str:
         if self.is_training:
             return f"train {self.model}"
         if self.length == CONTRASTS:
             return f"contrasts of {self.model}"
         return f"evaluate {self.model} at {self.length}"
-
-
-# ------------------------------------------------------------------- states
 
 
 @dataclass(frozen=True)
@@ -177,6 +202,11 @@ class StepState:
     peak_memory: int = 0  # largest resident memory of a process, in bytes
     exit_code: int | None = None  # exit code of the last command; -N for signal N
     environment: dict[str, Any] = field(default_factory=dict)  # machine and versions of the run
+
+    @property
+    def shown(self) -> str:
+        """The commands as a user types them, in one line."""
+        return " && ".join(shlex.join(shown_command(command)) for command in self.commands)
 
     @classmethod
     def read(cls, path: Path) -> "StepState | None":
@@ -206,86 +236,10 @@ class StepState:
             raise DataError(f"{path}: cannot write it: {error.strerror}") from error
 
 
-def check_same_commands(step: Step, state: StepState | None) -> None:
-    """Check that an earlier run of a step had the same commands.
-
-    The user may correct the commands of a failed step. A training that left a checkpoint must stay
-    as it is, because it would continue with other settings than it began with.
-    """
-    if state is None:
-        return
-    # Compare without the path of Python: it may differ between machines.
-    old, new = (
-        [word for command in commands for word in command[1:]]
-        for commands in (state.commands, step.commands)
-    )
-    if old == new:
-        return
-    has_checkpoint = step.is_training and any(step.checkpoints.glob("*.safetensors"))
-    if state.status == FAILED and not has_checkpoint:
-        return
-    was, now = differences(old, new)
-    # A training continues from its checkpoints, so all go; an evaluation needs them.
-    mark = step.folder if step.is_training else step.path(".json")
-    raise ConfigError(
-        f"{step.path('.json')}: '{step}' was {state.status} with another command: it has "
-        f"'{was}' where there is '{now}' now. Type the old flags, choose another --save-dir, or "
-        f"delete {mark} to run it again"
-    )
+# ------------------------------------------------------------------- GPUs and attentions
 
 
-# ------------------------------------------------------------------- logs and durations
-
-
-def last_line(path: Path) -> str:
-    """Return the last line of a log that is not empty, the error of a failed command."""
-    try:
-        lines = path.read_text("utf-8", errors="replace").split("\n")
-    except OSError:
-        return ""
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")
-
-
-def time_left(
-    left: Collection[Step],
-    known: Mapping[bool, Sequence[float]],
-    spent: Mapping[Step, float],
-    jobs: int,
-) -> str:
-    """Return the estimated remaining time of a sweep in words.
-
-    ``known`` has the seconds of other trainings (True) and evaluations (False); a kind without any
-    does not count. ``spent`` has the seconds of each running step.
-    """
-    if not left:
-        return "nothing left"
-    # Subtract the time already spent from the mean of each kind of step.
-    means = {kind: sum(seconds) / len(seconds) for kind, seconds in known.items() if seconds}
-    counted = [step for step in left if step.is_training in means]
-    total = sum(max(0.0, means[step.is_training] - spent.get(step, 0.0)) for step in counted)
-    if not total:
-        return "time left unknown"
-    word = "about" if len(counted) == len(left) else "over"
-    return f"{word} {in_words(total / min(jobs, len(left)))} left"
-
-
-def in_words(seconds: float) -> str:
-    """Return a duration in words.
-
-    Example:
-        >>> in_words(42), in_words(600), in_words(9000)
-        ('42 s', '10 min', '2 h 30 min')
-    """
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
-
-
-# ------------------------------------------------------------------- machine and versions
-
-
-def probe(attentions: Sequence[str], user_modules: Sequence[str]) -> dict[str, Any]:
+def probe(attentions: Sequence[str] = (), user_modules: Sequence[str] = ()) -> dict[str, Any]:
     """Return facts about GPUs and attentions without importing PyTorch here.
 
     So the process of the sweep stays small.

@@ -5,7 +5,6 @@ import json
 import random
 
 from relu_nmt.applications.sweep.plan import SweepDescription, SweepPlan, write_description
-from relu_nmt.applications.sweep.results import SLOTS
 from relu_nmt.applications.sweep.settings import SweepSettings
 from relu_nmt.applications.sweep.steps import (
     DIVERGED,
@@ -14,6 +13,7 @@ from relu_nmt.applications.sweep.steps import (
     StepState,
 )
 from relu_nmt.io.process import describe_environment
+from relu_nmt.modules.config import SLOTS
 from relu_nmt.training.results import TrainingResult, entry
 
 # Share of correct words in an invented translation, by attention.

@@ -137,8 +137,8 @@ def test_a_signal_cancels_the_jobs(tmp_path, cluster):
     runner = StepRunner(steps, JobsConfig(**LOCAL), {}, tmp_path)
     start = runner._start
 
-    def start_and_interrupt(step):
-        start(step)
+    def start_and_interrupt(task):
+        start(task)
         os.kill(os.getpid(), signal.SIGINT)
 
     runner._start = start_and_interrupt
@@ -176,7 +176,8 @@ def test_a_training_saves_and_continues_elsewhere_when_the_cluster_takes_the_mac
     finally:
         signal.signal(signal.SIGUSR2, before)
     assert statuses(steps) == [STARTED]
-    os.close(work.runner._running[steps[0]].lock)  # as the end of the process does
+    for rest in work.runner._running.values():
+        rest.close()  # as the end of the process does, which gives the lock back
     assert pickle.loads(pickle.dumps(again[0])).function() is None
     assert statuses(steps) == [DONE]
 

@@ -13,7 +13,6 @@ from html.parser import HTMLParser
 
 import pytest
 
-from relu_nmt.applications.sweep.figures import lines_over_lengths
 from relu_nmt.applications.sweep.plan import (
     Published,
     models_in,
@@ -21,7 +20,7 @@ from relu_nmt.applications.sweep.plan import (
     read_published,
     write_description,
 )
-from relu_nmt.applications.sweep.report import read_report, write_report
+from relu_nmt.applications.sweep.report import lines_over_lengths, read_report, write_report
 from relu_nmt.applications.sweep.results import PENDING
 from relu_nmt.applications.sweep.settings import SweepSettings
 from relu_nmt.errors import ConfigError, DataError

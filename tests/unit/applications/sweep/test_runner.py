@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from relu_nmt.applications.sweep.plan import models_in
-from relu_nmt.applications.sweep.runner import StepRunner
-from relu_nmt.applications.sweep.settings import JobsConfig
+from relu_nmt.applications.sweep.runner import StepRunner, last_line
+from relu_nmt.applications.sweep.settings import JobsConfig, in_words
 from relu_nmt.applications.sweep.steps import (
     DIVERGED,
     DONE,
@@ -20,9 +20,6 @@ from relu_nmt.applications.sweep.steps import (
     Step,
     StepState,
     SweepModel,
-    in_words,
-    last_line,
-    time_left,
 )
 from relu_nmt.errors import DataError
 from relu_nmt.io.safe_write import acquire_lock
@@ -299,18 +296,31 @@ def test_the_last_line_of_a_log(tmp_path):
     assert last_line(path) == "error: update 3"
 
 
-def test_the_time_left_comes_from_the_steps_that_are_done():
+@pytest.mark.parametrize(
+    ("trained", "evaluated", "begun", "jobs", "expected"),
+    [
+        ([None] * 4, [None] * 4, {}, 2, "time left unknown"),
+        # Three trainings of 600 s by two processes, and evaluations of unknown time.
+        ([600.0, None, None, None], [None] * 4, {}, 2, "over 15 min left"),
+        ([600.0, None, None, None], [60.0, None, None, None], {1: 300.0}, 2, "about 14 min left"),
+        # A process takes longer than expected: the time left is not negative.
+        ([600.0, 600.0, None, None], [60.0] * 4, {2: 5000.0}, 1, "about 10 min left"),
+        ([600.0] * 4, [60.0] * 4, {}, 2, "nothing left"),
+    ],
+)
+def test_the_time_left_comes_from_the_steps_that_are_done(
+    tmp_path, capsys, trained, evaluated, begun, jobs, expected
+):
     models = [SweepModel("softmax", seed, (8,)) for seed in range(4)]
-    trains = [Step(model, None, Path("x")) for model in models]
-    steps = [*trains, *(Step(model, 8, Path("x")) for model in models)]
-    assert time_left([], {True: [], False: []}, {}, 2) == "nothing left"
-    assert time_left(steps, {True: [], False: []}, {}, 2) == "time left unknown"
-    # Three trainings of 600 s by two processes, and evaluations of unknown time.
-    assert time_left(steps[1:], {True: [600.0], False: []}, {}, 2) == "over 15 min left"
-    left, known = [*trains[1:], *steps[5:]], {True: [600.0], False: [60.0]}
-    assert time_left(left, known, {trains[1]: 300.0}, 2) == "about 14 min left"
-    # A process takes longer than expected: the time left is not negative.
-    assert time_left(trains[:2], known, {trains[0]: 5000.0}, 1) == "about 10 min left"
+    steps = [Step(model, length, tmp_path) for length in (None, 8) for model in models]
+    runner = StepRunner(steps, JobsConfig(jobs=jobs), {})
+    for number, (task, seconds) in enumerate(zip(runner.tasks, trained + evaluated, strict=True)):
+        if seconds is not None:
+            task.status, task.seconds = DONE, seconds
+        if number in begun:
+            task.begun = time.monotonic() - begun[number]
+    runner.say("an event")
+    assert capsys.readouterr().out.split(" | ")[2] == expected
 
 
 def test_a_budget_of_time_gives_the_first_estimate(tmp_path, capsys):

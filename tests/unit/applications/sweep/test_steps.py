@@ -15,7 +15,6 @@ from relu_nmt.applications.sweep.steps import (
     Step,
     StepState,
     SweepModel,
-    check_same_commands,
 )
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io.safe_write import acquire_lock
@@ -53,39 +52,47 @@ def test_a_state_that_cannot_be_read_is_not_to_be_deleted(tmp_path):
         _ = make_step(tmp_path / "file").state
 
 
+def earlier(step, status, command=OLD):
+    """Write the state of an earlier run of a step."""
+    StepState(status, (command,), MODEL).write(step)
+    return step
+
+
 @pytest.mark.parametrize("status", [DONE, STARTED])
 @pytest.mark.parametrize("kind", [TRAIN, EVALUATE])
 def test_another_command_is_an_error_that_names_the_difference(tmp_path, status, kind):
+    step = earlier(make_step(tmp_path, kind), status)
     with pytest.raises(ConfigError, match="'--max-update 4000' where there is '--max-update 8000'"):
-        check_same_commands(make_step(tmp_path, kind), StepState(status, (OLD,), MODEL))
+        step.finished_state()
 
 
 @pytest.mark.parametrize(("kind", "advice"), [(TRAIN, ""), (EVALUATE, "/evaluate-128.json")])
 def test_evaluating_again_does_not_require_deleting_the_model(tmp_path, kind, advice):
+    step = earlier(make_step(tmp_path, kind), DONE)
     with pytest.raises(ConfigError, match=f"or delete {tmp_path}{advice} to run it again$"):
-        check_same_commands(make_step(tmp_path, kind), StepState(DONE, (OLD,), MODEL))
+        step.finished_state()
 
 
 def test_an_added_flag_is_named(tmp_path):
+    step = earlier(make_step(tmp_path, command=(*OLD, "--bf16")), DONE)
     with pytest.raises(ConfigError, match="it has 'nothing' where there is '--bf16'"):
-        check_same_commands(
-            make_step(tmp_path, command=(*OLD, "--bf16")), StepState(DONE, (OLD,), MODEL)
-        )
+        step.finished_state()
 
 
 def test_another_python_is_the_same_command(tmp_path):
-    other = ("/other/python", *NEW[1:])
-    check_same_commands(make_step(tmp_path), StepState(DONE, (other,), MODEL))
+    step = earlier(make_step(tmp_path), DONE, ("/other/python", *NEW[1:]))
+    assert step.finished_state() == step.state
 
 
 def test_a_failed_step_may_change_unless_it_left_a_checkpoint(tmp_path):
-    step, failed = make_step(tmp_path), StepState(FAILED, (OLD,), MODEL)
-    check_same_commands(step, failed)
+    step = earlier(make_step(tmp_path), FAILED)
+    assert step.finished_state() is None
     step.checkpoints.mkdir()
     (step.checkpoints / "checkpoint_last.safetensors").touch()
     with pytest.raises(ConfigError, match=f"delete {tmp_path}"):
-        check_same_commands(step, failed)
-    check_same_commands(dataclasses.replace(step, length=1), failed)
+        step.finished_state()
+    evaluation = earlier(dataclasses.replace(step, length=1), FAILED)
+    assert evaluation.finished_state() is None
 
 
 def test_a_command_keeps_the_lock_when_its_sweep_is_gone(tmp_path):
