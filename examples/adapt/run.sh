@@ -97,10 +97,12 @@ attention() {
     replace "${SEEDS%% *}" nothing
 }
 
-# The softmax model also teaches: its predictions, and the outputs of its attention.
+# The softmax model also teaches: its predictions, and the outputs of its attention. A model that
+# copies another one needs no dropout, and bears a higher rate.
 teacher() {
     softmax
-    replace "$SEEDS" teacher "${START[@]}" --teacher "$MODEL" --teacher-attention-weight 0.1
+    replace "$SEEDS" teacher "${START[@]}" --lr 1e-3 --dropout 0 --attention-dropout 0 \
+        --teacher "$MODEL" --teacher-weight 0.9 --teacher-attention-weight 1
 }
 
 # Sentences become documents whose sentences stay apart, and the same from nothing.
