@@ -6,10 +6,9 @@ command's are a class of groups of them (:func:`group`). ``fields.py`` checks a 
 ``settings_files.py`` reads and writes files, and ``parts.py`` the options of a registered part.
 """
 
-from relu_nmt.config.classes import from_dict, from_flat, group, settings, to_dict
+from relu_nmt.config.classes import build_part, from_dict, from_flat, group, settings, to_dict
 from relu_nmt.config.command_line import add_settings, read_settings
 from relu_nmt.config.fields import REQUIRED, checked_by, flag_of, like, option, shown
-from relu_nmt.config.parts import build_part
 from relu_nmt.config.settings_files import read_settings_file, to_yaml
 
 __all__ = [

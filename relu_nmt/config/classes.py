@@ -17,14 +17,15 @@ from relu_nmt.config.fields import (
     REQUIRED,
     Option,
     all_options,
+    fields_of_part,
     groups_of,
     known_fields,
     like,
     options_of,
     shown,
+    spread,
 )
 from relu_nmt.config.files import PathValue, path_values, refuse_shared_files
-from relu_nmt.config.parts import spread
 from relu_nmt.config.registry import Registry, Spec
 from relu_nmt.errors import ConfigError
 
@@ -361,3 +362,45 @@ def _built(config_class: type[ConfigT], values: Mapping[str, Any]) -> ConfigT:
     for name, (_, kind) in groups_of(config_class).items():
         found[name] = _built(kind, values)
     return config_class(**found)
+
+
+def build_part(kind: Any, spec: Spec, flag: str, *arguments: Any) -> Any:
+    """Return ``kind(settings, *arguments)``, the settings a ``kind.Config`` from a spec.
+
+    Raises:
+        ConfigError: an unknown option or a wrong value; the message names ``flag`` and spec.
+    """
+    try:
+        return kind(kind.Config.of(**spec.options), *arguments)
+    except ConfigError as error:
+        raise ConfigError(f"{flag} {spec}: {error}") from error
+
+
+def chosen_part(config: Any, name: str) -> tuple[Any, Any]:
+    """Return the registered part that a field ``with_options`` names, and its ``Config``, if any.
+
+    It has the options in the field's text, and those of the flags that mean the same. A part of the
+    user's own ignores flags that have their defaults; its own defaults count.
+
+    Raises:
+        ConfigError: unknown name or option, or a wrong value.
+    """
+    options = options_of(type(config))
+    entry, spec = options[name], Spec.parse(getattr(config, name))
+    registry: Any = entry.choices
+    part = registry.get(spec.name)
+    part_class = getattr(part, "Config", None)
+    if part_class is None:
+        return part, None
+    # Begin with the options in the text; add those of the fields that the part has.
+    values: dict[str, Any] = dict(spec.options)
+    for field, other, place, own in fields_of_part(options, name):
+        value = getattr(config, field)
+        # Leave out defaults for the user's own parts, which have their own.
+        is_set = value != other.default or (registry.is_built_in(spec.name) and value is not None)
+        if is_set and own in options_of(part_class):
+            values[own] = value[place] if other.is_sequence else value
+    try:
+        return part, part_class.of(**values)
+    except ConfigError as error:
+        raise ConfigError(f"{entry.with_value(str(spec))}: {error}") from error

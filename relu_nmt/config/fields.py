@@ -12,9 +12,9 @@ import numbers
 import os
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass
-from typing import Any
+from typing import Any, cast
 
 from relu_nmt.config.files import Files
 from relu_nmt.config.registry import Registry, Spec, close_names
@@ -383,3 +383,62 @@ def known_fields(config_class: type, values: Mapping[str, Any]) -> dict[str, Any
                 known = f"known: {', '.join(names) or 'none'}"
             raise ConfigError(f"unknown option '{name}': {close_names(key, names) or known}")
     return found
+
+
+def fields_of_part(
+    options: Mapping[str, Option], name: str
+) -> Iterator[tuple[str, Option, int, str]]:
+    """Yield the fields that mean the same as options of a part: its place in one, and its name."""
+    for field, entry in options.items():
+        if entry.parts[:1] == (name,):
+            for place, part in enumerate(entry.parts[1:]):
+                yield field, entry, place, part
+
+
+def spread(
+    options: Mapping[str, Option], values: Mapping[str, Any], before: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the values with the options of registered parts in the fields that mean the same.
+
+    ``lr_scheduler="fixed:warmup=9"`` becomes ``lr_scheduler="fixed"`` and ``warmup_updates=9``.
+    Other elements of a sequence are those of ``before``, or its defaults.
+    """
+    found = dict(values)
+    for name, value in values.items():
+        entry = options[name]
+        if not entry.with_options:
+            continue
+        spec, text = Spec.parse(entry.read(value)), entry.with_value(value)
+        if not spec.options:
+            continue
+        chosen, rest = _part_values(entry, spec, text), dict(spec.options)
+        for field, other, place, part in fields_of_part(options, name):
+            rest.pop(part, None)
+            if part not in chosen:
+                continue
+            # Replace the value, or one element of a sequence.
+            new = chosen[part]
+            if other.is_sequence:
+                was = other.read(found.get(field, before.get(field, other.default)))
+                new = (*was[:place], new, *was[place + 1 :])
+            if field in values and new != other.read(values[field]):
+                raise ConfigError(
+                    f"{text} and {other.with_value(values[field])} differ; leave one of them out"
+                )
+            found[field] = new
+        # Keep only options in the text that have no field.
+        found[name] = str(Spec(spec.name, rest))
+    return found
+
+
+def _part_values(entry: Option, spec: Spec, text: str) -> dict[str, Any]:
+    """Return the checked options of a registered part; ``text`` names them in errors."""
+    part_class = getattr(cast(Registry[Any], entry.choices).get(spec.name), "Config", None)
+    if part_class is None:
+        raise ConfigError(f"{text}: {spec.name} has no options")
+    try:
+        options = options_of(part_class)
+        known = known_fields(part_class, spec.options)
+        return {name: options[name].read(value) for name, value in known.items()}
+    except ConfigError as error:
+        raise ConfigError(f"{text}: {error}") from error

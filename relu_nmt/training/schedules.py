@@ -14,8 +14,8 @@ from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
 from relu_nmt.config import option, settings
+from relu_nmt.config.classes import chosen_part
 from relu_nmt.config.fields import Option, options_of
-from relu_nmt.config.parts import chosen_part
 from relu_nmt.errors import ConfigError
 from relu_nmt.training import SCHEDULES
 

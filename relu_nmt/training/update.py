@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from relu_nmt.config import option, settings
-from relu_nmt.config.parts import chosen_part
+from relu_nmt.config.classes import chosen_part
 from relu_nmt.config.shared import PrecisionOptions
 from relu_nmt.errors import ConfigError, TrainingError
 from relu_nmt.modules.objective import LossOutput
