@@ -338,7 +338,9 @@ def all_values(
 ) -> dict[str, Any]:
     """Return the value of every option by name, each checked; see :func:`merged`."""
     options = all_options(config_class)
-    base = spread(options, base, {})
+    # A part that the user names replaces that of the file, with the options in its text.
+    kept = {n: x for n, x in base.items() if n not in given or not options[n].with_options}
+    base = spread(options, kept, {})
     given = spread(options, given, base)
     by_preset: dict[str, Any] = {}
     by_given: dict[str, Any] = {}

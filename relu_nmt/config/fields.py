@@ -410,6 +410,7 @@ def spread(
             continue
         spec, text = Spec.parse(entry.read(value)), entry.with_value(value)
         if not spec.options:
+            found[name] = spec.name  # without a colon that has no options behind it
             continue
         chosen, rest = _part_values(entry, spec, text), dict(spec.options)
         for field, other, place, part in fields_of_part(options, name):

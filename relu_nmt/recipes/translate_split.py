@@ -9,7 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any, TextIO
 
 import numpy as np
@@ -70,8 +70,8 @@ def _output(settings: Settings, progress: bool) -> Iterator[TextIO]:
     # Without a file, print to standard output or nowhere.
     path = settings.results_file
     if path is None:
-        with nullcontext(sys.stdout) if progress else open(os.devnull, "w") as lines:
-            yield lines
+        with open(os.devnull, "w", encoding="utf-8") as nowhere:
+            yield sys.stdout if progress else nowhere
         return
     folder = path.parent
     if os.path.lexists(folder) and not folder.is_dir():

@@ -365,11 +365,12 @@ class Updater:
 
 
 def running_statistics(model: nn.Module) -> dict[str, Tensor]:
-    """Return the running means and variances of BatchNorm by name."""
+    """Return the running means and variances of BatchNorm by name, where it tracks them."""
     return {
         f"{name}.{own}": module.get_buffer(own)
         for name, module in model.named_modules()
         if isinstance(module, nn.BatchNorm2d)
+        if module.track_running_stats
         for own in ("running_mean", "running_var")
     }
 

@@ -47,12 +47,13 @@ class SourceEncoder:
         numbers: Iterable[Iterable[int]] | None = None,
     ) -> SourceDocuments:
         """Return documents as token ids; the arguments of :meth:`sentences` for each of them."""
-        documents, banned = list(documents), as_lines(banned)
+        # Read each document before the next one: those of itertools.groupby end there.
+        documents, banned = [as_lines(lines) for lines in documents], as_lines(banned)
         # Give each document its own prefixes, terms and line numbers, also where none are set.
         absent = [None] * len(documents)
         lists = [absent if own is None else list(own) for own in (prefixes, forced, numbers)]
         if any(len(own) != len(documents) for own in lists):
-            raise DataError("give prefixes and forced terms as a list for each document")
+            raise DataError("give prefixes, forced terms and numbers as a list for each document")
         found = [
             list(self.sentences(lines, own_prefixes, own_forced, ordered, banned, own_numbers))
             for lines, own_prefixes, own_forced, own_numbers in zip(documents, *lists, strict=True)

@@ -28,19 +28,22 @@ class Refused(Exception):
 
 
 class Ticket:
-    """One request, which another thread can give up; it then uses the model no more."""
+    """One request, which another thread can give up; it then uses the model no more.
+
+    Several threads of the request may wait at once.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._waiting: Future[Any] | None = None
+        self._waiting: list[Future[Any]] = []
         self.is_gone = False
 
     def give_up(self) -> None:
-        """End the wait of the request's thread, and refuse its later calls."""
+        """End the waits of the request's threads, and refuse its later calls."""
         with self._lock:
             self.is_gone = True
-            if self._waiting is not None:
-                self._waiting.cancel()
+            for future in self._waiting:
+                future.cancel()
 
     def check(self) -> None:
         """Check that the request was not given up."""
@@ -50,7 +53,8 @@ class Ticket:
     def wait(self, future: "Future[ResultT]") -> ResultT:
         """Return the result (Refused: the request was given up, now or before)."""
         with self._lock:
-            self._waiting = future
+            # A large answer waits for its turn in one thread, and for the model in another.
+            self._waiting = [own for own in self._waiting if not own.done()] + [future]
             if self.is_gone:
                 future.cancel()
         try:

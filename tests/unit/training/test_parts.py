@@ -20,6 +20,7 @@ from relu_nmt.training.config import OptimizerConfig, TrainerConfig
 from relu_nmt.training.distributed import noting_signals
 from relu_nmt.training.log import Meters
 from relu_nmt.training.state import TrainingState, WeightAverage
+from relu_nmt.training.update import running_statistics
 from tests.unit.training.toy import parsed
 
 
@@ -103,6 +104,11 @@ def test_the_statistics_of_batch_norm_are_averaged_with_the_weights_they_belong_
         assert model[0].running_mean.item() == pytest.approx(0.25 * seen[0] + 0.5 * seen[1])
         assert raw["0.running_mean"].item() == seen[1]
     assert model[0].running_mean.item() == seen[1]
+
+
+def test_batch_norm_without_statistics_has_none_to_average():
+    model = nn.Sequential(nn.BatchNorm2d(1, track_running_stats=False), nn.BatchNorm2d(1))
+    assert list(running_statistics(model)) == ["1.running_mean", "1.running_var"]
 
 
 def test_before_its_start_the_average_is_a_copy():

@@ -1,3 +1,4 @@
+import json
 import math
 import re
 from pathlib import Path
@@ -181,6 +182,18 @@ def test_typed_options_go_before_a_file_and_presets(tmp_path):
     file.write_text("lr_scheduler: fixed:shrink=0.3,warmup=4\n")
     config = parsed(ScheduleConfig, "--warmup-updates", "5", "--config", str(file))
     assert (config.lr_shrink, config.warmup_updates) == (0.3, 5)
+
+
+@pytest.mark.parametrize("stored", ["fixed:shrink=0.3,warmup=4", "fixed:shrink=9", "own:rate=2"])
+def test_a_typed_part_replaces_that_of_a_file_with_its_options(stored, tmp_path):
+    file = tmp_path / "results.json"
+    file.write_text(json.dumps({"settings": {"lr_scheduler": stored}}))
+    config = parsed(ScheduleConfig, "--lr-scheduler", "cosine", "--config", str(file))
+    assert config == ScheduleConfig(lr_scheduler="cosine")
+
+
+def test_a_colon_without_options_is_left_out():
+    assert parsed(ScheduleConfig, "--lr-scheduler", "fixed:").lr_scheduler == "fixed"
 
 
 @pytest.mark.parametrize(

@@ -292,6 +292,14 @@ def test_translated_documents_have_as_many_lines_as_their_sources(separated, set
     assert separated.translate_documents([], **settings) == []
 
 
+def test_documents_may_be_groups_that_are_read_once(separated):
+    whole = [["ein Haus", "gross"], ["das Haus"]]
+    lines = [*whole[0], None, *whole[1]]
+    groups = itertools.groupby(lines, lambda line: line is not None)
+    found = separated.translate_documents((own for is_text, own in groups if is_text), **SHORT)
+    assert found == separated.translate_documents(whole, **SHORT)
+
+
 def test_single_lines_of_documents_are_translated_as_sentences(separated):
     lines = separated.translate(LINES, beam=2, max_len_a=1.5, max_len_b=50)
     assert separated.translate_documents([LINES], max_doc_tokens=1, beam=2) == [lines]

@@ -154,6 +154,23 @@ def test_turns_come_one_after_the_other(pool):
     assert turns.run(lambda: "after an error", Ticket()) == "after an error"
 
 
+def test_a_large_answer_that_is_given_up_waits_in_neither_of_its_threads(model, pool):
+    turns = Turns(most=4)
+    with closing(Batcher(model, max_tokens=9)) as batcher:
+        first = hold(batcher, model, pool)
+        for _ in range(30):
+            ticket = Ticket()
+            work = functools.partial(batcher.run, lambda: None, ticket)
+            large = pool.submit(turns.run, work, ticket)
+            until(lambda: any(order.call for order in batcher._orders))
+            ticket.give_up()
+            with pytest.raises(Refused, match="given up"):
+                large.result(30)
+            until(lambda: all(own.done() for own in turns._futures))
+        model.go.set()
+        assert first.result(30)
+
+
 def test_closing_finishes_the_batch_and_refuses_the_rest(model, pool):
     batcher = Batcher(model, max_tokens=1)
     first = hold(batcher, model, pool)
