@@ -122,7 +122,7 @@ def test_gated_networks_multiply_by_the_activation():
 @pytest.mark.parametrize("name", ["rotary", "alibi", "t5", "sinusoidal+t5"])
 def test_schemes_inside_attention_need_scores(name, attention):
     if attentions.get(attention).capabilities.scores:
-        make_model(encoder_positions=name, encoder_attention=attention).encode(batch()[0])
+        make_model(encoder_positions=name, encoder_attention=attention).encoder(batch()[0])
         return
     flag = re.escape(f"--encoder-positions {name}")
     message = f"{flag} acts on attention scores, which --encoder-attention "
@@ -158,13 +158,13 @@ def test_joined_schemes_act_like_each_scheme_alone():
         if name == "t5":
             known["encoder.embedding.positions.weight"] = t5.weight
         alone.load_state_dict(known)
-        seen[name] = alone.encode(source).states
+        seen[name] = alone.encoder(source).states
     table = waves.table.clone()
     waves.table.zero_()
-    torch.testing.assert_close(both.encode(source).states, seen["t5"])
+    torch.testing.assert_close(both.encoder(source).states, seen["t5"])
     waves.table.copy_(table)
     torch.nn.init.zeros_(t5.weight)
-    torch.testing.assert_close(both.encode(source).states, seen["sinusoidal"])
+    torch.testing.assert_close(both.encoder(source).states, seen["sinusoidal"])
     assert not torch.allclose(seen["t5"], seen["sinusoidal"])
 
 

@@ -114,7 +114,7 @@ def test_lower_layers_equal_a_sentence_model(choices):
     for row, (source, target) in enumerate(zip(SOURCE, TARGET, strict=True)):
         begin = 0
         for part in cut(source, SEP):
-            alone = full.encode(torch.tensor([part])).states[0]
+            alone = full.encoder(torch.tensor([part])).states[0]
             torch.testing.assert_close(states[row, begin : begin + len(part)], alone)
             begin += len(part)
         begin = 0
