@@ -98,17 +98,19 @@ def read_number(path: Path, *keys: str) -> float:
 
 
 def summary(records: Sequence[Record]) -> list[Record]:
-    """Return a row for each kind of training and length: means, differences, intervals."""
+    """Return a row for each kind of training, its updates and a length: means and differences."""
     first = {one["model"]: one for one in records if not one["way"]}
     rows = []
-    for model, way, length in dict.fromkeys(
-        (one["model"], one["way"], length) for one in records for length in one["scores"]
+    kinds = ("model", "way", "updates")
+    for *kind, length in dict.fromkeys(
+        (*(one[name] for name in kinds), length) for one in records for length in one["scores"]
     ):
         runs = [
             one
             for one in records
-            if (one["model"], one["way"]) == (model, way) and length in one["scores"]
+            if [one[name] for name in kinds] == kind and length in one["scores"]
         ]
+        model, way, updates = kind
         scores = [one["scores"][length] for one in runs]
         base = first.get(BASES.get(model, "")) if way else None
         difference = base and statistics.mean(scores) - next(iter(base["scores"].values()))
@@ -118,7 +120,7 @@ def summary(records: Sequence[Record]) -> list[Record]:
                 "way": way,
                 "length": length,
                 "seeds": [one["seed"] for one in runs],
-                "updates": runs[0]["updates"],
+                "updates": updates,
                 "scores": scores,
                 "bleu": statistics.mean(scores),
                 "difference": difference,

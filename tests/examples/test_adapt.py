@@ -45,6 +45,8 @@ def test_the_report_has_the_numbers_of_the_trainings(tmp_path):
     write_training(out / "softmax-seed1", 400, {1: 40.0})
     for seed, score in ((1, 39.0), (2, 40.0), (3, 41.0)):
         write_training(out / f"reluformer-start-seed{seed}", 40, {1: score})
+    for updates, score in ((40, 40.25), (80, 40.5)):
+        write_training(out / f"softmax-start-{updates}-seed1", updates, {1: score})
     write_training(out / "sentences-seed1", 100, {1: 60.0})
     write_training(out / "documents-start-seed1", 80, {1: 60.5, 1024: 66.25})
     (out / "multi30k").mkdir()
@@ -55,17 +57,22 @@ def test_the_report_has_the_numbers_of_the_trainings(tmp_path):
     assert done.returncode == 0, done.stderr
     rows = [line.strip("| ").split(" | ") for line in done.stdout.splitlines() if "|" in line]
     shown = {(row[0], row[1], row[3]): row[4:] for row in rows[2:]}
+    goes_on = [row[2:] for row in rows if row[:2] == ["softmax", "from the model"]]
+    assert goes_on == [
+        ["40", "a sentence", "40.25", "40.25", "+0.25"],
+        ["80", "a sentence", "40.50", "40.50", "+0.50"],
+    ]
     start = "from the model"
     assert shown["ReLU in encoder and decoder", start, "a sentence"] == [
         *("40.00", "39.00, 40.00, 41.00", "0.00 ± 2.48")
     ]
     assert shown["aligned documents", start, "1,024"] == ["66.25", "66.25", "+6.25"]
-    assert len(shown) == 5
+    assert len(shown) == 6
     page = (out / "report.html").read_text("utf-8")
     assert "ReLU in encoder and decoder" in page and "66.25" in page and "<img" in page
     with open(out / "results.csv", encoding="utf-8") as file:
         table = list(csv.DictReader(file))
-    assert len(table) == 7
+    assert len(table) == 9
     assert {
         "model": "documents",
         "way": "start",
@@ -73,7 +80,9 @@ def test_the_report_has_the_numbers_of_the_trainings(tmp_path):
         "seed": "1",
     }.items() <= (table[-1].items())
     with open(out / "curves.csv", encoding="utf-8") as file:
-        points = [row for row in csv.DictReader(file) if row["model"] == "softmax"]
+        points = [
+            row for row in csv.DictReader(file) if (row["model"], row["way"]) == ("softmax", "")
+        ]
     assert [(row["updates"], row["valid_bleu"]) for row in points] == [
         *(("200", "20.0"), ("400", "40.0"))
     ]
