@@ -55,6 +55,7 @@ API = {
     ],
     "Layers": [
         "relu_nmt.modules.config",
+        "relu_nmt.modules.multihead",
         "relu_nmt.modules.transformer_layer",
         "relu_nmt.modules.feed_forward",
         "relu_nmt.modules.positions",

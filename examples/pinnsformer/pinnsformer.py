@@ -13,7 +13,7 @@ from relu_nmt.attention.base import Attention, build_attention, using_backend
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.config.registry import Spec
 from relu_nmt.errors import ConfigError
-from relu_nmt.modules.transformer_layer import CrossAttention, SelfAttention
+from relu_nmt.modules.multihead import CrossAttention, SelfAttention
 
 WIDTH, HEADS, FFN_DIM, OUTPUT_DIM = 32, 2, 256, 512
 STEPS, STEP = 5, 1e-4

@@ -34,7 +34,7 @@ from relu_nmt.evaluation.significance import NORMAL_QUANTILE
 from relu_nmt.io.page import Line, Panel, csv_text, draw_panels, render_page
 from relu_nmt.io.process import describe_environment
 from relu_nmt.io.safe_write import write_text
-from relu_nmt.modules.transformer_layer import SelfAttention
+from relu_nmt.modules.multihead import SelfAttention
 
 REPORT, TABLE = "timings.html", "timings.csv"
 PLAIN, FUSED = "softmax", "softmax fused"

@@ -19,15 +19,10 @@ from relu_nmt.engine import native
 from relu_nmt.engine.attention import MAX_QUERIES, MULTIPLE, form, has_map, shape, with_rows
 from relu_nmt.engine.linear import PanelLinear, computing_dtype
 from relu_nmt.modules.feed_forward import FeedForward
+from relu_nmt.modules.multihead import CrossAttention, SelfAttention
 from relu_nmt.modules.positions import RelativePositions
-from relu_nmt.modules.transformer_layer import (
-    CrossAttention,
-    LayerCache,
-    Residual,
-    RMSNorm,
-    SelfAttention,
-    TransformerLayer,
-)
+from relu_nmt.modules.transformer_layer import Residual, RMSNorm, TransformerLayer
+from relu_nmt.translation.decoder import LayerCache
 
 KERNELS = {
     "linear_float": ("layers_step_float", torch.float32),

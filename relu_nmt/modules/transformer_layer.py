@@ -1,7 +1,5 @@
-"""The transformer layer of encoders, decoders and vision models, and its multi-head attention.
+"""The transformer layer of encoders, decoders and vision models.
 
-Read from the top: :class:`MultiheadAttention` projects the states, splits them into heads, attends
-and joins the heads; :class:`LayerCache` keeps keys and values while a decoder works step by step.
 :class:`TransformerLayer` calls attention and the feed-forward network, each in a :class:`Residual`
 with norm and dropout.
 """
@@ -17,186 +15,13 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from relu_nmt.attention.base import NOTHING, Attention, Need
-from relu_nmt.attention.masks import Dropout, ScoreBias, Visibility
+from relu_nmt.attention.masks import Dropout, Visibility
 from relu_nmt.attention.records import second_pass, without_records
 from relu_nmt.modules import norms
 from relu_nmt.modules.config import TransformerOptions
 from relu_nmt.modules.feed_forward import build_feed_forward
+from relu_nmt.modules.multihead import CrossAttention, KeyValueCache, SelfAttention
 from relu_nmt.modules.positions import RelativePositions
-
-
-class MultiheadAttention(nn.Module):
-    """The steps that self- and cross-attention share: split, attend and join, output projection.
-
-    The mechanism has H heads of width d, and ``embed_dim`` is D = H d.
-    """
-
-    def __init__(self, embed_dim: int, attention: Attention) -> None:
-        super().__init__()
-        self.embed_dim = embed_dim
-        self.attention = attention
-        self.num_heads = attention.num_heads
-        self.out_proj = nn.Linear(embed_dim, embed_dim)
-
-    def draw_projections(self, *parts: int) -> list[nn.Linear]:
-        """Return new input projections; initialise their weights and those of the output.
-
-        Each of ``parts`` is the number of queries, keys and values that one projection makes. Like
-        fairseq, draw them as one matrix, which halves their variance.
-        """
-        dim, device, made = self.embed_dim, self.out_proj.weight.device, []
-        for count in parts:
-            with torch.random.fork_rng(devices=[]):  # nn.Linear draws weights that are replaced
-                linear = nn.Linear(dim, count * dim, device=device)
-            # Initialise each part by itself, with the variance of the joined matrix.
-            for weight in linear.weight.chunk(count):
-                nn.init.xavier_uniform_(weight, gain=2**-0.5)
-            made.append(linear)
-        nn.init.xavier_uniform_(self.out_proj.weight)
-        for linear in (*made, self.out_proj):
-            nn.init.zeros_(linear.bias)
-        return made
-
-    def split(self, x: Tensor) -> Tensor:
-        """Return the heads [B, H, N, d] of x [B, N, D]."""
-        return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
-
-    def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, bias: ScoreBias | None = None
-    ) -> Tensor:
-        """Return the joined outputs of all heads [B, Nq, D]; see :meth:`Attention.forward`."""
-        return self.attention(q, k, v, visibility, bias=bias).values.transpose(1, 2).flatten(2)
-
-    def finish(self, values: Tensor, x: Tensor) -> Tensor:
-        """Return the output [B, Nq, D] for joined heads; x are the states of the queries."""
-        return self.out_proj(self.attention.finish(values, x))
-
-
-class SelfAttention(MultiheadAttention):
-    """Attention among states; one matrix projects queries, keys and values."""
-
-    def __init__(self, embed_dim: int, attention: Attention) -> None:
-        super().__init__(embed_dim, attention)
-        self.parts = 2 if attention.shares_queries_and_keys else 3
-        [self.qkv] = self.draw_projections(self.parts)
-
-    def forward(
-        self,
-        x: Tensor,
-        visibility: Visibility,
-        relative: RelativePositions | None = None,
-        cache: "LayerCache | None" = None,
-    ) -> Tensor:
-        """Map states x [B, N, D] to states, with rotation and bias of the position scheme.
-
-        The cache holds keys and values of earlier tokens, and stores the new ones.
-        """
-        return self.finish(self.values(self.qkv(x), visibility, relative, cache), x)
-
-    def values(
-        self,
-        projected: Tensor,
-        visibility: Visibility,
-        relative: RelativePositions | None = None,
-        cache: "LayerCache | None" = None,
-    ) -> Tensor:
-        """Return the joined heads [B, N, D] of projected states [B, N, 3 D]."""
-        # Split into heads [B, H, N, d], let the position scheme act, add earlier keys and values.
-        q, k, v = self.heads(projected)
-        bias = None
-        if relative is not None:
-            q, k = relative.rotate(q, k)
-            bias = relative.bias
-        if cache is not None:
-            k, v = cache.append(k, v, visibility.num_keys)
-        return self.attend(q, k, v, visibility, bias)
-
-    def heads(self, projected: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries, keys and values [B, H, N, d] of projected states [B, N, 3 D]."""
-        # Queries that are also keys are the first of two parts.
-        parts = [self.split(part) for part in projected.chunk(self.parts, dim=-1)]
-        return self.attention.map_queries(parts[0]), self.attention.map_keys(parts[-2]), parts[-1]
-
-
-class CrossAttention(MultiheadAttention):
-    """Attention of states to a memory, such as the encoder's states."""
-
-    def __init__(self, embed_dim: int, attention: Attention) -> None:
-        super().__init__(embed_dim, attention)
-        self.q, self.kv = self.draw_projections(1, 2)
-
-    def forward(self, x: Tensor, visibility: Visibility, memory: "Tensor | LayerCache") -> Tensor:
-        """Map states x [B, N, D] to [B, N, D]; memory is [B, S, D], or a cache of its heads."""
-        return self.finish(self.values(self.q(x), visibility, memory), x)
-
-    def values(self, q: Tensor, visibility: Visibility, memory: "Tensor | LayerCache") -> Tensor:
-        """Return the joined heads [B, N, D] of projected queries [B, N, D]."""
-        if isinstance(memory, LayerCache):
-            return self.attend_to(*memory.memory(), q, visibility)
-        return self.attend_to(*self.memory_heads(self.kv(memory)), q, visibility)
-
-    def attend_to(self, k: Tensor, v: Tensor, q: Tensor, visibility: Visibility) -> Tensor:
-        """Return the joined heads [B, N, D] of queries [B, N, D] for keys and values [B, H, S, d].
-
-        Beams of a sentence share its memory: q may also be [B G, N / G, D].
-        """
-        grouped = q if q.size(0) == k.size(0) else q.reshape(k.size(0), -1, q.size(-1))
-        queries = self.attention.map_queries(self.split(grouped))  # [B, H, N, d]
-        return self.attend(queries, k, v, visibility).view_as(q)
-
-    def memory_heads(self, projected: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the keys and values [B, H, S, d] of a projected memory [B, S, 2 D]."""
-        k, v = projected.chunk(2, dim=-1)
-        return self.attention.map_keys(self.split(k)), self.split(v)
-
-
-class LayerCache:
-    """Keys and values of one decoder layer: of the source, and of the target so far.
-
-    :mod:`relu_nmt.translation.decoder` explains the trees of hypotheses. ``R`` trees have k
-    beams each, and M entries for the tokens of their beams.
-
-    Attributes:
-        target: keys and values of the target so far, [R, H, M, d] each; None before the first step.
-    """
-
-    def __init__(self, keys: Tensor, values: Tensor) -> None:
-        # Copy the heads, which are views of the projections, once and not in every step.
-        self.source = keys.contiguous(), values.contiguous()
-        self.target: tuple[Tensor, Tensor] | None = None
-
-    def memory(self) -> tuple[Tensor, Tensor]:
-        """Return the keys and values of the source, [B, H, S, d] each."""
-        return self.source
-
-    def append(self, keys: Tensor, values: Tensor, used: int) -> tuple[Tensor, Tensor]:
-        """Store the newest tokens' keys and values [R, H, k, d]; return all, [R, H, M', d] each.
-
-        ``used`` is M', the number of entries in use; the newest tokens use the last k.
-        """
-        if self.target is None:
-            self.target = keys, values
-        else:
-            # Overwrite the last entries in use, which were reserved for them.
-            new = slice(used - keys.size(2), used)
-            self.target[0][:, :, new], self.target[1][:, :, new] = keys, values
-        kept_keys, kept_values = self.target
-        return kept_keys[:, :, :used], kept_values[:, :, :used]
-
-    def take(self, index: Tensor) -> None:
-        """Keep target entries: [R', H, M'] int64, their indices among the R H M old vectors."""
-        if self.target is not None:
-            # ``gather`` would copy each number separately.
-            keys, values = (x.reshape(-1, x.size(3)) for x in self.target)
-            self.target = (
-                keys.index_select(0, index.flatten()).view(*index.shape, -1),
-                values.index_select(0, index.flatten()).view(*index.shape, -1),
-            )
-
-    def keep(self, sentences: Tensor) -> None:
-        """Keep the sources with these indices [B']."""
-        keys, values = self.source
-        self.source = keys.index_select(0, sentences), values.index_select(0, sentences)
 
 
 @dataclass(frozen=True)
@@ -253,7 +78,7 @@ class TransformerLayer(nn.Module):
         relative: RelativePositions | None = None,
         memory: Tensor | None = None,
         memory_visibility: Visibility | None = None,
-        cache: LayerCache | None = None,
+        cache: KeyValueCache | None = None,
     ) -> Tensor:
         """Map states to states, [B, N, D] each.
 

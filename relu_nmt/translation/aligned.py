@@ -10,15 +10,15 @@ from relu_nmt.attention.masks import TreeVisibility, Visibility
 from relu_nmt.attention.sentences import SentencePairs, SentenceRows, SentenceView
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.translation_batches import least_limit
+from relu_nmt.modules.multihead import MultiheadAttention
 from relu_nmt.modules.positions import RelativePositions
-from relu_nmt.modules.transformer_layer import LayerCache, MultiheadAttention
 from relu_nmt.translation.aligned_attention import (
     AlignedCrossAttention,
     AlignedSelfAttention,
     AlignedVisibility,
 )
 from relu_nmt.translation.config import TransformerConfig
-from relu_nmt.translation.decoder import Decoder, DecoderState
+from relu_nmt.translation.decoder import Decoder, DecoderState, LayerCache
 from relu_nmt.translation.encoder import Encoder, EncoderOutput, TransformerStack, make_mechanism
 
 

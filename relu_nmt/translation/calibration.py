@@ -18,7 +18,7 @@ from relu_nmt.attention.statistics import NULL_SUM
 from relu_nmt.config.registry import Spec
 from relu_nmt.data.translation_batches import TranslationBatch
 from relu_nmt.modules.config import SLOTS
-from relu_nmt.modules.transformer_layer import MultiheadAttention
+from relu_nmt.modules.multihead import MultiheadAttention
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 

@@ -21,7 +21,7 @@ from relu_nmt.attention.masks import TreeVisibility, Visibility
 from relu_nmt.attention.records import AttentionRecord
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.translation_batches import least_limit
-from relu_nmt.modules.transformer_layer import CrossAttention, LayerCache
+from relu_nmt.modules.multihead import CrossAttention
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder import EncoderOutput, TransformerStack
 
@@ -30,6 +30,54 @@ MOST_STEPS = 32
 """Bounds of the number of steps for which caches get capacity at once.
 
 Adding capacity copies the caches and drops dead entries, whose keys cost products until then."""
+
+
+class LayerCache:
+    """Keys and values of one decoder layer: of the source, and of the target so far.
+
+    ``R`` trees of hypotheses have k beams each, and M entries for the tokens of their beams.
+
+    Attributes:
+        target: keys and values of the target so far, [R, H, M, d] each; None before the first step.
+    """
+
+    def __init__(self, keys: Tensor, values: Tensor) -> None:
+        # Copy the heads, which are views of the projections, once and not in every step.
+        self.source = keys.contiguous(), values.contiguous()
+        self.target: tuple[Tensor, Tensor] | None = None
+
+    def memory(self) -> tuple[Tensor, Tensor]:
+        """Return the keys and values of the source, [B, H, S, d] each."""
+        return self.source
+
+    def append(self, keys: Tensor, values: Tensor, used: int) -> tuple[Tensor, Tensor]:
+        """Store the newest tokens' keys and values [R, H, k, d]; return all, [R, H, M', d] each.
+
+        ``used`` is M', the number of entries in use; the newest tokens use the last k.
+        """
+        if self.target is None:
+            self.target = keys, values
+        else:
+            # Overwrite the last entries in use, which were reserved for them.
+            new = slice(used - keys.size(2), used)
+            self.target[0][:, :, new], self.target[1][:, :, new] = keys, values
+        kept_keys, kept_values = self.target
+        return kept_keys[:, :, :used], kept_values[:, :, :used]
+
+    def take(self, index: Tensor) -> None:
+        """Keep target entries: [R', H, M'] int64, their indices among the R H M old vectors."""
+        if self.target is not None:
+            # ``gather`` would copy each number separately.
+            keys, values = (x.reshape(-1, x.size(3)) for x in self.target)
+            self.target = (
+                keys.index_select(0, index.flatten()).view(*index.shape, -1),
+                values.index_select(0, index.flatten()).view(*index.shape, -1),
+            )
+
+    def keep(self, sentences: Tensor) -> None:
+        """Keep the sources with these indices [B']."""
+        keys, values = self.source
+        self.source = keys.index_select(0, sentences), values.index_select(0, sentences)
 
 
 class DecoderState:

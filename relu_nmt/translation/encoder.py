@@ -17,6 +17,7 @@ from relu_nmt.config.registry import Spec
 from relu_nmt.data.translation_batches import least_limit
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules import position_schemes
+from relu_nmt.modules.multihead import CrossAttention, SelfAttention
 from relu_nmt.modules.positions import (
     PositionConfig,
     PositionScheme,
@@ -24,13 +25,7 @@ from relu_nmt.modules.positions import (
     build_positions,
     kinds_of,
 )
-from relu_nmt.modules.transformer_layer import (
-    CrossAttention,
-    LayerConfig,
-    SelfAttention,
-    TransformerLayer,
-    run_layer,
-)
+from relu_nmt.modules.transformer_layer import LayerConfig, TransformerLayer, run_layer
 from relu_nmt.translation.config import TransformerConfig
 
 

@@ -32,8 +32,8 @@ from torch import Tensor, nn
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.translation_batches import TranslationBatch
 from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.modules.multihead import MultiheadAttention
 from relu_nmt.modules.objective import LossOutput, Metric
-from relu_nmt.modules.transformer_layer import MultiheadAttention
 from relu_nmt.translation.config import TeacherConfig
 from relu_nmt.translation.cross_entropy import block_rows, taught_cross_entropy
 from relu_nmt.translation.encoder_decoder import EncoderDecoder

@@ -19,7 +19,8 @@ from relu_nmt.attention import attentions
 from relu_nmt.attention.masks import Dropout, ScoreBias, Visibility
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules import norms
-from relu_nmt.modules.transformer_layer import MultiheadAttention, SelfAttention, run_layer
+from relu_nmt.modules.multihead import MultiheadAttention, SelfAttention
+from relu_nmt.modules.transformer_layer import run_layer
 from relu_nmt.vision import vision_models
 from relu_nmt.vision.base import (
     BatchNorm,

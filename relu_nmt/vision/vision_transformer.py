@@ -19,7 +19,8 @@ from relu_nmt.config.registry import Spec
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules import norms
 from relu_nmt.modules.feed_forward import FeedForward
-from relu_nmt.modules.transformer_layer import Residual, SelfAttention, TransformerLayer, run_layer
+from relu_nmt.modules.multihead import SelfAttention
+from relu_nmt.modules.transformer_layer import Residual, TransformerLayer, run_layer
 from relu_nmt.vision import vision_blocks, vision_models
 from relu_nmt.vision.base import (
     NORM_EPS,

@@ -11,7 +11,7 @@ from relu_nmt.attention.kernels.tuned import FEATURE_CHUNK as CHUNK
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.performer import exponent_parts, random_directions
 from relu_nmt.errors import ConfigError
-from relu_nmt.modules.transformer_layer import SelfAttention
+from relu_nmt.modules.multihead import SelfAttention
 from tests.attention.helpers import HOLED, make_attention, random_qkv
 
 WEIGHTS = Need(weights=True)

@@ -8,7 +8,7 @@ from relu_nmt.attention.landmarks import newton_inverse, pseudo_inverse
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.config.registry import Spec
 from relu_nmt.errors import ConfigError
-from relu_nmt.modules.transformer_layer import SelfAttention
+from relu_nmt.modules.multihead import SelfAttention
 from tests.attention.helpers import HOLED, make_attention, random_qkv
 
 

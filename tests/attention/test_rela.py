@@ -6,7 +6,7 @@ import torch
 from relu_nmt.attention import naive
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.errors import ConfigError
-from relu_nmt.modules.transformer_layer import SelfAttention
+from relu_nmt.modules.multihead import SelfAttention
 from tests.attention.helpers import make_attention, random_qkv
 
 

@@ -10,8 +10,8 @@ from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.pointwise_maps import pointwise_maps
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.config import AttentionRegularizerConfig
+from relu_nmt.modules.multihead import SelfAttention
 from relu_nmt.modules.objective import RegularizedObjective
-from relu_nmt.modules.transformer_layer import SelfAttention
 from tests.attention.helpers import fitted_slope, make_attention, random_qkv
 
 ALL = Need(statistics=True, telemetry=True, weights=True)

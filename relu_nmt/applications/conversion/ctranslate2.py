@@ -10,7 +10,7 @@ from torch import nn
 from relu_nmt.config.registry import Spec
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.errors import CheckpointError, needing
-from relu_nmt.modules.transformer_layer import CrossAttention, SelfAttention
+from relu_nmt.modules.multihead import CrossAttention, SelfAttention
 from relu_nmt.translation.encoder import TransformerStack
 from relu_nmt.translation.encoder_decoder import EncoderDecoder, LoadedModel
 

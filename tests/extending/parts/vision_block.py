@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.modules import norms
-from relu_nmt.modules.transformer_layer import SelfAttention
+from relu_nmt.modules.multihead import SelfAttention
 from relu_nmt.vision import vision_blocks
 from relu_nmt.vision.base import NORM_EPS, Grid, mechanism
 from relu_nmt.vision.config import VisionTransformerConfig

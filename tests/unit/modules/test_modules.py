@@ -5,7 +5,7 @@ from torch import nn
 from relu_nmt.attention.base import build_attention
 from relu_nmt.attention.masks import Visibility, dropout
 from relu_nmt.config.registry import Spec
-from relu_nmt.modules.transformer_layer import CrossAttention, SelfAttention
+from relu_nmt.modules.multihead import CrossAttention, SelfAttention
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from tests.stepping import Stepping

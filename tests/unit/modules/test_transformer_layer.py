@@ -9,13 +9,8 @@ from relu_nmt.attention.records import record_attention
 from relu_nmt.config.registry import Spec
 from relu_nmt.data.translation_batches import collate
 from relu_nmt.modules.config import AttentionRegularizerConfig, TransformerOptions
-from relu_nmt.modules.transformer_layer import (
-    CrossAttention,
-    LayerConfig,
-    Residual,
-    SelfAttention,
-    TransformerLayer,
-)
+from relu_nmt.modules.multihead import CrossAttention, SelfAttention
+from relu_nmt.modules.transformer_layer import LayerConfig, Residual, TransformerLayer
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.loss import TranslationObjective

@@ -1,0 +1,149 @@
+"""Multi-head attention: project the states, split them into heads, attend, join the heads.
+
+:class:`SelfAttention` and :class:`CrossAttention` differ in their projections. The mechanism that
+both call, such as ReLU attention, is an :class:`~relu_nmt.attention.base.Attention`.
+"""
+
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from relu_nmt.attention.base import Attention
+from relu_nmt.attention.masks import ScoreBias, Visibility
+from relu_nmt.modules.positions import RelativePositions
+
+
+class KeyValueCache(Protocol):
+    """Keys and values of a layer that decodes step by step."""
+
+    def memory(self) -> tuple[Tensor, Tensor]:
+        """Return the keys and values of the source, [B, H, S, d] each."""
+
+    def append(self, keys: Tensor, values: Tensor, used: int) -> tuple[Tensor, Tensor]:
+        """Store the newest keys and values; return those of the ``used`` tokens so far."""
+
+
+class MultiheadAttention(nn.Module):
+    """The steps that self- and cross-attention share: split, attend and join, output projection.
+
+    The mechanism has H heads of width d, and ``embed_dim`` is D = H d.
+    """
+
+    def __init__(self, embed_dim: int, attention: Attention) -> None:
+        super().__init__()
+        self.embed_dim = embed_dim
+        self.attention = attention
+        self.num_heads = attention.num_heads
+        self.out_proj = nn.Linear(embed_dim, embed_dim)
+
+    def draw_projections(self, *parts: int) -> list[nn.Linear]:
+        """Return new input projections; initialise their weights and those of the output.
+
+        Each of ``parts`` is the number of queries, keys and values that one projection makes. Like
+        fairseq, draw them as one matrix, which halves their variance.
+        """
+        dim, device, made = self.embed_dim, self.out_proj.weight.device, []
+        for count in parts:
+            with torch.random.fork_rng(devices=[]):  # nn.Linear draws weights that are replaced
+                linear = nn.Linear(dim, count * dim, device=device)
+            # Initialise each part by itself, with the variance of the joined matrix.
+            for weight in linear.weight.chunk(count):
+                nn.init.xavier_uniform_(weight, gain=2**-0.5)
+            made.append(linear)
+        nn.init.xavier_uniform_(self.out_proj.weight)
+        for linear in (*made, self.out_proj):
+            nn.init.zeros_(linear.bias)
+        return made
+
+    def split(self, x: Tensor) -> Tensor:
+        """Return the heads [B, H, N, d] of x [B, N, D]."""
+        return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, bias: ScoreBias | None = None
+    ) -> Tensor:
+        """Return the joined outputs of all heads [B, Nq, D]; see :meth:`Attention.forward`."""
+        return self.attention(q, k, v, visibility, bias=bias).values.transpose(1, 2).flatten(2)
+
+    def finish(self, values: Tensor, x: Tensor) -> Tensor:
+        """Return the output [B, Nq, D] for joined heads; x are the states of the queries."""
+        return self.out_proj(self.attention.finish(values, x))
+
+
+class SelfAttention(MultiheadAttention):
+    """Attention among states; one matrix projects queries, keys and values."""
+
+    def __init__(self, embed_dim: int, attention: Attention) -> None:
+        super().__init__(embed_dim, attention)
+        self.parts = 2 if attention.shares_queries_and_keys else 3
+        [self.qkv] = self.draw_projections(self.parts)
+
+    def forward(
+        self,
+        x: Tensor,
+        visibility: Visibility,
+        relative: RelativePositions | None = None,
+        cache: KeyValueCache | None = None,
+    ) -> Tensor:
+        """Map states x [B, N, D] to states, with rotation and bias of the position scheme.
+
+        The cache holds keys and values of earlier tokens, and stores the new ones.
+        """
+        return self.finish(self.values(self.qkv(x), visibility, relative, cache), x)
+
+    def values(
+        self,
+        projected: Tensor,
+        visibility: Visibility,
+        relative: RelativePositions | None = None,
+        cache: KeyValueCache | None = None,
+    ) -> Tensor:
+        """Return the joined heads [B, N, D] of projected states [B, N, 3 D]."""
+        # Split into heads [B, H, N, d], let the position scheme act, add earlier keys and values.
+        q, k, v = self.heads(projected)
+        bias = None
+        if relative is not None:
+            q, k = relative.rotate(q, k)
+            bias = relative.bias
+        if cache is not None:
+            k, v = cache.append(k, v, visibility.num_keys)
+        return self.attend(q, k, v, visibility, bias)
+
+    def heads(self, projected: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values [B, H, N, d] of projected states [B, N, 3 D]."""
+        # Queries that are also keys are the first of two parts.
+        parts = [self.split(part) for part in projected.chunk(self.parts, dim=-1)]
+        return self.attention.map_queries(parts[0]), self.attention.map_keys(parts[-2]), parts[-1]
+
+
+class CrossAttention(MultiheadAttention):
+    """Attention of states to a memory, such as the encoder's states."""
+
+    def __init__(self, embed_dim: int, attention: Attention) -> None:
+        super().__init__(embed_dim, attention)
+        self.q, self.kv = self.draw_projections(1, 2)
+
+    def forward(self, x: Tensor, visibility: Visibility, memory: Tensor | KeyValueCache) -> Tensor:
+        """Map states x [B, N, D] to [B, N, D]; memory is [B, S, D], or a cache of its heads."""
+        return self.finish(self.values(self.q(x), visibility, memory), x)
+
+    def values(self, q: Tensor, visibility: Visibility, memory: Tensor | KeyValueCache) -> Tensor:
+        """Return the joined heads [B, N, D] of projected queries [B, N, D]."""
+        if isinstance(memory, Tensor):
+            return self.attend_to(*self.memory_heads(self.kv(memory)), q, visibility)
+        return self.attend_to(*memory.memory(), q, visibility)
+
+    def attend_to(self, k: Tensor, v: Tensor, q: Tensor, visibility: Visibility) -> Tensor:
+        """Return the joined heads [B, N, D] of queries [B, N, D] for keys and values [B, H, S, d].
+
+        Beams of a sentence share its memory: q may also be [B G, N / G, D].
+        """
+        grouped = q if q.size(0) == k.size(0) else q.reshape(k.size(0), -1, q.size(-1))
+        queries = self.attention.map_queries(self.split(grouped))  # [B, H, N, d]
+        return self.attend(queries, k, v, visibility).view_as(q)
+
+    def memory_heads(self, projected: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the keys and values [B, H, S, d] of a projected memory [B, S, 2 D]."""
+        k, v = projected.chunk(2, dim=-1)
+        return self.attention.map_keys(self.split(k)), self.split(v)
