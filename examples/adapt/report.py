@@ -1,7 +1,7 @@
 """Report the trainings of run.sh: a table, report.html, results.csv and curves.csv.
 
-Differences are to the model that a training starts from, on the same test set. Intervals are of the
-mean over seeds, 95%, by Student's t.
+Differences are to the model of the same seed that a training starts from, on the same test set.
+Intervals are of their mean over seeds, 95%, by Student's t.
 """
 
 import argparse
@@ -99,7 +99,11 @@ def read_number(path: Path, *keys: str) -> float:
 
 def summary(records: Sequence[Record]) -> list[Record]:
     """Return a row for each kind of training, its updates and a length: means and differences."""
-    first = {one["model"]: one for one in records if not one["way"]}
+    bases = {
+        (one["model"], one["seed"]): next(iter(one["scores"].values()))
+        for one in records
+        if not one["way"]
+    }
     rows = []
     kinds = ("model", "way", "updates")
     for *kind, length in dict.fromkeys(
@@ -112,8 +116,9 @@ def summary(records: Sequence[Record]) -> list[Record]:
         ]
         model, way, updates = kind
         scores = [one["scores"][length] for one in runs]
-        base = first.get(BASES.get(model, "")) if way else None
-        difference = base and statistics.mean(scores) - next(iter(base["scores"].values()))
+        own = [bases.get((BASES.get(model), one["seed"])) for one in runs] if way else []
+        pairs = zip(scores, own, strict=bool(way))
+        differences = [score - base for score, base in pairs if base is not None]
         rows.append(
             {
                 "model": model,
@@ -123,8 +128,9 @@ def summary(records: Sequence[Record]) -> list[Record]:
                 "updates": updates,
                 "scores": scores,
                 "bleu": statistics.mean(scores),
-                "difference": difference,
+                "difference": statistics.mean(differences) if differences else None,
                 "interval": mean_interval(scores),
+                "difference_interval": mean_interval(differences),
                 "curve": runs[0]["curve"],
             }
         )
@@ -137,8 +143,8 @@ def table(rows: Sequence[Record]) -> str:
     lines.append("| --- | --- | --- | --- | --- | --- | --- |")
     for row in rows:
         difference = number(row["difference"], signed=True)
-        if row["interval"] is not None and row["difference"] is not None:
-            difference += f" ± {number(row['interval'])}"
+        if row["difference_interval"] is not None:
+            difference += f" ± {number(row['difference_interval'])}"
         length = "a sentence" if row["length"] == 1 else f"{row['length']:,}"
         seeds = ", ".join(number(score) for score in row["scores"])
         cells = [MODELS[row["model"]], WAYS[row["way"]], f"{row['updates']:,}", length]

@@ -3,6 +3,7 @@
 # See README.md.
 #   TEXT=folder/of/the/text examples/adapt/run.sh
 #   PARTS=documents SEEDS=1 examples/adapt/run.sh
+#   JOBS=3 examples/adapt/run.sh
 #   GPUS=8 examples/adapt/run.sh real
 set -euo pipefail
 source "$(dirname "$0")/../usage.bash"
@@ -11,8 +12,8 @@ cd "$(dirname "$0")/../.."
 FORM=${1:-small}
 OUT=${OUT:-adapt/$FORM}
 PARTS=${PARTS:-attention teacher documents}
-SEEDS=${SEEDS:-1 2 3}
-TEACHER_SEED=${TEACHER_SEED:-1} # of the models to start from
+SEEDS=${SEEDS:-1 2 3}           # each has models of its own to start from
+JOBS=${JOBS:-1}                 # seeds at once
 WIDTH=${WIDTH:-256}             # of the small models of sentences
 PYTHON=${PYTHON:-python}
 GPUS=${GPUS:-1}
@@ -31,13 +32,13 @@ ADAPT_LR=${ADAPT_LR:-4e-4}      # peak behind the start from a softmax model
 source examples/small_corpus.bash
 [ "${PRECISION:-}" != auto ] || PRECISION=$(fast_precision)
 
-# Train a model and translate the test set, unless that is done. The first seed is validated four
-# times, for its curve.
+# Train a model and translate the test set, unless that is done. Seed 1 is validated four times, for
+# its curve.
 #   learn NAME SEED UPDATES FLAG...
 learn() {
     local run=$OUT/$1-seed$2 seed=$2 updates=$3 times=1 length
     shift 3
-    [ "$seed" != "${SEEDS%% *}" ] || times=4
+    [ "$seed" != 1 ] || times=4
     [ -e "$run/test-${LENGTHS##* }.json" ] || "${TRAIN[@]}" "$DATA" "${RECIPE[@]}" \
         --lr "$LR" --lr-scheduler polynomial_decay --warmup-updates $((updates / 10)) \
         --total-num-update "$updates" --max-update "$updates" --seed "$seed" --eval-bleu \
@@ -51,8 +52,8 @@ learn() {
     done
 }
 
-# Train the softmax model, and set the flags of a training that goes on from it.
-softmax() {
+# Prepare the sentences and the settings of their models.
+sentences() {
     LENGTHS=1
     if [ "$FORM" = small ]; then
         DATA=${DATA:-$OUT/multi30k} UPDATES=${UPDATES:-4400} LR=1e-3
@@ -64,45 +65,53 @@ softmax() {
         DATA=${DATA:-wmt14/data-bin} UPDATES=${UPDATES:-100000}
         [ -e "$DATA/manifest.json" ] || "$PYTHON" data_prep/wmt14_en_de.py --out wmt14
     fi
-    learn softmax "$TEACHER_SEED" "$UPDATES"
-    MODEL=$OUT/softmax-seed$TEACHER_SEED/checkpoint_last.safetensors
+}
+
+# Train the softmax model of a seed, and set the flags of a training that goes on from it.
+softmax() {
+    learn softmax "$1" "$UPDATES"
+    MODEL=$OUT/softmax-seed$1/checkpoint_last.safetensors
     START=(--finetune-from-model "$MODEL" --lr "$ADAPT_LR" --store-ema --ema-decay 0.9)
 }
 
 # Put ReLU in the place of softmax in encoder and decoder within a tenth of the softmax model's
 # updates, and in every slot within a fifth. In the cross-attention, centered scores come nearer to
 # the outputs of softmax.
-#   replace SEEDS NAME FLAG...
+#   replace SEED NAME FLAG...
 replace() {
-    local seeds=$1 name=$2 seed
+    local seed=$1 name=$2
     shift 2
-    for seed in $seeds; do
-        learn "reluformer-$name" "$seed" $((UPDATES / 10)) "$@" --attention-preset reluformer
-    done
-    for seed in $seeds; do
-        learn "reluformer_paper-$name" "$seed" $((UPDATES / 5)) "$@" \
-            --attention-preset reluformer_paper --cross-attention reluformer:gamma=8,centered=true
-    done
+    learn "reluformer-$name" "$seed" $((UPDATES / 10)) "$@" --attention-preset reluformer
+    learn "reluformer_paper-$name" "$seed" $((UPDATES / 5)) "$@" \
+        --attention-preset reluformer_paper --cross-attention reluformer:gamma=8,centered=true
 }
 
 # ReLU from the weights of the softmax model, and from nothing; softmax goes on, to compare.
 attention() {
-    local updates
-    softmax
-    [ -e "$OUT/start.md" ] || "$PYTHON" examples/adapt/start.py "$DATA" "$MODEL" "$OUT/start.md"
-    replace "$SEEDS" start "${START[@]}"
-    for updates in $((UPDATES / 10)) $((UPDATES / 5)); do
-        learn "softmax-start-$updates" "${SEEDS%% *}" "$updates" "${START[@]}"
+    local seed updates
+    sentences
+    for seed in $SEEDS; do
+        softmax "$seed"
+        [ -e "$OUT/start-seed$seed.md" ] ||
+            "$PYTHON" examples/adapt/start.py "$DATA" "$MODEL" "$OUT/start-seed$seed.md"
+        replace "$seed" start "${START[@]}"
+        for updates in $((UPDATES / 10)) $((UPDATES / 5)); do
+            learn "softmax-start-$updates" "$seed" "$updates" "${START[@]}"
+        done
+        replace "$seed" nothing
     done
-    replace "${SEEDS%% *}" nothing
 }
 
 # The softmax model also teaches: its predictions, and the outputs of its attention. A model that
 # copies another one needs no dropout, and bears a higher rate.
 teacher() {
-    softmax
-    replace "$SEEDS" teacher "${START[@]}" --lr 1e-3 --dropout 0 --attention-dropout 0 \
-        --teacher "$MODEL" --teacher-weight 0.9 --teacher-attention-weight 1
+    local seed
+    sentences
+    for seed in $SEEDS; do
+        softmax "$seed"
+        replace "$seed" teacher "${START[@]}" --lr 1e-3 --dropout 0 --attention-dropout 0 \
+            --teacher "$MODEL" --teacher-weight 0.9 --teacher-attention-weight 1
+    done
 }
 
 # Sentences become documents whose sentences stay apart, and the same from nothing.
@@ -128,17 +137,22 @@ documents() {
         [ -e "$DATA/manifest.json" ] ||
             "$PYTHON" data_prep/europarl_documents.py --out europarl --documents chapters
     fi
-    LENGTHS=1
-    learn sentences "$TEACHER_SEED" "$UPDATES" --max-doc-tokens 1
-    LENGTHS="1 1024"
-    local model=$OUT/sentences-seed$TEACHER_SEED/checkpoint_last.safetensors
     local aligned=(--document-attention aligned --sentence-separator --doc-mixture 1,128,512,1024)
-    learn documents-nothing "${SEEDS%% *}" "$DOCUMENT_UPDATES" "${aligned[@]}"
     for seed in $SEEDS; do
+        LENGTHS=1
+        learn sentences "$seed" "$UPDATES" --max-doc-tokens 1
+        LENGTHS="1 1024"
         learn documents-start "$seed" "$DOCUMENT_UPDATES" "${aligned[@]}" \
-            --finetune-from-model "$model"
+            --finetune-from-model "$OUT/sentences-seed$seed/checkpoint_last.safetensors"
+        learn documents-nothing "$seed" "$DOCUMENT_UPDATES" "${aligned[@]}"
     done
 }
 
-for part in $PARTS; do ("$part"); done
+if [ "$JOBS" -gt 1 ] && [ -z "${DRY_RUN:-}" ]; then
+    for part in $PARTS; do (SEEDS='' && "$part"); done # prepares the data that the seeds share
+    printf '%s\n' $SEEDS |
+        xargs -P "$JOBS" -I{} env SEEDS={} JOBS=1 bash examples/adapt/run.sh "$FORM"
+else
+    for part in $PARTS; do ("$part"); done
+fi
 "$PYTHON" examples/adapt/report.py "$OUT"

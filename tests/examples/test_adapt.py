@@ -42,9 +42,10 @@ def report(folder):
 
 def test_the_report_has_the_numbers_of_the_trainings(tmp_path):
     out = tmp_path / "small"
-    write_training(out / "softmax-seed1", 400, {1: 40.0})
-    for seed, score in ((1, 39.0), (2, 40.0), (3, 41.0)):
-        write_training(out / f"reluformer-start-seed{seed}", 40, {1: score})
+    for seed, softmax, relu in ((1, 40.0, 39.0), (2, 41.0, 41.0), (3, 42.0, 40.0)):
+        write_training(out / f"softmax-seed{seed}", 400, {1: softmax})
+        write_training(out / f"reluformer-start-seed{seed}", 40, {1: relu})
+    write_training(out / "reluformer-start-seed4", 40, {1: 40.0})  # without a model to start from
     for updates, score in ((40, 40.25), (80, 40.5)):
         write_training(out / f"softmax-start-{updates}-seed1", updates, {1: score})
     write_training(out / "sentences-seed1", 100, {1: 60.0})
@@ -64,7 +65,7 @@ def test_the_report_has_the_numbers_of_the_trainings(tmp_path):
     ]
     start = "from the model"
     assert shown["ReLU in encoder and decoder", start, "a sentence"] == [
-        *("40.00", "39.00, 40.00, 41.00", "0.00 ± 2.48")
+        *("40.00", "39.00, 41.00, 40.00, 40.00", "−1.00 ± 2.48")
     ]
     assert shown["aligned documents", start, "1,024"] == ["66.25", "66.25", "+6.25"]
     assert len(shown) == 6
@@ -72,7 +73,7 @@ def test_the_report_has_the_numbers_of_the_trainings(tmp_path):
     assert "ReLU in encoder and decoder" in page and "66.25" in page and "<img" in page
     with open(out / "results.csv", encoding="utf-8") as file:
         table = list(csv.DictReader(file))
-    assert len(table) == 9
+    assert len(table) == 12
     assert {
         "model": "documents",
         "way": "start",
@@ -81,7 +82,9 @@ def test_the_report_has_the_numbers_of_the_trainings(tmp_path):
     }.items() <= (table[-1].items())
     with open(out / "curves.csv", encoding="utf-8") as file:
         points = [
-            row for row in csv.DictReader(file) if (row["model"], row["way"]) == ("softmax", "")
+            row
+            for row in csv.DictReader(file)
+            if (row["model"], row["way"], row["seed"]) == ("softmax", "", "1")
         ]
     assert [(row["updates"], row["valid_bleu"]) for row in points] == [
         *(("200", "20.0"), ("400", "40.0"))
