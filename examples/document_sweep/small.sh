@@ -15,6 +15,7 @@ LENGTHS=${LENGTHS:-1,128,256,512}
 MIXTURE=${MIXTURE-1,128,512}
 SEEDS=${SEEDS:-1}
 MINUTES=${MINUTES:-22} # of training, for each model
+BUDGET=${BUDGET:-${MINUTES}m} # or updates, such as 2000u
 JOBS=${JOBS:-2}
 PRECISION=${PRECISION-auto}
 
@@ -25,7 +26,7 @@ small_corpus "$OUT"
 exec "$PYTHON" -m relu_nmt.cli.sweep "$OUT/data-bin" --save-dir "$OUT/sweep" --delete-checkpoints \
     --published examples/document_sweep/table6.yaml \
     --attentions "$ATTENTIONS" --lengths "$LENGTHS" ${MIXTURE:+--doc-mixture "$MIXTURE"} \
-    --seeds "$SEEDS" --budget "${MINUTES}m" --jobs "$JOBS" \
+    --seeds "$SEEDS" --budget "$BUDGET" --jobs "$JOBS" \
     -- --arch reluformer_tiny --share-all-embeddings --sentence-separator \
     --encoder-layers 3 --encoder-embed-dim 256 --encoder-ffn-embed-dim 1024 \
     --encoder-attention-heads 4 --encoder-normalize-before \

@@ -302,7 +302,7 @@ def test_intervals_of_four_seeds_end_at_100_percent(example, tmp_path):
 
 def test_the_divisors_match_the_names(example, images):
     study = example.studies.STUDIES["scale"]
-    for setting, counts in (("small", (64, 16, 8, 4)), ("paper", (256, 64, 16, 8, 4))):
+    for setting, counts in (("small", (256, 64, 16, 8, 4)), ("paper", (256, 64, 16, 8, 4))):
         assert {f"N = {n}" for n in counts} == study.settings[setting].models.keys()
         steps = example.run.plan(settings_of(example, "scale", str(images), "--setting", setting))
         for step in steps:
