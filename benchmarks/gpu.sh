@@ -1,16 +1,18 @@
 #!/usr/bin/env bash
-# Run all parts that need a GPU: GPU tests, Triton's kernels beside SDPA, training and decoding in
-# bfloat16, compiled and recorded steps, and two processes if there are two devices.
-#   benchmarks/gpu.sh FOLDER           writes FOLDER/gpu.md, and logs beside it
+# Run all parts that need a GPU: Triton's kernels beside SDPA, training steps, training and decoding
+# in bfloat16, compiled steps, the GPU tests, and two processes if there are two devices.
+#   benchmarks/gpu.sh FOLDER           writes FOLDER/gpu.md, and logs beside it, in about 4 minutes
 #   ON_CPU=1 benchmarks/gpu.sh FOLDER  the same parts, tiny, on the CPU: Triton by its interpreter
-# Settings: PYTHON (python), TEXT (folder of text for benchmarks/run.py).
-# Exit code 1: a part failed, see the page; 2: no GPU.
+# Settings: PYTHON (python), TEXT (folder of text for benchmarks/run.py), TESTS (empty: without them),
+# LIMIT (seconds of each part, instead of its own).
+# Exit code 1: a part failed or took too long, see the page; 2: no GPU.
 set -uo pipefail
 source "$(dirname "$0")/../examples/usage.bash"
 FOLDER=$(realpath -m "${1:?"usage: benchmarks/gpu.sh FOLDER"}")
 cd "$(dirname "$0")/.." || exit 2
 PYTHON=${PYTHON:-python}
 ON_CPU=${ON_CPU:-}
+TESTS=${TESTS-yes}
 export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"
 
 DEVICES=$("$PYTHON" -c 'import torch; print(torch.cuda.device_count())') || {
@@ -25,19 +27,25 @@ mkdir -p "$FOLDER" || exit 2
 PAGE=$FOLDER/gpu.md
 FAILED=0
 
-# part TITLE COMMAND...: run the command, and put its output on the page.
+# part SECONDS TITLE COMMAND...: run the command, and put its output on the page, also if it is ended
+# after SECONDS.
 part() {
-    local title=$1 log
-    shift
+    local seconds=${LIMIT:-$1} title=$2 log began=$SECONDS
+    shift 2
     log=$FOLDER/$(tr -cs 'a-z0-9' '-' <<<"${title,,}").log
     echo "== $title"
-    "$@" >"$log" 2>&1
+    PYTHONUNBUFFERED=1 timeout --kill-after=5 "$seconds" "$@" >"$log" 2>&1
     local status=$?
     {
         printf '\n## %s\n\n' "$title"
-        [ $status -eq 0 ] || printf '**Failed** with status %s:\n\n' "$status"
-        tail -n 60 "$log" | sed 's/^/    /'
+        case $status in
+        0) ;;
+        124 | 137) printf '**Not finished** after %s seconds:\n\n' "$seconds" ;;
+        *) printf '**Failed** with status %s:\n\n' "$status" ;;
+        esac
+        tr '\r' '\n' <"$log" | grep -v '[0-9]%|' | tail -n 60 | sed 's/^/    /'
     } >>"$PAGE"
+    echo "   took $((SECONDS - began)) s"
     [ $status -eq 0 ] || { FAILED=1; echo "   failed, see $log"; }
 }
 
@@ -58,38 +66,55 @@ part() {
 
 if [ -n "$ON_CPU" ]; then
     export TRITON_INTERPRET=1
+    LIMIT=${LIMIT:-600}
     tests=(--collect-only)
     attention=(--device cpu --dtypes fp32 --lengths 32 --rounds 1 --heads 1 --head-dim 16
         --backends triton --threads 1)
     lengths=(--device cpu --lengths 64 --shape 1,32,2 --tokens 128 --rounds 1 --backends reference
         --attentions reluformer:gamma=2)
     steps=(plain)
-    run=(--device cpu --pairs 200 --sentences 4 --documents 1 --lengths 32 --merges 100 --updates 4
+    run=(--device cpu --pairs 200 --sentences 4 --lengths 32 --merges 100 --updates 4
         --model-updates 2 --max-tokens 256 --shape 1,32,2,64 --rounds 1 --threads 1
         --batch-sizes 4)
     DEVICES=2
 else
     tests=()
     attention=(--device cuda --dtypes bf16 fp32 --lengths 2048 8192 16384
-        --backends triton blockwise sdpa)
-    lengths=(--device cuda --dtype bf16 --shape 6,512,8 --tokens 16384 --what training
-        --lengths 2048 16384 --backends triton fused --checkpointing off --rounds 1)
-    steps=(plain compiled graph)
-    run=(--device cuda --lengths 512 --max-tokens 16384 --batch-sizes 64 --rounds 1 --model-updates 500)
+        --backends triton blockwise sdpa --rounds 3)
+    lengths=(--device cuda --dtype bf16 --shape 3,512,8 --tokens 16384 --what training
+        --lengths 2048 --attentions reluformer:gamma=2 softmax --backends triton fused
+        --checkpointing off --rounds 1)
+    steps=(plain graph)
+    run=(--device cuda --pairs 20000 --sentences 256 --merges 4000 --lengths 512
+        --max-tokens 16384 --batch-sizes 64 --rounds 1 --updates 40 --model-updates 200)
+    # Compile the kernels first, side by side: each part below then finds them on the disk.
+    for dtype in bf16 fp32; do
+        for more in "" --causal --regularizer; do
+            timeout "${LIMIT:-60}" "$PYTHON" benchmarks/attention.py --device cuda --dtypes "$dtype" \
+                --lengths 1024 --backends triton --rounds 1 $more >/dev/null 2>&1 &
+        done
+    done
+    wait
+    echo "== compiled the kernels in $SECONDS s"
 fi
 [ -z "${TEXT:-}" ] || run+=(--text "$TEXT")
 [ "$DEVICES" -lt 2 ] || run+=(--processes 2)
 
-part "Attention" "$PYTHON" benchmarks/attention.py "${attention[@]}"
-part "Attention, causal" "$PYTHON" benchmarks/attention.py "${attention[@]}" --causal
-part "Attention with the regulariser" \
+part 45 "Attention, causal" "$PYTHON" benchmarks/attention.py "${attention[@]}" --causal
+part 45 "Attention with the regulariser" \
     "$PYTHON" benchmarks/attention.py "${attention[@]}" --regularizer
-part "Models by length" "$PYTHON" benchmarks/lengths.py "${lengths[@]}" --steps "${steps[@]}" \
+part 45 "Attention" "$PYTHON" benchmarks/attention.py "${attention[@]}"
+part 75 "Training steps" "$PYTHON" benchmarks/lengths.py "${lengths[@]}" --steps "${steps[@]}" \
     --csv "$FOLDER/lengths.csv" --plot "$FOLDER/lengths.png"
-part "Training and decoding" "$PYTHON" benchmarks/run.py "${run[@]}" --peers \
-    --only training sentences documents --folder "$FOLDER/run" --output "$FOLDER/run.md"
-
-part "GPU tests" "$PYTHON" -m pytest -m gpu -p no:cacheprovider "${tests[@]}" tests
+part 140 "Training and decoding" "$PYTHON" benchmarks/run.py "${run[@]}" --peers \
+    --variants bfloat16 --only training sentences --folder "$FOLDER/run" --output "$FOLDER/run.md"
+part 100 "Compiled training steps" "$PYTHON" benchmarks/lengths.py "${lengths[@]}" \
+    --steps compiled --csv "$FOLDER/compiled.csv"
+if [ -n "$TESTS" ]; then
+    # Name the files: to import all tests takes long, and needs the packages of all extras.
+    mapfile -t files < <(grep -rl --include='test_*.py' '^@pytest.mark.gpu' tests | sort)
+    part 200 "GPU tests" "$PYTHON" -m pytest -m gpu -p no:cacheprovider "${tests[@]}" "${files[@]}"
+fi
 
 echo "wrote $PAGE"
 exit $FAILED

@@ -170,14 +170,20 @@ class Benchmark:
 
             return measure
 
-        rows = [(program, v) for program in self.programs for v in program.training_variants]
+        rows = [(p, v) for p in self.programs for v in self._asked(p.training_variants)]
         if (count := self.arguments.processes) > 1:
-            rows += [(self.ours, f"{v}, {count} processes") for v in self.ours.training_variants]
+            variants = self._asked(self.ours.training_variants)
+            rows += [(self.ours, f"{v}, {count} processes") for v in variants]
         return Measurement(
             "Training",
             ["tokens/s", "first update s", "checkpoint s", "CPU s", "peak MB"],
             {f"{program.name}, {v}": row(program, v) for program, v in rows},
         )
+
+    def _asked(self, variants: Iterable[str]) -> list[str]:
+        """Return the variants that have one of the words of --variants."""
+        words = self.arguments.variants
+        return [v for v in variants if not words or any(word in v for word in words)]
 
     def decoding(self, title: str, task: Decoding) -> Measurement:
         """Return the table of a decoding."""
@@ -200,7 +206,7 @@ class Benchmark:
 
             return measure
 
-        able = [(p, v) for p in self.programs for v in p.decoding_variants]
+        able = [(p, v) for p in self.programs for v in self._asked(p.decoding_variants)]
         if task.device != "cpu" or task.tokens:  # documents are one batch
             able = [(p, v) for p, v in able if not v.endswith(WORKERS)]
         return Measurement(
@@ -365,6 +371,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--device", choices=("cpu", "cuda"), default="cpu")
     add("--peers", nargs="*", choices=list(PEERS), default=list(PEERS))
     add("--revision", type=Path, nargs="*", default=[], help="other checkouts of this toolkit")
+    add("--variants", nargs="+", metavar="WORD", help="only rows with one of these, as bfloat16")
     add("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS), help="sections to measure")
     add("--output", type=Path, help="Markdown file to write; printed in any case")
     return parser.parse_args()

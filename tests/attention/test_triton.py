@@ -46,8 +46,9 @@ def test_kernels_in_the_interpreter():
 @needs_triton
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 def test_kernels_on_the_device():
-    # Compiling takes most of the time, so processes share it.
-    run_cases(*(["-n", "auto"] if find_spec("xdist") else []))
+    # Compiling takes most of the time, so processes share it, one for each logical core.
+    processes = ["-n", str(min(16, len(os.sched_getaffinity(0))))]
+    run_cases(*(processes if find_spec("xdist") else []))
 
 
 def test_triton_does_not_support_tensors_on_the_cpu():

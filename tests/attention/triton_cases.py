@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from relu_nmt.attention.base import Need
-from relu_nmt.attention.kernels import reference
+from relu_nmt.attention.kernels import reference, tuned
 from relu_nmt.attention.kernels import triton as backend
 from relu_nmt.attention.kernels.reference import PointwiseProblem
 from relu_nmt.attention.kernels.tuned import INTERPRETED, Blocks, candidates
@@ -30,6 +30,16 @@ MAPS = [
     *(power_map(p) for p in (1, 2, 3, 6)),
 ]
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+
+
+@pytest.fixture(autouse=True)
+def first_sizes(monkeypatch):
+    """Take the first block sizes that fit: to measure all takes minutes, and has its own test."""
+
+    def first(key, tried, launch, measure):
+        return tuned.choose(("unmeasured", *key), tried, launch, measure=False)
+
+    monkeypatch.setattr(backend, "choose", first)
 
 
 def made(queries, keys, *, map=RELU, batch=None, heads=1, dim=16, value_dim=None, **options):
@@ -98,6 +108,50 @@ def assert_agrees(problem):
         limit = TOLERANCE[dtype] * theirs.abs().max().clamp_min(1e-3)
         error = (ours[name] - theirs).abs().max()
         assert error <= limit, f"{name}: error {error:.2e} above {limit:.2e}"
+
+
+if not ON_CPU:  # first, as they take longest, and processes share all tests in this order
+
+    @pytest.mark.gpu
+    @pytest.mark.parametrize("dtype", list(TOLERANCE), ids=str)
+    @pytest.mark.parametrize("dim", [64, 128])
+    @pytest.mark.parametrize("causal", [False, True])
+    def test_long_inputs_on_the_device(dtype, dim, causal):
+        options = {"dim": dim, "causal": causal, "dtype": dtype, "need": SUMS if causal else Need()}
+        for length in (1024, 2048):
+            assert_agrees(made(length, length, **options))
+
+    @pytest.mark.gpu
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+    def test_measured_block_sizes_on_the_device(monkeypatch, dtype):
+        found = {}
+
+        def measured(key, *rest):
+            found[key[0]] = tuned.choose(("of this test", *key), *rest)
+            return found[key[0]]
+
+        monkeypatch.setattr(backend, "choose", measured)
+        assert_agrees(made(1024, 1024, dim=64, causal=True, dtype=dtype))
+        assert set(found) == {"forward", "rows", "columns", "fused"}
+        for kernel, (blocks, milliseconds) in found.items():
+            assert blocks in candidates(kernel, 64, dtype, True, True)
+            assert 0 < milliseconds < 100
+
+    @pytest.mark.gpu
+    @pytest.mark.parametrize("kernel", ["forward", "fused", "rows", "columns"])
+    @pytest.mark.parametrize("dim", [64, 128, 256])
+    def test_all_block_sizes_on_the_device(monkeypatch, dim, kernel):
+        chosen = backend._blocks
+        monkeypatch.setattr(backend, "_any_order", lambda: kernel == "fused")
+
+        for blocks in candidates(kernel, dim, torch.bfloat16, True, True):
+
+            def forced(asked, *rest, blocks=blocks):
+                found = blocks if asked == kernel else chosen(asked, *rest)[0]
+                return found, 1.0 if asked == "fused" else 2.0
+
+            monkeypatch.setattr(backend, "_blocks", forced)
+            assert_agrees(made(300, 300, dim=dim, causal=True, dtype=torch.bfloat16))
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -333,31 +387,3 @@ def test_unsupported_problems():
     assert not backend.supports(made(5, 5, dim=300))
     assert not backend.supports(made(6, 5, causal=True))
     assert not backend.supports(made(5, 5, batch=0))
-
-
-if not ON_CPU:
-
-    @pytest.mark.gpu
-    @pytest.mark.parametrize("dtype", list(TOLERANCE), ids=str)
-    @pytest.mark.parametrize("length", [1024, 2048])
-    @pytest.mark.parametrize("dim", [64, 128])
-    @pytest.mark.parametrize("causal", [False, True])
-    def test_long_inputs_on_the_device(dtype, length, dim, causal):
-        for need in (Need(), SUMS):
-            assert_agrees(made(length, length, dim=dim, causal=causal, dtype=dtype, need=need))
-
-    @pytest.mark.gpu
-    @pytest.mark.parametrize("dim", [64, 128, 256])
-    @pytest.mark.parametrize("kernel", ["forward", "rows", "columns", "fused"])
-    def test_all_block_sizes_on_the_device(monkeypatch, dim, kernel):
-        chosen = backend._blocks
-        monkeypatch.setattr(backend, "_any_order", lambda: kernel == "fused")
-
-        for blocks in candidates(kernel, dim, torch.bfloat16, True, True):
-
-            def forced(asked, *rest, blocks=blocks):
-                found = blocks if asked == kernel else chosen(asked, *rest)[0]
-                return found, 1.0 if asked == "fused" else 2.0
-
-            monkeypatch.setattr(backend, "_blocks", forced)
-            assert_agrees(made(300, 300, dim=dim, causal=True, dtype=torch.bfloat16))

@@ -13,7 +13,7 @@ from tests.example_modules import example_modules
 SCRIPT = Path(__file__).parents[2] / "benchmarks/gpu.sh"
 STUB = f"""#!{sys.executable}
 # Answers what is asked of PyTorch, and writes down how the rest would be called.
-import json, os, sys
+import json, os, sys, time
 if sys.argv[1] == "-c":
     if "device_count" in sys.argv[2]:
         print(os.environ["DEVICES"])
@@ -24,31 +24,36 @@ if sys.argv[1] == "-c":
     sys.exit()
 with open(os.environ["CALLS"], "a") as file:
     file.write(json.dumps(sys.argv[1:]) + "\\n")
-print("this was measured")
+print("this was measured", flush=True)
+if os.environ["SLEEPY"] in sys.argv:
+    time.sleep(60)
 sys.exit(os.environ["BROKEN"] in sys.argv)
 """
 PARTS = (
-    "Attention",
     "Attention, causal",
     "Attention with the regulariser",
-    "Models by length",
+    "Attention",
+    "Training steps",
     "Training and decoding",
+    "Compiled training steps",
     "GPU tests",
 )
 
 
-def call(folder, devices, broken="none", **settings):
+def call(folder, devices, broken="none", sleepy="none", **settings):
     python = folder / "python"
     python.write_text(STUB)
     python.chmod(0o755)
     environment = {**os.environ, "PYTHON": str(python), "DEVICES": str(devices), **settings}
-    environment |= {"CALLS": str(folder / "calls"), "BROKEN": broken}
+    environment |= {"CALLS": str(folder / "calls"), "BROKEN": broken, "SLEEPY": sleepy}
     done = subprocess.run(
         ["bash", str(SCRIPT), str(folder / "out")], capture_output=True, text=True, env=environment
     )
     calls = folder / "calls"
     lines = calls.read_text().splitlines() if calls.is_file() else []
-    return done, [json.loads(line) for line in lines]
+    found = [json.loads(line) for line in lines]
+    # Leave out those that only compile the kernels, side by side.
+    return done, [call for call in found if "1024" not in call]
 
 
 def test_without_a_gpu_the_script_says_so(tmp_path):
@@ -75,7 +80,7 @@ def test_every_part_runs_with_flags_that_exist(tmp_path, monkeypatch, devices, d
         for path, *flags in calls[:-1]:
             monkeypatch.setattr(sys, "argv", [path, *flags])
             parsed.append(getattr(modules, Path(path).stem).parse_arguments())
-    plain, causal, regularizer, lengths, run = parsed
+    causal, regularizer, plain, lengths, run, compiled = parsed
     device = "cpu" if dry_run else "cuda"
     assert {found.device for found in parsed} == {device}
     assert "triton" in plain.backends
@@ -85,7 +90,9 @@ def test_every_part_runs_with_flags_that_exist(tmp_path, monkeypatch, devices, d
     if not dry_run:
         assert (min(plain.lengths), max(plain.lengths)) == (2048, 16384)
         assert "sdpa" in plain.backends
-        assert (lengths.dtype, lengths.steps) == ("bf16", ["plain", "compiled", "graph"])
+        assert (lengths.dtype, lengths.steps) == ("bf16", ["plain", "graph"])
+        assert (compiled.dtype, compiled.steps) == ("bf16", ["compiled"])
+        assert run.variants == ["bfloat16"]
 
 
 def test_a_failed_part_is_on_the_page_and_the_others_run(tmp_path):
@@ -95,4 +102,19 @@ def test_a_failed_part_is_on_the_page_and_the_others_run(tmp_path):
     page = (tmp_path / "out/gpu.md").read_text()
     failed = page.index("## Attention with the regulariser")
     assert page.count("**Failed** with status 1") == 1
-    assert failed < page.index("**Failed**") < page.index("## Models by length")
+    assert failed < page.index("**Failed**") < page.index("## Training steps")
+
+
+def test_a_part_that_takes_too_long_is_ended_and_the_others_run(tmp_path):
+    done, calls = call(tmp_path, devices=1, sleepy="--regularizer", LIMIT="1")
+    assert done.returncode == 1
+    assert len(calls) == len(PARTS)
+    page = (tmp_path / "out/gpu.md").read_text()
+    assert page.count("**Not finished** after 1 seconds") == 1
+    assert page.count("this was measured") == len(PARTS)
+
+
+def test_the_tests_may_be_left_out(tmp_path):
+    done, calls = call(tmp_path, devices=1, TESTS="")
+    assert done.returncode == 0
+    assert len(calls) == len(PARTS) - 1
