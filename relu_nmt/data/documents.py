@@ -155,18 +155,13 @@ class WindowOptions:
 class WindowConfig:
     """Division of documents for decoding.
 
-    Args:
-        max_doc_tokens: most tokens of a window with its context; 1: single sentences.
-        window_overlap: number of sentences before a window that it gets as context.
-        repair: translate windows whose translation cannot be cut again in halves.
-
     Raises:
         ConfigError: a number is out of range, or single sentences shall overlap.
     """
 
-    max_doc_tokens: int = SINGLE_SENTENCES
-    window_overlap: int = 0
-    repair: bool = False
+    max_doc_tokens: int = SINGLE_SENTENCES  # most tokens of a window with its context
+    window_overlap: int = 0  # number of sentences before a window that it gets as context
+    repair: bool = False  # translate windows whose translation cannot be cut again in halves
 
     def __post_init__(self) -> None:
         WindowOptions(self.max_doc_tokens, self.window_overlap)
@@ -279,15 +274,6 @@ class Window(NamedTuple):
 class Groups:
     """Groups of consecutive sentences, all arrays int64 [groups].
 
-    Args:
-        first: number of the first sentence of each group.
-        count: its sentences.
-        document: the document that it belongs to.
-        limit: its limit in tokens.
-        tokens: its tokens, context and ``</s>`` included: the sum over its sentences of the longer
-            side, as the limit counts.
-        context: number of the first sentence of its context; ``first`` without context.
-
     Example:
         >>> groups = plan_groups(np.array([5, 4, 9, 3]), np.array([3, 1]), 8)
         >>> [list(groups.sentences(i)) for i in range(len(groups))]
@@ -296,12 +282,13 @@ class Groups:
         [False, True, False]
     """
 
-    first: np.ndarray
-    count: np.ndarray
-    document: np.ndarray
-    limit: np.ndarray
+    first: np.ndarray  # number of the first sentence of each group
+    count: np.ndarray  # its sentences
+    document: np.ndarray  # the document that it belongs to
+    limit: np.ndarray  # its limit in tokens
+    # Its tokens, context and </s> included: sum over sentences of the longer side, as the limit.
     tokens: np.ndarray
-    context: np.ndarray
+    context: np.ndarray  # number of the first sentence of its context; ``first`` without context
 
     def __len__(self) -> int:
         return len(self.first)
@@ -344,10 +331,9 @@ def plan_groups(
     Args:
         sizes: tokens of each sentence on its longer side, with its ``</s>``, int [N].
         documents: sentences of each document, int [documents].
-        limit: most tokens of a group, its one ``</s>`` included; one for all documents, or
-            int [documents]. 1 makes each sentence a group.
-        overlap: most sentences before a group that it gets as context, if they fit beside its
-            first sentence.
+        limit: most tokens of a group with its one ``</s>``, for all documents or int [documents]; 1
+            makes each sentence a group.
+        overlap: most sentences of context before a group, if they fit beside its first sentence.
 
     Example:
         >>> groups = plan_groups(np.array([4, 4, 4, 4]), np.array([4]), 10, overlap=1)

@@ -33,24 +33,16 @@ Longest = tuple[int | None, int | None]
 class TranslationBatch:
     """Pairs of sentences or groups, padded on the right with the pad symbol.
 
-    Args:
-        ids: [B] int64, number of each row's (first) sentence in the split.
-        src_tokens: [B, S] int64, ending in ``</s>``.
-        tgt_tokens: [B, T] int64, ending in ``</s>``; None for source-only data.
-        prev_output_tokens: [B, T] int64, the target shifted right by one, ``</s>`` first; None for
-            source-only data.
-        num_tokens: target tokens without padding (``</s>`` included); 0 for source-only data.
-        num_sentences: B.
-        alignments: [P, 3] int64, row of the batch, source and target position of each pair of
-            aligned tokens; None if unknown.
+    All tensors are int64. Source-only data has no target.
     """
 
-    ids: Tensor
-    src_tokens: Tensor
-    tgt_tokens: Tensor | None
-    prev_output_tokens: Tensor | None
-    num_tokens: int
-    num_sentences: int
+    ids: Tensor  # [B], number of each row's (first) sentence in the split
+    src_tokens: Tensor  # [B, S], ending in </s>
+    tgt_tokens: Tensor | None  # [B, T], ending in </s>
+    prev_output_tokens: Tensor | None  # [B, T], the target shifted right by one, </s> first
+    num_tokens: int  # target tokens without padding, </s> included
+    num_sentences: int  # B
+    # [P, 3], row of the batch, source and target position of each pair of aligned tokens.
     alignments: Tensor | None = None
 
     def to(self, device: torch.device | str) -> "TranslationBatch":

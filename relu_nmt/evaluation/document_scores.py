@@ -171,13 +171,19 @@ class AlignedDocuments:
         positions: position of each of these segments in its document, from 1; 0 for a mismatch.
 
     Raises:
-        DataError: the sets of references differ in their sentences.
+        DataError: the sides differ in their documents, or the references in their sentences.
     """
 
     def __init__(
         self, hypotheses: Documents, references: Sequence[Documents], language: str = ""
     ) -> None:
         sides = [hypotheses, *references]
+        for number, side in enumerate(references, 1):
+            if len(side) != len(hypotheses):
+                raise DataError(
+                    f"{len(hypotheses):,} translated documents, but {len(side):,} references (set "
+                    f"{number}); both need the same documents in the same order"
+                )
         self.documents = [join_lines(side, language) for side in sides]
         self.sentences: list[list[str]] = [[] for _ in sides]
         self.positions: list[int] = []

@@ -95,17 +95,11 @@ def split_compounds(line: str) -> str:
 
 @dataclass(frozen=True)
 class Score:
-    """A score of a whole corpus (or of one sentence).
+    """A score of a whole corpus (or of one sentence)."""
 
-    Args:
-        value: 0 to 100; TER may be more.
-        text: the score as sacreBLEU prints it, with its parts.
-        signature: the settings of its computation.
-    """
-
-    value: float
-    text: str
-    signature: str
+    value: float  # 0 to 100; TER may be more
+    text: str  # the score as sacreBLEU prints it, with its parts
+    signature: str  # the settings of its computation
 
     def __str__(self) -> str:
         return f"{self.text} signature: {self.signature}"
@@ -128,15 +122,6 @@ class Score:
 class MetricConfig:
     """A metric and its settings.
 
-    Args:
-        name: ``bleu``, ``chrf`` or ``ter`` (edits over words of the reference; lower is better).
-        lowercase: ignore case; TER always does, as sacreBLEU's by default.
-        tokenize: sacreBLEU's tokeniser, for BLEU: ``13a``, ``intl``, ``char``, ``zh``, ``none``...;
-            or ``compound``, see :func:`split_compounds`.
-        order: longest n-gram of BLEU.
-        word_order: longest word n-gram of chrF; 2 is chrF++.
-        smooth: of BLEU: ``exp`` (sacreBLEU's default) or ``none`` (as multi-bleu.perl).
-
     Raises:
         ConfigError: no such metric.
 
@@ -145,12 +130,13 @@ class MetricConfig:
         'chrF2 = 100.00'
     """
 
-    name: str = "bleu"
-    lowercase: bool = False
+    name: str = "bleu"  # ``bleu``, ``chrf`` or ``ter`` (edits over words; lower is better)
+    lowercase: bool = False  # ignore case; TER always does, as sacreBLEU's by default
+    # Of BLEU: sacreBLEU's tokeniser, or ``compound``, see :func:`split_compounds`.
     tokenize: str = DEFAULT_TOKENIZER
-    order: int = 4
-    word_order: int = 0
-    smooth: str = "exp"
+    order: int = 4  # longest n-gram of BLEU
+    word_order: int = 0  # longest word n-gram of chrF; 2 is chrF++
+    smooth: str = "exp"  # of BLEU: ``exp``, or ``none`` (as multi-bleu.perl)
 
     def __post_init__(self) -> None:
         if self.name not in METRICS:

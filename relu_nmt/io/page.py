@@ -108,23 +108,16 @@ def draw_image(
 
 @dataclass
 class Line:
-    """A line of a panel.
+    """A line of a panel."""
 
-    Args:
-        label: label in the legend.
-        style: index of its colour, marker and dashes.
-        points: y by x; in a panel with names, x is the index of the name.
-        errors: length of each point's interval below and above it, if there are intervals.
-        dots: x and y of single values, such as seeds that are too few for an interval.
-        dashes: index of other dashes than those of the style.
-    """
-
-    label: str
-    style: int
-    points: dict[float, float]
+    label: str  # label in the legend
+    style: int  # index of its colour, marker and dashes
+    points: dict[float, float]  # y by x; in a panel with names, x is the index of the name
+    # Length of each point's interval below and above it, if there are intervals.
     errors: list[tuple[float, float]] | None = None
+    # x and y of single values, such as seeds that are too few for an interval.
     dots: list[tuple[float, float]] = field(default_factory=list)
-    dashes: int | None = None
+    dashes: int | None = None  # index of other dashes than those of the style
 
 
 @dataclass

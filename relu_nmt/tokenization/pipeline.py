@@ -98,21 +98,6 @@ class TextPipeline:
     White space is normalised first, so that every sentence is one line of tokens. Decoding undoes
     all steps but lower-casing.
 
-    Args:
-        language: as in the file names ("de").
-        tokenizer: name of the tokeniser.
-        lowercase: lower-case the words after tokenising.
-        subword: the subword model; whole words by default.
-        detokenizer: name of the tokeniser that joins words to raw text, if the text arrives
-            tokenised; ``tokenizer`` by default.
-        sentence_separator: a token that ends each sentence, for models of documents; encoding adds
-            it, decoding removes it. None for no such token.
-        separates_alone: the model reads a single sentence with its separator, too; otherwise
-            batches leave it out.
-        first_symbol: a token that begins each sentence, such as ``>>fra<<``, the target language of
-            a multilingual model. None for no such token.
-        tokenizer_version: see :meth:`Tokenizer.of_version`; the latest by default.
-
     Example:
         >>> pipeline = TextPipeline("en", tokenizer="moses", lowercase=True)
         >>> pipeline.encode("It's  a dog.")
@@ -121,15 +106,18 @@ class TextPipeline:
         "it's a dog."
     """
 
-    language: str
-    tokenizer: str = "none"
-    lowercase: bool = False
+    language: str  # as in the file names ("de")
+    tokenizer: str = "none"  # name of the tokeniser
+    lowercase: bool = False  # lower-case the words after tokenising
     subword: SubwordModel = field(default_factory=WholeWords)
+    # Name of the tokeniser that joins words, if text arrives tokenised; ``tokenizer`` by default.
     detokenizer: str = ""
+    # A token that ends each sentence, for models of documents: encoding adds it, decoding drops it.
     sentence_separator: str | None = None
+    # A token that begins each sentence, as >>fra<<, the target language of a multilingual model.
     first_symbol: str | None = None
-    tokenizer_version: int | None = None
-    separates_alone: bool = True
+    tokenizer_version: int | None = None  # see :meth:`Tokenizer.of_version`; by default the latest
+    separates_alone: bool = True  # a single sentence has its separator, too
 
     def __post_init__(self) -> None:
         self.detokenizer = self.detokenizer or self.tokenizer
@@ -313,19 +301,16 @@ def load_pipeline(
 class Conversion:
     """A text file to be converted, without its separator lines.
 
-    Args:
-        side: its split and language: ("train", "de").
-        step: ``words`` (tokenise and lower-case), ``pieces`` (split words into subwords),
-            ``tokens`` (both) or ``keep``.
-        outputs: the files to write, each with its step; ``step``, or ``keep`` for raw sentences.
-        sampling: strength and seed of random subword splits; None for the usual split.
+    Steps are ``words`` (tokenise and lower-case), ``pieces`` (split words into subwords),
+    ``tokens`` (both) and ``keep``.
     """
 
-    side: tuple[str, str]
+    side: tuple[str, str]  # its split and language: ("train", "de")
     text: TextFile
     step: str
     separator: str
-    outputs: Mapping[Path, str]
+    outputs: Mapping[Path, str]  # the files to write: ``step``, or ``keep`` for raw sentences
+    # Strength and seed of random subword splits; None for the usual split.
     sampling: tuple[float, int] | None = None
 
     @property

@@ -108,7 +108,7 @@ class Teacher:
                     f"--teacher-attention-weight: the teacher has {theirs}, but the model {ours}; "
                     "leave it out, or train a model of the teacher's shape"
                 )
-        self._cache = None
+        self._cache, self._most_tokens = None, 0
         if config.teacher_cache is not None:
             assert config.teacher is not None, "a cache needs a teacher"
             self._cache = _Cache(Path(config.teacher_cache), config.teacher, config.teacher_top_k)
@@ -129,7 +129,12 @@ class Teacher:
             the name of its module, if the attention is taught.
         """
         if self._cache is not None:
-            ids, log_probs = self._cache.read(batch, lambda: self._top(batch, real, rows))
+            # Run for a batch larger than all before, so that the preflight counts this memory.
+            size = batch.src_tokens.numel() + len(real)
+            is_largest, self._most_tokens = size > self._most_tokens, max(size, self._most_tokens)
+            ids, log_probs = self._cache.read(
+                batch, lambda: self._top(batch, real, rows), is_largest
+            )
             return ids.to(real.device), log_probs.to(real.device), {}
         wanted = self.config.teacher_attention_weight > 0
         with attention_outputs(self._models[0], wanted) as attention:
@@ -234,7 +239,10 @@ class _Cache:
             )
 
     def read(
-        self, batch: TranslationBatch, compute: Callable[[], tuple[Tensor, Tensor]]
+        self,
+        batch: TranslationBatch,
+        compute: Callable[[], tuple[Tensor, Tensor]],
+        must_compute: bool,
     ) -> tuple[Tensor, Tensor]:
         """Return symbols and log-probabilities [N, k]; compute and store them if any is new."""
         assert batch.tgt_tokens is not None, "training batches have targets"
@@ -247,7 +255,7 @@ class _Cache:
             hashlib.sha256(b"|".join(row.tobytes() for row in pair)).digest() for pair in pairs
         ]
         found = self._find(names)
-        if None in found:
+        if must_compute or None in found:
             # Divide the tokens of the batch among its pairs, and store all pairs at once.
             lengths = [len(target) for _, target in pairs]
             tables = [

@@ -179,26 +179,16 @@ def single_model(ensemble: Ensemble) -> EncoderDecoder:
 
 @dataclass(frozen=True)
 class AttentionMap:
-    """The attention weights of one layer for one sentence pair, or for sentences that are joined.
+    """The attention weights of one layer, for a sentence pair or for sentences that are joined."""
 
-    Args:
-        slot: ``encoder``, ``decoder`` or ``cross``.
-        layer: index of the layer, from 0.
-        head: index of the head, or ``None`` for all.
-        queries: Nq labels of the rows; in the decoder the predicted tokens.
-        keys: Nk labels of the columns; in the decoder's self-attention the tokens before the
-            predicted one, the end symbol first.
-        weights: [Nq, Nk], or [H, Nq, Nk] for all heads. Rows need not sum to 1.
-        query_sentences: [Nq] number of each query's sentence; None: a single sentence.
-        key_sentences: [Nk] likewise.
-    """
-
-    slot: str
-    layer: int
-    head: int | None
-    queries: list[str]
+    slot: str  # ``encoder``, ``decoder`` or ``cross``
+    layer: int  # from 0
+    head: int | None  # from 0; None for all
+    queries: list[str]  # Nq labels of the rows; in the decoder the predicted tokens
+    # Nk labels of the columns; in the decoder's self-attention the tokens before the predicted one.
     keys: list[str]
-    weights: np.ndarray
+    weights: np.ndarray  # [Nq, Nk], or [H, Nq, Nk] for all heads; rows need not sum to 1
+    # Number of each query's and each key's sentence, [Nq] and [Nk]; None: a single sentence.
     query_sentences: np.ndarray | None = None
     key_sentences: np.ndarray | None = None
 

@@ -41,32 +41,23 @@ class Grid(NamedTuple):
 class VisionOutput:
     """The output of a model for a batch of images.
 
-    Args:
-        logits: [B, C] scores of the classes, float32.
-        features: [B, D], the input of the classifier.
-        intermediate: [B, D, height, width] by index of a requested block: its output at the
-            patches, without class token and before the final norm.
-        class_tokens: [B, D] by index of a requested block with a class token. XCiT counts its
-            blocks of class attention after the others; they have no other output.
+    XCiT counts its blocks of class attention after the others; they only have class tokens.
     """
 
-    logits: Tensor
-    features: Tensor
+    logits: Tensor  # [B, C] scores of the classes, float32
+    features: Tensor  # [B, D], the input of the classifier
+    # [B, D, height, width] by index of a requested block: its patches before the final norm.
     intermediate: dict[int, Tensor]
+    # [B, D] by index of a requested block with a class token.
     class_tokens: dict[int, Tensor] = field(default_factory=dict)
 
 
 @dataclass
 class EncodedImages:
-    """The output of the blocks, before the classifier; for the last two see `VisionOutput`.
+    """The output of the blocks, before the classifier; for the last two see `VisionOutput`."""
 
-    Args:
-        tokens: [B, N, D] of the last block; in XCiT before class attention.
-        grid: the patches, which are the last of the N tokens.
-    """
-
-    tokens: Tensor
-    grid: Grid
+    tokens: Tensor  # [B, N, D] of the last block; in XCiT before class attention
+    grid: Grid  # the patches, which are the last of the N tokens
     intermediate: dict[int, Tensor] = field(default_factory=dict)
     class_tokens: dict[int, Tensor] = field(default_factory=dict)
 

@@ -182,13 +182,9 @@ class ImageTransform:
 
 @dataclass(frozen=True)
 class SampleBatch:
-    """Some samples of a set; the fields of a subclass have tensors.
+    """Some samples of a set; the fields of a subclass have tensors."""
 
-    Args:
-        ids: [B] int64, indices of the samples in their set.
-    """
-
-    ids: Tensor
+    ids: Tensor  # [B] int64, indices of the samples in their set
 
     @property
     def num_sentences(self) -> int:
@@ -252,19 +248,12 @@ class PlannedBatches:
 
 @dataclass(frozen=True)
 class ImageBatch(SampleBatch):
-    """Images of one size and their classes.
+    """Images of one size and their classes."""
 
-    Args:
-        images: [B, 3, size, size], normalised.
-        labels: [B] int64.
-        other_labels: [B] int64, classes of the images mixed in; None in unmixed batches.
-        share: weight of ``labels``; the rest is that of ``other_labels``.
-    """
-
-    images: Tensor
-    labels: Tensor
-    other_labels: Tensor | None = None
-    share: float = 1.0
+    images: Tensor  # [B, 3, height, width], normalised
+    labels: Tensor  # [B] int64
+    other_labels: Tensor | None = None  # [B] int64, of the images mixed in, if any
+    share: float = 1.0  # weight of ``labels``; the rest is that of ``other_labels``
 
 
 class ImageBatches(PlannedBatches):

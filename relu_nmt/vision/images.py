@@ -33,30 +33,18 @@ VALID_FOLDERS = ("val", "valid", "validation", "test")
 
 @dataclass(frozen=True)
 class ImageSet:
-    """Images and their classes.
+    """Images and their classes."""
 
-    Args:
-        origin: the folder or file of the images.
-        image: decodes the image at a path; called from several threads.
-        name: of the set in the log (``train``, ``val``).
-        paths: of each image, its path or row in ``origin``.
-        labels: int64 [N], indices into ``classes``.
-        num_ignored: number of other files: not images by their names, or hidden.
-        empty: folders without images next to the class folders.
-        not_entered: folders that were not searched, with reasons.
-        encoded: the images are files, which may be damaged, not arrays of pixels.
-    """
-
-    origin: Path
-    image: Callable[[Any], "Image"]
-    name: str
-    paths: Sequence[Any]
-    labels: np.ndarray
+    origin: Path  # the folder or file of the images
+    image: Callable[[Any], "Image"]  # decodes the image at a path; called from several threads
+    name: str  # of the set in the log (``train``, ``val``)
+    paths: Sequence[Any]  # of each image, its path or row in ``origin``
+    labels: np.ndarray  # int64 [N], indices into ``classes``
     classes: Sequence[str]
-    num_ignored: int = 0
-    empty: Sequence[str] = ()
-    not_entered: Sequence[str] = ()
-    encoded: bool = True
+    num_ignored: int = 0  # number of other files: not images by their names, or hidden
+    empty: Sequence[str] = ()  # folders without images next to the class folders
+    not_entered: Sequence[str] = ()  # folders that were not searched, with reasons
+    encoded: bool = True  # the images are files, which may be damaged, not arrays of pixels
 
     def __len__(self) -> int:
         return len(self.paths)

@@ -279,17 +279,22 @@ def make_app(
     service = TranslationService(translator, config, windows, limits, metrics.count_batch)
     desk = Desk(service.batcher, limits.max_waiting, limits.request_seconds)
     metrics.waiting.set_function(lambda: desk.num_waiting)
+
+    def close() -> None:
+        desk.close()
+        service.close()
+
     try:  # report settings that do not fit now, and not in the first answer
         service.translate(Ticket(), ["."])
     except BaseException:
-        desk.close()
+        close()
         raise
 
-    # Close the desk in a thread, as it waits for requests in progress.
+    # Close in a thread, as this waits for requests in progress.
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         yield
-        await asyncio.to_thread(desk.close)
+        await asyncio.to_thread(close)
 
     app = FastAPI(
         title="relu_nmt",

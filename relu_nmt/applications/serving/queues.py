@@ -83,6 +83,10 @@ class Turns:
             self._futures.append(future)
         return ticket.wait(future)
 
+    def close(self) -> None:
+        """Wait for the function that runs, and refuse further ones."""
+        self._pool.shutdown(cancel_futures=True)
+
 
 @dataclass(eq=False)
 class _Order:

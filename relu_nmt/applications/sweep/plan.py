@@ -21,7 +21,6 @@ from relu_nmt.applications.sweep.steps import (
     StepState,
     SweepModel,
     differences,
-    launched,
     tool,
 )
 from relu_nmt.config import from_dict
@@ -115,7 +114,7 @@ class SweepPlan:
         # Put the sweep's own flags last: they win over the flags that the user typed.
         train = tool(
             "train",
-            self.settings.data,
+            config.data,
             *self._user_modules,
             *TRAIN_DEFAULTS,
             *(config.tokenizer_flags if "--eval-bleu" in config.train_flags else ()),
@@ -127,9 +126,8 @@ class SweepPlan:
             *config.time.flags,
             *start,
             *("--seed", str(model.seed), "--save-dir", checkpoints),
+            processes=config.running.training_processes,
         )
-        # Start several processes for one training, if the settings say so.
-        train = launched(train, self.settings.running.training_processes)
         # Average the last checkpoints by a second command.
         if config.averaged is None:
             return (train,)
@@ -146,7 +144,7 @@ class SweepPlan:
         measured = step.model.attention not in self.without_weights
         return tool(
             "generate",
-            self.settings.data,
+            config.data,
             *self._user_modules,
             *("--path", self._checkpoint(step.folder), "--gen-subset", config.gen_subset),
             *("--max-doc-tokens", str(step.length), "--quiet", "--no-progress-bar"),
@@ -244,21 +242,13 @@ def read_published(path: str) -> Published:
 
 @dataclass(frozen=True)
 class SweepDescription:
-    """The description of a sweep in its folder, ``sweep.json``.
+    """The description of a sweep in its folder, ``sweep.json``."""
 
-    Settings and environment are those of the last run.
-
-    Args:
-        attentions: attentions and variants of all runs, in the order of the report; the first one
-            is the baseline.
-        task: languages, dictionaries and text of the data, in words; empty in folders of earlier
-            versions.
-    """
-
-    settings: SweepSettings
-    environment: dict[str, Any]
-    attentions: tuple[str, ...] = ()
+    settings: SweepSettings  # of the last run
+    environment: dict[str, Any]  # of the last run
+    attentions: tuple[str, ...] = ()  # and variants of all runs; the first one is the baseline
     published: Published | None = None
+    # Languages, dictionaries and text of the data, in words; files of earlier versions lack it.
     task: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
@@ -279,7 +269,7 @@ def read_description(folder: Path) -> SweepDescription | None:
             found["environment"],
             tuple(found["attentions"]),
             None if published is None else Published.of(published),
-            found.get("task") or {},  # files of earlier versions lack it
+            found.get("task") or {},
         )
     except FileNotFoundError:
         return None

@@ -291,13 +291,10 @@ def _contrast_record(step: Step) -> Record:
 def read_course(step: Step) -> Course:
     """Return the course of a training, read from its log and its results.
 
-    Telemetry is there if the training logged it: ``--log-format json`` behind the ``--``.
-
-    Returns:
-        ``train_loss`` in bits and ``gradient_norm``, means of each log interval; from telemetry,
-        means over the slots: ``query_norm`` and ``key_norm``, the lengths of queries and keys,
-        and ``output_square``, the mean square of outputs; and ``output_growth``
-        (:data:`relu_nmt.training.results.GROWTH`) of the decoder's self-attention.
+    It has ``train_loss`` in bits and ``gradient_norm``, means of each log interval. If the training
+    logged telemetry (``--log-format json`` behind the ``--``), it also has means over the slots:
+    the lengths ``query_norm`` and ``key_norm`` and the mean square ``output_square``; and
+    ``output_growth`` (:data:`relu_nmt.training.results.GROWTH`) of the decoder's self-attention.
     """
     # Read the log first: the results replace its values, but have no telemetry.
     curves: dict[tuple[str, str], dict[int, float]] = {}
@@ -336,20 +333,15 @@ def _summary(course: Course) -> dict[str, float]:
 
 @dataclass
 class Average:
-    """A system at a document length in tokens, with a cell for each seed.
-
-    Args:
-        record: means by column, intervals, gain; see :func:`average_cells`.
-        resampled: d-BLEU of each resample of the documents, by converged seed.
-        gains: gain in d-BLEU over the baseline, for each seed that converged with both.
-    """
+    """A system at a document length in tokens, with a cell for each seed."""
 
     system: System
     length: int
     cells: list[Cell] = field(default_factory=list)
-    record: Record = field(default_factory=dict)
+    record: Record = field(default_factory=dict)  # columns of :func:`average_cells`
+    # d-BLEU of each resample of the documents, by converged seed.
     resampled: dict[int, np.ndarray] = field(default_factory=dict)
-    gains: list[float] = field(default_factory=list)
+    gains: list[float] = field(default_factory=list)  # of each seed, see :func:`compare`
 
     def values(self, column: str) -> list[float]:
         """Return the values of the seeds that converged."""

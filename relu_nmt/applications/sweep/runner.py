@@ -104,13 +104,10 @@ class StepWork:
 class StepRunner:
     """A runner of steps, each training before the evaluations of its model.
 
-    On a cluster, the jobs hold the locks and write logs and states. So sweeps on a cluster and
-    others may share a folder. Every step stores the environment, machine and versions. Only a
-    cluster needs the folder of the sweep; ``training_seconds`` is the budget, if it is a time.
-
-    Attributes:
-        tasks: the steps, and how far each of them is.
-        signal: number of the signal that stopped the run, if any.
+    On a cluster, the jobs hold the locks and write logs and states, so that sweeps on a cluster and
+    others may share a folder. Every step stores the ``environment``. Only a cluster needs the
+    folder of the sweep; ``training_seconds`` is the budget, if it is a time. ``signal`` is the
+    number of the signal that stopped the run, if any.
 
     Raises:
         ConfigError: a step was run with another command, or this machine has no such cluster.

@@ -31,17 +31,11 @@ TOOLS, TORCHRUN = "relu_nmt.cli.", "torch.distributed.run"
 # ------------------------------------------------------------------- commands
 
 
-def tool(name: str, *arguments: str) -> Command:
-    """Return the command that runs a command of this package in this Python."""
-    return (sys.executable, "-m", f"{TOOLS}{name}", *arguments)
-
-
-def launched(command: Command, processes: int) -> Command:
-    """Return the command that runs another one in several processes, by torchrun."""
-    if processes == 1:
-        return command
+def tool(name: str, *arguments: str, processes: int = 1) -> Command:
+    """Return the command that runs a command of this package, by torchrun in several processes."""
     launcher = ("-m", TORCHRUN, "--standalone", "--nproc-per-node", str(processes))
-    return (command[0], *launcher, *command[1:])
+    start = launcher if processes > 1 else ()
+    return (sys.executable, *start, "-m", f"{TOOLS}{name}", *arguments)
 
 
 def shown_command(command: Sequence[str]) -> list[str]:

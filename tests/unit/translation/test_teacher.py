@@ -211,14 +211,29 @@ def real_of(batch):
 
 def test_the_cache_spares_the_teacher(batch, cached):
     make, passes = cached
-    first = make().outputs(batch, real_of(batch), 3)
-    again = make().outputs(batch, real_of(batch), 3)
+    teacher = make()
+    first = teacher.outputs(batch, real_of(batch), 3)
+    again = teacher.outputs(batch, real_of(batch), 3)
     assert len(passes) == 1
     for one, other in zip(first[:2], again[:2], strict=True):
         assert torch.equal(one, other) and one.shape == (8, 4)
     plain = make(teacher_cache=None).outputs(batch, real_of(batch), 3)
     assert torch.equal(first[0], plain[0])
     torch.testing.assert_close(first[1].double(), plain[1].double(), atol=5e-3, rtol=1e-3)
+
+
+def test_the_largest_batch_of_a_process_runs_the_teacher_whose_memory_the_preflight_counts(
+    batch, cached
+):
+    make, passes = cached
+    first = make().outputs(batch, real_of(batch), 3)
+    warm = make()
+    again = warm.outputs(batch, real_of(batch), 3)
+    assert len(passes) == 2
+    for one, other in zip(first[:2], again[:2], strict=True):
+        assert torch.equal(one, other)
+    warm.outputs(batch, real_of(batch), 3)
+    assert len(passes) == 2
 
 
 def test_the_cache_knows_pairs_in_other_batches_and_adds_new_ones(batch, cached):

@@ -593,6 +593,17 @@ def test_a_request_that_takes_too_long_ends_and_others_go_on(slow):
         assert held.number <= number + 2
 
 
+def test_a_stopped_server_leaves_no_thread(monkeypatch):
+    monkeypatch.setattr(service, "LARGE_NUMBERS", 1)
+    before = set(threading.enumerate())
+    with client_of() as client:
+        asked = {"lines": ["ein Haus"], "translation": ["a house"]}
+        assert client.post("/attention", json=asked).status_code == 200
+        names = {thread.name.rpartition("_")[0] for thread in threading.enumerate()}
+        assert {"turn", "request"} <= names
+    assert not [own.name for own in set(threading.enumerate()) - before if "turn" in own.name]
+
+
 def test_a_stopping_server_answers_503(slow):
     client, _ = slow()
     with client:

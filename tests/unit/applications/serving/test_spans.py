@@ -7,7 +7,7 @@ import sentencepiece
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relu_nmt.applications.serving.spans import folded, token_spans
+from relu_nmt.applications.serving.service import folded, token_spans
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.tokenization.subwords import SentencePiece, SubwordNmt
 
