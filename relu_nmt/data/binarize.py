@@ -229,11 +229,8 @@ def indexed_writer(
 ) -> Iterator[Callable[[np.ndarray, np.ndarray], None]]:
     """Write ``prefix.bin`` and ``prefix.idx`` of a dtype (:func:`token_dtype`).
 
-    Both files appear at the end of the block. If it raises, no file is left behind.
-
-    Yields:
-        A function that appends sentences: their joined token ids, int [sum of sizes], and sizes,
-        int [n].
+    Both files appear at the end of the block. If it raises, no file is left behind. The yielded
+    function appends sentences: their joined token ids, int [sum of sizes], and sizes, int [n].
     """
     stored, count = np.dtype(dtype).newbyteorder("<"), 0
     code = next(code for code, known in TYPE_CODES.items() if known is dtype)

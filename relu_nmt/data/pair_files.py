@@ -275,18 +275,11 @@ def read_pairs(
 
 @dataclass
 class PairSide(TextFile):
-    """One side of a file of pairs, read like a text file of its own.
+    """One side of a file of pairs, read like a text file of its own."""
 
-    Args:
-        languages: the languages of the file.
-        side: index of this side in ``languages``.
-        separator: the lines between documents, see
-            :data:`relu_nmt.data.documents.SEPARATOR_TESTS`.
-    """
-
-    languages: Sequence[str] = ()
-    side: int = 0
-    separator: str = "none"
+    languages: Sequence[str] = ()  # the languages of the file
+    side: int = 0  # index of this side in ``languages``
+    separator: str = "none"  # the lines between documents, see ``SEPARATOR_TESTS``
     counts: Counter[str] = field(default_factory=Counter)
 
     @property

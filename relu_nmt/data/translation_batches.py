@@ -400,20 +400,14 @@ def plan_batches(
         keys = (targets[shuffled], source_sizes[shuffled], longer[shuffled])
         order = shuffled[np.lexsort(keys)]
     # Cut the sorted sentences into batches, and shuffle the batches.
-    starts = _cut(longer[order], limits)
+    sizes, starts = longer[order].tolist(), [0]
+    while starts[-1] < count:
+        starts.append(starts[-1] + _fitting(sizes, starts[-1], limits))
     visit = np.arange(len(starts) - 1)
     if generator is not None:
         generator.shuffle(visit)
     order = order.astype(np.int64, copy=False)
     return [order[starts[batch] : starts[batch + 1]] for batch in visit]
-
-
-def _cut(sorted_sizes: np.ndarray, limits: BatchLimits) -> np.ndarray:
-    """Return the starts of the batches, each as large as the limits allow, int64 [batches + 1]."""
-    sizes, starts = sorted_sizes.tolist(), [0]
-    while starts[-1] < len(sizes):
-        starts.append(starts[-1] + _fitting(sizes, starts[-1], limits))
-    return np.array(starts, dtype=np.int64)
 
 
 def _fitting(sizes: list[int], start: int, limits: BatchLimits) -> int:

@@ -276,9 +276,8 @@ class Int8Linear(PanelLinear):
 def quantize(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Quantize each row of x [..., D] float32, so that x is about scale (level - zero).
 
-    Returns:
-        the levels [..., D] uint8, and each row's scale and level of 0, [..., 1]. The scale is NaN
-        where an element of the row is not finite.
+    Returns the levels [..., D] uint8, and each row's scale and zero [..., 1]. The scale is NaN
+    where an element of the row is not finite.
     """
     low, high = x.aminmax(dim=-1, keepdim=True)
     low, high = low.clamp(max=0), high.clamp(min=0)

@@ -132,11 +132,11 @@ class MetricConfig:
 
     name: str = "bleu"  # ``bleu``, ``chrf`` or ``ter`` (edits over words; lower is better)
     lowercase: bool = False  # ignore case; TER always does, as sacreBLEU's by default
-    # Of BLEU: sacreBLEU's tokeniser, or ``compound``, see :func:`split_compounds`.
+    # BLEU's tokeniser: one of sacreBLEU, or ``compound``, see :func:`split_compounds`.
     tokenize: str = DEFAULT_TOKENIZER
     order: int = 4  # longest n-gram of BLEU
     word_order: int = 0  # longest word n-gram of chrF; 2 is chrF++
-    smooth: str = "exp"  # of BLEU: ``exp``, or ``none`` (as multi-bleu.perl)
+    smooth: str = "exp"  # BLEU's: ``exp``, or ``none`` (as multi-bleu.perl)
 
     def __post_init__(self) -> None:
         if self.name not in METRICS:

@@ -31,10 +31,11 @@ CGROUPS = (
 THREADS = "OMP_NUM_THREADS"
 WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
 SPIN_COUNT = "1000"
-"""Turns that a thread waits for the others before it sleeps. The usual 300,000 keep the others from
-their cores where these are shared: 30 products [320, 256] [256, 1024] by 4 threads on 4 cores,
-beside 20 busy processes, took more than 40 s; with 10,000 turns 1.9 s or more than 40 s, and with
-1,000 turns 0.7 to 1.9 s."""
+"""Turns that a thread waits for the others before it sleeps.
+
+The usual 300,000 keep the others from their cores where these are shared with other processes."""
+# 30 products [320, 256] [256, 1024] by 4 threads beside 20 busy processes on 4 cores: 0.7 to 1.9 s,
+# with the usual number more than 40 s.
 PACKAGES = ("torch", "numpy", "sacrebleu", "sentencepiece", "subword-nmt", "matplotlib")
 """The packages whose versions :func:`describe_environment` names."""
 LOAD_FILE = "/proc/loadavg"
@@ -93,10 +94,8 @@ def handle_stop_signals(handler: Callable[[int, FrameType | None], Any]) -> dict
     """Let ``handler`` receive STOP_SIGNALS, except those that the user ignores (nohup).
 
     SIGINT is received even so: a shell ignores it for every command that a script starts with
-    ``&``, which is about the terminal's Ctrl-C and not about ``kill -INT``.
-
-    Returns:
-        The handlers before, by signal, for ``signal.signal``.
+    ``&``, which is about the terminal's Ctrl-C and not about ``kill -INT``. Return the handlers
+    before, by signal, for ``signal.signal``.
     """
     heard = [
         number

@@ -71,10 +71,8 @@ def progress_bar(
     Bytes (the unit ``B``) are shown in MB. ``shows_waiting`` also shows that the work runs when
     nothing is done for long; a thread does that, so it is not for a block that forks processes.
     With ``only_if_slow`` there are lines only, and none if the work ends before the first is due.
-    ``say`` prints the lines; by default they go to standard error.
-
-    Yields:
-        A function that adds a number to the amount done, up to the total.
+    ``say`` prints the lines; by default they go to standard error. The yielded function adds a
+    number to the amount done, up to the total.
     """
     is_hidden, done = _hidden.get(), 0
     started = last_line = time.monotonic()
@@ -140,12 +138,8 @@ def ordered_map(
 ) -> Iterator[tuple[Task, Result]]:
     """Yield each task and ``function(task)``, in the order of the tasks, in bounded memory.
 
-    Args:
-        function: a function of a module (other processes find it by name).
-        tasks: its arguments, each of which is sent to a process.
-        workers: number of processes; 1 does all work in this one.
-        prepare: is called first in every worker, for example to set up a dictionary.
-        argument: the argument of ``prepare``.
+    Processes find the function by its name in a module; 1 worker is this process. Every worker
+    first calls ``prepare(argument)``, for example to set up a dictionary.
 
     Raises:
         ReluNmtError: a worker was killed, or ``function`` raised it.
@@ -222,10 +216,9 @@ class Work:
 class Cluster:
     """A cluster that takes jobs, by submitit: the queue and the retries are the cluster's.
 
-    Args:
-        name: ``slurm``, or ``local``, which runs each job on this machine, at once.
-        parameters: resources of a job, by submitit's names (``gpus_per_node``).
-        folder: for the jobs' descriptions and output; all machines see it.
+    The cluster is ``slurm``, or ``local``, which runs each job on this machine, at once. A job's
+    ``parameters`` have submitit's names (``gpus_per_node``). All machines see the ``folder`` of the
+    jobs' descriptions and output.
 
     Raises:
         ConfigError: submitit is not installed, or this machine has no such cluster, or the cluster

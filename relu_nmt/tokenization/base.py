@@ -94,10 +94,8 @@ class SubwordModel(ABC):
     """Words to pieces of words and back.
 
     A new model overrides :meth:`learn`, :meth:`load`, :meth:`split`, :meth:`join` and
-    ``file_name``; ``@subword_models.register("name")`` registers it.
-
-    Args:
-        content: the bytes of the model's file; None for a model without a file.
+    ``file_name``; ``@subword_models.register("name")`` registers it. The ``content`` is that of the
+    model's file; None for a model without a file.
 
     Attributes:
         file_name: name of the model's file in a data folder, such as ``subword.codes``. If each

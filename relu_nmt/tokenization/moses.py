@@ -37,13 +37,10 @@ class MosesTokenizer(Tokenizer):
 
     Joining gives the usual spaces around punctuation, which may differ from those of the text:
     ``a ,b``, ``l’homme``, ``10:30`` and ``http://`` change.
-
-    Attributes:
-        aggressive: split hyphens between letters too (Moses' ``-a``).
     """
 
     package = "sacremoses"
-    aggressive: ClassVar[bool] = False
+    aggressive: ClassVar[bool] = False  # split hyphens between letters too (Moses' ``-a``)
 
     def __init__(self, language: str) -> None:
         super().__init__(language)

@@ -38,9 +38,8 @@ _BYTE_PIECE = re.compile("<0x([0-9A-F]{2})>")
 class JoinedPieces(WholeWords):
     """Subword model of text that arrives in pieces: they pass through, and are joined at the end.
 
-    Args:
-        symbol: ``@@ `` (or ``subword_nmt``), ``sentencepiece``, ``wordpiece``, ``letter``,
-            ``_EOW``, or ``none``, which leaves the pieces as they are.
+    The symbol is ``@@ `` (or ``subword_nmt``), ``sentencepiece``, ``wordpiece``, ``letter``,
+    ``_EOW``, or ``none``, which leaves the pieces as they are.
 
     Reference: fairseq 0.12, ``fairseq.data.data_utils.post_process``.
 

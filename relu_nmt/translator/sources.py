@@ -16,12 +16,9 @@ from relu_nmt.translation.task import TranslationTask
 
 
 class SourceEncoder:
-    """Encodes raw text as token ids.
+    """Encodes raw text as token ids; ``separators`` are the symbols that end sentences, if any.
 
-    Attributes:
-        separators: the symbols that end sentences; None without.
-        text_lock: held while text is tokenized. Hold it for other work with the task's text, since
-            tokenizers keep state.
+    Hold ``text_lock`` for other work with the task's text, since tokenizers keep state.
     """
 
     def __init__(self, task: TranslationTask) -> None:

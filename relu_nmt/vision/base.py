@@ -68,15 +68,11 @@ class VisionModel(nn.Module):
     A subclass takes (config, number of classes). It defines ``forward``, or ``encode`` and
     ``features``; only with the latter it can be the backbone of another model.
 
-    Attributes:
-        num_tokens: tokens of an image of ``config.image_size`` in the first block.
-        head: the linear classifier.
-
     Raises:
         ConfigError: the attention cannot work with these settings.
     """
 
-    num_tokens: int
+    num_tokens: int  # of an image of ``config.image_size`` in the first block
     head: nn.Linear
     classifier: ClassVar[tuple[str, ...]] = ("norm", "head")
     """Names of the parts that :meth:`encode` does not use."""

@@ -210,12 +210,10 @@ class SampleBatch:
 
 
 class PlannedBatches:
-    """The batches of a set, epoch by epoch; a subclass loads each by its index.
+    """The batches of a set of ``count`` samples, by epoch; a subclass loads each by its index.
 
-    Args:
-        count: number of samples of the set.
-        batch_size: samples of a batch; the last batch of an epoch may have fewer.
-        seed: of the order in each epoch; None keeps the order (validation).
+    The last batch of an epoch may have fewer than ``batch_size`` samples. The seed is that of the
+    order in each epoch; None keeps the order (validation).
     """
 
     def __init__(self, count: int, batch_size: int, seed: int | None = None) -> None:
@@ -257,17 +255,12 @@ class ImageBatch(SampleBatch):
 
 
 class ImageBatches(PlannedBatches):
-    """The batches of a set of images.
+    """The batches of a set of images, mapped to pixels of one size by a transform.
 
-    Args:
-        images: the images.
-        transform: maps them to pixels of one size.
-        batch_size: images of a batch.
-        seed: of the order and the random views of each epoch; None keeps the order and takes the
-            middle of each image (validation).
-        augmentation: the changes of whole batches in training: mixing, repeated views.
-        damaged: collects damaged images instead of an error. In training the next undamaged image
-            takes the place of one; in validation the batch is smaller.
+    The seed is that of the order and the random views of each epoch. None keeps the order and takes
+    the middle of each image (validation). In training ``augmentation`` mixes images and repeats
+    views. ``damaged`` collects damaged images instead of an error: in training the next undamaged
+    image takes the place of one, in validation the batch is smaller.
     """
 
     def __init__(

@@ -96,9 +96,7 @@ def open_images(path: str | os.PathLike[str]) -> dict[str, ImageSet]:
     folder and its zip file give the same set. For archives and tables see
     :func:`~relu_nmt.vision.image_files.open_table`.
 
-    Returns:
-        the sets by name, ``train`` first; without a part ``train``, a single set named after the
-        path.
+    Returns the sets by name, ``train`` first; without such a part, one set named after the path.
 
     Raises:
         DataError: the path does not exist, or holds no images in classes.

@@ -90,14 +90,10 @@ def start_weights(
 class ImageClassifier:
     """A trained model, ready to classify pictures of any size.
 
-    Args:
-        model: the model; it is put into evaluation mode.
-        classes: names of its C classes.
-        transform: maps a picture to the input of the model.
-        device: a GPU by default, if there is one.
-        dtype: ``torch.float16`` or ``torch.bfloat16`` to compute in; float32 by default.
-        criterion: the loss of the training; with ``sigmoid_cross_entropy`` each class has an
-            independent probability, so they need not sum to 1.
+    The model is put into evaluation mode, on a GPU by default, if there is one. It computes in
+    float32, or in the ``dtype`` ``torch.float16`` or ``torch.bfloat16``. The ``criterion`` is the
+    loss of the training: with ``sigmoid_cross_entropy`` each class has an independent probability,
+    so they need not sum to 1.
 
     Example:
         >>> from PIL import Image

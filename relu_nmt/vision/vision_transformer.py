@@ -97,13 +97,8 @@ class GatedAttentionUnit(nn.Module):
     k = b * g2 + b2 share the base b = silu(x W_b) of width s. With 6 D^2 + s D weights, two units
     take the place of attention (4 D^2) and feed-forward network (8 D^2). Like a sublayer, a unit
     has neither norm nor residual connection. The gains start at 1 and the shifts at 0, so that
-    scores are of order 1.
-
-    Args:
-        embed_dim: D.
-        inner_dim: e.
-        attention: the mechanism that computes A v, ``pointwise`` with a single head of width s; h
-            is ``relu2`` in the paper.
+    scores are of order 1. ``attention`` computes A v: ``pointwise`` with a single head of width s;
+    h is ``relu2`` in the paper.
 
     Reference: Hua et al. 2022, "Transformer quality in linear time", section 2.2; Wortsman et al.
     2023, "Replacing softmax with ReLU in vision transformers", Fig. 4, in one of two readings.

@@ -156,11 +156,8 @@ class LayerStatistics:
 
     A branch with a ``variance_ratio`` near 0 has no effect, even if its attention weights look
     sharp. Memories whose weights may be negative (GELU, gates) have neither ``null_fraction`` nor
-    ``top_sums``, the sums over the largest p percent of weights, p of ``PERCENTS``.
-
-    Args:
-        ensemble: a single model; its dtype is used.
-        memories_only: leave out the other branches.
+    ``top_sums``, the sums over the largest p percent of weights, p of ``PERCENTS``. The ensemble
+    holds a single model; its dtype is used. ``memories_only`` leaves out the other branches.
 
     Raises:
         ConfigError: several models; or with ``memories_only`` feed-forward networks of another

@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 
 from relu_nmt.attention.base import Attention, Need
-from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.records import AttentionRecord, record_attention
 from relu_nmt.attention.statistics import (
     ANALYSED,
@@ -63,14 +62,9 @@ Table = tuple[Tensor, Tensor]
 class WeightStatistics:
     """Sums of the statistics of a model's attention weights over pairs of sentences or of groups.
 
-    Attentions without a matrix of weights are left out.
-
-    Args:
-        ensemble: a single model, evaluated in its dtype.
-        dictionaries: dictionaries of source and target, for punctuation and frequent words.
-
-    Attributes:
-        without_weights: slots whose attention has no weights.
+    Attentions without a matrix of weights are left out; ``without_weights`` lists their slots. The
+    ensemble holds a single model, evaluated in its dtype. The dictionaries of source and target
+    tell punctuation and frequent words.
 
     Raises:
         ConfigError: several models.
@@ -162,7 +156,10 @@ class WeightStatistics:
         # Count the visible keys of each query, and mark real rows: [B, Nq].
         counts = visibility.positive_counts[:, 0].expand(batch, num_queries)
         real = visibility.real_rows(batch)[:, 0] > 0
-        expected = _expected_keys(visibility, counts, real, record.slot == "cross")
+        # Take the position of each query among the keys, scaled in cross-attention: [B, Nq].
+        expected = visibility.query_positions().double()
+        if record.slot == "cross":
+            expected = expected * counts / real.sum(1, keepdim=True).clamp_min(1)
         # Add the statistics of a block of queries at a time.
         size = max(1, MOST_WEIGHTS // max(1, batch * heads * num_keys))
         for start in range(0, num_queries, size):
@@ -318,12 +315,6 @@ def is_punctuation(symbol: str) -> bool:
     for mark in SUBWORD_MARKS:
         text = text.replace(mark, "")
     return bool(text) and all(unicodedata.category(character)[0] == "P" for character in text)
-
-
-def _expected_keys(visibility: Visibility, counts: Tensor, real: Tensor, cross: bool) -> Tensor:
-    """Return the position of each query among the keys, scaled in cross-attention, [B, Nq]."""
-    places = visibility.query_positions().double()
-    return places * counts / real.sum(1, keepdim=True).clamp_min(1) if cross else places
 
 
 def _entropy(shares: Tensor) -> Tensor:

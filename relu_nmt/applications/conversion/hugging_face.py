@@ -85,7 +85,9 @@ def read_hub_model(
     read = _marian_vocabulary if is_marian else _m2m100_vocabulary
     symbols, languages, codes = read(folder, source_lang, target_lang)
     theirs = _read_weights(folder)
-    table = _table(theirs)
+    # Take the table [V, D] of embeddings under any of its names; [0] without one.
+    tables = (t for name in TABLES for own, t in theirs.items() if own.endswith(name))
+    table = next(tables, torch.zeros(0))
     if not is_marian:  # rows behind the last symbol have no name
         symbols += [f"{FILLER}_{i}" for i in range(len(symbols), len(table))]
     # Put the symbols in the order of relu_nmt's ids; -1 is padding, which Marian lacks.
@@ -232,12 +234,6 @@ def _our_tensors(
     if config.output_bias and bias is not None:
         ours["output_projection.bias"] = bias[0, order].masked_fill(order < 0, NEVER)
     return ours
-
-
-def _table(tensors: Mapping[str, Tensor]) -> Tensor:
-    """Return the table [V, D] of embeddings, of which a file may have any name; [0] without one."""
-    found = (t for name in TABLES for own, t in tensors.items() if own.endswith(name))
-    return next(found, torch.zeros(0))
 
 
 def _symbols_of_json(path: Path) -> list[str]:

@@ -8,7 +8,7 @@ import dataclasses
 import json
 import logging
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -83,32 +83,19 @@ def save_onnx(loaded: LoadedModel, folder: Path) -> None:
         "source": _prepare(model, "encoder", model.most_source_tokens),
         "target": _prepare(model, "decoder", model.most_target_tokens),
     }
-    # Name the free axes.
     batch = torch.export.Dim("batch", max=1 << 16)
-    source, target = (torch.export.Dim(k, min=1, max=n) for k, n in longest.items())
-    src_tokens = torch.tensor([[4, 3, 3, 3, 2], [3, 3, 2, 1, 1], [3, 3, 3, 2, 1]])
-    prev_output_tokens = torch.tensor([[2, 3, 3, 3], [2, 3, 3, 1], [2, 3, 1, 1]])
-    states = torch.randn(3, 5, model.config.encoder_embed_dim)
+    source, target = ({0: batch, 1: torch.export.Dim(k, min=1, max=n)} for k, n in longest.items())
+    sources = torch.tensor([[4, 3, 3, 3, 2], [3, 3, 2, 1, 1], [3, 3, 3, 2, 1]])
+    targets = torch.tensor([[2, 3, 3, 3], [2, 3, 3, 1], [2, 3, 1, 1]])
     # Export both graphs.
-    sources = {0: batch, 1: source}
-    _export(
-        _Graph(model, _encode),
-        {"src_tokens": src_tokens},
-        [sources],
-        "encoder_states",
-        folder / "encoder.onnx",
-    )
-    _export(
-        _Graph(model, _decode),
-        {
-            "prev_output_tokens": prev_output_tokens,
-            "encoder_states": states,
-            "src_tokens": src_tokens,
-        },
-        [{0: batch, 1: target}, sources, sources],
-        "logits",
-        folder / "decoder.onnx",
-    )
+    inputs = {"src_tokens": (sources, source)}
+    _export(_Graph(model, _encode), inputs, "encoder_states", folder / "encoder.onnx")
+    inputs = {
+        "prev_output_tokens": (targets, target),
+        "encoder_states": (torch.randn(3, 5, model.config.encoder_embed_dim), source),
+        "src_tokens": (sources, source),
+    }
+    _export(_Graph(model, _decode), inputs, "logits", folder / "decoder.onnx")
     # Write everything else that a runtime needs.
     source_symbols, target_symbols = (
         [words[index] for index in range(len(words))]
@@ -136,15 +123,9 @@ def save_image_onnx(classifier: ImageClassifier, folder: Path) -> None:
     """
     # Export with a free batch size and a fixed image size.
     height, width = classifier.transform.sides
-    images = torch.randn(2, 3, height, width)
     batch = torch.export.Dim("batch", max=1 << 16)
-    _export(
-        _Graph(classifier.model, _classify),
-        {"images": images},
-        [{0: batch}],
-        "logits",
-        folder / "model.onnx",
-    )
+    inputs = {"images": (torch.randn(2, 3, height, width), {0: batch})}
+    _export(_Graph(classifier.model, _classify), inputs, "logits", folder / "model.onnx")
     # Write the preprocessing of the images.
     preprocessing = dataclasses.asdict(classifier.transform.config)
     sides = [height, width]
@@ -162,26 +143,23 @@ def _prepare(model: EncoderDecoder, side: str, most: int | None) -> int:
 
 
 def _export(
-    model: nn.Module,
-    inputs: Mapping[str, Tensor],
-    shapes: Sequence[dict[int, Any]],
-    output: str,
-    path: Path,
+    model: nn.Module, inputs: Mapping[str, tuple[Tensor, dict[int, Any]]], output: str, path: Path
 ) -> None:
-    """Write the graph of a model, from example arguments by name and the free axes of each."""
+    """Write the graph of a model, from the name, an example and the free axes of each input."""
     # Silence the notes of the exporter.
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)
+    examples, shapes = zip(*inputs.values(), strict=True)
     try:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
-            model.eval()(*inputs.values())  # draw a performer's features; a graph cannot
+            model.eval()(*examples)  # draw a performer's features; a graph cannot
             program = torch.onnx.export(
                 model,
-                tuple(inputs.values()),
+                examples,
                 dynamo=True,
-                dynamic_shapes=(tuple(shapes),),  # one argument, *inputs
+                dynamic_shapes=(shapes,),  # one argument, *inputs
                 input_names=list(inputs),
                 output_names=[output],
                 verbose=False,

@@ -254,10 +254,6 @@ async def _each(parts: Iterator[bytes]) -> AsyncIterator[bytes]:
         yield part
 
 
-def _json(values: Any) -> bytes:
-    return json.dumps(values, ensure_ascii=False, allow_nan=False).encode()
-
-
 def make_app(
     translator: Translator,
     config: GenerationConfig | None = None,
@@ -340,10 +336,13 @@ def _add_routes(
     @app.post("/translate", response_model=TranslationAnswer, responses=PROBLEMS)
     async def translate(asked: TranslationRequest, request: Request) -> Response:
         """Translate a document, a translation for each of its lines."""
-        # Wait for the translation in a thread of the desk.
-        return await answer(
-            request, lambda ticket: _json(service.translate(ticket, **asked.model_dump()))
-        )
+
+        # Translate, and write the JSON, in a thread of the desk.
+        def work(ticket: Ticket) -> bytes:
+            found = service.translate(ticket, **asked.model_dump())
+            return json.dumps(found, ensure_ascii=False, allow_nan=False).encode()
+
+        return await answer(request, work)
 
     @app.post("/attention", response_model=AttentionAnswer, responses=PROBLEMS)
     async def show_attention(asked: AttentionRequest, request: Request) -> Response:

@@ -42,10 +42,7 @@ class TranslationService:
     """Answers requests with one translator; many threads may call its methods.
 
     All requests share the settings of the search. ``windows`` divides documents, unless a request
-    says how. See :class:`Batcher` for ``on_batch``.
-
-    Attributes:
-        batcher: runs the model, in a thread of its own.
+    says how. The ``batcher`` runs the model, in a thread of its own; it calls ``on_batch``.
     """
 
     def __init__(

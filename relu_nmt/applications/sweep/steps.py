@@ -234,12 +234,9 @@ class StepState:
 
 
 def probe(attentions: Sequence[str] = (), user_modules: Sequence[str] = ()) -> dict[str, Any]:
-    """Return facts about GPUs and attentions without importing PyTorch here.
+    """Return ``gpus``, their names, and ``without_weights``, attentions without any to measure.
 
-    So the process of the sweep stays small.
-
-    Returns:
-        ``gpus``: names of the GPUs; ``without_weights``: attentions without weights to measure.
+    PyTorch is imported in another process, so that the process of the sweep stays small.
     """
     # Run this module, which reads and prints JSON.
     done = subprocess.run(

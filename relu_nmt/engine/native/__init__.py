@@ -79,9 +79,7 @@ CONSTANTS = {words[0]: int(words[1]) for kind, words in _TABLE if kind == "CONST
 class Arguments:
     """The arguments of a kernel: structs of arguments.inc, filled by the names of their fields.
 
-    Attributes:
-        words: the filled structs, one after the other.
-        values: the given values; the kernel needs their tensors until it returns.
+    ``words`` has the filled structs, one after the other.
 
     Example:
         >>> logits = torch.zeros(1, 2)
@@ -102,7 +100,7 @@ class Arguments:
             TypeError: a field is missing or unknown.
         """
         self.words += _words(struct, values)
-        # Hold the tensors, since the words contain only their addresses.
+        # Hold the tensors until the kernel returns: the words contain only their addresses.
         self.values.append(values)
         return self
 
