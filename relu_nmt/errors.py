@@ -50,6 +50,15 @@ class MissingExtraError(ReluNmtError):
 
 
 @contextmanager
+def reporting(text: str, kind: type[ReluNmtError] = DataError) -> Iterator[None]:
+    """Turn a system's error inside the block into one with this text and the reason behind it."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{text}: {error.strerror or error}") from error
+
+
+@contextmanager
 def needing(text: str) -> Iterator[None]:
     """Make an import inside the block that fails a MissingExtraError with this text.
 

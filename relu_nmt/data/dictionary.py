@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from relu_nmt.errors import DataError
+from relu_nmt.errors import DataError, reporting
 from relu_nmt.io.text_lines import split_lines, write_lines
 
 BOS, PAD, EOS, UNK = SPECIAL_SYMBOLS = ("<s>", "<pad>", "</s>", "<unk>")
@@ -218,9 +218,8 @@ class Dictionary:
     def load(cls, path: str | os.PathLike[str]) -> "Dictionary":
         """Read a ``dict.xx.txt`` (DataError: it is missing, not UTF-8 or not a dictionary)."""
         try:
-            text = Path(path).read_bytes().decode("utf-8-sig")
-        except OSError as error:
-            raise DataError(f"{path}: cannot read the dictionary: {error.strerror}") from error
+            with reporting(f"{path}: cannot read the dictionary"):
+                text = Path(path).read_bytes().decode("utf-8-sig")
         except UnicodeDecodeError as error:
             raise DataError(
                 f"{path}: not a UTF-8 dictionary (byte {error.start}); make it again with "

@@ -22,7 +22,7 @@ import numpy as np
 
 from relu_nmt.config import like, option, settings
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.errors import ConfigError, DataError, reporting
 from relu_nmt.io.safe_write import write_text
 from relu_nmt.io.text_lines import split_lines
 
@@ -172,10 +172,8 @@ def read_documents(path: str | os.PathLike[str], num_sentences: int | None = Non
 
     A damaged file, or one that does not add up to ``num_sentences``, is a DataError.
     """
-    try:
+    with reporting(f"{path}: cannot read the document boundaries"):
         data = Path(path).read_bytes()
-    except OSError as error:
-        raise DataError(f"{path}: cannot read the document boundaries: {error.strerror}") from error
     lines = split_lines(data.decode("ascii", "replace"))
     for number, line in enumerate(lines, 1):
         if not line.isdecimal() or len(line) > 18 or int(line) == 0:

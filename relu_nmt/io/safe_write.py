@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from relu_nmt.errors import DataError
+from relu_nmt.errors import DataError, reporting
 
 LOCK, PLAIN = "relu_nmt.lock", "relu_nmt.plain"
 """Files in a temporary folder: the lock, and an empty file with a new file's permissions."""
@@ -240,13 +240,11 @@ def check_writable(flag: str, path: str | None) -> None:
     is_device = file.is_symlink() and file.absolute().parent.resolve() == Path("/dev")
     if is_device or (file.exists() and not file.is_file() and not file.is_dir()):
         raise DataError(f"{flag} {path}: is no plain file; give the name of a file")
-    try:
+    with reporting(f"{flag} {path}: cannot write it"):
         target.parent.mkdir(parents=True, exist_ok=True)
         remove_abandoned(target.parent)
         with tempfile.TemporaryFile(dir=target.parent):
             pass
-    except OSError as error:
-        raise DataError(f"{flag} {path}: cannot write it: {error.strerror}") from error
     if file.is_dir():
         raise DataError(f"{flag} {path}: is a folder; give the name of a file")
 
@@ -258,7 +256,5 @@ def target_of(path: str | os.PathLike[str]) -> Path:
 
 def write_file(flag: str, path: str, text: str) -> None:
     """Write a file atomically (DataError: it cannot be written)."""
-    try:
+    with reporting(f"{flag} {path}: cannot write it"):
         write_text(target_of(path), text)
-    except OSError as error:
-        raise DataError(f"{flag} {path}: cannot write it: {error.strerror}") from error

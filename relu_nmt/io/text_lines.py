@@ -17,14 +17,14 @@ import io
 import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from relu_nmt.errors import DataError, needing
+from relu_nmt.errors import DataError, needing, reporting
 from relu_nmt.io.process import standard_input
 from relu_nmt.io.safe_write import replacing
 
@@ -149,13 +149,9 @@ def open_text(path: str | os.PathLike[str]) -> io.BufferedReader:
     return io.BufferedReader(_Decompressed(open(path, "rb"), make), CHUNK_BYTES)
 
 
-@contextmanager
-def reading(path: str | os.PathLike[str]) -> Iterator[None]:
+def reading(path: str | os.PathLike[str]) -> AbstractContextManager[None]:
     """Turn an error inside the block, which reads a text file, into one that names the file."""
-    try:
-        yield
-    except OSError as error:
-        raise DataError(f"{path}: cannot read the text: {error.strerror or error}") from error
+    return reporting(f"{path}: cannot read the text")
 
 
 def find_text(path: str) -> str:

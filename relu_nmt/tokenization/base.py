@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from relu_nmt.config.registry import Registry
 from relu_nmt.data.binarize import count_words
-from relu_nmt.errors import ConfigError, DataError, needing
+from relu_nmt.errors import ConfigError, DataError, needing, reporting
 from relu_nmt.io.text_lines import TextFile, read_chunk
 from relu_nmt.io.work import progress_bar
 
@@ -214,11 +214,8 @@ def load_subword(name: str, path: str | os.PathLike[str] | None) -> SubwordModel
     """Return the subword model of a file (DataError: it is none); without a file, whole words."""
     if path is None:
         return WholeWords()
-    # Read and parse apart, so that each error names its cause.
-    try:
+    with reporting(f"{path}: cannot read the subword model"):
         content = Path(path).read_bytes()
-    except OSError as error:
-        raise DataError(f"{path}: cannot read the subword model: {error.strerror}") from error
     try:
         return subword_models.get(name).load(content)
     except DataError as error:

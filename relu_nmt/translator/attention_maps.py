@@ -19,7 +19,7 @@ from relu_nmt.attention.base import Attention, Need
 from relu_nmt.attention.records import record_attention
 from relu_nmt.data.dictionary import EOS, Dictionary
 from relu_nmt.data.translation_batches import longest_first, pad_rows, shift_right
-from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.errors import ConfigError, reporting
 from relu_nmt.io.page import COLOURS, draw_image, escaped
 from relu_nmt.io.safe_write import safe_writer
 from relu_nmt.modules.config import AttentionPlace
@@ -210,12 +210,9 @@ class AttentionMap:
         """
         if Path(path).suffix != ".svg":
             raise ConfigError(f"{path}: maps are drawn as SVG; give a name that ends in .svg")
-        try:
+        with reporting(f"{path}: cannot write it"), safe_writer(path) as file:
             # Decode the picture, which arrives as the address of an image.
-            with safe_writer(path) as file:
-                file.write(base64.b64decode(picture(self).partition(",")[2]))
-        except OSError as error:
-            raise DataError(f"{path}: cannot write it: {error.strerror}") from error
+            file.write(base64.b64decode(picture(self).partition(",")[2]))
 
 
 Panel = tuple[str, np.ndarray, AttentionMap]

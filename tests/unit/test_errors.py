@@ -4,9 +4,21 @@ import sys
 
 import pytest
 
-from relu_nmt.errors import MissingExtraError, needing
+from relu_nmt.errors import CheckpointError, DataError, MissingExtraError, needing, reporting
 
 TEXT = "the server needs the package {}: pip install"
+
+
+def test_the_system_s_error_becomes_one_line_with_its_reason(tmp_path):
+    told = r"^the text: No such file or directory$"
+    with pytest.raises(DataError, match=told), reporting("the text"):
+        (tmp_path / "absent").read_text()
+    told = r"^the model: cut short$"
+    with (
+        pytest.raises(CheckpointError, match=told),
+        reporting("the model", CheckpointError),
+    ):
+        raise OSError("cut short")
 
 
 def test_a_package_that_is_not_installed_is_named(monkeypatch):

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from relu_nmt.config import from_dict
-from relu_nmt.errors import CheckpointError, ConfigError
+from relu_nmt.errors import CheckpointError, ConfigError, reporting
 from relu_nmt.translation.config import TransformerConfig
 
 IGNORED_MODULES = ("fairseq", "numpy", "omegaconf")
@@ -86,11 +86,8 @@ def read_fairseq(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str
     """
     allowed: list[Any] = [argparse.Namespace, *((_Ignored, name) for name in OLD_METERS)]
     # Open the file first, for an error of its own.
-    try:
-        with open(path, "rb"):
-            pass
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot read it: {error.strerror}") from error
+    with reporting(f"{path}: cannot read it", CheckpointError), open(path, "rb"):
+        pass
     try:
         # Allow the objects of known packages, as empty ones.
         if zipfile.is_zipfile(path):

@@ -32,7 +32,7 @@ from relu_nmt.applications.conversion.fairseq import (
 )
 from relu_nmt.config.registry import close_names
 from relu_nmt.data.dictionary import BOS, EOS, FILLER, PAD, SPECIAL_SYMBOLS, UNK, Dictionary
-from relu_nmt.errors import CheckpointError, ConfigError
+from relu_nmt.errors import CheckpointError, ConfigError, reporting
 from relu_nmt.tokenization.base import load_subword
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.translation.config import TransformerConfig
@@ -299,9 +299,8 @@ def _language_code(path: Path, symbols: list[str], target_lang: str | None) -> s
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot read it: {error.strerror}") from error
+        with reporting(f"{path}: cannot read it", CheckpointError):
+            found = json.loads(path.read_text("utf-8"))
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: damaged ({error}); download it again") from error
     if not isinstance(found, dict):

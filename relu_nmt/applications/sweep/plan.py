@@ -26,7 +26,7 @@ from relu_nmt.applications.sweep.steps import (
 from relu_nmt.config import from_dict
 from relu_nmt.config.registry import Spec
 from relu_nmt.config.settings_files import parse_yaml
-from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.errors import ConfigError, DataError, reporting
 from relu_nmt.io.safe_write import write_text
 from relu_nmt.modules.config import ATTENTION_PRESETS
 
@@ -230,9 +230,8 @@ class Published:
 def read_published(path: str) -> Published:
     """Return the table in a YAML file (DataError: the file cannot be read, or has another form)."""
     try:
-        return Published.of(parse_yaml(Path(path).read_text("utf-8")))
-    except OSError as error:
-        raise DataError(f"--published {path}: cannot be read: {error.strerror}") from error
+        with reporting(f"--published {path}: cannot be read"):
+            return Published.of(parse_yaml(Path(path).read_text("utf-8")))
     except ValueError as error:
         raise DataError(f"--published {path}: {error}") from error
 
@@ -291,13 +290,10 @@ def write_description(folder: Path, description: SweepDescription) -> SweepDescr
         attentions = tuple(dict.fromkeys([*earlier.attentions, *attentions]))
         published = published or earlier.published
     description = dataclasses.replace(description, attentions=attentions, published=published)
-    # Write the file.
-    try:
+    with reporting(f"--save-dir {folder}: cannot be written"):
         folder.mkdir(parents=True, exist_ok=True)
         text = json.dumps(dataclasses.asdict(description), indent=1, ensure_ascii=False)
         write_text(folder / SWEEP_FILE, text + "\n")
-    except OSError as error:
-        raise DataError(f"--save-dir {folder}: cannot be written: {error.strerror}") from error
     return description
 
 

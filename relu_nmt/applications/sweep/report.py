@@ -31,7 +31,7 @@ from relu_nmt.applications.sweep.results import (
 )
 from relu_nmt.applications.sweep.steps import DIVERGED, DONE, FAILED, STARTED
 from relu_nmt.attention.statistics import STATISTICS
-from relu_nmt.errors import DataError
+from relu_nmt.errors import reporting
 from relu_nmt.evaluation.significance import DEFAULT_SAMPLES, DEFAULT_SEED
 from relu_nmt.io.page import LEAST_SEEDS, Line, Panel, arms, csv_text, draw_panels, render_page
 from relu_nmt.io.safe_write import write_text
@@ -384,12 +384,10 @@ def trouble(average: Average) -> str:
 def write_report(folder: Path, description: SweepDescription) -> ReportData:
     """Write report.html, results.csv and card.json; return their data."""
     data = read_report(folder, description)
-    try:
+    with reporting(f"{folder / REPORT_NAME}: cannot be written"):
         write_text(folder / CSV_NAME, report_csv(data))
         write_text(folder / CARD_NAME, json.dumps(card(data), indent=1, ensure_ascii=False) + "\n")
         write_text(folder / REPORT_NAME, page(data))
-    except OSError as error:
-        raise DataError(f"{folder / REPORT_NAME}: cannot be written: {error.strerror}") from error
     return data
 
 

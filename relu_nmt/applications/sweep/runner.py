@@ -28,7 +28,7 @@ from relu_nmt.applications.sweep.steps import (
     probe,
     shown_command,
 )
-from relu_nmt.errors import DataError, ReluNmtError
+from relu_nmt.errors import DataError, ReluNmtError, reporting
 from relu_nmt.io.process import describe_environment, handle_stop_signals
 from relu_nmt.io.safe_write import acquire_lock
 from relu_nmt.io.work import Cluster, result_of
@@ -428,11 +428,9 @@ class StepRunner:
 
 def _open_log(step: Step) -> BinaryIO:
     path = step.path(".log")
-    try:
+    with reporting(f"{path}: cannot be written"):
         # A training that continues appends to its log.
         return open(path, "ab" if step.is_training else "wb")
-    except OSError as error:
-        raise DataError(f"{path}: cannot be written: {error.strerror}") from error
 
 
 def last_line(path: Path) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from relu_nmt.config.registry import import_user_module
-from relu_nmt.errors import ConfigError, DataError, ReluNmtError
+from relu_nmt.errors import ConfigError, DataError, ReluNmtError, reporting
 from relu_nmt.io.safe_write import write_text
 
 STARTED, DONE, FAILED, DIVERGED = "started", "done", "failed", "diverged"
@@ -223,11 +223,9 @@ class StepState:
     def write(self, step: Step) -> None:
         """Store the state beside the results of its step."""
         path = step.path(".json")
-        try:
+        with reporting(f"{path}: cannot write it"):
             path.parent.mkdir(parents=True, exist_ok=True)
             write_text(path, json.dumps(asdict(self), indent=1) + "\n")
-        except OSError as error:
-            raise DataError(f"{path}: cannot write it: {error.strerror}") from error
 
 
 # ------------------------------------------------------------------- GPUs and attentions
