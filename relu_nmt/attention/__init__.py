@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 attentions: "Registry[type[Attention]]" = Registry(
     "attention",
     {
-        "cosformer": "relu_nmt.attention.cosformer",
+        "cosformer": "relu_nmt.attention.kernel_features",
         "efficient": "relu_nmt.attention.kernel_features",
-        "entmax": "relu_nmt.attention.entmax",
-        "entmax15": "relu_nmt.attention.entmax",
+        "entmax": "relu_nmt.attention.normalized",
+        "entmax15": "relu_nmt.attention.normalized",
         "linear": "relu_nmt.attention.kernel_features",
         "linformer": "relu_nmt.attention.linformer",
         "nystromformer": "relu_nmt.attention.landmarks",
@@ -39,7 +39,7 @@ attentions: "Registry[type[Attention]]" = Registry(
         "sima": "relu_nmt.attention.token_axis",
         "soft": "relu_nmt.attention.landmarks",
         "softmax": "relu_nmt.attention.normalized",
-        "sparsemax": "relu_nmt.attention.entmax",
+        "sparsemax": "relu_nmt.attention.normalized",
         "xca": "relu_nmt.attention.token_axis",
     },
 )

@@ -8,7 +8,8 @@ Shapes: ``B`` batch, ``H`` heads, ``Nq`` and ``Nk`` query and key length, ``d`` 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
@@ -155,25 +156,14 @@ class Backend:
     centers: bool = False
 
 
-@dataclass(frozen=True)
-class _Making:
-    """Attributes of the mechanisms that are being made, which their constructors do not take."""
-
-    name: str = ""  # by default the name of the class
-    slot: str = "encoder"
-    layer: int = 0
-    backend: str = "auto"
-    made: list["Attention"] | None = None  # collects them
-
-
-_MADE_ALONE = _Making()
-_making: ContextVar[_Making] = ContextVar("making", default=_MADE_ALONE)
+_making: ContextVar[Mapping[str, Any]] = ContextVar("making", default=MappingProxyType({}))
+"""Attributes of the mechanisms that are being made, which their constructors do not take."""
 
 
 @contextmanager
 def _made_with(**attributes: Any) -> Iterator[None]:
     """Give these attributes to the mechanisms that are made inside the block."""
-    token = _making.set(replace(_making.get(), **attributes))
+    token = _making.set({**_making.get(), **attributes})
     try:
         yield
     finally:
@@ -237,10 +227,11 @@ class Attention(nn.Module):
         self.dropout = dropout
         # Take the place in the model from build_attention: mechanisms fix their own arguments.
         making = _making.get()
-        self.name, self.slot = making.name or type(self).__name__, making.slot
-        self.layer, self.backend = making.layer, making.backend
-        if making.made is not None:
-            making.made.append(self)
+        self.name: str = making.get("name", type(self).__name__)
+        self.slot: str = making.get("slot", "encoder")
+        self.layer: int = making.get("layer", 0)
+        self.backend: str = making.get("backend", "auto")
+        making.get("made", []).append(self)
         # Make the gains of qk_norm; settings of a user's mechanism may lack the option.
         normalized = getattr(config, "qk_norm", False)
         self.query_gain = nn.Parameter(torch.ones(head_dim)) if normalized else None

@@ -1,8 +1,18 @@
-"""Attention whose rows of weights sum to 1: the base class, and softmax, the baseline."""
+"""Attention whose rows of weights sum to 1: softmax, the baseline, sparsemax and the entmax family.
+
+Weights of sparsemax and entmax can be exactly zero. They are p = [(alpha - 1) z - t]_+^(1 / (alpha
+- 1)) with the threshold t that makes the sum 1: alpha = 2 is sparsemax, and alpha towards 1
+approaches softmax. They find t in different ways. A constant added to all scores changes nothing,
+so the scores are shifted to a maximum of 0, where t lies between -1 and 0.
+
+Reference: Martins and Astudillo 2016, "From softmax to sparsemax", algorithm 1; Peters, Niculae
+and Martins 2019, "Sparse sequence-to-sequence models", algorithms 1 and 2. (ReLUFormer's
+appendix C names the two ends of alpha the other way round.)
+"""
 
 import math
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -10,6 +20,7 @@ from torch import Tensor
 from relu_nmt.attention import attentions
 from relu_nmt.attention.base import (
     Attention,
+    AttentionConfig,
     AttentionOutput,
     AttentionProblem,
     Backend,
@@ -18,6 +29,15 @@ from relu_nmt.attention.base import (
 )
 from relu_nmt.attention.kernels import reference
 from relu_nmt.attention.masks import biased
+from relu_nmt.config import option, settings
+from relu_nmt.errors import ConfigError
+
+FLOOR = -2.0
+"""Raise lower shifted scores to this value, which still has probability 0: the -inf of masked keys
+must enter no sum, and low scores cost precision."""
+
+BISECTIONS = 30
+"""Steps for a general alpha; they leave an error of 1e-9, and a Newton step squares it."""
 
 
 class NormalizedAttention(Attention):
@@ -83,3 +103,157 @@ class SoftmaxAttention(NormalizedAttention):
     def normalize(self, scores: Tensor) -> Tensor:
         """Return softmax of each row."""
         return scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32))
+
+
+@attentions.register("sparsemax")
+class SparsemaxAttention(NormalizedAttention):
+    """p = [z - t]_+ with z = q k^T / sqrt(d) and t such that sum p = 1; output p v.
+
+    The key with the largest score gets all the weight once its lead is 1.
+
+    Reference: Martins and Astudillo 2016, Eq. 2 and algorithm 1.
+    """
+
+    def normalize(self, scores: Tensor) -> Tensor:
+        """Return sparsemax of each row."""
+        return entmax(scores, 2.0)
+
+
+@attentions.register("entmax15")
+class Entmax15Attention(NormalizedAttention):
+    """p = [z / 2 - t]_+^2 with z = q k^T / sqrt(d) and t such that sum p = 1; output p v.
+
+    t is exact, by sorting.
+
+    Reference: Peters, Niculae and Martins 2019, algorithm 2.
+    """
+
+    def normalize(self, scores: Tensor) -> Tensor:
+        """Return 1.5-entmax of each row."""
+        return entmax(scores, 1.5)
+
+
+@attentions.register("entmax")
+class EntmaxAttention(NormalizedAttention):
+    """p = [(alpha - 1) z - t]_+^(1 / (alpha - 1)), z = q k^T / sqrt(d), sum p = 1; output p v.
+
+    Except for alpha 1.5 and 2, bisection finds t, which takes about 30 passes over the scores.
+
+    Reference: Peters, Niculae and Martins 2019, definition 1 and algorithm 1.
+    """
+
+    @settings(flags=False)
+    class Config(AttentionConfig):
+        """Options behind the colon."""
+
+        alpha: float = option(1.5, "2 is sparsemax, towards 1 it approaches softmax")
+
+        def check(self) -> None:
+            """Raise a ConfigError for alpha 1, which is softmax, and values out of range."""
+            if not 1 < self.alpha <= 2:
+                hint = " (alpha=1 is the attention 'softmax')" if self.alpha == 1 else ""
+                raise ConfigError(
+                    f"alpha={self.alpha:g}: expected a number above 1, at most 2{hint}"
+                )
+
+    def normalize(self, scores: Tensor) -> Tensor:
+        """Return alpha-entmax of each row."""
+        return entmax(scores, self.config.alpha)
+
+
+def entmax(scores: Tensor, alpha: float) -> Tensor:
+    """Return alpha-entmax of scores [..., n], float32 or wider; it can be differentiated twice.
+
+    Scores may be -inf where the result must be 0, but not in a whole row. Rows with NaN or infinite
+    scores become NaN. The thresholds of alpha 1.5 and 2 are exact, by sorting.
+    """
+    return _Entmax.apply(scores.to(torch.promote_types(scores.dtype, torch.float32)), alpha)
+
+
+class _Entmax(torch.autograd.Function):
+    """The Jacobian is diag(r) - r r^T / sum(r), r = p^(2 - alpha) where p > 0 and 0 elsewhere."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, alpha: float) -> Tensor:
+        # Shift the scores, and find the threshold by the fastest way for alpha.
+        shifted = scores - scores.amax(-1, keepdim=True)
+        x = (shifted * (alpha - 1)).clamp_min_(FLOOR)
+        if alpha == 2.0:
+            threshold = _sparsemax_threshold(x)
+        elif alpha == 1.5:
+            threshold = _entmax15_threshold(x)
+        else:
+            threshold = _threshold_by_bisection(x, alpha)
+        # Correct the rounding of sums over thousands of keys by a Newton step on sum(p) = 1.
+        p = _probabilities(x, threshold, alpha)
+        slope = _power_on_support(p, 2 - alpha).sum(-1, keepdim=True) / (alpha - 1)
+        threshold = threshold + (p.sum(-1, keepdim=True) - 1) / slope
+        p = _probabilities(x, threshold, alpha)
+        p = p / p.sum(-1, keepdim=True)
+        # Keep only the result: the backward pass needs no scores.
+        ctx.alpha = alpha
+        ctx.save_for_backward(p)
+        return p
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        # p is this function's own output, so autograd can differentiate the lines below.
+        (p,) = ctx.saved_tensors
+        r = _power_on_support(p, 2 - ctx.alpha)
+        # Subtract the weighted mean, since changes of p sum to 0.
+        mean = (gradient * r).sum(-1, keepdim=True) / r.sum(-1, keepdim=True)
+        return r * (gradient - mean), None
+
+
+def _probabilities(x: Tensor, threshold: Tensor, alpha: float) -> Tensor:
+    rectified = (x - threshold).clamp_min_(0)
+    return rectified if alpha == 2.0 else rectified.pow_(1 / (alpha - 1))
+
+
+def _power_on_support(p: Tensor, exponent: float) -> Tensor:
+    """Return p^exponent where p > 0, else 0; without the infinite derivative at 0."""
+    support = p > 0
+    if exponent == 0:
+        return support.to(p.dtype)
+    return torch.where(support, p, 1.0).pow(exponent).masked_fill(~support, 0.0)
+
+
+def _counts_from_one(x: Tensor) -> Tensor:
+    return torch.arange(1, x.size(-1) + 1, dtype=x.dtype, device=x.device)
+
+
+def _sparsemax_threshold(x: Tensor) -> Tensor:
+    """Return t [..., 1] = (sum of the k largest - 1) / k, for the support size k."""
+    # The support is the longest prefix of sorted scores above its own threshold.
+    largest = x.sort(-1, descending=True).values
+    sums = largest.cumsum(-1)
+    size = (1 + _counts_from_one(x) * largest > sums).sum(-1, keepdim=True)
+    # If scores are NaN, no key is in the support, and the result is NaN.
+    return (sums.gather(-1, (size - 1).clamp_min(0)) - 1) / size
+
+
+def _entmax15_threshold(x: Tensor) -> Tensor:
+    """Return t [..., 1]: the mean of the k largest less sqrt((1 - their scatter) / k)."""
+    # Compute the threshold of every prefix of the sorted scores.
+    largest = x.sort(-1, descending=True).values
+    k = _counts_from_one(x)
+    mean = largest.cumsum(-1) / k
+    scatter = largest.square().cumsum(-1) - k * mean.square()  # sum of squared deviations
+    thresholds = mean - ((1 - scatter) / k).clamp_min(0).sqrt()
+    # Count the scores that reach the threshold of their own prefix.
+    size = (thresholds <= largest).sum(-1, keepdim=True)
+    return thresholds.gather(-1, (size - 1).clamp_min(0))
+
+
+def _threshold_by_bisection(x: Tensor, alpha: float) -> Tensor:
+    """Return t [..., 1] by halving the interval between max - 1 and max - (1/n)^(alpha - 1)."""
+    # Start at the lower end, where the sum is at least 1.
+    low = x.new_full((*x.shape[:-1], 1), -1.0)
+    width = 1.0 - x.size(-1) ** (1 - alpha)
+    for _ in range(BISECTIONS):
+        width /= 2
+        middle = low + width
+        # Move up to the middle if the sum there is still at least 1.
+        too_much = _probabilities(x, middle, alpha).sum(-1, keepdim=True) >= 1
+        low = torch.where(too_much, middle, low)
+    return low

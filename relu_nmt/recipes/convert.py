@@ -41,7 +41,7 @@ from relu_nmt.training.checkpoint import (
     save_checkpoint,
 )
 from relu_nmt.training.checkpoint_manager import BY_EPOCHS, BY_UPDATES, numbered_checkpoints
-from relu_nmt.translation.agreement import fingerprint, require_same
+from relu_nmt.translation.agreement import describe_task, fingerprint, require_same
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder_decoder import build_model, load_model
 from relu_nmt.translation.search.shortlist import Shortlist
@@ -324,7 +324,7 @@ def _described(checkpoint: Checkpoint) -> dict[str, str]:
     task = checkpoint.metadata.get("task") or {}
     model = {"model setting": checkpoint.metadata.get("model_config") or {}}
     if task.get("name") == TRANSLATION:
-        return _leaves(model) | TranslationTask.from_state(task).describe()
+        return _leaves(model) | describe_task(TranslationTask.from_state(task))
     return _leaves(model) | _leaves({"task": task})
 
 

@@ -37,7 +37,7 @@ from relu_nmt.io.process import describe_environment
 from relu_nmt.modules.config import SLOTS
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.results import SIGNAL_EXIT_CODE
-from relu_nmt.translation.agreement import SAME_TEXT, require_same
+from relu_nmt.translation.agreement import SAME_TEXT, describe_task, require_same
 from relu_nmt.translation.task import TranslationTask
 
 SettingsT = TypeVar("SettingsT")
@@ -200,7 +200,7 @@ def _checked_task(settings: Settings, training: TranslationTrainingSettings) -> 
     """Return languages, dictionaries and text of the data, in words."""
     data = data_folders(settings.data)[0]
     languages = training.source_lang, training.target_lang
-    task = TranslationTask.from_data_folder(data, *languages).describe()
+    task = describe_task(TranslationTask.from_data_folder(data, *languages))
     # Compare with the task of earlier results, and with that of the models to start from.
     for folder, advice in (
         (settings.save_dir, "one report is of one task; choose another --save-dir"),

@@ -22,14 +22,15 @@ from relu_nmt.data.translation_batches import (
     least_limit,
 )
 from relu_nmt.engine import FastDecoder, install
-from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.errors import CheckpointError, ConfigError, DataError
 from relu_nmt.io.safe_write import write_text
 from relu_nmt.recipes.training import Training, run_training
-from relu_nmt.recipes.translation_training import ValidationBleu, compare_with_data, load_teachers
+from relu_nmt.recipes.validation_bleu import ValidationBleu
 from relu_nmt.training.batches import Scorer, TrainingData
 from relu_nmt.training.checkpoint import Checkpoint, load_weights
 from relu_nmt.training.results import TrainingResult
 from relu_nmt.training.trainer import Trainer
+from relu_nmt.translation.agreement import LIKE, at_folder, compare_with_data
 from relu_nmt.translation.calibration import (
     SAMPLE_TOKENS,
     calibrate,
@@ -49,6 +50,7 @@ from relu_nmt.translation.search.generator import Generator
 from relu_nmt.translation.step_decoder import Ensemble
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translation.teacher import TaughtObjective, Teacher
+from relu_nmt.translator.models import load_models
 
 
 def run(settings: Settings, *, progress: bool = True) -> TrainingResult:
@@ -285,8 +287,8 @@ class TranslationTraining(Training):
         """Return the training split of a data folder joined with those of further folders."""
         options, own = self.settings, self._folders[0]
         # Open each further folder, whose dictionaries must fit those of the first.
-        tasks = [self.task] if folder == own else [self.task.at_folder(folder, own)]
-        tasks += [self.task.at_folder(extra, own) for extra in options.extra_data]
+        tasks = [self.task] if folder == own else [at_folder(self.task, folder, own)]
+        tasks += [at_folder(self.task, extra, own) for extra in options.extra_data]
         corpora = [
             self._checked(task.load_chained(options.train_subset, options.load_alignments))
             for task in tasks
@@ -390,3 +392,25 @@ class TranslationTraining(Training):
         if bleu.scorer.note:
             self.say(f"note: {bleu.scorer.note}")
         return bleu
+
+
+def load_teachers(path: str, own: TranslationTask, data: str) -> list[EncoderDecoder]:
+    """Load the models of ``--teacher`` for a student with the task ``own`` and its data folder.
+
+    Raises:
+        CheckpointError: one cannot be read, or has other dictionaries than the student.
+    """
+    models, task, _ = load_models(path, "auto", None)
+    # Name the separator first, which makes dictionaries differ.
+    if task.has_sentence_separator != own.has_sentence_separator:
+        how = "without --sentence-separator; take a teacher of documents, or leave the flag out"
+        if task.has_sentence_separator:
+            how = "with --sentence-separator; give it here too"
+        raise CheckpointError(f"--teacher {path}: trained {how}")
+    for side in ("source_dictionary", "target_dictionary"):
+        if getattr(task, side) != getattr(own, side):
+            raise CheckpointError(
+                f"--teacher {path}: has another {side.replace('_', ' ')} than that of "
+                f"{data}; {LIKE} CKPT, or train a teacher on this data"
+            )
+    return models

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, TextIO
 
 import numpy as np
@@ -58,7 +59,7 @@ def run(settings: Settings, *, progress: bool = True) -> "SplitTranslation":
     # Make the statistics first, since they may not fit the model.
     attention = AttentionReport(settings, translator)
     with _output(settings, progress) as output:
-        result = SplitTranslation(settings, translator, attention, output).run(progress)
+        result = _Run(settings, translator, attention, output).run(progress)
     # Measure attention last, so that it does not count for the speed.
     attention.write()
     return result
@@ -90,34 +91,43 @@ def _output(settings: Settings, progress: bool) -> Iterator[TextIO]:
         print(f"results: {path}")
 
 
+@dataclass
 class SplitTranslation:
-    """The translations of a split, with their scores.
+    """The translations of a split, with their scores."""
 
-    Attributes:
-        groups: the translation of each sentence, or of each group of sentences, in order.
-        counts: sentences of each group.
-        documents: lines of each translated document: one for each sentence, or one for a group
-            whose translation has another number of sentences.
-        num_tokens: target tokens of the best translations, ``</s>`` included.
-        seconds: time of the search; with ``--results`` without loading and compiling.
-        num_at_limit: groups whose translation reached the longest output and may be cut off.
-        num_mismatched: groups with another number of sentences; None without separators.
-        num_undivided: groups of several sentences that became one line.
-        scores: all scores, the main one first.
-        lengths: lengths of the groups (:func:`relu_nmt.data.split.describe_lengths`).
-    """
+    # The translation of each sentence, or of each group of sentences, in order.
+    groups: list[Line] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)  # sentences of each group
+    # Lines of each translated document: one for each sentence, or one for a group whose translation
+    # has another number of sentences.
+    documents: list[list[Line]] = field(default_factory=list)
+    num_tokens: int = 0  # target tokens of the best translations, ``</s>`` included
+    seconds: float = 0.0  # time of the search; with ``--results`` without loading and compiling
+    num_at_limit: int = 0  # groups whose translation reached the longest output
+    num_mismatched: int | None = 0  # with another number of sentences; None without separators
+    num_undivided: int = 0  # groups of several sentences that became one line
+    scores: dict[str, Score] = field(default_factory=dict)  # the main one first
+    # Lengths of the groups (:func:`relu_nmt.data.split.describe_lengths`).
+    lengths: dict[str, Any] | None = None
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Speed of the search."""
+        return self.num_tokens / max(self.seconds, 1e-9)
+
+    @property
+    def score(self) -> Score | None:
+        """The main score; None without references."""
+        return next(iter(self.scores.values()), None)
+
+
+class _Run:
+    """A run of the recipe: it translates documents, prints their lines, and fills the result."""
 
     def __init__(
         self, settings: Settings, translator: Translator, attention: AttentionReport, output: TextIO
     ) -> None:
-        self.groups: list[Line] = []
-        self.counts: list[int] = []
-        self.documents: list[list[Line]] = []
-        self.num_tokens, self.seconds = 0, 0.0
-        self.num_at_limit, self.num_undivided = 0, 0
-        self.num_mismatched: int | None = 0
-        self.scores: dict[str, Score] = {}
-        self.lengths: dict[str, Any] | None = None
+        self.result = SplitTranslation()
         self._aligned: list[AlignedSentence] = []
         # Keep the parts that translate and print.
         self._settings, self._translator, self._task = settings, translator, translator.task
@@ -142,16 +152,6 @@ class SplitTranslation:
         # Check the output files before the translation begins.
         for flag in ("output", "results"):
             check_writable(f"--{flag}", getattr(settings, flag))
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Speed of the search."""
-        return self.num_tokens / max(self.seconds, 1e-9)
-
-    @property
-    def score(self) -> Score | None:
-        """The main score; None without references."""
-        return next(iter(self.scores.values()), None)
 
     def _choose_length(self) -> str:
         """Choose the windows, and return a note on their length."""
@@ -181,14 +181,15 @@ class SplitTranslation:
         limits = self._windows.max_doc_tokens, self._windows.window_overlap
         return plan_groups(self._sizes_of(split), self._counts_of(split), *limits)
 
-    def run(self, progress: bool) -> "SplitTranslation":
-        """Translate everything."""
+    def run(self, progress: bool) -> SplitTranslation:
+        """Translate everything, and return the result."""
+        result = self.result
         split, note = self._split, self._over_long()
         # Plan the windows, to show their number and lengths.
         groups, unit = self._plan(split), "groups" if self._has_documents else "sentences"
         if self._has_documents:
             max_doc_tokens = self._windows.max_doc_tokens
-            self.lengths = describe_lengths(groups, max_doc_tokens, keep_over_long=True)
+            result.lengths = describe_lengths(groups, max_doc_tokens, keep_over_long=True)
         else:
             self._print(note)
         if self._settings.results is not None:
@@ -205,18 +206,18 @@ class SplitTranslation:
                 sources = self._documents(numbers, counts)
                 # Measure the translation alone, without reading and printing.
                 started = time.perf_counter()
-                first_id = self._first + len(self.groups)
+                first_id = self._first + len(result.groups)
                 translated = self._translator.answer(
                     sources, self._config, self._windows, first_id, advance
                 )
-                self.seconds += time.perf_counter() - started
+                result.seconds += time.perf_counter() - started
                 self._take(translated)
         # Report no mismatches if groups cannot be divided without separators.
-        if self.num_undivided and self._task.separators is None:
-            self.num_mismatched = None
+        if result.num_undivided and self._task.separators is None:
+            result.num_mismatched = None
         self._score()
         self._summarise(note)
-        return self
+        return result
 
     def _warm_up(self) -> None:
         """Translate one sentence, so that loading and compiling do not count for the speed."""
@@ -261,11 +262,12 @@ class SplitTranslation:
 
     def _take(self, translated: TranslatedDocuments) -> None:
         """Print the groups of some documents, and count them for the summary."""
+        result = self.result
         # Print the lines of each window.
-        self._aligned += aligned_sentences(translated, sum(self.counts))
+        self._aligned += aligned_sentences(translated, sum(result.counts))
         for own in translated.windows:
             if not self._settings.quiet:
-                number = self._first + len(self.groups)
+                number = self._first + len(result.groups)
                 lines = self._lines.of_split(number, own.source)
                 for translation in own.translations:
                     lines += self._lines.hypothesis(number, translation)
@@ -274,15 +276,15 @@ class SplitTranslation:
             # Keep the best translation.
             best = own.translations[0]
             self._attention.add(own.source, best)
-            self.groups.append(Line(best.text, best.tokens))
-            self.counts.append(own.window.num_new)
-            self.num_tokens += len(best.hypothesis.tokens)
+            result.groups.append(Line(best.text, best.tokens))
+            result.counts.append(own.window.num_new)
+            result.num_tokens += len(best.hypothesis.tokens)
         # Add up the counts.
-        self.num_mismatched = (self.num_mismatched or 0) + translated.num_mismatched
-        self.num_undivided += translated.num_undivided
-        self.num_at_limit += translated.num_at_limit
+        result.num_mismatched = (result.num_mismatched or 0) + translated.num_mismatched
+        result.num_undivided += translated.num_undivided
+        result.num_at_limit += translated.num_at_limit
         if self._has_documents:
-            self.documents += translated.lines
+            result.documents += translated.lines
 
     def _print(self, text: str) -> None:
         if text:
@@ -290,59 +292,61 @@ class SplitTranslation:
 
     def _score(self) -> None:
         """Score the translations, if there are translations and references."""
+        result = self.result
         scorer = self._scorer
-        if scorer is None or not self.groups:
+        if scorer is None or not result.groups:
             return
         if not self._has_documents:
             name = "chrf" if self._settings.score.scoring == "chrf" else "bleu"
-            self.scores = {name: scorer.score(self.groups)}
+            result.scores = {name: scorer.score(result.groups)}
             return
         # Documents have d-BLEU and, if sentences can be counted, s-BLEU.
-        counts = np.array(self.counts)
-        self.scores = scorer.document_scores(self.documents, self.groups, counts)
+        counts = np.array(result.counts)
+        result.scores = scorer.document_scores(result.documents, result.groups, counts)
         # Leave out the score of sentences if groups were not divided.
-        if self.num_mismatched is None:
-            self.scores.pop("s_bleu", None)
+        if result.num_mismatched is None:
+            result.scores.pop("s_bleu", None)
 
     def _summarise(self, over_long: str) -> None:
         """Print the last lines, and write the files."""
+        result = self.result
         split = self._split
         if self._has_documents:
             self._print(over_long)
         self._print(self._note)
         self._print("NOTE: hypothesis and token scores are output in base 2")
-        if self.lengths is not None:
-            self._print(f"{split.name}: {lengths_in_words(self.lengths)}")
+        if result.lengths is not None:
+            self._print(f"{split.name}: {lengths_in_words(result.lengths)}")
             self._print(self._mismatch_line())
-        self._print(limit_note(self.num_at_limit, self._config))
+        self._print(limit_note(result.num_at_limit, self._config))
         # Print the speed as fairseq does.
-        sentences, seconds = sum(self.counts), max(self.seconds, 1e-9)
+        sentences, seconds = sum(result.counts), max(result.seconds, 1e-9)
         self._print(
-            f"| Translated {sentences:,} sentences ({self.num_tokens:,} tokens) in "
-            f"{self.seconds:.1f}s ({sentences / seconds:.2f} sentences/s, "
-            f"{self.tokens_per_second:.2f} tokens/s)"
+            f"| Translated {sentences:,} sentences ({result.num_tokens:,} tokens) in "
+            f"{result.seconds:.1f}s ({sentences / seconds:.2f} sentences/s, "
+            f"{result.tokens_per_second:.2f} tokens/s)"
         )
         # Print the scores.
         options = self._settings
         part = f", shard {options.shard_id} of {options.num_shards}," * (options.num_shards > 1)
         beginning = f"Generate {split.name}{part} with beam={self._config.beam}"
-        if self.scores and split.raw_target is None:
+        if result.scores and split.raw_target is None:
             self._print(
                 "NOTE: the folder keeps no raw references; scored on its dictionary's tokens"
             )
-        if self._scorer is not None and self._scorer.note and self.scores.keys() - {"chrf"}:
+        if self._scorer is not None and self._scorer.note and result.scores.keys() - {"chrf"}:
             self._print(f"NOTE: {self._scorer.note}")
-        for score in self.scores.values():
+        for score in result.scores.values():
             self._print(f"{beginning}: {score}")
         # Give the reason if the score of sentences is missing.
-        cut = self._has_documents and self.num_mismatched is not None
-        if cut and self.scores and "s_bleu" not in self.scores:
+        cut = self._has_documents and result.num_mismatched is not None
+        if cut and result.scores and "s_bleu" not in result.scores:
             reason = "no document has as many sentences as its reference"
             self._print(f"{beginning}: s-BLEU: none, {reason}")
         # Write the files.
         files = self._settings
         if files.output is not None:
-            text, notes = documents_text(self.documents, files.output_separator, files.output)
+            text, notes = documents_text(result.documents, files.output_separator, files.output)
             write_file("--output", files.output, text)
             for note in notes:
                 self._print(note)
@@ -352,22 +356,24 @@ class SplitTranslation:
 
     def _mismatch_line(self) -> str:
         """Return the line that counts groups with another number of sentences."""
-        num_groups = len(self.groups)
-        if self.num_mismatched is None:
+        result = self.result
+        num_groups = len(result.groups)
+        if result.num_mismatched is None:
             return (
                 f"Groups: {num_groups:,}; the model was trained without --sentence-separator, so "
-                f"that {self.num_undivided:,} of them are not cut into sentences"
+                f"that {result.num_undivided:,} of them are not cut into sentences"
             )
-        wrong = share(self.num_mismatched, num_groups)
+        wrong = share(result.num_mismatched, num_groups)
         return f"Groups: {num_groups:,}; mismatch of the number of sentences: {wrong}"
 
     def _results(self) -> dict[str, Any]:
         """Return the summary as JSON values."""
-        wrong, num_groups, scorer = self.num_mismatched, len(self.groups), self._scorer
+        result = self.result
+        wrong, num_groups, scorer = result.num_mismatched, len(result.groups), self._scorer
         # Count n-grams by document, and score sentences by position.
         statistics = by_position = None
-        if scorer is not None and self.groups:
-            statistics = scorer.document_statistics(self.documents).to_json()
+        if scorer is not None and result.groups:
+            statistics = scorer.document_statistics(result.documents).to_json()
             if wrong is not None:
                 by_position = scorer.position_scores(self._aligned)
         return {
@@ -379,18 +385,18 @@ class SplitTranslation:
             "documents": len(self._counts),
             "sentences": len(self._split),
             "groups": num_groups,
-            "tokens": self.num_tokens,
-            "seconds": self.seconds,
-            "tokens_per_second": self.tokens_per_second,
+            "tokens": result.num_tokens,
+            "seconds": result.seconds,
+            "tokens_per_second": result.tokens_per_second,
             "mismatches": wrong,
             "mismatch_rate": None if wrong is None else wrong / max(1, num_groups),
-            "at_limit": self.num_at_limit,
+            "at_limit": result.num_at_limit,
             "memory_bytes": peak_resident_bytes(),
             "gpu_memory_bytes": peak_gpu_bytes(),
             # Store null for scores that were not computed.
-            **{name: _values(self.scores.get(name)) for name in DOCUMENT_SCORES},
+            **{name: _values(result.scores.get(name)) for name in DOCUMENT_SCORES},
             "s_bleu_by_position": by_position,
-            "lengths": self.lengths,
+            "lengths": result.lengths,
             "document_statistics": statistics,
         }
 

@@ -20,6 +20,7 @@ from relu_nmt.modules.config import AttentionPlace
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.training.distributed import keep_freed_memory
 from relu_nmt.training.update import autocast_dtype
+from relu_nmt.translation.agreement import at_folder
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.shortlist import Shortlist
 from relu_nmt.translation.search.translations import (
@@ -68,7 +69,7 @@ def _adapted_task(
             raise ConfigError(f"--{side}-lang {asked}: the checkpoint's is {own}")
     if data is not None:
         # Use the first folder; only training reads several, as in fairseq.
-        task = task.at_folder(data_folders(data)[0], options.path)
+        task = at_folder(task, data_folders(data)[0], options.path)
     # Text that this package split is joined anyway; the flag then only changes the printed tokens.
     symbol = options.post_process if task.target_text.keeps_text else None
     return task.with_post_processing(symbol, options.tokenizer)

@@ -5,16 +5,21 @@ import os
 import zlib
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-from relu_nmt.data.data_folder import dictionary_path, infer_languages, read_manifest
+from relu_nmt.data.data_folder import (
+    dictionary_path,
+    infer_languages,
+    manifest_content,
+    read_manifest,
+)
 from relu_nmt.data.dictionary import SENTENCE_SEPARATOR, Dictionary
 from relu_nmt.errors import CheckpointError, DataError, ReluNmtError
 from relu_nmt.tokenization.base import tokenizers
 from relu_nmt.tokenization.pipeline import JoinedPieces, TextPipeline, load_pipeline
-
-if TYPE_CHECKING:
-    from relu_nmt.translation.task import TranslationTask
+from relu_nmt.training.checkpoint import read_metadata
+from relu_nmt.translation.task import TranslationTask
 
 NONE = "none"
 WAY_BACK = ("detokeniser", "joining of pieces")
@@ -22,9 +27,12 @@ WAY_BACK = ("detokeniser", "joining of pieces")
 SAME_TEXT = "preprocess with the same --tokenizer, --lowercase, --subword and --subword-model"
 LIKE = "make the data with relu-nmt-preprocess --like"
 """The remedies for a data folder whose text had other steps than another folder, or a model."""
+FRESH_START = "or choose another --save-dir for a fresh start"
+APART = ("language", "dictionary", "sentence separator")
+"""Names of properties that a training compares on its own, as some differences are allowed."""
 
 
-def describe_task(task: "TranslationTask", way_back: bool = True) -> dict[str, str]:
+def describe_task(task: TranslationTask, way_back: bool = True) -> dict[str, str]:
     """Return the languages, dictionaries and text steps of a task in words, by name.
 
     ``way_back`` includes the steps that change decoded text but no token id.
@@ -39,10 +47,15 @@ def describe_task(task: "TranslationTask", way_back: bool = True) -> dict[str, s
         symbols = fingerprint([words[i] for i in range(len(words))])
         found[f"{side} dictionary"] = f"{len(words):,} symbols {symbols}"
     # Describe the steps of the text.
-    for side, (text, _) in sides.items() if task.has_known_text else ():
+    for side, (text, _) in sides.items() if _has_known_text(task) else ():
         steps = describe_text(text)
         found |= {f"{side} {k}": v for k, v in steps.items() if way_back or k not in WAY_BACK}
     return found
+
+
+def _has_known_text(task: TranslationTask) -> bool:
+    """Return True if the steps of its text are known; a folder of fairseq does not record them."""
+    return task.folder is None or manifest_content(task.folder) is not None
 
 
 def describe_text(pipeline: TextPipeline) -> dict[str, str]:
@@ -94,10 +107,10 @@ def require_same(
             )
 
 
-def check_folder(
-    task: "TranslationTask", path: str | os.PathLike[str], own_place: str = "the checkpoint"
-) -> None:
-    """Check that the token ids of a data folder mean the same as those of a task.
+def at_folder(
+    task: TranslationTask, path: str | os.PathLike[str], own_place: str = "the checkpoint"
+) -> TranslationTask:
+    """Return a task with the splits of a data folder, whose token ids must mean the same.
 
     Raises:
         DataError: the folder's dictionaries, or steps of its text, differ from the task's.
@@ -124,7 +137,7 @@ def check_folder(
                 + (f"preprocess with {flag} and that" if task.folder else f"{LIKE} {own_place}")
             )
     # Compare the steps of the text.
-    if manifest is not None and task.has_known_text:
+    if manifest is not None and _has_known_text(task):
         found = replace(
             task,
             source_text=_text_in(path, manifest, task.source_text),
@@ -133,6 +146,7 @@ def check_folder(
         advice = SAME_TEXT if task.folder else f"{LIKE} {own_place}, or translate raw text"
         known, other = (describe_task(one, way_back=False) for one in (task, found))
         require_same(known, own_place, other, path, advice, DataError)
+    return replace(task, folder=Path(path))
 
 
 def _text_in(
@@ -144,3 +158,68 @@ def _text_in(
     text = load_pipeline(folder, manifest, own.language)
     separator, alone = own.sentence_separator, own.separates_alone
     return replace(text, sentence_separator=separator, separates_alone=alone)
+
+
+def compare_with_data(
+    path: Path, theirs: TranslationTask, own: TranslationTask, data: str, goes_on: bool
+) -> list[str]:
+    """Compare the task of a checkpoint with that of a data folder; return notes for the user.
+
+    If the training itself ``goes_on``, the languages must be the same.
+
+    Raises:
+        CheckpointError: languages, dictionaries or preparation of text differ.
+    """
+    pairs = [f"{task.source_lang}-{task.target_lang}" for task in (theirs, own)]
+    if goes_on and pairs[0] != pairs[1]:
+        raise CheckpointError(
+            f"{path}: was trained on {pairs[0]}, not {pairs[1]}; give the same --source-lang "
+            "and --target-lang, or another --save-dir for a fresh start"
+        )
+    for side in ("source", "target"):
+        _check_dictionary(path, theirs, own, side, data)
+    notes = _compare_text(path, theirs, own, data)
+    if pairs[0] != pairs[1]:
+        notes.append(f"{path} translates {pairs[0]}, and learns {pairs[1]} now")
+    return notes
+
+
+def _compare_text(
+    path: Path, theirs: TranslationTask, own: TranslationTask, data: str
+) -> list[str]:
+    """Compare the preparation of a checkpoint's text with that of the data."""
+    # Leave out the properties that other checks compare.
+    known, given = (
+        {k: v for k, v in describe_task(one, way_back=False).items() if not k.endswith(APART)}
+        for one in (theirs, own)
+    )
+    # Recognise models of other toolkits: their checkpoints name no data folder.
+    is_imported = "data" not in (read_metadata(path).get("args") or {})
+    if is_imported and own.source_text.keeps_text and own.target_text.keeps_text:
+        if not given or given == known:
+            return []
+        return [
+            f"{path} takes raw text, but that of {data} is prepared; the new model takes "
+            "text that is prepared in the same way"
+        ]
+    require_same(known, path, given, data, f"{LIKE} {path}, {FRESH_START}")
+    return []
+
+
+def _check_dictionary(
+    path: Path, theirs: TranslationTask, own: TranslationTask, side: str, data: str
+) -> None:
+    """Compare a dictionary of a checkpoint with the data's."""
+    stored, given = (getattr(task, f"{side}_dictionary") for task in (theirs, own))
+    if stored == given:
+        return
+    if theirs.has_sentence_separator and not own.has_sentence_separator:
+        raise CheckpointError(f"{path}: trained with --sentence-separator; give it here too")
+    # Accept a dictionary that only adds the separator behind the others.
+    adds_symbol = own.has_sentence_separator and SENTENCE_SEPARATOR not in stored
+    if adds_symbol and stored.with_symbol(SENTENCE_SEPARATOR, len(stored)) == given:
+        return
+    raise CheckpointError(
+        f"{path}: trained with another {side} dictionary than that of "
+        f"{data}; {LIKE} {path}, {FRESH_START}"
+    )

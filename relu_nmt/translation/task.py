@@ -15,7 +15,6 @@ from relu_nmt.data.data_folder import (
     dictionary_path,
     find_pair,
     infer_languages,
-    manifest_content,
     pair_name,
     paths_of,
     read_manifest,
@@ -26,7 +25,6 @@ from relu_nmt.data.documents import Separators
 from relu_nmt.data.split import Split
 from relu_nmt.errors import CheckpointError, DataError, ReluNmtError
 from relu_nmt.tokenization.pipeline import TextPipeline, load_pipeline
-from relu_nmt.translation.agreement import check_folder, describe_task
 
 TASK_NAME = "translation"
 """Name of the task in checkpoints."""
@@ -39,8 +37,9 @@ class TranslationTask:
     """Text steps and dictionaries of a language pair.
 
     A task comes from a data folder (:meth:`from_data_folder`) or from a checkpoint
-    (:meth:`from_state`). Only the former can load splits. Text steps map raw sentences to tokens
-    and back; a joined target dictionary equals the source dictionary.
+    (:meth:`from_state`). Only the former can load splits; ``agreement.at_folder`` gives the latter
+    a folder. Text steps map raw sentences to tokens and back; a joined target dictionary equals the
+    source dictionary.
 
     Example:
         >>> words = Dictionary(["ein", "Haus"])
@@ -187,15 +186,6 @@ class TranslationTask:
         source, target = (dictionary.index(SENTENCE_SEPARATOR) for dictionary in sides)
         return Separators(source, target, self.target_text.separates_alone)
 
-    @property
-    def has_known_text(self) -> bool:
-        """True if the steps of its text are known; a folder of fairseq does not record them."""
-        return self.folder is None or manifest_content(self.folder) is not None
-
-    def describe(self, way_back: bool = True) -> dict[str, str]:
-        """Return languages, dictionaries and text steps in words; see :func:`describe_task`."""
-        return describe_task(self, way_back)
-
     def load_split(self, split: str, with_alignments: bool = False) -> Split:
         """Open ``train``, ``valid``, ``test``, ``test1``..., with word alignments if asked.
 
@@ -302,10 +292,3 @@ class TranslationTask:
                 f"here ({error}); add that, or use another checkpoint"
             ) from error
         return cls(source_text, target_text, source, target)
-
-    def at_folder(
-        self, path: str | os.PathLike[str], own_place: str = "the checkpoint"
-    ) -> "TranslationTask":
-        """Return this task with the splits of a folder; see :func:`check_folder` for errors."""
-        check_folder(self, path, own_place)
-        return replace(self, folder=Path(path))

@@ -17,7 +17,7 @@ from relu_nmt.config.registry import MODULE_PREFIX
 from relu_nmt.engine.linear import Int8Linear, PackedLinear, PanelLinear, pack_linear, use_int8
 from relu_nmt.errors import ConfigError
 from relu_nmt.training.checkpoint import load_weights, without_aliases
-from relu_nmt.translation.agreement import require_same
+from relu_nmt.translation.agreement import describe_task, require_same
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder_decoder import EncoderDecoder, build_model, load_model
 from relu_nmt.translation.task import TranslationTask
@@ -50,8 +50,8 @@ def load_models(
     with using_backend(attention_backend):
         loaded = [load_model(file, model_overrides) for file in path]
     for file, other in zip(path[1:], loaded[1:], strict=True):
-        first = loaded[0].task.describe()
-        require_same(first, path[0], other.task.describe(), file, ONE_TASK)
+        first = describe_task(loaded[0].task)
+        require_same(first, path[0], describe_task(other.task), file, ONE_TASK)
     if not loaded:
         raise ConfigError("no checkpoint given")
     max_doc_tokens = min(each.max_doc_tokens for each in loaded)

@@ -7,8 +7,8 @@ import torch
 
 from relu_nmt.attention import naive
 from relu_nmt.attention.base import Need
-from relu_nmt.attention.entmax import EntmaxAttention, entmax
 from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.normalized import EntmaxAttention, entmax
 from relu_nmt.errors import ConfigError
 from tests.attention.helpers import make_attention, random_qkv
 

@@ -17,6 +17,7 @@ from relu_nmt.applications.analysis.weights import PERCENTS
 from relu_nmt.attention.statistics import ANALYSED
 from relu_nmt.modules import feed_forwards
 from relu_nmt.recipes import analyze
+from relu_nmt.translation.agreement import at_folder
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator import Translator
 from tests.commands import run_here
@@ -160,7 +161,7 @@ def test_the_numbers_agree_with_the_attention_maps(analyzed, folder):
     attention = table(output.with_name("report_attention.csv"))
     [path] = checkpoints(folder, "relu")
     translator = Translator.from_checkpoint(path, "cpu")
-    task = translator.task.at_folder(folder / "data-bin")
+    task = at_folder(translator.task, folder / "data-bin")
     split, values = task.load_split("test"), []
     for number in range(len(split)):
         source, target = (task.source_tokens(ids) for ids in split.pair(number))
@@ -179,7 +180,7 @@ def test_the_memory_numbers_agree_with_the_memory_statistics(analyzed, folder):
     rows = table(output.with_name("report_feed_forward.csv"))
     [path] = checkpoints(folder, "softmax")
     translator = Translator.from_checkpoint(path, "cpu")
-    split = translator.task.at_folder(folder / "data-bin").load_split("test")
+    split = at_folder(translator.task, folder / "data-bin").load_split("test")
     statistics = LayerStatistics(translator.ensemble, memories_only=True)
     pairs = [split.pair(number) for number in range(len(split))]
     statistics.add([source for source, _ in pairs], [target for _, target in pairs])

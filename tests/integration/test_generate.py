@@ -1,5 +1,6 @@
 """relu-nmt-generate, -interactive, -average and -score on a made corpus and untrained models."""
 
+import gc
 import gzip
 import json
 import math
@@ -9,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import warnings
+import weakref
 
 import pytest
 import torch
@@ -17,6 +19,7 @@ from relu_nmt.applications.analysis.statistics import memory_statistics
 from relu_nmt.evaluation.metrics import MetricConfig
 from relu_nmt.recipes import translate_split, translate_text
 from relu_nmt.training.checkpoint import load_checkpoint
+from relu_nmt.translation.agreement import at_folder
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator import Translator
 from tests.commands import run_here as run
@@ -200,7 +203,7 @@ def test_statistics_of_memories_are_those_of_the_references(folder, tmp_path, se
     report, attention = (json.loads(file.read_text()) for file in files)
     translator = Translator.from_checkpoint(str(model), "cpu")
     eos = 2
-    split = translator.task.at_folder(folder / "raw-bin").load_split("test")
+    split = at_folder(translator.task, folder / "raw-bin").load_split("test")
     batches = []
     for number in set(range(NUM_TEST)) - {BLANK}:
         source, target = (torch.tensor(ids.astype("int64")) for ids in split.pair(number))
@@ -420,6 +423,23 @@ def test_interactive_reports_translations_that_reached_the_limit(folder):
             assert f"{len(cut)} translations reached the longest output" in notes[0]
         if longest == 1:
             assert cut == [1, 3, 4]
+
+
+def test_a_result_keeps_no_model(folder, monkeypatch):
+    load, models = translate_split.load_translator, []
+
+    def noted(*arguments):
+        translator = load(*arguments)
+        models.extend(map(weakref.ref, translator.models))
+        return translator
+
+    monkeypatch.setattr(translate_split, "load_translator", noted)
+    given = {"path": folder / "checkpoint1.safetensors", "cpu": True, "max_len_b": 8}
+    settings = translate_split.Settings.of(data=folder / "raw-bin", **given)
+    found = translate_split.run(settings, progress=False)
+    gc.collect()
+    assert len(found.groups) == NUM_TEST
+    assert [model() for model in models] == [None]
 
 
 def test_recipes_return_the_translations_that_the_commands_print(folder, capfd):

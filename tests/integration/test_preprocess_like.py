@@ -9,6 +9,7 @@ import pytest
 
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.tokenization.pipeline import JoinedPieces
+from relu_nmt.translation.agreement import describe_task
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator import Translator
@@ -71,7 +72,7 @@ def test_data_like_that_of_our_model_is_what_its_files_give(texts, ours, tmp_pat
     preprocess(tmp_path / "hand", *files(texts), *GIVEN, *steps)
     assert contents(tmp_path / "like") == contents(tmp_path / "hand")
     own, other = (TranslationTask.from_data_folder(tmp_path / x) for x in ("like", "hand"))
-    assert own.describe() == other.describe()
+    assert describe_task(own) == describe_task(other)
     # Flags that repeat the model's steps are accepted, and a second run finds its work done.
     done = preprocess(tmp_path / "like", *files(texts), "--like", path, *GIVEN, *steps[:6])
     assert "complete already" in done.stdout

@@ -9,6 +9,7 @@ from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.errors import CheckpointError, ConfigError, DataError
 from relu_nmt.recipes import preprocess as recipe
 from relu_nmt.tokenization.pipeline import TextPipeline
+from relu_nmt.translation.agreement import at_folder
 from relu_nmt.translation.task import TranslationTask
 
 GERMAN = ["Das Haus ist groß.", "Ein Boot, ein Hausboot!", "", "Das ist ein Haus."] * 4
@@ -160,11 +161,11 @@ def test_at_folder_compares_dictionaries(tmp_path):
     (tmp_path / "b").mkdir()
     here, there = preprocess(tmp_path / "a"), preprocess(tmp_path / "b", thresholdtgt=5)
     task = TranslationTask.from_state(TranslationTask.from_data_folder(here).to_state())
-    assert len(task.at_folder(here).load_split("valid")) == len(GERMAN)
+    assert len(at_folder(task, here).load_split("valid")) == len(GERMAN)
     with pytest.raises(
         DataError, match=r"dict.en.txt: not the dictionary of the checkpoint.*--like"
     ):
-        task.at_folder(there)
+        at_folder(task, there)
 
 
 def test_source_only_folder(tmp_path):
@@ -177,7 +178,7 @@ def test_source_only_folder(tmp_path):
         trainpref=None,
         srcdict=str(tmp_path / "a" / "data" / "dict.de.txt"),
     )
-    valid = task.at_folder(source_only).load_split("valid")
+    valid = at_folder(task, source_only).load_split("valid")
     assert valid.target is None
     assert len(valid) == len(GERMAN)
     with pytest.raises(DataError, match="source-only data has no references"):
@@ -266,7 +267,7 @@ def test_separators_on_an_existing_folder(raw_folder):
     # A checkpoint keeps it, and finds the folder's dictionary to be its own.
     again = TranslationTask.from_state(json.loads(json.dumps(task.to_state())))
     assert again.has_sentence_separator
-    assert again.at_folder(raw_folder).load_split("valid").pair(1)[1].tolist() == (
+    assert at_folder(again, raw_folder).load_split("valid").pair(1)[1].tolist() == (
         after.pair(1)[1].tolist()
     )
 
@@ -294,5 +295,5 @@ def test_a_model_of_sentences_gets_the_separator_behind_all_symbols(raw_folder):
     # A checkpoint keeps all of it, for its folder and for further training.
     again = TranslationTask.from_state(json.loads(json.dumps(task.to_state())))
     assert again.separators == task.separators
-    assert again.at_folder(raw_folder).separators == task.separators
+    assert at_folder(again, raw_folder).separators == task.separators
     assert plain.with_sentence_separator(again).separators == task.separators

@@ -20,6 +20,7 @@ from relu_nmt.errors import ConfigError
 from relu_nmt.tokenization.pipeline import JoinedPieces, TextPipeline
 from relu_nmt.tokenization.subwords import SubwordNmt
 from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint
+from relu_nmt.translation.agreement import describe_task
 from relu_nmt.translation.encoder_decoder import build_model, load_model
 from relu_nmt.translation.search.shortlist import Shortlist
 from relu_nmt.translation.task import TranslationTask
@@ -112,7 +113,7 @@ def test_a_copy_translates_the_same_and_shares_nothing(translators, kind, copied
     assert torch.equal(torch.get_rng_state(), state)
     assert found_by(twin) == expected
     assert (twin.max_doc_tokens, twin.device) == (translator.max_doc_tokens, translator.device)
-    assert twin.task.describe() == translator.task.describe()
+    assert describe_task(twin.task) == describe_task(translator.task)
     with torch.no_grad():
         for weight in (w for model in twin.models for w in model.parameters()):
             weight.zero_()
