@@ -142,13 +142,13 @@ def _end_with(work, cwd, environment, files):
         os._exit(code)
 
 
-def with_commands(folder):
+def with_commands(folder, python=sys.executable):
     """Write all commands to a folder; return a shell's environment with them and one thread."""
     modules = [path.stem for path in (ROOT / "relu_nmt/cli").glob("[a-z]*.py")]
     programs = {f"relu-nmt-{name.replace('_', '-')}": f"-m relu_nmt.cli.{name}" for name in modules}
     folder.mkdir(exist_ok=True)
     for name, words in {**programs, "python": ""}.items():
-        (folder / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {words} "$@"\n')
+        (folder / name).write_text(f'#!/bin/sh\nexec "{python}" {words} "$@"\n')
         (folder / name).chmod(0o755)
     return {
         **os.environ,

@@ -3,6 +3,8 @@
 import os
 import random
 import signal
+import tempfile
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -13,6 +15,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import torch
 
 from relu_nmt.engine import native
+from tests import quick_python as quick
 
 # Under nohup it is ignored here and in all that tests start: trainings they end by it would run on.
 if hasattr(signal, "SIGHUP"):
@@ -22,7 +25,8 @@ if hasattr(signal, "SIGHUP"):
 os.fsync = lambda descriptor: None
 
 # Seeds are fixed but in tests/fuzz, and a busy machine must not fail a test.
-settings.register_profile("relu_nmt", deadline=None, derandomize=True)
+settings.register_profile("relu_nmt", deadline=None, derandomize=True, max_examples=50)
+settings.register_profile("thorough", settings.get_profile("relu_nmt"), max_examples=500)
 settings.load_profile("relu_nmt")
 
 
@@ -37,6 +41,13 @@ def pytest_configure(config):
 def pytest_runtest_setup():
     """Let what a test and its fixtures draw not depend on the tests before it."""
     torch.manual_seed(1)
+
+
+@pytest.fixture(scope="session")
+def quick_python():
+    """Return the path of a Python that has imported PyTorch and relu_nmt already."""
+    with tempfile.TemporaryDirectory() as folder, quick.start(Path(folder)) as program:
+        yield str(program)
 
 
 @pytest.fixture

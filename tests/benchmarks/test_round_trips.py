@@ -7,7 +7,10 @@ from relu_nmt.io.text_lines import write_lines
 
 
 @pytest.mark.slow
-def test_every_line_comes_out_and_changed_lines_are_counted(tmp_path, monkeypatch, capsys):
+def test_every_line_comes_out_and_changed_lines_are_counted(
+    tmp_path, monkeypatch, capsys, quick_python
+):
+    monkeypatch.setattr(sys, "executable", quick_python)
     pairs = [f"a b {n} c\u2028d\tein\x85b {n} d" for n in range(50)]
     pairs += [f"l’homme: 10:30 {n}\tein »Wort« {n}" for n in range(50)]
     write_lines(table := tmp_path / "made.fr-de.tsv", pairs)

@@ -4,7 +4,6 @@ import doctest
 import math
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -370,11 +369,11 @@ def test_a_stopped_training_resumes_bit_for_bit_and_its_teacher_is_a_classifier(
 
 
 @pytest.mark.slow
-def test_two_processes_train_as_one_with_accumulation(dino, images, tmp_path, capsys):
+def test_two_processes_train_as_one_with_accumulation(dino, images, tmp_path, capsys, quick_python):
     """The centre is the mean of all processes, and the frozen layer has a gradient in none."""
     common = "--max-epoch 3 --lr-period-updates 9 --warmup-epochs 1 --max-update 4 --batch-size 12"
     assert command(dino, images, tmp_path / "one", capsys, common, "--update-freq 2")[0] == 0
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    launcher = [quick_python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     done = subprocess.run(
         [*launcher, str(EXAMPLE / "train.py"), *words(images, tmp_path / "two", common)],
         env={**os.environ, "OMP_NUM_THREADS": "1"},

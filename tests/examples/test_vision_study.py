@@ -4,6 +4,7 @@ import csv
 import json
 import re
 import statistics
+import sys
 from pathlib import Path
 
 import pytest
@@ -417,7 +418,10 @@ def test_checkpoints_without_a_training_state_are_not_measured(example, tmp_path
     assert "no checkpoints there" in capsys.readouterr().err
 
 
-def test_a_study_trains_evaluates_and_continues(example, images, tmp_path, capsys, monkeypatch):
+def test_a_study_trains_evaluates_and_continues(
+    example, images, tmp_path, capsys, monkeypatch, quick_python
+):
+    monkeypatch.setattr(sys, "executable", quick_python)
     monkeypatch.setattr("relu_nmt.applications.sweep.runner.POLL_SECONDS", 0.02)
     words = ["comparison", str(images), "--updates", "10", "--save-dir", str(tmp_path)]
     words += ["--jobs", "2", "--variants", "relu/L", "XCiT SimA", "--", *TINY.split()]

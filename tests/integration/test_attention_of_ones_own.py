@@ -19,13 +19,13 @@ SHORT = ["--cpu", "--beam", "2", "--max-len-b", "5", "--no-progress-bar"]
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
+def trained(tmp_path_factory, quick_python):
     """The folder that the example's script makes, and what it prints."""
     folder = tmp_path_factory.mktemp("own")
     done = subprocess.run(
         ["bash", EXAMPLE / "run.sh"],
         env={
-            **with_commands(folder / "bin"),
+            **with_commands(folder / "bin", quick_python),
             "OUT": str(folder),
             "DOCUMENTS": "20",
             "UPDATES": "3",

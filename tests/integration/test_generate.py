@@ -469,10 +469,10 @@ def test_recipes_return_the_translations_that_the_commands_print(folder, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_interactive_answers_each_line_as_it_arrives(folder):
+def test_interactive_answers_each_line_as_it_arrives(folder, quick_python):
     arguments = ["--path", str(folder / "checkpoint1.safetensors"), *SHORT]
     with subprocess.Popen(
-        [sys.executable, "-m", "relu_nmt.cli.interactive", *arguments],
+        [quick_python, "-m", "relu_nmt.cli.interactive", *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -4,7 +4,6 @@ import json
 import os
 import random
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -230,11 +229,11 @@ def test_a_start_is_calibrated_whatever_back_end_the_training_has(data, begun, t
     assert "triton needs a GPU" in done.stderr  # later, as the training itself is on a CPU
 
 
-def test_every_process_starts_calibrated_in_the_same_way(data, begun, tmp_path):
+def test_every_process_starts_calibrated_in_the_same_way(data, begun, tmp_path, quick_python):
     flags = f"{tiny.TRAIN} --attention reluformer --batch-size 5 --disable-validation"
     flags += f" --finetune-from-model {begun}/checkpoint_last.safetensors --max-update 1 --lr 1e-9"
     launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
-    command = [sys.executable, "-m", *launcher, "relu_nmt.cli.train", data, *flags.split()]
+    command = [quick_python, "-m", *launcher, "relu_nmt.cli.train", data, *flags.split()]
     command += ["--save-dir", tmp_path / "two", "--ddp-backend", "fully_sharded"]
     subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     train(data, tmp_path / "one", *flags.split())

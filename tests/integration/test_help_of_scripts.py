@@ -47,6 +47,12 @@ def test_scripts_of_every_kind_are_found():
     assert {name for name, path in files().items() if os.access(path, os.X_OK)} <= {*SCRIPTS}
 
 
+def test_scripts_of_the_shell_can_be_run_as_they_are():
+    """Readers type their paths; one that others source ends in .bash."""
+    modes = {name: files()[name].stat().st_mode & 0o777 for name in SCRIPTS if name.endswith(".sh")}
+    assert {name for name, mode in modes.items() if mode & 0o111 != 0o111} == set()
+
+
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_help_is_all_that_a_script_does(script, tmp_path):
     names = ("HOME", "TMPDIR", "XDG_CACHE_HOME")

@@ -29,8 +29,8 @@ def data(tmp_path_factory):
     return preprocessed(folder)
 
 
-def start(data, save_dir, *flags, command=(), **streams):
-    words = [sys.executable, "-m", "relu_nmt.cli.train", str(data), *FLAGS.split(), *flags]
+def start(data, save_dir, *flags, python=sys.executable, command=(), **streams):
+    words = [python, "-m", "relu_nmt.cli.train", str(data), *FLAGS.split(), *flags]
     words = [*command, *words, "--save-dir", str(save_dir)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(words, cwd=ROOT, env=environment, stderr=subprocess.PIPE, **streams)
@@ -47,8 +47,9 @@ def wait_for(process, text):
     raise AssertionError(process.stderr.read())
 
 
-def test_a_reader_that_leaves_does_not_end_it_and_it_is_no_success(data, tmp_path):
-    process = start(data, tmp_path, "--max-update", "8", stdout=subprocess.PIPE)
+def test_a_reader_that_leaves_does_not_end_it_and_it_is_no_success(data, tmp_path, quick_python):
+    flags = ("--max-update", "8")
+    process = start(data, tmp_path, *flags, python=quick_python, stdout=subprocess.PIPE)
     process.stdout.readline()
     process.stdout.close()
     error = process.stderr.read().decode()
@@ -57,9 +58,9 @@ def test_a_reader_that_leaves_does_not_end_it_and_it_is_no_success(data, tmp_pat
     assert error.count("\n") == 1 and "standard output cannot be written (Broken pipe)" in error
 
 
-def test_a_full_disk_under_standard_output_does_not_end_it(data, tmp_path):
+def test_a_full_disk_under_standard_output_does_not_end_it(data, tmp_path, quick_python):
     with open("/dev/full", "w") as full:
-        process = start(data, tmp_path, "--max-update", "3", stdout=full)
+        process = start(data, tmp_path, "--max-update", "3", python=quick_python, stdout=full)
     error = process.stderr.read().decode()
     assert process.wait(timeout=120) == 2
     assert updates(tmp_path) == 3
@@ -89,8 +90,8 @@ def test_curves_that_cannot_be_written_do_not_end_it(data, tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR1])
-def test_a_closed_terminal_and_a_queue_let_it_save(data, tmp_path, number):
-    process = start(data, tmp_path, stdout=subprocess.PIPE, text=True)
+def test_a_closed_terminal_and_a_queue_let_it_save(data, tmp_path, number, quick_python):
+    process = start(data, tmp_path, python=quick_python, stdout=subprocess.PIPE, text=True)
     wait_for(process, "num_updates=3")
     process.send_signal(number)
     out, error = process.communicate(timeout=60)

@@ -213,9 +213,9 @@ def left_out(line):
 @pytest.mark.parametrize(
     ("page", "number"), [(page, n) for page in PAGES for n in range(len(grouped(page)))]
 )
-def test_a_block_runs(page, number, given, tmp_path, monkeypatch):
+def test_a_block_runs(page, number, given, tmp_path, monkeypatch, quick_python):
     monkeypatch.chdir(tmp_path)
-    environment = with_commands(tmp_path / "bin")
+    environment = with_commands(tmp_path / "bin", quick_python)
     give(["text", "train.de", "train.en"], given)
     for block in grouped(page)[number]:
         if block.language in ("", "sh"):

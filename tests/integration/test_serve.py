@@ -5,7 +5,6 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 import urllib.error
@@ -13,6 +12,7 @@ import urllib.request
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from functools import partial
 
 import pytest
 
@@ -39,8 +39,8 @@ def checkpoint(tmp_path_factory):
 class Server:
     """The command, listening at a free port."""
 
-    def __init__(self, checkpoint, *flags):
-        command = [sys.executable, "-m", "relu_nmt.cli.serve", str(checkpoint), "--port", "0"]
+    def __init__(self, python, checkpoint, *flags):
+        command = [python, "-m", "relu_nmt.cli.serve", str(checkpoint), "--port", "0"]
         self.process = subprocess.Popen(
             [*command, *SEARCH, *flags], stderr=subprocess.PIPE, text=True
         )
@@ -85,8 +85,14 @@ class Server:
 
 
 @pytest.fixture(scope="module")
-def server(checkpoint):
-    with Server(checkpoint) as server:
+def serve(quick_python, checkpoint):
+    """Return a function of flags, which starts the command."""
+    return partial(Server, quick_python, checkpoint)
+
+
+@pytest.fixture(scope="module")
+def server(serve):
+    with serve() as server:
         yield server
 
 
@@ -170,9 +176,9 @@ def test_a_person_translates_a_document_and_sees_the_attention(server, tmp_path)
 
 
 @pytest.mark.slow
-def test_every_client_is_answered_under_load(checkpoint):
+def test_every_client_is_answered_under_load(serve):
     lines = [["ein Haus ist klein ."] * 4, ["das Haus ist gross ."] * 20, ["klein"]]
-    with Server(checkpoint, "--max-waiting", "6") as server, ThreadPoolExecutor(24) as pool:
+    with serve("--max-waiting", "6") as server, ThreadPoolExecutor(24) as pool:
         alone = [server.ask("translate", {"lines": own})[1]["lines"] for own in lines]
 
         def ask(number):
@@ -209,8 +215,8 @@ def test_a_client_that_disconnects_frees_its_place(server):
 
 
 @pytest.mark.parametrize("begun", [b"", b"GET /health HT", b"GET /health HTTP/1.1\r\nHost: "])
-def test_a_head_that_does_not_arrive_ends_the_connection(checkpoint, begun):
-    with Server(checkpoint, "--request-seconds", "1") as server:
+def test_a_head_that_does_not_arrive_ends_the_connection(serve, begun):
+    with serve("--request-seconds", "1") as server:
         for before in (b"", b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"):
             with server.connect(timeout=20) as connection:
                 connection.sendall(before)
@@ -220,18 +226,18 @@ def test_a_head_that_does_not_arrive_ends_the_connection(checkpoint, begun):
 
 
 @pytest.mark.slow
-def test_clients_that_do_not_read_do_not_block_others(checkpoint):
+def test_clients_that_do_not_read_do_not_block_others(serve):
     asked = raw_request("/attention", {"lines": ["ein " * 400], "translation": ["the " * 400]})
-    limits = ("--max-waiting", "4", "--request-seconds", "3")
-    with Server(checkpoint, *limits) as server, ExitStack() as connections:
+    limits = ("--max-waiting", "2", "--request-seconds", "3")
+    with serve(*limits) as server, ExitStack() as connections:
         unread = []
-        for _ in range(40):
+        for _ in range(10):
             connection = connections.enter_context(server.connect(receive_buffer=2048))
             connection.sendall(asked)
             if connection.recv(12, socket.MSG_WAITALL) == b"HTTP/1.1 200":
                 unread.append(connection)
             assert server.ask("health")[0] == 200
-        assert len(unread) > 20  # the others had no answer in time, on a busy machine
+        assert len(unread) > 4  # the others had no answer in time, on a busy machine
         time.sleep(6)
         assert server.ask("translate", {"lines": ["ein Haus"]})[0] == 200
         for connection in unread:
@@ -248,8 +254,8 @@ def read_to_the_end(connection):
     return b"".join(parts)
 
 
-def test_silent_connections_do_not_block_others(checkpoint):
-    with Server(checkpoint, "--max-waiting", "4") as server, ExitStack() as connections:
+def test_silent_connections_do_not_block_others(serve):
+    with serve("--max-waiting", "4") as server, ExitStack() as connections:
         silent = [connections.enter_context(server.connect()) for _ in range(300)]
         assert server.ask("health")[0] == 200
         assert server.ask("translate", {"lines": ["ein Haus"]})[0] == 200
@@ -259,8 +265,8 @@ def test_silent_connections_do_not_block_others(checkpoint):
 
 
 @pytest.mark.slow
-def test_after_a_signal_the_server_finishes_its_requests(checkpoint):
-    with Server(checkpoint) as server:
+def test_after_a_signal_the_server_finishes_its_requests(serve):
+    with serve() as server:
         body = {"lines": ["ein Haus ist klein ."] * 100}
         found = []
         asking = threading.Thread(target=lambda: found.append(server.ask("translate", body)))

@@ -3,7 +3,6 @@
 import os
 import random
 import subprocess
-import sys
 
 import pytest
 import torch
@@ -69,11 +68,11 @@ def test_a_model_that_is_its_own_teacher_has_nothing_to_learn(data, teachers, tm
 
 
 @pytest.mark.parametrize("backend", ["pytorch_ddp", "fully_sharded"])
-def test_two_processes_learn_as_one_does(data, teachers, tmp_path, backend):
+def test_two_processes_learn_as_one_does(data, teachers, tmp_path, backend, quick_python):
     flags = f"{tiny.TRAIN} {OWN} --teacher {teachers[0]} --teacher-attention-weight 0.5 --dropout 0"
     flags += " --max-update 2 --attention reluformer"
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
-    command = [sys.executable, *launcher, "relu_nmt.cli.train", data, *flags.split()]
+    command = [quick_python, *launcher, "relu_nmt.cli.train", data, *flags.split()]
     own = ["--save-dir", tmp_path / "two", "--ddp-backend", backend]
     subprocess.run([*command, *own], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     train(data, tmp_path / "one", *flags.split(), "--update-freq", 2)

@@ -60,9 +60,9 @@ def run(data, flags, capsys=None):
     return code, json_lines(out)
 
 
-def start(data, flags, processes=1):
+def start(python, data, flags, processes=1):
     """Start the command as a program of its own."""
-    launcher = [sys.executable, "-m"]
+    launcher = [python, "-m"]
     if processes > 1:
         launcher += ["torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", "-m"]
     return subprocess.Popen(
@@ -172,7 +172,7 @@ def test_the_seed_decides(folder, tmp_path):
     "further",
     ["", "--ddp-backend fully_sharded --share-all-embeddings --checkpoint-activations --store-ema"],
 )
-def test_two_processes_give_the_losses_of_one(folder, tmp_path, capsys, further):
+def test_two_processes_give_the_losses_of_one(folder, tmp_path, capsys, further, quick_python):
     flags = f"{QUICK} --max-tokens 60 --max-epoch 2 --dropout 0 --eval-bleu {further}"
     flags += f" --best-checkpoint-metric bleu --save-dir {tmp_path}"
     _, one = run(folder / "joined", f"{flags}/one --update-freq 2", capsys)
@@ -180,7 +180,8 @@ def test_two_processes_give_the_losses_of_one(folder, tmp_path, capsys, further)
     if further:
         two = json_lines(forked_twice(folder / "joined", words, tmp_path))
     else:
-        out, error = start(folder / "joined", words, processes=2).communicate(timeout=120)
+        process = start(quick_python, folder / "joined", words, processes=2)
+        out, error = process.communicate(timeout=120)
         two = json_lines(out)
         assert two, error
     assert len(values(one, "update")) >= 6
@@ -241,9 +242,11 @@ def wait_for(process, text):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_saves_and_exits_and_the_same_command_goes_on(folder, tmp_path, number, capsys):
+def test_a_signal_saves_and_exits_and_the_same_command_goes_on(
+    folder, tmp_path, number, capsys, quick_python
+):
     flags = f"{QUICK} --max-tokens 100 --save-dir {tmp_path} --no-epoch-checkpoints"
-    process = start(folder / "joined", flags)
+    process = start(quick_python, folder / "joined", flags)
     wait_for(process, '"num_updates": 3')
     process.send_signal(number)
     out, error = process.communicate(timeout=60)

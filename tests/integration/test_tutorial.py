@@ -31,7 +31,7 @@ def is_printed(shown, lines):
     return any(pattern.fullmatch(masked(line)) for line in lines)
 
 
-def test_the_tutorial_runs_and_prints_what_it_says(tmp_path):
+def test_the_tutorial_runs_and_prints_what_it_says(tmp_path, quick_python):
     # The test's own environment is what the first block makes.
     install, *blocks = code_blocks(PAGE, "sh", "python", "output")
     assert "pip install -c constraints.txt -e ." in install.text
@@ -51,7 +51,7 @@ def test_the_tutorial_runs_and_prints_what_it_says(tmp_path):
     done = subprocess.run(
         ["bash", "-c", script],
         cwd=tmp_path,
-        env=with_commands(tmp_path / "bin"),
+        env=with_commands(tmp_path / "bin", quick_python),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -62,13 +62,11 @@ def test_every_part_has_a_rule():
     assert parts - {"py", "__pycache__"} == MAY_IMPORT.keys()
 
 
-@pytest.mark.parametrize(
-    "module",
-    ["relu_nmt", *(f"relu_nmt.cli.{p.stem}" for p in (PACKAGE / "cli").glob("*.py"))],
-)
-def test_commands_and_settings_start_without_importing_torch(module):
-    code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+def test_commands_and_settings_start_without_importing_torch():
+    modules = ["relu_nmt", *(f"relu_nmt.cli.{p.stem}" for p in (PACKAGE / "cli").glob("*.py"))]
+    code = "import importlib, sys\nfor name in sys.argv[1:]:\n    importlib.import_module(name)\n"
+    code += "    if 'torch' in sys.modules:\n        sys.exit(name)"
+    subprocess.run([sys.executable, "-c", code, *modules], check=True)
 
 
 @pytest.mark.parametrize("path", sorted((PACKAGE / "cli").glob("*.py")), ids=lambda p: p.stem)

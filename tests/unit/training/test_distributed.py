@@ -187,10 +187,10 @@ def test_statistics_are_averaged_over_the_processes(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_bad_batch_of_any_process_of_torchrun_is_named(tmp_path):
+def test_a_bad_batch_of_any_process_of_torchrun_is_named(tmp_path, quick_python):
     script = tmp_path / "worker.py"
     script.write_text(WORKER)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command = [quick_python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     run = subprocess.run(
         [*command, str(script), str(tmp_path / "bad"), "3"],
         capture_output=True,

@@ -4,7 +4,6 @@ import copy
 import multiprocessing
 import pickle
 import subprocess
-import sys
 import threading
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
@@ -184,7 +183,7 @@ def test_a_class_from_a_users_file_cannot_be_pickled(tmp_path):
         pickle.dumps(Translator.from_checkpoint(path, "cpu"))
 
 
-def test_a_pickle_imports_the_package_of_its_classes(tmp_path, monkeypatch):
+def test_a_pickle_imports_the_package_of_its_classes(tmp_path, monkeypatch, quick_python):
     (tmp_path / "own_package.py").write_text(OWN.format(name="MineByImport"))
     monkeypatch.syspath_prepend(tmp_path)
     __import__("own_package")
@@ -197,6 +196,6 @@ def test_a_pickle_imports_the_package_of_its_classes(tmp_path, monkeypatch):
         f"translator = pickle.load(open({str(tmp_path / 'pickled')!r}, 'rb'))\n"
         f"print(translator.translate({LINES!r}, beam=3, max_len_b=7))"
     )
-    words = [sys.executable, "-W", "ignore", "-c", code]
+    words = [quick_python, "-c", code]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == repr(list(translator.translate(LINES, beam=3, max_len_b=7)))

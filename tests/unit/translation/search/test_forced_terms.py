@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from toy_models import EOS, ToyModel, all_outputs, log_prob_of
 
@@ -44,7 +44,6 @@ def _follow(tokens, terms):
 
 
 @given(st.lists(WORDS, max_size=9), FORCED)
-@settings(deadline=None)
 def test_progress_knows_whether_terms_occur(tokens, forced):
     progress = forced
     for token in tokens:
@@ -55,7 +54,6 @@ def test_progress_knows_whether_terms_occur(tokens, forced):
 
 
 @given(st.lists(WORDS, max_size=5), FORCED)
-@settings(deadline=None, max_examples=50)
 def test_missing_is_the_fewest_tokens_to_write(tokens, forced):
     progress = forced
     for token in tokens:
@@ -98,7 +96,6 @@ def source_of(words, forced=NO_TERMS, **more):
     return SourceSentence(np.array([*words, EOS]), [], forced=forced, **more)
 
 
-@settings(max_examples=200, deadline=None)
 @given(SOURCES, searches(), st.integers(0, 99), st.integers(1, 2), st.booleans())
 def test_terms_are_in_every_hypothesis(sources, search, seed, num_models, bans):
     models = [ToyModel(seed=seed + i, sharpness=3.0) for i in range(num_models)]
@@ -148,7 +145,6 @@ def test_the_best_of_all_outputs_with_the_terms_is_found(ordered):
     assert differs > 3
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.integers(0, 99), searches(), FORCED)
 def test_sentences_without_terms_are_translated_as_before(seed, search, forced):
     models = [ToyModel(seed=seed)]
@@ -176,7 +172,6 @@ def test_terms_that_the_best_translation_has_change_nothing():
     assert kept > 3
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.integers(0, 99), FORCED, st.lists(WORDS, max_size=6), st.data())
 def test_a_prefix_may_have_the_terms_but_not_a_context(seed, forced, prefix, data):
     num_context = data.draw(st.integers(0, len(prefix)))
@@ -191,7 +186,6 @@ def test_a_prefix_may_have_the_terms_but_not_a_context(seed, forced, prefix, dat
         assert has_terms(tokens, forced)
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.integers(0, 99), FORCED, st.integers(1, 3), st.integers(1, 9))
 def test_terms_and_the_number_of_sentences(seed, forced, number, max_len_b):
     terms = tuple(t for t in forced.terms if SEPARATOR not in t)
@@ -240,7 +234,6 @@ def window_of(sentences, **more):
     return source_of(words, replace(first, later=later), prefix=own, **more)
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.lists(SENTENCES, min_size=1, max_size=3), searches(), st.integers(0, 99))
 def test_each_sentence_has_its_prefix_and_its_terms(windows, search, seed):
     model, config = ToyModel(8, seed=seed, sharpness=3.0), GenerationConfig(**search)

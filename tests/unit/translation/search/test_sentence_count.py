@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from toy_models import EOS, ToyModel, all_outputs, log_prob_of
 
@@ -80,7 +80,6 @@ def searches(draw):
     return found
 
 
-@settings(max_examples=300, deadline=None)
 @given(GROUPS, searches(), st.integers(0, 99), st.integers(1, 2))
 def test_every_search_writes_as_many_sentences_as_it_reads(groups, search, seed, num_models):
     models = [ToyModel(seed=seed + i, sharpness=3.0) for i in range(num_models)]
@@ -99,7 +98,6 @@ def test_every_search_writes_as_many_sentences_as_it_reads(groups, search, seed,
             assert [h.tokens.tolist() for h in alone] == [h.tokens.tolist() for h in found[i]]
 
 
-@settings(max_examples=200, deadline=None)
 @given(GROUPS, searches(), st.integers(0, 99), st.data())
 def test_forced_beginnings_count(groups, search, seed, data):
     prefix_size = data.draw(st.integers(0, 6))
