@@ -3,114 +3,30 @@
 import base64
 import csv
 import dataclasses
-import itertools
 import json
 import re
 import shutil
-import statistics
 import subprocess
-from html.parser import HTMLParser
 
 import pytest
 
 from relu_nmt.applications.sweep.plan import (
     Published,
-    models_in,
     read_description,
     read_published,
     write_description,
 )
-from relu_nmt.applications.sweep.report import lines_over_lengths, read_report, write_report
-from relu_nmt.applications.sweep.results import PENDING
-from relu_nmt.applications.sweep.settings import SweepSettings
-from relu_nmt.errors import ConfigError, DataError
-from relu_nmt.recipes.sweep import run
+from relu_nmt.errors import DataError
 from tests.unit.applications.sweep.made_results import make_sweep
-
-
-class Tables(HTMLParser):
-    """The tables of a page as rows of cell texts, with ``|`` before small print."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.tables, self.tags, self.in_cell = [], [], False
-        self.feed(text)
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-        if tag == "table":
-            self.tables.append([])
-        elif tag == "tr":
-            self.tables[-1].append([])
-        elif tag in ("td", "th"):
-            self.tables[-1][-1].append("")
-            self.in_cell = True
-        elif tag == "small":
-            self.handle_data("|")
-
-    def handle_data(self, data):
-        if self.in_cell:
-            self.tables[-1][-1][-1] += data
-
-    def handle_endtag(self, tag):
-        self.in_cell = self.in_cell and tag not in ("td", "th")
-
-    def with_title(self, *titles):
-        """Return the rows of the first table whose header has all the titles."""
-        for header, *rows in self.tables:
-            if all(any(title in cell for cell in header) for title in titles):
-                return rows
-        raise AssertionError(titles)
-
-
-def page_of(folder, description):
-    write_report(folder, description)
-    return (folder / "report.html").read_text("utf-8")
-
-
-def varied(description, **values):
-    """Return the description with other settings."""
-    settings = dataclasses.replace(description.settings, **values)
-    return dataclasses.replace(description, settings=settings)
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """The page and the rows of the CSV of a sweep in which some models failed."""
-    folder = tmp_path_factory.mktemp("made")
-    description = make_sweep(folder)
-    page = page_of(folder, description)
-    with open(folder / "results.csv", encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    return page, rows
-
-
-def shown(value, decimals=2, signed=False):
-    text = f"{float(value):+.{decimals}f}" if signed else f"{float(value):,.{decimals}f}"
-    return text.replace("-", "\u2212")
-
-
-def find(rows, kind, attention, length, seed=""):
-    wanted = {"row": kind, "attention": attention, "length": str(length), "seed": str(seed)}
-    [row] = [row for row in rows if all(row[name] == value for name, value in wanted.items())]
-    return row
-
-
-def scores(rows, attention, length, column="d_bleu"):
-    """Return the scores of the seeds that have one."""
-    wanted = {"row": "cell", "attention": attention, "length": str(length)}
-    found = [row[column] for row in rows if wanted.items() <= row.items()]
-    return [shown(score) for score in found if score]
-
-
-def gains(rows, attention, length):
-    """Return the gain of each seed over that of softmax, where both have a score."""
-    pairs = [
-        [find(rows, "cell", name, length, seed)["d_bleu"] for name in (attention, "softmax")]
-        for seed in (1, 2, 3)
-    ]
-    found = [float(own) - float(base) for own, base in pairs if own and base]
-    return ", ".join(shown(gain, signed=True) for gain in found)
+from tests.unit.applications.sweep.report_pages import (
+    Tables,
+    find,
+    gains,
+    page_of,
+    scores,
+    shown,
+    varied,
+)
 
 
 def test_the_main_table_has_the_numbers_of_the_csv(made):
@@ -245,17 +161,6 @@ def test_the_page_shows_the_number_of_updates(tmp_path):
     assert "<dt>updates made</dt><dd>2,500 to 4,000</dd>" in page_of(tmp_path, description)
 
 
-def test_errors_are_listed_and_escaped(made):
-    page, _ = made
-    assert "RuntimeError: &lt;out of memory&gt; &amp; more" in page
-    assert "<out of memory>" not in page
-    table = Tables(page).with_title("what went wrong")
-    assert ["softmax length 512 seed 3", "failed", "RuntimeError: <out of memory> & more"] in table
-    # The same error is listed once: sparsemax at two lengths with three seeds.
-    names = [f"sparsemax length 256 seed {seed}" for seed in (1, 2, 3)]
-    assert [row[0] for row in table[1:]] == ["; ".join([*names, "3 more"])]
-
-
 def test_the_page_is_self_contained(made):
     page, _ = made
     for tag, attributes in Tables(page).tags:
@@ -350,31 +255,6 @@ def test_memories_are_shown_by_network_and_size(tmp_path):
     assert [caption.split(" ")[0] for caption in captions] == ["Scores", "Sum", "Over"]
 
 
-def test_the_course_of_a_diverged_training_is_shown_too(tmp_path):
-    description = make_sweep(tmp_path, lengths=(256,), seeds=(1,))
-    lines = ["$ relu-nmt-train ...", '{"epoch": 1, "num_updates": 9, "loss": 3}', '{"telemetry": {']
-    for updates, scale in ((100, 1.0), (200, 3.0)):
-        scalars = {f"attention/encoder.0.{head}/query_norm": scale + head for head in range(2)}
-        scalars |= {"attention/encoder.0.0/output_square": None, "attention/cross.0.0/key_norm": 2}
-        for layer, name in itertools.product(range(2), ("1", "2-3", "4-7")):
-            mean = sum(map(int, name.split("-"))) / len(name.split("-"))
-            place = f"attention/decoder.{layer}.n{name}"
-            scalars[f"{place}/output_square"] = 5 * mean ** (scale - 1)
-        line = {"epoch": 1, "num_updates": updates, "telemetry": scalars}
-        lines.append(json.dumps(line))
-    log = tmp_path / "models" / "sparsemax-L256-seed1" / "train.log"
-    log.write_text("\n".join([*lines, '{"epoch": 1, "telemetry": {"att']))
-    table = Tables(page_of(tmp_path, description)).with_title("largest gradient norm", "exponent")
-    assert [row[:4] for row in table] == [
-        [name, "1", "4,000", "2.50"] for name in ("softmax", "reluformer", "sparsemax")
-    ]
-    assert table[0][4:] == ["–, –"] * 4
-    assert table[2][4:] == ["–, –", "1.50, 3.50", "2.00, 2.00", "0.00, 2.00"]
-    [cell] = [c for c in read_report(tmp_path, description).cells if c.status == "diverged"]
-    assert cell.course["query_norm"] == {100: 1.5, 200: 3.5}
-    assert cell.course["gradient_norm"] == {50: 2.5, 100: 1.25}
-
-
 def test_commands_and_versions_are_shown(made):
     page, rows = made
     assert "relu-nmt-sweep data --budget 4000u -- --max-tokens 4096" in page
@@ -406,239 +286,6 @@ def test_mixtures_have_one_model_for_all_lengths(tmp_path):
     # One seed: no interval over seeds, and training has no length to be plotted against.
     assert "seeds|" not in tables.tables[0][1][1]
     assert "training speed, tokens" not in page
-
-
-def test_missing_results_are_pending(tmp_path):
-    description = make_sweep(tmp_path, lengths=(128,), seeds=(1,), trouble=False)
-    wider = varied(description, seeds=(1, 2))
-    data = read_report(tmp_path, wider)
-    assert [cell.status for cell in data.cells] == ["done", PENDING] * 3
-    page = page_of(tmp_path, wider)
-    assert "1 of 2 not begun" in page
-    assert len(models_in(tmp_path)) == 3
-    assert read_description(tmp_path) == description
-
-
-def test_documents_of_a_bucket_are_counted_where_there_are_results(tmp_path):
-    description = make_sweep(tmp_path, lengths=(128,), seeds=(1,), trouble=False)
-    for name in ("evaluate-128.json", "evaluate-128.txt"):
-        next((tmp_path / "models").glob(f"softmax*/{name}")).unlink()
-    page = page_of(tmp_path, description)
-    [header] = (
-        header
-        for header, *_ in Tables(page).tables
-        if "L, tokens" in header[1:2] and "documents" in header[2]
-    )
-    assert not [title for title in header if "\u2013 documents" in title]
-
-
-def test_many_translations_that_were_cut_off_are_counted_in_full(tmp_path):
-    description = make_sweep(tmp_path, lengths=(128,), seeds=(1, 2), trouble=False)
-    paths = sorted((tmp_path / "models").glob("*/evaluate-128.results.json"))
-    for path, number in zip(paths, (1234, 1235, 2000, 3000, 0, 1), strict=True):
-        path.write_text(json.dumps({**json.loads(path.read_text()), "at_limit": number}))
-    page = page_of(tmp_path, description)
-    found = re.findall(r"([\d.,e+]+) cut off", page)
-    assert found == ["2,500", "1,234.5", "0.5"]
-
-
-def test_a_report_without_results(tmp_path):
-    description = make_sweep(tmp_path, lengths=(128,), seeds=(1,))
-    shutil.rmtree(tmp_path / "models")
-    page = page_of(tmp_path, description)
-    assert "3 evaluations of 3 models: 3 not begun." in page
-
-
-def test_a_bleu_below_one_does_not_converge(tmp_path):
-    description = make_sweep(tmp_path, lengths=(128,), seeds=(1,), trouble=False)
-    path = next((tmp_path / "models").glob("softmax*/evaluate-128.txt"))
-    path.write_text(re.sub(r"w\d+", "wrong", path.read_text()))
-    results = json.loads(path.with_suffix(".results.json").read_text())
-    results["d_bleu"]["score"] = 0.0
-    path.with_suffix(".results.json").write_text(json.dumps(results))
-    page = page_of(tmp_path, description)
-    assert Tables(page).tables[0][1] == ["softmax", "not converged"]
-
-
-def set_bleu(folder, name, *by_seed):
-    """Replace the d-BLEU of a model at 128 tokens, and its statistics for resampling."""
-    for seed, score in enumerate(by_seed, 1):
-        path = folder / "models" / f"{name}-L128-seed{seed}" / "evaluate-128.results.json"
-        results = json.loads(path.read_text())
-        results["d_bleu"]["score"] = score
-        path.write_text(json.dumps(results))
-
-
-def test_the_report_says_that_no_model_has_converged(tmp_path):
-    description = make_sweep(tmp_path, lengths=(128, 256), seeds=(1, 2), trouble=False)
-    for path in (tmp_path / "models").glob("*/evaluate-*.results.json"):
-        results = json.loads(path.read_text())
-        path.write_text(json.dumps({**results, "d_bleu": {"score": 0.3, "signature": "x"}}))
-    for path in (tmp_path / "models").glob("*/checkpoints/results.json"):
-        results = json.loads(path.read_text())
-        path.write_text(json.dumps({**results, "train": results["train"][:1]}))
-    page = page_of(tmp_path, description)
-    assert "No model has a d-BLEU yet that could be compared: 12 not converged." in page
-    assert "Other scores" not in page
-    assert "<img" not in page  # a course of one update is no curve
-    assert not re.search(r"<h2>[^<]*</h2>\s*(<p class=.note|<h2)", page)
-    assert page.count("d-BLEU below 1</td>") == 1
-
-
-def test_a_single_length_has_no_chart(tmp_path):
-    """Only one of two lengths has results."""
-    description = make_sweep(tmp_path, lengths=(128, 256), seeds=(1,), trouble=False)
-    for path in (tmp_path / "models").glob("*/evaluate-256.*"):
-        path.unlink()
-    page = page_of(tmp_path, description)
-    captions = re.findall("<figcaption>(.*?)</figcaption>", page)
-    assert [caption.split(".")[0] for caption in captions] == [
-        "Over updates, models of the first seed"
-    ]
-
-
-@pytest.mark.parametrize("seeds", [(1, 2), (1, 2, 3)])
-def test_few_seeds_are_dots_without_interval_and_bold(tmp_path, seeds):
-    description = make_sweep(tmp_path, lengths=(128, 256), seeds=seeds, trouble=False)
-    data = read_report(tmp_path, description)
-    lines = lines_over_lengths(data, "d_bleu", 1.0)
-    for line, system in zip(lines, data.systems, strict=True):
-        own = [c for c in data.cells if c.system == system]
-        places = {128: 0, 256: 1}
-        assert line.errors is None
-        assert line.dots == [(places[c.length], c.record["d_bleu"]) for c in own]
-    page = page_of(tmp_path, description)
-    assert 'class="best"' not in page and "± 0" not in page
-    assert not re.search(r"± [\d.]+ seeds", page)
-
-
-def test_bold_needs_four_seeds_and_significance(tmp_path):
-    description = make_sweep(tmp_path, lengths=(128,), seeds=(1, 2, 3, 4), trouble=False)
-    page = page_of(tmp_path, description)
-    # reluformer has 2 % more correct words than softmax, in each of four seeds.
-    [best] = re.findall(r'class="best">([\d.]+)<', page)
-    found = {row[0]: row[1].split("|")[0] for row in Tables(page).tables[0][1:]}
-    assert found["reluformer"] == best
-    # Seeds that are as often worse as better are not significant, even if documents agree.
-    for name, scores_of in (("reluformer", (90, 50, 90, 52)), ("softmax", (70, 71, 70, 71))):
-        set_bleu(tmp_path, name, *scores_of)
-    assert 'class="best"' not in page_of(tmp_path, description)
-
-
-def test_no_interval_of_a_score_reaches_below_0(tmp_path):
-    description = make_sweep(tmp_path, lengths=(128, 256), seeds=(1, 2, 3, 4), trouble=False)
-    by_seed = (1.5, 1.5, 1.5, 21.5)
-    set_bleu(tmp_path, "softmax", *by_seed)
-    # Student's t with 3 degrees of freedom is 3.182.
-    high = 6.5 + 3.182 * statistics.stdev(by_seed) / 2
-    table = Tables(page_of(tmp_path, description)).tables[0]
-    assert table[1][1].startswith(f"6.50|0.00 to {high:.2f} seeds|")
-    [line, *_] = lines_over_lengths(read_report(tmp_path, description), "d_bleu", 1.0)
-    assert line.errors[0] == pytest.approx((6.5, high - 6.5))
-    assert not line.dots
-
-
-def test_a_model_that_is_weak_at_one_length_has_converged(tmp_path):
-    description = make_sweep(
-        tmp_path, lengths=(1, 128), mixture=(1, 128), seeds=(1, 2), trouble=False
-    )
-    path = tmp_path / "models/softmax-mix1+128-seed2/evaluate-128.txt"
-    path.write_text(re.sub(r"w\d+", "wrong", path.read_text()))
-    results = json.loads(path.with_suffix(".results.json").read_text())
-    results["d_bleu"]["score"] = 0.0
-    path.with_suffix(".results.json").write_text(json.dumps(results))
-    data = read_report(tmp_path, description)
-    assert {cell.status for cell in data.cells} == {"done"}
-    weak = next(a for a in data.averages if (a.system.attention, a.length) == ("softmax", 128))
-    [strong] = [c.record["d_bleu"] for c in weak.cells if c.model.seed == 1]
-    assert weak.record["d_bleu"] == pytest.approx(strong / 2)
-
-
-def test_an_evaluation_without_references_is_a_failed_cell(tmp_path):
-    description = make_sweep(tmp_path, lengths=(128,), seeds=(1,), trouble=False)
-    path = next((tmp_path / "models").glob("softmax*/evaluate-128.results.json"))
-    path.write_text(json.dumps({**json.loads(path.read_text()), "d_bleu": None}))
-    cells = read_report(tmp_path, description).cells
-    assert [cell.status for cell in cells] == ["failed", "done", "done"]
-    assert "no d-BLEU" in cells[0].record["note"]
-
-
-def test_gains_have_an_interval_over_seeds(made):
-    _, rows = made
-    base, own = (
-        [float(find(rows, "cell", name, 128, seed)["d_bleu"]) for seed in (1, 2, 3)]
-        for name in ("softmax", "reluformer")
-    )
-    row = find(rows, "mean", "reluformer", 128)
-    gains = [b - a for a, b in zip(base, own, strict=True)]
-    assert float(row["gain"]) == pytest.approx(statistics.mean(gains))
-    # Student's t with 2 degrees of freedom is 4.303.
-    expected = 4.303 * statistics.stdev(gains) / 3**0.5
-    assert float(row["gain_seed_interval"]) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("ending", [".results.json", ".attention.json"])
-def test_damaged_results_are_a_failed_cell(tmp_path, ending):
-    description = make_sweep(tmp_path, lengths=(128,), seeds=(1,), trouble=False)
-    next((tmp_path / "models").glob(f"softmax*/evaluate-128{ending}")).write_text("{")
-    data = read_report(tmp_path, description)
-    assert [cell.status for cell in data.cells] == ["failed", "done", "done"]
-    assert "cannot be read" in data.cells[0].record["note"]
-
-
-def test_report_only_runs_nothing_from_python(tmp_path, capsys):
-    make_sweep(tmp_path, lengths=(128,), seeds=(1,), trouble=False)
-    settings = SweepSettings.of(save_dir=str(tmp_path), report_only=True)
-    result = run(settings)
-    assert result.exit_code == 0
-    assert len(result.data.cells) == 3
-    assert capsys.readouterr().out == f"report: {tmp_path / 'report.html'}\n"
-    assert run(settings, progress=False).report.exists()
-    assert capsys.readouterr().out == ""
-
-
-@pytest.mark.parametrize("found", [None, [1], {"metric": {}}, {"metric": {}, "counts": "x"}])
-def test_damaged_statistics_are_a_failed_cell(tmp_path, found):
-    description = make_sweep(tmp_path, lengths=(128,), seeds=(1,), trouble=False)
-    path = next((tmp_path / "models").glob("softmax*/evaluate-128.results.json"))
-    results = json.loads(path.read_text())
-    path.write_text(json.dumps({**results, "document_statistics": found}))
-    cells = read_report(tmp_path, description).cells
-    assert [cell.status for cell in cells] == ["failed", "done", "done"]
-
-
-def test_a_damaged_state_affects_only_its_model(tmp_path):
-    description = make_sweep(tmp_path, lengths=(128,), seeds=(1,), trouble=False)
-    path = next((tmp_path / "models").glob("softmax*/train.json"))
-    path.write_text("{")
-    with pytest.raises(DataError, match=r"train\.json: damaged .*; delete it to run the step"):
-        read_report(tmp_path, description)
-    path.unlink()
-    data = read_report(tmp_path, description)
-    assert [cell.status for cell in data.cells] == ["pending", "done", "done"]
-
-
-def test_a_folder_keeps_to_its_data_and_remembers_attentions(tmp_path):
-    description = make_sweep(tmp_path, lengths=(128,), seeds=(1,))
-    merged = write_description(tmp_path, varied(description, attentions=("rela", "softmax")))
-    # The baseline stays: each gain of the report is against it.
-    assert merged.attentions == ("softmax", "reluformer", "sparsemax", "rela")
-    with pytest.raises(ConfigError, match="its results have gen-subset test, not valid"):
-        write_description(tmp_path, varied(description, gen_subset="valid"))
-    next((tmp_path / "models").glob("*/train.json")).write_text("{}")
-    with pytest.raises(DataError, match=r"train\.json: damaged"):
-        models_in(tmp_path)
-
-
-def test_a_folder_has_one_setting(tmp_path):
-    description = make_sweep(tmp_path, lengths=(128,), seeds=(1,), trouble=False)
-    other = varied(description, budget="9000u")
-    with pytest.raises(ConfigError, match=r"made with .*4000.* where there is .*9000.* now"):
-        write_description(tmp_path, other)
-    # A mistake without results may be corrected.
-    for path in (tmp_path / "models").glob("*/train.json"):
-        path.write_text(json.dumps({**json.loads(path.read_text()), "status": "failed"}))
-    assert write_description(tmp_path, other).settings == other.settings
 
 
 def test_the_report_names_the_models_to_start_from(tmp_path):

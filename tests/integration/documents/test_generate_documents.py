@@ -15,26 +15,14 @@ from relu_nmt.cli import generate, score, translate_document
 from relu_nmt.evaluation.significance import SegmentStatistics
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator import Translator
-from tests.integration.document_models import (
+from tests.integration.documents.document_models import (
     AS_JSON,
     NUM_DOCUMENTS,
     SHORT,
-    copy_sources,
-    make_folder,
     run,
     translate,
 )
 from tests.tiny import lines_of
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return make_folder(tmp_path_factory.mktemp("documents"))
-
-
-@pytest.fixture
-def copying(monkeypatch):
-    copy_sources(monkeypatch)
 
 
 def generate_documents(folder, capsys, model, limit, *flags):

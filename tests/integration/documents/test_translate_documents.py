@@ -14,22 +14,7 @@ from relu_nmt.errors import MissingExtraError
 from relu_nmt.recipes import translate_text
 from relu_nmt.tokenization.base import sentence_splitter
 from relu_nmt.translator import Translator
-from tests.integration.document_models import (
-    copy_sources,
-    make_folder,
-    run,
-    translate,
-)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return make_folder(tmp_path_factory.mktemp("documents"))
-
-
-@pytest.fixture
-def copying(monkeypatch):
-    copy_sources(monkeypatch)
+from tests.integration.documents.document_models import run, translate
 
 
 def test_a_note_says_that_interactive_does_not_join_lines(folder, capsys, copying):

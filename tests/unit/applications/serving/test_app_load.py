@@ -1,0 +1,271 @@
+"""The server under load: limits, slow clients, waiting requests, errors of the model."""
+
+import asyncio
+import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+pytest.importorskip("fastapi", reason="fastapi is not installed")
+from fastapi.testclient import TestClient
+
+from relu_nmt.applications.serving import ServerOptions, service
+from relu_nmt.applications.serving import app as app_module
+from relu_nmt.applications.serving.limits import Guard, Metrics
+from relu_nmt.applications.serving.service import weights_json
+from relu_nmt.errors import OutOfMemoryError
+from tests.unit.applications.serving.clients import HOST, JSON, client_of, metric, post_scope
+from tests.unit.applications.serving.served_models import make_translator
+
+
+def test_large_requests_are_refused_before_they_are_read(client):
+    answer = client.post("/translate", json={"lines": ["x" * 3000] * 9})
+    assert answer.status_code == 413 and "20,000 bytes" in answer.json()["error"]
+
+    answer = client.post("/translate", json={"lines": ["ein Haus"] * 100})
+    assert answer.status_code == 413
+    assert "more than 200 tokens, at line 51 of 100" in answer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("word", "texts"),
+    [
+        ("T-Shirt ", {"T": "T", "@-@": "-", "Shirt": "Shirt"}),
+        ("x'", {"x": "x", "&apos;": "'"}),
+        ("&", {"&amp;": "&"}),
+        ("İ", {"İ" * 3992: "İ" * 3992}),
+    ],
+)
+def test_attention_of_a_long_line_is_fast(word, texts):
+    line = (word * 4000)[:3992]
+    with client_of(
+        make_translator(tokenizer="moses-aggressive"), max_request_tokens=10_000
+    ) as client:
+        begin = time.perf_counter()
+        answer = client.post("/attention", json={"lines": [line], "translation": ["house"]})
+        assert time.perf_counter() - begin < 20  # it took minutes
+    assert answer.status_code == 200, answer.text
+    *tokens, separator, end = answer.json()["keys"]
+    assert [separator["text"], end["text"]] == ["<sep>", "</s>"]
+    found = [(token["text"], line[token["begin"] : token["end"]]) for token in tokens]
+    # Marks of unusual spaces, as in @&amp;, are no part of the text.
+    unmarked = {(text.strip("@_") if len(text) > 3 else text, part) for text, part in found}
+    assert unmarked == set(texts.items())
+    assert "".join(part for _, part in found) == line.replace(" ", "")
+
+
+def test_the_size_of_an_answer_is_checked_before_the_model_runs(monkeypatch, client):
+    asked = {"lines": ["ein Haus " * 60], "translation": ["the house " * 60]}
+    monkeypatch.setattr(service, "attention_weights", lambda *_: pytest.fail("the model computes"))
+    monkeypatch.setattr(service, "token_spans", pytest.fail, raising=False)
+    for name, more in (("MOST_WEIGHTS", {"line": 0}), ("MOST_NUMBERS", {})):
+        with monkeypatch.context() as patch:
+            patch.setattr(service, name, 10_000)
+            answer = client.post("/attention", json={**asked, **more})
+            assert answer.status_code == 413
+            assert "ask for" in answer.json()["error"]
+
+
+def test_large_answers_run_one_at_a_time_and_leave_places_to_others(monkeypatch):
+    running, most, go = [], [], threading.Event()
+
+    def slow_json(weights, ticket):
+        if weights.ndim < 4:  # a part of an answer
+            return weights_json(weights, ticket)
+        running.append(1)
+        most.append(len(running))
+        assert go.wait(60)
+        running.pop()
+        return weights_json(weights, ticket)
+
+    monkeypatch.setattr(service, "LARGE_NUMBERS", 100)
+    monkeypatch.setattr(service, "weights_json", slow_json)
+    asked = {"lines": ["ein Haus " * 9], "translation": ["the house " * 9]}
+    with client_of(max_waiting=4) as client, ThreadPoolExecutor(3) as pool:
+        waiting = [pool.submit(client.post, "/attention", json=asked) for _ in range(3)]
+        while client.get("/health").json()["waiting"] < 3:
+            time.sleep(0.01)
+        time.sleep(0.1)
+        refused = client.post("/attention", json=asked)
+        assert refused.status_code == 429 and refused.headers["Retry-After"] == "1"
+        assert client.post("/translate", json={"lines": ["ein Haus"]}).status_code == 200
+        go.set()
+        assert {answer.result().status_code for answer in waiting} == {200}
+    assert most == [1, 1, 1]
+
+
+@pytest.mark.parametrize("num_held", [1, 2, 3])
+def test_the_oldest_unread_answer_is_cancelled(monkeypatch, num_held):
+    asked = {"lines": ["ein Haus " * 30], "translation": ["the house " * 30]}
+    begun, ended = [], []
+
+    async def ask(app, number):
+        """Ask and never take more than the head of the answer."""
+        body = json.dumps(asked).encode()
+        scope = post_scope("/attention", HOST, JSON)
+
+        async def receive():
+            if scope.pop("begun", True):
+                scope["begun"] = False
+                return {"type": "http.request", "body": body}
+            await asyncio.sleep(60)
+
+        async def send(message):
+            if message["type"] == "http.response.body":
+                begun.append(number)
+                await asyncio.sleep(60)
+
+        await app(scope, receive, send)
+        ended.append(number)
+
+    async def ask_all(app):
+        tasks = []
+        for number in range(4):
+            tasks.append(asyncio.ensure_future(ask(app, number)))
+            while number not in begun:
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0.2)
+        for task in tasks:
+            task.cancel()
+
+    with client_of() as client:
+        size = len(client.post("/attention", json=asked).content)
+        monkeypatch.setattr(app_module, "MOST_UNREAD_BYTES", num_held * size + size // 2)
+        asyncio.run(asyncio.wait_for(ask_all(client.app), 50))
+    assert ended == list(range(4 - num_held))
+
+
+@pytest.mark.parametrize(("pause", "status"), [(0, 413), (9, 408)])
+def test_a_body_without_end_or_too_slow_is_refused(client, pause, status):
+    sent = []
+
+    async def receive():
+        await asyncio.sleep(pause)
+        return {"type": "http.request", "body": b" " * 1000, "more_body": True}
+
+    async def send(message):
+        sent.append(message)
+
+    limits = ServerOptions(max_request_bytes=20_000, request_seconds=0.5)
+    guard = Guard(client.app, limits, Metrics(), frozenset())
+    asyncio.run(guard({"type": "http", "path": "/translate"}, receive, send))
+    assert sent[0]["status"] == status and "error" in json.loads(sent[1]["body"])
+
+
+class Slow:
+    """Lets a translator wait, before each search, until it may go on."""
+
+    def __init__(self, translator):
+        self.go = threading.Event()
+        self.number = 0
+        searcher = translator.searcher
+
+        def slow_searcher(config):
+            self._search = searcher(config)
+            return self
+
+        translator.searcher = slow_searcher
+
+    def __call__(self, sources):
+        self.number += 1
+        assert self.go.wait(60)
+        return self._search(sources)
+
+
+@pytest.fixture
+def slow():
+    """Return a function that makes a client and the brake of its translator."""
+    held = []
+
+    def make(**limits):
+        translator = make_translator()
+        held.append(Slow(translator))
+        held[-1].go.set()
+        client = client_of(translator, **limits)
+        held[-1].go.clear()
+        return client, held[-1]
+
+    yield make
+    for own in held:
+        own.go.set()
+
+
+def test_a_request_to_a_full_server_gets_status_429(slow):
+    client, held = slow(max_waiting=3)
+    asked = {"lines": ["ein Haus"]}
+    with client, ThreadPoolExecutor(3) as pool:
+        waiting = [pool.submit(client.post, "/translate", json=asked) for _ in range(3)]
+        while client.get("/health").json()["waiting"] < 3:
+            time.sleep(0.01)
+        refused = client.post("/translate", json=asked)
+        assert refused.status_code == 429 and refused.headers["Retry-After"] == "1"
+        assert metric(client, "relu_nmt_requests_waiting") == 3
+        held.go.set()
+        assert {answer.result().status_code for answer in waiting} == {200}
+        while client.get("/health").json()["waiting"]:
+            time.sleep(0.01)
+        assert client.post("/translate", json=asked).status_code == 200
+        labels = {"path": "/translate", "status": "429"}
+        assert metric(client, "relu_nmt_requests_total", **labels) == 1
+
+
+def test_a_request_that_takes_too_long_ends_and_others_go_on(slow):
+    client, held = slow(request_seconds=3, max_waiting=2)
+    with client, ThreadPoolExecutor(2) as pool:
+        asked = [pool.submit(client.post, "/translate", json={"lines": ["das"]}) for _ in range(2)]
+        assert {answer.result().status_code for answer in asked} == {504}
+        while client.get("/health").json()["waiting"]:  # places are free again
+            time.sleep(0.01)
+        number = held.number
+        held.go.set()
+        assert client.post("/translate", json={"lines": ["ein Haus"]}).status_code == 200
+        assert held.number <= number + 2
+
+
+def test_a_stopped_server_leaves_no_thread(monkeypatch):
+    monkeypatch.setattr(service, "LARGE_NUMBERS", 1)
+    before = set(threading.enumerate())
+    with client_of() as client:
+        asked = {"lines": ["ein Haus"], "translation": ["a house"]}
+        assert client.post("/attention", json=asked).status_code == 200
+        names = {thread.name.rpartition("_")[0] for thread in threading.enumerate()}
+        assert {"turn", "request"} <= names
+    assert not [own.name for own in set(threading.enumerate()) - before if "turn" in own.name]
+
+
+def test_a_stopping_server_answers_503(slow):
+    client, _ = slow()
+    with client:
+        pass
+    health = client.get("/health")
+    assert (health.status_code, health.json()["status"]) == (503, "stopping")
+    answer = client.post("/translate", json={"lines": ["ein"]})
+    assert answer.status_code == 503 and "Retry-After" in answer.headers
+
+
+@pytest.mark.parametrize(
+    "error",
+    [MemoryError(), torch.OutOfMemoryError("CUDA out of memory"), OutOfMemoryError("too long")],
+)
+def test_the_server_goes_on_after_it_ran_out_of_memory(error, slow):
+    client, held = slow()
+    search, held._search = held._search, lambda *_: (_ for _ in ()).throw(error)
+    held.go.set()
+    with client:
+        answer = client.post("/translate", json={"lines": ["ein"]})
+        assert answer.status_code == 503 and "memory" in answer.json()["error"]
+        held._search = search
+        assert client.post("/translate", json={"lines": ["ein"]}).status_code == 200
+
+
+def test_an_unexpected_error_reveals_nothing_of_the_server(slow):
+    client, held = slow()
+    held._search = lambda *_: 1 // 0
+    held.go.set()
+    with TestClient(client.app, raise_server_exceptions=False) as quiet:
+        answer = quiet.post("/translate", json={"lines": ["ein"]})
+    assert (answer.status_code, list(answer.json())) == (500, ["error"])
+    assert "division" not in answer.text

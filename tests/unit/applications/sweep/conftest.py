@@ -1,0 +1,19 @@
+"""A report that several tests read."""
+
+import csv
+
+import pytest
+
+from tests.unit.applications.sweep.made_results import make_sweep
+from tests.unit.applications.sweep.report_pages import page_of
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory):
+    """The page and the rows of the CSV of a sweep in which some models failed."""
+    folder = tmp_path_factory.mktemp("made")
+    description = make_sweep(folder)
+    page = page_of(folder, description)
+    with open(folder / "results.csv", encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    return page, rows

@@ -1,0 +1,171 @@
+"""The report of a sweep whose results are missing, damaged or of another setting."""
+
+import itertools
+import json
+import re
+import shutil
+
+import pytest
+
+from relu_nmt.applications.sweep.plan import (
+    models_in,
+    read_description,
+    write_description,
+)
+from relu_nmt.applications.sweep.report import read_report
+from relu_nmt.applications.sweep.results import PENDING
+from relu_nmt.applications.sweep.settings import SweepSettings
+from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.recipes.sweep import run
+from tests.unit.applications.sweep.made_results import make_sweep
+from tests.unit.applications.sweep.report_pages import Tables, page_of, varied
+
+
+def test_errors_are_listed_and_escaped(made):
+    page, _ = made
+    assert "RuntimeError: &lt;out of memory&gt; &amp; more" in page
+    assert "<out of memory>" not in page
+    table = Tables(page).with_title("what went wrong")
+    assert ["softmax length 512 seed 3", "failed", "RuntimeError: <out of memory> & more"] in table
+    # The same error is listed once: sparsemax at two lengths with three seeds.
+    names = [f"sparsemax length 256 seed {seed}" for seed in (1, 2, 3)]
+    assert [row[0] for row in table[1:]] == ["; ".join([*names, "3 more"])]
+
+
+def test_the_course_of_a_diverged_training_is_shown_too(tmp_path):
+    description = make_sweep(tmp_path, lengths=(256,), seeds=(1,))
+    lines = ["$ relu-nmt-train ...", '{"epoch": 1, "num_updates": 9, "loss": 3}', '{"telemetry": {']
+    for updates, scale in ((100, 1.0), (200, 3.0)):
+        scalars = {f"attention/encoder.0.{head}/query_norm": scale + head for head in range(2)}
+        scalars |= {"attention/encoder.0.0/output_square": None, "attention/cross.0.0/key_norm": 2}
+        for layer, name in itertools.product(range(2), ("1", "2-3", "4-7")):
+            mean = sum(map(int, name.split("-"))) / len(name.split("-"))
+            place = f"attention/decoder.{layer}.n{name}"
+            scalars[f"{place}/output_square"] = 5 * mean ** (scale - 1)
+        line = {"epoch": 1, "num_updates": updates, "telemetry": scalars}
+        lines.append(json.dumps(line))
+    log = tmp_path / "models" / "sparsemax-L256-seed1" / "train.log"
+    log.write_text("\n".join([*lines, '{"epoch": 1, "telemetry": {"att']))
+    table = Tables(page_of(tmp_path, description)).with_title("largest gradient norm", "exponent")
+    assert [row[:4] for row in table] == [
+        [name, "1", "4,000", "2.50"] for name in ("softmax", "reluformer", "sparsemax")
+    ]
+    assert table[0][4:] == ["–, –"] * 4
+    assert table[2][4:] == ["–, –", "1.50, 3.50", "2.00, 2.00", "0.00, 2.00"]
+    [cell] = [c for c in read_report(tmp_path, description).cells if c.status == "diverged"]
+    assert cell.course["query_norm"] == {100: 1.5, 200: 3.5}
+    assert cell.course["gradient_norm"] == {50: 2.5, 100: 1.25}
+
+
+def test_missing_results_are_pending(tmp_path):
+    description = make_sweep(tmp_path, lengths=(128,), seeds=(1,), trouble=False)
+    wider = varied(description, seeds=(1, 2))
+    data = read_report(tmp_path, wider)
+    assert [cell.status for cell in data.cells] == ["done", PENDING] * 3
+    page = page_of(tmp_path, wider)
+    assert "1 of 2 not begun" in page
+    assert len(models_in(tmp_path)) == 3
+    assert read_description(tmp_path) == description
+
+
+def test_documents_of_a_bucket_are_counted_where_there_are_results(tmp_path):
+    description = make_sweep(tmp_path, lengths=(128,), seeds=(1,), trouble=False)
+    for name in ("evaluate-128.json", "evaluate-128.txt"):
+        next((tmp_path / "models").glob(f"softmax*/{name}")).unlink()
+    page = page_of(tmp_path, description)
+    [header] = (
+        header
+        for header, *_ in Tables(page).tables
+        if "L, tokens" in header[1:2] and "documents" in header[2]
+    )
+    assert not [title for title in header if "\u2013 documents" in title]
+
+
+def test_many_translations_that_were_cut_off_are_counted_in_full(tmp_path):
+    description = make_sweep(tmp_path, lengths=(128,), seeds=(1, 2), trouble=False)
+    paths = sorted((tmp_path / "models").glob("*/evaluate-128.results.json"))
+    for path, number in zip(paths, (1234, 1235, 2000, 3000, 0, 1), strict=True):
+        path.write_text(json.dumps({**json.loads(path.read_text()), "at_limit": number}))
+    page = page_of(tmp_path, description)
+    found = re.findall(r"([\d.,e+]+) cut off", page)
+    assert found == ["2,500", "1,234.5", "0.5"]
+
+
+def test_a_report_without_results(tmp_path):
+    description = make_sweep(tmp_path, lengths=(128,), seeds=(1,))
+    shutil.rmtree(tmp_path / "models")
+    page = page_of(tmp_path, description)
+    assert "3 evaluations of 3 models: 3 not begun." in page
+
+
+def test_an_evaluation_without_references_is_a_failed_cell(tmp_path):
+    description = make_sweep(tmp_path, lengths=(128,), seeds=(1,), trouble=False)
+    path = next((tmp_path / "models").glob("softmax*/evaluate-128.results.json"))
+    path.write_text(json.dumps({**json.loads(path.read_text()), "d_bleu": None}))
+    cells = read_report(tmp_path, description).cells
+    assert [cell.status for cell in cells] == ["failed", "done", "done"]
+    assert "no d-BLEU" in cells[0].record["note"]
+
+
+@pytest.mark.parametrize("ending", [".results.json", ".attention.json"])
+def test_damaged_results_are_a_failed_cell(tmp_path, ending):
+    description = make_sweep(tmp_path, lengths=(128,), seeds=(1,), trouble=False)
+    next((tmp_path / "models").glob(f"softmax*/evaluate-128{ending}")).write_text("{")
+    data = read_report(tmp_path, description)
+    assert [cell.status for cell in data.cells] == ["failed", "done", "done"]
+    assert "cannot be read" in data.cells[0].record["note"]
+
+
+def test_report_only_runs_nothing_from_python(tmp_path, capsys):
+    make_sweep(tmp_path, lengths=(128,), seeds=(1,), trouble=False)
+    settings = SweepSettings.of(save_dir=str(tmp_path), report_only=True)
+    result = run(settings)
+    assert result.exit_code == 0
+    assert len(result.data.cells) == 3
+    assert capsys.readouterr().out == f"report: {tmp_path / 'report.html'}\n"
+    assert run(settings, progress=False).report.exists()
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("found", [None, [1], {"metric": {}}, {"metric": {}, "counts": "x"}])
+def test_damaged_statistics_are_a_failed_cell(tmp_path, found):
+    description = make_sweep(tmp_path, lengths=(128,), seeds=(1,), trouble=False)
+    path = next((tmp_path / "models").glob("softmax*/evaluate-128.results.json"))
+    results = json.loads(path.read_text())
+    path.write_text(json.dumps({**results, "document_statistics": found}))
+    cells = read_report(tmp_path, description).cells
+    assert [cell.status for cell in cells] == ["failed", "done", "done"]
+
+
+def test_a_damaged_state_affects_only_its_model(tmp_path):
+    description = make_sweep(tmp_path, lengths=(128,), seeds=(1,), trouble=False)
+    path = next((tmp_path / "models").glob("softmax*/train.json"))
+    path.write_text("{")
+    with pytest.raises(DataError, match=r"train\.json: damaged .*; delete it to run the step"):
+        read_report(tmp_path, description)
+    path.unlink()
+    data = read_report(tmp_path, description)
+    assert [cell.status for cell in data.cells] == ["pending", "done", "done"]
+
+
+def test_a_folder_keeps_to_its_data_and_remembers_attentions(tmp_path):
+    description = make_sweep(tmp_path, lengths=(128,), seeds=(1,))
+    merged = write_description(tmp_path, varied(description, attentions=("rela", "softmax")))
+    # The baseline stays: each gain of the report is against it.
+    assert merged.attentions == ("softmax", "reluformer", "sparsemax", "rela")
+    with pytest.raises(ConfigError, match="its results have gen-subset test, not valid"):
+        write_description(tmp_path, varied(description, gen_subset="valid"))
+    next((tmp_path / "models").glob("*/train.json")).write_text("{}")
+    with pytest.raises(DataError, match=r"train\.json: damaged"):
+        models_in(tmp_path)
+
+
+def test_a_folder_has_one_setting(tmp_path):
+    description = make_sweep(tmp_path, lengths=(128,), seeds=(1,), trouble=False)
+    other = varied(description, budget="9000u")
+    with pytest.raises(ConfigError, match=r"made with .*4000.* where there is .*9000.* now"):
+        write_description(tmp_path, other)
+    # A mistake without results may be corrected.
+    for path in (tmp_path / "models").glob("*/train.json"):
+        path.write_text(json.dumps({**json.loads(path.read_text()), "status": "failed"}))
+    assert write_description(tmp_path, other).settings == other.settings
