@@ -36,7 +36,7 @@ test: $(VENV)/.installed-dev
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check --quiet .
 	$(VENV)/bin/mypy
-	$(VENV)/bin/python -m pytest $(TEST_FLAGS)
+	PYTHONDONTWRITEBYTECODE= $(VENV)/bin/python -m pytest $(TEST_FLAGS)
 
 docs: $(VENV)/.installed
 	$(INSTALL) -e ".[docs]"

@@ -107,13 +107,16 @@ def _import_all():
     import pkgutil
 
     import relu_nmt
+    from relu_nmt.errors import MissingExtraError
 
-    for name in ("torch._dynamo", "torch.distributed.run", "torch.utils.data", "sacrebleu"):
-        importlib.import_module(name)
+    names = ["torch._dynamo", "torch.distributed.run", "torch.utils.data", "sacrebleu"]
+    names += ["relu_nmt.applications.serving.app", "uvicorn.protocols.http.auto"]
     for package in ("cli", "recipes"):
-        for module in pkgutil.iter_modules([f"{relu_nmt.__path__[0]}/{package}"]):
-            with contextlib.suppress(ImportError):  # an extra may be missing
-                importlib.import_module(f"relu_nmt.{package}.{module.name}")
+        modules = pkgutil.iter_modules([f"{relu_nmt.__path__[0]}/{package}"])
+        names += [f"relu_nmt.{package}.{module.name}" for module in modules]
+    for name in names:
+        with contextlib.suppress(ImportError, MissingExtraError):  # an extra may be missing
+            importlib.import_module(name)
     gc.collect()
     gc.freeze()
 

@@ -7,6 +7,7 @@ extends ``page.html``, the shell with the style, and imports parts of tables and
 
 import base64
 import csv
+import functools
 import io
 import math
 import warnings
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import jinja2
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -205,6 +207,12 @@ def _draw(axes: "Axes", panel: Panel) -> None:
 
 def render_page(place: str | Path, template: str, values: Mapping[str, Any]) -> str:
     """Return the page of a template in a package's or an example's folder, ``place``."""
+    return _environment(place).get_template(template).render(values)
+
+
+@functools.cache
+def _environment(place: str | Path) -> "jinja2.Environment":
+    """Return the templates of a place, each of which is compiled once."""
     import jinja2
 
     # Look for templates in the caller's place first, then in the shared one.
@@ -220,7 +228,7 @@ def render_page(place: str | Path, template: str, values: Mapping[str, Any]) -> 
     )
     environment.filters["number"] = number
     environment.globals |= {"spread": spread, "plus_minus": plus_minus}
-    return environment.get_template(template).render(values)
+    return environment
 
 
 def number(value: float | None, decimals: int = 2, signed: bool = False) -> str:

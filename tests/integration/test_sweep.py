@@ -24,6 +24,11 @@ TRAIN = "--arch transformer_tiny --cpu --max-tokens 64 --warmup-updates 4 --sent
 GENERATE = "--beam 2 --max-len-b 8 --max-len-a 0.5 --cpu"
 
 
+@pytest.fixture(autouse=True)
+def quick(monkeypatch, quick_python):
+    monkeypatch.setattr(sys, "executable", quick_python)
+
+
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     """Documents of one to six lines of digits, and their copies."""
@@ -109,11 +114,10 @@ def test_two_cells_from_training_to_report(data, tmp_path, capsys, monkeypatch):
 
 @pytest.mark.slow
 def test_a_stopped_mixture_continues_and_a_divergence_is_a_result(
-    data, tmp_path, capsys, monkeypatch, quick_python
+    data, tmp_path, capsys, quick_python
 ):
     flags = "--attentions softmax --doc-mixture 1,16 --lengths 1,16 --budget 100u"
     train = "--log-interval 1 --disable-validation"
-    monkeypatch.setattr(sys, "executable", quick_python)
     command = [quick_python, "-m", "relu_nmt.cli.sweep"]
     command += words(data, tmp_path, f"{flags} --checkpoint last", train)
     log = tmp_path / "models/softmax-mix1+16-seed1/train.log"
@@ -148,10 +152,7 @@ def test_a_stopped_mixture_continues_and_a_divergence_is_a_result(
 
 
 @pytest.mark.slow
-def test_two_processes_train_a_model_and_memories_are_measured(
-    data, tmp_path, monkeypatch, quick_python
-):
-    monkeypatch.setattr(sys, "executable", quick_python)
+def test_two_processes_train_a_model_and_memories_are_measured(data, tmp_path):
     flags = "--attentions softmax --lengths 1 --training-processes 2 --memory-stats --budget 2u"
     train = "--log-interval 1 --log-format json --telemetry-interval 1"
     assert sweep.main(words(data, tmp_path, flags, train)) == 0

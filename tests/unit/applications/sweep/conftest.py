@@ -17,3 +17,9 @@ def made(tmp_path_factory):
     with open(folder / "results.csv", encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     return page, rows
+
+
+@pytest.fixture
+def no_pictures(monkeypatch):
+    """Leave out the drawing, which takes most of the time of a report."""
+    monkeypatch.setattr("relu_nmt.io.page.draw_image", lambda *_: "data:,")

@@ -10,6 +10,8 @@ from relu_nmt.applications.sweep.report import lines_over_lengths, read_report
 from tests.unit.applications.sweep.made_results import make_sweep
 from tests.unit.applications.sweep.report_pages import Tables, find, page_of
 
+pytestmark = pytest.mark.usefixtures("no_pictures")
+
 
 def test_a_bleu_below_one_does_not_converge(tmp_path):
     description = make_sweep(tmp_path, lengths=(128,), seeds=(1,), trouble=False)

@@ -20,6 +20,8 @@ from relu_nmt.recipes.sweep import run
 from tests.unit.applications.sweep.made_results import make_sweep
 from tests.unit.applications.sweep.report_pages import Tables, page_of, varied
 
+pytestmark = pytest.mark.usefixtures("no_pictures")
+
 
 def test_errors_are_listed_and_escaped(made):
     page, _ = made
