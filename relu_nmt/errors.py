@@ -4,6 +4,7 @@ Every message is one line: the value, its origin, the expected value and the rem
 it and exit with status 2; a library caller may catch :class:`ReluNmtError`.
 """
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -50,12 +51,16 @@ class MissingExtraError(ReluNmtError):
 
 
 @contextmanager
-def reporting(text: str, kind: type[ReluNmtError] = DataError) -> Iterator[None]:
-    """Turn a system's error inside the block into one with this text and the reason behind it."""
+def reporting(
+    text: str | os.PathLike[str],
+    kind: type[ReluNmtError] = DataError,
+    caught: type[Exception] | tuple[type[Exception], ...] = OSError,
+) -> Iterator[None]:
+    """Turn an error inside the block into one of this kind: the text, and the reason behind it."""
     try:
         yield
-    except OSError as error:
-        raise kind(f"{text}: {error.strerror or error}") from error
+    except caught as error:
+        raise kind(f"{text}: {getattr(error, 'strerror', None) or error}") from error
 
 
 @contextmanager

@@ -216,10 +216,8 @@ def load_subword(name: str, path: str | os.PathLike[str] | None) -> SubwordModel
         return WholeWords()
     with reporting(f"{path}: cannot read the subword model"):
         content = Path(path).read_bytes()
-    try:
+    with reporting(f"{path}: not a model of {name}", caught=DataError):
         return subword_models.get(name).load(content)
-    except DataError as error:
-        raise DataError(f"{path}: not a model of {name}: {error}") from error
 
 
 def sentence_splitter(language: str) -> Callable[[str], list[str]]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from relu_nmt.data.dictionary import SPECIAL_SYMBOLS
-from relu_nmt.errors import DataError
+from relu_nmt.errors import DataError, reporting
 from relu_nmt.translation.search.forced_terms import NO_TERMS, ForcedTerms, Term
 from relu_nmt.translation.search.translations import SourceDocuments, SourceSentence, as_lines
 from relu_nmt.translation.task import TranslationTask
@@ -101,10 +101,9 @@ class SourceEncoder:
         for number, line, prefix, required in zip(
             numbers or itertools.count(1), lines, beginnings, terms, strict=False
         ):
-            try:
-                yield self.sentence(line, prefix, required, ordered, without)
-            except DataError as error:
-                raise DataError(f"line {number}: {error}") from error
+            with reporting(f"line {number}", caught=DataError):
+                found = self.sentence(line, prefix, required, ordered, without)
+            yield found
 
     def sentence(
         self,

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from relu_nmt.attention.base import using_backend
 from relu_nmt.config import from_dict, to_dict
-from relu_nmt.errors import CheckpointError, ConfigError, DataError
+from relu_nmt.errors import CheckpointError, ConfigError, DataError, reporting
 from relu_nmt.training.checkpoint import Checkpoint, load_checkpoint, load_weights
 from relu_nmt.vision.base import (
     Grid,
@@ -149,14 +149,12 @@ class ImageClassifier:
         # Build the model from its settings, and load the weights.
         checkpoint = load_checkpoint(path)
         classes = classes_of(checkpoint.metadata, path)
-        with using_backend(attention_backend):
-            try:
-                config = from_dict(VisionTransformerConfig, checkpoint.metadata["model_config"])
-                task = checkpoint.metadata["task"]
-                preprocessing = from_dict(PreprocessingConfig, task["preprocessing"])
-                model = build_vision_model(config, len(classes))
-            except ConfigError as error:  # such as an attention that only a user's file registers
-                raise CheckpointError(f"{path}: {error}") from error
+        # Report settings at fault, such as an attention that only a user's file registers.
+        with using_backend(attention_backend), reporting(path, CheckpointError, ConfigError):
+            config = from_dict(VisionTransformerConfig, checkpoint.metadata["model_config"])
+            task = checkpoint.metadata["task"]
+            preprocessing = from_dict(PreprocessingConfig, task["preprocessing"])
+            model = build_vision_model(config, len(classes))
         load_weights(model, checkpoint.model_tensors, path)
         # At another size, keep the same share of a side of each picture.
         transform = ImageTransform(preprocessing, config.image_size)

@@ -19,6 +19,9 @@ def test_the_system_s_error_becomes_one_line_with_its_reason(tmp_path):
         reporting("the model", CheckpointError),
     ):
         raise OSError("cut short")
+    told = r"^line 3: a mistake of two lines$"
+    with pytest.raises(DataError, match=told), reporting("line 3", caught=(KeyError, ValueError)):
+        raise ValueError("a mistake\nof two lines")
 
 
 def test_a_package_that_is_not_installed_is_named(monkeypatch):

@@ -164,10 +164,8 @@ def transformer_config(
 
 def read_config(ours: Mapping[str, Any], path: str | os.PathLike[str]) -> TransformerConfig:
     """Return settings of a file under relu_nmt's names (CheckpointError: they are damaged)."""
-    try:
+    with reporting(path, CheckpointError, ConfigError):
         return from_dict(TransformerConfig, ours)
-    except ConfigError as error:
-        raise CheckpointError(f"{path}: {error}") from error
 
 
 def transformer_tensors(

@@ -229,11 +229,9 @@ class Published:
 
 def read_published(path: str) -> Published:
     """Return the table in a YAML file (DataError: the file cannot be read, or has another form)."""
-    try:
-        with reporting(f"--published {path}: cannot be read"):
-            return Published.of(parse_yaml(Path(path).read_text("utf-8")))
-    except ValueError as error:
-        raise DataError(f"--published {path}: {error}") from error
+    flag = f"--published {path}"
+    with reporting(flag, caught=ValueError), reporting(f"{flag}: cannot be read"):
+        return Published.of(parse_yaml(Path(path).read_text("utf-8")))
 
 
 # ------------------------------------------------------------------- the folder's description

@@ -268,10 +268,8 @@ def _inspect(attentions: Sequence[str], user_modules: Sequence[str]) -> dict[str
     for name in attentions:
         spec = Spec.parse(name)
         kind = registry.get(spec.name)
-        try:
+        with reporting(name, ConfigError, ConfigError):
             from_flat(kind.Config, spec.options)
-        except ConfigError as error:
-            raise ConfigError(f"{name}: {error}") from error
         if not kind.capabilities.weights:
             without_weights.append(name)
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
