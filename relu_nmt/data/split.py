@@ -43,14 +43,6 @@ class Split:
             ``</s>``; the files do not contain them. None for no such symbol.
         alignments: word alignments (:class:`AlignmentDataset`) to train on; None for none.
 
-    Attributes:
-        longest_source: longer source sentences are cut to this many tokens, of which ``</s>`` is
-            still the last; None keeps them whole.
-        corpus_ends: sentences up to the end of each corpus of a chained split, int64 [C]; else
-            None.
-        corpus_tags: id of the symbol that begins each source group of a corpus, int64 [C]; -1 for
-            none.
-
     Raises:
         DataError: source, target and alignments have different numbers of sentences.
     """
@@ -76,8 +68,11 @@ class Split:
         self._vocab_sizes = (source_vocab_size, target_vocab_size)
         self.separators = None if separators is None else Separators(*separators)
         self._added = int(separators is not None)
+        # Sentences up to the end of each corpus of a chained split, int64 [C], and the id of the
+        # symbol that begins its source groups, int64 [C]; -1 for none.
         self.corpus_ends: np.ndarray | None = None
         self.corpus_tags = np.array([-1])
+        # Cut longer source sentences to this many tokens, of which </s> is still the last.
         self.longest_source: int | None = None
 
     def __len__(self) -> int:

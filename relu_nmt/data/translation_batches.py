@@ -121,8 +121,8 @@ class TranslationBatches:
     Args:
         split: the sentence pairs, and document boundaries if sentences are joined.
         limits: most tokens and sentences of a batch.
-        lengths: limits of a group in tokens, see :meth:`Split.groups`; 1 for single sentences.
-            With several, each epoch draws one for each document. Empty: single sentences.
+        lengths: limits of a group in tokens, see :meth:`Split.groups`; with several, each epoch
+            draws one for each document.
         seed: shuffles batches and draws lengths; sentences over the limit of their group are left
             out. None (validation) sorts batches by length and keeps such sentences.
         skip_too_long: leave out groups that are longer than the model accepts, and in training
@@ -130,12 +130,8 @@ class TranslationBatches:
             the latter gets a batch of its own.
         longest: longest source and target that the model accepts.
         longest_sentences: the same of each sentence, if positions restart there.
-        weights: number of times that an epoch reads each corpus of the split; for a fraction each
-            epoch draws documents. Empty: every corpus once.
-
-    Attributes:
-        groups: all groups of the planned epoch (at first, of epoch 1), left out ones included.
-        num_skipped: groups of the epoch that were left out as too long.
+        weights: number of times that an epoch reads each corpus of the split, by default once; for
+            a fraction each epoch draws documents.
 
     Raises:
         DataError: no sentence is left, the model does not accept one, or boundaries are unknown.
@@ -241,6 +237,7 @@ class TranslationBatches:
     def _divide(self, epoch: int) -> None:
         """Divide the split into the groups of an epoch, and leave out too long ones."""
         self._epoch = epoch
+        # Keep all groups of the epoch, those that are left out included.
         self.groups = used = self.split.groups(self._lengths, (self._seed or 0, epoch))
         # In training, leave out over-long sentences, and draw corpora by their weights.
         used = self._usable(used)

@@ -157,9 +157,9 @@ def shape(
     """Return the fields of ``AttentionShape`` of native/arguments.inc.
 
     ``num_rows`` are the queries of all samples, or the listed ones of a search; ``num_queries``
-    those of one sample. ``q_strides`` lead from sample to sample, head to head, query to query.
-    k and v are [B, H, Nk, d]; visible is [B or 1, 1, Nq or 1, Nk] bool, the bias of the scores
-    [B or 1, H, Nq, Nk] and the scales of the rows [B or 1, 1, Nq or 1, 1], both float32.
+    those of one sample. ``q_strides`` lead from sample to sample, head to head, query to query. The
+    shapes are k and v [B, H, Nk, d], visible [B or 1, 1, Nq or 1, Nk] bool, bias [B or 1, H, Nq,
+    Nk] and scales [B or 1, 1, Nq or 1, 1] float32.
     """
     # Pass strides in elements, so that the kernel reads views without copies.
     strides = {

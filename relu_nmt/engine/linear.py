@@ -339,11 +339,8 @@ def pack_linear(model: nn.Module, dtype: torch.dtype) -> None:
 def use_int8(model: nn.Module) -> None:
     """Replace every affine map of a model on a CPU by an :class:`Int8Linear`, for good.
 
-    Embeddings, attention and norms stay in float32. Only the cache of keys and values is float16
-    where :mod:`relu_nmt.engine.layers` serves.
-
-    Raises:
-        ConfigError: the model is on a GPU, or this processor lacks the instructions.
+    The rest stays in float32, but for float16 caches where :mod:`relu_nmt.engine.layers` serves. A
+    model on a GPU, or a processor without the instructions, is a ConfigError.
     """
     # Check the device and the instructions before any weight is changed.
     if any(not weight.is_cpu for weight in model.parameters()):

@@ -129,8 +129,7 @@ def cut_by_counts(
 ) -> list[list[LineT]]:
     """Return the documents of a text without separators, by the lines of each document.
 
-    Raises:
-        DataError: the counts do not add up to the number of lines.
+    Counts that do not add up to the number of lines are a DataError.
     """
     if sum(counts) != len(lines):
         raise DataError(
@@ -164,11 +163,9 @@ def join_lines(documents: Documents, language: str = "") -> list[str]:
 class AlignedDocuments:
     """Translated documents beside one or more sets of references, divided into segments.
 
-    Attributes:
-        documents: a segment for each document: of the translations, then of each set.
-        sentences: likewise a segment for each sentence; a document whose numbers of sentences
-            differ is a mismatch and a single segment.
-        positions: position of each of these segments in its document, from 1; 0 for a mismatch.
+    ``documents`` has a segment for each document, of the translations, then of each set. Likewise
+    ``sentences``; a document whose numbers of sentences differ is a mismatch and a single segment.
+    ``positions`` are those of sentences in their document, from 1; 0 for a mismatch.
 
     Raises:
         DataError: the sides differ in their documents, or the references in their sentences.
@@ -238,10 +235,8 @@ class SplitScorer:
     The references are raw text if the folder keeps it. A folder of fairseq-preprocess has only
     token ids. Translations and references are then compared as symbols of the dictionary, with
     ``tok:none``, unless the task detokenises them or the language has no spaces. ``--scoring bleu``
-    and ``compound-bleu`` compare words of the tokeniser, subwords joined.
-
-    Attributes:
-        note: one line about the tokeniser that the language has chosen; empty for the usual one.
+    and ``compound-bleu`` compare words of the tokeniser, subwords joined. ``note`` is a line about
+    the tokeniser that the language has chosen; empty for the usual one.
 
     Raises:
         ConfigError: the tokeniser is unknown, or its package is missing.

@@ -55,9 +55,9 @@ class Windows:
     """The windows of a map: rows of tokens that any attention can read.
 
     Shifted windows begin half a window, rounded down, above and left of the map. Windows that reach
-    beyond the map hold padding, which is masked as a key. So the windows are the regions that
-    remain of the paper's cyclic shift after its masks. A map no larger than a window is one window
-    and is not shifted. ``size`` is the number of patches a side of a window.
+    beyond the map hold padding, which is no key: these are the regions that the masks leave of the
+    paper's cyclic shift. A map no larger than a window, ``size`` patches a side, is one window and
+    is not shifted.
 
     Example:
         >>> windows = Windows(Grid(1, 3), 2, True, torch.zeros(1, 3, 1))
@@ -136,10 +136,7 @@ class Windows:
 
 
 class WindowAttention(SelfAttention):
-    """Self-attention inside windows; scores get a learned bias for each relative position.
-
-    A mechanism without scores has no bias: then only the windows and the merging of patches
-    depend on the position of a patch.
+    """Self-attention inside windows; scores, if there are any, get a bias by relative position.
 
     Reference: Liu et al. 2021, "Swin Transformer", Eq. 4.
     """
@@ -192,9 +189,7 @@ def stage_norm(config: VisionTransformerConfig, dim: int) -> nn.Module:
 
 
 class PatchMerging(nn.Module):
-    """A linear map of each 2 x 2 neighbouring patches; odd sides are padded with zeros.
-
-    It follows the stage with index ``stage``.
+    """A linear map of each 2 x 2 patches behind a stage; odd sides are padded with zeros.
 
     Reference: Liu et al. 2021, "Swin Transformer", section 3.1.
     """
@@ -221,9 +216,8 @@ class PatchMerging(nn.Module):
 class SwinTransformer(VisionModel):
     """Stages of blocks with attention inside windows; between stages, patches are merged.
 
-    Images of any size are padded to whole patches with zeros, the mean colour; padding inside
-    windows is no key. n of a query is the number of patches in its window, or in its region of a
-    shifted window.
+    Images of any size are padded to whole patches with zeros, the mean colour. n of a query is the
+    number of patches in its window, or in its region of a shifted window.
 
     Example:
         >>> config = VisionTransformerConfig.of(
@@ -283,10 +277,9 @@ class SwinTransformer(VisionModel):
 
 
 def fit_position_biases(weights: dict[str, Tensor], own: Mapping[str, Tensor]) -> list[str]:
-    """Interpolate, in place, position biases that were learned in windows of another size.
+    """Interpolate, in place, position biases [(2 M - 1)^2, H] of windows of another size M.
 
-    Position biases [(2 M - 1)^2, H] are of windows of M x M patches. ``own`` has the weights of the
-    model that is to load them. Return notes for the log.
+    ``own`` has the weights of the model that is to load them. Return notes for the log.
     """
     notes: dict[str, None] = {}
     for name, tensor in weights.items():
@@ -302,10 +295,9 @@ def fit_position_biases(weights: dict[str, Tensor], own: Mapping[str, Tensor]) -
 class ConvolutionalAttention(MultiheadAttention):
     """Self-attention whose queries, keys and values each come from a convolution of their own.
 
-    Each convolution is depth-wise, 3 x 3, and followed by batch normalisation and a linear map.
-    Keys and values use stride 2, so they are a quarter of the queries. Class tokens, in front, go
-    straight to the linear maps. Scores are divided by the square root of the width D, not of the
-    width of a head.
+    Each convolution is depth-wise, 3 x 3, with batch normalisation, and precedes a linear map. Keys
+    and values use stride 2, so they are a quarter of the queries. Class tokens, in front, go
+    straight to the linear maps. Scores are divided by the root of the width D, not of a head's.
 
     Raises:
         ConfigError: the attention needs as many keys as queries.

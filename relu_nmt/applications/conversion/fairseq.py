@@ -58,7 +58,7 @@ PARTS = {
     "fc1": "feed_forward.inner",
     "fc2": "feed_forward.outer",
 }
-_NUMBERED_NORM = re.compile(r"((?:en|de)coder\.layers\.\d+)\.layer_norms\.(\d)\.")
+_NUMBERED_NORM = re.compile(r"((encoder|decoder)\.layers\.\d+)\.layer_norms\.(\d)\.")
 _NORMS = {
     "encoder": ("self_attn_layer_norm", "final_layer_norm"),
     "decoder": ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"),
@@ -174,7 +174,11 @@ def transformer_tensors(
     """Return fairseq's weights under relu_nmt's names, in float32; unknown names stay."""
     # Bring the weights of all versions into the form of the last one.
     tensors = {n: t.float() for n, t in theirs.items() if not _UNUSED.fullmatch(n)}
-    tensors = {_NUMBERED_NORM.sub(_named_norm, name): t for name, t in tensors.items()}
+    # Name the norms, which were numbers until fairseq 0.6.
+    tensors = {
+        _NUMBERED_NORM.sub(lambda m: f"{m[1]}.{_NORMS[m[2]][int(m[3])]}.", name): t
+        for name, t in tensors.items()
+    }
     tensors = joined_projections(_separate_projections(tensors))
     # Rename embeddings, norms and layers; drop the rows of positions before the first.
     ours = {}
@@ -198,12 +202,6 @@ def our_name(name: str) -> str:
     """Return the name of a weight such as ``encoder.layers.0.fc1.bias`` of layers and norms."""
     name = re.sub(r"^(\w+)\.layer_norm\.", r"\1.final_norm.", name)
     return _LAYER.sub(lambda m: f"{m[1]}.{PARTS.get(m[2], m[2])}.{m[3]}", name)
-
-
-def _named_norm(match: re.Match[str]) -> str:
-    """Return the name of a norm, which was a number until fairseq 0.6."""
-    layer, number = match.groups()
-    return f"{layer}.{_NORMS[layer.partition('.')[0]][int(number)]}."
 
 
 def _separate_projections(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

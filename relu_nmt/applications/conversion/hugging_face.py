@@ -275,10 +275,7 @@ def _added_symbols(folder: Path, first: int) -> list[str]:
 
 
 def _language_code(path: Path, symbols: list[str], target_lang: str | None) -> str | None:
-    """Return the symbol that selects the target language; None for a model with one.
-
-    Reference: transformers 4.57, ``MarianTokenizer.remove_language_code``.
-    """
+    """Return the symbol that selects the target language; None for a model with one."""
     # Symbols such as >>fra<< name the languages.
     found = [match[1] for match in map(LANGUAGE_CODE.fullmatch, symbols) if match is not None]
     if not found:

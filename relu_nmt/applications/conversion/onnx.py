@@ -53,11 +53,6 @@ def _decode(
     return model.logits(model.decoder(prev_output_tokens, encoder_out))
 
 
-def _classify(model: nn.Module, images: Tensor) -> Tensor:
-    """Return the logits [B, C] of normalised images [B, 3, Y, X]."""
-    return model(images).logits
-
-
 def save_onnx(loaded: LoadedModel, folder: Path) -> None:
     """Write two graphs, and ``config.json`` with symbols and limits, to an existing folder.
 
@@ -125,7 +120,8 @@ def save_image_onnx(classifier: ImageClassifier, folder: Path) -> None:
     height, width = classifier.transform.sides
     batch = torch.export.Dim("batch", max=1 << 16)
     inputs = {"images": (torch.randn(2, 3, height, width), {0: batch})}
-    _export(_Graph(classifier.model, _classify), inputs, "logits", folder / "model.onnx")
+    graph = _Graph(classifier.model, lambda model, images: model(images).logits)
+    _export(graph, inputs, "logits", folder / "model.onnx")
     # Write the preprocessing of the images.
     preprocessing = dataclasses.asdict(classifier.transform.config)
     sides = [height, width]

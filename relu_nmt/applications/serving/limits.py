@@ -169,15 +169,12 @@ class ImpatientProtocol(H11Protocol):
     Without limits, a few clients that send or read almost nothing could occupy all connections. A
     new connection is always accepted: if there are too many, the server closes the one that has
     been silent for the longest time.
-
-    Attributes:
-        seconds: most time for the head of a request, from the opening of a connection or the
-            first byte of a further request; and again for a client to read an answer.
-        most_connections: number of open connections above which the server closes silent ones.
     """
 
+    # Most time for the head of a request, from the opening of a connection or the first byte of a
+    # further request; and again for a client to read an answer.
     seconds = 60.0
-    most_connections = 320
+    most_connections = 320  # number of open connections above which silent ones are closed
     _silent_since = 0.0
 
     @property
