@@ -3,7 +3,8 @@
 A component's settings are a class made by :func:`settings`, its fields by :func:`option`; a
 command's are a class of groups of them (:func:`group`). ``fields.py`` checks a value,
 ``classes.py`` makes instances from values by name, and ``command_line.py`` from flags.
-``settings_files.py`` reads and writes files, and ``parts.py`` the options of a registered part.
+``settings_files.py`` reads and writes files of settings. ``registry.py`` holds parts by name, whose
+options :func:`build_part` reads.
 """
 
 from relu_nmt.config.classes import build_part, from_dict, from_flat, group, settings, to_dict

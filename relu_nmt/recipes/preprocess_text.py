@@ -86,18 +86,14 @@ def make_job(settings: Settings, say: Callable[[str], None]) -> Job:
     if settings.like is None:
         return Job(settings, say, {language: language for language in settings.languages})
     # Import late what needs PyTorch.
-    from relu_nmt.training.checkpoint import read_metadata
-    from relu_nmt.translation.encoder_decoder import refuse_images
-    from relu_nmt.translation.task import TranslationTask
+    from relu_nmt.translation.encoder_decoder import stored_task
 
     path = settings.like
-    metadata = read_metadata(path)
-    refuse_images(path, metadata)
-    if "task" not in metadata:
+    task = stored_task(path)
+    if task is None:
         raise CheckpointError(
             f"{path}: has no dictionaries; give a checkpoint of a translation model"
         )
-    task = TranslationTask.from_state(metadata["task"])
     for name, text in (("source_lang", task.source_text), ("target_lang", task.target_text)):
         pair = f"{task.source_lang} to {task.target_lang}"
         _check_language(settings, name, text.language, pair, say)

@@ -1,6 +1,7 @@
 """BLEU, chrF, TER and COMET of files of translations, and contrastive tests of a model."""
 
 import dataclasses
+import itertools
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -62,7 +63,7 @@ def run(settings: Settings, *, progress: bool = True) -> ScoreResult:
         # Import PyTorch for this alone, since that takes longer than scoring most texts.
         from relu_nmt.recipes.score_contrasts import contrast_report
 
-        found = contrast_report(settings)
+        found: Iterator[Entry] = itertools.starmap(Entry, contrast_report(settings))
     elif settings.sentence_bleu:
         found = sentence_report(settings)
     else:

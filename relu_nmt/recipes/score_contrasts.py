@@ -21,7 +21,6 @@ from relu_nmt.data.documents import join_sentences
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io.text_lines import read_lines
 from relu_nmt.io.work import progress_bar
-from relu_nmt.recipes.score import Entry
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.translations import SourceSentence
 from relu_nmt.translation.task import TranslationTask
@@ -105,8 +104,11 @@ def _parse(line: str, place: str) -> Contrast:
     return contrast
 
 
-def contrast_report(options: ScoreSettings) -> Iterator[Entry]:
-    """Yield the accuracies with and without context, for all contrasts and by category."""
+def contrast_report(options: ScoreSettings) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the accuracies with and without context, of all contrasts and by category, as entries.
+
+    An entry is a line to print, and the same as values for JSON.
+    """
     # Read the file first, since loading the model takes longer.
     every = read_contrasts(options.contrastive)
     # Keep the contrasts in the model's source language.
@@ -123,7 +125,7 @@ def contrast_report(options: ScoreSettings) -> Iterator[Entry]:
         others = Counter(c.source_language for c in every if c.source_language != task.source_lang)
         counts = ", ".join(f"{count:,} in {language}" for language, count in others.items())
         text = f"NOTE: left out {counts}: the model translates from {task.source_lang}"
-        yield Entry(text, {"left out": dict(others)})
+        yield text, {"left out": dict(others)}
     # Score with context, then without, to show its effect.
     for context in (options.context_sentences, 0):
         yield from _accuracies(translator, contrasts, context, options.batch_size)
@@ -189,7 +191,7 @@ def _accuracies(
     contrasts: Sequence[Contrast],
     context: int | None,
     batch_size: int | None,
-) -> Iterator[Entry]:
+) -> Iterator[tuple[str, dict[str, Any]]]:
     shown = "all" if context is None else str(context)
     total = sum(1 + len(contrast.contrasts) for contrast in contrasts)
     with progress_bar(f"score with context {shown}", total, "translations") as advance:
@@ -202,7 +204,7 @@ def _accuracies(
         name, part = f"accuracy[{found['category']}]", f"{found['right']}/{found['contrasts']}"
         score = f"{found['score']:.2f} ({part}) chance = {found['chance']:.2f}"
         text = f"{name} = {score} context = {shown} signature: {signature}"
-        yield Entry(text, {"name": "accuracy", **found, "context": shown, "signature": signature})
+        yield text, {"name": "accuracy", **found, "context": shown, "signature": signature}
 
 
 def accuracies(contrasts: Sequence[Contrast], is_right: Sequence[bool]) -> list[dict[str, Any]]:

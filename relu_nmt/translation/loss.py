@@ -1,7 +1,6 @@
 """The training loss: cross-entropy, guided alignment and attention regulariser."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -9,14 +8,12 @@ from torch import Tensor, nn
 from relu_nmt.attention.base import NOTHING, Need
 from relu_nmt.attention.records import record_attention
 from relu_nmt.attention.statistics import NULL_SUM
+from relu_nmt.data.translation_batches import TranslationBatch
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.config import AttentionRegularizerConfig
 from relu_nmt.modules.objective import LossOutput, Metric, RegularizedObjective
 from relu_nmt.translation.cross_entropy import projected_cross_entropy, smoothed_loss
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
-
-if TYPE_CHECKING:
-    from relu_nmt.data.translation_batches import TranslationBatch
 
 
 class TranslationObjective(RegularizedObjective):
@@ -54,7 +51,7 @@ class TranslationObjective(RegularizedObjective):
         if alignment_lambda:
             _check_aligning(model)
 
-    def loss(self, batch: "TranslationBatch") -> LossOutput:
+    def loss(self, batch: TranslationBatch) -> LossOutput:
         """Return the cross-entropy of a batch, summed over its target tokens."""
         features, targets, weights = self.states(batch)
         return self.output(batch, self.cross_entropy(features, targets), weights)
@@ -70,7 +67,7 @@ class TranslationObjective(RegularizedObjective):
         log_probs = self.model.logits(features).log_softmax(-1)
         return smoothed_loss(log_probs, targets, self.label_smoothing)
 
-    def states(self, batch: "TranslationBatch") -> tuple[Tensor, Tensor, Tensor | None]:
+    def states(self, batch: TranslationBatch) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return decoder states [N, D] and targets [N] of the real target positions.
 
         The third result is the attention [B, T, S] that learns alignments, if the batch has some.
@@ -88,7 +85,7 @@ class TranslationObjective(RegularizedObjective):
         return features, targets, decoder.alignment_weights(records[0]) if is_guided else None
 
     def output(
-        self, batch: "TranslationBatch", values: Sequence[Tensor], weights: Tensor | None
+        self, batch: TranslationBatch, values: Sequence[Tensor], weights: Tensor | None
     ) -> LossOutput:
         """Return the loss from the sums of :meth:`cross_entropy` and the aligning attention."""
         # Report sums with the number of tokens, so that batches average correctly.
@@ -104,7 +101,7 @@ class TranslationObjective(RegularizedObjective):
         return LossOutput(loss, batch.num_tokens, metrics)
 
 
-def real_targets(batch: "TranslationBatch", pad: int) -> Tensor:
+def real_targets(batch: TranslationBatch, pad: int) -> Tensor:
     """Return the indices [N] int64 of the target tokens that are no padding, among all B T."""
     assert batch.tgt_tokens is not None, "training batches have targets"
     # The known count saves a wait for the GPU.
