@@ -87,7 +87,7 @@ class ImageTraining(Training):
             ImageObjective(
                 model, settings.label_smoothing, settings.regularizer, settings.criterion
             ),
-            TrainingData(train, valid, scorers={}),
+            TrainingData(train, valid),
             describe_task(train_set.classes, settings.preprocessing, settings.criterion),
             f"images per device = {settings.batch_size}",
             config_for_data(

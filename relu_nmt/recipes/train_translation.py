@@ -104,14 +104,12 @@ class TranslationTraining(Training):
         train, valid = self._batches(objective)
         settings, batching = self.settings, self.settings.batching
         scorers: dict[str, Scorer] = {}
-        signatures: dict[str, str] = {}
         if settings.eval_bleu and valid:
             first = next(iter(valid))
-            scorers[first] = bleu = self._bleu_of(model, valid[first])
-            signatures["bleu"] = bleu.scorer.signature
+            scorers[first] = self._bleu_of(model, valid[first])
         return self.trainer_of(
             objective,
-            TrainingData(train, valid, scorers, signatures),
+            TrainingData(train, valid, scorers),
             self.task.to_state(),
             f"max tokens per device = {batching.max_tokens} and max sentences per "
             f"device = {batching.batch_size}",

@@ -30,8 +30,6 @@ class ValidationBleu:
     translations. The processes share the work, and ``say`` prints signature, score and samples.
     """
 
-    metric_names = ("bleu",)
-
     def __init__(
         self,
         generator: Generator,
@@ -57,6 +55,7 @@ class ValidationBleu:
             sacrebleu_tokenizer=options.sacrebleu_tokenizer,
         )
         self.scorer = SplitScorer(task, batches.split, scoring)
+        self.signatures = {"bleu": self.scorer.signature}
         self._process = process
         self._say = say
         self._num_samples = SAMPLES if options.eval_bleu_print_samples else 0

@@ -77,8 +77,8 @@ class Scorer(Protocol):
     """
 
     @property
-    def metric_names(self) -> tuple[str, ...]:
-        """Names of the metrics."""
+    def signatures(self) -> Mapping[str, str]:
+        """The way that each metric is computed, by name; scores of another way do not compare."""
 
     def score(self) -> dict[str, float]:
         """Return the metrics by name."""
@@ -95,14 +95,16 @@ class TrainingData:
         train: training batches.
         valid: validation batches by name; the first set decides which checkpoint is the best.
         scorers: further metrics by name of the validation set.
-        signatures: the way these metrics are computed, by metric; scores with different
-            signatures are not comparable.
     """
 
     train: BatchSource
     valid: Mapping[str, BatchSource]
-    scorers: Mapping[str, Scorer]
-    signatures: Mapping[str, str] = field(default_factory=dict)
+    scorers: Mapping[str, Scorer] = field(default_factory=dict)
+
+    def signature_of(self, metric: str) -> str | None:
+        """Return the signature of a metric; None for a loss."""
+        found = (scorer.signatures.get(metric) for scorer in self.scorers.values())
+        return next(filter(None, found), None)
 
 
 def own_batches(

@@ -94,7 +94,7 @@ class Trainer:
             self.state = self.parts.restore(path, config, say, self._start)
             done = self.state.num_updates
             self.result = TrainingResult.to_continue(self._folder.path, path, done)
-            if forget_other_measure(self.state, metric, self._data.signatures.get(metric), say):
+            if forget_other_measure(self.state, metric, self._data.signature_of(metric), say):
                 self.result.best = None
                 self.parts.schedule.forget_best()
             if config.no_save:

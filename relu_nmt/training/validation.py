@@ -80,7 +80,7 @@ class Validation:
             names = list(measure(parts, source, largest_only=True))
         # Try the scorer, and look for the metric of the best checkpoint.
         if (scorer := data.scorers.get(subset)) is not None:
-            names += scorer.metric_names
+            names += scorer.signatures
             with parts.evaluating(), whole_weights(parts.objective):
                 scorer.check(largest=config.preflight)
         if self._metric not in names:
@@ -134,11 +134,11 @@ class Validation:
             stats[f"best_{self._metric}"] = score if best is None else choose(score, best)
         self._log.validation(state.epoch, subset, stats)
         # Add scores and their signatures to the result.
-        signatures = self._data.signatures.items()
-        signed = {f"{name}_signature": text for name, text in signatures if name in stats}
+        signatures = {} if scorer is None else scorer.signatures
+        signed = {f"{name}_signature": text for name, text in signatures.items() if text}
         validations = result.valid.setdefault(subset, [])
         validations.append({**entry(state.epoch, stats), **signed})
-        self._warn_of_zeros(validations, () if scorer is None else scorer.metric_names)
+        self._warn_of_zeros(validations, signatures)
         return stats.get(self._metric, math.nan)
 
     def _warn_of_zeros(self, validations: list[Stats], names: Iterable[str]) -> None:

@@ -18,14 +18,13 @@ OLD, NEW = (f"nrefs:1|case:mixed|tok:{name}|smooth:exp|version:2.6.0" for name i
 QUIET = {"dropout": 0.0, "logging": {"log_format": "simple"}}
 
 
-def train(folder, scores, signature=None, epochs=4, patience=-1, **more):
+def train(folder, scores, signature="", epochs=4, patience=-1, **more):
     return (
         Toy(
             folder,
             {"max_epoch": epochs, "patience": patience},
             **{"validation": BLEU, **QUIET, **more},
-            scorers={"valid": ToyScorer(scores)},
-            signatures={} if signature is None else {"bleu": signature},
+            scorers={"valid": ToyScorer(scores, signature)},
         )
         .trainer()
         .train()

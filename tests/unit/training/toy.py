@@ -110,9 +110,8 @@ class ToyObjective(nn.Module):
 
 
 class ToyScorer:
-    metric_names = ("bleu",)
-
-    def __init__(self, scores=(1.0, 3.0, 2.0)):
+    def __init__(self, scores=(1.0, 3.0, 2.0), signature=""):
+        self.signatures = {"bleu": signature}
         self.scores = list(scores)
         self.checked = 0
 
@@ -139,7 +138,6 @@ class Toy:
     train: ToySource = field(default_factory=ToySource)
     valid: dict = field(default_factory=lambda: {"valid": ToySource(2)})
     scorers: dict = field(default_factory=dict)
-    signatures: dict = field(default_factory=dict)
 
     def trainer(self, objective=None) -> Trainer:
         own = {"save_dir": str(self.folder), "num_workers": 0, "log_format": "json"}
@@ -151,7 +149,7 @@ class Toy:
         )
         return Trainer(
             objective or ToyObjective(ToyModel(self.dropout)),
-            TrainingData(self.train, self.valid, self.scorers, self.signatures),
+            TrainingData(self.train, self.valid, self.scorers),
             config,
             {"model_config": {"width": 8}, "args": {"lr": 0.05}},
             ProcessGroup(0, 1, torch.device("cpu")),
