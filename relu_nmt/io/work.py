@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
+Submit = Callable[[Callable[[], Any], str], "Job[Any]"]
+"""Submits work (see :class:`Work`) under a name in the queue of a cluster."""
 
 SECONDS_BETWEEN_LINES = 10.0
 SECONDS_UNTIL_WAITING = 15.0
@@ -213,8 +215,8 @@ class Work:
         return DelayedSubmission(self)
 
 
-class Cluster:
-    """A cluster that takes jobs, by submitit: the queue and the retries are the cluster's.
+def cluster_queue(name: str, parameters: Mapping[str, Any], folder: Path) -> Submit:
+    """Return the function that submits jobs, by submitit; the retries are the cluster's.
 
     The cluster is ``slurm``, or ``local``, which runs each job on this machine, at once. A job's
     ``parameters`` have submitit's names (``gpus_per_node``). All machines see the ``folder`` of the
@@ -224,31 +226,29 @@ class Cluster:
         ConfigError: submitit is not installed, or this machine has no such cluster, or the cluster
             no such parameter.
     """
-
-    def __init__(self, name: str, parameters: Mapping[str, Any], folder: Path) -> None:
-        try:
-            import submitit
-        except ImportError as error:
-            raise ConfigError(
-                "--cluster: submitit is not installed; pip install 'relu-nmt[cluster]'"
-            ) from error
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._executor = submitit.AutoExecutor(folder, cluster=name)
-            self._executor.update_parameters(**{"timeout_min": MINUTES_OF_A_WEEK, **parameters})
-        except (AssertionError, RuntimeError, NameError, TypeError, ValueError, OSError) as error:
-            line = " ".join(str(error).split())
-            raise ConfigError(f"--cluster {name}, --cluster-parameters: {line}") from error
-
-    def submit(self, work: Callable[[], Any], name: str) -> "Job[Any]":
-        """Submit work (see :class:`Work`) under a name in the queue."""
+    try:
+        import submitit
         from submitit.core.utils import FailedJobError, FailedSubmissionError
+    except ImportError as error:
+        raise ConfigError(
+            "--cluster: submitit is not installed; pip install 'relu-nmt[cluster]'"
+        ) from error
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        executor = submitit.AutoExecutor(folder, cluster=name)
+        executor.update_parameters(**{"timeout_min": MINUTES_OF_A_WEEK, **parameters})
+    except (AssertionError, RuntimeError, NameError, TypeError, ValueError, OSError) as error:
+        line = " ".join(str(error).split())
+        raise ConfigError(f"--cluster {name}, --cluster-parameters: {line}") from error
 
+    def submit(work: Callable[[], Any], job_name: str) -> "Job[Any]":
         try:
-            self._executor.update_parameters(name=name)
-            return self._executor.submit(work)
+            executor.update_parameters(name=job_name)
+            return executor.submit(work)
         except (FailedJobError, FailedSubmissionError, OSError) as error:
-            raise ReluNmtError(f"--cluster: {name} cannot be submitted: {error}") from error
+            raise ReluNmtError(f"--cluster: {job_name} cannot be submitted: {error}") from error
+
+    return submit
 
 
 def result_of(job: "Job[Any]") -> Any:

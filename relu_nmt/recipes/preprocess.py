@@ -35,7 +35,7 @@ from relu_nmt.data.documents import SEPARATOR_TESTS
 from relu_nmt.errors import DataError
 from relu_nmt.io.safe_write import folder_locked, remove_abandoned
 from relu_nmt.io.text_lines import TextFile, read_chunk
-from relu_nmt.io.work import Cluster, Work, hidden_progress, progress_bar, result_of
+from relu_nmt.io.work import Work, cluster_queue, hidden_progress, progress_bar, result_of
 from relu_nmt.recipes.preprocess_text import (
     Job,
     SideKey,
@@ -91,13 +91,10 @@ def run(settings: Settings, *, progress: bool = True) -> PreprocessResult:
         return result
     # Submit a job for each of the other shards.
     folder = Path(settings.destdir).absolute()
-    cluster = Cluster(settings.cluster, settings.asked_for, folder / JOBS_FOLDER)
+    submit = cluster_queue(settings.cluster, settings.asked_for, folder / JOBS_FOLDER)
     names = [Path(shard.destdir).name for shard in others]
     quietly = partial(_run_one, progress=False)
-    jobs = [
-        cluster.submit(Work(quietly, shard), name)
-        for shard, name in zip(others, names, strict=True)
-    ]
+    jobs = [submit(Work(quietly, own), name) for own, name in zip(others, names, strict=True)]
     # Wait for the jobs in the order of the shards.
     for name, job in zip(names, jobs, strict=True):
         result_of(job)

@@ -31,7 +31,7 @@ from relu_nmt.applications.sweep.steps import (
 from relu_nmt.errors import DataError, ReluNmtError, reporting
 from relu_nmt.io.process import describe_environment, handle_stop_signals
 from relu_nmt.io.safe_write import acquire_lock
-from relu_nmt.io.work import Cluster, result_of
+from relu_nmt.io.work import Submit, cluster_queue, result_of
 from relu_nmt.training.results import MAXRSS_UNIT, TrainingResult
 
 if TYPE_CHECKING:
@@ -135,9 +135,9 @@ class StepRunner:
         # Note the steps that earlier runs have finished.
         for task in self.tasks:
             self._is_done(task)
-        self._cluster: Cluster | None = None
+        self._submit: Submit | None = None
         if config.cluster is not None:
-            self._cluster = Cluster(config.cluster, config.asked_for, folder / JOBS_FOLDER)
+            self._submit = cluster_queue(config.cluster, config.asked_for, folder / JOBS_FOLDER)
 
     @property
     def failed(self) -> int:
@@ -258,8 +258,8 @@ class StepRunner:
         """Start a step, unless another sweep runs it or has finished it."""
         # A job takes the lock itself.
         step = task.step
-        lock = None if self._cluster is not None else acquire_lock(step.path(".lock"))
-        if lock is None and self._cluster is None:
+        lock = None if self._submit is not None else acquire_lock(step.path(".lock"))
+        if lock is None and self._submit is None:
             task.not_before = time.monotonic() + RETRY_LOCK_SECONDS
             return
         if self._is_done(task):
@@ -363,13 +363,13 @@ class StepRunner:
 
     def _run_job(self, task: Task) -> Iterator[None]:
         """Run a step as a job, which writes its state; yield while the job waits or runs."""
-        assert self._cluster is not None
+        assert self._submit is not None
         step = task.step
         # The sweep deletes checkpoints, not its jobs: other steps may need them.
         config = replace(
             self._config, jobs=1, cluster=None, cluster_parameters=None, delete_checkpoints=False
         )
-        job = task.job = self._cluster.submit(StepWork(step, config), str(step))
+        job = task.job = self._submit(StepWork(step, config), str(step))
         self.say(f"{step}: job {job.job_id}")
         while True:
             yield

@@ -13,7 +13,7 @@ from relu_nmt.applications.sweep.runner import StepRunner, StepWork
 from relu_nmt.applications.sweep.settings import JobsConfig
 from relu_nmt.applications.sweep.steps import DIVERGED, DONE, FAILED, STARTED, StepState
 from relu_nmt.errors import ConfigError, DataError
-from relu_nmt.io.work import Cluster, Work, result_of
+from relu_nmt.io.work import Work, cluster_queue, result_of
 from tests.unit.applications.sweep.test_runner import make_steps, quick, runs, statuses  # noqa: F401
 
 submitit = pytest.importorskip("submitit")
@@ -77,15 +77,11 @@ def cluster(monkeypatch):
     """A cluster whose jobs have the results in a list, one after the other."""
     ends, submitted = [], []
 
-    class FakeCluster:
-        def __init__(self, name, parameters, folder):
-            self.parameters = parameters
+    def submit(work, name):
+        submitted.append(FakeJob(pickle.loads(pickle.dumps(work)), ends.pop(0)))
+        return submitted[-1]
 
-        def submit(self, work, name):
-            submitted.append(FakeJob(pickle.loads(pickle.dumps(work)), ends.pop(0)))
-            return submitted[-1]
-
-    monkeypatch.setattr("relu_nmt.applications.sweep.runner.Cluster", FakeCluster)
+    monkeypatch.setattr("relu_nmt.applications.sweep.runner.cluster_queue", lambda *_: submit)
     return ends, submitted
 
 
@@ -202,13 +198,13 @@ def test_an_error_for_the_user_comes_back(tmp_path):
 )
 def test_an_unknown_parameter_of_submitit_is_an_error(tmp_path, parameters, message):
     with pytest.raises(ConfigError, match=message):
-        Cluster("local", parameters, tmp_path)
+        cluster_queue("local", parameters, tmp_path)
 
 
 def test_without_submitit_there_is_a_hint(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "submitit", None)
     with pytest.raises(ConfigError, match=r"pip install 'relu-nmt\[cluster\]'"):
-        Cluster("local", {}, tmp_path)
+        cluster_queue("local", {}, tmp_path)
 
 
 def test_parameters_are_numbers_and_names():
