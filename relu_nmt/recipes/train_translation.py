@@ -3,15 +3,16 @@
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from relu_nmt.attention.base import using_backend
 from relu_nmt.cli.train import TranslationTrainingSettings as Settings
 from relu_nmt.cli.train import detokenizer_settings, search_settings
-from relu_nmt.config.shared import BatchLimits
+from relu_nmt.config.shared import AUTO_TOKENS, BatchLimits
 from relu_nmt.data.data_folder import data_folders
 from relu_nmt.data.documents import SINGLE_SENTENCES
 from relu_nmt.data.split import LENGTHS_FILE, Split, lengths_in_words
@@ -26,9 +27,11 @@ from relu_nmt.errors import CheckpointError, ConfigError, DataError
 from relu_nmt.io.safe_write import write_text
 from relu_nmt.recipes.training import Training, run_training
 from relu_nmt.recipes.validation_bleu import ValidationBleu
-from relu_nmt.training.batches import Scorer, TrainingData
-from relu_nmt.training.checkpoint import Checkpoint, load_weights
+from relu_nmt.training.batches import Scorer, TrainingData, fitting_tokens
+from relu_nmt.training.checkpoint import Checkpoint, load_weights, read_metadata
+from relu_nmt.training.config import FULLY_SHARDED
 from relu_nmt.training.results import TrainingResult
+from relu_nmt.training.state import Components
 from relu_nmt.training.trainer import Trainer
 from relu_nmt.translation.agreement import LIKE, at_folder, compare_with_data
 from relu_nmt.translation.calibration import (
@@ -213,7 +216,19 @@ class TranslationTraining(Training):
         path = self.settings.teacher.teacher
         if path is None:
             return []
-        models = load_teachers(path, self.task, self._folders[0])
+        models, task, _ = load_models(path, "auto", None)
+        # Name the separator first, which makes dictionaries differ.
+        if task.has_sentence_separator != self.task.has_sentence_separator:
+            how = "without --sentence-separator; take a teacher of documents, or leave the flag out"
+            if task.has_sentence_separator:
+                how = "with --sentence-separator; give it here too"
+            raise CheckpointError(f"--teacher {path}: trained {how}")
+        for side in ("source", "target"):
+            if getattr(task, f"{side}_dictionary") != getattr(self.task, f"{side}_dictionary"):
+                raise CheckpointError(
+                    f"--teacher {path}: has another {side} dictionary than that of "
+                    f"{self._folders[0]}; {LIKE} CKPT, or train a teacher on this data"
+                )
         self.say(f"teacher: {len(models)} model(s), {path}")
         # Prepare them to compute only, with packed weights on a CPU.
         for model in models:
@@ -231,7 +246,7 @@ class TranslationTraining(Training):
     ) -> tuple[ShardedBatches, dict[str, TranslationBatches]]:
         """Return the batches for training and validation, and print their sizes."""
         train = ShardedBatches(self._folders, self._training_batches)
-        train = self.with_sizes(train, objective)
+        train = self._with_sizes(train, objective)
         settings = self.settings
         names = settings.valid_subset.split(",")
         if settings.trainer.disable_validation:
@@ -240,6 +255,41 @@ class TranslationTraining(Training):
         if self.process.is_first and not settings.trainer.no_save:
             self._write_lengths([train.batches, *valid.values()])
         return train, valid
+
+    def _with_sizes(self, train: ShardedBatches, objective: nn.Module) -> ShardedBatches:
+        """Set the numbers of ``--max-tokens auto`` and ``--update-tokens``; return such batches."""
+        batching, trainer, process = self.settings.batching, self.settings.trainer, self.process
+        tokens, wanted, told = batching.max_tokens, batching.update_tokens, []
+        if not wanted and tokens != AUTO_TOKENS:
+            return train
+        assert tokens is not None, "--update-tokens needs --max-tokens"
+        if tokens == AUTO_TOKENS:
+            # Keep the number of a checkpoint to go on from, if there is one.
+            path = self.checkpoint_to_continue if self.goes_on else None
+            args = (read_metadata(path).get("args") if path else None) or {}
+            stored = args.get("batching", {}).get("max_tokens")
+            share = -(-wanted // process.world_size) if wanted else None
+            lengths = self.settings.documents.training_lengths
+            batches, least = train.batches, max(train.batches.longest_group, *lengths, 1)
+            tokens = stored
+            if not stored or trainer.preflight:
+                # Bring the model, or this process's part, to the device as the trainer does.
+                if trainer.ddp_backend == FULLY_SHARDED:
+                    process.wrap(objective, FULLY_SHARDED)
+                parts = Components(objective.to(process.device).train(), trainer, process)
+                tokens = fitting_tokens(parts, batches.largest_within, least, share, stored)
+            told.append(f"--max-tokens auto: {tokens:,}" + f", as in {path}" * bool(stored))
+        if wanted:
+            # Take the number of batches that comes closest.
+            together = tokens * process.world_size
+            batches_of_update = max(1, round(wanted / together))
+            trainer = replace(trainer, update_freq=(batches_of_update,))
+            size = f"{batches_of_update * together:,} tokens"
+            told.append(f"--update-freq {batches_of_update} for updates of {size}")
+        self.say("; ".join(told))
+        batching = replace(batching, max_tokens=tokens, update_tokens=None)
+        self.settings = replace(self.settings, batching=batching, trainer=trainer)
+        return train.within(tokens)
 
     def _training_batches(self, folder: str) -> TranslationBatches:
         """Return shuffled batches of the training split of a data folder."""
@@ -390,25 +440,3 @@ class TranslationTraining(Training):
         if bleu.scorer.note:
             self.say(f"note: {bleu.scorer.note}")
         return bleu
-
-
-def load_teachers(path: str, own: TranslationTask, data: str) -> list[EncoderDecoder]:
-    """Load the models of ``--teacher`` for a student with the task ``own`` and its data folder.
-
-    Raises:
-        CheckpointError: one cannot be read, or has other dictionaries than the student.
-    """
-    models, task, _ = load_models(path, "auto", None)
-    # Name the separator first, which makes dictionaries differ.
-    if task.has_sentence_separator != own.has_sentence_separator:
-        how = "without --sentence-separator; take a teacher of documents, or leave the flag out"
-        if task.has_sentence_separator:
-            how = "with --sentence-separator; give it here too"
-        raise CheckpointError(f"--teacher {path}: trained {how}")
-    for side in ("source_dictionary", "target_dictionary"):
-        if getattr(task, side) != getattr(own, side):
-            raise CheckpointError(
-                f"--teacher {path}: has another {side.replace('_', ' ')} than that of "
-                f"{data}; {LIKE} CKPT, or train a teacher on this data"
-            )
-    return models

@@ -4,7 +4,6 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,17 +16,16 @@ from relu_nmt.config.classes import flat
 from relu_nmt.config.fields import Option, all_options
 from relu_nmt.config.registry import Spec
 from relu_nmt.config.shared import AUTO_TOKENS
-from relu_nmt.data.translation_batches import ShardedBatches
 from relu_nmt.errors import CheckpointError, ConfigError, DataError, OutOfMemoryError, TrainingError
-from relu_nmt.training.batches import TrainingData, fitting_tokens
+from relu_nmt.training.batches import TrainingData
 from relu_nmt.training.checkpoint import read_metadata
 from relu_nmt.training.checkpoint_manager import CheckpointFolder
-from relu_nmt.training.config import FULLY_SHARDED, TrainerConfig
+from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.distributed import LOST_PEER, ProcessGroup, join_processes
 from relu_nmt.training.log import TrainingLog
 from relu_nmt.training.results import FILE_NAME as RESULTS
 from relu_nmt.training.results import TrainingResult, peak_gpu_bytes
-from relu_nmt.training.state import Components, StartWeights
+from relu_nmt.training.state import StartWeights
 from relu_nmt.training.trainer import Trainer
 from relu_nmt.training.update import freeze
 
@@ -64,10 +62,10 @@ class Training(ABC):
         self.say = log.say
         # The checkpoint of this training, or the one of which it takes only the weights.
         config = settings.trainer
-        self._restored = CheckpointFolder(config).restore_path()
-        self.goes_on = self._restored is not None
+        restored = CheckpointFolder(config).restore_path()
+        self.goes_on = restored is not None
         finetuned = Path(config.finetune_from_model) if config.finetune_from_model else None
-        self.checkpoint_to_continue = self._restored or finetuned
+        self.checkpoint_to_continue = restored or finetuned
 
     @abstractmethod
     def trainer(self) -> Trainer:
@@ -86,40 +84,6 @@ class Training(ABC):
         total = sum(p.numel() for p in model.parameters())
         trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
         self.say(f"num. shared model params: {total:,} (num. trained: {trained:,})")
-
-    def with_sizes(self, train: ShardedBatches, objective: nn.Module) -> ShardedBatches:
-        """Set the numbers of ``--max-tokens auto`` and ``--update-tokens``; return such batches."""
-        batching, trainer, process = self.settings.batching, self.settings.trainer, self.process
-        tokens, wanted, told = batching.max_tokens, batching.update_tokens, []
-        if not wanted and tokens != AUTO_TOKENS:
-            return train
-        if tokens == AUTO_TOKENS:
-            # Keep the number of a checkpoint to go on from, if there is one.
-            path = self._restored
-            args = (read_metadata(path).get("args") if path else None) or {}
-            stored = args.get("batching", {}).get("max_tokens")
-            share = -(-wanted // process.world_size) if wanted else None
-            lengths = self.settings.documents.training_lengths
-            batches, least = train.batches, max(train.batches.longest_group, *lengths, 1)
-            tokens = stored
-            if not stored or trainer.preflight:
-                # Bring the model, or this process's part, to the device as the trainer does.
-                if trainer.ddp_backend == FULLY_SHARDED:
-                    process.wrap(objective, FULLY_SHARDED)
-                parts = Components(objective.to(process.device).train(), trainer, process)
-                tokens = fitting_tokens(parts, batches.largest_within, least, share, stored)
-            told.append(f"--max-tokens auto: {tokens:,}" + f", as in {path}" * bool(stored))
-        if wanted:
-            # Take the number of batches that comes closest.
-            together = tokens * process.world_size
-            batches_of_update = max(1, round(wanted / together))
-            trainer = replace(trainer, update_freq=(batches_of_update,))
-            size = f"{batches_of_update * together:,} tokens"
-            told.append(f"--update-freq {batches_of_update} for updates of {size}")
-        self.say("; ".join(told))
-        batching = replace(batching, max_tokens=tokens, update_tokens=None)
-        self.settings = replace(self.settings, batching=batching, trainer=trainer)
-        return train.within(tokens)
 
     def trainer_of(
         self,
