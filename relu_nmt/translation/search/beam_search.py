@@ -9,7 +9,6 @@ from torch import Tensor
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.errors import ConfigError
 from relu_nmt.translation.search.config import GenerationConfig
-from relu_nmt.translation.search.forced_terms import share_among_terms
 from relu_nmt.translation.search.hypotheses import (
     Continuations,
     Hypothesis,
@@ -18,7 +17,12 @@ from relu_nmt.translation.search.hypotheses import (
     of_beams,
 )
 from relu_nmt.translation.search.scoring import Outputs, Scorer
-from relu_nmt.translation.search.selection import best_of_groups, draw, draw_uniforms
+from relu_nmt.translation.search.selection import (
+    best_of_groups,
+    draw,
+    draw_uniforms,
+    share_among_terms,
+)
 from relu_nmt.translation.step_decoder import Ensemble, SearchStep, StepScores
 
 MOST_DONE = 0.4

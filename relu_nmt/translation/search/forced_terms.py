@@ -4,7 +4,7 @@ Reference: Post and Vilar 2018, "Fast lexically constrained decoding with dynami
 for neural machine translation", section 3, in the form of Hu et al. 2019, "Improved lexically
 constrained decoding for translation and monolingual rewriting", as in fairseq's ``--constraints``:
 the beam is divided among hypotheses with equally many tokens of the terms
-(:func:`share_among_terms`). Two things differ. Where terms
+(:func:`~relu_nmt.translation.search.selection.share_among_terms`). Two things differ. Where terms
 overlap, all ways of reading a hypothesis are followed. And no term goes missing, as the longest
 output leaves room for all. If several sentences are translated at once, each has its own terms.
 """
@@ -17,9 +17,6 @@ from functools import cached_property
 import numpy as np
 import torch
 from torch import Tensor
-
-from relu_nmt.translation.search.hypotheses import Continuations
-from relu_nmt.translation.step_decoder import StepScores
 
 Term = tuple[int, ...]
 Way = tuple[tuple[Term, ...], Term]
@@ -222,67 +219,3 @@ class TermTracker:
         """Keep only the sentences of the mask [B]."""
         self._context_sizes = self._context_sizes[mask]
         self.rows = [beams for beams, is_kept in zip(self.rows, mask, strict=True) if is_kept]
-
-
-def share_among_terms(
-    found: Continuations, scores: StepScores, totals: Tensor, tracker: TermTracker
-) -> None:
-    """Divide the beam, in place, among hypotheses by their number of tokens of forced terms.
-
-    ``found`` are the best continuations of plain beam search, [B, 1, 2K]. For every hypothesis its
-    best continuation and all that continue a term are added. They are ranked among candidates with
-    equally many term tokens. The best of each rank are taken in turn, beginning with candidates
-    that miss fewest tokens.
-    """
-    assert found.parents is not None, "beam search names parents"
-    log_probs = scores.log_probs_of(totals)
-    for row, beams in enumerate(tracker.rows):
-        if not beams:
-            continue
-        # Join plain candidates [2K] and those that continue terms: (parent, token) -> total.
-        columns = found.totals[row, 0], found.tokens[row, 0], found.parents[row, 0]
-        sums = {
-            (parent, token): total
-            for total, token, parent in zip(*(c.tolist() for c in columns), strict=True)
-        }
-        sums |= _further(beams, log_probs[row], totals[row])
-        # Write the divided beam back; unused entries are no hypotheses.
-        ranked = _shared_out(beams, sums)[: len(columns[0])]
-        for column, values in zip(columns, zip(*ranked, strict=True), strict=False):
-            column[: len(values)] = torch.tensor(values, dtype=column.dtype)
-        columns[0][len(ranked) :] = -torch.inf
-
-
-def _further(
-    beams: Sequence[ForcedTerms], log_probs: Tensor, totals: Tensor
-) -> dict[tuple[int, int], float]:
-    """Return sums of totals [K] and log_probs [K, V] for each beam's best token and its terms."""
-    # Pairs of a beam and its next token.
-    best = log_probs.argmax(1).tolist()
-    pairs = [
-        (beam, token)
-        for beam, progress in enumerate(beams)
-        for token in dict.fromkeys([best[beam], *progress.after])
-    ]
-    index = torch.tensor(pairs, device=totals.device)
-    sums = totals[index[:, 0]] + log_probs[index[:, 0], index[:, 1]]
-    return dict(zip(pairs, sums.tolist(), strict=True))
-
-
-def _shared_out(
-    beams: Sequence[ForcedTerms], sums: dict[tuple[int, int], float]
-) -> list[tuple[float, int, int]]:
-    """Return total, token and parent of the possible candidates, in the order of their rank."""
-    # Rank candidates among those that miss equally many tokens of the terms.
-    by_missing: dict[int, list[tuple[float, int, int]]] = defaultdict(list)
-    for (parent, token), total in sums.items():
-        if total > -torch.inf:
-            missing = beams[parent].advance(token).missing
-            by_missing[missing].append((total, token, parent))
-    ranked = []
-    for missing, own in by_missing.items():
-        # Sort by total, then by beam and token, so that ties are reproducible.
-        own.sort(key=lambda candidate: (-candidate[0], candidate[2], candidate[1]))
-        ranked += [(rank, missing, candidate) for rank, candidate in enumerate(own)]
-    # Take turns: the best of each rank, candidates that miss fewest tokens first.
-    return [candidate for *_, candidate in sorted(ranked, key=lambda entry: entry[:2])]

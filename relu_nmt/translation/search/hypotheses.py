@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -10,9 +9,7 @@ from torch import Tensor
 
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.translation.search.config import GenerationConfig
-
-if TYPE_CHECKING:
-    from relu_nmt.translation.search.forced_terms import TermTracker
+from relu_nmt.translation.search.forced_terms import TermTracker
 
 
 @dataclass(frozen=True)
@@ -220,7 +217,7 @@ class LengthLimits:
         idle_token: token for beams without a hypothesis, so that no sentence of theirs gets long.
     """
 
-    terms: "TermTracker | None" = None
+    terms: TermTracker | None = None
     idle_token: int | None = None
 
     def __init__(
