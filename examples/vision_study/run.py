@@ -25,7 +25,6 @@ from relu_nmt.applications.sweep.steps import (
     Step,
     SweepModel,
     arguments_of,
-    launched,
     probe,
     tool,
 )
@@ -174,7 +173,7 @@ def _train(settings: StudySettings, study: Study, step: Step, data: str) -> Comm
         intervals += [] if study.norms else ["--keep-interval-updates", "1"]
         intervals += ["--log-interval", often]
         intervals += ["--telemetry-interval", str(max(1, updates // 20))]
-    command = tool(
+    return tool(
         "vision_train",
         data,
         *("--valid-fraction", str(setting.valid_fraction)),
@@ -184,8 +183,8 @@ def _train(settings: StudySettings, study: Study, step: Step, data: str) -> Comm
         *intervals,
         *settings.train_flags,
         *("--seed", str(step.model.seed), "--save-dir", str(step.checkpoints)),
+        processes=settings.running.training_processes,
     )
-    return launched(command, settings.running.training_processes)
 
 
 def _evaluate(step: Step, data: str, classes: str) -> Command:

@@ -96,7 +96,7 @@ def group(title: str, config_class: type, *, stored: bool = True, **defaults: An
         title: heading of its flags in ``--help``, in lower case.
         config_class: a settings class; the field's name may not be that of an option's value.
         stored: False leaves it out of checkpoints and results.
-        defaults: other defaults of its own options, or :func:`like` options.
+        defaults: other defaults of its options and those of its groups, or :func:`like` options.
     """
     kind = _with_defaults(config_class, defaults) if defaults else config_class
     return dataclasses.field(default_factory=kind, metadata={"group": title, "stored": stored})
@@ -104,13 +104,21 @@ def group(title: str, config_class: type, *, stored: bool = True, **defaults: An
 
 def _with_defaults(config_class: Any, defaults: Mapping[str, Any]) -> type:
     """Return a subclass of settings with other defaults."""
-    if unknown := defaults.keys() - options_of(config_class):
+    if unknown := defaults.keys() - all_options(config_class):
         raise TypeError(f"{config_class.__name__}: no option is called {', '.join(unknown)}")
     body: dict[str, Any] = {"__doc__": config_class.__doc__, "__module__": config_class.__module__}
-    for name, value in defaults.items():
+    for name in options_of(config_class).keys() & defaults:
+        value = defaults[name]
         body[name] = value if isinstance(value, Option) else like(config_class, name, value)
+    # Hand the others on to the groups that have these options.
+    for field in dataclasses.fields(config_class):
+        if "group" in field.metadata:
+            kind: Any = field.default_factory
+            own = {name: defaults[name] for name in all_options(kind).keys() & defaults}
+            title, stored = field.metadata["group"], field.metadata["stored"]
+            body |= {field.name: group(title, kind, stored=stored, **own)} if own else {}
     hints = get_type_hints(config_class)
-    body["__annotations__"] = {name: hints[name] for name in defaults}
+    body["__annotations__"] = {name: hints[name] for name in body if name in hints}
     body["with_other_defaults"] = config_class
     # Pickle an instance as one of the declared class, which has a name to import.
     body["__reduce__"] = lambda self: (object.__new__, (config_class,), vars(self))

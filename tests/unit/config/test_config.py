@@ -330,20 +330,20 @@ def test_wrong_declarations_are_errors():
 def test_a_group_may_have_other_defaults():
     @c.settings
     class Inner:
-        model: Model = c.group(
-            "model", Model, width=3, stripes=c.like(Model, "stripes", 2, "lines")
-        )
+        model: Model = c.group("model", Model)
         ema_decay: float = c.option(0.5, "decay", needs="fast")
         fast: bool = c.option(True, "be fast")
 
     @c.settings
     class Outer:
-        inner: Inner = c.group("inner", Inner, ema_decay=0.25)
+        inner: Inner = c.group(
+            "inner", Inner, width=3, ema_decay=0.25, stripes=c.like(Model, "stripes", 2, "lines")
+        )
 
     assert Outer.of(width=4).inner.model.width == 4 and Outer.of().inner.ema_decay == 0.25
     assert (Outer().inner.model.width, Outer().inner.model.stripes) == (3, 2)
     # The others are as they were, and a default is never idle.
-    assert Outer().inner.model.dropout == Model().dropout and Inner().ema_decay == 0.5
+    assert Outer().inner.model.dropout == Model().dropout and Inner().model.width == 16
     assert Outer.of(fast=False).inner.ema_decay == 0.25
     assert isinstance(Outer().inner.model, Model)
     # Python may also give an instance of the declared class, with all of its values.
