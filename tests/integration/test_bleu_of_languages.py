@@ -9,9 +9,7 @@ import sacrebleu
 from relu_nmt.applications.sweep.plan import SweepPlan
 from relu_nmt.applications.sweep.settings import SweepSettings
 from relu_nmt.cli import generate, score, train
-from relu_nmt.cli.preprocess import PreprocessSettings
 from relu_nmt.cli.score import ScoreSettings
-from relu_nmt.recipes import preprocess
 from tests.tiny import preprocessed
 
 DIGITS = "零一二三四五六七八九"
@@ -104,16 +102,8 @@ def test_a_text_that_came_in_pieces_is_scored_as_the_language_is(folder, tmp_pat
             lines = (folder / f"{split}.{lang}").read_text().split("\n")[:-1]
             pieces = [" ".join("\u2581" + line.replace(" ", "\u2581")) for line in lines]
             (tmp_path / f"{split}.{lang}").write_text("".join(f"{line}\n" for line in pieces))
-    preprocess.run(
-        PreprocessSettings(
-            source_lang="en",
-            target_lang="zh",
-            trainpref=str(tmp_path / "train"),
-            testpref=str(tmp_path / "test"),
-            destdir=str(tmp_path / "data"),
-        ),
-        progress=False,
-    )
+    languages = {"source_lang": "en", "target_lang": "zh"}
+    preprocessed(tmp_path, "data", ("train", "test"), **languages)
     flags = TRAIN.split(" --eval-bleu")[0] + " --disable-validation --max-epoch 8 --no-epoch"
     flags += f"-checkpoints --save-dir {tmp_path / 'model'}"
     assert train.main([str(tmp_path / "data"), *flags.split()]) == 0

@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 
 from relu_nmt.cli.command import make_parser, run_command
-from relu_nmt.cli.preprocess import PreprocessSettings
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.errors import DataError
 from relu_nmt.io.text_lines import read_lines
 from relu_nmt.io.work import progress_bar
-from relu_nmt.recipes import preprocess
 from tests.commands import run_here
+from tests.tiny import preprocessed
 
 ROOT = Path(__file__).parents[2]
 BOM = b"\xef\xbb\xbf"
@@ -102,15 +101,7 @@ def test_closed_standard_input_is_one_line(command, words, monkeypatch, capsys):
 def prepare(folder, german, english):
     (folder / "train.de").write_bytes(german)
     (folder / "train.en").write_bytes(english)
-    config = PreprocessSettings(
-        source_lang="de",
-        target_lang="en",
-        trainpref=str(folder / "train"),
-        destdir=str(folder / "bin"),
-        workers=1,
-    )
-    preprocess.run(config, progress=False)
-    return Dictionary.load(folder / "bin/dict.de.txt")
+    return Dictionary.load(preprocessed(folder, splits=("train",), workers=1) / "dict.de.txt")
 
 
 def test_a_byte_order_mark_is_no_part_of_a_text(tmp_path):

@@ -15,8 +15,6 @@ import pytest
 import torch
 
 from relu_nmt.cli import train
-from relu_nmt.cli.preprocess import PreprocessSettings
-from relu_nmt.recipes import preprocess
 from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.translator import Translator
 from tests.commands import run_here
@@ -200,19 +198,9 @@ def test_two_processes_give_the_losses_of_one(folder, tmp_path, capsys, further,
 def shard(folder):
     """A second data folder with the dictionary of the first."""
     lines = [f"{number % 10} {number // 10}" for number in range(40)]
-    for language in ("de", "en"):
-        (folder / f"more.{language}").write_text("".join(f"{line}\n" for line in lines))
-    words = str(folder / "joined/dict.de.txt")
-    settings = PreprocessSettings(
-        source_lang="de",
-        target_lang="en",
-        trainpref=str(folder / "more"),
-        destdir=str(folder / "more-bin"),
-        joined_dictionary=True,
-        srcdict=words,
-    )
-    preprocess.run(settings, progress=False)
-    return folder / "more-bin"
+    write_lines(folder, "more", lines)
+    first = {"joined_dictionary": True, "srcdict": str(folder / "joined/dict.de.txt")}
+    return preprocessed(folder, "more-bin", (), trainpref=str(folder / "more"), **first)
 
 
 def test_each_epoch_trains_on_one_of_several_folders(folder, shard, tmp_path, capsys):
@@ -340,19 +328,9 @@ def test_long_sentences_are_left_out_on_request(folder, tmp_path, capsys):
 def test_a_checkpoint_with_another_dictionary_is_refused(folder, tmp_path, capsys):
     flags = f"{QUICK} --max-tokens 100 --save-dir {tmp_path}"
     run(folder / "joined", f"{flags} --max-update 1", capsys)
-    other = tmp_path / "other"
     for split in ("train", "valid"):
-        for language in ("de", "en"):
-            text = "a b c\n" if language == "de" else "1 2\n"
-            (tmp_path / f"{split}.{language}").write_text(text)
-    config = PreprocessSettings(
-        source_lang="de",
-        target_lang="en",
-        trainpref=str(tmp_path / "train"),
-        validpref=str(tmp_path / "valid"),
-        destdir=str(other),
-    )
-    preprocess.run(config, progress=False)
+        write_lines(tmp_path, split, ["a b c"], ["1 2"])
+    other = preprocessed(tmp_path, "other")
     assert train.main([str(other), *f"{flags} --max-update 2".split()]) == 2
     assert "another source dictionary" in capsys.readouterr().err
 

@@ -4,17 +4,16 @@ import numpy as np
 import pytest
 import sacrebleu
 
-from relu_nmt.cli.preprocess import PreprocessSettings
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.documents import Line, Window, write_documents
 from relu_nmt.errors import DataError
 from relu_nmt.evaluation.document_scores import SplitScorer
 from relu_nmt.evaluation.metrics import MetricConfig, ScoringConfig
-from relu_nmt.recipes import preprocess
 from relu_nmt.recipes.translate_split import aligned_sentences
 from relu_nmt.translation.search.document_search import WindowTranslation
 from relu_nmt.translation.search.translations import Translation
 from relu_nmt.translation.task import TranslationTask
+from tests.tiny import preprocessed, write_lines
 
 REFERENCES = ["A dog isn't here, is it?", "The xylophone is big.", "A house is here."]
 WORDS = ["a dog isn &apos;t here , is it ?", "the xylophone is big .", "a house is here ."]
@@ -23,23 +22,13 @@ WORDS = ["a dog isn &apos;t here , is it ?", "the xylophone is big .", "a house 
 @pytest.fixture
 def corpus(tmp_path):
     for split, lines in (("train", REFERENCES[::2] * 3), ("test", REFERENCES)):
-        for language in ("de", "en"):
-            path = tmp_path / f"{split}.{language}"
-            path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        write_lines(tmp_path, split, lines)
     return tmp_path
 
 
 def folder(corpus, **settings):
-    config = PreprocessSettings(
-        source_lang="de",
-        target_lang="en",
-        trainpref=str(corpus / "train"),
-        testpref=str(corpus / "test"),
-        destdir=str(corpus / "bin"),
-        **settings,
-    )
-    preprocess.run(config)
-    return TranslationTask.from_data_folder(corpus / "bin")
+    data = preprocessed(corpus, splits=("train", "test"), **settings)
+    return TranslationTask.from_data_folder(data)
 
 
 def scored(task, texts, tokens, config, counts=None):
@@ -116,16 +105,8 @@ def test_without_raw_references_unknown_words_never_match(corpus):
 
 
 def test_source_only_data_has_no_score(corpus):
-    (corpus / "only").mkdir()
-    config = PreprocessSettings(
-        source_lang="de",
-        target_lang="en",
-        testpref=str(corpus / "test"),
-        destdir=str(corpus / "only"),
-        only_source=True,
-        srcdict=_dictionary(corpus),
-    )
-    preprocess.run(config)
+    own = {"only_source": True, "srcdict": _dictionary(corpus)}
+    preprocessed(corpus, "only", ("test",), **own)
     words = Dictionary.load(corpus / "words.txt")
     known = folder(corpus)
     task = TranslationTask(known.source_text, known.target_text, words, words, corpus / "only")
@@ -144,24 +125,11 @@ COUNTS = np.array([2, 1])
 
 
 @pytest.fixture
-def task(tmp_path):
-    for split, lines in (("train", REFERENCES[::2] * 3), ("test", REFERENCES)):
-        for language in ("de", "en"):
-            (tmp_path / f"{split}.{language}").write_text("\n".join(lines) + "\n")
-    config = PreprocessSettings(
-        source_lang="de",
-        target_lang="en",
-        trainpref=str(tmp_path / "train"),
-        testpref=str(tmp_path / "test"),
-        destdir=str(tmp_path / "bin"),
-        tokenizer="moses",
-        lowercase=True,
-        subword="subword-nmt",
-        subword_size=9,
-    )
-    preprocess.run(config, progress=False)
-    write_documents(tmp_path / "bin" / "test.de-en.documents", COUNTS)
-    return TranslationTask.from_data_folder(tmp_path / "bin")
+def task(corpus):
+    own = {"tokenizer": "moses", "lowercase": True, "subword": "subword-nmt", "subword_size": 9}
+    task = folder(corpus, **own)
+    write_documents(corpus / "bin" / "test.de-en.documents", COUNTS)
+    return task
 
 
 def line(task, text):

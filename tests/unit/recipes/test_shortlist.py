@@ -4,12 +4,12 @@ import shutil
 
 import pytest
 
-from relu_nmt.cli.preprocess import PreprocessSettings
 from relu_nmt.cli.shortlist import ShortlistSettings
 from relu_nmt.config import from_flat
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io import safe_write
-from relu_nmt.recipes import convert, preprocess
+from relu_nmt.recipes import convert
+from tests.tiny import preprocessed, write_lines
 
 
 @pytest.fixture(scope="module")
@@ -17,17 +17,9 @@ def data(tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
     words = {"ein": "a", "Haus": "house", "Hund": "dog", "Baum": "tree"}
     lines = [f"ein {noun}" for noun in ("Haus", "Hund", "Baum")] * 20
-    (folder / "train.de").write_text("\n".join(lines) + "\n")
     english = [" ".join(words[word] for word in line.split()) for line in lines]
-    (folder / "train.en").write_text("\n".join(english) + "\n")
-    settings = PreprocessSettings(
-        source_lang="de",
-        target_lang="en",
-        trainpref=str(folder / "train"),
-        destdir=str(folder / "data"),
-        workers=1,
-    )
-    preprocess.run(settings, progress=False)
+    write_lines(folder, "train", lines, english)
+    preprocessed(folder, "data", ("train",), workers=1)
     return folder
 
 

@@ -97,11 +97,11 @@ except CheckpointError as error:
 """
 
 
-def test_a_full_disk_leaves_the_old_checkpoint_whole(tmp_path):
+def test_a_full_disk_leaves_the_old_checkpoint_whole(tmp_path, quick_python):
     path = tmp_path / "c.safetensors"
     save_checkpoint(path, Checkpoint({"w": torch.ones(3)}))
     run = subprocess.run(
-        [sys.executable, "-c", FULL_DISK, str(path)], capture_output=True, text=True, check=False
+        [quick_python, "-c", FULL_DISK, str(path)], capture_output=True, text=True, check=False
     )
     assert "cannot write the checkpoint" in run.stdout, run.stderr
     assert torch.equal(load_checkpoint(path).model_tensors["w"], torch.ones(3))

@@ -3,33 +3,22 @@ import json
 import numpy as np
 import pytest
 
-from relu_nmt.cli.preprocess import PreprocessSettings
 from relu_nmt.data.binarize import indexed_writer
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.errors import CheckpointError, ConfigError, DataError
-from relu_nmt.recipes import preprocess as recipe
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.translation.agreement import at_folder
 from relu_nmt.translation.task import TranslationTask
+from tests.tiny import preprocessed, write_lines
 
 GERMAN = ["Das Haus ist groß.", "Ein Boot, ein Hausboot!", "", "Das ist ein Haus."] * 4
 ENGLISH = ["The house is big.", "A boat, a house boat!", "", "It's a house."] * 4
 
 
 def preprocess(folder, **settings):
-    for name in ("train", "valid"):
-        (folder / f"{name}.de").write_text("\n".join(GERMAN) + "\n", encoding="utf-8")
-        (folder / f"{name}.en").write_text("\n".join(ENGLISH) + "\n", encoding="utf-8")
-    defaults = {
-        "source_lang": "de",
-        "target_lang": "en",
-        "trainpref": str(folder / "train"),
-        "validpref": str(folder / "valid"),
-        "destdir": str(folder / "data"),
-        "workers": 1,
-    }
-    recipe.run(PreprocessSettings(**(defaults | settings)), progress=False)
-    return folder / "data"
+    for split in ("train", "valid"):
+        write_lines(folder, split, GERMAN, ENGLISH)
+    return preprocessed(folder, "data", workers=1, **settings)
 
 
 def fairseq_folder(folder):
@@ -133,22 +122,9 @@ def test_references_of_segmented_text_are_joined(tmp_path):
     for language in ("de", "en"):
         for name in ("train", "valid"):
             (tmp_path / f"{name}.{language}").write_text("ein unseen@@ boot .\n" * 2)
-    data = build(tmp_path)
+    data = preprocessed(tmp_path, "data", workers=1)
     task = TranslationTask.from_data_folder(data).with_post_processing("@@ ", "moses")
     assert task.references(task.load_split("valid")) == ["ein unseenboot."] * 2
-
-
-def build(folder):
-    config = PreprocessSettings(
-        source_lang="de",
-        target_lang="en",
-        trainpref=str(folder / "train"),
-        validpref=str(folder / "valid"),
-        destdir=str(folder / "data"),
-        workers=1,
-    )
-    recipe.run(config, progress=False)
-    return folder / "data"
 
 
 def test_post_processing_of_data_segmented_here(raw_folder):
@@ -276,7 +252,7 @@ def test_a_separator_that_is_a_word_of_the_text_is_an_error(tmp_path):
     for language in ("de", "en"):
         for name in ("train", "valid"):
             (tmp_path / f"{name}.{language}").write_text("a <sep> b\n")
-    task = TranslationTask.from_data_folder(build(tmp_path))
+    task = TranslationTask.from_data_folder(preprocessed(tmp_path, "data", workers=1))
     with pytest.raises(DataError, match=r"dict.de.txt: '<sep>' is a word of the text.*replace"):
         task.with_sentence_separator()
 
