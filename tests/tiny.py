@@ -44,13 +44,13 @@ def write_documents(folder, split, documents, between="\n\n"):
 
 
 def preprocessed(folder, name="bin", splits=("train", "valid"), **settings):
-    """Preprocess the texts of a folder; return the data folder below it.
+    """Preprocess the texts of a folder in this process; return the data folder below it.
 
     The folder has the files ``train.de``, ``train.en`` and so on.
     """
     paths = {f"{split}pref": str(folder / split) for split in splits}
     languages = {"source_lang": LANGUAGES[0], "target_lang": LANGUAGES[1]}
-    values = {**languages, **paths, "destdir": str(folder / name), **settings}
+    values = {**languages, **paths, "destdir": str(folder / name), "workers": 1, **settings}
     preprocess.run(preprocess.Settings.of(**values), progress=False)
     return folder / name
 

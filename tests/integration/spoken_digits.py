@@ -37,7 +37,8 @@ def write_corpora(folder, monkeypatch):
 
 
 def run(corpus, *flags, dest="data", splits=("train", "valid", "test")):
-    arguments = ["-s", "de", "-t", "en", "--destdir", str(corpus / dest)]
+    """Run the command in this process alone, unless the flags have other --workers."""
+    arguments = ["-s", "de", "-t", "en", "--destdir", str(corpus / dest), "--workers", "1"]
     for split in splits:
         arguments += [f"--{split}pref", str(corpus / split)]
     return main([*arguments, *flags])

@@ -47,7 +47,7 @@ def write_sides(folder, split, mark, end="\n"):
 
 def prepared(folder, **settings):
     """Preprocess, and return the tokens of both sides of the training pairs."""
-    preprocessed(folder, splits=("train",), workers=1, **settings)
+    preprocessed(folder, splits=("train",), **settings)
     task = TranslationTask.from_data_folder(folder / "bin")
     dictionaries = (task.source_dictionary, task.target_dictionary)
     sides = []

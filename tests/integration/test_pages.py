@@ -9,6 +9,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import grammar_corpus
@@ -215,6 +216,7 @@ def left_out(line):
 )
 def test_a_block_runs(page, number, given, tmp_path, monkeypatch, quick_python):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "executable", quick_python)
     environment = with_commands(tmp_path / "bin", quick_python)
     give(["text", "train.de", "train.en"], given)
     for block in grouped(page)[number]:

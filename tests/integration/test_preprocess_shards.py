@@ -15,6 +15,7 @@ def corpus(tmp_path, monkeypatch):
 
 
 SHARDED = ("--joined-dictionary", "--tokenizer", "moses", "--subword", "subword-nmt")
+SHARDED += ("--workers", "1")
 
 
 def test_shards_share_the_dictionary_and_subwords_of_the_first(corpus, monkeypatch, capsys):

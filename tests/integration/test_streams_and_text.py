@@ -101,7 +101,7 @@ def test_closed_standard_input_is_one_line(command, words, monkeypatch, capsys):
 def prepare(folder, german, english):
     (folder / "train.de").write_bytes(german)
     (folder / "train.en").write_bytes(english)
-    return Dictionary.load(preprocessed(folder, splits=("train",), workers=1) / "dict.de.txt")
+    return Dictionary.load(preprocessed(folder, splits=("train",)) / "dict.de.txt")
 
 
 def test_a_byte_order_mark_is_no_part_of_a_text(tmp_path):

@@ -12,7 +12,7 @@ from tests.markdown import code_blocks
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/guide/tutorial.md").read_text("utf-8")
 SHORT = {
-    "--documents 800": "--documents 120",
+    "--documents 800": "--documents 200",
     "--subword-size 1000": "--subword-size 500",
     "--max-tokens 2048": "--max-tokens 512",
     "--warmup-updates 200 --max-update 1000": "--warmup-updates 30 --max-update 90",

@@ -19,7 +19,7 @@ def data(tmp_path_factory):
     lines = [f"ein {noun}" for noun in ("Haus", "Hund", "Baum")] * 20
     english = [" ".join(words[word] for word in line.split()) for line in lines]
     write_lines(folder, "train", lines, english)
-    preprocessed(folder, "data", ("train",), workers=1)
+    preprocessed(folder, "data", ("train",))
     return folder
 
 

@@ -3,7 +3,6 @@ import os
 import random
 import stat
 import subprocess
-import sys
 import zipfile
 
 import pytest

@@ -18,7 +18,7 @@ ENGLISH = ["The house is big.", "A boat, a house boat!", "", "It's a house."] * 
 def preprocess(folder, **settings):
     for split in ("train", "valid"):
         write_lines(folder, split, GERMAN, ENGLISH)
-    return preprocessed(folder, "data", workers=1, **settings)
+    return preprocessed(folder, "data", **settings)
 
 
 def fairseq_folder(folder):
@@ -122,7 +122,7 @@ def test_references_of_segmented_text_are_joined(tmp_path):
     for language in ("de", "en"):
         for name in ("train", "valid"):
             (tmp_path / f"{name}.{language}").write_text("ein unseen@@ boot .\n" * 2)
-    data = preprocessed(tmp_path, "data", workers=1)
+    data = preprocessed(tmp_path, "data")
     task = TranslationTask.from_data_folder(data).with_post_processing("@@ ", "moses")
     assert task.references(task.load_split("valid")) == ["ein unseenboot."] * 2
 
@@ -252,7 +252,7 @@ def test_a_separator_that_is_a_word_of_the_text_is_an_error(tmp_path):
     for language in ("de", "en"):
         for name in ("train", "valid"):
             (tmp_path / f"{name}.{language}").write_text("a <sep> b\n")
-    task = TranslationTask.from_data_folder(preprocessed(tmp_path, "data", workers=1))
+    task = TranslationTask.from_data_folder(preprocessed(tmp_path, "data"))
     with pytest.raises(DataError, match=r"dict.de.txt: '<sep>' is a word of the text.*replace"):
         task.with_sentence_separator()
 

@@ -48,7 +48,6 @@ def test_sima_or_pointwise_attention_with_relu_has_no_exponential(family, attent
         *(("xcit", setting) for setting in ("attention=xca", "class_attention=softmax")),
         *(("xcit", setting) for setting in ("conv_activation=gelu", "feed_forward=silu")),
         *(("cvt", "feed_forward=quick-gelu"), ("swin", "attention=softmax")),
-        *(("swin", "attention=softmax"), ("cvt", "feed_forward=quick-gelu")),
     ],
 )
 def test_each_part_with_an_exponential_is_found(family, setting):
