@@ -181,7 +181,7 @@ class Option:
             self._check_range(value, whole)
         return value
 
-    def _check_choice(self, value: str, whole: Any) -> None:
+    def _check_choice(self, value: Any, whole: Any) -> None:
         names = self.choices.names() if isinstance(self.choices, Registry) else self.choices or ()
         if self.with_options:
             try:
@@ -191,10 +191,11 @@ class Option:
         # Presets may know more names than they list.
         if value in (names if self.presets is None else self.presets):
             return
-        text = f"expected one of {', '.join(names)}"
+        shown = [str(name) for name in names]
+        text = f"expected one of {', '.join(shown)}"
         if isinstance(self.choices, Registry):
             text += ", or your own: --user-module FILE"
-        if hint := close_names(value, names):
+        if hint := close_names(value, shown):
             text += f"; {hint}"
         raise self._error(whole, text)
 

@@ -45,6 +45,7 @@ class Training:
     schedule: str = c.option("fixed", "schedule", choices=("fixed", "cosine", "linear"))
     shrink: float = c.option(0.1, "factor", needs=("schedule", "cosine", "linear"))
     penalty: float = c.option(0.0, "penalty", above=-math.inf, most=math.inf)
+    power: int = c.option(1, "exponent", choices=(1, 2))
     backend: str = c.option("a", "as elsewhere", no_effect="there is one process")
 
     def check(self):
@@ -152,6 +153,7 @@ WRONG = [
     ("betas", "[0.9, x]", "expected numbers with commas"),
     ("schedule", "cosin", r"expected one of fixed, cosine, linear; did you mean cosine\?"),
     ("shape", "squar", r"one of circle, square, or your own: .*; did you mean square\?"),
+    ("power", "3", "expected one of 1, 2$"),
     ("share", "maybe", "expected true or false"),
 ]
 
