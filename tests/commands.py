@@ -7,7 +7,6 @@ import contextlib
 import importlib
 import io
 import os
-import runpy
 import signal
 import sys
 import tempfile
@@ -57,17 +56,6 @@ def run_here(name, *arguments, stdin="", check=True):
         texts.append(stream.buffer.getvalue().decode("utf-8"))
     assert not check or code == 0, texts[1]
     return Done(code, *texts)
-
-
-def run_script(path, *words, cwd, environment):
-    """Run a script of Python in a fork, see :func:`run_forked`."""
-
-    def work():
-        sys.argv = [str(path), *map(str, words)]
-        sys.path.insert(0, str(Path(path).parent))
-        runpy.run_path(str(path), run_name="__main__")
-
-    return run_forked(work, cwd=cwd, environment=environment)
 
 
 def run_forked(work, cwd, environment=os.environ, seconds=60):

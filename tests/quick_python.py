@@ -16,13 +16,20 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PASSED_ON = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2}
+NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
+PASSED_ON = {getattr(signal, name) for name in NAMES if hasattr(signal, name)}
 SIZE = 4  # bytes of a number on the wire
 
 
 @contextlib.contextmanager
 def start(folder):
-    """Yield the path of the program, which works until the context ends."""
+    """Yield the path of the program, which works until the context ends.
+
+    Where there are no forks, it is ``sys.executable``.
+    """
+    if not hasattr(os, "fork"):
+        yield sys.executable
+        return
     address, program = str(folder / "socket"), folder / "python"
     words = f'"{sys.executable}" -I -S "{__file__}" ask "{address}"'
     program.write_text(f'#!/bin/sh\nexec {words} "$@"\n')

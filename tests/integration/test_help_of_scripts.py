@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands import SCRIPT_FOLDERS, run_script
+from tests.commands import SCRIPT_FOLDERS
 
 ROOT = Path(__file__).parents[2]
 IS_MAIN = re.compile(r'^if __name__ == "__main__":', re.MULTILINE)
@@ -54,24 +54,21 @@ def test_scripts_of_the_shell_can_be_run_as_they_are():
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_help_is_all_that_a_script_does(script, tmp_path):
+def test_help_is_all_that_a_script_does(script, tmp_path, quick_python):
     names = ("HOME", "TMPDIR", "XDG_CACHE_HOME")
     environment = {**os.environ, **dict.fromkeys(names, str(tmp_path))}
     environment |= {"PATH": f"/nowhere{os.pathsep}{os.defpath}", "PYTHON": "nowhere"}
     before = snapshot()
-    if script.endswith(".py"):
-        done = run_script(ROOT / script, "--help", cwd=tmp_path, environment=environment)
-    else:
-        done = subprocess.run(
-            ["bash", str(ROOT / script), "--help"],
-            cwd=tmp_path,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+    done = subprocess.run(
+        [quick_python if script.endswith(".py") else "bash", str(ROOT / script), "--help"],
+        cwd=tmp_path,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert "usage: " in done.stdout and len(done.stdout.split("\n")) > 2
     assert not list(tmp_path.iterdir())
