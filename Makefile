@@ -12,7 +12,8 @@
 #   CORPUS        libreoffice, grammar (written by ourselves, needs no network), or auto
 #   SRC, TGT      files of your own, one sentence a line, instead of a corpus
 #   FUZZ_FLAGS    flags for the fuzzing (tests/fuzz/run.py), as --inputs 1000 or the name of a reader
-#   TEST_FLAGS    flags for pytest (a process for each core, 4 at most)
+#   TEST_FLAGS    flags for pytest (a process for each core, 4 at most); with --hypothesis-profile=thorough,
+#                 properties are tested with 500 made examples instead of 50
 
 PYTHON = python3
 VENV = .venv

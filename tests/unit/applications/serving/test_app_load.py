@@ -231,9 +231,10 @@ def test_a_stopped_server_leaves_no_thread(monkeypatch):
     with client_of() as client:
         asked = {"lines": ["ein Haus"], "translation": ["a house"]}
         assert client.post("/attention", json=asked).status_code == 200
-        names = {thread.name.rpartition("_")[0] for thread in threading.enumerate()}
-        assert {"turn", "request"} <= names
-    assert not [own.name for own in set(threading.enumerate()) - before if "turn" in own.name]
+        names = {own.name.partition("_")[0] for own in set(threading.enumerate()) - before}
+        assert names >= {"turn", "request", "model"}
+    left = {own.name.partition("_")[0] for own in set(threading.enumerate()) - before}
+    assert not left & {"turn", "request", "model"}
 
 
 def test_a_stopping_server_answers_503(slow):
