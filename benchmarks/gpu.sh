@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Run all parts that need a GPU: Triton's kernels beside SDPA, training steps, training and decoding
-# in bfloat16, compiled steps, the GPU tests, and two processes if there are two devices.
+# Run all parts that need a GPU: Triton's kernels beside SDPA, training steps, training, decoding
+# in bfloat16, compiled steps, the GPU tests, and two processes if there are two devices. Documents
+# of 512 tokens serve for steps: from 1,024 on, kernels of many sizes are compiled and compared.
 #   benchmarks/gpu.sh FOLDER           writes FOLDER/gpu.md, and logs beside it, in about 4 minutes
 #   ON_CPU=1 benchmarks/gpu.sh FOLDER  the same parts, tiny, on the CPU: Triton by its interpreter
 # Settings: PYTHON (python), TEXT (folder of text for benchmarks/run.py), TESTS (empty: without them),
@@ -82,11 +83,11 @@ else
     attention=(--device cuda --dtypes bf16 fp32 --lengths 2048 8192 16384
         --backends triton blockwise sdpa --rounds 3)
     lengths=(--device cuda --dtype bf16 --shape 3,512,8 --tokens 16384 --what training
-        --lengths 2048 --attentions reluformer:gamma=2 softmax --backends triton fused
+        --lengths 512 --attentions softmax reluformer:gamma=2 --backends fused triton
         --checkpointing off --rounds 1)
     steps=(plain graph)
-    run=(--device cuda --pairs 20000 --sentences 256 --merges 4000 --lengths 512
-        --max-tokens 16384 --batch-sizes 64 --rounds 1 --updates 40 --model-updates 200)
+    run=(--device cuda --pairs 10000 --sentences 256 --merges 2000 --lengths 512
+        --max-tokens 16384 --batch-sizes 64 --rounds 1 --updates 40 --model-updates 100)
     # Compile the kernels first, side by side: each part below then finds them on the disk.
     for dtype in bf16 fp32; do
         for more in "" --causal --regularizer; do
@@ -94,6 +95,8 @@ else
                 --lengths 1024 --backends triton --rounds 1 $more >/dev/null 2>&1 &
         done
     done
+    timeout "${LIMIT:-60}" "$PYTHON" benchmarks/lengths.py "${lengths[@]}" --steps plain \
+        --attentions reluformer:gamma=2 --tokens 1024 >/dev/null 2>&1 &
     wait
     echo "== compiled the kernels in $SECONDS s"
 fi
@@ -104,10 +107,12 @@ part 45 "Attention, causal" "$PYTHON" benchmarks/attention.py "${attention[@]}" 
 part 45 "Attention with the regulariser" \
     "$PYTHON" benchmarks/attention.py "${attention[@]}" --regularizer
 part 45 "Attention" "$PYTHON" benchmarks/attention.py "${attention[@]}"
-part 75 "Training steps" "$PYTHON" benchmarks/lengths.py "${lengths[@]}" --steps "${steps[@]}" \
+part 60 "Training steps" "$PYTHON" benchmarks/lengths.py "${lengths[@]}" --steps "${steps[@]}" \
     --csv "$FOLDER/lengths.csv" --plot "$FOLDER/lengths.png"
-part 140 "Training and decoding" "$PYTHON" benchmarks/run.py "${run[@]}" --peers \
-    --variants bfloat16 --only training sentences --folder "$FOLDER/run" --output "$FOLDER/run.md"
+for section in training sentences; do
+    part 60 "Toolkit, $section" "$PYTHON" benchmarks/run.py "${run[@]}" --peers \
+        --variants bfloat16 --only $section --folder "$FOLDER/run" --output "$FOLDER/$section.md"
+done
 part 100 "Compiled training steps" "$PYTHON" benchmarks/lengths.py "${lengths[@]}" \
     --steps compiled --csv "$FOLDER/compiled.csv"
 if [ -n "$TESTS" ]; then

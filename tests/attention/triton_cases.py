@@ -4,6 +4,7 @@
 must be set before Triton is imported and would change every other test; on a GPU without it.
 """
 
+import contextlib
 import dataclasses
 import os
 import runpy
@@ -73,8 +74,12 @@ def make_bias(visibility, heads):
     return ScoreBias(table.to(DEVICE), *codes, zero=size)
 
 
-def solved(solve, problem, dtype):
-    """Return the outputs, sums and gradients, in float64."""
+def solved(solve, problem, dtype, slopes_at=None):
+    """Return the outputs, sums and gradients, in float64.
+
+    The loss has the slopes of tanh at the sums in ``slopes_at``, by default at its own. Own ones
+    turn rounding in the last digits of a sum near 1,000 into errors of the gradients.
+    """
     inputs = [x.detach().to(dtype).requires_grad_() for x in (problem.q, problem.k, problem.v)]
     names, bias = "qkv", problem.bias
     if bias is not None:
@@ -90,23 +95,34 @@ def solved(solve, problem, dtype):
         answers |= {k: s.double() for k, s in vars(result.sums).items() if s is not None}
         for name in ("total", "weighted_logs"):
             if name in answers:
-                loss = loss + answers[name].tanh().sum()
+                at = (slopes_at or answers)[name].detach()
+                loss = loss + ((1 - at.tanh().square()) * answers[name]).sum()
     grads = torch.autograd.grad(loss, inputs)
     return answers | {f"gradient of {x}": g.double() for x, g in zip(names, grads, strict=True)}
 
 
-def assert_agrees(problem):
+def assert_agrees(problem, least_score=0.0):
+    """Compare with the exact answers.
+
+    The gradients of queries and keys with a score nearer to 0 than ``least_score`` are left out:
+    the slope of w log w has no limit there.
+    """
     assert backend.supports(problem)
     dtype = problem.q.dtype
-    ours = solved(backend.pointwise, problem, dtype)
     exact = solved(reference.pointwise, problem, torch.float64)
+    ours = solved(backend.pointwise, problem, dtype, slopes_at=exact)
     assert ours.keys() == exact.keys()
+    near = (problem.q.double() @ problem.k.double().mT).abs() < least_score
+    left_out = {"gradient of q": near.any(3), "gradient of k": near.any(2)}
     for name, theirs in exact.items():
         if name == "nonzero" and dtype != torch.float32:
             continue  # rounding decides whether a score near 0 is positive
         assert ours[name].isfinite().all(), name
         limit = TOLERANCE[dtype] * theirs.abs().max().clamp_min(1e-3)
-        error = (ours[name] - theirs).abs().max()
+        errors = (ours[name] - theirs).abs()
+        if name in left_out:
+            errors = errors.masked_fill(left_out[name][..., None], 0.0)
+        error = errors.max()
         assert error <= limit, f"{name}: error {error:.2e} above {limit:.2e}"
 
 
@@ -119,7 +135,8 @@ if not ON_CPU:  # first, as they take longest, and processes share all tests in 
     def test_long_inputs_on_the_device(dtype, dim, causal):
         options = {"dim": dim, "causal": causal, "dtype": dtype, "need": SUMS if causal else Need()}
         for length in (1024, 2048):
-            assert_agrees(made(length, length, **options))
+            problem = made(length, length, **options)
+            assert_agrees(problem, least_score=1e-4 if causal else 0.0)
 
     @pytest.mark.gpu
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -131,6 +148,7 @@ if not ON_CPU:  # first, as they take longest, and processes share all tests in 
             return found[key[0]]
 
         monkeypatch.setattr(backend, "choose", measured)
+        monkeypatch.setattr(backend, "_any_order", lambda: True)  # tests are deterministic
         assert_agrees(made(1024, 1024, dim=64, causal=True, dtype=dtype))
         assert set(found) == {"forward", "rows", "columns", "fused"}
         for kernel, (blocks, milliseconds) in found.items():
@@ -141,7 +159,9 @@ if not ON_CPU:  # first, as they take longest, and processes share all tests in 
     @pytest.mark.parametrize("kernel", ["forward", "fused", "rows", "columns"])
     @pytest.mark.parametrize("dim", [64, 128, 256])
     def test_all_block_sizes_on_the_device(monkeypatch, dim, kernel):
-        chosen = backend._blocks
+        from triton.runtime.errors import OutOfResources
+
+        chosen, fitting = backend._blocks, []
         monkeypatch.setattr(backend, "_any_order", lambda: kernel == "fused")
 
         for blocks in candidates(kernel, dim, torch.bfloat16, True, True):
@@ -151,7 +171,11 @@ if not ON_CPU:  # first, as they take longest, and processes share all tests in 
                 return found, 1.0 if asked == "fused" else 2.0
 
             monkeypatch.setattr(backend, "_blocks", forced)
-            assert_agrees(made(300, 300, dim=dim, causal=True, dtype=torch.bfloat16))
+            problem = made(300, 300, dim=dim, causal=True, dtype=torch.bfloat16)
+            with contextlib.suppress(OutOfResources):  # larger than the memory of the device
+                assert_agrees(problem)
+                fitting.append(blocks)
+        assert fitting
 
 
 @pytest.mark.parametrize("causal", [False, True])

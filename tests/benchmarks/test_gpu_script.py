@@ -34,7 +34,8 @@ PARTS = (
     "Attention with the regulariser",
     "Attention",
     "Training steps",
-    "Training and decoding",
+    "Toolkit, training",
+    "Toolkit, sentences",
     "Compiled training steps",
     "GPU tests",
 )
@@ -80,12 +81,14 @@ def test_every_part_runs_with_flags_that_exist(tmp_path, monkeypatch, devices, d
         for path, *flags in calls[:-1]:
             monkeypatch.setattr(sys, "argv", [path, *flags])
             parsed.append(getattr(modules, Path(path).stem).parse_arguments())
-    causal, regularizer, plain, lengths, run, compiled = parsed
+    causal, regularizer, plain, lengths, run, decoding, compiled = parsed
     device = "cpu" if dry_run else "cuda"
     assert {found.device for found in parsed} == {device}
     assert "triton" in plain.backends
     assert (plain.causal, causal.causal, regularizer.regularizer) == (False, True, True)
     assert run.text == Path("/text") and run.peers == []
+    assert (run.only, decoding.only) == (["training"], ["sentences"])
+    assert run.folder == decoding.folder
     assert run.processes == (1 if devices == 1 else 2)
     if not dry_run:
         assert (min(plain.lengths), max(plain.lengths)) == (2048, 16384)
