@@ -34,7 +34,7 @@ if [ -n "${DRY_RUN:-}" ]; then
         done >&9
         echo >&9
     }
-    for name in python torchrun make mkdir ln mv rm tail relu-nmt-{preprocess,train,generate} \
+    for name in python torchrun make mkdir cp ln mv rm tail relu-nmt-{preprocess,train,generate} \
         relu-nmt-{interactive,average,score,sweep,analyze,vision-train,vision-evaluate,vision-probe}; do
         eval "$name() { show $name \"\$@\"; }"
     done
