@@ -27,6 +27,7 @@ from examples.paper_registry import (  # noqa: E402
 from examples.papers import COMMAND, GAP, MEASURED, SPREADS, Entry, read_entries  # noqa: E402
 
 NOTHING = ("", "null")
+WIDEST = 10  # columns that fit beside the two lists of contents at 1,300 pixels
 INDEX = """# The papers' tables and figures
 
 **Question.** Do the tables and figures of the papers come out with this toolkit?
@@ -187,7 +188,7 @@ def published_of(entry: Entry) -> dict[str, Any] | None:
 def joined(
     own: Mapping[str, Any], published: Mapping[str, Any] | None, names: Mapping[str, str]
 ) -> str:
-    """Return a table of measured columns, and of published ones in italics."""
+    """Return a table of measured columns, and of published ones in italics; two if it is wide."""
     columns, rows = list(own.get("columns", ())), own.get("rows", {})
     theirs = published["rows"] if published else {}
     heads = [own.get("rows_are", ""), *columns]
@@ -201,7 +202,16 @@ def joined(
         cells.append(["" if cell in NOTHING else cell for cell in row])
     # Leave out published columns without a number.
     kept = [i for i in range(len(heads)) if i <= len(columns) or any(row[i] for row in cells)]
-    return markdown([heads[i] for i in kept], [[row[i] for i in kept] for row in cells])
+    if columns and len(kept) > WIDEST:
+        # Put the published columns of a wide table below it.
+        parts = [kept[: len(columns) + 1], [0, *kept[len(columns) + 1 :]]]
+    else:
+        parts = [kept]
+    tables = []
+    for part in parts:
+        lines = [[row[i] for i in part] for row in cells if any(row[i] for i in part[1:])]
+        tables.append(markdown([heads[i] for i in part], lines))
+    return "\n\n".join(tables)
 
 
 def markdown(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -218,7 +228,7 @@ def anchor(heading: str) -> str:
 def sentence(text: str) -> str:
     """Return a text that ends with a full stop, and begins with a capital if with a plain word."""
     first = text.split()[0]
-    plain = first.isalpha() and first.islower()
+    plain = first.replace("-", "").isalpha() and first.islower()
     return f"{text[0].upper() if plain else text[0]}{text[1:].rstrip('.')}."
 
 
