@@ -27,6 +27,7 @@ from examples.paper_registry import (  # noqa: E402
 from examples.papers import COMMAND, GAP, MEASURED, SPREADS, Entry, read_entries  # noqa: E402
 
 NOTHING = ("", "null")
+NO_BREAK = "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}"
 WIDEST = 10  # columns that fit beside the two lists of contents at 1,300 pixels
 INDEX = """# The papers' tables and figures
 
@@ -199,7 +200,8 @@ def joined(
         row = [names.get(key, key), *rows.get(key, [""] * len(columns))]
         if published:
             row += theirs.get(key, [""] * len(published["columns"]))
-        cells.append(["" if cell in NOTHING else cell for cell in row])
+        # A mean and its interval stay in one line.
+        cells.append(["" if cell in NOTHING else cell.replace(" ± ", NO_BREAK) for cell in row])
     # Leave out published columns without a number.
     kept = [i for i in range(len(heads)) if i <= len(columns) or any(row[i] for row in cells)]
     if columns and len(kept) > WIDEST:
