@@ -165,7 +165,7 @@ documents() {
     done
 }
 
-if [ "$JOBS" -gt 1 ] && [ -z "${DRY_RUN:-}" ]; then
+if [ "$JOBS" -gt 1 ]; then
     for part in $PARTS; do (SEEDS='' && "$part"); done # prepares the data that the seeds share
     printf '%s\n' $SEEDS |
         xargs -P "$JOBS" -I{} env SEEDS={} JOBS=1 bash examples/adapt/run.sh "$FORM"
