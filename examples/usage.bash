@@ -28,13 +28,14 @@ if [ -n "${DRY_RUN:-}" ]; then
     export PYTHON=python
     exec 9>&1 # commands in pipes are shown, too
     show() {
-        local word plain='^[][A-Za-z0-9_./:=,+%@*-]+$'
+        local word plain='^[][A-Za-z0-9_./:=,+%@*-]+$' line=
         for word in "$@"; do
-            if [[ $word =~ $plain ]]; then printf '%s ' "$word"; else printf '%q ' "$word"; fi
-        done >&9
-        echo >&9
+            [[ $word =~ $plain ]] || printf -v word '%q' "$word"
+            line+="$word "
+        done
+        echo "$line" >&9
     }
-    for name in python torchrun make mkdir cp ln mv rm tail relu-nmt-{preprocess,train,generate} \
+    for name in python torchrun make mkdir ln mv rm tail relu-nmt-{preprocess,train,generate} \
         relu-nmt-{interactive,average,score,sweep,analyze,vision-train,vision-evaluate,vision-probe}; do
         eval "$name() { show $name \"\$@\"; }"
     done

@@ -124,7 +124,7 @@ teacher() {
 #   distil FOLDER
 distil() {
     mkdir -p "$OUT"
-    cp "$TEXT/train.de" "$1.de"
+    ln -sf "$(realpath -m "$TEXT/train.de")" "$1.de"
     relu-nmt-interactive --path "$MODEL" --beam 5 --lenpen "$LENPEN" --input "$1.de" |
         tee "$1.en" >/dev/null
     relu-nmt-preprocess --like "$MODEL" --source-lang de --target-lang en --trainpref "$1" \
