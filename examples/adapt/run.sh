@@ -102,33 +102,16 @@ attention() {
     done
 }
 
-# The softmax model also teaches: its translations of the training set (in the small form), its
-# predictions, and the outputs of its attention. A model that copies another one needs no dropout,
-# and bears a higher rate.
+# The softmax model also teaches: its predictions, and the outputs of its attention. A model that
+# copies another one needs no dropout, and bears a higher rate.
 teacher() {
-    local seed data
+    local seed
     sentences
-    data=$DATA
     for seed in $SEEDS; do
         softmax "$seed"
-        if [ "$FORM" = small ]; then
-            data=$OUT/distilled-seed$seed
-            [ -e "$data/manifest.json" ] || distil "$data"
-        fi
-        DATA=$data replace "$seed" teacher "${START[@]}" --lr 1e-3 --dropout 0 --attention-dropout 0 \
+        replace "$seed" teacher "${START[@]}" --lr 1e-3 --dropout 0 --attention-dropout 0 \
             --teacher "$MODEL" --teacher-weight 0.9 --teacher-attention-weight 1
     done
-}
-
-# Prepare a folder of data whose target sentences are the model's translations.
-#   distil FOLDER
-distil() {
-    mkdir -p "$OUT"
-    ln -sf "$(realpath -m "$TEXT/train.de")" "$1.de"
-    relu-nmt-interactive --path "$MODEL" --beam 5 --lenpen "$LENPEN" --input "$1.de" |
-        tee "$1.en" >/dev/null
-    relu-nmt-preprocess --like "$MODEL" --source-lang de --target-lang en --trainpref "$1" \
-        --validpref "$TEXT/val" --testpref "$TEXT/test_2016_flickr" --destdir "$1"
 }
 
 # Sentences become documents whose sentences stay apart, and the same from nothing.
