@@ -133,10 +133,14 @@ class CheckpointFolder:
 
     @contextmanager
     def owned(self) -> Iterator[None]:
-        """Lock the folder inside the block, and remove temporary files of killed trainings."""
+        """Lock the folder inside the block, and remove temporary files of killed trainings.
+
+        A folder that is made for the lock is removed if nothing else is written to it.
+        """
         if self._config.no_save:
             yield
             return
+        is_new = not self.path.exists()
         try:
             lock = acquire_lock(self.path / LOCK)
         except DataError as error:
@@ -151,6 +155,9 @@ class CheckpointFolder:
             remove_abandoned(self.path)
             yield
         finally:
+            # Remove the folder while it is locked, so that no other training writes to it.
+            if is_new and os.listdir(self.path) == [LOCK]:
+                shutil.rmtree(self.path)
             os.close(lock)
 
     def check(self, num_weights: int, averaged: bool) -> None:

@@ -120,6 +120,14 @@ def test_two_trainings_in_one_folder_are_refused(data, tmp_path):
     assert f"--save-dir {tmp_path}: another training is writing to it" in done.stderr
 
 
+def test_a_training_that_writes_nothing_leaves_no_folder(data, tmp_path):
+    folder = tmp_path / "checkpoints"
+    for place, given in ((folder, tmp_path / "none"), (tmp_path, data)):
+        flags = [given, *FLAGS.split(), "--source-lang", "none", "--save-dir", place]
+        assert run_here("train", *flags, check=False).returncode == 2
+    assert not folder.exists() and tmp_path.exists()
+
+
 def test_a_killed_training_lets_go_of_its_folder(data, tmp_path):
     process = start(data, tmp_path, stdout=subprocess.PIPE, text=True)
     wait_for(process, "num_updates=2")
