@@ -84,7 +84,7 @@ NEAREST = _by_flag(
         "--match-source-len": "--max-len-a 1 --max-len-b 0 bounds the output by the source",
         "--suppress-crashes": "an error ends the command with a message; leave it out",
         "--max-lr": "--lr is the highest learning rate, and --min-lr the lowest of cosine",
-        "--momentum": "Adam, the only optimiser, has --adam-betas",
+        "--momentum": "Adam has --adam-betas instead",
         "--use-bmuf --broadcast-buffers --bucket-cap-mb --fast-stat-sync --ddp-comm-hook "
         "--gradient-as-bucket-view": "PyTorch's default is used; leave it out",
         "--fix-batches-to-gpus": "batches are shuffled among processes; leave it out",

@@ -29,7 +29,7 @@ from relu_nmt.modules.config import (
     arch_option,
     attention_preset_option,
 )
-from relu_nmt.training.config import TrainerConfig
+from relu_nmt.training.config import VALIDATES, TrainerConfig
 from relu_nmt.translation.config import TeacherConfig, TransformerConfig, architectures
 from relu_nmt.translation.search.config import GenerationConfig
 
@@ -120,10 +120,16 @@ class TranslationTrainingSettings(FairseqOptions):
     )
     truncate_source: bool = option(False, "cut sources that are longer than --max-source-positions")
     valid_subset: str = option(
-        "valid", "splits to validate on; the first decides which is best", metavar="SPLITS"
+        "valid",
+        "splits to validate on; the first decides which is best",
+        metavar="SPLITS",
+        needs=VALIDATES,
     )
     eval_bleu: bool = option(
-        False, "translate the first validation set and report BLEU", heading="BLEU in validation"
+        False,
+        "translate the first validation set and report BLEU",
+        needs=VALIDATES,
+        heading="BLEU in validation",
     )
     eval_bleu_args: str = _of_bleu(
         DEFAULT_SEARCH, "search settings, JSON", metavar="JSON", parse=checked_by(search_settings)

@@ -27,6 +27,8 @@ from relu_nmt.io.safe_write import write_text
 
 MANIFEST_NAME = "manifest.json"
 JOURNAL_NAME = "journal.json"
+WORK_FOLDER = "preprocess.unfinished"
+"""The folder, in a data folder, of the journal of a run that has not made it yet."""
 FORMAT_NAME = "relu_nmt data folder"
 FORMAT_VERSION = 1
 AGAIN = "run relu-nmt-preprocess again"
@@ -179,10 +181,15 @@ def read_manifest(
     """Return the manifest of a data folder, or None if it has none (fairseq made it).
 
     Raises:
-        DataError: the manifest is damaged, or a file it lists is missing, of another size or,
-            ``with_checksums``, was changed.
+        DataError: the folder is not complete, the manifest is damaged, or a file it lists is
+            missing, of another size or, ``with_checksums``, was changed.
     """
     content = manifest_content(folder)
+    if content is None and (Path(folder) / WORK_FOLDER).exists():
+        raise DataError(
+            f"{folder}: relu-nmt-preprocess has not finished it; start that again, and it "
+            "continues where it stopped"
+        )
     # Compare the sizes, which needs no reading, and the checksums if they are wanted.
     for name, record in ({} if content is None else content["files"]).items():
         file, size = Path(folder) / name, record["bytes"]

@@ -333,8 +333,10 @@ class ShardedBatches:
     def __init__(self, folders: Sequence[str], make: Callable[[str], TranslationBatches]) -> None:
         self._folders = folders
         self._make = make
+        self.longest_group = 0  # of all folders, in tokens
         for folder in reversed(folders):
             self.batches = make(folder)
+            self.longest_group = max(self.longest_group, self.batches.longest_group)
         self._epoch = FIRST_EPOCH
 
     def within(self, max_tokens: int) -> "ShardedBatches":

@@ -21,6 +21,7 @@ from relu_nmt.config import to_dict
 from relu_nmt.data.binarize import IndexedDataset, binarize, binarize_alignments, count_words
 from relu_nmt.data.data_folder import (
     MANIFEST_NAME,
+    WORK_FOLDER,
     Journal,
     alignment_path,
     dictionary_path,
@@ -47,7 +48,7 @@ from relu_nmt.recipes.preprocess_text import (
 from relu_nmt.tokenization.base import subword_models, tokenizers
 from relu_nmt.tokenization.pipeline import TextPipeline
 
-WORK_FOLDER, JOBS_FOLDER = "preprocess.unfinished", "jobs"
+JOBS_FOLDER = "jobs"
 # Settings without effect on the result.
 WITHOUT_EFFECT = (
     *("workers", "overwrite", "destdir", "task", "dataset_impl", "no_progress_bar"),

@@ -270,7 +270,7 @@ class TranslationTraining(Training):
             stored = args.get("batching", {}).get("max_tokens")
             share = -(-wanted // process.world_size) if wanted else None
             lengths = self.settings.documents.training_lengths
-            batches, least = train.batches, max(train.batches.longest_group, *lengths, 1)
+            batches, least = train.batches, max(train.longest_group, *lengths, 1)
             tokens = stored
             if not stored or trainer.preflight:
                 # Bring the model, or this process's part, to the device as the trainer does.

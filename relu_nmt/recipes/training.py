@@ -111,6 +111,7 @@ class Training(ABC):
             stored = read_metadata(path)
             if self.goes_on:
                 refuse_other_model(path, stored.get("model_config") or {}, self.settings.model)
+                refuse_other_optimizer(path, stored.get("args") or {}, config)
             if note := change_note(stored.get("args") or {}, self.settings, self.goes_on):
                 self.say(note)
         trainer = Trainer(objective, data, config, description, self.process, self.log, start)
@@ -179,6 +180,20 @@ def refuse_other_model(path: Path, stored: Mapping[str, Any], model: Any) -> Non
         raise CheckpointError(
             f"{path}: was trained with {were}, not {are}; give the same model flags to go on, "
             "another --save-dir for a fresh start, or --finetune-from-model for its weights"
+        )
+
+
+def refuse_other_optimizer(path: Path, stored: Mapping[str, Any], config: TrainerConfig) -> None:
+    """Refuse to go on with an optimiser that cannot use the state of the checkpoint's."""
+    now = config.optimizer.optimizer
+    was = flat(stored).get("optimizer", now)
+    # Compare the names, of which adam and adamw are one optimiser.
+    first, second = (Spec.parse(text).name for text in (was, now))
+    is_other = first != second and {first, second} != {"adam", "adamw"}
+    if is_other and not config.reset_optimizer:
+        raise CheckpointError(
+            f"{path}: has the state of --optimizer {was}, which {now} cannot use; give that, "
+            "--reset-optimizer to begin with the weights alone, or another --save-dir"
         )
 
 

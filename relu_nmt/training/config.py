@@ -5,7 +5,7 @@ import os
 import re
 from functools import partial
 
-from relu_nmt.config import group, option, settings, shown
+from relu_nmt.config import flag_of, group, option, settings, shown
 from relu_nmt.config.files import READ, WRITTEN, Files
 from relu_nmt.config.shared import PrecisionOptions, no_progress_bar_option, seed_option
 from relu_nmt.errors import ConfigError
@@ -21,6 +21,7 @@ SAVED = Files(
     names=rf"checkpoint.*\.safetensors|{re.escape(FILE_NAME)}|document_lengths\.json|\.lock",
 )
 """The files of a --save-dir."""
+RESETS = ("reset_optimizer", "reset_lr_scheduler", "reset_dataloader", "reset_meters")
 SECONDS_PER_HOUR = 3600
 # The conditions of options.
 ADAM = ("optimizer", "adam", "adamw")
@@ -212,8 +213,7 @@ class TrainerConfig(PrecisionOptions):
     def check(self) -> None:
         """Refuse resets and --restore-file beside --finetune-from-model, and saving nothing."""
         super().check()
-        parts = ("optimizer", "lr_scheduler", "dataloader", "meters")
-        if self.finetune_from_model and any(getattr(self, f"reset_{part}") for part in parts):
+        if self.finetune_from_model and any(getattr(self, name) for name in RESETS):
             raise ConfigError("--finetune-from-model resets everything; leave --reset-... out")
         if self.finetune_from_model and self.restore_file != LAST:
             raise ConfigError(
@@ -232,6 +232,14 @@ class TrainerConfig(PrecisionOptions):
         if self.maximize_best_checkpoint_metric is not None:
             return self.maximize_best_checkpoint_metric
         return self.best_checkpoint_metric in MAXIMIZED_METRICS
+
+    @property
+    def same_command(self) -> str:
+        """The command that goes on with this training, in words."""
+        flags = [flag_of(name) for name in RESETS if getattr(self, name)]
+        if self.restore_file != LAST:
+            flags.insert(0, "--restore-file")
+        return "the same command" + (f" without {' and '.join(flags)}" if flags else "")
 
     def update_freq_of(self, epoch: int) -> int:
         """Return the batches per update and process in ``epoch`` (from 1)."""

@@ -94,9 +94,10 @@ class Trainer:
             self.state = self.parts.restore(path, config, say, self._start)
             done = self.state.num_updates
             self.result = TrainingResult.to_continue(self._folder.path, path, done)
-            if forget_other_measure(self.state, metric, self._data.signature_of(metric), say):
-                self.result.best = None
+            forget_other_measure(self.state, metric, self._data.signature_of(metric), say)
+            if self.state.best_score is None:
                 self.parts.schedule.forget_best()
+            self.result.set_best(metric, self.state.best_score)
             if config.no_save:
                 self.result.save_dir = None
             self.result.settings = dict(self._description.get("args", {}))
@@ -141,7 +142,8 @@ class Trainer:
                 self._write_result()
             if is_saved and isinstance(error, DataError):
                 where = f"update {self.state.num_updates:,}, which is saved"
-                raise DataError(f"{error}; the same command goes on from {where}") from error
+                command = self.config.same_command
+                raise DataError(f"{error}; {command} goes on from {where}") from error
             raise
 
     def _save_before(self, error: BaseException) -> bool:
@@ -266,9 +268,9 @@ class Trainer:
         if self._agreed(bool(self._signals), self._interrupted):
             self._read_launched()
             self.state.interrupted = True
-            saved = not self.config.no_save
-            goes_on = "the same command goes on from here" if saved else "nothing saved (--no-save)"
-            self._reason = f"interrupted; {goes_on}"
+            goes_on = f"{self.config.same_command} goes on from here"
+            told = "nothing saved (--no-save)" if self.config.no_save else goes_on
+            self._reason = f"interrupted; {told}"
             self._save(end_of_epoch=False)
         elif self.state.batch_offset < self.state.num_batches:
             self._reason = self._limit_reached(self.state.epoch)

@@ -222,13 +222,13 @@ def measure(
 
 def forget_other_measure(
     state: TrainingState, metric: str, signature: str | None, say: Callable[[str], None]
-) -> bool:
-    """Forget the best score if it was measured otherwise than scores are now; return True then.
+) -> None:
+    """Forget the best score if it was measured otherwise than scores are now.
 
     ``signature`` is the present one of this metric, None for a loss.
     """
     if signature is None:
-        return False
+        return
     # Store the present signature, with which later scores are compared.
     was, state.best_signature = state.best_signature, signature
     # Compare without sacreBLEU's version; before signatures were kept, all languages had 13a.
@@ -237,14 +237,13 @@ def forget_other_measure(
     else:
         is_comparable = was.partition("|version:")[0] == signature.partition("|version:")[0]
     if state.best_score is None or is_comparable:
-        return False
+        return
     say(
         f"note: the best {metric} so far, {state.best_score:g}, was measured otherwise "
         f"({was or 'by an earlier version'}) than scores are now ({signature}); it is forgotten, "
         "and --patience counts from 0"
     )
     state.best_score, state.bad_validations = None, 0
-    return True
 
 
 def loss_without_score(validations: Sequence[Stats], metric: str) -> tuple[float, float] | None:

@@ -1,5 +1,6 @@
 """Losses of target tokens that never have all logits in memory: cross-entropy, divergence."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,9 @@ CPU_BLOCK_BYTES = 512
 """The same on a CPU, as bytes per column: 128 rows of float32.
 
 Such a block (6 MB with a vocabulary of 12,000) stays in the processor's cache between passes."""
+
+MOST_SUM = 2**15
+"""The largest sum of exponentials of a row of logits in float16."""
 
 
 def projected_cross_entropy(
@@ -134,6 +138,8 @@ def _blockwise_loss(
     on_target = 1.0 - smoothing - off_target
     exact = torch.promote_types(h.dtype, torch.float32)
     w_sum = w.sum(0, dtype=exact)  # [D], gives the sum of all logits of a row
+    # Lower exponentials so that a sum over all symbols does not overflow in float16.
+    shift = max(0.0, math.log(num_symbols / MOST_SUM)) if h.dtype == torch.float16 else 0.0
 
     # Allocate one block of logits [C, V], and the results.
     size = min(block_rows(h), num_tokens)
@@ -156,6 +162,7 @@ def _blockwise_loss(
         at_target = logits.gather(1, target)
         correct += (at_target >= peak).sum()
         at_target = at_target.to(exact)
+        peak += shift
         exponentials = torch.sub(logits, peak, out=exponentials_buffer[: own.size(0)]).exp_()
         denominator = exponentials.sum(-1, keepdim=True)
         log_total = denominator.log() + peak

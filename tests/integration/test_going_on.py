@@ -47,9 +47,10 @@ def train(data, folder, *flags, check=True):
         ("--encoder-layers 1", "--encoder-layers 2, not --encoder-layers 1"),
         ("--arch transformer_iwslt_de_en", "--encoder-embed-dim 64"),
         ("--activation-fn gelu", "--feed-forward relu, not --feed-forward gelu"),
+        ("--optimizer adafactor", "state of --optimizer adam, which adafactor cannot use"),
     ],
 )
-def test_another_model_or_direction_is_refused(data, begun, flags, told):
+def test_another_model_direction_or_optimiser_is_refused(data, begun, flags, told):
     before = (begun / "checkpoint_last.safetensors").read_bytes()
     done = train(data, begun, "--max-update", "2", *flags.split(), check=False)
     assert done.returncode == 2 and done.stderr.count("\n") == 1

@@ -149,6 +149,7 @@ def sized(monkeypatch):
     return make
 
 
+SIDES = (("src", "de"), ("tgt", "en"))
 FITTED = ("--disable-validation", "--max-epoch", 2)
 
 
@@ -205,6 +206,15 @@ def test_updates_of_a_wanted_size_set_the_frequency(data, tmp_path, sized):
     done = train(data, tmp_path / "typed", "--max-tokens", 190, *flags[2:])
     assert told(done, "--update-freq 3 for updates of 570 tokens")
     assert arguments(tmp_path / "typed")["update_freq"] == [3]
+
+
+def test_the_longest_sentence_of_any_folder_fits(data, tmp_path, sized):
+    write_lines(tmp_path, "train", [" ".join("1" * 329)])
+    dictionaries = {f"{side}dict": str(data / f"dict.{la}.txt") for side, la in SIDES}
+    other = preprocessed(tmp_path, splits=("train",), **dictionaries)
+    sized(420_000)
+    train(f"{data}:{other}", tmp_path / "out", "--max-tokens", "auto", *FITTED)
+    assert arguments(tmp_path / "out")["max_tokens"] == 330
 
 
 def test_batches_that_fit_this_machine_are_trained_on(data, tmp_path):

@@ -3,6 +3,8 @@
 import pytest
 
 from relu_nmt.data import binarize as binarize_module
+from relu_nmt.data.data_folder import read_manifest
+from relu_nmt.errors import DataError
 from relu_nmt.recipes import preprocess as recipe
 from relu_nmt.recipes import preprocess_text
 from tests.integration.spoken_digits import contents, fail_after, run, write_corpora
@@ -45,6 +47,8 @@ def test_an_interrupted_run_is_continued(corpus, monkeypatch, capsys, at):
             )
         assert run(corpus, *flags) == 130
     assert not (corpus / "data/manifest.json").exists()
+    with pytest.raises(DataError, match="has not finished it; start that again"):
+        read_manifest(corpus / "data")
     names = [path.name for path in (corpus / "data").iterdir()]
     assert not [name for name in names if name.endswith(".tmp")]
     finished = {name for name in names if name.endswith(".bin")}

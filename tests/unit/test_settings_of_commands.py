@@ -140,6 +140,8 @@ def test_typed_attention_options_go_before_the_preset():
         ("--keep-interval-updates 3", "--save-interval-updates"),
         ("--no-save --keep-last-epochs 3", "--no-save"),
         ("--disable-validation --patience 3", "--disable-validation"),
+        ("--disable-validation --eval-bleu", "--disable-validation"),
+        ("--disable-validation --valid-subset valid1", "--disable-validation"),
         ("--lr-period-updates 9", "--lr-scheduler cosine"),
         ("--total-num-update 9", "--lr-scheduler polynomial_decay"),
     ],

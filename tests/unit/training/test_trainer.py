@@ -234,6 +234,15 @@ def test_a_signal_without_checkpoints_promises_nothing(tmp_path):
     assert names(tmp_path) == []
 
 
+def test_a_signal_names_the_flags_that_would_begin_again(tmp_path):
+    Toy(tmp_path, {"max_update": 2}).trainer().train()
+    path = str(tmp_path / "checkpoint_last.safetensors")
+    again = {"restore_file": path, "reset_optimizer": True}
+    toy = Toy(tmp_path, {"preflight": False}, again, train=Interrupting(2, (1, 3)))
+    command = "the same command without --restore-file and --reset-optimizer"
+    assert toy.trainer().train().ended == f"interrupted; {command} goes on from here"
+
+
 def test_a_finished_training_is_left_alone(tmp_path):
     toy = Toy(tmp_path, run={"max_update": 3})
     toy.trainer().train()

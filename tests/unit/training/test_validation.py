@@ -91,6 +91,14 @@ def test_a_best_score_of_another_tokeniser_is_forgotten(earlier, tmp_path, capsy
     assert results.valid["valid"][3]["best_bleu"] == 5.0
 
 
+def test_a_plateau_of_another_metric_is_forgotten(tmp_path):
+    plateau = {"schedule": {"lr_scheduler": "reduce_lr_on_plateau"}}
+    train(tmp_path, [90.0], epochs=1, **plateau)
+    other = {"best_checkpoint_metric": "bias", "maximize_best_checkpoint_metric": True}
+    train(tmp_path, [1.0], epochs=2, validation=other, **plateau)
+    assert last(tmp_path).metadata["training_state"]["schedule"]["best"] < 90
+
+
 @pytest.mark.parametrize("was", [None, OLD, OLD.replace("2.6.0", "2.4.3")])
 def test_a_best_score_of_the_same_tokeniser_stays(was, tmp_path, capsys):
     train(tmp_path, [9.0], was or OLD, epochs=1)

@@ -261,3 +261,15 @@ def test_cross_entropy_of_large_logits_in_half_precision_is_finite():
     assert nll.item() == pytest.approx(240.0, rel=0.01)
     assert correct == 2
     assert h.grad.isfinite().all() and w.grad.isfinite().all() and w.grad.dtype == torch.float32
+
+
+def test_cross_entropy_of_a_large_vocabulary_is_exact_in_float16():
+    torch.manual_seed(0)
+    h, w = torch.randn(3, 8), 0.02 * torch.randn(250_000, 8)
+    found = []
+    for dtype in (torch.float16, torch.float32):
+        own = [tensor.half().to(dtype).requires_grad_() for tensor in (h, w)]
+        loss, nll, _ = projected_cross_entropy(*own, torch.tensor([5, 6, 7]), 0.1)
+        loss.backward()
+        found.append([x.float() for x in (loss.detach(), nll, *(tensor.grad for tensor in own))])
+    torch.testing.assert_close(*found, rtol=1e-2, atol=1e-4)
