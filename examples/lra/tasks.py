@@ -14,7 +14,7 @@ from torch import Tensor
 from relu_nmt.errors import DataError
 from relu_nmt.io.safe_write import safe_writer
 from relu_nmt.vision.batches import PlannedBatches, SampleBatch
-from relu_nmt.vision.images import open_images
+from relu_nmt.vision.images import open_images, with_classes_of
 
 SPLITS = ("train", "valid", "test")
 PADDING = 0
@@ -147,6 +147,7 @@ def _grey_images(folder: Path, counts: dict[str, int]) -> dict[str, Samples]:
         if not path.exists():
             raise DataError(f"{folder}: expected train and test, each a folder or .zip of classes")
         [sets[split]] = open_images(path).values()
+    sets["test"] = with_classes_of(sets["test"], sets["train"].classes, f"{folder}/train")
     held = np.arange(len(sets["train"])) % 10 == 9
     for split, numbers in (("valid", np.flatnonzero(held)), ("train", np.flatnonzero(~held))):
         sets[split] = sets["train"].subset(numbers, split)

@@ -21,7 +21,7 @@ class LinearIdentityAttention(ScaledPointwiseAttention):
     """out_i = n_i^(-alpha) d^(-1/2) q_i (sum_j k_j^T v_j), which is ``pointwise:h=identity``.
 
     Keys and values [d, d] come first, so that no matrix of weights [Nq, Nk] is made. Where weights
-    are asked for, or dropped, the usual order is taken.
+    are asked for, or dropped, or scores have a bias, the usual order is taken.
 
     Reference: Wortsman et al. 2023, "Replacing softmax with ReLU in vision transformers", Fig. 2.
     """
@@ -36,7 +36,7 @@ class LinearIdentityAttention(ScaledPointwiseAttention):
     def attend(self, problem: AttentionProblem) -> AttentionOutput:
         """See :meth:`Attention.attend`."""
         need = problem.need
-        if need.rows or need.weights or problem.dropout > 0:
+        if need.rows or need.weights or problem.dropout > 0 or problem.bias is not None:
             return super().attend(problem)
         # k^T v [B, H, d, dv] of the keys that are no padding, then the scale of each row.
         k = problem.visibility.without_padding(problem.k)

@@ -81,6 +81,7 @@ class Pictures:
         layer: index of the block of the overlays.
         lengths: lengths of queries and keys, [2, B, height, width].
         heat_maps: heat maps [N, N] by indices of block and head.
+        averaged: number of images that heat maps are means over.
     """
 
     name: str
@@ -88,6 +89,7 @@ class Pictures:
     layer: int
     lengths: Tensor
     heat_maps: dict[tuple[int, int], Tensor]
+    averaged: int
 
 
 def blocks_of(classifier: ImageClassifier, path: str) -> list[Attention]:
@@ -187,16 +189,17 @@ def pictures_of(path: str, settings: PictureSettings) -> tuple[Pictures, np.ndar
     handle = blocks[layer].register_forward_pre_hook(take)
     classifier.outputs(pixels)
     handle.remove()
-    maps = {}
+    maps, averaged = {}, 0
     if blocks[0].capabilities.weights:
         many = pixels_of(classifier, settings.data, settings.images)
+        averaged = len(many)
         for place in wanted:
             with record_attention(blocks[place[0]], Need(weights=True)) as records:
                 classifier.outputs(many)
             assert records[0].weights is not None
             maps[place] = records[0].weights[:, place[1]].mean(0).float().cpu()
     spec = classifier.model.config.attention
-    shown = Pictures(path, spec, layer, taken[0].cpu(), maps)
+    shown = Pictures(path, spec, layer, taken[0].cpu(), maps, averaged)
     config = classifier.transform.config
     scale, shift = (np.array(v)[:, None, None] for v in (config.pixel_std, config.pixel_mean))
     images = pixels.numpy() * scale + shift
@@ -261,12 +264,12 @@ def write_report(found: Sequence[tuple[Pictures, np.ndarray]], settings: Picture
             for (query, key), value in np.ndenumerate(table.numpy()):
                 where = {"layer": layer + 1, "head": head + 1, "query": query, "key": key}
                 weights.append({**place, **where, "weight": value})
-    folder = Path(settings.out)
+    folder, averaged = Path(settings.out), max(shown.averaged for shown, _ in found)
     page = {
         "sections": sections,
         "facts_of_all": [
             ("images", settings.data),
-            ("heat maps are means over", f"{settings.images} images"),
+            ("heat maps are means over", averaged and f"{averaged} images"),
             ("report of", time.strftime("%d %B %Y, %H:%M")),
         ],
     }

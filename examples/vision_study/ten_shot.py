@@ -116,7 +116,8 @@ def ucmerced(folder: Path) -> Found:
 
 def lines_of(path: Path) -> list[str]:
     """Return the lines of a list that are not empty."""
-    return path.read_text("utf-8").split("\n")[:-1] if path.exists() else []
+    text = path.read_text("utf-8") if path.exists() else ""
+    return [line for line in text.split("\n") if line]
 
 
 def divided(paths: Sequence[Path], train: int) -> Found:

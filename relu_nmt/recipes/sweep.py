@@ -146,7 +146,7 @@ def _checked_trainings(
     config: Settings, steps: Sequence[Step]
 ) -> list[TranslationTrainingSettings]:
     """Return the settings of the trainings."""
-    if "--no-save" in config.train_flags:
+    if any("--no-save" in typed for typed in (config.train_flags, *config.variant_flags.values())):
         raise ConfigError("--no-save: there is no checkpoint to evaluate; leave it out")
     # Check the flags of all models, and those of each variant.
     budget = config.time.flags[0].removeprefix("--").replace("-", "_")

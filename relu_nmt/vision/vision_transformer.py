@@ -156,8 +156,8 @@ class GatedBlock(nn.Module):
     they are half as wide as the feed-forward network that they replace.
 
     Raises:
-        ConfigError: the attention is not an ungated ``pointwise``, or there are settings of a
-            feed-forward network.
+        ConfigError: the attention is not an ungated ``pointwise`` without ``output_norm``, or there
+            are settings of a feed-forward network.
 
     Reference: Hua et al. 2022, "Transformer quality in linear time", section 2.2.
     """
@@ -183,6 +183,11 @@ class GatedBlock(nn.Module):
             GatedAttentionUnit(dim, inner_dim, mechanism(config, layer, 1, BASE_DIM))
             for layer in (2 * index, 2 * index + 1)
         ]
+        if units[0].attention.config.output_norm:
+            raise ConfigError(
+                f"--attention {config.attention}: --block gau has no joined heads; leave out "
+                "output_norm"
+            )
         # Draw all matrices like the linear maps of other blocks.
         for unit in units:
             initialize(*unit.matrices())

@@ -6,6 +6,7 @@ import io
 import json
 import random
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -172,6 +173,11 @@ def test_images_are_rows_of_grey_values(lra, tmp_path):
     assert samples["valid"].labels.tolist() == [0, 1]
     expected = 0.299 * 90 + 0.587 * 109 + 0.114 * 50
     assert dog.shape == (1024,) and set(dog.tolist()) == {round(expected)}
+    for folder in ("train/ant", "train/bee"):  # classes that the test set lacks, and one image
+        (tmp_path / folder).mkdir()
+        shutil.copy(tmp_path / "test/dog/00.png", tmp_path / folder)
+    samples = lra.tasks.open_task("image", tmp_path, 1024, {**counts, "test": 4}, print)
+    assert samples["test"].labels.tolist() == [2, 2, 3, 3]
     Image.new("RGB", (32, 31)).save(tmp_path / "test" / "cat" / "00.png")
     with pytest.raises(DataError, match=r"cat/00\.png: expected 32x32 pixels"):
         lra.tasks.open_task("image", tmp_path, 1024, {**counts, "test": 4}, print)

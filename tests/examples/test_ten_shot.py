@@ -152,3 +152,9 @@ def test_cars_take_their_classes_from_the_labels(example, tmp_path, monkeypatch)
     assert list(example.cars(tmp_path)) == [
         (part, "007/00001.jpg", tmp_path / f"cars_{part}/00001.jpg") for part in ("train", "test")
     ]
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\r\n\r\n"])
+def test_the_last_line_of_a_list_needs_no_line_end(example, tmp_path, end):
+    (tmp_path / "list.txt").write_bytes(f"a.jpg\nb.jpg{end}".encode())
+    assert example.lines_of(tmp_path / "list.txt") == ["a.jpg", "b.jpg"]

@@ -120,19 +120,20 @@ def test_overlays_range_from_0_to_1_in_each_image(example):
 
 def test_pictures_of_several_models(example, trained, tmp_path, capsys):
     images, paths = trained
-    words = ["--data", str(images), "--overlays", "3", "--images", "5", "--out", str(tmp_path)]
+    words = ["--data", str(images), "--overlays", "3", "--images", "50", "--out", str(tmp_path)]
     words += ["--heat-maps", "1.2", "2.1"]
     assert example.pictures.main([paths["sima"], paths["xca"], *words]) == 0, capsys.readouterr()
     page = (tmp_path / "pictures.html").read_text("utf-8")
     assert page.count("<img") == 3 and "It has no weights between patches" in page
+    assert "<dt>heat maps are means over</dt><dd>12 images</dd>" in page
     sizes = list(csv.DictReader((tmp_path / "overlays.csv").open()))
     assert len(sizes) == 2 * 2 * 3 * 16  # models, queries and keys, images, patches
     assert {row["layer"] for row in sizes} == {"3", "2"}
     weights = list(csv.DictReader((tmp_path / "heat_maps.csv").open()))
     assert len(weights) == 2 * 17 * 17
     classifier = ImageClassifier.from_checkpoint(paths["sima"])
-    pixels = example.norms.pixels_of(classifier, str(images), 5)
-    assert pixels.shape == (5, 3, 32, 32)
+    pixels = example.norms.pixels_of(classifier, str(images), 50)
+    assert pixels.shape == (12, 3, 32, 32)
     with record_attention(classifier.model, Need(weights=True)) as records:
         classifier.outputs(pixels)
     own = [float(row["weight"]) for row in weights if (row["layer"], row["head"]) == ("1", "2")]

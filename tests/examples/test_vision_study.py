@@ -22,7 +22,7 @@ from relu_nmt.applications.sweep.steps import (
 )
 from relu_nmt.attention import attentions
 from relu_nmt.attention.base import Need, build_attention
-from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.masks import ScoreBias, Visibility
 from relu_nmt.attention.records import record_attention
 from relu_nmt.cli import vision_evaluate, vision_train
 from relu_nmt.cli.command import make_parser
@@ -525,6 +525,10 @@ def test_identity_in_linear_order_is_that_of_pointwise(example, alpha, monkeypat
     mask = torch.arange(10) < torch.tensor([[10], [7]])
     both = [attention(q, k, v, Visibility(10, 10, key_mask=mask)) for attention in made]
     assert both[0].values == pytest.approx(both[1].values, abs=1e-5)
+    codes = torch.arange(10)[None]
+    bias = ScoreBias(torch.randn(2, 19), codes, codes, 9)
+    both = [attention(q, k, v, Visibility(10, 10), bias=bias).values for attention in made]
+    assert torch.equal(*both)
     weights = [
         attention(q, k, v, Visibility(10, 10), need=Need(weights=True)) for attention in made
     ]

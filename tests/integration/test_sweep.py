@@ -5,6 +5,7 @@ import dataclasses
 import json
 import random
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -45,7 +46,7 @@ def make_data(folder, between, **options):
 
 def words(data, folder, flags, train=""):
     own = ["--save-dir", str(folder), "--seeds", "1", "--generate-flags", GENERATE]
-    return [str(data), *own, *flags.split(), "--", *TRAIN.split(), *train.split()]
+    return [str(data), *own, *shlex.split(flags), "--", *TRAIN.split(), *train.split()]
 
 
 def records(folder):
@@ -207,6 +208,7 @@ def test_documents_start_from_a_sweep_of_sentences(data, tmp_path, capsys, monke
         ("--budget 4u", "--lr-scheduler fast", "--lr-scheduler fast: expected one of"),
         ("--budget 4u", "--disable-validation", "add --checkpoint last"),
         ("--budget 4u", "--no-save", "--no-save: there is no checkpoint to evaluate"),
+        ("--budget 4u --variants 'a: --no-save'", "", "--no-save: there is no checkpoint to"),
         ("--budget 4u --checkpoint last", "--no-last-checkpoints", "there is no last checkpoint"),
         ("--budget 4u --checkpoint average:2", "", "add --save-interval-updates"),
         (

@@ -111,16 +111,18 @@ class SweepPlan:
             sentences = SweepModel(model.attention, model.seed, (1,))
             first = self._checkpoint(model_folder(config.start_from, sentences))
             start = ("--finetune-from-model", first)
+        own = config.variant_flags.get(model.attention) or attention_flags(model.attention)
+        has_bleu = "--eval-bleu" in (*config.train_flags, *own)
         # Put the sweep's own flags last: they win over the flags that the user typed.
         train = tool(
             "train",
             config.data,
             *self._user_modules,
             *TRAIN_DEFAULTS,
-            *(config.tokenizer_flags if "--eval-bleu" in config.train_flags else ()),
+            *(config.tokenizer_flags if has_bleu else ()),
             *(() if config.averaged else ("--no-epoch-checkpoints",)),
             *config.train_flags,
-            *(config.variant_flags.get(model.attention) or attention_flags(model.attention)),
+            *own,
             "--doc-mixture" if model.is_mixture else "--max-doc-tokens",
             model.trained_on,
             *config.time.flags,

@@ -333,8 +333,8 @@ def course_figure(data: ReportData) -> str:
     return draw_panels(panels)
 
 
-def memory_figures(data: ReportData) -> list[str]:
-    """Return plots of the memories: over their sizes, and of their sums."""
+def memory_figures(data: ReportData) -> list[tuple[str, str]]:
+    """Return plots of the memories with their captions: over their sizes, and of their sums."""
     memories = data.memories()
     figures = []
     # Plot scores and statistics over sizes, if a network has several sizes.
@@ -347,7 +347,8 @@ def memory_figures(data: ReportData) -> list[str]:
                 if any(column in record for record in records)
             ]
             panels.append(Panel(title, "size of the memory, keys", lines, log_x=True))
-        figures.append(draw_panels(panels))
+        caption = "Scores and statistics against the size of the memory."
+        figures.append((caption, draw_panels(panels)))
     # Plot the sum of the largest p percent of the weights over p, with a line for each size, which
     # has the same style in every panel.
     sizes = sorted({one["memory_size"] for records in memories.values() for one in records})
@@ -362,7 +363,9 @@ def memory_figures(data: ReportData) -> list[str]:
                 lines.append(Line(f"size {size:g}", sizes.index(size), sums))
         title = f"{name}: share of the sum"
         panels.append(Panel(title, "largest p %", lines, log_x=True, from_zero=True))
-    return [source for source in (*figures, draw_panels(panels)) if source]
+    caption = "Sum of the largest p % of a token's weights over the sum of all."
+    figures.append((caption, draw_panels(panels)))
+    return [(caption, source) for caption, source in figures if source]
 
 
 # ------------------------------------------------------------------- the files

@@ -25,7 +25,7 @@ from relu_nmt.applications.sweep.steps import (
     SweepModel,
 )
 from relu_nmt.data.split import LENGTHS_FILE
-from relu_nmt.errors import DataError, ReluNmtError
+from relu_nmt.errors import DataError, ReluNmtError, reporting
 from relu_nmt.evaluation.document_scores import DEFAULT_EDGES, length_buckets
 from relu_nmt.evaluation.significance import (
     SegmentStatistics,
@@ -278,13 +278,16 @@ def _contrast_record(step: Step) -> Record:
     state, record = step.state, Record()
     if state is None or state.status != DONE:
         return record
-    for one in _read_json(step.path(".results.json")):
-        # Name the columns by category: with context or alone, chance, and number of contrasts.
-        if one.get("name") == "accuracy":
-            kind = "alone" if one["context"] == "0" else "context"
-            values = {f"accuracy_{kind}": one["score"]}
-            values |= {name: one[name] for name in ("chance", "contrasts")}
-            record |= {f"{name}[{one['category']}]": value for name, value in values.items()}
+    path, damage = step.path(".results.json"), (OSError, ValueError, AttributeError, KeyError)
+    advice = f"delete {step.path('.json')} to score the contrasts again"
+    with reporting(f"{path}: damaged; {advice}", caught=(*damage, TypeError)):
+        for one in _read_json(path):
+            # Name the columns by category: with context or alone, chance, and number of contrasts.
+            if one.get("name") == "accuracy":
+                kind = "alone" if one["context"] == "0" else "context"
+                values = {f"accuracy_{kind}": one["score"]}
+                values |= {name: one[name] for name in ("chance", "contrasts")}
+                record |= {f"{name}[{one['category']}]": value for name, value in values.items()}
     return record
 
 

@@ -420,9 +420,10 @@ class StepRunner:
         """Delete the unused checkpoints of a model when all its steps are done."""
         own = [task for task in self.tasks if task.step.model == step.model]
         if self._config.delete_checkpoints and all(task.status in FINAL for task in own):
-            kept = {task.step.checkpoint_of("--path") for task in own}
+            # Keep those that a command names: it evaluates them.
+            words = {w for task in own for command in task.step.commands for w in command}
             for path in step.checkpoints.glob("*.safetensors"):
-                if path not in kept:
+                if str(path) not in words:
                     path.unlink(missing_ok=True)
 
 

@@ -86,6 +86,7 @@ def test_gated_units_get_the_initial_weights_of_big_vision(name):
     [
         ({"attention": "softmax"}, "works with --attention pointwise:h=relu2 .* not with"),
         ({"attention": "pointwise:gate=silu"}, "has a gate of its own"),
+        ({"attention": "pointwise:output_norm=true"}, "no joined heads; leave out output_norm"),
         ({"activation_dropout": 0.1}, "no feed-forward network; leave out --activation-dropout"),
         ({"feed_forward": "swiglu"}, "no feed-forward network"),
     ],

@@ -5,12 +5,13 @@ import base64
 import pytest
 
 from relu_nmt.applications.analysis.report import (
+    AnalysisReport,
     by_layer,
     by_rank,
     course_panels,
     of_courses,
 )
-from relu_nmt.training.results import TRAIN, Course
+from relu_nmt.training.results import TELEMETRY, TRAIN, Course
 
 
 def svg_of(source):
@@ -60,3 +61,10 @@ def test_bits_are_per_token_only_if_tokens_were_counted(metric, unit):
     [panels] = course_panels([course])
     assert panels[TRAIN, "loss"] == f"training loss, {unit}"
     assert f"<!-- training loss, {unit} -->" in svg_of(of_courses([course], panels))
+
+
+def test_telemetry_is_called_so_even_without_losses():
+    course = Course("c", {(TELEMETRY, "encoder entropy"): {10: 3.0, 20: 2.0}})
+    page = AnalysisReport(courses=[course]).page([])
+    assert "<figcaption>Telemetry of the training" in page
+    assert "of validation sets" not in page

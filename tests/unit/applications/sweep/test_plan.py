@@ -124,6 +124,15 @@ def test_several_processes_train_a_model_by_torchrun():
     assert shown_command(evaluate.commands[0])[0] == "relu-nmt-generate"
 
 
+def test_variants_that_validate_by_bleu_use_the_tokenizer_of_the_report():
+    plan = make_plan(
+        attentions=(), variants=("a: --eval-bleu", "b: --lr 1"), sacrebleu_tokenizer="char"
+    )
+    first, second = (plan.steps_of(model)[0].commands[0] for model in plan.models()[:2])
+    assert after(first, "--sacrebleu-tokenizer") == "char"
+    assert "--sacrebleu-tokenizer" not in second
+
+
 def test_memories_are_measured_on_demand_and_then_in_every_model_of_a_report():
     plain, measured = make_plan(), make_plan(memory_stats=True)
     assert "--memory-stats" not in plain.steps()[1].commands[0]

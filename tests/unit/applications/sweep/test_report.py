@@ -257,6 +257,18 @@ def test_memories_are_shown_by_network_and_size(tmp_path):
     assert [caption.split(" ")[0] for caption in captions] == ["Scores", "Sum", "Over"]
 
 
+def test_sizes_of_signed_memories_are_not_called_sums(tmp_path):
+    description = make_sweep(tmp_path, lengths=(1,), seeds=(1,), trouble=False)
+    sizes = {"softmax": 64, "reluformer": 256, "sparsemax": 1024}
+    for path in (tmp_path / "models").glob("*/evaluate-1.results.json"):
+        size = sizes[path.parent.name.split("-")[0]]
+        found = {"feed_forward": "gelu", "overall": {"anisotropy": 0.5 + size / 10_000}}
+        found["modules"] = {"a": {"size": size}}
+        path.with_name("evaluate-1.memory.json").write_text(json.dumps(found))
+    captions = re.findall("<figcaption>(.*?)</figcaption>", page_of(tmp_path, description))
+    assert [caption.split(" ")[0] for caption in captions] == ["Scores", "Over"]
+
+
 def test_commands_and_versions_are_shown(made):
     page, rows = made
     assert "relu-nmt-sweep data --budget 4000u -- --max-tokens 4096" in page

@@ -268,6 +268,17 @@ def test_only_the_evaluated_checkpoint_stays_when_all_is_done(tmp_path):
     assert kept == [names[:2], names]
 
 
+def test_a_checkpoint_that_a_later_command_evaluates_stays(tmp_path):
+    model = SweepModel("softmax", 1, ())
+    last = tmp_path / "checkpoints" / "last.safetensors"
+    last.parent.mkdir()
+    for path in (last, last.with_name("best.safetensors")):
+        path.touch()
+    train, evaluate = ((sys.executable, "-c", NOTE_RUN, words) for words in ("train", str(last)))
+    run([Step(model, None, tmp_path, (train, evaluate))], delete_checkpoints=True)
+    assert list(last.parent.iterdir()) == [last]
+
+
 def test_the_sweep_that_sees_the_last_step_done_deletes_the_checkpoints(tmp_path):
     steps = make_steps(tmp_path, "", lengths=(8, 16), checkpoint="best.safetensors")
     steps[0].checkpoints.mkdir(parents=True)
