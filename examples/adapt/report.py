@@ -157,10 +157,12 @@ def curves(rows: Sequence[Record]) -> str:
     panels = []
     for model in BASES:
         panel = Panel(f"{MODELS[model]}: BLEU, validation set", "updates", from_zero=True)
-        shown = {row["way"]: row["curve"] for row in rows if row["model"] == model}
-        for style, (way, curve) in enumerate(shown.items()):
+        shown = {(r["way"], r["updates"]): r["curve"] for r in rows if r["model"] == model}
+        ways = [way for way, _ in shown]
+        for style, ((way, updates), curve) in enumerate(shown.items()):
+            several = f", {updates:,} updates" if ways.count(way) > 1 else ""
             if curve:
-                panel.lines.append(Line(WAYS[way], style, curve))
+                panel.lines.append(Line(f"{WAYS[way]}{several}", style, curve))
         panels.append(panel)
     return draw_panels(panels)
 

@@ -27,6 +27,7 @@ from relu_nmt.config import (
 )
 from relu_nmt.config.files import READ, WRITTEN
 from relu_nmt.errors import CheckpointError, DataError
+from relu_nmt.io.safe_write import check_writable
 from relu_nmt.io.work import progress_bar
 from relu_nmt.recipes.evaluate_images import write_results
 from relu_nmt.training.checkpoint import load_checkpoint, load_weights
@@ -142,6 +143,7 @@ def run(settings: EvaluationSettings) -> None:
         DataError: images or annotations are missing or damaged.
         MissingExtraError: pycocotools is not installed.
     """
+    check_writable("--results", settings.results)
     data = CocoSet(settings.data, settings.valid_set)
     model, categories = load_detector(settings.path)
     if unknown := set(categories) - set(data.categories):

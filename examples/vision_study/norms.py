@@ -25,6 +25,7 @@ from relu_nmt.cli.command import RecipeCommand
 from relu_nmt.config import REQUIRED, option, settings
 from relu_nmt.config.files import WRITTEN, Files
 from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.io.safe_write import check_writable
 from relu_nmt.recipes.evaluate_images import evaluation_sets, write_results
 from relu_nmt.training.checkpoint import read_metadata
 from relu_nmt.vision.loading import ImageClassifier
@@ -160,6 +161,7 @@ def run(settings: NormSettings) -> None:
     Raises:
         ReluNmtError: as :func:`checkpoints_of` and :func:`measured`.
     """
+    check_writable("--results", settings.results)
     found = [
         {"num_updates": updates, **values}
         for updates, path in checkpoints_of(settings.folder).items()

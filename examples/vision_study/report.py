@@ -164,8 +164,8 @@ def averages(trainings: Sequence[Trained], study: Study) -> list[Record]:
             if values:
                 record[column] = sum(values) / len(values)
         if good:
-            record["parameters"] = good[0]["parameters"]
-            record["updates"] = max(one["updates"] for one in good)
+            for column in ("parameters", "updates"):
+                record[column] = max((g[column] for g in good if column in g), default=None)
             record["test_accuracy_interval"] = mean_interval([g["test_accuracy"] for g in good])
         if gains := gains_of(trainings, record, study):
             record["gain"] = sum(gains.values()) / len(gains)

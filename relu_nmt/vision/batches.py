@@ -333,12 +333,13 @@ class ImageBatches(PlannedBatches):
             image = self._read(first)
             return None if image is None else (first, self._transform.evaluation(image))
         # Training: a random view of it, or of the next undamaged image.
-        for number in range(first, first + MOST_DAMAGED):
+        most = min(MOST_DAMAGED, len(self.images))
+        for number in range(first, first + most):
             number %= len(self.images)
             if (image := self._read(number)) is not None:
                 generator = sample_generator(self._seed, self._epoch, number, copy)
                 return number, self._transform.training(image, generator)
         raise DataError(
-            f"{self.images.origin}: {MOST_DAMAGED} images in a row are damaged, from "
+            f"{self.images.origin}: {most} images in a row are damaged, from "
             f"{self.images.paths[first]} on; see the messages above"
         )

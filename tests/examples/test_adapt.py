@@ -1,9 +1,11 @@
 """examples/adapt: the losses before the first update, and a report of the trainings."""
 
+import base64
 import csv
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -71,6 +73,9 @@ def test_the_report_has_the_numbers_of_the_trainings(tmp_path):
     assert len(shown) == 6
     page = (out / "report.html").read_text("utf-8")
     assert "ReLU in encoder and decoder" in page and "66.25" in page and "<img" in page
+    source = re.search(r'src="data:image/svg\+xml;base64,([^"]*)"', page)[1]
+    drawn = base64.b64decode(source).decode()
+    assert all(f"<!-- from the model, {count} updates -->" in drawn for count in (40, 80))
     with open(out / "results.csv", encoding="utf-8") as file:
         table = list(csv.DictReader(file))
     assert len(table) == 12

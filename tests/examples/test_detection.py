@@ -186,6 +186,13 @@ def test_settings_of_xcits_classifier_are_refused(example, data, tmp_path, capsy
     assert expected in capsys.readouterr().err.splitlines()[-1]
 
 
+def test_results_that_cannot_be_written_are_an_error_before_the_detection(
+    example, tmp_path, capsys
+):
+    assert example.evaluate.main(["none", "none", "--results", str(tmp_path)]) == 2
+    assert f"--results {tmp_path}: is a folder" in capsys.readouterr().err
+
+
 def test_no_annotations_is_an_error(example, tmp_path):
     (tmp_path / "annotations").mkdir()
     (tmp_path / "annotations/instances_x.json").write_text("[1")

@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import shutil
 import statistics
 import sys
 from pathlib import Path
@@ -244,6 +245,13 @@ def test_the_report_has_means_intervals_and_gains(example, tmp_path):
     assert sorted(entropies) == [(f"softmax seed {seed}", seed + 0.5) for seed in (1, 2, 3)]
 
 
+def test_a_training_whose_checkpoints_are_deleted_stays_in_the_report(example, tmp_path):
+    shutil.rmtree(make_training(tmp_path, "softmax", 1, 80.0).checkpoints)
+    example.report.write_report(tmp_path, example.studies.STUDIES["comparison"])
+    *_, mean = csv.DictReader((tmp_path / "results.csv").open())
+    assert (mean["test_accuracy"], mean["parameters"], mean["updates"]) == ("80.0", "", "")
+
+
 def test_the_report_names_the_baselines_of_its_models(example, tmp_path):
     make_training(tmp_path, "XCiT SimA", 1, 50.0)
     make_training(tmp_path, "SimA", 1, 50.0)
@@ -413,6 +421,8 @@ def test_checkpoints_without_a_training_state_are_not_measured(example, tmp_path
     save_checkpoint(last, Checkpoint(weights, state))
     save_checkpoint(tmp_path / "averaged.safetensors", Checkpoint(weights, {}))
     assert example.norms.checkpoints_of(tmp_path) == {7: last}
+    assert example.norms.main([str(tmp_path), "--data", "x", "--results", str(tmp_path)]) == 2
+    assert f"--results {tmp_path}: is a folder" in capsys.readouterr().err
     last.unlink()
     assert example.norms.main([str(tmp_path), "--data", "x", "--results", "y"]) == 2
     assert "no checkpoints there" in capsys.readouterr().err

@@ -2,8 +2,9 @@ import numpy as np
 import pytest
 import torch
 
+from relu_nmt.errors import DataError
 from relu_nmt.vision.batches import ImageBatches, ImageTransform
-from relu_nmt.vision.images import open_images
+from relu_nmt.vision.images import DamagedImages, open_images
 from relu_nmt.vision.training_config import PreprocessingConfig
 from tests.unit.vision.made_images import make_squares, zip_folder
 
@@ -70,3 +71,17 @@ def test_moving_a_batch_keeps_its_values(images):
     moved = batch.to(torch.device("meta"))
     assert moved.images.is_meta and moved.labels.is_meta
     assert moved.ids.tolist() == batch.ids.tolist()
+
+
+def test_a_set_of_damaged_images_is_read_once_before_the_error(tmp_path):
+    for name in ("cat", "dog"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1.png").write_bytes(b"no image")
+    [images] = open_images(tmp_path).values()
+    messages = []
+    transform = ImageTransform(PreprocessingConfig(), 8)
+    batches = ImageBatches(images, transform, 2, seed=1, damaged=DamagedImages(messages.append))
+    batches.begin_epoch(1)
+    with pytest.raises(DataError, match="2 images in a row are damaged"):
+        batches.load(0)
+    assert len(messages) == 2
