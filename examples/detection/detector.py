@@ -87,7 +87,7 @@ class FeaturePyramid(nn.Module):
     Example:
         >>> import torch
         >>> from relu_nmt.vision.base import build_vision_model
-        >>> from relu_nmt.vision.config import VisionTransformerConfig, shown_sides
+        >>> from relu_nmt.vision.config import VisionTransformerConfig
         >>> config = VisionTransformerConfig.of(family="xcit", attention="sima", layers=3)
         >>> maps = FeaturePyramid(build_vision_model(config, 1))(torch.zeros(1, 3, 64, 96))
         >>> [tuple(each.shape) for each in maps.values()]

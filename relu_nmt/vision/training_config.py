@@ -107,7 +107,11 @@ class AugmentationConfig:
         0, "number of random changes of each image (RandAugment); 0: none", least=0
     )
     rand_augment_magnitude: float = option(
-        9.0, "strength of these changes, from 0 to 10", least=0, needs="rand_augment", metavar="M"
+        9.0,
+        "strength of these changes; 10: to the ends of their ranges",
+        least=0,
+        needs="rand_augment",
+        metavar="M",
     )
     rand_augment_std: float = option(
         0.5, "standard deviation of their strength", least=0, needs="rand_augment", metavar="S"

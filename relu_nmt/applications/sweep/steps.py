@@ -10,6 +10,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -279,7 +280,10 @@ def _inspect(attentions: Sequence[str], user_modules: Sequence[str]) -> dict[str
 if __name__ == "__main__":
     wanted, modules = json.load(sys.stdin)
     try:
-        print(json.dumps(_inspect(wanted, modules)))
+        # Send the prints of a user's file elsewhere, apart from the result.
+        with redirect_stdout(sys.stderr):
+            found = _inspect(wanted, modules)
+        print(json.dumps(found))
     except ReluNmtError as error:
         sys.exit(str(error))
     except ImportError as error:

@@ -15,6 +15,7 @@ from relu_nmt.applications.sweep.steps import (
     Step,
     StepState,
     SweepModel,
+    probe,
 )
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io.safe_write import acquire_lock
@@ -127,3 +128,8 @@ def test_the_folder_is_made_or_its_lack_reported(tmp_path):
 def test_the_name_of_a_model_has_its_lengths_if_any(lengths, is_mixture, name, words):
     model = SweepModel("relu/L", 2, lengths, is_mixture)
     assert (model.name, str(model)) == (name, words)
+
+
+def test_what_a_users_file_prints_is_no_part_of_the_probe(tmp_path):
+    (tmp_path / "mine.py").write_text("print('hello')\n")
+    assert probe(["softmax", "xca"], [str(tmp_path / "mine.py")])["without_weights"] == ["xca"]
