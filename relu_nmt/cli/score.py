@@ -35,6 +35,7 @@ from relu_nmt.evaluation.document_scores import (
 )
 from relu_nmt.evaluation.metrics import DEFAULT_TOKENIZER, METRICS, tokenizer_option
 from relu_nmt.evaluation.significance import DEFAULT_SAMPLES
+from relu_nmt.io.text_lines import DECOMPRESSORS
 
 COMET = "comet"
 COMET_MODEL = "Unbabel/wmt22-comet-da"
@@ -216,7 +217,10 @@ class ScoreSettings:
     @property
     def language(self) -> str:
         """Code of the language of the texts, by default the ending of the references."""
-        return self.target_lang or Path(self.ref.split(",")[0]).suffix[1:]
+        path = Path(self.ref.split(",")[0])
+        if path.suffix in DECOMPRESSORS:
+            path = path.with_suffix("")
+        return self.target_lang or path.suffix[1:]
 
     @property
     def has_documents(self) -> bool:

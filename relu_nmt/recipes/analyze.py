@@ -145,11 +145,14 @@ class _Analyzer:
         if self._unit == "sentences":
             return None
         split, sentences = self._splits[index], self._groups.sentences(number)
-        separated = self._translators[index].task.separators is not None
+        separators = self._translators[index].task.separators
+        # Some models read a single sentence without its separator, which the sizes count.
+        unread = separators is not None and not separators.alone and len(sentences) == 1
+        separated = separators is not None and not unread
         assert split.target_sizes is not None
         return (
-            sentence_numbers(split.source_sizes[sentences], separated),
-            sentence_numbers(split.target_sizes[sentences], separated),
+            sentence_numbers(split.source_sizes[sentences] - unread, separated),
+            sentence_numbers(split.target_sizes[sentences] - unread, separated),
         )
 
     def _analyze(self, index: int, chosen: np.ndarray) -> AnalyzedModel:

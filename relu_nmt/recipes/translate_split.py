@@ -275,7 +275,7 @@ class _Run:
                 self._print("\n".join(lines))
             # Keep the best translation.
             best = own.translations[0]
-            self._attention.add(own.source, best)
+            self._attention.add(own.source.as_read(self._task.separators), best)
             result.groups.append(Line(best.text, best.tokens))
             result.counts.append(own.window.num_new)
             result.num_tokens += len(best.hypothesis.tokens)

@@ -8,21 +8,21 @@ write never harms an older checkpoint.
 
 The metadata also has a CRC-32 of every tensor and of the other metadata. It finds every change of
 up to 32 neighbouring bits on the disk or on the way; it is no protection against forgery. Earlier
-files without checksums are read unchecked.
+files without checksums are read unchecked. :func:`read_tensors` reads weights of other libraries.
 """
 
 import json
 import os
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from relu_nmt.errors import CheckpointError
@@ -182,6 +182,33 @@ def read_metadata(path: str | os.PathLike[str]) -> dict[str, Any]:
     """
     hidden = ("version", "tied", "checksums")
     return {name: value for name, value in _read_header(Path(path)).items() if name not in hidden}
+
+
+def read_tensors(path: Path, flag: str = "", wrappers: Sequence[str] = ()) -> dict[str, Tensor]:
+    """Return the tensors of a file of another library by name.
+
+    A file that does not end in ``.safetensors`` is a pickle, which PyTorch's safe reader of weights
+    reads. The tensors may be below one of the keys ``wrappers``; messages begin with the ``flag``.
+
+    Raises:
+        CheckpointError: the file is missing or damaged, or has anything but tensors by name.
+    """
+    place = f"{flag} {path}".strip()
+    try:
+        if path.suffix == SUFFIX:
+            return load_file(path)
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise CheckpointError(f"{place}: no such file") from None
+    except Exception as error:  # the readers raise any exception for damaged files
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise CheckpointError(f"{place}: cannot be read as weights ({reason})") from error
+    for key in wrappers:
+        if isinstance(found, dict) and isinstance(found.get(key), dict):
+            found = found[key]
+    if not isinstance(found, dict) or not all(isinstance(t, Tensor) for t in found.values()):
+        raise CheckpointError(f"{place}: expected tensors by name")
+    return {str(name): tensor for name, tensor in found.items()}
 
 
 def _read_header(source: Path) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 import itertools
 import math
 import os
-import pickle
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -11,14 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
 from relu_nmt.attention.base import using_backend
 from relu_nmt.config import from_dict, to_dict
 from relu_nmt.errors import CheckpointError, ConfigError, DataError, reporting
-from relu_nmt.training.checkpoint import Checkpoint, load_checkpoint, load_weights
+from relu_nmt.training.checkpoint import Checkpoint, load_checkpoint, load_weights, read_tensors
 from relu_nmt.vision.base import (
     Grid,
     VisionModel,
@@ -29,7 +26,7 @@ from relu_nmt.vision.base import (
 )
 from relu_nmt.vision.batches import ImageTransform
 from relu_nmt.vision.config import VisionTransformerConfig
-from relu_nmt.vision.image_files import composed, first_line, read_image, to_rgb
+from relu_nmt.vision.image_files import composed, read_image, to_rgb
 from relu_nmt.vision.swin_and_cvt import fit_position_biases
 from relu_nmt.vision.training_config import CROSS_ENTROPY, PreprocessingConfig
 from relu_nmt.vision.vision_transformer import VisionTransformer
@@ -326,7 +323,7 @@ def load_timm_weights(model: VisionModel, path: str | os.PathLike[str]) -> list[
     if family not in NAMES:
         raise CheckpointError(f"--init {path}: works for {', '.join(NAMES)}, not for {family}")
     own, notes = model.state_dict(), []
-    tensors = _joined(_read(Path(path)))
+    tensors = _joined(read_tensors(Path(path), "--init", ("model", "state_dict")))
     if family == "swin":
         tensors = _merged_last(tensors)
     found = {_renamed(name, NAMES[family]): tensor for name, tensor in tensors.items()}
@@ -353,34 +350,15 @@ def load_timm_weights(model: VisionModel, path: str | os.PathLike[str]) -> list[
     return notes
 
 
-def _read(path: Path) -> dict[str, Tensor]:
-    """Return the tensors of a file by name; refuse anything else."""
-    # Read safetensors, or only the tensors of a pickle.
-    try:
-        if path.suffix == ".safetensors":
-            return load_file(path)
-        found = torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError:
-        raise CheckpointError(f"--init {path}: no such file") from None
-    except (OSError, SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError) as error:
-        raise CheckpointError(
-            f"--init {path}: cannot be read as weights ({first_line(error)})"
-        ) from error
-    for key in ("model", "state_dict"):  # some authors wrap the weights
-        if isinstance(found, dict) and isinstance(found.get(key), dict):
-            found = found[key]
-    if not isinstance(found, dict) or not all(isinstance(t, Tensor) for t in found.values()):
-        raise CheckpointError(f"--init {path}: expected tensors by name, as timm stores them")
-    return found
-
-
 def _joined(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the tensors with separate q, k and v joined to one matrix."""
     found = dict(tensors)
     for name in tensors:
         if ".attn.q." in name:
-            parts = [found.pop(name.replace(".attn.q.", f".attn.{part}.")) for part in "qkv"]
-            found[name.replace(".attn.q.", ".attn.qkv.")] = torch.cat(parts)
+            parts = [name.replace(".attn.q.", f".attn.{part}.") for part in "qkv"]
+            if found.keys() >= set(parts):  # else the names are reported as unknown
+                joined = torch.cat([found.pop(part) for part in parts])
+                found[name.replace(".attn.q.", ".attn.qkv.")] = joined
     return found
 
 

@@ -221,10 +221,13 @@ REFUSED = {
     "languages": (with_languages, "give --target-lang one of deu, fra"),
     "a flat table": (with_flat_table, "damaged weights"),
     "no weights": (without("model.safetensors"), "neither model.safetensors nor"),
-    "weights cut off": (written("model.safetensors", b"\x10\0\0"), "model.safetensors: damaged"),
+    "weights cut off": (
+        written("model.safetensors", b"\x10\0\0"),
+        "model.safetensors: cannot be read",
+    ),
     "no pieces": (without("target.spm"), "target.spm: cannot read"),
     "damaged pieces": (written("source.spm", b"x"), "source.spm: not a model"),
-    "a pickle that runs": (with_harm, "pytorch_model.bin: damaged, or more than weights"),
+    "a pickle that runs": (with_harm, "pytorch_model.bin: cannot be read as weights"),
 }
 
 

@@ -187,6 +187,8 @@ ANY_FILE = [
 PICKLES = [
     ({"norm.weight": Unsafe()}, "cannot be read as weights"),
     ([1, 2], "expected tensors by name"),
+    ({1: torch.zeros(2)}, "holds no weights of timm's vit"),
+    ({"norm.weight": torch.ones(8), "blocks.0.attn.q.weight": torch.ones(1)}, "does not fit"),
 ]
 
 

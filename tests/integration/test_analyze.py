@@ -211,6 +211,20 @@ def test_models_with_and_without_separators_are_compared(folder, tmp_path):
     assert "outside the own sentence" in "\n".join(images_of(page))
 
 
+def test_single_sentences_are_read_without_separators_as_in_a_search(folder, tmp_path):
+    task = TranslationTask.from_data_folder(folder / "data-bin")
+    model, data = tmp_path / "started.safetensors", folder / "data-bin"
+    save(model, task.with_sentence_separator(task), attention="softmax")
+    # Groups of several sentences, and others of one.
+    flags = ["--path", model, "--cpu", "--max-doc-tokens"]
+    run_here("analyze", data, *flags, "12", "--output", tmp_path / "page.html")
+    # The sentences alone have as many tokens as those of a model without separators.
+    stats = tmp_path / "stats.json"
+    run_here("generate", data, *flags, "1", "--max-len-b", "2", "--memory-stats", stats)
+    tokens = json.loads(stats.read_text())["modules"]["encoder.0"]["tokens"]
+    assert tokens == task.load_split("test").source_sizes.sum()
+
+
 def test_the_page_reports_models_without_weights_or_memories(folder, tmp_path):
     output = tmp_path / "few.html"
     command(folder, output, names=("few", "own"))

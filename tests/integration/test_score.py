@@ -255,6 +255,9 @@ def test_compressed_texts_have_the_same_scores(files, capsys):
     (files / "sys.gz").write_bytes(gzip.compress((files / "sys.plain").read_bytes()))
     (files / "ref.xz").write_bytes(lzma.compress((files / "ref.plain").read_bytes()))
     assert lines_of(capsys, "--sys", "sys.gz", "--ref", "ref.xz") == plain
+    # The ending of a compressed file is not its language.
+    (files / "ref.zh.gz").write_bytes(gzip.compress((files / "ref.plain").read_bytes()))
+    assert "tok:zh" in lines_of(capsys, "--sys", "sys.gz", "--ref", "ref.zh.gz")[0]
 
 
 def test_comet_is_computed_if_it_is_installed(files, monkeypatch, capsys):

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
 from relu_nmt.applications.conversion.fairseq import (
@@ -35,6 +34,7 @@ from relu_nmt.data.dictionary import BOS, EOS, FILLER, PAD, SPECIAL_SYMBOLS, UNK
 from relu_nmt.errors import CheckpointError, ConfigError, reporting
 from relu_nmt.tokenization.base import load_subword
 from relu_nmt.tokenization.pipeline import TextPipeline
+from relu_nmt.training.checkpoint import read_tensors
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.task import TranslationTask
 
@@ -311,7 +311,7 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
     for name in WEIGHTS:
         path, index = folder / name, folder / f"{name}.index.json"
         if path.exists():
-            return _read_tensors(path)
+            return read_tensors(path)
         if index.exists():
             return _read_parts(index)
     raise CheckpointError(f"{folder}: neither {' nor '.join(WEIGHTS)} in it")
@@ -326,25 +326,13 @@ def _read_parts(index: Path) -> dict[str, Tensor]:
         raise CheckpointError(f"{index}: damaged; expected the name of a file for each weight")
     found: dict[str, Tensor] = {}
     for name in sorted(set(files.values())):
-        found |= _read_tensors(index.with_name(name))
+        path = index.with_name(name)
+        if not path.exists():
+            raise CheckpointError(f"{path}: is missing, but the index names it; download it")
+        found |= read_tensors(path)
     if missing := sorted(files.keys() - found):
         raise CheckpointError(f"{index}: names {missing[0]}, which its files lack")
     return found
-
-
-def _read_tensors(path: Path) -> dict[str, Tensor]:
-    """Return the weights of a file; PyTorch's safe reader of weights reads a pickle."""
-    if not path.exists():
-        raise CheckpointError(f"{path}: is missing, but the index names it; download it")
-    try:
-        if path.suffix == ".safetensors":
-            return load_file(path)
-        found = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # the readers raise any exception for damaged files
-        raise CheckpointError(f"{path}: damaged, or more than weights in it") from error
-    if not isinstance(found, dict) or not all(isinstance(t, Tensor) for t in found.values()):
-        raise CheckpointError(f"{path}: no weights in it")
-    return {str(name): tensor for name, tensor in found.items()}
 
 
 def _waves(num_positions: int, embed_dim: int) -> Tensor:

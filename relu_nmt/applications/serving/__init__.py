@@ -20,7 +20,7 @@ class ServerOptions:
         131_072, "longest request, in bytes; longer ones get status 413", least=1, metavar="BYTES"
     )
     max_request_tokens: int = option(
-        4096, "most tokens of a request, source and forced; else status 413", least=2
+        4096, "most tokens of a request, source and forced; else status 413", least=16
     )
     max_waiting: int = option(
         64, "most requests that wait; further ones get status 429", least=1, most=1024

@@ -3,6 +3,7 @@
 import json
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
@@ -161,6 +162,7 @@ class TranslationService:
         sources = self._read(given, len(lines), ticket)
         written = map(self._encoded_target, translation)
         targets = self._read(written, len(translation), ticket, is_source=False)
+        sources, targets, texts = self._as_read(sources, targets)
         source_ids, target_ids = (
             join_sentences([own.ids for own in side]) for side in (sources, targets)
         )
@@ -171,8 +173,7 @@ class TranslationService:
                 f"{ensemble.max_positions:,}"
             )
         # Choose the sides of queries and keys, and the rows of the wanted tokens.
-        source = lines, sources, translator.task.source_text
-        target = translation, targets, translator.task.target_text
+        source, target = (lines, sources, texts[0]), (translation, targets, texts[1])
         query_side = source if slot == "encoder" else target
         key_side = target if slot == "decoder" else source
         rows = _rows(query_side[1], line)
@@ -198,6 +199,22 @@ class TranslationService:
             return b"".join([f'{begin}, "weights": '.encode(), *parts, b"}"])
 
         return self._large_answers.run(write, ticket) if size > LARGE_NUMBERS else write()
+
+    def _as_read(
+        self, sources: list[SourceSentence], targets: list[SourceSentence]
+    ) -> tuple[list[SourceSentence], list[SourceSentence], list[TextPipeline]]:
+        """Return both sides and their text steps; a single sentence as the model reads it."""
+        task = self._translator.task
+        texts, separators = [task.source_text, task.target_text], task.separators
+        is_single = sum(bool(own.tokens) for own in sources) < 2
+        if separators is None or separators.alone or not is_single:
+            return sources, targets, texts
+        of_targets = separators._replace(source=separators.target)
+        return (
+            [own.as_read(separators) for own in sources],
+            [own.as_read(of_targets) for own in targets],
+            [replace(text, sentence_separator=None) for text in texts],
+        )
 
     def _checked_size(self, slot: str, num_queries: int, num_rows: int, num_keys: int) -> int:
         """Return the number of weights in an answer, and refuse too many."""

@@ -12,7 +12,7 @@ from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.documents import Separators
 from relu_nmt.errors import ConfigError
 from relu_nmt.translation.search.config import GenerationConfig
-from relu_nmt.translation.search.forced_terms import ForcedTerms, TermTracker
+from relu_nmt.translation.search.forced_terms import TermTracker
 from relu_nmt.translation.search.hypotheses import LengthLimits, allow_only, column, of_parents
 from relu_nmt.translation.search.selection import (
     block_repeated_ngrams,
@@ -33,7 +33,7 @@ class TokenConstraints(LengthLimits):
     are padded on the right. Without separators sentences are neither counted nor measured. At
     ``most_of_a_sentence`` tokens, as the models can write, the separator is forced. It is taken out
     of the distribution for a source without separator, if the model reads single sentences so.
-    The limits leave room for all sentences and terms.
+    The limits leave room for all sentences, prefixes and terms.
     """
 
     def __init__(
@@ -79,19 +79,18 @@ class TokenConstraints(LengthLimits):
             config.check_terms()
             separator = -1 if self._left is None else self._separator
             self.terms = TermTracker(forced, self.context_sizes, separator)
-        # The longest output needs room for sentences and terms.
+        # The longest output needs room for sentences, prefixes and terms.
         if self._single is not None and most_of_a_sentence is not None:
             shorter = self._single[:, 0].cpu().numpy() & (self.limits >= most_of_a_sentence)
             self.limits = np.where(shorter, most_of_a_sentence - 1, self.limits)
-        if self._left is not None or self.terms is not None:
-            self.limits = np.maximum(self.limits, self._room(forced))
-            longest = int(self.limits.max(initial=0))
-            if most_tokens is not None and longest >= most_tokens:
-                raise ConfigError(
-                    f"{longest} tokens are needed for the sentences to translate at once, or for "
-                    f"forced terms, but the model can write {most_tokens - 1}; give a smaller "
-                    "--max-doc-tokens, or fewer terms"
-                )
+        self.limits = np.maximum(self.limits, self._room(sources))
+        longest = int(self.limits.max(initial=0))
+        if most_tokens is not None and longest >= most_tokens:
+            raise ConfigError(
+                f"{longest} tokens are needed for the sentences to translate at once, or for "
+                f"prefixes and forced terms, but the model can write {most_tokens - 1}; give a "
+                "smaller --max-doc-tokens, shorter prefixes or fewer terms"
+            )
         # Sentences end, or are full, only from these steps.
         self._first_limit = int(self.limits.min())
         if self._left is not None:
@@ -102,7 +101,7 @@ class TokenConstraints(LengthLimits):
                 ends = prefixes == symbols.eos_index
                 self._prefixes = prefixes.masked_fill(ends, symbols.pad_index)
 
-    def _room(self, forced: Sequence[ForcedTerms]) -> np.ndarray:
+    def _room(self, sources: Sequence[SourceSentence]) -> np.ndarray:
         """Return the fewest tokens before the end symbol, int64 [B]."""
         number, room = np.zeros_like(self.limits), np.zeros_like(self.limits)
         prefixes = None if self._prefixes is None else self._prefixes.cpu().numpy()
@@ -113,12 +112,13 @@ class TokenConstraints(LengthLimits):
             if prefixes is not None:
                 in_context = np.arange(prefixes.shape[1]) < self.context_sizes[:, None]
                 room -= ((prefixes == self._separator) & in_context).sum(1)
-        # All forced tokens of sentences with terms, and all separators.
-        num_forced = np.array([own.num_tokens for own in forced], dtype=np.int64)
+        # All forced tokens of sentences with prefixes or terms, and all separators.
+        num_forced = np.array([own.forced.num_tokens for own in sources], dtype=np.int64)
+        is_forced = num_forced + [len(own.prefix) for own in sources] > 0
         needed = num_forced + number
         if prefixes is not None:
             needed = needed + (prefixes != self._symbols.pad_index).sum(1)
-        return np.maximum(room, needed * (num_forced > 0))
+        return np.maximum(room, needed * is_forced)
 
     def are_alike(self, step: int) -> bool:
         """Return True if the same tokens are forbidden for all hypotheses at a step."""

@@ -82,7 +82,8 @@ class ForcedTerms:
     @cached_property
     def otherwise(self) -> "ForcedTerms":
         """The progress after a token that no term needs next; invalid while a prefix is written."""
-        return replace(self, ways=tuple(way for way in self.ways if not way[1]))
+        ways = tuple(way for way in self.ways if not way[1])
+        return self if ways == self.ways else replace(self, ways=ways)
 
     @cached_property
     def after(self) -> dict[int, "ForcedTerms"]:

@@ -95,7 +95,7 @@ class Generator:
         Args:
             sources: any number of sentences; a batch has sentences of similar length.
             first_id: number of the first sentence, for the random numbers of sampling.
-            on_progress: called with the number of sentences of each finished batch.
+            on_progress: called with the number of sentences without words, and that of each batch.
 
         Raises:
             ConfigError: the settings need references that the sentences do not have, or leave a
@@ -112,6 +112,8 @@ class Generator:
         results = [[Hypothesis(end, 0.0, score, np.zeros(1, int))] for _ in sources]
         lengths = np.array([len(source.ids) for source in sources], dtype=np.int64)
         wanted = np.flatnonzero((lengths > 1) | config.score_reference)
+        if on_progress is not None and len(wanted) < len(sources):
+            on_progress(len(sources) - len(wanted))
         # Translate a single sentence here, others in batches of similar lengths, in processes.
         workers = self._workers()
         translate = partial(self._translate, sources, first_id)

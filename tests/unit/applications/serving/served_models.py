@@ -9,12 +9,17 @@ WORDS = "ein das Haus ist gross . Garten klein a the house is big garden small"
 
 
 def make_translator(
-    separated=True, attention="reluformer", num_models=1, tokenizer="moses", **settings
+    separated=True,
+    attention="reluformer",
+    num_models=1,
+    tokenizer="moses",
+    separates_alone=True,
+    **settings,
 ):
     """Return a translator of untrained models that end sentences soon."""
     task = tiny_task(WORDS.split(), tokenizer=tokenizer)
     if separated:
-        task = task.with_sentence_separator()
+        task = task.with_sentence_separator(None if separates_alone else task)
     models = []
     for seed in range(num_models):
         shape = {"layers": 2, "ffn_embed_dim": 2048}

@@ -168,6 +168,21 @@ def test_the_server_gives_the_attention_of_the_translator(client, slot):
     assert [token["line"] for token in found["queries"]][-2:] == [0, None]
 
 
+def test_a_single_sentence_is_shown_without_the_separator_that_the_model_does_not_read():
+    translator = make_translator(separates_alone=False)
+    asked = {"lines": ["", "das Haus"], "translation": ["the house"], "line": 0}
+    with client_of(translator) as client:
+        found = client.post("/attention", json=asked).json()
+        two = client.post("/attention", json={**asked, "lines": ["das", "Haus"]}).json()
+    expected = translator.attention("das Haus", "the house", layer=0)
+    assert [token["text"] for token in found["queries"]] == expected.queries[:-1]
+    assert [(token["text"], token["line"]) for token in found["keys"]] == list(
+        zip(expected.keys, [1, 1, None], strict=True)
+    )
+    np.testing.assert_allclose(found["weights"][0], expected.weights[:, :-1], atol=6e-5)
+    assert [token["text"] for token in two["keys"]] == ["das", "<sep>", "Haus", "<sep>", "</s>"]
+
+
 @pytest.mark.parametrize("document_attention", ["full", "aligned"])
 def test_attention_of_a_line_within_its_document(document_attention):
     more = {} if document_attention == "full" else {"global_layers": 1}

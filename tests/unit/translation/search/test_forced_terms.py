@@ -181,8 +181,7 @@ def test_a_prefix_may_have_the_terms_but_not_a_context(seed, forced, prefix, dat
     [found] = Generator([ToyModel(seed=seed)], config, Dictionary()).translate([source])
     for hypothesis in found:
         tokens = hypothesis.tokens.tolist()
-        if forced.terms:  # else there may be no room
-            assert tokens[: len(own)] == own.tolist()
+        assert tokens[: len(own)] == own.tolist()
         assert has_terms(tokens, forced)
 
 
@@ -241,14 +240,11 @@ def test_each_sentence_has_its_prefix_and_its_terms(windows, search, seed):
     generator = Generator([model], config, Dictionary(), separators=(SEPARATOR, SEPARATOR))
     found = generator.translate(sources)
     for source, sentences, hypotheses in zip(sources, windows, found, strict=True):
-        needs = any(forced.terms or prefix for prefix, forced in sentences)
         for hypothesis in hypotheses:
             *outputs, end = sentences_of(hypothesis.tokens)
             assert len(outputs) == len(sentences) and end == [EOS]
-            # A prefix of the first sentence alone may lack the room, as before.
-            if needs and (source.forced.num_tokens or search["max_len_b"] > 6):
-                for words, (prefix, forced) in zip(outputs, sentences, strict=True):
-                    assert is_obeyed(words, prefix, forced)
+            for words, (prefix, forced) in zip(outputs, sentences, strict=True):
+                assert is_obeyed(words, prefix, forced)
             expected = log_prob_of(model, torch.from_numpy(source.ids), hypothesis.tokens.tolist())
             assert np.allclose(hypothesis.positional_scores, expected, atol=1e-4)
         [alone] = generator.translate([source])
@@ -307,6 +303,26 @@ def test_terms_need_room():
     assert found.tokens.tolist() == [5, 6, 5, EOS]
     with pytest.raises(ConfigError, match=r"4 tokens are needed .* the model can write 3"):
         generator.translate([source_of([4], ForcedTerms(((5, 6), (5, 6))))])
+
+
+def test_prefixes_need_room():
+    model = ToyModel()
+    model.most_target_tokens = 4
+    generator = Generator([model], GenerationConfig(max_len_b=2), Dictionary())
+    sources = [source_of([4], prefix=np.array(own)) for own in ([5, 6, 5], [6])]
+    [[found], [short]] = generator.translate(sources)
+    assert found.tokens.tolist() == [5, 6, 5, EOS] and found.reached_limit
+    assert len(short.tokens) <= 3
+    with pytest.raises(ConfigError, match=r"4 tokens are needed .* the model can write 3"):
+        generator.translate([source_of([4], prefix=np.array([5, 6, 5, 6]))])
+
+
+def test_tokens_of_no_term_make_no_new_progress():
+    """The source holds all progress, so else long translations would need much memory."""
+    progress = ForcedTerms(((5, 6), (7,)))
+    assert progress.advance(4) is progress
+    begun = progress.advance(5)
+    assert begun.advance(4) == progress and begun.advance(6).advance(4) is begun.advance(6)
 
 
 def test_many_terms_that_overlap_are_followed_in_bounded_time():
