@@ -228,7 +228,7 @@ class Generator:
         listed = None
         has_terms = any(own.forced.num_tokens or own.banned for own in sources)
         if self._shortlist is not None and prefixes is None and not has_terms:
-            wanted = [] if separators is None else [separators.target]
+            wanted = [] if self._separators is None else [self._separators.target]
             listed = self._shortlist.of(src_tokens, wanted)
             if separators is not None:
                 place = int(torch.searchsorted(listed, separators.target))

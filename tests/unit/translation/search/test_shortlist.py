@@ -130,6 +130,15 @@ def test_sentences_are_counted_by_the_separators_number_in_the_list():
         assert set(own[0].tokens.tolist()) <= {2, 3, 11, 25, separator}
 
 
+def test_the_separator_is_listed_where_sentences_are_not_counted():
+    config = GenerationConfig(beam=3, max_len_b=8, free_sentence_count=True)
+    model, outputs = StepDecoder(small_model()), []
+    for words in ((11, 25), (11, 20, 25)):
+        rest = {"separators": (20, 20), "shortlist": shortlist_of(*words)}
+        outputs.append(found(Generator([model], config, SYMBOLS, **rest)))
+    assert outputs[0] == outputs[1] and any(20 in tokens for tokens, _ in outputs[0])
+
+
 def test_scoring_references_needs_all_symbols():
     config = GenerationConfig(score_reference=True)
     with pytest.raises(ConfigError, match="leave out --shortlist"):
