@@ -146,9 +146,9 @@ class _Analyzer:
             return None
         split, sentences = self._splits[index], self._groups.sentences(number)
         separators = self._translators[index].task.separators
-        # Some models read a single sentence without its separator, which the sizes count.
-        unread = separators is not None and not separators.alone and len(sentences) == 1
-        separated = separators is not None and not unread
+        separated = separators is not None and (separators.alone or len(sentences) > 1)
+        # The sizes count the separator of a single sentence, which some models do not read.
+        unread = int(separators is not None and not separated)
         assert split.target_sizes is not None
         return (
             sentence_numbers(split.source_sizes[sentences] - unread, separated),

@@ -17,6 +17,7 @@ from relu_nmt.config.fields import Option, all_options
 from relu_nmt.config.registry import Spec
 from relu_nmt.config.shared import AUTO_TOKENS
 from relu_nmt.errors import CheckpointError, ConfigError, DataError, OutOfMemoryError, TrainingError
+from relu_nmt.training import OPTIMIZERS
 from relu_nmt.training.batches import TrainingData
 from relu_nmt.training.checkpoint import read_metadata
 from relu_nmt.training.checkpoint_manager import CheckpointFolder
@@ -187,13 +188,15 @@ def refuse_other_optimizer(path: Path, stored: Mapping[str, Any], config: Traine
     """Refuse to go on with an optimiser that cannot use the state of the checkpoint's."""
     now = config.optimizer.optimizer
     was = flat(stored).get("optimizer", now)
-    # Compare the names, of which adam and adamw are one optimiser.
-    first, second = (Spec.parse(text).name for text in (was, now))
-    is_other = first != second and {first, second} != {"adam", "adamw"}
-    if is_other and not config.reset_optimizer:
+    # Compare the classes, since one may have several names, such as adam and adamw.
+    known = OPTIMIZERS.names()
+    names = [Spec.parse(text).name for text in (was, now)]
+    first, second = (OPTIMIZERS.get(name) if name in known else name for name in names)
+    if first != second and not config.reset_optimizer:
         raise CheckpointError(
-            f"{path}: has the state of --optimizer {was}, which {now} cannot use; give that, "
-            "--reset-optimizer to begin with the weights alone, or another --save-dir"
+            f"{path}: has the state of --optimizer {was}, which {now} cannot use; give "
+            f"--optimizer {was} to go on, --reset-optimizer to take the weights alone, or another "
+            "--save-dir"
         )
 
 

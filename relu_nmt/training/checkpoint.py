@@ -13,6 +13,7 @@ files without checksums are read unchecked. :func:`read_tensors` reads weights o
 
 import json
 import os
+import pickle
 import re
 import zlib
 from collections.abc import Mapping, Sequence
@@ -200,6 +201,12 @@ def read_tensors(path: Path, flag: str = "", wrappers: Sequence[str] = ()) -> di
         found = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise CheckpointError(f"{place}: no such file") from None
+    except MemoryError:
+        raise
+    except pickle.UnpicklingError as error:  # whose text advises to read the file unsafely
+        raise CheckpointError(
+            f"{place}: cannot be read as weights (damaged, or more than weights in it)"
+        ) from error
     except Exception as error:  # the readers raise any exception for damaged files
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise CheckpointError(f"{place}: cannot be read as weights ({reason})") from error

@@ -6,7 +6,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from relu_nmt.errors import CheckpointError, ConfigError, DataError
@@ -155,9 +155,10 @@ class CheckpointFolder:
             remove_abandoned(self.path)
             yield
         finally:
-            # Remove the folder while it is locked, so that no other training writes to it.
-            if is_new and os.listdir(self.path) == [LOCK]:
-                shutil.rmtree(self.path)
+            # Remove the folder while it is locked; a failure hides no error of the training.
+            with suppress(OSError):
+                if is_new and os.listdir(self.path) == [LOCK]:
+                    shutil.rmtree(self.path)
             os.close(lock)
 
     def check(self, num_weights: int, averaged: bool) -> None:

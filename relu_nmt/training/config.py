@@ -239,7 +239,7 @@ class TrainerConfig(PrecisionOptions):
         flags = [flag_of(name) for name in RESETS if getattr(self, name)]
         if self.restore_file != LAST:
             flags.insert(0, "--restore-file")
-        return "the same command" + (f" without {' and '.join(flags)}" if flags else "")
+        return "the same command" + (f" without {' '.join(flags)}" if flags else "")
 
     def update_freq_of(self, epoch: int) -> int:
         """Return the batches per update and process in ``epoch`` (from 1)."""

@@ -16,8 +16,8 @@ CPU_BLOCK_BYTES = 512
 
 Such a block (6 MB with a vocabulary of 12,000) stays in the processor's cache between passes."""
 
-MOST_SUM = 2**15
-"""The largest sum of exponentials of a row of logits in float16."""
+MOST_SUM = 60_000
+"""The largest sum of a row's exponentials in float16, whose maximum is 65,504."""
 
 
 def projected_cross_entropy(

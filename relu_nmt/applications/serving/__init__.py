@@ -19,6 +19,7 @@ class ServerOptions:
     max_request_bytes: int = option(
         131_072, "longest request, in bytes; longer ones get status 413", least=1, metavar="BYTES"
     )
+    # The server translates a sentence when it starts, which needs some tokens.
     max_request_tokens: int = option(
         4096, "most tokens of a request, source and forced; else status 413", least=16
     )

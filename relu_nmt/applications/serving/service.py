@@ -58,6 +58,9 @@ class TranslationService:
         self._config = config
         self._windows = windows
         self._max_tokens = limits.max_request_tokens
+        # Text steps are made once, since each makes its tokeniser.
+        self._texts = [translator.task.source_text, translator.task.target_text]
+        self._texts_of_single = [replace(text, sentence_separator=None) for text in self._texts]
         # Large answers leave an eighth of the queue to other requests.
         self._large_answers = Turns(max(1, limits.max_waiting - max(1, limits.max_waiting // 8)))
         max_tokens = config.max_tokens or BATCH_TOKENS
@@ -205,7 +208,7 @@ class TranslationService:
     ) -> tuple[list[SourceSentence], list[SourceSentence], list[TextPipeline]]:
         """Return both sides and their text steps; a single sentence as the model reads it."""
         task = self._translator.task
-        texts, separators = [task.source_text, task.target_text], task.separators
+        texts, separators = self._texts, task.separators
         is_single = sum(bool(own.tokens) for own in sources) < 2
         if separators is None or separators.alone or not is_single:
             return sources, targets, texts
@@ -213,7 +216,7 @@ class TranslationService:
         return (
             [own.as_read(separators) for own in sources],
             [own.as_read(of_targets) for own in targets],
-            [replace(text, sentence_separator=None) for text in texts],
+            self._texts_of_single,
         )
 
     def _checked_size(self, slot: str, num_queries: int, num_rows: int, num_keys: int) -> int:

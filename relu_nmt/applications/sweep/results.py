@@ -38,6 +38,8 @@ from relu_nmt.training.results import FILE_NAME, GROWTH, TELEMETRY, TRAIN, Train
 from relu_nmt.training.results import read_course as read_curves
 
 PENDING, NOT_CONVERGED = "pending", "not converged"
+DAMAGE = (OSError, ValueError, AttributeError, KeyError, TypeError)
+"""Errors of reading a file that is damaged."""
 LOWEST_CONVERGED_BLEU = 1.0
 """d-BLEU; a model with less at every length counts as not converged."""
 SCORES = ("d_bleu", "s_bleu", "group_bleu", "chrf")
@@ -278,9 +280,9 @@ def _contrast_record(step: Step) -> Record:
     state, record = step.state, Record()
     if state is None or state.status != DONE:
         return record
-    path, damage = step.path(".results.json"), (OSError, ValueError, AttributeError, KeyError)
+    path = step.path(".results.json")
     advice = f"delete {step.path('.json')} to score the contrasts again"
-    with reporting(f"{path}: damaged; {advice}", caught=(*damage, TypeError)):
+    with reporting(f"{path}: damaged; {advice}", caught=DAMAGE):
         for one in _read_json(path):
             # Name the columns by category: with context or alone, chance, and number of contrasts.
             if one.get("name") == "accuracy":

@@ -10,7 +10,6 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -249,7 +248,7 @@ def probe(attentions: Sequence[str] = (), user_modules: Sequence[str] = ()) -> d
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
         raise ConfigError(f"--attentions {lines[-1]}")
-    return json.loads(done.stdout)
+    return json.loads(done.stdout.splitlines()[-1])  # a user's file may print before
 
 
 def _inspect(attentions: Sequence[str], user_modules: Sequence[str]) -> dict[str, Any]:
@@ -280,10 +279,7 @@ def _inspect(attentions: Sequence[str], user_modules: Sequence[str]) -> dict[str
 if __name__ == "__main__":
     wanted, modules = json.load(sys.stdin)
     try:
-        # Send the prints of a user's file elsewhere, apart from the result.
-        with redirect_stdout(sys.stderr):
-            found = _inspect(wanted, modules)
-        print(json.dumps(found))
+        print(json.dumps(_inspect(wanted, modules)))
     except ReluNmtError as error:
         sys.exit(str(error))
     except ImportError as error:

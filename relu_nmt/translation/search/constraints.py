@@ -33,7 +33,7 @@ class TokenConstraints(LengthLimits):
     are padded on the right. Without separators sentences are neither counted nor measured. At
     ``most_of_a_sentence`` tokens, as the models can write, the separator is forced. It is taken out
     of the distribution for a source without separator, if the model reads single sentences so.
-    The limits leave room for all sentences, prefixes and terms.
+    The limits leave room for all sentences, and for their prefixes and terms.
     """
 
     def __init__(
@@ -80,10 +80,11 @@ class TokenConstraints(LengthLimits):
             separator = -1 if self._left is None else self._separator
             self.terms = TermTracker(forced, self.context_sizes, separator)
         # The longest output needs room for sentences, prefixes and terms.
+        self.limits = np.maximum(self.limits, self._room(sources))
+        # A single sentence without separator ends where the models can write no longer one.
         if self._single is not None and most_of_a_sentence is not None:
             shorter = self._single[:, 0].cpu().numpy() & (self.limits >= most_of_a_sentence)
             self.limits = np.where(shorter, most_of_a_sentence - 1, self.limits)
-        self.limits = np.maximum(self.limits, self._room(sources))
         longest = int(self.limits.max(initial=0))
         if most_tokens is not None and longest >= most_tokens:
             raise ConfigError(

@@ -207,6 +207,13 @@ def folder_at(path, metric="bleu", **settings):
     )
 
 
+def test_a_folder_that_is_gone_hides_no_error(tmp_path):
+    folder = folder_at(tmp_path / "new")
+    with pytest.raises(ConfigError, match="the cause"), folder.owned():
+        shutil.rmtree(folder.path)
+        raise ConfigError("the cause")
+
+
 def stems(names):
     return [name.removesuffix(SUFFIX) for name in names]
 

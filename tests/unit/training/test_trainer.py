@@ -239,7 +239,7 @@ def test_a_signal_names_the_flags_that_would_begin_again(tmp_path):
     path = str(tmp_path / "checkpoint_last.safetensors")
     again = {"restore_file": path, "reset_optimizer": True}
     toy = Toy(tmp_path, {"preflight": False}, again, train=Interrupting(2, (1, 3)))
-    command = "the same command without --restore-file and --reset-optimizer"
+    command = "the same command without --restore-file --reset-optimizer"
     assert toy.trainer().train().ended == f"interrupted; {command} goes on from here"
 
 

@@ -447,11 +447,11 @@ def test_a_long_context_does_not_favour_short_outputs(size):
 
 
 @pytest.mark.parametrize("settings", [{"beam": 1}, {"beam": 3}, {"beam": 2, "sampling": True}])
-def test_a_prefix_beyond_the_longest_output_is_cut_there(settings):
+def test_a_prefix_longer_than_the_longest_output_is_whole(settings):
     config = GenerationConfig(max_len_b=3, **settings)
     generator = Generator([ToyModel(seed=6)], config, Dictionary())
     [[best]] = generator.generate(SOURCES[0][None], torch.tensor([[6, 5, 4, 6, EOS]]))
-    assert best.tokens.tolist() == [6, 5, 4, EOS]
+    assert best.tokens.tolist() == [6, 5, 4, 6, EOS]
 
 
 def test_a_sentence_without_any_possible_output_is_an_error():

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from toy_models import EOS, ToyModel, all_outputs, log_prob_of
 
 from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.data.documents import Separators
 from relu_nmt.data.translation_batches import pad_rows
 from relu_nmt.errors import ConfigError
 from relu_nmt.translation.search.config import GenerationConfig
@@ -315,6 +316,16 @@ def test_prefixes_need_room():
     assert len(short.tokens) <= 3
     with pytest.raises(ConfigError, match=r"4 tokens are needed .* the model can write 3"):
         generator.translate([source_of([4], prefix=np.array([5, 6, 5, 6]))])
+
+
+def test_a_single_sentence_without_separator_is_as_long_as_the_model_can_write():
+    model = ToyModel()
+    model.most_target_sentence = 4
+    separators = Separators(6, 6, alone=False)
+    config = GenerationConfig(max_len_b=9)
+    generator = Generator([model], config, Dictionary(), separators=separators)
+    [[found]] = generator.translate([source_of([4], prefix=np.array([5, 5, 5, 5]))])
+    assert found.tokens.tolist() == [5, 5, 5, EOS]
 
 
 def test_tokens_of_no_term_make_no_new_progress():
