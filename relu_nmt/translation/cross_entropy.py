@@ -16,8 +16,8 @@ CPU_BLOCK_BYTES = 512
 
 Such a block (6 MB with a vocabulary of 12,000) stays in the processor's cache between passes."""
 
-MOST_SUM = 60_000
-"""The largest sum of a row's exponentials in float16, whose maximum is 65,504."""
+MOST_SYMBOLS = 60_000
+"""Sums of so many exponentials, each at most 1, fit into float16, whose maximum is 65,504."""
 
 
 def projected_cross_entropy(
@@ -138,8 +138,9 @@ def _blockwise_loss(
     on_target = 1.0 - smoothing - off_target
     exact = torch.promote_types(h.dtype, torch.float32)
     w_sum = w.sum(0, dtype=exact)  # [D], gives the sum of all logits of a row
-    # Lower exponentials so that a sum over all symbols does not overflow in float16.
-    shift = max(0.0, math.log(num_symbols / MOST_SUM)) if h.dtype == torch.float16 else 0.0
+    # Lower exponentials of more symbols, so that their sum is at most half of that.
+    overflows = h.dtype == torch.float16 and num_symbols > MOST_SYMBOLS
+    shift = math.log(2 * num_symbols / MOST_SYMBOLS) if overflows else 0.0
 
     # Allocate one block of logits [C, V], and the results.
     size = min(block_rows(h), num_tokens)
