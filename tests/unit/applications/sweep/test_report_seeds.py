@@ -57,7 +57,8 @@ def test_a_single_length_has_no_chart(tmp_path):
     page = page_of(tmp_path, description)
     captions = re.findall("<figcaption>(.*?)</figcaption>", page)
     assert [caption.split(".")[0] for caption in captions] == [
-        "Over updates, models of the first seed, trained at the first length"
+        "Over updates, models of the first seed, "
+        "and of the first length where each length has a model"
     ]
 
 
