@@ -15,6 +15,7 @@ from typing import Any
 from relu_nmt.cli.command import RecipeCommand
 from relu_nmt.config import REQUIRED, checked_by, from_flat, group, option, settings
 from relu_nmt.config.shared import (
+    VALIDATES,
     BatchingConfig,
     FairseqOptions,
     source_lang_option,
@@ -29,7 +30,7 @@ from relu_nmt.modules.config import (
     arch_option,
     attention_preset_option,
 )
-from relu_nmt.training.config import VALIDATES, TrainerConfig
+from relu_nmt.training.config import TrainerConfig
 from relu_nmt.translation.config import TeacherConfig, TransformerConfig, architectures
 from relu_nmt.translation.search.config import GenerationConfig
 

@@ -18,7 +18,7 @@ from dataclasses import replace
 from relu_nmt.cli.command import RecipeCommand
 from relu_nmt.config import REQUIRED, group, like, option, settings
 from relu_nmt.config.files import READ
-from relu_nmt.config.shared import BatchingConfig, batch_size_option
+from relu_nmt.config.shared import VALIDATES, BatchingConfig, batch_size_option
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.config import (
     AttentionRegularizerConfig,
@@ -73,14 +73,14 @@ class ImageTrainingSettings:
     valid_data: str | None = option(
         None,
         "images to validate on (default: val, valid, validation or test in DATA)",
-        needs=("disable_validation", False),
+        needs=VALIDATES,
         metavar="PATHS",
         files=replace(IMAGES, separator=","),
     )
     valid_fraction: float = probability_option(
         0.0,
         "hold out this share of the training images to validate on",
-        needs=("disable_validation", False),
+        needs=VALIDATES,
     )
     skip_damaged_images: bool = option(
         False, "replace images that cannot be decoded, with a warning"

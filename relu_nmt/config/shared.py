@@ -8,6 +8,8 @@ from relu_nmt.config.fields import checked_by, option
 from relu_nmt.errors import ConfigError
 
 RIGHT_PADDING = "padding stands on the right, and changes no translation"
+VALIDATES = ("disable_validation", False)
+"""The condition of options that only a validation reads."""
 AUTO_TOKENS = 10**15
 """The value of ``--max-tokens auto``: no limit but that of the memory."""
 
@@ -124,13 +126,13 @@ class BatchingConfig:
         None,
         "--max-tokens for validation, if another",
         least=1,
-        needs=("disable_validation", False),
+        needs=VALIDATES,
     )
     batch_size_valid: int | None = option(
         None,
         "--batch-size for validation, if another",
         least=1,
-        needs=("disable_validation", False),
+        needs=VALIDATES,
         flags=("--max-sentences-valid",),
     )
     skip_invalid_size_inputs: bool = option(

@@ -7,7 +7,12 @@ from functools import partial
 
 from relu_nmt.config import flag_of, group, option, settings, shown
 from relu_nmt.config.files import READ, WRITTEN, Files
-from relu_nmt.config.shared import PrecisionOptions, no_progress_bar_option, seed_option
+from relu_nmt.config.shared import (
+    VALIDATES,
+    PrecisionOptions,
+    no_progress_bar_option,
+    seed_option,
+)
 from relu_nmt.errors import ConfigError
 from relu_nmt.training import OPTIMIZERS
 from relu_nmt.training.results import FILE_NAME, LAST
@@ -25,7 +30,6 @@ RESETS = ("reset_optimizer", "reset_lr_scheduler", "reset_dataloader", "reset_me
 SECONDS_PER_HOUR = 3600
 # The conditions of options.
 ADAM = ("optimizer", "adam", "adamw")
-VALIDATES = ("disable_validation", False)
 SAVES = ("no_save", False)
 # Options that share a condition or a range.
 _number = partial(option, least=0, metavar="N")
