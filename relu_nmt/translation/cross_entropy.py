@@ -16,6 +16,9 @@ CPU_BLOCK_BYTES = 512
 
 Such a block (6 MB with a vocabulary of 12,000) stays in the processor's cache between passes."""
 
+LEAST_REST = 1e-6
+"""Least probability outside the teacher's symbols, for it has a logarithm."""
+
 MOST_SYMBOLS = 60_000
 """Sums of so many exponentials, each at most 1, fit into float16, whose maximum is 65,504."""
 
@@ -53,14 +56,25 @@ def block_rows(features: Tensor) -> int:
 def divergence(log_p: Tensor, ids: Tensor, log_probs: Tensor, temperature: float) -> Tensor:
     """Return KL(q || p) at a temperature, summed over tokens, in nats.
 
+    The teacher's k symbols keep their probabilities. The other V - k symbols share the rest evenly,
+    since the teacher was trained on smoothed targets.
+
     Args:
         log_p: [N, V], the logarithms of the student's probabilities p at this temperature.
         ids: [N, k] int64, the teacher's symbols.
         log_probs: [N, k], the logarithms of their probabilities at temperature 1.
         temperature: T.
     """
-    log_q = (log_probs / temperature).log_softmax(-1)
-    return (log_q.exp() * (log_q - log_p.gather(1, ids))).sum()
+    others = log_p.size(1) - ids.size(1)
+    rest = (1.0 - log_probs.exp().sum(-1, keepdim=True)).clamp(min=LEAST_REST)
+    # Divide logarithms by T and normalise: k symbols, then the one value of all others.
+    scores = torch.cat([log_probs, (rest / max(others, 1)).log()], -1) / temperature  # [N, k + 1]
+    counts = torch.ones_like(scores[0])
+    counts[-1] = others
+    log_q = scores - (scores.exp() * counts).sum(-1, keepdim=True).log()
+    own = log_p.gather(1, ids)  # [N, k]
+    sums = torch.cat([own, (log_p.sum(-1) - own.sum(-1))[:, None]], -1)  # [N, k + 1]
+    return (log_q.exp() * (counts * log_q - sums)).sum()
 
 
 def taught_cross_entropy(

@@ -2,8 +2,8 @@
 
 For a target token the teacher keeps its k most probable symbols, the student has the logits z:
 
-    q = softmax(log probabilities / T)         over the k symbols
-    p = softmax(z / T)                         over all symbols
+    q = softmax(log probabilities / T)         the other V - k symbols share the rest evenly
+    p = softmax(z / T)
     KL(q || p) = sum_v q_v log(q_v / p_v)
 
 With the share w of the teacher the loss is (1 - w) cross-entropy + w T^2 KL(q || p), and for the

@@ -68,10 +68,12 @@ def test_the_loss_mixes_cross_entropy_and_divergence(batch, count, weight, tempe
             other = [-math.log(p[v]) for v in range(V)]
             entropy += 0.9 * other[target] + 0.1 / (V - 1) * (sum(other) - other[target])
             best = sorted(range(V), key=lambda v, q=q: -q[v])[:k]
-            sharp = {v: float(q[v]) ** (1 / temperature) for v in best}
+            rest = 1 - sum(float(q[v]) for v in best)
+            known = [float(q[v]) if v in best else rest / (V - k) for v in range(V)]
+            sharp = [x ** (1 / temperature) for x in known]
             flat = [float(x) ** (1 / temperature) for x in p]
-            for v in best:
-                own = sharp[v] / sum(sharp.values())
+            for v in range(V):
+                own = sharp[v] / sum(sharp)
                 kl += own * math.log(own / (flat[v] / sum(flat)))
     loss = (1 - weight) * entropy + weight * temperature**2 * kl
     assert result.loss.item() == pytest.approx(loss, rel=1e-5)
@@ -85,6 +87,19 @@ def test_the_divergence_of_equal_distributions_is_0():
     assert float(divergence((logits / 3).log_softmax(-1), ids, log_probs, 3.0)) == pytest.approx(
         0, abs=1e-12
     )
+
+
+@pytest.mark.parametrize("temperature", [1.0, 2.0])
+def test_a_student_of_a_smoothed_teacher_learns_the_smoothing_too(temperature):
+    """Symbols outside the top k share the rest, so a student need not be surer than its teacher."""
+    logits = torch.zeros(1, V, dtype=torch.float64)
+    logits[0, 2] = 3.0
+    log_probs, ids = logits.log_softmax(-1).topk(2)
+    logits.requires_grad_()
+    loss = divergence((logits / temperature).log_softmax(-1), ids, log_probs, temperature)
+    assert float(loss) == pytest.approx(0, abs=1e-12)
+    loss.backward()
+    torch.testing.assert_close(logits.grad, torch.zeros_like(logits))
 
 
 def test_gradients_are_those_of_the_divergence():
