@@ -75,15 +75,15 @@ softmax() {
 }
 
 # Put ReLU in the place of softmax in encoder and decoder within a tenth of the softmax model's
-# updates, and in every slot within a fifth. In the cross-attention, centered scores come nearer to
-# the outputs of softmax.
+# updates, and in every slot within a fifth. In the cross-attention, the squares of centered scores
+# come nearer to the outputs of softmax.
 #   replace SEED NAME FLAG...
 replace() {
     local seed=$1 name=$2
     shift 2
     learn "reluformer-$name" "$seed" $((UPDATES / 10)) "$@" --attention-preset reluformer
     learn "reluformer_paper-$name" "$seed" $((UPDATES / 5)) "$@" \
-        --attention-preset reluformer_paper --cross-attention reluformer:gamma=8,centered=true
+        --attention-preset reluformer_paper --cross-attention reluformer:gamma=8,centered=true,power=2
 }
 
 # ReLU from the weights of the softmax model, and from nothing; softmax goes on, to compare.
@@ -110,7 +110,7 @@ teacher() {
     for seed in $SEEDS; do
         softmax "$seed"
         replace "$seed" teacher "${START[@]}" --lr 1e-3 --dropout 0 --attention-dropout 0 \
-            --teacher "$MODEL" --teacher-weight 0.9 --teacher-attention-weight 1
+            --teacher "$MODEL" --teacher-weight 0.9 --teacher-attention-weight 50
     done
 }
 

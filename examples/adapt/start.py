@@ -31,6 +31,7 @@ SLOTS = {
 MECHANISMS = {
     "gamma 8": "reluformer:gamma=8",
     "gamma 8, centered": "reluformer:gamma=8,centered=true",
+    "gamma 8, centered, squared": "reluformer:gamma=8,centered=true,power=2",
 }
 MAX_TOKENS = 2048  # of a batch
 SEED = 1  # of the batches that the factors are measured on

@@ -128,7 +128,7 @@ def test_the_losses_before_the_first_update_are_those_of_trainings(tmp_path):
 
     expected = [valid_loss("softmax")]
     path = tmp_path / "softmax" / "checkpoint_last.safetensors"
-    every_slot = ("--attention", "reluformer:gamma=8,centered=true")
+    every_slot = ("--attention", "reluformer:gamma=8,centered=true,power=2")
     expected.append(valid_loss("relu", "--finetune-from-model", path, *every_slot))
 
     with example_modules("adapt", "start") as example:
@@ -137,6 +137,6 @@ def test_the_losses_before_the_first_update_are_those_of_trainings(tmp_path):
     lines = (tmp_path / "start.md").read_text("utf-8").splitlines()
     rows = [line.strip("| ").split(" | ") for line in lines]
     assert rows[2][:2] == ["softmax", expected[0]]
-    assert rows[-1][0] == "ReLU in every slot, gamma 8, centered"
+    assert rows[-1][0] == "ReLU in every slot, gamma 8, centered, squared"
     assert rows[-1][2] == expected[1]
-    assert len(rows) == 7
+    assert len(rows) == 9
