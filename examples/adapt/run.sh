@@ -103,14 +103,15 @@ attention() {
 }
 
 # The softmax model also teaches: its predictions, and the outputs of its attention. A model that
-# copies another one needs no dropout, and bears a higher rate.
+# copies another one needs no dropout.
 teacher() {
     local seed
     sentences
     for seed in $SEEDS; do
         softmax "$seed"
-        replace "$seed" teacher "${START[@]}" --lr 1e-3 --dropout 0 --attention-dropout 0 \
-            --teacher "$MODEL" --teacher-weight 0.9 --teacher-attention-weight 50
+        replace "$seed" teacher "${START[@]}" --dropout 0 --attention-dropout 0 \
+            --teacher "$MODEL" --teacher-weight 0.9 --teacher-top-k 512 \
+            --teacher-attention-weight 50
     done
 }
 
