@@ -29,7 +29,7 @@ attentions: "Registry[type[Attention]]" = Registry(
         "entmax": "relu_nmt.attention.normalized",
         "entmax15": "relu_nmt.attention.normalized",
         "linear": "relu_nmt.attention.kernel_features",
-        "linformer": "relu_nmt.attention.linformer",
+        "linformer": "relu_nmt.attention.landmarks",
         "nystromformer": "relu_nmt.attention.landmarks",
         "performer": "relu_nmt.attention.performer",
         "pointwise": "relu_nmt.attention.pointwise",

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import KW_ONLY, dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -86,16 +86,19 @@ class Need:
 
 
 NOTHING = Need()
+UNSCALED = torch.ones(1, 1, 1)  # the row scale of all but pointwise attention
 
 
 @dataclass(slots=True)
 class AttentionProblem:
     """One call of a mechanism: the arguments of :meth:`Attention.forward`, and the mechanism.
 
-    ``dropout`` is the probability of dropping a weight; statistics are those before dropout.
+    ``dropout`` is the probability of dropping a weight; statistics are those before dropout. The
+    back ends of pointwise attention get queries that are scaled by d^(-1/2), and the ``row_scale``
+    c(n_i) [B or 1, 1, Nq or 1], which has no gradient.
     """
 
-    attention: "Attention"
+    attention: Any  # an Attention
     q: Tensor
     k: Tensor
     v: Tensor
@@ -103,6 +106,17 @@ class AttentionProblem:
     bias: ScoreBias | None
     dropout: float
     need: Need
+    row_scale: Tensor = UNSCALED
+
+
+class RowSums(NamedTuple):
+    """Sums over the weights w of each row, [B, H, Nq] float32; sums of blocks of keys add up."""
+
+    total: Tensor  # sum_j w_j, differentiable
+    # Sum_j w_j log w_j with 0 log 0 = 0, differentiable; None where weights may be negative.
+    weighted_logs: Tensor | None
+    nonzero: Tensor | None  # number of weights other than 0, with telemetry
+    largest: Tensor | None  # max_j |w_j|, with telemetry
 
 
 @dataclass
@@ -125,12 +139,14 @@ class RowStatistics:
 class AttentionOutput:
     """The weighted sums of the values [B, H, Nq, dv], and if wanted weights and row statistics.
 
-    The weights [B, H, Nq, Nk] are those before dropout.
+    The weights [B, H, Nq, Nk] are those before dropout. The back ends of pointwise attention return
+    the sums of h(z) instead of the statistics; the mechanism knows the scale of the rows.
     """
 
     values: Tensor
     weights: Tensor | None = None
     rows: RowStatistics | None = None
+    sums: RowSums | None = None
 
 
 @dataclass(frozen=True)
@@ -146,14 +162,12 @@ class Backend:
         preferred: returns True if ``auto`` may take it for a problem.
         require: raises a ConfigError if it cannot run on a device (``None``: on any), although the
             user named it.
-        centers: True if it subtracts the means of centered scores itself.
     """
 
-    solve: Callable[[Any], Any]
-    supports: Callable[[Any], bool] = lambda problem: True
-    preferred: Callable[[Any], bool] = lambda problem: True
+    solve: Callable[[AttentionProblem], AttentionOutput]
+    supports: Callable[[AttentionProblem], bool] = lambda problem: True
+    preferred: Callable[[AttentionProblem], bool] = lambda problem: True
     require: Callable[[torch.device | None], None] = lambda device: None
-    centers: bool = False
 
 
 _making: ContextVar[Mapping[str, Any]] = ContextVar("making", default=MappingProxyType({}))
@@ -293,7 +307,7 @@ class Attention(nn.Module):
         """
         raise TypeError(f"{type(self).__name__} must define weights")
 
-    def backend_for(self, problem: Any) -> Backend:
+    def backend_for(self, problem: AttentionProblem) -> Backend:
         """Return the back end for a problem: the one that the user named, or the fastest.
 
         If it cannot solve the problem (only the reference returns weights, for example), the next

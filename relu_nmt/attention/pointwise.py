@@ -1,4 +1,4 @@
-"""Attention with pointwise weights g c(n_i) h(z_ij): the base class, and the general form.
+"""Attention with pointwise weights g c(n_i) h(z_ij): the maps h, the base class, the general form.
 
 Each weight depends on its own score alone; no softmax couples the keys of a query. The three steps:
 
@@ -10,12 +10,20 @@ A mechanism chooses the map h, the scale c and perhaps a learnt factor g: see ``
 ``rela.py`` and ``polynomial.py``. ``pointwise`` at the end of this file takes any h and
 c(n) = n^-alpha. :func:`relu_nmt.attention.kernels.reference.pointwise` computes the three steps;
 other back ends compute the same in another order.
+
+Your own map is one entry, in any file::
+
+    pointwise_maps.register("cube")(PointwiseMap("cube", cube, cube_derivative))
+
+Then ``--user-module FILE --attention pointwise:h=cube`` uses it.
 """
 
 import dataclasses
+import functools
+import importlib
 import math
-from collections.abc import Mapping
-from dataclasses import KW_ONLY
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -32,11 +40,90 @@ from relu_nmt.attention.base import (
     Capabilities,
 )
 from relu_nmt.attention.kernels import blockwise, reference, triton
-from relu_nmt.attention.kernels.reference import PointwiseProblem, row_statistics
-from relu_nmt.attention.pointwise_maps import PointwiseMap, pointwise_maps
 from relu_nmt.config import option, settings
+from relu_nmt.config.registry import Registry
 
 GATES = ("none", "silu", "identity")
+
+
+@dataclass(frozen=True)
+class PointwiseMap:
+    """A map h with its derivative, for every back end.
+
+    Args:
+        name: the registered name.
+        value: returns h(z), of z's shape and dtype or wider.
+        derivative: returns h'(z), of z's shape; 0 at kinks where h is 0.
+        non_negative: h is never negative.
+        rectifies: h is exactly 0, with derivative 0, for all z <= 0.
+        kernels: returns two functions made with ``triton.jit``: ``value(z, POWER)`` and
+            ``times_derivative(x, z, POWER)``, x h'(z), on float32 tiles; ``POWER`` is
+            ``tl.constexpr``. ``None``: the Triton back end refuses the map.
+        power: ``POWER`` of the Triton functions.
+        degree: p if h(a z) = a^p h(z) for all a > 0; None if there is no such p.
+    """
+
+    name: str
+    value: Callable[[Tensor], Tensor]
+    derivative: Callable[[Tensor], Tensor]
+    non_negative: bool = False
+    rectifies: bool = False
+    kernels: Callable[[], tuple[Any, Any]] | None = None
+    power: int = 1
+    degree: int | None = None
+
+
+pointwise_maps: Registry[PointwiseMap] = Registry("pointwise map", {})
+
+
+@functools.cache
+def power_map(power: int) -> PointwiseMap:
+    """Return z^power, computed in float32 or wider: in float16 the cube of 41 would overflow."""
+
+    def value(z: Tensor) -> Tensor:
+        return z.to(torch.promote_types(z.dtype, torch.float32)).pow(power)
+
+    def derivative(z: Tensor) -> Tensor:
+        return power * z.pow(power - 1)
+
+    return PointwiseMap(
+        "power", value, derivative, power % 2 == 0, False, _triton_functions("power"), power, power
+    )
+
+
+def _triton_functions(name: str) -> Callable[[], tuple[Any, Any]]:
+    def functions() -> tuple[Any, Any]:
+        module = importlib.import_module("relu_nmt.attention.kernels.triton_parts")
+        return getattr(module, name), getattr(module, f"{name}_slope")
+
+    return functions
+
+
+def _gelu_derivative(z: Tensor) -> Tensor:
+    # d/dz z Phi(z) = Phi(z) + z phi(z), with Phi(z) = erfc(-z / sqrt 2) / 2
+    density = (-0.5 * z * z).exp() * 0.3989422804014327
+    return 0.5 * torch.erfc(-z * 0.7071067811865476) + z * density
+
+
+def _sigmoid_derivative(z: Tensor) -> Tensor:
+    p = z.sigmoid()
+    return p * (1 - p)
+
+
+for _map in (
+    PointwiseMap("relu", torch.relu, lambda z: (z > 0).to(z.dtype), True, True, degree=1),
+    PointwiseMap(
+        "relu2", lambda z: z.relu().square(), lambda z: 2 * z.relu(), True, True, degree=2
+    ),
+    PointwiseMap("relu6", F.relu6, lambda z: ((z > 0) & (z < 6)).to(z.dtype), True, True),
+    PointwiseMap("softplus", F.softplus, torch.sigmoid, True),
+    PointwiseMap("sigmoid", torch.sigmoid, _sigmoid_derivative, True),
+    PointwiseMap("gelu", F.gelu, _gelu_derivative),
+    PointwiseMap("identity", lambda z: z, torch.ones_like, degree=1),
+):
+    pointwise_maps.register(_map.name)(
+        dataclasses.replace(_map, kernels=_triton_functions(_map.name))
+    )
 
 
 class PointwiseAttention(Attention):
@@ -81,32 +168,21 @@ class PointwiseAttention(Attention):
         counts = problem.visibility.positive_counts
         if problem.q.dtype == torch.float64:
             counts = counts.to(torch.float64)
-        asked = PointwiseProblem(
-            *(self, problem.q / math.sqrt(self.head_dim), problem.k, problem.v),
-            *(problem.visibility, problem.bias, problem.dropout, problem.need),
-            map=self.map,
-            row_scale=self.row_scale(counts),
-            centered=self.centered,
-            weigh=self.weigh,
-        )
+        scale = problem.row_scale = self.row_scale(counts)
+        problem.q = problem.q / math.sqrt(self.head_dim)
         # Let a back end compute out_i = c(n_i) sum_j h(z_ij) v_j.
-        backend = self.backend_for(asked)
-        # Center queries and keys here, unless the back end does.
-        if self.centered and not backend.centers:
-            asked.q, asked.k = reference.centered(asked.q, asked.k, asked.visibility)
-        result = backend.solve(asked)
+        result = self.backend_for(problem).solve(problem)
+        values, weights, rows = result.values, result.weights, None
         # Multiply by g.
-        values, weights = result.values, result.weights
         gain = self.gain()
         if gain is not None:
             gain = gain[:, None, None]  # [H or 1, 1, 1]
             values = (values * gain).to(values.dtype)
             weights = weights * gain if weights is not None else None
-            asked.row_scale = asked.row_scale * gain[..., 0]
+            scale = scale * gain[..., 0]
         # Make the statistics of the rows from their sums.
-        rows = None
         if result.sums is not None:
-            rows = row_statistics(result.sums, problem.visibility, asked.row_scale)
+            rows = reference.row_statistics(result.sums, problem.visibility, scale)
             if not self.capabilities.non_negative:  # g may be negative, though h is not
                 rows.entropy = None
         return AttentionOutput(values, weights, rows)

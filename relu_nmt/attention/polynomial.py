@@ -5,8 +5,7 @@ from torch import Tensor
 
 from relu_nmt.attention import attentions
 from relu_nmt.attention.base import AttentionConfig, Capabilities, without_decay
-from relu_nmt.attention.pointwise import PointwiseAttention
-from relu_nmt.attention.pointwise_maps import power_map
+from relu_nmt.attention.pointwise import PointwiseAttention, power_map
 from relu_nmt.config import option, settings
 
 MAX_POWER = 6

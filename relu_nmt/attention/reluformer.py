@@ -5,8 +5,7 @@ from torch import Tensor, nn
 
 from relu_nmt.attention import attentions
 from relu_nmt.attention.base import AttentionConfig
-from relu_nmt.attention.pointwise import PointwiseAttention
-from relu_nmt.attention.pointwise_maps import pointwise_maps
+from relu_nmt.attention.pointwise import PointwiseAttention, pointwise_maps
 from relu_nmt.config import option, settings
 
 MEAN_SQUARES = {1: 1 / 2, 2: 3 / 2}

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from relu_nmt.attention.base import Attention, AttentionOutput, AttentionProblem, Backend
-from relu_nmt.attention.kernels.reference import PointwiseProblem, PointwiseResult
 from relu_nmt.attention.normalized import SoftmaxAttention
 from relu_nmt.attention.pointwise import PointwiseAttention, ScaledPointwiseAttention
 from relu_nmt.attention.rela import RelaAttention
@@ -95,21 +94,20 @@ def _softmax(problem: AttentionProblem) -> AttentionOutput:
     return AttentionOutput(_attend(problem, MAPS["softmax"], False, scale, None))
 
 
-def _pointwise(problem: PointwiseProblem) -> PointwiseResult:
-    map = MAPS[problem.map.name]
-    return PointwiseResult(_attend(problem, map, problem.centered, 1.0, problem.row_scale))
+def _pointwise(problem: AttentionProblem) -> AttentionOutput:
+    return AttentionOutput(_attend(problem, *form(problem.attention), 1.0, problem.row_scale))
 
 
 def register_backends() -> None:
     """Put the back end ``native`` before those of softmax and pointwise attention."""
     softmax = Backend(_softmax, supports, _preferred, require)
-    pointwise = Backend(_pointwise, supports, _preferred, require, centers=True)
+    pointwise = Backend(_pointwise, supports, _preferred, require)
     SoftmaxAttention.backends = {"native": softmax, **SoftmaxAttention.backends}
     PointwiseAttention.backends = {"native": pointwise, **PointwiseAttention.backends}
 
 
 def _attend(
-    problem: AttentionProblem | PointwiseProblem,
+    problem: AttentionProblem,
     map: int,
     centered: bool,
     score_scale: float,

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from relu_nmt.attention.pointwise_maps import PointwiseMap, pointwise_maps
+from relu_nmt.attention.pointwise import PointwiseMap, pointwise_maps
 
 
 def value(z):

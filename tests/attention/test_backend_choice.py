@@ -17,7 +17,7 @@ from relu_nmt.attention.base import (
 from relu_nmt.attention.kernels import blockwise, reference
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.normalized import SoftmaxAttention
-from relu_nmt.attention.pointwise_maps import pointwise_maps
+from relu_nmt.attention.pointwise import pointwise_maps
 from relu_nmt.config.registry import Spec
 from relu_nmt.errors import ConfigError, MissingExtraError
 from tests.attention.helpers import make_attention, random_qkv

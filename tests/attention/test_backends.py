@@ -4,16 +4,16 @@ import itertools
 import runpy
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from relu_nmt.attention import naive
-from relu_nmt.attention.base import Need
+from relu_nmt.attention.base import AttentionProblem, Need
 from relu_nmt.attention.kernels import blockwise, reference, tuned
-from relu_nmt.attention.kernels.reference import PointwiseProblem
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.attention.pointwise_maps import pointwise_maps, power_map
+from relu_nmt.attention.pointwise import pointwise_maps, power_map
 from relu_nmt.errors import ConfigError
 from tests.attention.helpers import make_attention, make_bias, random_qkv
 
@@ -37,8 +37,8 @@ def make_problem(map, qkv, *, causal=False, lengths=None, need=STATISTICS, dropo
     def weigh(scores, counts):
         return map.value(scores) * counts.rsqrt()
 
-    asked = None, q, k, v, visibility, some, dropout, need
-    return PointwiseProblem(*asked, map, scale, weigh=weigh)
+    attention = SimpleNamespace(map=map, weigh=weigh, centered=False)
+    return AttentionProblem(attention, q, k, v, visibility, some, dropout, need, scale)
 
 
 def results(backend, problem):

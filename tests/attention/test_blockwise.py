@@ -8,7 +8,7 @@ import torch
 from relu_nmt.attention.base import Need
 from relu_nmt.attention.kernels import blockwise, reference, tuned
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.attention.pointwise_maps import pointwise_maps
+from relu_nmt.attention.pointwise import pointwise_maps
 from relu_nmt.errors import ConfigError
 from tests.attention.test_backends import compare, leaves, make_problem, results
 

@@ -7,7 +7,7 @@ import torch
 
 from relu_nmt.attention.base import Need
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.attention.pointwise_maps import pointwise_maps
+from relu_nmt.attention.pointwise import pointwise_maps
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.config import AttentionRegularizerConfig
 from relu_nmt.modules.multihead import SelfAttention

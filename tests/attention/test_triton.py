@@ -5,16 +5,16 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from relu_nmt.attention.base import Need
+from relu_nmt.attention.base import AttentionProblem, Need
 from relu_nmt.attention.kernels import triton as backend
-from relu_nmt.attention.kernels.reference import PointwiseProblem
 from relu_nmt.attention.kernels.tuned import Blocks, candidates, choose
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.attention.pointwise_maps import pointwise_maps
+from relu_nmt.attention.pointwise import pointwise_maps
 
 CASES = Path(__file__).with_name("triton_cases.py")
 needs_triton = pytest.mark.skipif(
@@ -54,9 +54,8 @@ def test_kernels_on_the_device():
 def test_triton_does_not_support_tensors_on_the_cpu():
     q = torch.ones(1, 1, 2, 4)
     visibility = Visibility(2, 2)
-    problem = PointwiseProblem(
-        None, q, q, q, visibility, None, 0.0, Need(), pointwise_maps.get("relu"), visibility.counts
-    )
+    attention = SimpleNamespace(map=pointwise_maps.get("relu"))
+    problem = AttentionProblem(attention, q, q, q, visibility, None, 0.0, Need())
     assert not backend.supports(problem)
 
 

@@ -9,17 +9,17 @@ import dataclasses
 import os
 import runpy
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from relu_nmt.attention.base import Need
+from relu_nmt.attention.base import AttentionOutput, AttentionProblem, Need
 from relu_nmt.attention.kernels import reference, tuned
 from relu_nmt.attention.kernels import triton as backend
-from relu_nmt.attention.kernels.reference import PointwiseProblem
 from relu_nmt.attention.kernels.tuned import INTERPRETED, Blocks, candidates
 from relu_nmt.attention.masks import ScoreBias, Visibility
-from relu_nmt.attention.pointwise_maps import pointwise_maps, power_map
+from relu_nmt.attention.pointwise import pointwise_maps, power_map
 from relu_nmt.errors import ConfigError
 
 ON_CPU = os.environ.get("TRITON_INTERPRET") == "1"
@@ -62,8 +62,8 @@ def made(queries, keys, *, map=RELU, batch=None, heads=1, dim=16, value_dim=None
     )
     scale = (visibility.counts.clamp_min(1) / 2).rsqrt()
     bias = make_bias(visibility, heads) if options.pop("bias", False) else None
-    problem = PointwiseProblem(None, q / dim**0.5, k, v, visibility, bias, 0.0, Need(), map, scale)
-    return dataclasses.replace(problem, **options)
+    asked = SimpleNamespace(map=map, centered=False), q / dim**0.5, k, v, visibility, bias
+    return dataclasses.replace(AttentionProblem(*asked, 0.0, Need(), scale), **options)
 
 
 def make_bias(visibility, heads):
@@ -366,7 +366,7 @@ def test_dropout_is_the_same_in_both_directions(causal):
         scores = (p.q @ p.k.transpose(-1, -2)).relu()
         if causal:
             scores = scores.tril()
-        return reference.PointwiseResult(scores * kept / 0.75 * p.row_scale[..., None] @ p.v)
+        return AttentionOutput(scores * kept / 0.75 * p.row_scale[..., None] @ p.v)
 
     torch.manual_seed(5)
     ours = solved(backend.pointwise, problem, torch.float32)

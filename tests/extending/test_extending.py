@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from relu_nmt.attention.pointwise_maps import pointwise_maps
+from relu_nmt.attention.pointwise import pointwise_maps
 from relu_nmt.modules import feed_forwards, norms, position_schemes
 from relu_nmt.tokenization.base import subword_models
 from relu_nmt.training import OPTIMIZERS, SCHEDULES

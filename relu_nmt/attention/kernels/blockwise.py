@@ -12,14 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from relu_nmt.attention.base import AttentionOutput, AttentionProblem, RowSums
 from relu_nmt.attention.kernels import tuned
-from relu_nmt.attention.kernels.reference import (
-    PointwiseProblem,
-    PointwiseResult,
-    RowSums,
-    in_one_dtype,
-    refuse_second_derivatives,
-)
+from relu_nmt.attention.kernels.reference import in_one_dtype, refuse_second_derivatives
 from relu_nmt.attention.masks import Visibility, dropout_factors
 
 
@@ -145,7 +140,7 @@ def live_keys(weights: Tensor) -> Tensor | None:
 NO_INPUT = torch.empty(0)
 
 
-def pointwise(problem: PointwiseProblem) -> PointwiseResult:
+def pointwise(problem: AttentionProblem) -> AttentionOutput:
     """Return the outputs of pointwise attention and the row sums, if wanted.
 
     Reference: the products of FlashAttention (Dao et al. 2022, algorithms 1 and 4) without its
@@ -159,17 +154,17 @@ def pointwise(problem: PointwiseProblem) -> PointwiseResult:
     # Autograd keeps the inputs; those of the problem would outlive the backward pass.
     plan = replace(problem, q=NO_INPUT, k=NO_INPUT, v=NO_INPUT)
     values, *sums = _Blockwise.apply(*inputs, table, plan, seed)
-    return PointwiseResult(
-        values.to(problem.v.dtype), RowSums(*sums) if problem.need.rows else None
+    return AttentionOutput(
+        values.to(problem.v.dtype), sums=RowSums(*sums) if problem.need.rows else None
     )
 
 
-def supports(problem: PointwiseProblem) -> bool:
+def supports(problem: AttentionProblem) -> bool:
     """Return True if no weights are wanted; trees of hypotheses have too few queries to gain."""
     return not problem.need.weights and problem.visibility.ancestry is None
 
 
-def preferred(problem: PointwiseProblem) -> bool:
+def preferred(problem: AttentionProblem) -> bool:
     """Return True if the matrix of weights is so large that blocks are faster."""
     return tuned.many_pairs(problem.q, problem.k)
 
@@ -184,14 +179,14 @@ class _Blockwise(torch.autograd.Function):
         k: Tensor,
         v: Tensor,
         table: Tensor | None,
-        plan: PointwiseProblem,
+        plan: AttentionProblem,
         seed: int,
     ) -> tuple[Tensor | None, ...]:
         # Make the results: outputs, and the row sums that are wanted.
         exact = torch.promote_types(q.dtype, torch.float32)
         values = _heads_inside(v, q.size(2))
         rows, telemetry = plan.need.rows, plan.need.telemetry
-        wanted = (rows, rows and plan.map.non_negative, telemetry, telemetry)
+        wanted = (rows, rows and plan.attention.map.non_negative, telemetry, telemetry)
         sums = [q.new_zeros(q.shape[:3], dtype=exact) if want else None for want in wanted]
         ctx.parts, ctx.plan = make_parts(plan.visibility, q, k, seed), plan
         ctx.save_for_backward(q, k, v)
@@ -246,14 +241,14 @@ def _heads_inside(like: Tensor, length: int) -> Tensor:
 class _Steps:
     """Computes block by block, forward or backward; all blocks use the same memory."""
 
-    def __init__(self, plan: PointwiseProblem, q: Tensor, k: Tensor, v: Tensor) -> None:
+    def __init__(self, plan: AttentionProblem, q: Tensor, k: Tensor, v: Tensor) -> None:
         self.plan, self.all = plan, (q.contiguous(), k.contiguous(), v.contiguous())
         self.exact = torch.promote_types(q.dtype, torch.float32)
         # In float16 unscaled sums over many keys would overflow; otherwise scaling the outputs is
         # cheaper.
         self.scale_first = v.dtype == torch.float16
         # Look for zero weights only where reading them does not wait for the device.
-        self.skips = plan.map.rectifies and not tuned.waits(q)
+        self.skips = plan.attention.map.rectifies and not tuned.waits(q)
         self.room = 0
         self.memory: dict[str, Tensor] = {}
 
@@ -355,26 +350,26 @@ class _Steps:
         if self.bias is not None:
             bias = self.bias.block(block.rows, block.keys).values()
             z.add_(bias.view(bias.shape[-z.dim() :]))
-        if self.plan.map.rectifies:
+        if self.plan.attention.map.rectifies:
             self._hide(z.relu_(), block)
         elif z.dtype == torch.float16:
             z = z.float()
         return z
 
     def _weights(self, z: Tensor, block: Block) -> Tensor:
-        if self.plan.map.name == "relu":
+        if self.plan.attention.map.name == "relu":
             return z
-        w = self.plan.map.value(z)
+        w = self.plan.attention.map.value(z)
         # After the map: softplus(0) and sigmoid(0) are not 0.
-        return w if self.plan.map.rectifies else self._hide(w, block)
+        return w if self.plan.attention.map.rectifies else self._hide(w, block)
 
     def _times_derivative(self, dw: Tensor, z: Tensor, block: Block) -> Tensor:
         """Return dw h'(z), 0 where hidden, perhaps in place of dw."""
-        if self.plan.map.name == "relu" and dw.dtype == z.dtype:
+        if self.plan.attention.map.name == "relu" and dw.dtype == z.dtype:
             # dw where z > 0: one pass instead of a comparison and a product
             return torch.ops.aten.threshold_backward.grad_input(dw, z, 0, grad_input=dw)
-        dz = dw.mul_(self.plan.map.derivative(z))
-        return dz if self.plan.map.rectifies else self._hide(dz, block)
+        dz = dw.mul_(self.plan.attention.map.derivative(z))
+        return dz if self.plan.attention.map.rectifies else self._hide(dz, block)
 
     def _hide(self, weights: Tensor, block: Block) -> Tensor:
         """Set the entries of hidden keys to 0, in place."""

@@ -5,43 +5,25 @@ queries and keys into rows of weights, for all queries at once or for a block of
 has a fused kernel for softmax.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from relu_nmt.attention.base import AttentionOutput, AttentionProblem, Need, RowStatistics
+from relu_nmt.attention.base import (
+    AttentionOutput,
+    AttentionProblem,
+    Need,
+    RowStatistics,
+    RowSums,
+)
 from relu_nmt.attention.kernels import tuned
 from relu_nmt.attention.masks import Visibility, biased, dropout
-from relu_nmt.attention.pointwise_maps import PointwiseMap
 from relu_nmt.attention.regulariser import entropy
 from relu_nmt.attention.statistics import NULL_SUM
 from relu_nmt.errors import ConfigError
-
-
-@dataclass
-class RowSums:
-    """Sums over the weights w of each row, [B, H, Nq] float32; sums of blocks of keys add up."""
-
-    total: Tensor  # sum_j w_j, differentiable
-    # Sum_j w_j log w_j with 0 log 0 = 0, differentiable; None where weights may be negative.
-    weighted_logs: Tensor | None = None
-    nonzero: Tensor | None = None  # number of weights other than 0, with telemetry
-    largest: Tensor | None = None  # max_j |w_j|, with telemetry
-
-    @staticmethod
-    def joined(parts: "Sequence[RowSums]") -> "RowSums":
-        """Return the sums of all rows, from parts that hold some of the rows."""
-
-        def all_rows(name: str) -> Any:
-            found = [getattr(part, name) for part in parts]
-            return None if found[0] is None else torch.cat(found, 2)
-
-        return RowSums(*(all_rows(each.name) for each in fields(RowSums)))
 
 
 def row_sums(weights: Tensor, need: Need, non_negative: bool = True) -> RowSums:
@@ -49,17 +31,17 @@ def row_sums(weights: Tensor, need: Need, non_negative: bool = True) -> RowSums:
     weights = weights.to(torch.promote_types(weights.dtype, torch.float32))
     if not need.statistics:  # without gradients autograd keeps no matrix
         weights = weights.detach()
-    sums = RowSums(weights.sum(-1))
+    logs = nonzero = largest = None
     if non_negative:
         # Clamp inside the logarithm, as 0 log(0) is NaN. At an exact zero the gradient is then
         # finite, and the mechanism's own zero derivative removes it.
         tiny = torch.finfo(weights.dtype).tiny
-        sums.weighted_logs = (weights * weights.clamp_min(tiny).log()).sum(-1)
+        logs = (weights * weights.clamp_min(tiny).log()).sum(-1)
     if need.telemetry:
         with torch.no_grad():
-            sums.nonzero = (weights != 0).sum(-1, dtype=torch.float32)
-            sums.largest = weights.abs().amax(-1)
-    return sums
+            nonzero = (weights != 0).sum(-1, dtype=torch.float32)
+            largest = weights.abs().amax(-1)
+    return RowSums(weights.sum(-1), logs, nonzero, largest)
 
 
 def row_statistics(
@@ -82,45 +64,20 @@ def row_statistics(
     return statistics
 
 
-@dataclass(slots=True)
-class PointwiseProblem(AttentionProblem):
-    """out_i = c_i sum_j h(z_ij) m_ij v_j and the row sums of h(z_ij) m_ij, z_ij = q_i k_j + b_ij.
+def pointwise(problem: AttentionProblem) -> AttentionOutput:
+    """Return c_i sum_j h(z_ij) m_ij v_j, z_ij = q_i k_j + b_ij, and the results that are wanted.
 
-    The queries are already scaled by d^(-1/2), m is the visibility and b the bias. The c_i are
-    constants; a learnt factor is multiplied afterwards.
+    h is the map of the mechanism, c the ``row_scale``, m the visibility and b the bias. The sums
+    are those of the rows of h(z) m.
     """
-
-    map: PointwiseMap  # h
-    row_scale: Tensor  # c, [B or 1, 1, Nq or 1] float32, no gradient
-    # Subtract from z the mean of its row over the visible keys, before the bias. Only back ends
-    # that centers see True: for all others q and k are centered beforehand.
-    centered: bool = False
-    # Returns c(n) h(z) of z and n, for the weights themselves.
-    weigh: Callable[[Tensor, Tensor], Tensor] | None = None
-
-
-@dataclass(slots=True)
-class PointwiseResult:
-    """The outputs [B, H, Nq, dv] in the dtype of v, and if wanted sums and weights.
-
-    The sums are those of the rows of h(z) m, without the scale c. The weights [B, H, Nq, Nk] are
-    c_i h(z_ij) m_ij in float32.
-    """
-
-    values: Tensor
-    sums: RowSums | None = None
-    weights: Tensor | None = None
-
-
-def pointwise(problem: PointwiseProblem) -> PointwiseResult:
-    """Return the outputs of pointwise attention, and the sums and weights that are wanted."""
-    q, k, v, need = problem.q, problem.k, problem.v, problem.need
+    attention, visibility, need = problem.attention, problem.visibility, problem.need
+    (q, k), v = centered(problem), problem.v
     # Weights h(z) m. Mask after the map, as softplus(0) and sigmoid(0) are not 0.
     scores = biased(q @ k.transpose(-1, -2), problem.bias)  # [B, H, Nq, Nk]
-    weights = problem.map.value(scores)
-    if problem.visibility.hidden is not None:
-        weights = weights.masked_fill(problem.visibility.hidden, 0.0)
-    sums = row_sums(weights, need, problem.map.non_negative) if need.rows else None
+    weights = attention.map.value(scores)
+    if visibility.hidden is not None:
+        weights = weights.masked_fill(visibility.hidden, 0.0)
+    sums = row_sums(weights, need, attention.map.non_negative) if need.rows else None
     # Outputs c sum_j h(z) m v.
     scale = problem.row_scale[..., None]
     if v.dtype == torch.float16:
@@ -132,19 +89,21 @@ def pointwise(problem: PointwiseProblem) -> PointwiseResult:
     # The weights themselves, by the formula of the mechanism.
     scaled = None
     if need.weights:
-        assert problem.weigh is not None, "the mechanism sets it"
-        scaled = problem.weigh(scores, problem.visibility.positive_counts[..., None].to(scale))
-        if problem.visibility.hidden is not None:
-            scaled = scaled.masked_fill(problem.visibility.hidden, 0.0)
-    return PointwiseResult(values, sums, scaled)
+        scaled = attention.weigh(scores, visibility.positive_counts[..., None].to(scale))
+        if visibility.hidden is not None:
+            scaled = scaled.masked_fill(visibility.hidden, 0.0)
+    return AttentionOutput(values, scaled, sums=sums)
 
 
-def centered(q: Tensor, k: Tensor, visibility: Visibility) -> tuple[Tensor, Tensor]:
-    """Return queries and keys whose products are q_i (k_j - c_i), c_i the mean of i's visible keys.
+def centered(problem: AttentionProblem) -> tuple[Tensor, Tensor]:
+    """Return queries and keys; those of centered scores have the products q_i (k_j - c_i).
 
-    q [B, H, Nq, d] and k [B, H, Nk, d] keep their shapes, or get d + 1 channels, where queries see
-    different keys.
+    c_i is the mean of i's visible keys. q [B, H, Nq, d] and k [B, H, Nk, d] keep their shapes, or
+    get d + 1 channels, where queries see different keys.
     """
+    q, k, visibility = problem.q, problem.k, problem.visibility
+    if not problem.attention.centered:
+        return q, k
     # Sum the visible keys of each query, [B, H, Nq or 1, d].
     exact = visibility.without_padding(k.to(torch.promote_types(k.dtype, torch.float32)))
     if visibility.ancestry is not None:
@@ -177,9 +136,9 @@ def refuse_second_derivatives(backend: str) -> None:
         )
 
 
-def in_one_dtype(problem: PointwiseProblem) -> tuple[Tensor, Tensor, Tensor]:
-    """Return q, k and v in the dtype that the products of :func:`pointwise` have."""
-    q, k, v = problem.q, problem.k, problem.v
+def in_one_dtype(problem: AttentionProblem) -> tuple[Tensor, Tensor, Tensor]:
+    """Return :func:`centered` q and k, and v, in the dtype that their products have."""
+    (q, k), v = centered(problem), problem.v
     dtype = v.dtype
     if torch.is_autocast_enabled(v.device.type) and dtype != torch.float64:
         dtype = torch.get_autocast_dtype(v.device.type)
@@ -232,9 +191,13 @@ def blocks_of_rows(problem: AttentionProblem) -> AttentionOutput:
         else:
             parts.append(block(*inputs))
     # Join the row sums and outputs of all blocks.
-    sums = [some for _, some in parts if some is not None]
-    statistics = row_statistics(RowSums.joined(sums), visibility) if sums else None
-    return AttentionOutput(torch.cat([values for values, _ in parts], 2), None, statistics)
+    values, sums = zip(*parts, strict=True)
+    statistics = None
+    if need.rows:
+        each = zip(*sums, strict=True)  # total, logs, nonzero and largest of all blocks
+        whole = [None if found[0] is None else torch.cat(found, 2) for found in each]
+        statistics = row_statistics(RowSums(*whole), visibility)
+    return AttentionOutput(torch.cat(values, 2), None, statistics)
 
 
 def solve_rows(problem: AttentionProblem) -> AttentionOutput:

@@ -13,18 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from relu_nmt.attention.base import Need
+from relu_nmt.attention.base import AttentionOutput, AttentionProblem, Need, RowSums
 from relu_nmt.attention.kernels import tuned
-from relu_nmt.attention.kernels.reference import (
-    PointwiseProblem,
-    PointwiseResult,
-    RowSums,
-    in_one_dtype,
-    refuse_second_derivatives,
-)
+from relu_nmt.attention.kernels.reference import in_one_dtype, refuse_second_derivatives
 from relu_nmt.attention.kernels.tuned import INTERPRETED, Blocks, candidates, choose
 from relu_nmt.attention.masks import ScoreBias
-from relu_nmt.attention.pointwise_maps import PointwiseMap
 from relu_nmt.errors import ConfigError, MissingExtraError
 
 MAX_WIDTH = 256
@@ -35,12 +28,12 @@ _MIN_PADDED = 16  # the narrowest operand of a tensor core
 _DROPOUT_LEVELS = 1 << 24  # as DROPOUT_BITS of the kernels
 
 
-def supports(problem: PointwiseProblem) -> bool:
+def supports(problem: AttentionProblem) -> bool:
     """Return True if the kernels can solve the problem here; they never return the weights."""
     q, k, v = problem.q, problem.k, problem.v
     tree = problem.visibility.ancestry
     # Refuse weights, maps without kernels, and trees of hypotheses.
-    if problem.need.weights or problem.map.kernels is None or tree is not None:
+    if problem.need.weights or problem.attention.map.kernels is None or tree is not None:
         return False
     learnt = problem.bias is not None and problem.bias.table.requires_grad
     if learnt and not _any_order():  # the gradient of the table is added up in any order
@@ -62,7 +55,7 @@ def supports(problem: PointwiseProblem) -> bool:
     )
 
 
-def preferred(problem: PointwiseProblem) -> bool:
+def preferred(problem: AttentionProblem) -> bool:
     """Return True if these kernels are the fastest for a problem."""
     return problem.q.is_cuda and tuned.many_pairs(problem.q, problem.k)
 
@@ -83,14 +76,14 @@ def require(device: torch.device | None) -> None:
     )
 
 
-def pointwise(problem: PointwiseProblem) -> PointwiseResult:
+def pointwise(problem: AttentionProblem) -> AttentionOutput:
     """Return the outputs of pointwise attention and the sums over its rows, if wanted."""
     visibility, need = problem.visibility, problem.need
     # Collect the inputs of both directions in the dtypes of the kernels.
     mask = visibility.key_mask
     threshold = round(problem.dropout * _DROPOUT_LEVELS)
     task = _Task(
-        problem.map,
+        problem.attention.map,
         _prepared(problem.bias),
         visibility.hides_later,
         None if mask is None else mask.contiguous().view(torch.uint8),
@@ -103,7 +96,7 @@ def pointwise(problem: PointwiseProblem) -> PointwiseResult:
     )
     table = None if task.bias is None else task.bias.table
     out, *sums = _PointwiseAttention.apply(*in_one_dtype(problem), table, task)
-    return PointwiseResult(out.to(problem.v.dtype), RowSums(*sums) if need.rows else None)
+    return AttentionOutput(out.to(problem.v.dtype), sums=RowSums(*sums) if need.rows else None)
 
 
 @dataclass(frozen=True)
@@ -111,7 +104,7 @@ class _Task:
     """The inputs of both directions besides q, k, v and their gradients.
 
     Args:
-        map: h.
+        map: h, a :class:`~relu_nmt.attention.pointwise.PointwiseMap`.
         bias: with a table [H, R] float32 and codes int32.
         causal: hide later keys.
         key_mask: [B, Nk] uint8, 1 = visible.
@@ -122,7 +115,7 @@ class _Task:
         need: the sums and telemetry of the rows that are wanted.
     """
 
-    map: PointwiseMap
+    map: Any
     bias: ScoreBias | None
     causal: bool
     key_mask: Tensor | None

@@ -1,6 +1,6 @@
 """Parts of the Triton kernels of pointwise attention: tiles, biases, masks, dropout, maps.
 
-For each map ``name`` of :mod:`relu_nmt.attention.pointwise_maps` there are ``name(z, POWER)``,
+For each map ``name`` of :mod:`relu_nmt.attention.pointwise` there are ``name(z, POWER)``,
 h(z), and ``name_slope(x, z, POWER)``, x h'(z).
 
 Names: ``Z`` scores, ``W`` weights h(Z), ``rows`` queries, ``columns`` keys, ``c`` the row scale.
