@@ -99,8 +99,9 @@ def token_convolution(num_heads: int, width: int) -> nn.Module | None:
     """
     if width == 0:
         return None
-    shape = {"kernel_size": (width, 1), "padding": (width // 2, 0), "groups": num_heads}
-    convolution = nn.Conv2d(num_heads, num_heads, **shape, bias=False)  # type: ignore[arg-type]
+    convolution = nn.Conv2d(
+        num_heads, num_heads, (width, 1), padding=(width // 2, 0), groups=num_heads, bias=False
+    )
     return nn.Sequential(OrderedDict(convolution=convolution))  # checkpoints have the name
 
 

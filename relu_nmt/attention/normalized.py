@@ -27,7 +27,7 @@ from relu_nmt.attention.base import (
     Capabilities,
     without_autocast,
 )
-from relu_nmt.attention.kernels import reference
+from relu_nmt.attention.kernels import reference, tuned
 from relu_nmt.attention.masks import biased
 from relu_nmt.config import option, settings
 from relu_nmt.errors import ConfigError
@@ -48,8 +48,9 @@ class NormalizedAttention(Attention):
 
     capabilities = Capabilities(scores=True)
     backends: ClassVar[Mapping[str, Backend]] = {
+        # Blocks do not have the whole matrix of weights.
         "blockwise": Backend(
-            reference.blocks_of_rows, reference.supports_blocks, reference.needs_blocks
+            reference.blocks_of_rows, lambda p: not p.need.weights, reference.needs_blocks
         ),
         "reference": Backend(reference.whole_rows),
     }
@@ -96,7 +97,7 @@ class SoftmaxAttention(NormalizedAttention):
     """
 
     backends: ClassVar[Mapping[str, Backend]] = {
-        "fused": Backend(reference.fused, reference.supports_fused, reference.prefers_fused),
+        "fused": Backend(reference.fused, reference.supports_fused, tuned.fused_pays),
         **NormalizedAttention.backends,
     }
 

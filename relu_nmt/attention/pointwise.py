@@ -39,7 +39,7 @@ from relu_nmt.attention.base import (
     Backend,
     Capabilities,
 )
-from relu_nmt.attention.kernels import blockwise, reference, triton
+from relu_nmt.attention.kernels import blockwise, reference, triton, tuned
 from relu_nmt.config import option, settings
 from relu_nmt.config.registry import Registry
 
@@ -138,7 +138,7 @@ class PointwiseAttention(Attention):
     """True to subtract from each score the mean of its row over the visible keys."""
     backends: ClassVar[Mapping[str, Backend]] = {
         "triton": Backend(triton.pointwise, triton.supports, triton.preferred, triton.require),
-        "blockwise": Backend(blockwise.pointwise, blockwise.supports, blockwise.preferred),
+        "blockwise": Backend(blockwise.pointwise, blockwise.supports, tuned.many_pairs),
         "reference": Backend(reference.pointwise),
     }
 

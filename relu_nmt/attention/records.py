@@ -4,7 +4,6 @@ Layers need not know who watches them. A training step that computes activations
 (``--checkpoint-activations``) uses :func:`without_records` and :func:`second_pass`.
 """
 
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
@@ -175,30 +174,21 @@ def bucket_name(index: int) -> str:
     return "1" if index == 0 else f"{first}-{2 * first - 1}"
 
 
-@torch.no_grad()
 def attention_sums(records: Sequence[AttentionRecord]) -> list[ModuleSums]:
     """Return the sums of every module with row statistics; their need must include telemetry.
 
     A module that attends to sentences and to the whole document has the rows of both.
     """
-    found = [(record, _tables(record)) for record in records if record.rows]
-    if not found:
-        return []
-    # Transfer the sums of all modules from the device at once.
-    tensors = [x for record, tables in found for x in _summed(record, tables)]
-    flat = torch.cat([x.flatten() for x in tensors]).cpu().double()
-    values = flat.split([x.numel() for x in tensors])
-    # Give each array its shape; sums without dimensions become numbers.
-    arrays = (value.view(x.shape).numpy()[()] for value, x in zip(values, tensors, strict=True))
-    # Each record has five arrays. Add up records of the same module.
     sums: dict[tuple[str, int], ModuleSums] = {}
-    for record, tables in found:
-        place = record.slot, record.layer
-        of_record = ModuleSums(*place, tuple(tables), *itertools.islice(arrays, 5))
-        if place in sums:
-            sums[place].add(of_record)
+    for record in records:
+        if record.rows is None:
+            continue
+        of_record = _module_sums(record)
+        # Add up records of the same module.
+        if (record.slot, record.layer) in sums:
+            sums[record.slot, record.layer].add(of_record)
         else:
-            sums[place] = of_record
+            sums[record.slot, record.layer] = of_record
     return list(sums.values())
 
 
@@ -227,9 +217,10 @@ def attention_telemetry(records: Sequence[AttentionRecord]) -> dict[str, float]:
     return scalars
 
 
-def _tables(record: AttentionRecord) -> dict[str, Tensor]:
-    """Return the known statistics of a record, each [B, H, Nq], in the order of the log."""
-    rows = record.rows
+@torch.no_grad()
+def _module_sums(record: AttentionRecord) -> ModuleSums:
+    """Return the sums of the rows of one record, which has row statistics."""
+    rows, visibility = record.rows, record.visibility
     assert rows is not None
     tables = {
         "sum": rows.total,
@@ -240,13 +231,8 @@ def _tables(record: AttentionRecord) -> dict[str, Tensor]:
         "largest": rows.largest,
         **record.vectors,
     }
-    return {name: table for name in LOGGED if (table := tables.get(name)) is not None}
-
-
-def _summed(record: AttentionRecord, tables: dict[str, Tensor]) -> list[Tensor]:
-    """Return the last five fields of :class:`ModuleSums` as tensors."""
-    visibility = record.visibility
-    table = torch.stack([each.float() for each in tables.values()])  # [S, B, H, Nq]
+    known = {name: table for name in LOGGED if (table := tables.get(name)) is not None}
+    table = torch.stack([each.float() for each in known.values()])  # [S, B, H, Nq]
     batch, num_queries = table.size(1), table.size(3)
     real = visibility.real_rows(batch)[:, 0]  # [B, Nq]
     counts = visibility.positive_counts[:, 0].expand(batch, num_queries)
@@ -259,8 +245,10 @@ def _summed(record: AttentionRecord, tables: dict[str, Tensor]) -> list[Tensor]:
     member = (index[..., None] == torch.arange(num_buckets, device=index.device)) * real[..., None]
     # A matrix product would be bfloat16 under autocast.
     by_bucket = (table.mean(2)[..., None] * member).sum((1, 2))
-    rows, log_counts = real.sum(), (counts.log() * real).sum()
-    return [rows, log_counts, table.sum((1, 3)), member.sum((0, 1)), by_bucket]
+    # The last five fields; sums without dimensions become numbers.
+    sums = real.sum(), (counts.log() * real).sum(), table.sum((1, 3)), member.sum((0, 1)), by_bucket
+    arrays: Iterator[Any] = (each.cpu().double().numpy()[()] for each in sums)
+    return ModuleSums(record.slot, record.layer, tuple(known), *arrays)
 
 
 def _padded(values: np.ndarray, length: int) -> np.ndarray:

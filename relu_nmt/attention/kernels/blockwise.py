@@ -164,11 +164,6 @@ def supports(problem: AttentionProblem) -> bool:
     return not problem.need.weights and problem.visibility.ancestry is None
 
 
-def preferred(problem: AttentionProblem) -> bool:
-    """Return True if the matrix of weights is so large that blocks are faster."""
-    return tuned.many_pairs(problem.q, problem.k)
-
-
 class _Blockwise(torch.autograd.Function):
     """From q, k, v and the table of the bias to values, total, logs, nonzero and largest."""
 

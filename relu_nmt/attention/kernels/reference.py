@@ -6,6 +6,7 @@ has a fused kernel for softmax.
 """
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -195,20 +196,15 @@ def blocks_of_rows(problem: AttentionProblem) -> AttentionOutput:
     statistics = None
     if need.rows:
         each = zip(*sums, strict=True)  # total, logs, nonzero and largest of all blocks
-        whole = [None if found[0] is None else torch.cat(found, 2) for found in each]
+        whole: list[Any] = [None if found[0] is None else torch.cat(found, 2) for found in each]
         statistics = row_statistics(RowSums(*whole), visibility)
     return AttentionOutput(torch.cat(values, 2), None, statistics)
 
 
 def solve_rows(problem: AttentionProblem) -> AttentionOutput:
     """Solve a problem by blocks if its matrix is large and not wanted, otherwise at once."""
-    solver = blocks_of_rows if supports_blocks(problem) and is_large(problem) else whole_rows
-    return solver(problem)
-
-
-def supports_blocks(problem: AttentionProblem) -> bool:
-    """Return True if the matrix of weights is not wanted, which blocks do not have."""
-    return not problem.need.weights
+    by_blocks = is_large(problem) and not problem.need.weights
+    return blocks_of_rows(problem) if by_blocks else whole_rows(problem)
 
 
 def is_large(problem: AttentionProblem) -> bool:
@@ -245,8 +241,3 @@ def fused(problem: AttentionProblem) -> AttentionOutput:
 def supports_fused(problem: AttentionProblem) -> bool:
     """Return True if only outputs are wanted, without a bias, which would be a whole matrix."""
     return problem.bias is None and not (problem.need.rows or problem.need.weights)
-
-
-def prefers_fused(problem: AttentionProblem) -> bool:
-    """Return True if the fused kernel is faster than two products."""
-    return tuned.fused_pays(problem.q, problem.k)

@@ -57,7 +57,7 @@ def supports(problem: AttentionProblem) -> bool:
 
 def preferred(problem: AttentionProblem) -> bool:
     """Return True if these kernels are the fastest for a problem."""
-    return problem.q.is_cuda and tuned.many_pairs(problem.q, problem.k)
+    return problem.q.is_cuda and tuned.many_pairs(problem)
 
 
 def require(device: torch.device | None) -> None:
@@ -204,8 +204,8 @@ class _PointwiseAttention(torch.autograd.Function):
         if do is None:  # the loss depends on the sums only
             do = v.new_zeros(()).expand(*q.shape[:3], v.size(3))
         sums = [None if g is None else g.float().contiguous() for g in (grad_total, grad_logs)]
-        kernels = _Backward((q, k, v, _rows_in_one_piece(do)), sums, ctx.task)
-        return *kernels.gradients(bias_grad=ctx.needs_input_grad[3]), None
+        inputs = q, k, v, _rows_in_one_piece(do)
+        return *_gradients(inputs, sums, ctx.task, bias_grad=ctx.needs_input_grad[3]), None
 
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, task: _Task) -> tuple[Tensor | None, ...]:
@@ -237,82 +237,65 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, task: _Task) -> tuple[Tensor | Non
     return out, *sums
 
 
-@dataclass(frozen=True)
-class _Backward:
-    """The backward kernels with their inputs, q, k, v and the gradients of outputs and sums."""
+def _gradients(
+    inputs: tuple[Tensor, Tensor, Tensor, Tensor],
+    grad_sums: list[Tensor | None],
+    task: _Task,
+    bias_grad: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Return the gradients of q, k, v and the table of the bias.
 
-    inputs: tuple[Tensor, Tensor, Tensor, Tensor]
-    grad_sums: list[Tensor | None]
-    task: _Task
+    The inputs are q, k, v and the gradient of the outputs. Two passes, by rows for q and by columns
+    for k and v, compute scores and weight gradients twice. One fused pass computes them once and
+    adds up the gradient of q atomically, in an order that varies. It is used where it is measured
+    to be faster, unless PyTorch must be deterministic. Only the pass by rows has the gradient of a
+    bias.
+    """
+    from relu_nmt.attention.kernels.triton_kernels import columns_kernel, rows_kernel
 
-    def gradients(self, bias_grad: bool) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """Return the gradients of q, k, v and the table of the bias.
+    q, k, v, _ = inputs
+    dq, dk, dv = (_empty_like_tokens(x, x.size(2)) for x in (q, k, v))
+    has_total, has_logs = (grad is not None for grad in grad_sums)
+    scale_first = has_total or has_logs or v.dtype == torch.float16
+    constants = {**task.constants(q, v), "TOTAL_GRAD": has_total, "LOGS_GRAD": has_logs}
 
-        Two passes, by rows for q and by columns for k and v, compute scores and weight gradients
-        twice. One fused pass computes them once and adds up the gradient of q atomically, in an
-        order that varies. It is used where it is measured to be faster, unless PyTorch must be
-        deterministic. Only the pass by rows has the gradient of a bias.
-        """
-        q, k, v, _ = self.inputs
-        dq, dk, dv = (_empty_like_tokens(x, x.size(2)) for x in (q, k, v))
-
-        # Each pass as a function of its block sizes, to be measured.
-        def by_rows(blocks: Blocks) -> Tensor | None:
-            return self.by_rows(blocks, dq, bias_grad)
-
-        def by_columns(blocks: Blocks) -> None:
-            self.by_columns(blocks, dk, dv, None)
-
-        def in_one(blocks: Blocks) -> Tensor:
-            # Sum in float32, since many blocks add to each row.
-            sum_dq = q.new_zeros(q.shape, dtype=torch.float32)
-            self.by_columns(blocks, dk, dv, sum_dq)
-            return sum_dq
-
-        # Compare their times, if the device may add in any order.
-        row_blocks, row_time = _blocks("rows", by_rows, q, k, v, self.task)
-        column_blocks, column_time = _blocks("columns", by_columns, q, k, v, self.task)
-        if _any_order() and row_time > 0 and not bias_grad:
-            fused_blocks, fused_time = _blocks("fused", in_one, q, k, v, self.task)
-            if fused_time < row_time + column_time:
-                return dq.copy_(in_one(fused_blocks)), dk, dv, None
-        # Run the two passes with their best sizes.
-        grad_table = by_rows(row_blocks)
-        by_columns(column_blocks)
-        return dq, dk, dv, grad_table
-
-    def by_rows(self, blocks: Blocks, dq: Tensor, bias_grad: bool) -> Tensor | None:
+    # Each pass as a function of its block sizes, to be measured.
+    def by_rows(blocks: Blocks) -> Tensor | None:
         """Write the gradient of q; return that of the bias's table [H, R], if wanted."""
-        from relu_nmt.attention.kernels.triton_kernels import rows_kernel
-
-        q, bias, grad_table = self.inputs[0], self.task.bias, None
-        if bias_grad and bias is not None:
+        grad_table = None
+        if bias_grad and task.bias is not None:
             # One table a sample, so that fewer threads wait for the same entry.
-            grad_table = bias.table.new_zeros(q.size(0), *bias.table.shape)
-        arguments = self.task.arguments(self.inputs, (*self.grad_sums, dq, grad_table), (dq,))
-        constants = {**self._constants(varying=False), "BIAS_GRAD": bias_grad}
-        _run(rows_kernel, q.size(2), blocks.rows, arguments, constants, blocks, q)
+            grad_table = task.bias.table.new_zeros(q.size(0), *task.bias.table.shape)
+        arguments = task.arguments(inputs, (*grad_sums, dq, grad_table), (dq,))
+        own = {**constants, "SCALE_FIRST": scale_first, "BIAS_GRAD": bias_grad}
+        _run(rows_kernel, q.size(2), blocks.rows, arguments, own, blocks, q)
         return None if grad_table is None else grad_table.sum(0)
 
-    def by_columns(self, blocks: Blocks, dk: Tensor, dv: Tensor, dq: Tensor | None) -> None:
-        """Write the gradients of k and v, and add that of q to ``dq`` [B, H, Nq, d], float32."""
-        from relu_nmt.attention.kernels.triton_kernels import columns_kernel
+    def by_columns(blocks: Blocks, sum_dq: Tensor | None = None) -> None:
+        """Write the gradients of k and v, and add that of q to ``sum_dq`` [B, H, Nq, d]."""
+        arguments = task.arguments(inputs, (*grad_sums, sum_dq, dk, dv), (dk, dv))
+        # The scale may vary within a block of rows.
+        varying = task.scale.size(2) > 1
+        own = {**constants, "SCALE_FIRST": varying or scale_first, "FUSED": sum_dq is not None}
+        _run(columns_kernel, dk.size(2), blocks.columns, arguments, own, blocks, dk)
 
-        arguments = self.task.arguments(self.inputs, (*self.grad_sums, dq, dk, dv), (dk, dv))
-        varying = self.task.scale.size(2) > 1
-        constants = {**self._constants(varying), "FUSED": dq is not None}
-        _run(columns_kernel, dk.size(2), blocks.columns, arguments, constants, blocks, dk)
+    def in_one(blocks: Blocks) -> Tensor:
+        # Sum in float32, since many blocks add to each row.
+        sum_dq = q.new_zeros(q.shape, dtype=torch.float32)
+        by_columns(blocks, sum_dq)
+        return sum_dq
 
-    def _constants(self, varying: bool) -> dict[str, Any]:
-        """Return the constants of a kernel; ``varying``: the scale varies within its block."""
-        q, _, v, _ = self.inputs
-        has_total, has_logs = (grad is not None for grad in self.grad_sums)
-        return {
-            **self.task.constants(q, v),
-            "TOTAL_GRAD": has_total,
-            "LOGS_GRAD": has_logs,
-            "SCALE_FIRST": varying or has_total or has_logs or v.dtype == torch.float16,
-        }
+    # Compare their times, if the device may add in any order.
+    row_blocks, row_time = _blocks("rows", by_rows, q, k, v, task)
+    column_blocks, column_time = _blocks("columns", by_columns, q, k, v, task)
+    if _any_order() and row_time > 0 and not bias_grad:
+        fused_blocks, fused_time = _blocks("fused", in_one, q, k, v, task)
+        if fused_time < row_time + column_time:
+            return dq.copy_(in_one(fused_blocks)), dk, dv, None
+    # Run the two passes with their best sizes.
+    grad_table = by_rows(row_blocks)
+    by_columns(column_blocks)
+    return dq, dk, dv, grad_table
 
 
 def _prepared(bias: ScoreBias | None) -> ScoreBias | None:

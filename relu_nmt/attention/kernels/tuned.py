@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from relu_nmt.attention.base import AttentionProblem
+
 CPU_LEAST_LENGTH = 40
 """Compute pointwise attention by blocks from this many queries and keys on a CPU.
 
@@ -84,18 +86,18 @@ def waits(x: Tensor) -> bool:
     return not x.is_cpu
 
 
-def many_pairs(q: Tensor, k: Tensor) -> bool:
+def many_pairs(problem: AttentionProblem) -> bool:
     """Return True if the matrix of weights [Nq, Nk] is so large that blocks are faster."""
-    num_queries, num_keys = q.size(2), k.size(2)
-    if q.is_cpu:
+    num_queries, num_keys = problem.q.size(2), problem.k.size(2)
+    if problem.q.is_cpu:
         return min(num_queries, num_keys) >= CPU_LEAST_LENGTH
     return num_queries * num_keys >= GPU_LEAST_PAIRS
 
 
-def fused_pays(q: Tensor, k: Tensor) -> bool:
+def fused_pays(problem: AttentionProblem) -> bool:
     """Return True if PyTorch's fused softmax is faster than two products."""
-    is_half_on_cpu = q.is_cpu and q.dtype.itemsize == 2
-    return not is_half_on_cpu or k.size(2) >= CPU_HALF_FUSED_LENGTH
+    is_half_on_cpu = problem.q.is_cpu and problem.q.dtype.itemsize == 2
+    return not is_half_on_cpu or problem.k.size(2) >= CPU_HALF_FUSED_LENGTH
 
 
 @dataclass(frozen=True)
