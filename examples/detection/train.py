@@ -163,7 +163,7 @@ class DetectionTraining(Training):
         count, processes = batches.begin_epoch(1), self.process.world_size
         return self.trainer_of(
             DetectionObjective(model),
-            TrainingData(batches, valid={}, scorers={}),
+            TrainingData(batches, valid={}),
             {
                 "name": TASK_NAME,
                 "categories": data.categories,

@@ -169,7 +169,7 @@ class DinoTraining(Training):
         objective = SelfDistillation(model, settings.distillation, total)
         trainer = self.trainer_of(
             objective,
-            TrainingData(batches, valid={}, scorers={}),
+            TrainingData(batches, valid={}),
             {
                 "name": TASK_NAME,
                 "classes": list(images.classes),

@@ -172,7 +172,7 @@ class LraTraining(Training):
         }
         return self.trainer_of(
             SequenceObjective(model, 0.0, settings.regularizer),
-            TrainingData(batches.pop("train"), batches, scorers={}),
+            TrainingData(batches.pop("train"), batches),
             described,
             f"samples per device = {options.batch_size}",
             settings.trainer,

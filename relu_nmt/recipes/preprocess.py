@@ -37,14 +37,7 @@ from relu_nmt.errors import DataError
 from relu_nmt.io.safe_write import folder_locked, remove_abandoned
 from relu_nmt.io.text_lines import TextFile, read_chunk
 from relu_nmt.io.work import Work, cluster_queue, hidden_progress, progress_bar, result_of
-from relu_nmt.recipes.preprocess_text import (
-    Job,
-    SideKey,
-    TextSteps,
-    make_job,
-    scan_alignments,
-    scan_inputs,
-)
+from relu_nmt.recipes.preprocess_text import Job, SideKey, make_job
 from relu_nmt.tokenization.base import subword_models, tokenizers
 from relu_nmt.tokenization.pipeline import TextPipeline
 
@@ -108,7 +101,7 @@ def _run_one(settings: Settings, progress: bool) -> PreprocessResult:
     """Make one data folder, see :func:`run`."""
     try:
         with hidden_progress(settings.no_progress_bar or not progress):
-            manifest = _Builder(make_job(settings, print if progress else lambda _: None)).build()
+            manifest = _make_folder(make_job(settings, print if progress else lambda _: None))
     except BrokenPipeError:  # the reader of standard output has ended; no file is at fault
         raise
     except OSError as error:
@@ -119,297 +112,305 @@ def _run_one(settings: Settings, progress: bool) -> PreprocessResult:
     return PreprocessResult(Path(settings.destdir), manifest)
 
 
-class _Builder:
-    """The steps that make one data folder."""
-
-    def __init__(self, job: Job) -> None:
-        self.job = job
-        self.config, self.folder = job.config, job.folder
-
-    def build(self) -> dict[str, Any]:
-        """Do all unfinished steps; return the manifest."""
-        # Read through all inputs first, so that mistakes are reported early.
-        self.inputs = scan_inputs(self.job)
-        self.alignments = scan_alignments(self.job, self.inputs)
-        key = self._key()
-        self.folder.mkdir(parents=True, exist_ok=True)
-        # Lock the folder, since two runs would mix their files.
-        with folder_locked(self.folder) as is_free:
-            if not is_free:
-                raise DataError(
-                    f"{self.config.destdir}: another relu-nmt-preprocess is writing to it; wait "
-                    "for that one, or give another --destdir"
-                )
-            remove_abandoned(self.folder)
-            manifest = self._check_folder(key)
-            if manifest is not None:
-                self.job.say(f"{self.config.destdir}: complete already, nothing to do")
-                return manifest
-            return self._build(key)
-
-    def _build(self, key: str) -> dict[str, Any]:
-        """Do all unfinished steps; the journal skips finished ones."""
-        self.journal = Journal(self.folder / WORK_FOLDER, key)
-        self.steps = TextSteps(self.job, self.journal, self.inputs)
-        texts = self.steps.run()
-        # Test on a sample that tokens decode to the original text.
-        for language, pipeline in self.steps.pipelines().items():
-            if not pipeline.keeps_text:
-                text = next(text for (_, own), text in self.inputs.items() if own == language)
-                report = describe_round_trip(pipeline, text, self.config.document_separator)
-                self.job.say(f"[{language}] {report}")
-        dictionaries = self._make_dictionaries(texts)
-        manifest = {}
-        # Write the manifest last, since it marks the folder as complete.
-        if not self.config.dict_only:
-            sides = self._binarize(texts, dictionaries)
-            content = self._describe(key, sides, self._binarize_alignments(), dictionaries)
-            manifest = write_manifest(self.folder, content)
-        self.journal.close()
-        return manifest
-
-    def _key(self) -> str:
-        """Return a hash of the job's settings and of the contents of its files."""
-        # Take the settings that change the result; files count by content, not by path.
-        settings = {
-            name: value
-            for name, value in to_dict(self.config).items()
-            if name not in (*WITHOUT_EFFECT, *FILE_SETTINGS)
-        }
-        if not self.config.subword_sampling:  # keep the keys of folders of earlier versions
-            del settings["subword_sampling"]
-        settings |= {f"text {la}": text.to_state() for la, text in self.job.texts.items()}
-        settings |= {f"words {la}": own.to_text() for la, own in self.job.dictionaries.items()}
-        # Add checksums of all inputs and of given files.
-        contents: dict[str, Any] = {
-            f"{split}.{language}": text.sha256 for (split, language), text in self.inputs.items()
-        }
-        contents |= {f"{split} alignments": text.sha256 for split, text in self.alignments.items()}
-        for name, path in self._given_files().items():
-            if not os.path.isfile(path):
-                reason = "is a folder" if os.path.isdir(path) else "no such file"
-                raise DataError(f"{path}: {reason} (--{name.replace('_', '-')})")
-            contents[name] = file_record(path)["sha256"]
-        # Add versions, on which tokens depend.
-        job: dict[str, Any] = {"settings": settings, "contents": contents}
-        job["versions"] = self._versions()
-        # Add only later tokeniser versions, so that old folders keep their keys.
-        if (version := tokenizers.get(self.config.tokenizer).version()) > 1:
-            job["tokenizer_version"] = version
-        return hashlib.sha256(json.dumps(job, sort_keys=True).encode()).hexdigest()
-
-    def _given_files(self) -> dict[str, str]:
-        """Return the paths of given dictionaries and subword models by the setting's name."""
-        paths = {name: getattr(self.config, name) for name in GIVEN_FILES}
-        return {name: path for name, path in paths.items() if path is not None}
-
-    def _versions(self) -> dict[str, str]:
-        kinds = (tokenizers.get(self.config.tokenizer), subword_models.get(self.config.subword))
-        names = sorted(kind.package for kind in kinds if kind.package is not None)
-        versions = {name: importlib.metadata.version(name) for name in names}
-        return {"relu_nmt": relu_nmt.__version__, **versions}
-
-    def _check_folder(self, key: str) -> dict[str, Any] | None:
-        """Return the manifest if the folder is complete; refuse to replace another folder."""
-        # Read the manifest; remove a damaged one only with --overwrite.
-        advice = "give another --destdir, or --overwrite to replace it"
-        try:
-            manifest = manifest_content(self.folder, advice)
-        except DataError:
-            if not self.config.overwrite:
-                raise
-            (self.folder / MANIFEST_NAME).unlink()
-            return None
-        # A complete folder of the same job needs no work, unless a file was damaged.
-        if manifest is not None and manifest.get("key") == key:
-            try:
-                return read_manifest(self.folder, with_checksums=True)
-            except DataError as damage:
-                self.job.say(f"{damage}: making the folder again")
-                (self.folder / MANIFEST_NAME).unlink()
-                return None
-        if manifest is not None:
-            if not self.config.overwrite:
-                raise DataError(
-                    f"{self.config.destdir}: holds data made from other text or settings; {advice}"
-                )
-            # Remove all files of the old folder, so that none is mistaken for a new one.
-            (self.folder / MANIFEST_NAME).unlink()
-            given = {Path(path).absolute() for path in self._given_files().values()}
-            for name in manifest["files"]:
-                if self.folder / name not in given:
-                    (self.folder / name).unlink(missing_ok=True)
-        elif not self.config.overwrite and Journal.read(self.folder / WORK_FOLDER) is None:
-            # Refuse to replace present dictionaries, since no unfinished run explains them.
-            dictionaries = (self.config.srcdict, self.config.tgtdict)
-            for language, given_path in zip(self.config.languages, dictionaries, strict=False):
-                path = dictionary_path(self.config.destdir, language)
-                if path.exists() and not given_path:
-                    raise DataError(
-                        f"{path}: exists already; give another --destdir, --overwrite to replace "
-                        "it, or the dictionary to use (--srcdict, --tgtdict)"
-                    )
-        return None
-
-    def _make_dictionaries(self, texts: Mapping[SideKey, TextFile]) -> dict[str, Dictionary]:
-        """Build the dictionaries of all languages in the folder, or copy given ones."""
-        paths = {la: dictionary_path(self.folder, la) for la in self.config.languages}
-
-        def make() -> bool:
-            # Make one dictionary for each group, and save it for each of its languages.
-            for languages, side in zip(self.config.sharing, ("src", "tgt"), strict=False):
-                dictionary = self._dictionary(languages, side, texts)
-                for language in languages:
-                    dictionary.save(paths[language])
-            return True
-
-        # Read the files back, so that new and finished dictionaries are the same.
-        self.journal.finish("dictionaries", make, [*paths.values()])
-        dictionaries = {language: Dictionary.load(path) for language, path in paths.items()}
-        for language, dictionary in dictionaries.items():
-            self.job.say(f"[{language}] Dictionary: {len(dictionary)} types")
-        return dictionaries
-
-    def _dictionary(
-        self, languages: tuple[str, ...], side: str, texts: Mapping[SideKey, TextFile]
-    ) -> Dictionary:
-        """Return the dictionary of these languages, by the settings of ``side``: src or tgt."""
-        # Take a model's or a given dictionary; a joined one may come from either flag.
-        if self.job.dictionaries:
-            return self.job.dictionaries[languages[0]]
-        given = getattr(self.config, f"{side}dict")
-        if self.config.joined_dictionary:
-            given = given or self.config.tgtdict
-        if given is not None:
-            return Dictionary.load(given)
-        # Count the words of the training text.
-        files = [texts["train", language] for language in languages]
-        label = f"count {'+'.join(languages)}"
-        with progress_bar(label, sum(file.num_bytes for file in files)) as advance:
-            counts = count_words(files, self.job.workers, advance)
-        threshold = getattr(self.config, f"threshold{side}")
-        nwords = getattr(self.config, f"nwords{side}")
-        dictionary = Dictionary.from_counts(counts, threshold, nwords, self.config.padding_factor)
-        if not dictionary.num_words:
-            names = " and ".join(self.inputs["train", language].path for language in languages)
-            reason = f"--threshold{side} {threshold} and --nwords{side} {nwords} leave no word of"
-            raise DataError(f"{names}: {reason if counts else 'no words in'} the text")
-        return dictionary
-
-    def _binarize(
-        self, texts: Mapping[SideKey, TextFile], dictionaries: dict[str, Dictionary]
-    ) -> dict[SideKey, dict[str, int]]:
-        """Write the ``.bin`` and ``.idx`` files; return the counts of each side."""
-        sides = {
-            f"{split}.{language}.binarized": (language, self.job.path(split, language), text)
-            for (split, language), text in texts.items()
-        }
-
-        def write(names: list[str]) -> Iterator[dict[str, int]]:
-            # Binarise the sides of all splits in one pass.
-            todo = [sides[name] for name in names]
-            with progress_bar("binarise", sum(text.num_bytes for _, _, text in todo)) as advance:
-                yield from binarize(todo, dictionaries, self.job.workers, advance)
-
-        files = {name: paths_of(prefix) for name, (_, prefix, _) in sides.items()}
-        results = self.journal.finish_all(files, write)
-        finished = dict(zip(texts, results.values(), strict=True))
-        # Report the share of unknown words, as fairseq does.
-        for (split, language), result in finished.items():
-            share = 100 * result["unknown"] / result["tokens"]
-            self.job.say(
-                f"[{language}] {self.inputs[split, language].path}: {result['sentences']} sents, "
-                f"{result['tokens']} tokens, {share:.3}% replaced (by {UNK})"
+def _make_folder(job: Job) -> dict[str, Any]:
+    """Do all unfinished steps in the locked folder; return the manifest."""
+    # Read through all inputs first, for the key, so that mistakes are reported early.
+    key = _key(job)
+    job.folder.mkdir(parents=True, exist_ok=True)
+    # Lock the folder, since two runs would mix their files.
+    with folder_locked(job.folder) as is_free:
+        if not is_free:
+            raise DataError(
+                f"{job.config.destdir}: another relu-nmt-preprocess is writing to it; wait "
+                "for that one, or give another --destdir"
             )
-        return finished
+        remove_abandoned(job.folder)
+        manifest = _check_folder(job, key)
+        if manifest is not None:
+            job.say(f"{job.config.destdir}: complete already, nothing to do")
+            return manifest
+        return _build(job, key)
 
-    def _binarize_alignments(self) -> dict[str, dict[str, int]]:
-        """Write the word alignments; return the counts of each split with alignments."""
-        finished = {}
-        for split, text in self.alignments.items():
-            prefix = alignment_path(self.folder, split, self.config.pair)
-            step, write = f"{split} alignments binarized", partial(self._align, split, prefix)
-            finished[split] = done = self.journal.finish(step, write, paths_of(prefix))
-            counts = f"{done['sentences']} sents, {done['pairs']} pairs"
-            self.job.say(f"[alignments] {text.path}: {counts}")
-        return finished
 
-    def _align(self, split: str, prefix: Path) -> dict[str, int]:
-        """Write the word alignments of a split, compared with its binarised sentences."""
-        sides = [IndexedDataset(self.job.path(split, la)) for la in self.config.languages]
-        # Leave out separator lines of the text, which have no sentences.
-        text, separators = self.alignments[split], self.steps.separators.get(split, [])
-        with progress_bar("alignments", text.num_bytes) as advance:
-            return binarize_alignments(text, prefix, sides, separators, self.job.workers, advance)
+def _build(job: Job, key: str) -> dict[str, Any]:
+    """Do all unfinished steps; the journal skips finished ones."""
+    journal = Journal(job.folder / WORK_FOLDER, key)
+    texts = job.tokens(journal)
+    # Test on a sample that tokens decode to the original text.
+    for language, pipeline in job.pipelines().items():
+        if not pipeline.keeps_text:
+            text = next(text for (_, own), text in job.inputs.items() if own == language)
+            report = describe_round_trip(pipeline, text, job.config.document_separator)
+            job.say(f"[{language}] {report}")
+    dictionaries = _make_dictionaries(job, journal, texts)
+    manifest = {}
+    # Write the manifest last, since it marks the folder as complete.
+    if not job.config.dict_only:
+        sides = _binarize(job, journal, texts, dictionaries)
+        alignments = _binarize_alignments(job, journal)
+        content = _describe(job, journal, key, sides, alignments, dictionaries)
+        manifest = write_manifest(job.folder, content)
+    journal.close()
+    return manifest
 
-    def _describe(
-        self,
-        key: str,
-        sides: Mapping[SideKey, Mapping[str, int]],
-        alignments: Mapping[str, Mapping[str, int]],
-        dictionaries: Mapping[str, Dictionary],
-    ) -> dict[str, Any]:
-        """Return the manifest."""
-        config, steps = self.config, self.steps
-        # List all files with size and checksum.
-        files = [dictionary_path(self.folder, language) for language in config.languages]
-        files += steps.kept_files()
-        for split, language in sides:
-            files += paths_of(self.job.path(split, language))
-        for split in alignments:
-            files += paths_of(alignment_path(self.folder, split, config.pair))
-        # Describe the sides, documents and alignments of each split.
-        splits: dict[str, dict[str, Any]] = {}
-        for split in config.splits():
-            of_sides = {
-                language: {
-                    "input": self.inputs[split, language].path,
-                    "input_sha256": self.inputs[split, language].sha256,
-                    "tokens": sides[split, language]["tokens"],
-                    "unknown": sides[split, language]["unknown"],
-                }
-                for language in config.languages
-            }
-            has_documents = split in steps.num_documents
-            splits[split] = {
-                "sentences": sides[split, config.languages[0]]["sentences"],
-                "documents": steps.num_documents.get(split),
-                "documents_file": self.job.path(split, "documents").name if has_documents else None,
-                "sides": of_sides,
-            }
-            if split in alignments:
-                splits[split]["alignments"] = {
-                    "input": self.alignments[split].path,
-                    "input_sha256": self.alignments[split].sha256,
-                    "pairs": alignments[split]["pairs"],
-                }
-        # Describe the text steps of each language, from which models start.
-        texts = {
+
+def _key(job: Job) -> str:
+    """Return a hash of the job's settings and of the contents of its files."""
+    # Take the settings that change the result; files count by content, not by path.
+    settings = {
+        name: value
+        for name, value in to_dict(job.config).items()
+        if name not in (*WITHOUT_EFFECT, *FILE_SETTINGS)
+    }
+    if not job.config.subword_sampling:  # keep the keys of folders of earlier versions
+        del settings["subword_sampling"]
+    settings |= {f"text {la}": text.to_state() for la, text in job.texts.items()}
+    settings |= {f"words {la}": own.to_text() for la, own in job.dictionaries.items()}
+    # Add checksums of all inputs and of given files.
+    contents: dict[str, Any] = {
+        f"{split}.{language}": text.sha256 for (split, language), text in job.inputs.items()
+    }
+    contents |= {f"{split} alignments": text.sha256 for split, text in job.alignments.items()}
+    for name, path in _given_files(job).items():
+        if not os.path.isfile(path):
+            reason = "is a folder" if os.path.isdir(path) else "no such file"
+            raise DataError(f"{path}: {reason} (--{name.replace('_', '-')})")
+        contents[name] = file_record(path)["sha256"]
+    # Add versions, on which tokens depend.
+    hashed: dict[str, Any] = {"settings": settings, "contents": contents}
+    hashed["versions"] = _versions(job)
+    # Add only later tokeniser versions, so that old folders keep their keys.
+    if (version := tokenizers.get(job.config.tokenizer).version()) > 1:
+        hashed["tokenizer_version"] = version
+    return hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()
+
+
+def _given_files(job: Job) -> dict[str, str]:
+    """Return the paths of given dictionaries and subword models by the setting's name."""
+    paths = {name: getattr(job.config, name) for name in GIVEN_FILES}
+    return {name: path for name, path in paths.items() if path is not None}
+
+
+def _versions(job: Job) -> dict[str, str]:
+    kinds = (tokenizers.get(job.config.tokenizer), subword_models.get(job.config.subword))
+    names = sorted(kind.package for kind in kinds if kind.package is not None)
+    versions = {name: importlib.metadata.version(name) for name in names}
+    return {"relu_nmt": relu_nmt.__version__, **versions}
+
+
+def _check_folder(job: Job, key: str) -> dict[str, Any] | None:
+    """Return the manifest if the folder is complete; refuse to replace another folder."""
+    # Read the manifest; remove a damaged one only with --overwrite.
+    advice = "give another --destdir, or --overwrite to replace it"
+    try:
+        manifest = manifest_content(job.folder, advice)
+    except DataError:
+        if not job.config.overwrite:
+            raise
+        (job.folder / MANIFEST_NAME).unlink()
+        return None
+    # A complete folder of the same job needs no work, unless a file was damaged.
+    if manifest is not None and manifest.get("key") == key:
+        try:
+            return read_manifest(job.folder, with_checksums=True)
+        except DataError as damage:
+            job.say(f"{damage}: making the folder again")
+            (job.folder / MANIFEST_NAME).unlink()
+            return None
+    if manifest is not None:
+        if not job.config.overwrite:
+            raise DataError(
+                f"{job.config.destdir}: holds data made from other text or settings; {advice}"
+            )
+        # Remove all files of the old folder, so that none is mistaken for a new one.
+        (job.folder / MANIFEST_NAME).unlink()
+        given = {Path(path).absolute() for path in _given_files(job).values()}
+        for name in manifest["files"]:
+            if job.folder / name not in given:
+                (job.folder / name).unlink(missing_ok=True)
+    elif not job.config.overwrite and Journal.read(job.folder / WORK_FOLDER) is None:
+        # Refuse to replace present dictionaries, since no unfinished run explains them.
+        dictionaries = (job.config.srcdict, job.config.tgtdict)
+        for language, given_path in zip(job.config.languages, dictionaries, strict=False):
+            path = dictionary_path(job.config.destdir, language)
+            if path.exists() and not given_path:
+                raise DataError(
+                    f"{path}: exists already; give another --destdir, --overwrite to replace "
+                    "it, or the dictionary to use (--srcdict, --tgtdict)"
+                )
+    return None
+
+
+def _make_dictionaries(
+    job: Job, journal: Journal, texts: Mapping[SideKey, TextFile]
+) -> dict[str, Dictionary]:
+    """Build the dictionaries of all languages in the folder, or copy given ones."""
+    paths = {la: dictionary_path(job.folder, la) for la in job.config.languages}
+
+    def make() -> bool:
+        # Make one dictionary for each group, and save it for each of its languages.
+        for languages, side in zip(job.config.sharing, ("src", "tgt"), strict=False):
+            dictionary = _dictionary(job, languages, side, texts)
+            for language in languages:
+                dictionary.save(paths[language])
+        return True
+
+    # Read the files back, so that new and finished dictionaries are the same.
+    journal.finish("dictionaries", make, [*paths.values()])
+    dictionaries = {language: Dictionary.load(path) for language, path in paths.items()}
+    for language, dictionary in dictionaries.items():
+        job.say(f"[{language}] Dictionary: {len(dictionary)} types")
+    return dictionaries
+
+
+def _dictionary(
+    job: Job, languages: tuple[str, ...], side: str, texts: Mapping[SideKey, TextFile]
+) -> Dictionary:
+    """Return the dictionary of these languages, by the settings of ``side``: src or tgt."""
+    # Take a model's or a given dictionary; a joined one may come from either flag.
+    if job.dictionaries:
+        return job.dictionaries[languages[0]]
+    given = getattr(job.config, f"{side}dict")
+    if job.config.joined_dictionary:
+        given = given or job.config.tgtdict
+    if given is not None:
+        return Dictionary.load(given)
+    # Count the words of the training text.
+    files = [texts["train", language] for language in languages]
+    label = f"count {'+'.join(languages)}"
+    with progress_bar(label, sum(file.num_bytes for file in files)) as advance:
+        counts = count_words(files, job.workers, advance)
+    threshold = getattr(job.config, f"threshold{side}")
+    nwords = getattr(job.config, f"nwords{side}")
+    dictionary = Dictionary.from_counts(counts, threshold, nwords, job.config.padding_factor)
+    if not dictionary.num_words:
+        names = " and ".join(job.inputs["train", language].path for language in languages)
+        reason = f"--threshold{side} {threshold} and --nwords{side} {nwords} leave no word of"
+        raise DataError(f"{names}: {reason if counts else 'no words in'} the text")
+    return dictionary
+
+
+def _binarize(
+    job: Job,
+    journal: Journal,
+    texts: Mapping[SideKey, TextFile],
+    dictionaries: dict[str, Dictionary],
+) -> dict[SideKey, dict[str, int]]:
+    """Write the ``.bin`` and ``.idx`` files; return the counts of each side."""
+    sides = {
+        f"{split}.{language}.binarized": (language, job.path(split, language), text)
+        for (split, language), text in texts.items()
+    }
+
+    def write(names: list[str]) -> Iterator[dict[str, int]]:
+        # Binarise the sides of all splits in one pass.
+        todo = [sides[name] for name in names]
+        with progress_bar("binarise", sum(text.num_bytes for _, _, text in todo)) as advance:
+            yield from binarize(todo, dictionaries, job.workers, advance)
+
+    files = {name: paths_of(prefix) for name, (_, prefix, _) in sides.items()}
+    results = journal.finish_all(files, write)
+    finished = dict(zip(texts, results.values(), strict=True))
+    # Report the share of unknown words, as fairseq does.
+    for (split, language), result in finished.items():
+        share = 100 * result["unknown"] / result["tokens"]
+        job.say(
+            f"[{language}] {job.inputs[split, language].path}: {result['sentences']} sents, "
+            f"{result['tokens']} tokens, {share:.3}% replaced (by {UNK})"
+        )
+    return finished
+
+
+def _binarize_alignments(job: Job, journal: Journal) -> dict[str, dict[str, int]]:
+    """Write the word alignments; return the counts of each split with alignments."""
+    finished = {}
+    for split, text in job.alignments.items():
+        prefix = alignment_path(job.folder, split, job.config.pair)
+        step, write = f"{split} alignments binarized", partial(_align, job, split, prefix)
+        finished[split] = done = journal.finish(step, write, paths_of(prefix))
+        counts = f"{done['sentences']} sents, {done['pairs']} pairs"
+        job.say(f"[alignments] {text.path}: {counts}")
+    return finished
+
+
+def _align(job: Job, split: str, prefix: Path) -> dict[str, int]:
+    """Write the word alignments of a split, compared with its binarised sentences."""
+    sides = [IndexedDataset(job.path(split, la)) for la in job.config.languages]
+    # Leave out separator lines of the text, which have no sentences.
+    text, separators = job.alignments[split], job.separators.get(split, [])
+    with progress_bar("alignments", text.num_bytes) as advance:
+        return binarize_alignments(text, prefix, sides, separators, job.workers, advance)
+
+
+def _describe(
+    job: Job,
+    journal: Journal,
+    key: str,
+    sides: Mapping[SideKey, Mapping[str, int]],
+    alignments: Mapping[str, Mapping[str, int]],
+    dictionaries: Mapping[str, Dictionary],
+) -> dict[str, Any]:
+    """Return the manifest."""
+    config = job.config
+    # List all files with size and checksum.
+    files = [dictionary_path(job.folder, language) for language in config.languages]
+    files += job.kept_files()
+    for split, language in sides:
+        files += paths_of(job.path(split, language))
+    for split in alignments:
+        files += paths_of(alignment_path(job.folder, split, config.pair))
+    # Describe the sides, documents and alignments of each split.
+    splits: dict[str, dict[str, Any]] = {}
+    for split in config.splits():
+        of_sides = {
             language: {
-                "tokenizer": text.tokenizer,
-                "tokenizer_version": text.tokenizer_version,
-                "lowercase": text.lowercase,
-                "subword": config.subword,
-                "subword_file": path.name if (path := steps.model_paths.get(language)) else None,
-                **({} if text.first_symbol is None else {"first_symbol": text.first_symbol}),
+                "input": job.inputs[split, language].path,
+                "input_sha256": job.inputs[split, language].sha256,
+                "tokens": sides[split, language]["tokens"],
+                "unknown": sides[split, language]["unknown"],
             }
-            for language, text in steps.pipelines().items()
+            for language in config.languages
         }
-        return {
-            "key": key,
-            "source_lang": config.source_lang,
-            "target_lang": config.target_lang,
-            "joined_dictionary": config.joined_dictionary,
-            "versions": self._versions(),
-            "settings": to_dict(config),
-            "text": texts,
-            "dictionaries": {
-                language: {"file": dictionary_path("", language).name, "symbols": len(dictionary)}
-                for language, dictionary in dictionaries.items()
-            },
-            "splits": splits,
-            "files": {path.name: self.journal.record(path) for path in files},
+        has_documents = split in job.num_documents
+        splits[split] = {
+            "sentences": sides[split, config.languages[0]]["sentences"],
+            "documents": job.num_documents.get(split),
+            "documents_file": job.path(split, "documents").name if has_documents else None,
+            "sides": of_sides,
         }
+        if split in alignments:
+            splits[split]["alignments"] = {
+                "input": job.alignments[split].path,
+                "input_sha256": job.alignments[split].sha256,
+                "pairs": alignments[split]["pairs"],
+            }
+    # Describe the text steps of each language, from which models start.
+    texts = {
+        language: {
+            "tokenizer": text.tokenizer,
+            "tokenizer_version": text.tokenizer_version,
+            "lowercase": text.lowercase,
+            "subword": config.subword,
+            "subword_file": path.name if (path := job.model_paths.get(language)) else None,
+            **({} if text.first_symbol is None else {"first_symbol": text.first_symbol}),
+        }
+        for language, text in job.pipelines().items()
+    }
+    return {
+        "key": key,
+        "source_lang": config.source_lang,
+        "target_lang": config.target_lang,
+        "joined_dictionary": config.joined_dictionary,
+        "versions": _versions(job),
+        "settings": to_dict(config),
+        "text": texts,
+        "dictionaries": {
+            language: {"file": dictionary_path("", language).name, "symbols": len(dictionary)}
+            for language, dictionary in dictionaries.items()
+        },
+        "splits": splits,
+        "files": {path.name: journal.record(path) for path in files},
+    }
 
 
 def describe_round_trip(pipeline: TextPipeline, text: TextFile, separator: str) -> str:

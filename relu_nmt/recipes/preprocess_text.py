@@ -9,13 +9,13 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from relu_nmt.cli.preprocess import PreprocessSettings as Settings
 from relu_nmt.config.fields import flag_of, options_of
-from relu_nmt.data.data_folder import Journal, split_path
+from relu_nmt.data.data_folder import WORK_FOLDER, Journal, split_path
 from relu_nmt.data.dictionary import SENTENCE_SEPARATOR, Dictionary
 from relu_nmt.data.documents import (
     DOCUMENT_TAG,
@@ -45,7 +45,7 @@ UNNAMED = ("source", "target")
 
 @dataclass
 class Job:
-    """A data folder to make.
+    """A data folder to make, and the steps that turn its texts into tokens between spaces.
 
     Args:
         config: the settings, with the languages of the model of ``--like``.
@@ -53,6 +53,11 @@ class Job:
         endings: the ending of the files of each language.
         texts: the text steps of the model by language; empty without a model.
         dictionaries: its dictionaries likewise.
+
+    Attributes:
+        num_documents: number of documents of each split with known boundaries.
+        separators: line numbers of the separators in each split's source text.
+        model_paths: file of the subword model of each language, if any.
     """
 
     config: Settings
@@ -60,6 +65,9 @@ class Job:
     endings: Mapping[str, str]
     texts: Mapping[str, TextPipeline] = field(default_factory=dict)
     dictionaries: Mapping[str, Dictionary] = field(default_factory=dict)
+    num_documents: dict[str, int] = field(default_factory=dict, init=False)
+    separators: dict[str, list[int]] = field(default_factory=dict, init=False)
+    model_paths: dict[str, Path] = field(default_factory=dict, init=False)
 
     @property
     def folder(self) -> Path:
@@ -71,9 +79,171 @@ class Job:
         """Number of processes."""
         return self.config.workers or available_cores()
 
+    @cached_property
+    def inputs(self) -> dict[SideKey, TextFile]:
+        """The text of each side of each split, as it is given."""
+        return scan_inputs(self)
+
+    @cached_property
+    def alignments(self) -> dict[str, TextFile]:
+        """The word alignments of each split that has some."""
+        return scan_alignments(self)
+
     def path(self, split: str, ending: str) -> Path:
         """Return the path of a file of a split, see :func:`split_path`."""
         return split_path(self.folder, split, self.config.pair, ending)
+
+    def tokens(self, journal: Journal) -> dict[SideKey, TextFile]:
+        """Return the text of each side of each split, tokens between spaces.
+
+        The folder of the journal holds the texts between the steps.
+        """
+        config = self.config
+        # Learn the subword model on the words of the training text, or copy given ones.
+        todo = {key: text for key, text in self.inputs.items() if key[0] == "train"}
+        done: dict[SideKey, TextFile] = {}
+        if config.learns_subwords:
+            words = self._through(journal, todo, "words")
+            self._learn(journal, words)
+            done = self._through(journal, words, "pieces")
+            todo = {}
+        else:
+            self._copy_models()
+        # Take the rest of the text through all steps at once.
+        if not config.dict_only:
+            todo = {key: text for key, text in self.inputs.items() if key not in done}
+        done |= self._through(journal, todo, "tokens")
+        return done
+
+    def kept_files(self) -> list[Path]:
+        """Return the files of the data folder other than dictionaries and binarised data."""
+        kept = [*self.model_paths.values()]
+        kept += [self.path(split, "documents") for split in self.num_documents]
+        kept += [self.path(key[0], f"{key[1]}.raw") for key in self.inputs if key[0] != "train"]
+        return list(dict.fromkeys(kept))
+
+    def pipelines(self) -> dict[str, TextPipeline]:
+        """Return the text steps of each language, without subwords before a model is learnt."""
+        config = self.config
+        return dict(self.texts) or {
+            language: TextPipeline(
+                language,
+                config.tokenizer,
+                config.lowercase,
+                load_subword(config.subword, self.model_paths.get(language)),
+            )
+            for language in config.languages
+        }
+
+    def _through(
+        self, journal: Journal, texts: Mapping[SideKey, TextFile], step: str
+    ) -> dict[SideKey, TextFile]:
+        """Take texts through a step; return the input itself for texts that it does not change."""
+        pipelines = self.pipelines()
+        plans = (self._plan(key, text, pipelines, step) for key, text in texts.items())
+        planned = {conversion.name: conversion for conversion in plans if conversion is not None}
+
+        def convert(names: list[str]) -> Iterator[dict[str, Any]]:
+            todo = [planned[name] for name in names]
+            label = {"words": "tokenise", "pieces": "split", "keep": "copy"}
+            total = sum(c.text.num_bytes for c in todo)
+            with progress_bar(label.get(todo[0].step, "convert"), total) as advance:
+                yield from convert_texts(todo, pipelines, self.workers, advance)
+
+        # Convert, and read through the results.
+        done = journal.finish_all({name: [*c.outputs] for name, c in planned.items()}, convert)
+        written = [str(next(iter(conversion.outputs))) for conversion in planned.values()]
+        scanned = [text for _, text in ordered_map(scan_text, written, self.workers)]
+        sides = [conversion.side for conversion in planned.values()]
+        # Compare the sides once, in the step that removes separators.
+        if step != "pieces":
+            found = dict(zip(sides, done.values(), strict=True))
+            for split in dict.fromkeys(split for split, _ in sides):
+                self._check_sides(split, found)
+        return {**texts, **dict(zip(sides, scanned, strict=True))}
+
+    def _plan(
+        self, key: SideKey, text: TextFile, pipelines: Mapping[str, TextPipeline], step: str
+    ) -> Conversion | None:
+        """Return the conversion that a text needs; None if it needs none."""
+        split, language = key
+        separator = "none" if step == "pieces" else self.config.document_separator
+        is_train = split == "train"
+        # Copy text that the pipelines keep, or use the file where it is.
+        keeps_text = all(own.keeps_text and not own.first_symbol for own in pipelines.values())
+        if step != "pieces" and keeps_text:
+            step = "keep"
+            if is_train and separator == "none":
+                return None
+        # Keep the raw text of other splits, from which references come; it may be the tokens.
+        outputs = {}
+        if is_train or step != "keep":
+            outputs[self.folder / WORK_FOLDER / f"{split}.{language}.{step}"] = step
+        if not is_train:
+            outputs[self.path(split, f"{language}.raw")] = "keep"
+        # Draw random subwords for training text only.
+        strength = self.config.subword_sampling if is_train else 0.0
+        sampling = (strength, self.config.seed) if strength else None
+        return Conversion(key, text, step, separator, outputs, sampling)
+
+    def _check_sides(self, split: str, found: Mapping[SideKey, Mapping[str, Any]]) -> None:
+        """Compare sentences and document boundaries of a split's sides; write the boundaries."""
+        sides = {
+            self.inputs[split, language].path: found[split, language]
+            for language in self.config.languages
+        }
+        for path, side in sides.items():
+            if side["sentences"] == 0:
+                raise DataError(f"{path}: no sentences in it, only document separators")
+            if self.config.document_separator == "tag" and not side["boundaries"]:
+                raise DataError(
+                    f"{path}: no line {DOCUMENT_TAG} in it, but --document-separator tag expects "
+                    "one before each document"
+                )
+        # Write the document boundaries.
+        if self.config.document_separator != "none":
+            sizes = document_sizes(
+                [(path, side["sentences"], side["boundaries"]) for path, side in sides.items()]
+            )
+            write_documents(self.path(split, "documents"), sizes)
+            self.num_documents[split] = len(sizes)
+            # Keep the lines of the separators, since word alignments count all lines.
+            of_source = found[split, self.config.languages[0]]
+            self.separators[split] = [line for _, line in of_source["boundaries"]]
+        # Compare the totals last, since differing documents give a more exact error.
+        check_parallel({path: side["sentences"] for path, side in sides.items()}, "sentences")
+
+    def _copy_models(self) -> None:
+        """Write the subword model of each language, if any, into the folder, equal ones once."""
+        config = self.config
+        given = load_subword(config.subword, config.subword_model).content
+        models = dict.fromkeys(config.languages, given)
+        models |= {language: text.subword.content for language, text in self.texts.items()}
+        is_joint = len(set(models.values())) == 1
+        for language, content in models.items():
+            if content is not None:
+                name = subword_file_name(config.subword, None if is_joint else language)
+                self.model_paths[language] = self.folder / name
+                with safe_writer(self.folder / name) as file:
+                    file.write(content)
+
+    def _learn(self, journal: Journal, words: Mapping[SideKey, TextFile]) -> None:
+        """Learn a joint subword model, or one a language, on the tokenised training text."""
+        for group in self.config.sharing:
+            language = None if self.config.joined_dictionary else group[0]
+            path = self.folder / subword_file_name(self.config.subword, language)
+            learn = partial(self._learn_one, path, [words["train", one] for one in group])
+            journal.finish(f"subword model {path.name}", learn, [path])
+            self.model_paths |= dict.fromkeys(group, path)
+
+    def _learn_one(self, path: Path, texts: Sequence[TextFile]) -> bool:
+        config = self.config
+        self.say(f"learning {config.subword_size} subwords for {path.name}")
+        text = LearningText(texts, self.workers)
+        content = subword_models.get(config.subword).learn(text, config.subword_size, config.seed)
+        with safe_writer(path) as file:
+            file.write(content)
+        return True
 
 
 def make_job(settings: Settings, say: Callable[[str], None]) -> Job:
@@ -248,7 +418,7 @@ def _find_texts(
     return pair_files, paths
 
 
-def scan_alignments(job: Job, inputs: Mapping[SideKey, TextFile]) -> dict[str, TextFile]:
+def scan_alignments(job: Job) -> dict[str, TextFile]:
     """Read through the word alignments of each split that has some; the training text must."""
     config = job.config
     if config.align_suffix is None:
@@ -270,173 +440,6 @@ def scan_alignments(job: Job, inputs: Mapping[SideKey, TextFile]) -> dict[str, T
     scanned = ordered_map(scan_text, list(existing.values()), job.workers)
     found = {split: text for split, (_, text) in zip(existing, scanned, strict=True)}
     for split, text in found.items():
-        source = inputs[split, config.languages[0]]
+        source = job.inputs[split, config.languages[0]]
         check_parallel({one.path: one.num_lines for one in (source, text)}, "lines")
     return found
-
-
-@dataclass
-class TextSteps:
-    """The steps that turn all input texts into tokens between spaces.
-
-    The folder of the journal holds the texts between the steps.
-
-    Attributes:
-        num_documents: number of documents of each split with known boundaries.
-        separators: line numbers of the separators in each split's source text.
-        model_paths: file of the subword model of each language, if any.
-    """
-
-    job: Job
-    journal: Journal
-    inputs: Mapping[SideKey, TextFile]
-    num_documents: dict[str, int] = field(default_factory=dict, init=False)
-    separators: dict[str, list[int]] = field(default_factory=dict, init=False)
-    model_paths: dict[str, Path] = field(default_factory=dict, init=False)
-
-    def run(self) -> dict[SideKey, TextFile]:
-        """Return the text of each side of each split, tokens between spaces."""
-        config = self.job.config
-        # Learn the subword model on the words of the training text, or copy given ones.
-        todo = {key: text for key, text in self.inputs.items() if key[0] == "train"}
-        done: dict[SideKey, TextFile] = {}
-        if config.learns_subwords:
-            words = self._through(todo, "words")
-            self._learn(words)
-            done = self._through(words, "pieces")
-            todo = {}
-        else:
-            self._copy_models()
-        # Take the rest of the text through all steps at once.
-        if not config.dict_only:
-            todo = {key: text for key, text in self.inputs.items() if key not in done}
-        done |= self._through(todo, "tokens")
-        return done
-
-    def kept_files(self) -> list[Path]:
-        """Return the files of the data folder other than dictionaries and binarised data."""
-        kept = [*self.model_paths.values()]
-        kept += [self.job.path(split, "documents") for split in self.num_documents]
-        kept += [self.job.path(key[0], f"{key[1]}.raw") for key in self.inputs if key[0] != "train"]
-        return list(dict.fromkeys(kept))
-
-    def pipelines(self) -> dict[str, TextPipeline]:
-        """Return the text steps of each language, without subwords before a model is learnt."""
-        config = self.job.config
-        return dict(self.job.texts) or {
-            language: TextPipeline(
-                language,
-                config.tokenizer,
-                config.lowercase,
-                load_subword(config.subword, self.model_paths.get(language)),
-            )
-            for language in config.languages
-        }
-
-    def _through(self, texts: Mapping[SideKey, TextFile], step: str) -> dict[SideKey, TextFile]:
-        """Take texts through a step; return the input itself for texts that it does not change."""
-        pipelines = self.pipelines()
-        plans = (self._plan(key, text, pipelines, step) for key, text in texts.items())
-        planned = {conversion.name: conversion for conversion in plans if conversion is not None}
-
-        def convert(names: list[str]) -> Iterator[dict[str, Any]]:
-            todo = [planned[name] for name in names]
-            label = {"words": "tokenise", "pieces": "split", "keep": "copy"}
-            total = sum(c.text.num_bytes for c in todo)
-            with progress_bar(label.get(todo[0].step, "convert"), total) as advance:
-                yield from convert_texts(todo, pipelines, self.job.workers, advance)
-
-        # Convert, and read through the results.
-        done = self.journal.finish_all({name: [*c.outputs] for name, c in planned.items()}, convert)
-        written = [str(next(iter(conversion.outputs))) for conversion in planned.values()]
-        scanned = [text for _, text in ordered_map(scan_text, written, self.job.workers)]
-        sides = [conversion.side for conversion in planned.values()]
-        # Compare the sides once, in the step that removes separators.
-        if step != "pieces":
-            found = dict(zip(sides, done.values(), strict=True))
-            for split in dict.fromkeys(split for split, _ in sides):
-                self._check_sides(split, found)
-        return {**texts, **dict(zip(sides, scanned, strict=True))}
-
-    def _plan(
-        self, key: SideKey, text: TextFile, pipelines: Mapping[str, TextPipeline], step: str
-    ) -> Conversion | None:
-        """Return the conversion that a text needs; None if it needs none."""
-        split, language = key
-        separator = "none" if step == "pieces" else self.job.config.document_separator
-        is_train = split == "train"
-        # Copy text that the pipelines keep, or use the file where it is.
-        keeps_text = all(own.keeps_text and not own.first_symbol for own in pipelines.values())
-        if step != "pieces" and keeps_text:
-            step = "keep"
-            if is_train and separator == "none":
-                return None
-        # Keep the raw text of other splits, from which references come; it may be the tokens.
-        outputs = {}
-        if is_train or step != "keep":
-            outputs[self.journal.folder / f"{split}.{language}.{step}"] = step
-        if not is_train:
-            outputs[self.job.path(split, f"{language}.raw")] = "keep"
-        # Draw random subwords for training text only.
-        strength = self.job.config.subword_sampling if is_train else 0.0
-        sampling = (strength, self.job.config.seed) if strength else None
-        return Conversion(key, text, step, separator, outputs, sampling)
-
-    def _check_sides(self, split: str, found: Mapping[SideKey, Mapping[str, Any]]) -> None:
-        """Compare sentences and document boundaries of a split's sides; write the boundaries."""
-        sides = {
-            self.inputs[split, language].path: found[split, language]
-            for language in self.job.config.languages
-        }
-        for path, side in sides.items():
-            if side["sentences"] == 0:
-                raise DataError(f"{path}: no sentences in it, only document separators")
-            if self.job.config.document_separator == "tag" and not side["boundaries"]:
-                raise DataError(
-                    f"{path}: no line {DOCUMENT_TAG} in it, but --document-separator tag expects "
-                    "one before each document"
-                )
-        # Write the document boundaries.
-        if self.job.config.document_separator != "none":
-            sizes = document_sizes(
-                [(path, side["sentences"], side["boundaries"]) for path, side in sides.items()]
-            )
-            write_documents(self.job.path(split, "documents"), sizes)
-            self.num_documents[split] = len(sizes)
-            # Keep the lines of the separators, since word alignments count all lines.
-            of_source = found[split, self.job.config.languages[0]]
-            self.separators[split] = [line for _, line in of_source["boundaries"]]
-        # Compare the totals last, since differing documents give a more exact error.
-        check_parallel({path: side["sentences"] for path, side in sides.items()}, "sentences")
-
-    def _copy_models(self) -> None:
-        """Write the subword model of each language, if any, into the folder, equal ones once."""
-        config = self.job.config
-        given = load_subword(config.subword, config.subword_model).content
-        models = dict.fromkeys(config.languages, given)
-        models |= {language: text.subword.content for language, text in self.job.texts.items()}
-        is_joint = len(set(models.values())) == 1
-        for language, content in models.items():
-            if content is not None:
-                name = subword_file_name(config.subword, None if is_joint else language)
-                self.model_paths[language] = self.job.folder / name
-                with safe_writer(self.job.folder / name) as file:
-                    file.write(content)
-
-    def _learn(self, words: Mapping[SideKey, TextFile]) -> None:
-        """Learn a joint subword model, or one a language, on the tokenised training text."""
-        for group in self.job.config.sharing:
-            language = None if self.job.config.joined_dictionary else group[0]
-            path = self.job.folder / subword_file_name(self.job.config.subword, language)
-            learn = partial(self._learn_one, path, [words["train", one] for one in group])
-            self.journal.finish(f"subword model {path.name}", learn, [path])
-            self.model_paths |= dict.fromkeys(group, path)
-
-    def _learn_one(self, path: Path, texts: Sequence[TextFile]) -> bool:
-        config = self.job.config
-        self.job.say(f"learning {config.subword_size} subwords for {path.name}")
-        text = LearningText(texts, self.job.workers)
-        content = subword_models.get(config.subword).learn(text, config.subword_size, config.seed)
-        with safe_writer(path) as file:
-            file.write(content)
-        return True

@@ -27,7 +27,7 @@ from relu_nmt.errors import CheckpointError, ConfigError, DataError
 from relu_nmt.io.safe_write import write_text
 from relu_nmt.recipes.training import Training, run_training
 from relu_nmt.recipes.validation_bleu import ValidationBleu
-from relu_nmt.training.batches import Scorer, TrainingData, fitting_tokens
+from relu_nmt.training.batches import TrainingData, fitting_tokens
 from relu_nmt.training.checkpoint import Checkpoint, load_weights, read_metadata
 from relu_nmt.training.config import FULLY_SHARDED
 from relu_nmt.training.results import TrainingResult
@@ -106,13 +106,12 @@ class TranslationTraining(Training):
         )
         train, valid = self._batches(objective)
         settings, batching = self.settings, self.settings.batching
-        scorers: dict[str, Scorer] = {}
+        scorer = None
         if settings.eval_bleu and valid:
-            first = next(iter(valid))
-            scorers[first] = self._bleu_of(model, valid[first])
+            scorer = self._bleu_of(model, next(iter(valid.values())))
         return self.trainer_of(
             objective,
-            TrainingData(train, valid, scorers),
+            TrainingData(train, valid, scorer),
             self.task.to_state(),
             f"max tokens per device = {batching.max_tokens} and max sentences per "
             f"device = {batching.batch_size}",
@@ -142,7 +141,7 @@ class TranslationTraining(Training):
         if self.process.is_first:
             factors = calibrate(copy, batches.sample(SAMPLE_TOKENS), slots)
         # Give every process the same factors, since sums may differ in their last digits.
-        factors = self.process.from_first(factors)
+        factors = self.process.gather(factors)[0]
         for by_name in factors.values():
             for name, factor in by_name.items():
                 scale_queries(weights, name, factor)

@@ -75,7 +75,7 @@ class ValidationBleu:
             score = self._score(lines).value
             self._print_samples([line.text for line in lines])
         # Share the score, since only the first process computes it.
-        return {"bleu": process.from_first(score)}
+        return {"bleu": process.gather(score)[0]}
 
     def _score(self, lines: list[Line]) -> Score:
         """Score the translations of all sentences or groups, and print it."""

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -94,17 +94,12 @@ class TrainingData:
     Args:
         train: training batches.
         valid: validation batches by name; the first set decides which checkpoint is the best.
-        scorers: further metrics by name of the validation set.
+        scorer: further metrics of the first validation set.
     """
 
     train: BatchSource
     valid: Mapping[str, BatchSource]
-    scorers: Mapping[str, Scorer] = field(default_factory=dict)
-
-    def signature_of(self, metric: str) -> str | None:
-        """Return the signature of a metric; None for a loss."""
-        found = (scorer.signatures.get(metric) for scorer in self.scorers.values())
-        return next(filter(None, found), None)
+    scorer: Scorer | None = None
 
 
 def own_batches(

@@ -78,14 +78,6 @@ class ProcessGroup:
         dist.all_gather_object(values, value)
         return values
 
-    def from_first(self, value: Any) -> Any:
-        """Return the value of process 0 in all processes."""
-        if self.world_size == 1:
-            return value
-        values = [value]
-        dist.broadcast_object_list(values, src=0)
-        return values[0]
-
     def wrap(self, objective: nn.Module, backend: str) -> nn.Module:
         """Return the objective on the device, its gradients averaged in the backward pass.
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from relu_nmt.errors import CheckpointError
+from relu_nmt.errors import CheckpointError, TrainingError
 from relu_nmt.modules.objective import LossOutput
 from relu_nmt.training.batches import Batch
 from relu_nmt.training.checkpoint import (
@@ -25,6 +25,7 @@ from relu_nmt.training.config import OptimizerConfig, TrainerConfig
 from relu_nmt.training.distributed import (
     ProcessGroup,
     give_back,
+    is_sharded,
     own_part,
     part_like,
     whole_tensors,
@@ -193,16 +194,26 @@ class Components:
     """The model that is trained, with its optimiser, schedule, precision and average.
 
     It is the module ``model`` of the ``objective``, the loss, which is on its device already.
+    ``wrapped`` is the objective that averages gradients over processes, by default itself.
     """
 
-    def __init__(self, objective: nn.Module, config: TrainerConfig, process: ProcessGroup) -> None:
+    def __init__(
+        self,
+        objective: nn.Module,
+        config: TrainerConfig,
+        process: ProcessGroup,
+        wrapped: nn.Module | None = None,
+    ) -> None:
         self.objective = objective
+        self.wrapped = wrapped or objective
         self.model = model = objective.get_submodule("model")
         self.process = process
-        self.num_workers = config.num_workers
+        self.config = config
         self.optimizer = build_optimizer(model, config.optimizer)
-        maximize = config.maximize
-        self.schedule = build_schedule(config.schedule, config.max_update, maximize)
+        self._parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+        # BatchNorm's running statistics are averaged over the processes for evaluation.
+        self.statistics = list(running_statistics(objective).values())
+        self.schedule = build_schedule(config.schedule, config.max_update, config.maximize)
         self.dtype = autocast_dtype(config, process.device)
         self.scaler = loss_scaler(config, process.world_size)
         self.average = WeightAverage(model, config.optimizer)
@@ -221,6 +232,54 @@ class Components:
         """Return the loss of a batch, in the dtype of training."""
         with self.autocast():
             return self.objective(batch.to(self.process.device))
+
+    @torch.no_grad()
+    def normalise_gradients(self, sample_size: Tensor) -> Tensor:
+        """Divide summed gradients by the sample size and clip them; return the norm before.
+
+        DistributedDataParallel averages over the processes; ``world_size`` undoes that.
+        """
+        # Undo the loss scale, so that norms are comparable.
+        self.scaler.unscale_(self.optimizer)
+        gradients = [own_part(p.grad) for p in self._parameters if p.grad is not None]
+        # Keep the factor on the device, without a wait for the GPU.
+        factor = (self.process.world_size / sample_size.clamp(min=1)).to(gradients[0].dtype)
+        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+        if is_sharded(self.objective):
+            # Add the squares of all parts, since each process has only its own.
+            norm = self.process.sum(norm.square()).sqrt()
+        norm = norm * factor
+        # Clip by the same factor, so that the gradients are multiplied once.
+        if self.config.clip_norm > 0:
+            factor = factor * (self.config.clip_norm / (norm + 1e-6)).clamp(max=1.0)
+        torch._foreach_mul_(gradients, factor)
+        return norm
+
+    def step(self, finite: Tensor | None) -> bool:
+        """Make the optimiser's step; return False if gradients overflowed and it was skipped.
+
+        The bool scalar ``finite`` keeps a fused optimiser from changing the weights if it is False,
+        so that the update can be repeated to find the cause. None: always change them.
+        """
+        optimizer, scaler = self.optimizer, self.scaler
+        if not scaler.is_enabled():
+            if finite is not None and getattr(optimizer, "_step_supports_amp_scaling", False):
+                # Fused optimisers read it on their device, without a wait for the GPU.
+                optimizer.found_inf = (~finite).float()  # type: ignore[attr-defined]
+            optimizer.step()
+            return True
+        before = scaler.get_scale()
+        scaler.step(optimizer)
+        scaler.update()
+        # Find an overflow by the scale, which falls only then.
+        if scaler.get_scale() >= before:
+            return True
+        if scaler.get_scale() < (least := self.config.min_loss_scale):
+            raise TrainingError(
+                f"the loss scale fell below --min-loss-scale {least:g}: the loss or the gradient "
+                "is not finite at any scale; lower --lr, set --clip-norm or use --bf16"
+            )
+        return False
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
@@ -254,7 +313,6 @@ class Components:
     def restore(
         self,
         path: Path | None,
-        config: TrainerConfig,
         say: Callable[[str], None],
         start: StartWeights | None = None,
     ) -> TrainingState:
@@ -263,6 +321,7 @@ class Components:
         Without ``path`` it is a fresh start, for which ``start`` may change weights of another
         model. ``say`` prints a message.
         """
+        config = self.config
         # A fresh start, perhaps from the weights of another model.
         if path is None:
             if origin := config.finetune_from_model:

@@ -17,13 +17,8 @@ from relu_nmt.training.distributed import LOST_PEER, ProcessGroup, is_sharded, n
 from relu_nmt.training.log import Meters, TrainingLog
 from relu_nmt.training.results import TrainingResult, entry
 from relu_nmt.training.state import Components, StartWeights, TrainingState
-from relu_nmt.training.update import Update, Updater, update_seed
-from relu_nmt.training.validation import (
-    Validation,
-    first_not_finite,
-    forget_other_measure,
-    is_multiple,
-)
+from relu_nmt.training.update import Update, first_not_finite, update_seed
+from relu_nmt.training.validation import Validation, forget_other_measure, is_multiple
 
 
 class Trainer:
@@ -57,16 +52,15 @@ class Trainer:
         self.result = TrainingResult()
         # Shard first: sharding makes new parameters, which optimiser and average must have.
         wrapped = process.wrap(objective.train(), config.ddp_backend)
-        self.parts = Components(objective, config, process)
+        self.parts = Components(objective, config, process, wrapped)
         self.log = log or TrainingLog(config, quiet=not process.is_first)
         self._description = description
         self._process = process
         self._data = data
-        self._updater = Updater(wrapped, self.parts, config)
         self._folder = CheckpointFolder(config)
         # Waiting for the numbers of each update would leave a GPU idle.
         self._reads_late = process.device.type != "cpu"
-        self._validation = Validation(self.parts, data, config, self.log)
+        self._validation = Validation(self.parts, data, self.log)
         self._signals: list[int] = []
         # Batches of an update over all processes, and updates of the epoch.
         self._per_update = self._num_updates = 1
@@ -91,10 +85,11 @@ class Trainer:
         try:
             # Restore the state and the result, unless this is a fresh start.
             path = self._folder.restore_path()
-            self.state = self.parts.restore(path, config, say, self._start)
+            self.state = self.parts.restore(path, say, self._start)
             done = self.state.num_updates
             self.result = TrainingResult.to_continue(self._folder.path, path, done)
-            forget_other_measure(self.state, metric, self._data.signature_of(metric), say)
+            if (scorer := self._data.scorer) is not None:
+                forget_other_measure(self.state, metric, scorer.signatures.get(metric), say)
             if self.state.best_score is None:
                 self.parts.schedule.forget_best()
             self.result.set_best(metric, self.state.best_score)
@@ -212,7 +207,7 @@ class Trainer:
             interrupt_vote=bool(self._signals),
             time_vote=self.config.time_is_up(self._wall()),
         )
-        self._updater.run(update, batches)
+        update.run(self.parts, batches)
         # While a GPU works on this update, read the numbers of the one before.
         self._read_launched()
         # Count the batches even of a skipped update.
@@ -236,7 +231,7 @@ class Trainer:
         if update is None:
             return
         try:
-            own, self._interrupted, self._time_is_up = self._updater.read(update)
+            own, self._interrupted, self._time_is_up = update.read(self.parts)
         except TrainingError as error:
             if is_sharded(self.parts.objective):  # one process alone cannot repeat the update
                 raise
@@ -305,7 +300,7 @@ class Trainer:
             self._lap = time.monotonic()
             metric = config.best_checkpoint_metric
             is_best = state.add_score(score, config.maximize)
-            is_kept = self._process.from_first(self._process.is_first and self._folder.keeps(score))
+            is_kept = self._process.gather(self._process.is_first and self._folder.keeps(score))[0]
             self.result.set_best(metric, state.best_score)
             over = self._validation.patience_is_over(state, self.result)
             self._reason = over or self._reason

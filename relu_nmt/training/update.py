@@ -1,4 +1,4 @@
-"""The optimisers, and one update: forward and backward, in 16 or 32 bits, then the step.
+"""The optimisers, one update in 16 or 32 bits, and the cause of numbers that are not finite.
 
 An optimiser of one's own is most easily a subclass of ``torch.optim.Optimizer``, made with (groups,
 options); without a ``Config`` it is made with the groups only. Before each step the update sets the
@@ -8,7 +8,7 @@ learning rate of every group.
 import math
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ from relu_nmt.modules.objective import LossOutput
 from relu_nmt.training import OPTIMIZERS
 from relu_nmt.training.batches import Batch, naming_batch
 from relu_nmt.training.config import OptimizerConfig, TrainerConfig
-from relu_nmt.training.distributed import exchanging, is_sharded, own_part
+from relu_nmt.training.distributed import ProcessGroup, exchanging, is_sharded, own_part
 from relu_nmt.training.log import Meters, add_metrics
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ def loss_scaler(config: TrainerConfig, world_size: int) -> torch.amp.GradScaler:
 
 @dataclass
 class Update:
-    """An update; after :meth:`Updater.run` its numbers may still be on their way from the device.
+    """An update; after :meth:`run` its numbers may still be on their way from the device.
 
     Args:
         num_updates: number of the update, from 1.
@@ -209,41 +209,28 @@ class Update:
     loss_scale: float | None = None
     telemetry: dict[str, float] = field(default_factory=dict)
 
-
-class Updater:
-    """Makes updates of an objective, which may be wrapped to average gradients over processes."""
-
-    def __init__(self, objective: nn.Module, parts: "Components", config: TrainerConfig) -> None:
-        self._objective = objective
-        self._parts = parts
-        self._config = config
-        self._process = parts.process
-        self._parameters = [p for g in parts.optimizer.param_groups for p in g["params"]]
-        # BatchNorm's running statistics are averaged over the processes for evaluation.
-        self._statistics = list(running_statistics(objective).values())
-
-    def run(self, update: Update, batches: Sequence[tuple[Batch, int]]) -> None:
+    def run(self, parts: "Components", batches: Sequence[tuple[Batch, int]]) -> None:
         """Make an update of the objective, which is in training mode.
 
         ``batches`` are those of this process with their weights: 1, or 0 for a batch that only
         keeps this process in step with the others.
         """
         # Go forward and backward with each batch.
-        torch.manual_seed(update.seed)
-        self._parts.optimizer.zero_grad(set_to_none=True)
-        head = Counter(interrupt_votes=int(update.interrupt_vote), time_votes=int(update.time_vote))
+        torch.manual_seed(self.seed)
+        parts.optimizer.zero_grad(set_to_none=True)
+        head = Counter(interrupt_votes=int(self.interrupt_vote), time_votes=int(self.time_vote))
         sums: dict[str, tuple[Any, float]] = {}
         losses: list[Tensor] = []
         for number, (batch, weight) in enumerate(batches, 1):
-            telemetry = update.wants_telemetry and number == 1
+            telemetry = self.wants_telemetry and number == 1
             # Processes exchange gradients once, with the last batch.
-            exchange = exchanging(self._objective, exchange=number == len(batches))
-            with exchange, naming_batch(batch, f"update {update.num_updates}"):
-                with self._parts.autocast():
-                    on_device = batch.to(self._process.device)
-                    output: LossOutput = self._objective(on_device, telemetry=telemetry)
+            exchange = exchanging(parts.wrapped, exchange=number == len(batches))
+            with exchange, naming_batch(batch, f"update {self.num_updates}"):
+                with parts.autocast():
+                    on_device = batch.to(parts.process.device)
+                    output: LossOutput = parts.wrapped(on_device, telemetry=telemetry)
                 # Scale for float16, and by the weight, 0 for a batch without effect.
-                self._parts.scaler.scale(output.loss * weight).backward()
+                parts.scaler.scale(output.loss * weight).backward()
             losses.append(output.loss.detach())
             head.update(
                 sample_size=weight * output.sample_size,
@@ -253,76 +240,28 @@ class Updater:
             # A batch of weight 0 only gives the names of the metrics.
             metrics = all_metrics(output)
             add_metrics(sums, {n: (weight * t, weight * c) for n, (t, c) in metrics.items()})
-            update.telemetry = update.telemetry or output.telemetry
+            self.telemetry = self.telemetry or output.telemetry
         # Sum over the processes in one vector: [head, then total and count of each metric].
-        self._process.average(self._statistics)
-        options: dict[str, Any] = {"dtype": torch.float64, "device": self._process.device}
-        parts = [torch.tensor([head[name] for name in HEAD], **options)]
+        parts.process.average(parts.statistics)
+        options: dict[str, Any] = {"dtype": torch.float64, "device": parts.process.device}
+        numbers = [torch.tensor([head[name] for name in HEAD], **options)]
         for total, count in sums.values():
-            parts.append(torch.stack([total.double(), torch.tensor(count, **options)]))
-        vector = self._process.sum(torch.cat(parts))
+            numbers.append(torch.stack([total.double(), torch.tensor(count, **options)]))
+        vector = parts.process.sum(torch.cat(numbers))
         # Make the optimiser's step.
-        gradient_norm = self._normalise_gradients(vector[0])
-        for group in self._parts.optimizer.param_groups:
-            group["lr"] = update.lr * group["lr_scale"]
+        gradient_norm = parts.normalise_gradients(vector[0])
+        for group in parts.optimizer.param_groups:
+            group["lr"] = self.lr * group["lr_scale"]
         sums_of_all = torch.cat([gradient_norm.double().view(1), vector])
         # Leave the verdict on the device, so that the CPU need not wait.
-        finite = None if is_sharded(self._objective) else sums_of_all.isfinite().all()
-        update.skipped = not self._step(finite)
+        finite = None if is_sharded(parts.objective) else sums_of_all.isfinite().all()
+        self.skipped = not parts.step(finite)
         # Keep the numbers unread, so that the next update can start at once.
-        update.values = torch.cat([sums_of_all, torch.stack(losses).double()])
-        update.names, update.batches = list(sums), [batch for batch, _ in batches]
-        update.loss_scale = self._parts.loss_scale
+        self.values = torch.cat([sums_of_all, torch.stack(losses).double()])
+        self.names, self.batches = list(sums), [batch for batch, _ in batches]
+        self.loss_scale = parts.loss_scale
 
-    @torch.no_grad()
-    def _normalise_gradients(self, sample_size: Tensor) -> Tensor:
-        """Divide summed gradients by the sample size and clip them; return the norm before.
-
-        DistributedDataParallel averages over the processes; ``world_size`` undoes that.
-        """
-        # Undo the loss scale, so that norms are comparable.
-        self._parts.scaler.unscale_(self._parts.optimizer)
-        gradients = [own_part(p.grad) for p in self._parameters if p.grad is not None]
-        # Keep the factor on the device, without a wait for the GPU.
-        factor = (self._process.world_size / sample_size.clamp(min=1)).to(gradients[0].dtype)
-        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
-        if is_sharded(self._objective):
-            # Add the squares of all parts, since each process has only its own.
-            norm = self._process.sum(norm.square()).sqrt()
-        norm = norm * factor
-        # Clip by the same factor, so that the gradients are multiplied once.
-        if self._config.clip_norm > 0:
-            factor = factor * (self._config.clip_norm / (norm + 1e-6)).clamp(max=1.0)
-        torch._foreach_mul_(gradients, factor)
-        return norm
-
-    def _step(self, finite: Tensor | None) -> bool:
-        """Make the optimiser's step; return False if gradients overflowed and it was skipped.
-
-        The bool scalar ``finite`` keeps a fused optimiser from changing the weights if it is False,
-        so that the update can be repeated to find the cause. None: always change them.
-        """
-        optimizer, scaler = self._parts.optimizer, self._parts.scaler
-        if not scaler.is_enabled():
-            if finite is not None and getattr(optimizer, "_step_supports_amp_scaling", False):
-                # Fused optimisers read it on their device, without a wait for the GPU.
-                optimizer.found_inf = (~finite).float()  # type: ignore[attr-defined]
-            optimizer.step()
-            return True
-        before = scaler.get_scale()
-        scaler.step(optimizer)
-        scaler.update()
-        # Find an overflow by the scale, which falls only then.
-        if scaler.get_scale() >= before:
-            return True
-        if scaler.get_scale() < (least := self._config.min_loss_scale):
-            raise TrainingError(
-                f"the loss scale fell below --min-loss-scale {least:g}: the loss or the gradient "
-                "is not finite at any scale; lower --lr, set --clip-norm or use --bf16"
-            )
-        return False
-
-    def read(self, update: Update) -> tuple[Meters, bool, bool]:
+    def read(self, parts: "Components") -> tuple[Meters, bool, bool]:
         """Wait for the numbers, which are sums over all batches and processes.
 
         Returns:
@@ -333,35 +272,36 @@ class Updater:
             TrainingError: the loss or the gradient is not finite.
         """
         # Take the vector apart.
-        gradient_norm, *values = update.values.tolist()
+        gradient_norm, *values = self.values.tolist()
         head = dict(zip(HEAD, values, strict=False))
         pairs = values[len(HEAD) :]
-        metrics = {name: (pairs[2 * i], pairs[2 * i + 1]) for i, name in enumerate(update.names)}
+        metrics = {name: (pairs[2 * i], pairs[2 * i + 1]) for i, name in enumerate(self.names)}
         # Refuse numbers that are not finite.
         bad = [name for name, (total, _) in metrics.items() if not math.isfinite(total)]
-        if not update.skipped and (bad or not math.isfinite(gradient_norm)):
+        if not self.skipped and (bad or not math.isfinite(gradient_norm)):
             cause = f"{' and '.join(bad)} became" if bad else "the gradient is"
-            samples = self._suspects(update, pairs[2 * len(update.names) :])
+            samples = _suspects(parts.process, self.batches, pairs[2 * len(self.names) :])
             raise TrainingError(
-                f"update {update.num_updates} (epoch {update.epoch}): {cause} not finite "
+                f"update {self.num_updates} (epoch {self.epoch}): {cause} not finite "
                 f"(gradient norm {gradient_norm:g}); samples {samples}. Lower --lr, lengthen "
                 "--warmup-updates or set --clip-norm; earlier checkpoints are unharmed"
             )
-        clips = int(0 < self._config.clip_norm < gradient_norm)
+        clips = int(0 < parts.config.clip_norm < gradient_norm)
         tokens, sentences = head["num_tokens"], head["num_sentences"]
         meters = Meters(metrics, tokens, sentences, 1, gradient_norm, clips)
         return meters, head["interrupt_votes"] > 0, head["time_votes"] > 0
 
-    def _suspects(self, update: Update, losses: list[float]) -> str:
-        """Return the samples of the batches whose losses are not finite; of all if they are."""
-        pairs = list(zip([batch.ids.tolist() for batch in update.batches], losses, strict=True))
-        # All processes have the same sums, so all of them call this.
-        suspects = self._process.gather([ids for ids, loss in pairs if not math.isfinite(loss)])
-        if not any(suspects):
-            suspects = self._process.gather([ids for ids, _ in pairs])
-        ids = [str(number) for lists in suspects for batch in lists for number in batch]
-        more = f" and {len(ids) - SHOWN_IDS} more" if len(ids) > SHOWN_IDS else ""
-        return ", ".join(ids[:SHOWN_IDS]) + more
+
+def _suspects(process: ProcessGroup, batches: Sequence[Batch], losses: list[float]) -> str:
+    """Return the samples of the batches whose losses are not finite; of all if they are."""
+    pairs = list(zip([batch.ids.tolist() for batch in batches], losses, strict=True))
+    # All processes have the same sums, so all of them call this.
+    suspects = process.gather([ids for ids, loss in pairs if not math.isfinite(loss)])
+    if not any(suspects):
+        suspects = process.gather([ids for ids, _ in pairs])
+    ids = [str(number) for lists in suspects for batch in lists for number in batch]
+    more = f" and {len(ids) - SHOWN_IDS} more" if len(ids) > SHOWN_IDS else ""
+    return ", ".join(ids[:SHOWN_IDS]) + more
 
 
 def running_statistics(model: nn.Module) -> dict[str, Tensor]:
@@ -386,3 +326,60 @@ def all_metrics(output: LossOutput) -> dict[str, tuple[Tensor, float]]:
 def update_seed(seed: int, num_updates: int, rank: int) -> int:
     """Return the seed of an update, the same for a resumed training."""
     return int(np.random.SeedSequence((seed, num_updates, rank)).generate_state(1, np.uint64)[0])
+
+
+def first_not_finite(parts: "Components", batches: Sequence[Batch]) -> str | None:
+    """Return the first weight, output or gradient of an update that is not finite, or None.
+
+    The random numbers are seeded, and the weights are those before the update.
+    """
+    objective = parts.objective
+    for name, parameter in objective.named_parameters():
+        if not _is_finite(parameter):
+            return f"the weight {name}, from before, is the first"
+    order: list[str] = []  # modules in the order of their forward passes
+    bad: list[str] = []  # those with bad outputs, in this order
+
+    def look(name: str, output: Any) -> None:
+        order.append(name)
+        if not _is_finite(output):
+            bad.append(name)
+
+    # Watch the outputs of all modules.
+    hooks = [
+        module.register_forward_hook(lambda _, __, output, name=name: look(name, output))
+        for name, module in objective.named_modules()
+        if name
+    ]
+    objective.zero_grad(set_to_none=True)
+    try:
+        for batch in batches:
+            bad.clear()
+            loss = parts.loss(batch).loss
+            # Name the module that finished first with a bad output.
+            if not _is_finite(loss):
+                return f"the output of {bad[0]} is the first" if bad else "the loss is the first"
+            loss.backward()
+            found = objective.named_parameters()
+            broken = [n for n, p in found if p.grad is not None and not _is_finite(p.grad)]
+            if broken:  # the backward pass begins with the last module
+                # Find the broken parameter whose module came last in the forward pass.
+                places = {name: place for place, name in enumerate(order)}
+                first = max(broken, key=lambda name: places.get(name.rpartition(".")[0], -1))
+                return f"the gradient of {first} is the first"
+    finally:
+        for hook in hooks:
+            hook.remove()
+        objective.zero_grad(set_to_none=True)
+    return None
+
+
+def _is_finite(output: Any) -> bool:
+    """Return False if a floating-point tensor in the output of a module is not finite."""
+    if isinstance(output, Tensor):
+        return not output.is_floating_point() or bool(output.isfinite().all())
+    if isinstance(output, Mapping):
+        output = list(output.values())
+    elif hasattr(output, "__dataclass_fields__"):
+        output = list(vars(output).values())
+    return not isinstance(output, list | tuple) or all(map(_is_finite, output))

@@ -1,4 +1,4 @@
-"""Validation, checks before the first update, and the causes of numbers that are not finite."""
+"""Validation, and checks before the first update."""
 
 import math
 import re
@@ -11,7 +11,6 @@ from torch import Tensor
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io.work import progress_bar
 from relu_nmt.training.batches import (
-    Batch,
     BatchSource,
     Scorer,
     TrainingData,
@@ -20,7 +19,6 @@ from relu_nmt.training.batches import (
     try_batch,
 )
 from relu_nmt.training.checkpoint_manager import CheckpointFolder
-from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.distributed import is_sharded, whole_weights
 from relu_nmt.training.log import TrainingLog, add_metrics, metric_averages
 from relu_nmt.training.results import Stats, TrainingResult, entry
@@ -39,19 +37,17 @@ PATIENCE_ADVICE = "; --patience counts such scores: consider --best-checkpoint-m
 class Validation:
     """Validates a running training on all its sets, and tries before the start if all works."""
 
-    def __init__(
-        self, parts: Components, data: TrainingData, config: TrainerConfig, log: TrainingLog
-    ) -> None:
+    def __init__(self, parts: Components, data: TrainingData, log: TrainingLog) -> None:
         self._parts = parts
         self._data = data
-        self._config = config
+        self._config = config = parts.config
         self._metric = config.best_checkpoint_metric
         self._patience = config.patience
         self._log = log
         self._warned: set[str] = set()
 
     def check_before_start(self, state: TrainingState, description: Mapping[str, Any]) -> None:
-        """Check folder, memory, scorers and metric, whose errors would otherwise come after hours.
+        """Check folder, memory, scorer and metric, whose errors would otherwise come after hours.
 
         ``description`` is the metadata of the checkpoints.
         """
@@ -79,10 +75,10 @@ class Validation:
             subset, source = next(iter(data.valid.items()))
             names = list(measure(parts, source, largest_only=True))
         # Try the scorer, and look for the metric of the best checkpoint.
-        if (scorer := data.scorers.get(subset)) is not None:
-            names += scorer.signatures
+        if data.scorer is not None:
+            names += data.scorer.signatures
             with parts.evaluating(), whole_weights(parts.objective):
-                scorer.check(largest=config.preflight)
+                data.scorer.check(largest=config.preflight)
         if self._metric not in names:
             raise ConfigError(
                 f"--best-checkpoint-metric {self._metric}: the validation set '{subset}' has only "
@@ -124,11 +120,12 @@ class Validation:
     def _score(self, subset: str, state: TrainingState, result: TrainingResult) -> float:
         """Validate on one set; return the metric of the best checkpoint, NaN if it has none."""
         self._log.say(f"begin validation on '{subset}' subset", subset)
-        scorer = self._data.scorers.get(subset)
+        is_first = subset == next(iter(self._data.valid))
+        scorer = self._data.scorer if is_first else None
         stats = measure(self._parts, self._data.valid[subset], scorer, say=self._log.say)
         stats["num_updates"] = state.num_updates
         # Show the best score so far beside that of the first set.
-        if subset == next(iter(self._data.valid)) and self._metric in stats:
+        if is_first and self._metric in stats:
             choose = max if self._config.maximize else min
             score, best = stats[self._metric], state.best_score
             stats[f"best_{self._metric}"] = score if best is None else choose(score, best)
@@ -190,7 +187,7 @@ def measure(
     with parts.evaluating(), parts.average.applied(), torch.no_grad():
         # Add up the metrics of this process's batches.
         pinned = parts.process.device.type == "cuda"
-        workers = 0 if largest_only else parts.num_workers
+        workers = 0 if largest_only else parts.config.num_workers
         with progress_bar(
             "validation", len(mine), "batches", only_if_slow=True, say=say
         ) as advance:
@@ -225,9 +222,9 @@ def forget_other_measure(
 ) -> None:
     """Forget the best score if it was measured otherwise than scores are now.
 
-    ``signature`` is the present one of this metric, None for a loss.
+    ``signature`` is the present one of this metric, empty or None for a loss.
     """
-    if signature is None:
+    if not signature:
         return
     # Store the present signature, with which later scores are compared.
     was, state.best_signature = state.best_signature, signature
@@ -258,60 +255,3 @@ def loss_without_score(validations: Sequence[Stats], metric: str) -> tuple[float
         return None
     first, last = both[0][1], both[-1][1]
     return (first, last) if last < first else None
-
-
-def first_not_finite(parts: Components, batches: Sequence[Batch]) -> str | None:
-    """Return the first weight, output or gradient of an update that is not finite, or None.
-
-    The random numbers are seeded, and the weights are those before the update.
-    """
-    objective = parts.objective
-    for name, parameter in objective.named_parameters():
-        if not _is_finite(parameter):
-            return f"the weight {name}, from before, is the first"
-    order: list[str] = []  # modules in the order of their forward passes
-    bad: list[str] = []  # those with bad outputs, in this order
-
-    def look(name: str, output: Any) -> None:
-        order.append(name)
-        if not _is_finite(output):
-            bad.append(name)
-
-    # Watch the outputs of all modules.
-    hooks = [
-        module.register_forward_hook(lambda _, __, output, name=name: look(name, output))
-        for name, module in objective.named_modules()
-        if name
-    ]
-    objective.zero_grad(set_to_none=True)
-    try:
-        for batch in batches:
-            bad.clear()
-            loss = parts.loss(batch).loss
-            # Name the module that finished first with a bad output.
-            if not _is_finite(loss):
-                return f"the output of {bad[0]} is the first" if bad else "the loss is the first"
-            loss.backward()
-            found = objective.named_parameters()
-            broken = [n for n, p in found if p.grad is not None and not _is_finite(p.grad)]
-            if broken:  # the backward pass begins with the last module
-                # Find the broken parameter whose module came last in the forward pass.
-                places = {name: place for place, name in enumerate(order)}
-                first = max(broken, key=lambda name: places.get(name.rpartition(".")[0], -1))
-                return f"the gradient of {first} is the first"
-    finally:
-        for hook in hooks:
-            hook.remove()
-        objective.zero_grad(set_to_none=True)
-    return None
-
-
-def _is_finite(output: Any) -> bool:
-    """Return False if a floating-point tensor in the output of a module is not finite."""
-    if isinstance(output, Tensor):
-        return not output.is_floating_point() or bool(output.isfinite().all())
-    if isinstance(output, Mapping):
-        output = list(output.values())
-    elif hasattr(output, "__dataclass_fields__"):
-        output = list(vars(output).values())
-    return not isinstance(output, list | tuple) or all(map(_is_finite, output))

@@ -212,7 +212,7 @@ def trainer_of(dino, model_values, source, epochs, updates=None, **values):
     parts = dino.distillation
     model = parts.StudentAndTeacher(settings.model, 3, settings.distillation)
     objective = parts.SelfDistillation(model, settings.distillation, updates or epochs)
-    data = dino.train.TrainingData(source, valid={}, scorers={})
+    data = dino.train.TrainingData(source, valid={})
     process = ProcessGroup(0, 1, torch.device("cpu"))
     log = TrainingLog(settings.trainer, shown=False)
     trainer = dino.train.Trainer(objective, data, settings.trainer, {}, process, log)

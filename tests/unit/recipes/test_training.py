@@ -42,7 +42,7 @@ class ToyTraining(Training):
         self.say_size(model)
         return self.trainer_of(
             ToyObjective(model),
-            TrainingData(ToySource(), {"valid": ToySource(2)}, {}),
+            TrainingData(ToySource(), {"valid": ToySource(2)}),
             {"name": self.settings.data},
             "seven small batches",
             self.settings.trainer,

@@ -149,7 +149,7 @@ def accumulating(folder, process, backend, **limits):
         checkpoint={"no_epoch_checkpoints": True},
         optimizer={"store_ema": True},
         distributed={"ddp_backend": backend},
-        scorers={"valid": toy.ToyScorer([1.0] * 9)},
+        scorer=toy.ToyScorer([1.0] * 9),
     )
 
 

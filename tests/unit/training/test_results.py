@@ -29,7 +29,7 @@ def interval(num_updates, updates, tokens, seconds):
 
 
 def test_the_file_agrees_with_the_log_and_with_what_is_returned(tmp_path, capsys):
-    toy = Toy(tmp_path, {"max_epoch": 3}, validation=BLEU, scorers={"valid": ToyScorer()})
+    toy = Toy(tmp_path, {"max_epoch": 3}, validation=BLEU, scorer=ToyScorer())
     results = toy.trainer().train()
     assert TrainingResult.load(tmp_path) == results
     found = stored(tmp_path)

@@ -103,7 +103,7 @@ def test_best_and_kept_checkpoints(tmp_path):
         run={"max_epoch": 4},
         validation={"best_checkpoint_metric": "bleu"},
         checkpoint={"keep_best_checkpoints": 2, "keep_last_epochs": 2},
-        scorers={"valid": ToyScorer([1.0, 3.0, 2.996, 2.0])},
+        scorer=ToyScorer([1.0, 3.0, 2.996, 2.0]),
     ).trainer().train()
     assert names(tmp_path) == [
         "checkpoint.best_bleu_2.9960.safetensors",
@@ -125,12 +125,8 @@ def test_the_best_score_survives_a_resume(tmp_path):
         "validation": {"best_checkpoint_metric": "bleu"},
         "checkpoint": {"no_epoch_checkpoints": True},
     }
-    Toy(
-        tmp_path, {"max_epoch": 1}, scorers={"valid": ToyScorer([3.0])}, **settings
-    ).trainer().train()
-    Toy(
-        tmp_path, {"max_epoch": 2}, scorers={"valid": ToyScorer([2.0])}, **settings
-    ).trainer().train()
+    Toy(tmp_path, {"max_epoch": 1}, scorer=ToyScorer([3.0]), **settings).trainer().train()
+    Toy(tmp_path, {"max_epoch": 2}, scorer=ToyScorer([2.0]), **settings).trainer().train()
     best = load_checkpoint(tmp_path / "checkpoint_best.safetensors").metadata["training_state"]
     last = load_checkpoint(tmp_path / "checkpoint_last.safetensors").metadata["training_state"]
     assert (best["num_updates"], last["num_updates"], last["best_score"]) == (7, 14, 3.0)
@@ -158,7 +154,7 @@ def test_patience(tmp_path):
         tmp_path,
         run={"patience": 2},
         validation={"best_checkpoint_metric": "bleu"},
-        scorers={"valid": ToyScorer([1.0, 3.0, 2.0, 3.0, 9.0])},
+        scorer=ToyScorer([1.0, 3.0, 2.0, 3.0, 9.0]),
     )
     for _ in range(2):
         results = toy.trainer().train()
@@ -364,7 +360,7 @@ def test_tensorboard(tmp_path, capsys):
     assert [event.step for event in curves.Scalars("loss")] == [2, 4, 6]
     assert [event.step for event in curves.Scalars("toy/output")] == [3, 6]
     # Telemetry costs time: it is asked for only where it is logged.
-    assert trainer._updater._objective.telemetry_calls == 2
+    assert trainer.parts.objective.telemetry_calls == 2
     valid = EventAccumulator(str(tmp_path / "tb" / "valid")).Reload()
     assert [event.step for event in valid.Scalars("loss")] == [6]
 
@@ -381,7 +377,7 @@ def test_tensorboard(tmp_path, capsys):
 def test_telemetry_is_a_json_line_of_its_own(tmp_path, capsys, logging, updates):
     trainer = Toy(tmp_path, run={"max_update": 7}, logging=logging).trainer()
     trainer.train()
-    assert trainer._updater._objective.telemetry_calls == len(updates)
+    assert trainer.parts.objective.telemetry_calls == len(updates)
     lines = [line for line in capsys.readouterr().out.splitlines() if '"telemetry"' in line]
     found = [json.loads(line) for line in lines]
     assert [line["num_updates"] for line in found] == updates

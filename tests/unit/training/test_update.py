@@ -9,7 +9,7 @@ from relu_nmt.modules.objective import LossOutput
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.distributed import ProcessGroup
 from relu_nmt.training.state import Components
-from relu_nmt.training.update import Update, Updater
+from relu_nmt.training.update import Update
 from tests.unit.training.toy import Toy, ToyBatch
 
 CPU = torch.device("cpu")
@@ -30,14 +30,14 @@ class Overflowing(nn.Module):
         return LossOutput(loss, 2)
 
 
-def updater_of(objective, scale=None, min_scale=1e-4):
-    """Return an updater, and its parts; a scale is tried on the CPU."""
+def parts_of(objective, scale=None, min_scale=1e-4):
+    """Return the parts of a training; a scale is tried on the CPU."""
     config = TrainerConfig()
     object.__setattr__(config, "min_loss_scale", min_scale)  # which needs --fp16, and so a GPU
     parts = Components(objective, config, ProcessGroup(0, 1, CPU))
     if scale is not None:
         parts.scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=2)
-    return Updater(objective, parts, config), parts
+    return parts
 
 
 def batch():
@@ -46,12 +46,12 @@ def batch():
 
 def test_an_overflow_leaves_the_update_out_and_lowers_the_scale():
     objective = Overflowing(limit=100.0)
-    updater, parts = updater_of(objective, 256.0)
+    parts = parts_of(objective, 256.0)
     skipped = []
     for number in range(1, 7):
         before = objective.model.weight.detach().clone()
         update = Update(number, 1, 0.1, seed=1)
-        updater.run(update, [(batch(), 1)])
+        update.run(parts, [(batch(), 1)])
         skipped.append(update.skipped)
         assert torch.equal(before, objective.model.weight) == update.skipped
     # 256 and 128 overflow; two good updates at 64 double it, and 128 overflows again.
@@ -62,41 +62,41 @@ def test_an_overflow_leaves_the_update_out_and_lowers_the_scale():
 def test_the_scale_does_not_change_the_gradient():
     norms = []
     for scale in (None, 64.0):
-        updater, _ = updater_of(Overflowing(limit=1e9), scale)
+        parts = parts_of(Overflowing(limit=1e9), scale)
         update = Update(1, 1, 0.1, seed=1)
-        updater.run(update, [(batch(), 1), (batch(), 1)])
-        norms.append(updater.read(update)[0].gradient_norms)
+        update.run(parts, [(batch(), 1), (batch(), 1)])
+        norms.append(update.read(parts)[0].gradient_norms)
     assert norms == pytest.approx([3**0.5, 3**0.5])
 
 
 def test_without_any_scale_that_works_training_stops():
-    updater, _ = updater_of(Overflowing(limit=-1.0), 4.0, min_scale=1.0)
+    parts = parts_of(Overflowing(limit=-1.0), 4.0, min_scale=1.0)
     with pytest.raises(TrainingError, match="--min-loss-scale 1: the loss or the gradient"):
         for number in range(1, 9):
-            updater.run(Update(number, 1, 0.1, seed=1), [(batch(), 1)])
+            Update(number, 1, 0.1, seed=1).run(parts, [(batch(), 1)])
 
 
 def test_the_scale_is_restored():
-    (_, parts), (_, other) = (updater_of(Overflowing(1e9), scale) for scale in (64.0, 2.0))
+    parts, other = (parts_of(Overflowing(1e9), scale) for scale in (64.0, 2.0))
     other.scaler.load_state_dict(parts.scaler.state_dict())
     assert other.loss_scale == 64.0
-    _, plain = updater_of(Overflowing(1e9))
+    plain = parts_of(Overflowing(1e9))
     plain.scaler.load_state_dict(parts.scaler.state_dict())
     assert plain.scaler.state_dict() == {}
     assert plain.loss_scale is None
 
 
-def parts_of(config):
+def of_settings(config):
     return Components(Overflowing(1e9), config, ProcessGroup(0, 1, CPU))
 
 
 def test_formats():
     with pytest.raises(ConfigError, match="--fp16 needs a CUDA GPU"):
-        parts_of(TrainerConfig(fp16=True))
+        of_settings(TrainerConfig(fp16=True))
     linear = nn.Linear(2, 2)
-    with parts_of(TrainerConfig(bf16=True)).autocast():
+    with of_settings(TrainerConfig(bf16=True)).autocast():
         assert linear(torch.ones(1, 2)).dtype == torch.bfloat16
-    with parts_of(TrainerConfig()).autocast():
+    with of_settings(TrainerConfig()).autocast():
         assert linear(torch.ones(1, 2)).dtype == torch.float32
 
 
@@ -104,7 +104,7 @@ def test_formats():
 def test_slow_bfloat16_gives_a_note(fast, monkeypatch, capsys):
     monkeypatch.setattr("relu_nmt.training.update.has_fast_bfloat16", lambda: fast)
     for config in (TrainerConfig(), TrainerConfig(bf16=True)):
-        parts_of(config)
+        of_settings(config)
     note = "NOTE: this processor has no products of bfloat16, so --bf16 is slower than without\n"
     assert capsys.readouterr().err == ("" if fast else note)
 

@@ -24,7 +24,7 @@ def train(folder, scores, signature="", epochs=4, patience=-1, **more):
             folder,
             {"max_epoch": epochs, "patience": patience},
             **{"validation": BLEU, **QUIET, **more},
-            scorers={"valid": ToyScorer(scores, signature)},
+            scorer=ToyScorer(scores, signature),
         )
         .trainer()
         .train()

@@ -137,7 +137,7 @@ class Toy:
     dropout: float = 0.2
     train: ToySource = field(default_factory=ToySource)
     valid: dict = field(default_factory=lambda: {"valid": ToySource(2)})
-    scorers: dict = field(default_factory=dict)
+    scorer: ToyScorer | None = None
 
     def trainer(self, objective=None) -> Trainer:
         own = {"save_dir": str(self.folder), "num_workers": 0, "log_format": "json"}
@@ -149,7 +149,7 @@ class Toy:
         )
         return Trainer(
             objective or ToyObjective(ToyModel(self.dropout)),
-            TrainingData(self.train, self.valid, self.scorers),
+            TrainingData(self.train, self.valid, self.scorer),
             config,
             {"model_config": {"width": 8}, "args": {"lr": 0.05}},
             ProcessGroup(0, 1, torch.device("cpu")),
