@@ -124,7 +124,7 @@ class _TmxUnits:
             if self._codes or name in CODES:
                 self._codes += 1
                 if attributes.get("type") == "lb":
-                    self._break_line()
+                    self._pieces.append(" ")
         elif name == "tu":
             self._document, self._texts = "", {}
         elif name == "tuv":
@@ -132,16 +132,12 @@ class _TmxUnits:
         elif name == "seg" or (name == "prop" and _names_document(attributes.get("type", ""))):
             self._pieces, self._after_code = [], False
 
-    def _break_line(self) -> None:
-        if self._pieces is not None:
-            self._pieces.append(" ")
-
     def _text(self, text: str) -> None:
         if self._pieces is None:
             return
         if self._codes:
             if "<br" in text.lower():
-                self._break_line()
+                self._pieces.append(" ")
             return
         if self._after_code and (not self._pieces or self._pieces[-1].endswith(" ")):
             text = text.lstrip(" ")  # keep one of two spaces around a code
@@ -281,11 +277,6 @@ class PairSide(TextFile):
     side: int = 0  # index of this side in ``languages``
     separator: str = "none"  # the lines between documents, see ``SEPARATOR_TESTS``
     counts: Counter[str] = field(default_factory=Counter)
-
-    @property
-    def language(self) -> str:
-        """The language of this side."""
-        return self.languages[self.side]
 
     @property
     def is_compressed(self) -> bool:

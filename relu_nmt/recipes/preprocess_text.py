@@ -17,11 +17,7 @@ from relu_nmt.cli.preprocess import PreprocessSettings as Settings
 from relu_nmt.config.fields import flag_of, options_of
 from relu_nmt.data.data_folder import WORK_FOLDER, Journal, split_path
 from relu_nmt.data.dictionary import SENTENCE_SEPARATOR, Dictionary
-from relu_nmt.data.documents import (
-    DOCUMENT_TAG,
-    document_sizes,
-    write_documents,
-)
+from relu_nmt.data.documents import DOCUMENT_TAG, document_sizes, write_documents
 from relu_nmt.data.pair_files import check_parallel, describe, pair_format, scan_pairs
 from relu_nmt.errors import CheckpointError, ConfigError, DataError
 from relu_nmt.io.process import available_cores

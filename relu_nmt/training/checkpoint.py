@@ -358,17 +358,11 @@ def _upgrade_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def _upgrade_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
     """Return a checkpoint's metadata with the present names of settings."""
     for holder, name in ((metadata, "model_config"), (metadata.get("args"), "model")):
-        if isinstance(holder, dict) and isinstance(holder.get(name), dict):
-            holder[name] = _upgrade_model(holder[name])
+        model = holder.get(name) if isinstance(holder, dict) else None
+        if isinstance(model, dict):
+            if "activation_fn" in model:
+                model["feed_forward"] = model.pop("activation_fn")
+            for side in ("encoder", "decoder"):
+                if model.pop(f"{side}_learned_pos", False):
+                    model[f"{side}_positions"] = "learned"
     return metadata
-
-
-def _upgrade_model(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a model under their present names."""
-    upgraded = dict(settings)
-    if "activation_fn" in upgraded:
-        upgraded["feed_forward"] = upgraded.pop("activation_fn")
-    for side in ("encoder", "decoder"):
-        if upgraded.pop(f"{side}_learned_pos", False):
-            upgraded[f"{side}_positions"] = "learned"
-    return upgraded
