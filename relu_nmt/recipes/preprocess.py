@@ -354,7 +354,9 @@ def _describe(
     config = job.config
     # List all files with size and checksum.
     files = [dictionary_path(job.folder, language) for language in config.languages]
-    files += job.kept_files()
+    files += job.model_paths.values()
+    files += [job.path(split, "documents") for split in job.num_documents]
+    files += [job.path(split, f"{la}.raw") for split, la in job.inputs if split != "train"]
     for split, language in sides:
         files += paths_of(job.path(split, language))
     for split in alignments:

@@ -111,13 +111,6 @@ class Job:
         done |= self._through(journal, todo, "tokens")
         return done
 
-    def kept_files(self) -> list[Path]:
-        """Return the files of the data folder other than dictionaries and binarised data."""
-        kept = [*self.model_paths.values()]
-        kept += [self.path(split, "documents") for split in self.num_documents]
-        kept += [self.path(key[0], f"{key[1]}.raw") for key in self.inputs if key[0] != "train"]
-        return list(dict.fromkeys(kept))
-
     def pipelines(self) -> dict[str, TextPipeline]:
         """Return the text steps of each language, without subwords before a model is learnt."""
         config = self.config
