@@ -14,11 +14,7 @@ gives one line for each group of lines; --max-doc-tokens 1 translates line by li
 from typing import ClassVar
 
 from relu_nmt.cli.command import RecipeCommand
-from relu_nmt.cli.generate import (
-    NEED_REFERENCES,
-    ModelOptions,
-    TermOptions,
-)
+from relu_nmt.cli.generate import NEED_REFERENCES, ModelOptions, TermOptions
 from relu_nmt.config import REQUIRED, group, option, settings
 from relu_nmt.config.files import READ
 from relu_nmt.config.shared import no_progress_bar_option

@@ -212,9 +212,7 @@ def _is_met(entry: Option, needed: Option, value: Any, allowed: Sequence[Any]) -
             if part_class is None or entry.parts[:1] != (needed.name,):
                 return True
             return not options_of(part_class).keys().isdisjoint(entry.parts[1:])
-    if allowed:
-        return value in allowed
-    return not is_off(value)
+    return value in allowed if allowed else not is_off(value)
 
 
 def _need_text(

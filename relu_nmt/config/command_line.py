@@ -9,13 +9,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
 
 from relu_nmt.config.classes import flat, idle_options, merged, paths_in, to_dict
-from relu_nmt.config.fields import (
-    REQUIRED,
-    Option,
-    all_options,
-    flag_of,
-    shown,
-)
+from relu_nmt.config.fields import REQUIRED, Option, all_options, flag_of, shown
 from relu_nmt.config.files import READ, Files, path_values, refuse_shared_files
 from relu_nmt.config.registry import Registry
 from relu_nmt.config.settings_files import read_settings_file, to_yaml
@@ -25,6 +19,7 @@ ConfigT = TypeVar("ConfigT")
 MOST_SHOWN_CHOICES = 6
 MOST_SHOWN_TEXT = 24
 HELP_WIDTH, HELP_COLUMN = 100, 32
+ON = " (on by default)"
 MOST_USED, IDLE = "most used", "accepted as in fairseq, without effect"
 BY_FLAG = "by flag: "
 """Prefix, in a parsed namespace, of the name of an argument that was typed with its flag."""
@@ -40,26 +35,18 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
     def _format_action_invocation(self, action: argparse.Action) -> str:
         if not action.option_strings:
             return super()._format_action_invocation(action)
-        if not isinstance(action, _Switch):
+        if not isinstance(action, argparse.BooleanOptionalAction):
             # Show the value once, behind all names.
             default = self._get_default_metavar_for_optional(action)
             value = "" if action.nargs == 0 else f" {self._format_args(action, default)}"
             return ", ".join(action.option_strings) + value
         names = [name for name in action.option_strings if not name.startswith("--no-")]
-        if action.on_by_default:
+        if str(action.help).endswith(ON):
             names = [name.replace("--", "--[no-]", 1) for name in names]
         return ", ".join(names)
 
     def _split_lines(self, text: str, width: int) -> list[str]:
         return textwrap.wrap(text, width, break_on_hyphens=False, break_long_words=False)
-
-
-class _Switch(argparse.BooleanOptionalAction):
-    """A flag ``--name`` and its opposite ``--no-name``."""
-
-    def __init__(self, *args: Any, on_by_default: bool, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.on_by_default = on_by_default
 
 
 def add_settings(
@@ -122,26 +109,21 @@ def _add_flags(
             group.add_argument(*entry.flags, nargs="+" if entry.several else None, **common)
     elif entry.kind is bool:
         # Add one switch for a negative name, or a pair of switches.
-        if entry.name.startswith("no_"):
-            common["action"] = "store_true"
-        else:
-            common |= {"action": _Switch, "on_by_default": entry.default is True}
-        group.add_argument(*names, dest=entry.name, **common)
+        is_negative = entry.name.startswith("no_")
+        action = "store_true" if is_negative else argparse.BooleanOptionalAction
+        group.add_argument(*names, dest=entry.name, action=action, **common)
     else:
-        common |= {"dest": entry.name, "metavar": _metavar(entry), "const": entry.bare}
+        metavar, choices = entry.metavar, entry.choices
+        if metavar is None and choices is not None and not isinstance(choices, Registry):
+            is_short = len(choices) <= MOST_SHOWN_CHOICES
+            metavar = f"{{{','.join(choices)}}}" if is_short else "NAME"
+        common |= {"dest": entry.name, "metavar": metavar, "const": entry.bare}
         nargs = "+" if entry.several else None if entry.bare is None else "?"
         group.add_argument(*names, nargs=nargs, **common)
     for flag, value in entry.constants.items():
         common = {"dest": entry.name, "action": "store_const", "const": value}
         common["help"] = f"the same as {flag_of(entry.name)} {entry.text_of(value)}"
         own.add_argument(flag, default=argparse.SUPPRESS, **common)
-
-
-def _metavar(entry: Option) -> str | None:
-    choices = entry.choices
-    if entry.metavar or choices is None or isinstance(choices, Registry):
-        return entry.metavar
-    return f"{{{','.join(choices)}}}" if len(choices) <= MOST_SHOWN_CHOICES else "NAME"
 
 
 def _help_text(entry: Option) -> str:
@@ -158,7 +140,7 @@ def _help_text(entry: Option) -> str:
     if needs:
         text += f"; needs {' and '.join(needs)}"
     if default is True:
-        text += " (on by default)"
+        text += ON
     elif default not in (None, "", (), False, REQUIRED) and not entry.positional:
         text += f" (default: {entry.text_of(default)})"
     # Double the percent signs, which argparse would replace.

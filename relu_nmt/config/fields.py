@@ -10,11 +10,9 @@ import functools
 import math
 import numbers
 import os
-import types
-import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass
-from typing import Any, cast
+from typing import Any, cast, get_args, get_origin, get_type_hints
 
 from relu_nmt.config.files import Files
 from relu_nmt.config.registry import Registry, Spec, close_names
@@ -230,17 +228,13 @@ class Option:
         return ConfigError(f"{self.with_value(value)}: {text}")
 
 
-_SAME = object()
 option: Any = Option
 """Declares a field: ``gamma: int = option(1, "the power")``; see :class:`Option`."""
 
 
-def like(
-    config_class: type, name: str, default: Any = _SAME, help: str | None = None, **changes: Any
-) -> Any:
+def like(config_class: type, name: str, *default_and_help: Any, **changes: Any) -> Any:
     """Return the option ``name`` of another class, with the given changes of :class:`Option`."""
-    changes |= {} if default is _SAME else {"default": default}
-    changes |= {} if help is None else {"help": help}
+    changes |= dict(zip(("default", "help"), default_and_help, strict=False))
     return dataclasses.replace(options_of(config_class)[name], **changes)
 
 
@@ -303,21 +297,26 @@ def shown(value: Any) -> str:
     return (f"{value:g}" if isinstance(value, float) else str(value)) or "''"
 
 
-def _options_of(config_class: Any) -> dict[str, Option]:
-    """Return the options of a class, completed from its annotations."""
-    annotations = typing.get_type_hints(config_class)
+OptionsOf = Callable[[Any], dict[str, Option]]
+cached: Callable[[OptionsOf], OptionsOf] = functools.cache
+"""``functools.cache`` with a type that takes classes, which mypy does not count as hashable."""
+
+
+@cached
+def options_of(config_class: Any) -> dict[str, Option]:
+    """Return the options of a class, without those of its groups, by name."""
+    annotations = get_type_hints(config_class)
     found, heading = {}, ""
     for field in dataclasses.fields(config_class):
         if "option" not in field.metadata:
             continue
         heading = field.metadata["option"].heading or heading
         # Take the type apart: X | None, and tuple[X, ...].
-        kind, is_optional, is_sequence = annotations[field.name], False, False
-        if isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union:
-            is_optional = type(None) in typing.get_args(kind)
-            kind = next(a for a in typing.get_args(kind) if a is not type(None))
-        if typing.get_origin(kind) is tuple:
-            kind, is_sequence = typing.get_args(kind)[0], True
+        kind = annotations[field.name]
+        if is_optional := type(None) in get_args(kind):
+            kind = next(a for a in get_args(kind) if a is not type(None))
+        if is_sequence := get_origin(kind) is tuple:
+            kind = get_args(kind)[0]
         found[field.name] = dataclasses.replace(
             field.metadata["option"],
             name=field.name,
@@ -333,26 +332,20 @@ def _options_of(config_class: Any) -> dict[str, Option]:
 def groups_of(config_class: Any) -> dict[str, tuple[str, type]]:
     """Return title and class of each group of settings in a class, by the field's name."""
     return {
-        field.name: (field.metadata["group"], typing.cast(type, field.default_factory))
+        field.name: (field.metadata["group"], cast(type, field.default_factory))
         for field in dataclasses.fields(config_class)
         if "group" in field.metadata
     }
 
 
-def _all_options(config_class: Any) -> dict[str, Option]:
+@cached
+def all_options(config_class: Any) -> dict[str, Option]:
     """Return the options of a class, and those of its groups under the titles of the groups."""
-    found = dict(_options_of(config_class))
+    found = dict(options_of(config_class))
     for title, kind in groups_of(config_class).values():
-        for name, entry in _all_options(kind).items():
-            heading = entry.heading or title
-            found[name] = dataclasses.replace(entry, heading=heading)
+        for name, entry in all_options(kind).items():
+            found[name] = dataclasses.replace(entry, heading=entry.heading or title)
     return found
-
-
-options_of: Callable[[Any], dict[str, Option]] = functools.cache(_options_of)
-"""Return the options of a settings class, without those of its groups, by name."""
-all_options: Callable[[Any], dict[str, Option]] = functools.cache(_all_options)
-"""Return the options of a class and of all its groups, by name."""
 
 
 def known_fields(config_class: type, values: Mapping[str, Any]) -> dict[str, Any]:

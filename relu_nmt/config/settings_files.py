@@ -56,11 +56,8 @@ def _nested_values(path: Path) -> tuple[Mapping[str, Any], bool]:
         if path.suffix == ".safetensors":
             return _checkpoint_settings(path), True
         text = path.read_text("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--config {path}: cannot read it: {error}") from error
-    try:
         values = json.loads(text) if path.suffix == ".json" else parse_yaml(text)
-    except (ValueError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"--config {path}: cannot read it: {error}") from error
     if values is None:
         return {}, False
@@ -205,9 +202,6 @@ def _dumper() -> Any:
 
     class Dumper(yaml.SafeDumper):
         """Dumper that quotes a text that YAML 1.1 or 1.2 reads as another type."""
-
-        def ignore_aliases(self, data: Any) -> bool:
-            return True
 
     def represent(dumper: Any, text: str) -> Any:
         # Only double quotes keep every character on one line.

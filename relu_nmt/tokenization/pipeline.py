@@ -234,17 +234,8 @@ class TextPipeline:
 
     def to_state(self) -> dict[str, Any]:
         """Return the whole pipeline, subword model included, as JSON values."""
-        return {
-            "language": self.language,
-            "tokenizer": self.tokenizer,
-            "tokenizer_version": self.tokenizer_version,
-            "lowercase": self.lowercase,
-            "subword": self.subword.to_state(),
-            "detokenizer": self.detokenizer,
-            "sentence_separator": self.sentence_separator,
-            "first_symbol": self.first_symbol,
-            "separates_alone": self.separates_alone,
-        }
+        state = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {**state, "subword": self.subword.to_state()}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "TextPipeline":
