@@ -28,7 +28,7 @@ from relu_nmt.config import flag_of  # noqa: E402
 from relu_nmt.modules.config import ATTENTION_PRESETS  # noqa: E402
 from relu_nmt.translation import config as translation  # noqa: E402
 from relu_nmt.vision import config as vision  # noqa: E402
-from relu_nmt.vision.training_config import RECIPES  # noqa: E402
+from relu_nmt.vision.config import RECIPES  # noqa: E402
 
 log = get_plugin_logger("pages")
 

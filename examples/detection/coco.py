@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from relu_nmt.errors import DataError, MissingExtraError
-from relu_nmt.vision.batches import PlannedBatches, SampleBatch, sample_generator
+from relu_nmt.vision.config import IMAGES
 from relu_nmt.vision.image_files import read_image
-from relu_nmt.vision.training_config import IMAGES
+from relu_nmt.vision.images import PlannedBatches, SampleBatch
+from relu_nmt.vision.transforms import sample_generator
 
 if TYPE_CHECKING:
     from pycocotools.coco import COCO

@@ -16,8 +16,7 @@ from relu_nmt.errors import ConfigError
 from relu_nmt.modules import norms
 from relu_nmt.modules.objective import LossOutput, Metric
 from relu_nmt.vision.base import NORM_EPS, VisionModel, build_vision_model, exempt_from_decay
-from relu_nmt.vision.config import VisionTransformerConfig, shown_sides
-from relu_nmt.vision.training_config import PreprocessingConfig
+from relu_nmt.vision.config import PreprocessingConfig, VisionTransformerConfig, shown_sides
 
 PYRAMID_DIM = 256
 STRIDES = (4, 8, 16, 32)

@@ -17,6 +17,7 @@ from detector import DetectionObjective, DetectorConfig, build_detector
 from torch import nn
 
 from relu_nmt.cli.command import RecipeCommand
+from relu_nmt.cli.vision_train import VisionTrainerConfig
 from relu_nmt.config import (
     REQUIRED,
     flag_of,
@@ -36,7 +37,6 @@ from relu_nmt.training.checkpoint import load_checkpoint, load_weights, read_met
 from relu_nmt.training.trainer import Trainer
 from relu_nmt.vision.config import VisionTransformerConfig, architectures
 from relu_nmt.vision.loading import classes_of
-from relu_nmt.vision.training_config import VisionTrainerConfig
 
 TASK_NAME = "detection"
 SETTINGS: dict[str, dict[str, Any]] = {

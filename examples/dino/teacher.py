@@ -14,8 +14,8 @@ from relu_nmt.config import REQUIRED, from_dict, option, settings
 from relu_nmt.config.files import READ, WRITTEN
 from relu_nmt.errors import CheckpointError
 from relu_nmt.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from relu_nmt.vision.config import PreprocessingConfig
 from relu_nmt.vision.loading import describe_task
-from relu_nmt.vision.training_config import PreprocessingConfig
 
 TASK_NAME = "self_distillation"
 PREFIX = "teacher.backbone."

@@ -18,7 +18,7 @@ from teacher import TASK_NAME, save_teacher
 from views import ViewBatches, ViewConfig, Views
 
 from relu_nmt.cli.command import RecipeCommand
-from relu_nmt.cli.vision_train import ImageTrainingSettings
+from relu_nmt.cli.vision_train import ImageTrainingSettings, VisionTrainerConfig
 from relu_nmt.config import (
     REQUIRED,
     group,
@@ -37,14 +37,15 @@ from relu_nmt.training.checkpoint import read_metadata
 from relu_nmt.training.config import OptimizerConfig
 from relu_nmt.training.results import TrainingResult
 from relu_nmt.training.trainer import Trainer
-from relu_nmt.vision.config import VisionTransformerConfig, architectures, shown_sides
-from relu_nmt.vision.images import open_images
-from relu_nmt.vision.training_config import (
+from relu_nmt.vision.config import (
     IMAGENET_MEAN,
     IMAGENET_STD,
     PreprocessingConfig,
-    VisionTrainerConfig,
+    VisionTransformerConfig,
+    architectures,
+    shown_sides,
 )
+from relu_nmt.vision.images import open_images
 
 LAST, TEACHER = "checkpoint_last.safetensors", "teacher.safetensors"
 _COMMON: dict[str, Any] = {"clip_norm": 3.0, "min_lr": 1e-6}

@@ -9,16 +9,9 @@ from torch import Tensor
 
 from relu_nmt.config import option, settings
 from relu_nmt.errors import ConfigError
-from relu_nmt.vision.augmentation import operations
-from relu_nmt.vision.batches import (
-    PlannedBatches,
-    SampleBatch,
-    random_box,
-    resized_part,
-    sample_generator,
-)
-from relu_nmt.vision.images import ImageSet
-from relu_nmt.vision.training_config import PreprocessingConfig
+from relu_nmt.vision.config import PreprocessingConfig
+from relu_nmt.vision.images import ImageSet, PlannedBatches, SampleBatch
+from relu_nmt.vision.transforms import operations, random_box, resized_part, sample_generator
 
 if TYPE_CHECKING:
     from PIL.Image import Image

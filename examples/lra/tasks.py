@@ -13,8 +13,7 @@ from torch import Tensor
 
 from relu_nmt.errors import DataError
 from relu_nmt.io.safe_write import safe_writer
-from relu_nmt.vision.batches import PlannedBatches, SampleBatch
-from relu_nmt.vision.images import open_images, with_classes_of
+from relu_nmt.vision.images import PlannedBatches, SampleBatch, open_images, with_classes_of
 
 SPLITS = ("train", "valid", "test")
 PADDING = 0

@@ -28,8 +28,8 @@ from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io.safe_write import check_writable
 from relu_nmt.recipes.evaluate_images import evaluation_sets, write_results
 from relu_nmt.training.checkpoint import read_metadata
+from relu_nmt.vision.config import IMAGES
 from relu_nmt.vision.loading import ImageClassifier
-from relu_nmt.vision.training_config import IMAGES
 
 
 @settings

@@ -18,8 +18,7 @@ from relu_nmt.config.files import READ, WRITTEN
 from relu_nmt.config.shared import PrecisionOptions, no_progress_bar_option
 from relu_nmt.errors import ConfigError
 from relu_nmt.training.config import TrainerConfig
-from relu_nmt.vision.config import SIDES
-from relu_nmt.vision.training_config import IMAGES, PreprocessingConfig
+from relu_nmt.vision.config import IMAGES, SIDES, PreprocessingConfig
 
 
 @settings

@@ -16,8 +16,7 @@ from relu_nmt.config import REQUIRED, group, like, option, settings
 from relu_nmt.config.shared import PrecisionOptions, no_progress_bar_option
 from relu_nmt.errors import ConfigError
 from relu_nmt.training.config import TrainerConfig
-from relu_nmt.vision.config import check_sides
-from relu_nmt.vision.training_config import IMAGES
+from relu_nmt.vision.config import IMAGES, check_sides
 
 JOINED_BLOCKS = 4
 

@@ -14,6 +14,7 @@ relu_nmt.cli.vision_train ... (the batch size is per process).
 """
 
 from dataclasses import replace
+from typing import Any
 
 from relu_nmt.cli.command import RecipeCommand
 from relu_nmt.config import REQUIRED, group, like, option, settings
@@ -26,15 +27,125 @@ from relu_nmt.modules.config import (
     attention_preset_option,
     probability_option,
 )
-from relu_nmt.vision.config import VisionTransformerConfig, architectures
-from relu_nmt.vision.training_config import (
+from relu_nmt.training.config import OptimizerConfig, TrainerConfig
+from relu_nmt.training.schedules import ScheduleConfig
+from relu_nmt.vision.config import (
     CROSS_ENTROPY,
     IMAGES,
-    RECIPES,
     AugmentationConfig,
     PreprocessingConfig,
-    VisionTrainerConfig,
+    VisionTransformerConfig,
+    architectures,
 )
+
+# The parts that several recipes share: RandAugment, the trainings of timm, those of Big Vision.
+_RAND_AUGMENT: dict[str, Any] = {
+    "rand_augment": 2,
+    "rand_augment_magnitude": 9.0,
+    "rand_augment_std": 0.5,
+    "rand_augment_form": "increasing",
+}
+_TIMM: dict[str, Any] = {
+    **_RAND_AUGMENT,
+    "random_erasing": 0.25,
+    "mixup": 0.8,
+    "cutmix": 1.0,
+    "label_smoothing": 0.1,
+    "eval_crop_ratio": 1.0,
+    "max_epoch": 300,
+    "lr": (5e-4,),
+    "lr_batch_size": 512,
+    "lr_scheduler": "cosine",
+    "warmup_epochs": 5.0,
+    "warmup_init_lr": 5e-7,
+    "min_lr": 5e-6,
+    "weight_decay": 0.05,
+}
+_BIG_VISION: dict[str, Any] = {
+    "criterion": "sigmoid_cross_entropy",
+    "rand_augment": 2,
+    "rand_augment_std": 0.0,
+    "rand_augment_form": "original",
+    "crop_min_area": 0.05,
+    "eval_crop_ratio": 0.875,
+    "pixel_mean": (0.5, 0.5, 0.5),
+    "pixel_std": (0.5, 0.5, 0.5),
+    "lr": (1e-3,),
+    "lr_scheduler": "cosine",
+    "warmup_updates": 10_000,
+    "weight_decay": 0.1,
+    "clip_norm": 1.0,
+    "batch_size": 512,
+}
+RECIPES: dict[str, dict[str, Any]] = {
+    "none": {},
+    "deit": {**_TIMM, "drop_path": 0.05, "repeated_augmentation": 3},
+    "xcit": {**_TIMM, "drop_path": 0.05, "repeated_augmentation": 3, "max_epoch": 400},
+    "cvt": {**_TIMM, "drop_path": 0.05},
+    # The stochastic depth is set by the shape: .2 for Swin-T, .5 for Swin-B.
+    "swin": {**_TIMM, "eval_crop_ratio": 0.875, "warmup_epochs": 20.0, "clip_norm": 5.0},
+    "bigvision_i1k": {
+        **_BIG_VISION,
+        "rand_augment_magnitude": 15.0,
+        "mixup": 0.5,
+        "max_epoch": 300,
+    },
+    "bigvision_i21k": {
+        **_BIG_VISION,
+        "rand_augment_magnitude": 10.0,
+        "mixup": 0.2,
+        "max_epoch": 30,
+    },
+    "tiny_imagenet": {
+        **_RAND_AUGMENT,
+        "max_epoch": 200,
+        "lr": (1e-3,),
+        "lr_batch_size": 512,
+        "lr_scheduler": "cosine",
+        "warmup_epochs": 10.0,
+        "weight_decay": 0.05,
+        "batch_size": 512,
+    },
+}
+"""The ``--recipe`` presets by name; docs/reference/images.md has the table."""
+
+
+@settings
+class VisionTrainerConfig(TrainerConfig):
+    """The trainer's settings with the defaults of vision transformers, of DeiT for the optimiser.
+
+    Biases, norms, the class token and positions are exempt from the weight decay.
+    """
+
+    warmup_epochs: float = option(
+        0.0,
+        "epochs of linear warm-up, instead of updates",
+        least=0,
+        needs=("warmup_updates", None),
+        metavar="N",
+        heading="rates by epochs and images",
+    )
+    lr_batch_size: int = option(
+        0, "images per update that the rates are given for; 0: no scaling", least=0
+    )
+    optimizer: OptimizerConfig = group(
+        "optimiser and averaged weights",
+        OptimizerConfig,
+        adam_betas=(0.9, 0.999),
+        weight_decay=0.05,
+    )
+    schedule: ScheduleConfig = group(
+        "learning rate",
+        ScheduleConfig,
+        lr=(1e-3,),
+        lr_scheduler="cosine",
+        lr_period_updates=like(
+            ScheduleConfig,
+            "lr_period_updates",
+            -1.0,
+            "updates of the first period; negative: up to the end",
+        ),
+    )
 
 
 @settings

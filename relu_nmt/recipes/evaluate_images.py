@@ -6,7 +6,7 @@ import itertools
 import json
 import sys
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,14 +24,15 @@ from relu_nmt.io.text_lines import read_lines
 from relu_nmt.io.work import hidden_progress, progress_bar
 from relu_nmt.training.batches import load_ahead
 from relu_nmt.training.update import autocast_dtype
-from relu_nmt.vision.batches import ImageBatch, ImageBatches
 from relu_nmt.vision.config import shown_sides
 from relu_nmt.vision.image_files import composed
 from relu_nmt.vision.images import (
-    DamagedImages,
+    ImageBatch,
+    ImageBatches,
     ImageSet,
     add_set,
     open_images,
+    reporter_of_damaged,
     some_of,
     with_classes_of,
 )
@@ -44,27 +45,16 @@ CHECK_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Accuracy:
-    """The accuracy of a classifier on a set of images.
+    """The accuracy of a classifier on a set of images."""
 
-    Args:
-        set: name of the set.
-        data: folder or file of its images.
-        image_size: height and width of the model's input, in pixels.
-        images: number of images, without damaged ones.
-        top1: percent of images whose class has the highest score.
-        top5: percent whose class is among the five best; None with five classes or fewer.
-        seconds: time of the evaluation.
-        damaged: number of images that could not be decoded.
-    """
-
-    set: str
-    data: str
-    image_size: tuple[int, int]
-    images: int
-    top1: float
-    top5: float | None
+    set: str  # name of the set
+    data: str  # folder or file of its images
+    image_size: tuple[int, int]  # height and width of the model's input, in pixels
+    images: int  # number of images, without damaged ones
+    top1: float  # percent of images whose class has the highest score
+    top5: float | None  # percent of those among the five best; None with five classes or fewer
     seconds: float
-    damaged: int = 0
+    damaged: int = 0  # number of images that could not be decoded
 
     def __str__(self) -> str:
         top5 = "" if self.top5 is None else f", top-5 {self.top5:.2f}"
@@ -182,18 +172,10 @@ def accuracy(
 class Classified(list[dict[str, float]]):
     """The probabilities of classes for each picture; empty if the picture cannot be read.
 
-    Attributes:
-        errors: the errors of pictures that cannot be read, by path.
+    The exit code is 2 if there are such pictures.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.errors: dict[str, str] = {}
-
-    @property
-    def exit_code(self) -> int:
-        """2 if pictures cannot be read, otherwise 0."""
-        return 2 if self.errors else 0
+    exit_code = 0
 
 
 def classify(settings: ClassifyImagesSettings, *, progress: bool = True) -> Classified:
@@ -216,7 +198,8 @@ def classify(settings: ClassifyImagesSettings, *, progress: bool = True) -> Clas
         for image, classes in zip(chunk, results, strict=True):
             values.append({"image": image, "classes": classes})
             if not classes:
-                values[-1]["error"] = found.errors[image] = next(reasons)
+                values[-1]["error"] = next(reasons)
+                found.exit_code = 2
             elif progress and not settings.json:
                 shares = (f"{name} {share:.1%}" for name, share in classes.items())
                 print("\t".join([image, *shares]), flush=True)
@@ -226,8 +209,8 @@ def classify(settings: ClassifyImagesSettings, *, progress: bool = True) -> Clas
     # Print all as JSON, and the number of failures.
     if progress and settings.json:
         print(json.dumps(values, indent=1, ensure_ascii=False))
-    if progress and len(settings.images) > 1 and found.errors:
-        lost = len(found) - sum(map(bool, found))
+    lost = len(found) - sum(map(bool, found))
+    if progress and len(settings.images) > 1 and lost:
         print(f"{lost:,} of {len(found):,} pictures cannot be read", file=sys.stderr)
     return found
 
@@ -267,9 +250,9 @@ def say_left_out(sets: Iterable[ImageSet]) -> None:
         print(text, file=sys.stderr)
 
 
-def damaged_images(skip: bool) -> DamagedImages | None:
-    """Return a collector of damaged images that names each on standard error, if ``skip``."""
-    return DamagedImages(functools.partial(print, file=sys.stderr)) if skip else None
+def damaged_images(skip: bool) -> Callable[[DataError], None] | None:
+    """Return a function that names damaged images on standard error, if ``skip``."""
+    return reporter_of_damaged(functools.partial(print, file=sys.stderr)) if skip else None
 
 
 def check_images(

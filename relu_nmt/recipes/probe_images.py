@@ -24,9 +24,9 @@ from relu_nmt.recipes.evaluate_images import (
     write_results,
 )
 from relu_nmt.vision.base import NORM_EPS, VisionOutput
-from relu_nmt.vision.batches import ImageBatches, ImageTransform
-from relu_nmt.vision.images import ImageSet, open_images, with_classes_of
+from relu_nmt.vision.images import ImageBatches, ImageSet, open_images, with_classes_of
 from relu_nmt.vision.loading import ImageClassifier
+from relu_nmt.vision.transforms import ImageTransform
 
 TOP = 5
 QUERIES_AT_ONCE = 1024
@@ -39,27 +39,16 @@ LINEAR_STD = 0.01
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """The accuracy of a probe of frozen features on a data set.
+    """The accuracy of a probe of frozen features on a data set."""
 
-    Args:
-        test: path of the test images.
-        method: ``knn``, ``ridge`` or ``linear``.
-        classes: number of classes.
-        train_images: number of images of ``--train``; ridge regression uses only some.
-        test_images: number of images of ``--test``.
-        top1: percent of test images whose class has the highest score; a mean over the seeds.
-        top5: percent whose class is among the five best; None with five classes or fewer.
-        by_seed: top-1 of each seed of ridge regression.
-    """
-
-    test: str
+    test: str  # path of the test images
     method: str
-    classes: int
-    train_images: int
+    classes: int  # number of classes
+    train_images: int  # number of images of --train; ridge regression uses only some
     test_images: int
-    top1: float
-    top5: float | None
-    by_seed: tuple[float, ...] = ()
+    top1: float  # percent of images whose class has the highest score; a mean over the seeds
+    top5: float | None  # percent of those among the five best; None with five classes or fewer
+    by_seed: tuple[float, ...] = ()  # top-1 of each seed of ridge regression
 
     def __str__(self) -> str:
         seeds = ", ".join(f"{value:.2f}" for value in self.by_seed)

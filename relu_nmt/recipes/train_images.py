@@ -2,13 +2,13 @@
 
 import dataclasses
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
+from relu_nmt.cli.vision_train import RECIPES, VisionTrainerConfig
 from relu_nmt.cli.vision_train import ImageTrainingSettings as Settings
 from relu_nmt.config import flag_of, shown, to_dict
 from relu_nmt.config.classes import flat
@@ -16,27 +16,27 @@ from relu_nmt.errors import CheckpointError, ConfigError, DataError
 from relu_nmt.recipes.evaluate_images import check_images
 from relu_nmt.recipes.training import Training, run_training
 from relu_nmt.training.batches import TrainingData
-from relu_nmt.training.checkpoint import Checkpoint, read_metadata
+from relu_nmt.training.checkpoint import read_metadata
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.results import TrainingResult
 from relu_nmt.training.schedules import ScheduleConfig
 from relu_nmt.training.trainer import Trainer
 from relu_nmt.vision.base import ImageObjective, VisionModel, build_vision_model
-from relu_nmt.vision.batches import ImageBatches, ImageTransform
 from relu_nmt.vision.config import shown_sides
 from relu_nmt.vision.image_files import composed
 from relu_nmt.vision.images import (
     SKIP_FLAG,
-    DamagedImages,
+    ImageBatches,
     ImageSet,
     add_set,
     hold_out,
     open_images,
+    reporter_of_damaged,
     some_of,
     with_classes_of,
 )
 from relu_nmt.vision.loading import classes_of, describe_task, load_timm_weights, start_weights
-from relu_nmt.vision.training_config import RECIPES, VisionTrainerConfig
+from relu_nmt.vision.transforms import ImageTransform
 
 OTHER_RATES = ("warmup_init_lr", "min_lr", "end_learning_rate")
 """The rates that ``--lr-batch-size`` scales besides ``--lr``."""
@@ -97,17 +97,8 @@ class ImageTraining(Training):
                 self.process.world_size,
                 self.say,
             ),
-            lambda checkpoint: self._start(model, checkpoint, train_set.classes),
+            lambda checkpoint: start_weights(model, checkpoint, train_set.classes, self.say),
         )
-
-    def _start(
-        self, model: VisionModel, checkpoint: Checkpoint, classes: Sequence[str]
-    ) -> Mapping[str, Tensor]:
-        """Return the weights of ``--finetune-from-model``, and print the changes of them."""
-        weights, notes = start_weights(model, checkpoint, classes)
-        for note in notes:
-            self.say(note)
-        return weights
 
     def _say_recipe(self) -> None:
         """Print the settings of the recipe as flags, except those that a flag overrides."""
@@ -192,10 +183,10 @@ class ImageTraining(Training):
             self.say("; ".join([f"start from the weights of {public}", *notes]))
         return model
 
-    def _damaged(self, sets: Sequence[ImageSet]) -> DamagedImages | None:
-        """Check images before the training, and return a collector of damaged ones, if skipped."""
+    def _damaged(self, sets: Sequence[ImageSet]) -> Callable[[DataError], None] | None:
+        """Check images before the training; return a function that reports skipped ones."""
         is_first = self.process.is_first
-        damaged = DamagedImages(self.say if is_first else partial(print, file=sys.stderr))
+        report = reporter_of_damaged(self.say if is_first else partial(print, file=sys.stderr))
         config, skips = self.settings.trainer, self.settings.skip_damaged_images
         # Check images in one process, for a limited time.
         if config.preflight and is_first:
@@ -203,8 +194,8 @@ class ImageTraining(Training):
             if errors and not skips:
                 raise DataError(f"{some_of(list(map(str, errors)), '; ')}, or give {SKIP_FLAG}")
             for error in errors:
-                damaged.add(error)
-        return damaged if skips else None
+                report(error)
+        return report if skips else None
 
     def _numbered_as_before(self, images: ImageSet) -> ImageSet:
         """Return images with the class indices of the checkpoint to resume from, if any."""

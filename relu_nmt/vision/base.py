@@ -15,11 +15,10 @@ from relu_nmt.modules.feed_forward import build_feed_forward
 from relu_nmt.modules.objective import LossOutput, Metric, RegularizedObjective
 from relu_nmt.modules.transformer_layer import LayerConfig, Residual
 from relu_nmt.vision import vision_models
-from relu_nmt.vision.config import VisionTransformerConfig
-from relu_nmt.vision.training_config import CROSS_ENTROPY
+from relu_nmt.vision.config import CROSS_ENTROPY, VisionTransformerConfig
 
 if TYPE_CHECKING:
-    from relu_nmt.vision.batches import ImageBatch
+    from relu_nmt.vision.images import ImageBatch
 
 INIT_STD = 0.02
 NORM_EPS = 1e-6

@@ -1,12 +1,13 @@
-"""Settings of the shape of vision models, and the shapes by name (``--arch``)."""
+"""Settings of vision models and of their images, and the shapes of models by name (``--arch``)."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from relu_nmt.config import like, option, settings, shown
+from relu_nmt.config import flag_of, like, option, settings, shown
 from relu_nmt.config.fields import options_of
+from relu_nmt.config.files import Files
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.config import (
     TransformerOptions,
@@ -18,6 +19,19 @@ from relu_nmt.modules.config import (
 )
 from relu_nmt.vision import vision_blocks, vision_models
 
+IMAGE_SUFFIXES = (
+    *(".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".gif"),
+    *(".webp", ".ppm", ".pgm", ".tif", ".tiff"),
+)
+_ENDINGS = "|".join((*IMAGE_SUFFIXES, ".zip", ".npz", ".parquet")).replace(".", "")
+IMAGES = Files(names=rf"(?i:.*\.({_ENDINGS}))", deep=True)
+LARGEST_PADDED = 96
+"""The largest image size at which ``--train-crop auto`` is padded; above, it is resized."""
+CROSS_ENTROPY = "cross_entropy"
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+_share = partial(option, above=0, most=1, metavar="P")
+_beta = partial(option, least=0, metavar="A")
 SIDES = "expected one number, or height and width, as 16x8"
 
 
@@ -190,14 +204,121 @@ class VisionTransformerConfig(TransformerOptions):
         return self.image_size[0], self.image_size[-1]
 
     @property
-    def shown_size(self) -> str:
-        """The size of an image for messages: ``192x256``."""
-        return shown_sides(self.image_sides)
-
-    @property
     def patch_sides(self) -> tuple[int, int]:
         """Height and width of a patch, in pixels."""
         return self.patch_size[0], self.patch_size[-1]
+
+
+@settings
+class PreprocessingConfig:
+    """Crops, mirroring and normalisation of pictures."""
+
+    train_crop: str = option(
+        "auto",
+        f"random crop; auto: padded up to --image-size {LARGEST_PADDED}, else resized",
+        choices=("auto", "padded", "resized", "none"),
+    )
+    crop_padding: int = option(
+        4,
+        "black pixels that the padded crop adds a side",
+        least=0,
+        needs=("train_crop", "auto", "padded"),
+    )
+    crop_min_area: float = _share(
+        0.08,
+        "smallest share of the picture in a resized crop",
+        needs=("train_crop", "auto", "resized"),
+    )
+    flip: bool = option(True, "mirror half of the training images")
+    eval_crop_ratio: float | None = _share(
+        None, "share of a side that the centre crop keeps (default: 0.875 if resized)"
+    )
+    pixel_mean: tuple[float, ...] = option(
+        IMAGENET_MEAN, "subtracted from red, green and blue (each from 0 to 1)", metavar="R,G,B"
+    )
+    pixel_std: tuple[float, ...] = option(
+        IMAGENET_STD,
+        "divisors of red, green and blue, after the mean is subtracted",
+        above=0,
+        metavar="R,G,B",
+    )
+
+    def check(self) -> None:
+        """Check that there is a number for each colour."""
+        for name in ("pixel_mean", "pixel_std"):
+            value = getattr(self, name)
+            if len(value) != 3:
+                raise ConfigError(
+                    f"{flag_of(name)} {shown(value)}: expected three numbers, as 0.5,0.5,0.5"
+                )
+
+    def crop_of(self, image_size: int) -> str:
+        """Return the kind of training crop, with ``auto`` resolved by the longer side in pixels."""
+        if self.train_crop != "auto":
+            return self.train_crop
+        return "padded" if image_size <= LARGEST_PADDED else "resized"
+
+    def check_fits(self, image_size: int, preset: Mapping[str, Any]) -> None:
+        """Raise a ConfigError if a setting does nothing with the crop that ``auto`` stands for.
+
+        Settings of the recipe, ``preset``, are allowed at every size.
+        """
+        # Padding belongs to one kind of crop, and the smallest area to the other.
+        crop = self.crop_of(image_size)
+        for needed, name in (("padded", "crop_padding"), ("resized", "crop_min_area")):
+            entry, value = options_of(PreprocessingConfig)[name], getattr(self, name)
+            if crop != needed and value not in (entry.default, preset.get(name)):
+                raise ConfigError(
+                    f"{entry.with_value(value)} does nothing at --image-size {image_size}, where "
+                    f"--train-crop auto is {crop}; it needs --train-crop {needed}"
+                )
+
+    def eval_ratio_of(self, image_size: int) -> float:
+        """Return the share of a side that the centre crop of validation keeps."""
+        if self.eval_crop_ratio is not None:
+            return self.eval_crop_ratio
+        return 0.875 if self.crop_of(image_size) == "resized" else 1.0
+
+
+@settings
+class AugmentationConfig:
+    """Random changes of training images, besides crops and mirroring."""
+
+    rand_augment: int = option(
+        0, "number of random changes of each image (RandAugment); 0: none", least=0
+    )
+    rand_augment_magnitude: float = option(
+        9.0,
+        "strength of these changes; 10: to the ends of their ranges",
+        least=0,
+        needs="rand_augment",
+        metavar="M",
+    )
+    rand_augment_std: float = option(
+        0.5, "standard deviation of their strength", least=0, needs="rand_augment", metavar="S"
+    )
+    rand_augment_form: str = option(
+        "increasing",
+        "increasing (timm's inc1, DeiT), or original (Big Vision)",
+        choices=("increasing", "original"),
+        needs="rand_augment",
+    )
+    color_jitter: float = option(
+        0.0, "change brightness, contrast and saturation by up to this share", least=0, metavar="F"
+    )
+    random_erasing: float = probability_option(
+        0.0, "probability that noise replaces a box of an image"
+    )
+    mixup: float = _beta(0.0, "mix two images and their classes by Beta(A, A); 0: none")
+    cutmix: float = _beta(0.0, "paste a box of another image, area by Beta(A, A); 0: none")
+    repeated_augmentation: int = option(
+        1, "views of an image in a batch; an epoch has fewer images", least=1
+    )
+
+    @property
+    def changes_images(self) -> bool:
+        """Return True if any setting changes single images."""
+        return bool(self.rand_augment or self.color_jitter or self.random_erasing)
 
 
 ENDINGS = re.compile(
@@ -213,7 +334,7 @@ NAMED_SETTINGS = {
 """The settings that the end of a name can give, by family."""
 
 
-class Architectures(Mapping[str, dict[str, Any]]):
+class Architectures(dict[str, dict[str, Any]]):
     """The settings of each named shape that differ from the defaults.
 
     As in timm, a name may continue with sizes: ``vit_small_patch32_384`` (or ``_p32_384``) is
@@ -225,40 +346,29 @@ class Architectures(Mapping[str, dict[str, Any]]):
         {'embed_dim': 192, 'layers': 12, 'heads': 3, 'patch_size': 4, 'image_size': 32}
     """
 
-    def __init__(self, shapes: Mapping[str, dict[str, Any]]) -> None:
-        self._shapes = shapes
+    def __contains__(self, name: object) -> bool:
+        try:
+            return isinstance(name, str) and bool(self[name])
+        except KeyError:
+            return False
 
-    def __getitem__(self, name: str) -> dict[str, Any]:
-        if name in self._shapes:
-            return self._shapes[name]
+    def __missing__(self, name: str) -> dict[str, Any]:
         # Split the name into a shape and sizes, and refuse sizes that its family does not have.
         found = ENDINGS.fullmatch(name)
-        if found is None:
-            raise KeyError(name)
-        shape = self._shapes[found["shape"]]
-        given = {key: text for key, text in found.groupdict().items() if text and key != "shape"}
-        if given.keys() - NAMED_SETTINGS[shape.get("family", "vit")]:
+        given = {key: text for key, text in found.groupdict().items() if text} if found else {}
+        shape = self.get(given.pop("shape", ""))
+        if shape is None or given.keys() - NAMED_SETTINGS[shape.get("family", "vit")]:
             raise KeyError(name)
         # Read each size: one number, or a pair.
         numbers = {key: tuple(map(int, text.split("x"))) for key, text in given.items()}
         return {**shape, **{key: n if len(n) > 1 else n[0] for key, n in numbers.items()}}
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._shapes)
 
-    def __len__(self) -> int:
-        return len(self._shapes)
-
-
-def _vit_shape(embed_dim: int, layers: int, heads: int) -> dict[str, Any]:
-    return {"embed_dim": embed_dim, "layers": layers, "heads": heads}
-
-
-_VIT = {
-    "vit_tiny": _vit_shape(192, 12, 3),
-    "vit_small": _vit_shape(384, 12, 6),
-    "vit_base": _vit_shape(768, 12, 12),
-    "vit_large": _vit_shape(1024, 24, 16),
+_VIT: dict[str, dict[str, Any]] = {
+    "vit_tiny": {"embed_dim": 192, "layers": 12, "heads": 3},
+    "vit_small": {"embed_dim": 384, "layers": 12, "heads": 6},
+    "vit_base": {"embed_dim": 768, "layers": 12, "heads": 12},
+    "vit_large": {"embed_dim": 1024, "layers": 24, "heads": 16},
 }
 # DeiT without its distillation token is ViT trained by another recipe, so the names are synonyms.
 _DEIT = {f"deit_{size}": _VIT[f"vit_{size}"] for size in ("tiny", "small", "base")}
@@ -270,15 +380,16 @@ _SHORT = {
 }
 
 # Big Vision's form of ViT.
-_BIG_VISION = {"big_vision": True, "feed_forward": "gelu-tanh"}
-_BIG_VISION_FORMS = {  # the settings of its ImageNet-1k and ImageNet-21k trainings
-    "bigvision_i1k": {**_BIG_VISION, "tanh_layer": True, "head_bias": -6.9},
-    "bigvision_i21k": {**_BIG_VISION, "pooling": "mean", "head_bias": -10.0},
+_BIG_VISION: dict[
+    str, dict[str, Any]
+] = {  # the settings of its ImageNet-1k and ImageNet-21k trainings
+    "bigvision_i1k": {"tanh_layer": True, "head_bias": -6.9},
+    "bigvision_i21k": {"pooling": "mean", "head_bias": -10.0},
 }
 _BIG_VISION_VIT = {
-    f"{name}_{form}": {**_VIT[name], **values}
+    f"{name}_{form}": {**_VIT[name], "big_vision": True, "feed_forward": "gelu-tanh", **values}
     for name in ("vit_small", "vit_base", "vit_large")
-    for form, values in _BIG_VISION_FORMS.items()
+    for form, values in _BIG_VISION.items()
 }
 
 
@@ -286,7 +397,7 @@ def _xcit_shape(embed_dim: int, layers: int, heads: int) -> dict[str, Any]:
     return {
         "family": "xcit",
         "attention": "xca",
-        **_vit_shape(embed_dim, layers, heads),
+        **{"embed_dim": embed_dim, "layers": layers, "heads": heads},
         "layer_scale": 1.0 if layers == 12 else 1e-5,
     }
 

@@ -1,4 +1,7 @@
-"""Images and their classes, in class folders, a zip file, a NumPy archive or a parquet table."""
+"""Images and their classes, in class folders, a zip file, a NumPy archive or a parquet table.
+
+Batches have random views of the images in training, otherwise the middle of each.
+"""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -7,8 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
+from typing_extensions import Self
 
+from relu_nmt.config.shared import BatchLimits
+from relu_nmt.data.translation_batches import plan_batches
 from relu_nmt.errors import DataError
+from relu_nmt.vision.config import IMAGE_SUFFIXES, AugmentationConfig
 from relu_nmt.vision.image_files import (
     ARRAY_SUFFIX,
     FileTree,
@@ -20,7 +30,7 @@ from relu_nmt.vision.image_files import (
     open_table,
     spelled,
 )
-from relu_nmt.vision.training_config import IMAGE_SUFFIXES
+from relu_nmt.vision.transforms import ImageTransform, mix_images, sample_generator
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -29,6 +39,9 @@ MOST_SHOWN = 5
 SKIP_FLAG = "--skip-damaged-images"
 TRAIN_FOLDER = "train"
 VALID_FOLDERS = ("val", "valid", "validation", "test")
+MOST_DAMAGED = 50
+"""Damaged images in a row that stop a training."""
+NO_AUGMENTATION = AugmentationConfig()
 
 
 @dataclass(frozen=True)
@@ -251,24 +264,178 @@ def add_set(sets: Mapping[str, ImageSet], images: ImageSet) -> dict[str, ImageSe
     return {**sets, name: replace(images, name=name)}
 
 
-class DamagedImages:
-    """The damaged images that ``--skip-damaged-images`` leaves out; ``say`` reports each once."""
+def reporter_of_damaged(say: Callable[[str], object]) -> Callable[[DataError], None]:
+    """Return a function, also for several threads, that reports the error of each image once."""
+    found: set[str] = set()
 
-    def __init__(self, say: Callable[[str], object]) -> None:
-        self._say = say
-        self._found: set[str] = set()
+    def report(error: DataError) -> None:
+        if str(error) not in found:
+            found.add(str(error))
+            say(f"NOTE: {error}; left out ({len(found):,} so far, {SKIP_FLAG})")
 
-    def __len__(self) -> int:
-        return len(self._found)
-
-    def add(self, error: DataError) -> None:
-        """Add the error of an image; may be called from several threads."""
-        if str(error) not in self._found:
-            self._found.add(str(error))
-            self._say(f"NOTE: {error}; left out ({len(self):,} so far, {SKIP_FLAG})")
+    return report
 
 
 def some_of(names: Sequence[str], between: str = ", ") -> str:
     """Return the first names for a message, and the number of the others."""
     more = f" and {len(names) - MOST_SHOWN:,} more" if len(names) > MOST_SHOWN else ""
     return f"{between.join(names[:MOST_SHOWN])}{more}"
+
+
+@dataclass(frozen=True)
+class SampleBatch:
+    """Some samples of a set; the fields of a subclass have tensors."""
+
+    ids: Tensor  # [B] int64, indices of the samples in their set
+
+    @property
+    def num_sentences(self) -> int:
+        """The number of samples; the trainer's log calls them sentences."""
+        return self.ids.size(0)
+
+    @property
+    def num_tokens(self) -> int:
+        """The number of samples, so that the log's ``wps`` counts samples a second."""
+        return self.ids.size(0)
+
+    def to(self, device: torch.device | str) -> Self:
+        """Return the batch on ``device``; from pinned memory the copy does not block."""
+        return self._with(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def pin_memory(self) -> Self:
+        """Return the batch in page-locked memory, from which a GPU copies faster."""
+        return self._with(Tensor.pin_memory)
+
+    def _with(self, move: Callable[[Tensor], Tensor]) -> Self:
+        fields = {name: value for name, value in vars(self).items() if name != "ids"}
+        return replace(self, **tree_map_only(Tensor, move, fields))
+
+
+class PlannedBatches:
+    """The batches of a set of ``count`` samples, by epoch; a subclass loads each by its index.
+
+    The last batch of an epoch may have fewer than ``batch_size`` samples. The seed is that of the
+    order in each epoch; None keeps the order (validation).
+    """
+
+    def __init__(self, count: int, batch_size: int, seed: int | None = None) -> None:
+        self._count = count
+        self._batch_size = batch_size
+        self._seed = seed
+        self._epoch = 0
+        self._plan: list[np.ndarray] = []
+
+    @property
+    def num_batches(self) -> int:
+        """The number of batches of every epoch."""
+        return -(-self._count // self._batch_size)
+
+    def begin_epoch(self, epoch: int) -> int:
+        """Plan ``epoch`` (counted from 1) and return its number of batches."""
+        self._epoch = epoch
+        # Keep the plan of a set without shuffling for all epochs.
+        if not self._plan or self._seed is not None:
+            shuffle_seed = None if self._seed is None else (self._seed, epoch)
+            sizes = np.ones(self._count, dtype=np.int64)
+            limits = BatchLimits(max_sentences=self._batch_size)
+            self._plan = plan_batches(sizes, None, limits, shuffle_seed)
+        return len(self._plan)
+
+    def largest(self) -> int:
+        """Return the index of a largest batch of the planned epoch."""
+        return int(np.argmax([len(members) for members in self._plan]))
+
+
+@dataclass(frozen=True)
+class ImageBatch(SampleBatch):
+    """Images of one size and their classes."""
+
+    images: Tensor  # [B, 3, height, width], normalised
+    labels: Tensor  # [B] int64
+    other_labels: Tensor | None = None  # [B] int64, of the images mixed in, if any
+    share: float = 1.0  # weight of ``labels``; the rest is that of ``other_labels``
+
+
+class ImageBatches(PlannedBatches):
+    """The batches of a set of images, mapped to pixels of one size by a transform.
+
+    The seed is that of the order and the random views of each epoch. None keeps the order and takes
+    the middle of each image (validation). In training ``augmentation`` mixes images and repeats
+    views. ``damaged`` is called with the error of a damaged image, which otherwise is raised: in
+    training the next undamaged image takes its place, in validation the batch is smaller.
+    """
+
+    def __init__(
+        self,
+        images: ImageSet,
+        transform: ImageTransform,
+        batch_size: int,
+        seed: int | None = None,
+        augmentation: AugmentationConfig = NO_AUGMENTATION,
+        damaged: Callable[[DataError], object] | None = None,
+    ) -> None:
+        super().__init__(len(images), batch_size, seed)
+        self.images = images
+        self._transform = transform
+        self._augmentation = augmentation
+        self._damaged = damaged
+
+    def begin_epoch(self, epoch: int) -> int:
+        """Plan ``epoch`` with several views of each image, if there are to be some."""
+        super().begin_epoch(epoch)
+        total, count = len(self.images), self._augmentation.repeated_augmentation
+        if self._seed is not None and count > 1:
+            # View c of image i of N has the number c N + i: [N, count] (Hoffer et al. 2020).
+            views = np.concatenate(self._plan)[:, None] + total * np.arange(count)
+            # Take N views in all, so that an epoch keeps its length.
+            starts = range(self._batch_size, total, self._batch_size)
+            self._plan = np.split(views.reshape(-1)[:total], starts)
+        return len(self._plan)
+
+    def load(self, index: int) -> ImageBatch:
+        """Read batch ``index`` of the planned epoch."""
+        found = [each for view in self._plan[index] if (each := self._view(int(view))) is not None]
+        # Stack the images: [B, 3, height, width]. All of a validation batch may be damaged.
+        numbers = np.array([number for number, _ in found], dtype=np.int64)
+        nothing = np.zeros((0, 3, *self._transform.sides), dtype=np.float32)
+        pixels = np.stack([view for _, view in found]) if found else nothing
+        batch = ImageBatch(
+            torch.from_numpy(numbers),
+            torch.from_numpy(pixels),
+            torch.from_numpy(self.images.labels[numbers]),
+        )
+        config = self._augmentation
+        if self._seed is None or not (config.mixup or config.cutmix):
+            return batch
+        # Mix; the fifth number keeps this generator apart from those of images and views.
+        generator = sample_generator(self._seed, self._epoch, index, 0, 1)
+        return mix_images(batch, config.mixup, config.cutmix, generator)
+
+    def _read(self, number: int) -> "Image | None":
+        """Return an image, or None if it is damaged and damaged images are skipped."""
+        try:
+            return self.images.read(number)
+        except DataError as error:
+            if self._damaged is None:
+                raise DataError(f"{error}, or give {SKIP_FLAG}") from error
+            self._damaged(error)
+            return None
+
+    def _view(self, view: int) -> tuple[int, np.ndarray] | None:
+        """Return an image's index and pixels, or None if it is damaged (in validation)."""
+        # Validation: the image itself.
+        copy, first = divmod(view, len(self.images))
+        if self._seed is None:
+            image = self._read(first)
+            return None if image is None else (first, self._transform.evaluation(image))
+        # Training: a random view of it, or of the next undamaged image.
+        most = min(MOST_DAMAGED, len(self.images))
+        for number in range(first, first + most):
+            number %= len(self.images)
+            if (image := self._read(number)) is not None:
+                generator = sample_generator(self._seed, self._epoch, number, copy)
+                return number, self._transform.training(image, generator)
+        raise DataError(
+            f"{self.images.origin}: {most} images in a row are damaged, from "
+            f"{self.images.paths[first]} on; see the messages above"
+        )

@@ -24,11 +24,15 @@ from relu_nmt.vision.base import (
     grid_of,
     resize_positions,
 )
-from relu_nmt.vision.batches import ImageTransform
-from relu_nmt.vision.config import VisionTransformerConfig
+from relu_nmt.vision.config import (
+    CROSS_ENTROPY,
+    PreprocessingConfig,
+    VisionTransformerConfig,
+    shown_sides,
+)
 from relu_nmt.vision.image_files import composed, read_image, to_rgb
 from relu_nmt.vision.swin_and_cvt import fit_position_biases
-from relu_nmt.vision.training_config import CROSS_ENTROPY, PreprocessingConfig
+from relu_nmt.vision.transforms import ImageTransform
 from relu_nmt.vision.vision_transformer import VisionTransformer
 
 if TYPE_CHECKING:
@@ -59,29 +63,32 @@ def classes_of(metadata: Mapping[str, Any], path: str | os.PathLike[str]) -> tup
 
 
 def start_weights(
-    model: VisionModel, checkpoint: Checkpoint, classes: Sequence[str]
-) -> tuple[Mapping[str, Tensor], list[str]]:
-    """Return the weights of another image classifier as initial weights, and notes for the log.
+    model: VisionModel,
+    checkpoint: Checkpoint,
+    classes: Sequence[str],
+    say: Callable[[str], object],
+) -> dict[str, Tensor]:
+    """Return the weights of another image classifier as initial weights; report their changes.
 
     If the classes differ, the head keeps its new weights. Learned positions of another image size
     and position biases of other windows are interpolated.
     """
-    own, start, notes = model.state_dict(), dict(checkpoint.model_tensors), []
+    own, start = model.state_dict(), dict(checkpoint.model_tensors)
     # Keep the new head for other classes.
     others = checkpoint.metadata["task"]["classes"]
     if [composed(name) for name in classes] != [composed(name) for name in others]:
         start |= {name: own[name] for name in own if name.startswith("head.")}
-        notes.append(f"the head for {len(classes):,} other classes starts anew")
+        say(f"the head for {len(classes):,} other classes starts anew")
     # Fit the positions to the new image size.
     config = from_dict(VisionTransformerConfig, checkpoint.metadata["model_config"])
     grids = [grid_of(each.image_sides, each.patch_sides) for each in (config, model.config)]
     if "positions" in start and isinstance(model, VisionTransformer) and grids[0] != grids[1]:
         start["positions"] = resize_positions(start["positions"], *grids)
-        notes.append(
-            f"positions of {config.shown_size} pixels are interpolated to those of "
-            f"{model.config.shown_size}"
-        )
-    return start, notes + fit_position_biases(start, own)
+        old, new = (shown_sides(each.image_sides) for each in (config, model.config))
+        say(f"positions of {old} pixels are interpolated to those of {new}")
+    for note in fit_position_biases(start, own):
+        say(note)
+    return start
 
 
 class ImageClassifier:

@@ -16,8 +16,7 @@ from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.training.distributed import ProcessGroup
 from relu_nmt.training.log import TrainingLog
 from relu_nmt.vision import vision_models
-from relu_nmt.vision.config import VisionTransformerConfig
-from relu_nmt.vision.training_config import PreprocessingConfig
+from relu_nmt.vision.config import PreprocessingConfig, VisionTransformerConfig
 from tests.commands import run_here
 from tests.example_modules import example_modules
 from tests.tiny import json_lines, weights

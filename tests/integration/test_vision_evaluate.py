@@ -11,9 +11,9 @@ from PIL import Image
 
 from relu_nmt import ImageClassifier
 from relu_nmt.errors import CheckpointError, DataError
-from relu_nmt.vision.batches import ImageTransform
+from relu_nmt.vision.config import PreprocessingConfig
 from relu_nmt.vision.images import open_images
-from relu_nmt.vision.training_config import PreprocessingConfig
+from relu_nmt.vision.transforms import ImageTransform
 from tests.commands import run_here
 from tests.unit.vision.made_images import make_squares, zip_folder
 

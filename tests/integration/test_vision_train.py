@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 from relu_nmt.cli import vision_train
-from relu_nmt.cli.vision_train import ImageTrainingSettings
+from relu_nmt.cli.vision_train import RECIPES, ImageTrainingSettings, VisionTrainerConfig
 from relu_nmt.errors import CheckpointError
 from relu_nmt.recipes.train_images import config_for_data, with_cosine_period
 from relu_nmt.training.checkpoint import load_checkpoint
@@ -25,7 +25,6 @@ from relu_nmt.training.schedules import build_schedule
 from relu_nmt.translation.encoder_decoder import load_model
 from relu_nmt.vision.images import open_images
 from relu_nmt.vision.loading import ImageClassifier
-from relu_nmt.vision.training_config import RECIPES, VisionTrainerConfig
 from tests.tiny import json_lines, tensors, values
 from tests.unit.vision.made_images import make_squares, write_table, zip_folder
 

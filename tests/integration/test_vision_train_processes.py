@@ -11,7 +11,7 @@ from relu_nmt.errors import DataError
 from relu_nmt.recipes import train_images, training
 from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.training.distributed import own_part
-from relu_nmt.vision.batches import ImageBatches
+from relu_nmt.vision.images import ImageBatches
 from tests.ranks import run_ranks
 from tests.unit.vision.made_images import make_squares
 

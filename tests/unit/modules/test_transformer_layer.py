@@ -16,8 +16,8 @@ from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.loss import TranslationObjective
 from relu_nmt.vision import vision_blocks
 from relu_nmt.vision.base import ImageObjective
-from relu_nmt.vision.batches import ImageBatch
 from relu_nmt.vision.config import VisionTransformerConfig
+from relu_nmt.vision.images import ImageBatch
 from relu_nmt.vision.vision_transformer import VisionTransformer
 
 PAD, EOS = 1, 2

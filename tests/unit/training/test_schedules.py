@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from relu_nmt.cli.vision_train import VisionTrainerConfig
 from relu_nmt.config import flag_of, from_dict, option, settings, to_dict
 from relu_nmt.config.fields import options_of
 from relu_nmt.errors import ConfigError
@@ -15,7 +16,6 @@ from relu_nmt.training.schedules import (
     WarmupConfig,
     build_schedule,
 )
-from relu_nmt.vision.training_config import VisionTrainerConfig
 from tests.unit.training.toy import parsed
 
 

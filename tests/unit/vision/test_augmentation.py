@@ -4,9 +4,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from relu_nmt.vision.augmentation import FORMS, augmented, erased, operations
-from relu_nmt.vision.batches import ImageTransform, sample_generator
-from relu_nmt.vision.training_config import AugmentationConfig, PreprocessingConfig
+from relu_nmt.vision.config import AugmentationConfig, PreprocessingConfig
+from relu_nmt.vision.transforms import (
+    FORMS,
+    ImageTransform,
+    augmented,
+    erased,
+    operations,
+    sample_generator,
+)
 
 GREY = (0.5, 0.5, 0.5)
 FILL = (128, 128, 128)
@@ -45,7 +51,7 @@ def seen_operations(monkeypatch, form, count, **settings):
         return lambda image, *arguments: (seen.append((name, *arguments)), image)[1]
 
     found = {name: recorded(name) for name in FORMS[form]}
-    monkeypatch.setattr("relu_nmt.vision.augmentation.operations", lambda fill: found)
+    monkeypatch.setattr("relu_nmt.vision.transforms.operations", lambda fill: found)
     for number in range(count):
         augmented(noise(), config, GREY, sample_generator(0, 1, number))
     return seen

@@ -3,9 +3,9 @@ import pytest
 import torch
 
 from relu_nmt.errors import DataError
-from relu_nmt.vision.batches import ImageBatches, ImageTransform
-from relu_nmt.vision.images import DamagedImages, open_images
-from relu_nmt.vision.training_config import PreprocessingConfig
+from relu_nmt.vision.config import PreprocessingConfig
+from relu_nmt.vision.images import ImageBatches, open_images, reporter_of_damaged
+from relu_nmt.vision.transforms import ImageTransform
 from tests.unit.vision.made_images import make_squares, zip_folder
 
 
@@ -80,7 +80,9 @@ def test_a_set_of_damaged_images_is_read_once_before_the_error(tmp_path):
     [images] = open_images(tmp_path).values()
     messages = []
     transform = ImageTransform(PreprocessingConfig(), 8)
-    batches = ImageBatches(images, transform, 2, seed=1, damaged=DamagedImages(messages.append))
+    batches = ImageBatches(
+        images, transform, 2, seed=1, damaged=reporter_of_damaged(messages.append)
+    )
     batches.begin_epoch(1)
     with pytest.raises(DataError, match="2 images in a row are damaged"):
         batches.load(0)

@@ -6,8 +6,8 @@ from PIL import Image
 
 from relu_nmt.cli.vision_train import ImageTrainingSettings
 from relu_nmt.errors import ConfigError
-from relu_nmt.vision.batches import ImageTransform, sample_generator
-from relu_nmt.vision.training_config import PreprocessingConfig
+from relu_nmt.vision.config import PreprocessingConfig
+from relu_nmt.vision.transforms import ImageTransform, sample_generator
 
 PLAIN = {"pixel_mean": (0.0, 0.0, 0.0), "pixel_std": (1.0, 1.0, 1.0), "flip": False}
 
@@ -157,7 +157,7 @@ def test_resized_crops_vary_around_the_aspect_ratio_of_the_result(monkeypatch):
         boxes.append(box)
         return Image.new("RGB", sides[::-1])
 
-    monkeypatch.setattr("relu_nmt.vision.batches.resized_part", resized_part)
+    monkeypatch.setattr("relu_nmt.vision.transforms.resized_part", resized_part)
     transform = ImageTransform(PreprocessingConfig(**PLAIN, train_crop="resized"), (100, 200))
     for number in range(300):
         transform.training(noise(40, 30), sample_generator(0, 1, number))

@@ -5,11 +5,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from relu_nmt.vision.augmentation import mix_images
 from relu_nmt.vision.base import cross_entropy, sigmoid_cross_entropy
-from relu_nmt.vision.batches import ImageBatch, ImageBatches, ImageTransform, sample_generator
-from relu_nmt.vision.images import open_images
-from relu_nmt.vision.training_config import AugmentationConfig, PreprocessingConfig
+from relu_nmt.vision.config import AugmentationConfig, PreprocessingConfig
+from relu_nmt.vision.images import ImageBatch, ImageBatches, open_images
+from relu_nmt.vision.transforms import ImageTransform, mix_images, sample_generator
 from tests.unit.vision.made_images import make_squares
 
 

@@ -9,8 +9,8 @@ from relu_nmt.attention.regulariser import regularizer_terms
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.config import AttentionRegularizerConfig
 from relu_nmt.vision.base import ImageObjective
-from relu_nmt.vision.batches import ImageBatch
 from relu_nmt.vision.config import VisionTransformerConfig
+from relu_nmt.vision.images import ImageBatch
 from relu_nmt.vision.vision_transformer import VisionTransformer
 
 OFF = AttentionRegularizerConfig()

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from relu_nmt.modules.config import AttentionRegularizerConfig
 from relu_nmt.vision.base import ImageObjective
-from relu_nmt.vision.batches import ImageBatch
+from relu_nmt.vision.images import ImageBatch
 from tests.unit.training.toy import Toy
 from tests.unit.vision.families import PAIRS, one_family_each, pair_model, pictures
 

@@ -15,9 +15,8 @@ from relu_nmt.recipes.probe_images import (
     ridge_scores,
 )
 from relu_nmt.vision.base import VisionOutput, build_vision_model
-from relu_nmt.vision.batches import ImageTransform
-from relu_nmt.vision.config import VisionTransformerConfig, architectures
-from relu_nmt.vision.training_config import PreprocessingConfig
+from relu_nmt.vision.config import PreprocessingConfig, VisionTransformerConfig, architectures
+from relu_nmt.vision.transforms import ImageTransform
 
 
 def clusters(count, classes=4, dim=6, seed=0):

@@ -1,11 +1,12 @@
-"""Random changes of training images: RandAugment, colour jitter, random erasing, mixup, cutmix.
+"""Views of pictures: crops and normalisation; random changes and mixtures in training.
 
-All random numbers come from the generator of an image (or batch) in its epoch, so a resumed
-training sees the same pictures. docs/reference/images.md explains why this is not a library.
+Changes are RandAugment, colour jitter, random erasing, mixup and cutmix. All random numbers come
+from the generator of an image (or batch) in its epoch, so a resumed training sees the same
+pictures. docs/reference/images.md explains why this is not a library.
 """
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,13 +14,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from relu_nmt.vision.training_config import AugmentationConfig
+from relu_nmt.vision.config import AugmentationConfig, PreprocessingConfig
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from relu_nmt.vision.batches import ImageBatch
+    from relu_nmt.vision.images import ImageBatch
 
+RATIO_LIMITS = (3 / 4, 4 / 3)
+CROP_TRIALS = 10
+Box = tuple[float, float, float, float]
 FULL_LEVEL = 10
 """The level at which RandAugment's operations reach the ends of their ranges."""
 PIXELS_OF_CONSTANTS = 224
@@ -30,6 +34,158 @@ ERASING_TRIALS = 10
 
 Argument = Callable[[float, np.random.Generator], Any]
 """Maps level / 10 and a generator, which may draw the sign, to the argument of an operation."""
+
+
+def sample_generator(seed: int, epoch: int, index: int, *others: int) -> np.random.Generator:
+    """Return the random generator of one image in one epoch; ``others`` tell several apart.
+
+    It depends on its arguments alone, so a resumed training sees the same crops.
+    """
+    return np.random.Generator(
+        np.random.PCG64(np.random.SeedSequence((seed, epoch, index, *others)))
+    )
+
+
+def random_box(
+    size: tuple[int, int],
+    areas: tuple[float, float],
+    generator: np.random.Generator,
+    aspect: float = 1.0,
+) -> Box:
+    """Return left, top, right and bottom of a part of random area and shape.
+
+    ``size`` is width and height of the picture in pixels, ``areas`` the smallest and largest share
+    of it. Shapes vary around ``aspect`` = width / height. In a very wide or high picture, where
+    none fits, it is the middle.
+
+    Reference: Szegedy et al. 2015, "Going deeper with convolutions", section 6.
+    """
+    width, height = size
+    low, high = np.log(RATIO_LIMITS)
+    for _ in range(CROP_TRIALS):
+        # Draw area and aspect ratio, and return a box that fits.
+        area = width * height * generator.uniform(*areas)
+        ratio = aspect * float(np.exp(generator.uniform(low, high)))
+        w, h = (area * ratio) ** 0.5, (area / ratio) ** 0.5
+        if w <= width and h <= height:
+            left, top = generator.uniform(0, width - w), generator.uniform(0, height - h)
+            return left, top, left + w, top + h
+    return middle_box(size, 1.0, aspect)
+
+
+def middle_box(size: tuple[int, int], ratio: float, aspect: float) -> Box:
+    """Return the middle of a picture of this width and height, in pixels.
+
+    It is the largest box with this ``aspect`` (width / height), its sides times ``ratio``.
+    """
+    width, height = size
+    high = ratio * min(height, width / aspect)
+    wide = high * aspect
+    left, top = (width - wide) / 2, (height - high) / 2
+    return left, top, left + wide, top + high
+
+
+def resized_part(image: "Image", box: Box, sides: tuple[int, int]) -> "Image":
+    """Return the part of an image in a box, resized to this height and width."""
+    from PIL.Image import Resampling
+
+    # Clip the box, which rounding may have moved out of the picture.
+    right, bottom = min(box[2], image.width), min(box[3], image.height)
+    box = (max(0.0, box[0]), max(0.0, box[1]), right, bottom)
+    return image.resize(sides[::-1], Resampling.BICUBIC, box=box)
+
+
+class ImageTransform:
+    """A map from pictures of any size to normalised pixels of one size.
+
+    ``size`` is height and width of the result, or one number for a square. Training has the changes
+    of ``augmentation``. With ``squeeze`` evaluation ignores the aspect ratio: it squeezes the whole
+    picture to the shape of the result, then takes the middle.
+
+    Example:
+        >>> from PIL import Image
+        >>> transform = ImageTransform(PreprocessingConfig(), (24, 32))
+        >>> transform.evaluation(Image.new("RGB", (50, 40))).shape
+        (3, 24, 32)
+    """
+
+    def __init__(
+        self,
+        config: PreprocessingConfig,
+        size: int | Sequence[int],
+        augmentation: AugmentationConfig | None = None,
+        squeeze: bool = False,
+    ) -> None:
+        self.config = config
+        self._squeeze = squeeze
+        self.sides = (size, size) if isinstance(size, int) else (size[0], size[-1])
+        self._aspect = self.sides[1] / self.sides[0]
+        changes = augmentation is not None and augmentation.changes_images
+        self._augmentation = augmentation if changes else None
+        self._crop = config.crop_of(max(self.sides))
+        self._eval_ratio = config.eval_ratio_of(max(self.sides))
+        # Normalise (x / 255 - mean) / std as x * scale - shift.
+        mean, std = (np.array(v, dtype=np.float32) for v in (config.pixel_mean, config.pixel_std))
+        self._scale = 1 / (255 * std)
+        self._shift = mean / std
+
+    def with_eval_ratio(self, ratio: float | None, squeeze: bool = False) -> "ImageTransform":
+        """Return a transform that keeps this share of a side in evaluation; None: no change."""
+        if ratio is None:
+            return self
+        config = replace(self.config, eval_crop_ratio=ratio)
+        return ImageTransform(config, self.sides, squeeze=squeeze)
+
+    def with_size(self, size: int | Sequence[int]) -> "ImageTransform":
+        """Return a transform to another size, with the same share of a side in validation."""
+        return ImageTransform(replace(self.config, eval_crop_ratio=self._eval_ratio), size)
+
+    def training(self, image: "Image", generator: np.random.Generator) -> np.ndarray:
+        """Return a random view of an 8-bit RGB image, float32 [3, height, width]."""
+        # Crop: [height, width, 3].
+        if self._crop == "resized":
+            areas = (self.config.crop_min_area, 1.0)
+            pixels = self._resize(image, random_box(image.size, areas, generator, self._aspect))
+        else:
+            pixels = self._centre_crop(image, 1.0)
+            if self._crop == "padded":
+                padding = self.config.crop_padding
+                padded = np.pad(pixels, ((padding, padding), (padding, padding), (0, 0)))
+                top, left = generator.integers(0, 2 * padding + 1, size=2)
+                pixels = padded[top : top + self.sides[0], left : left + self.sides[1]]
+        # Mirror, then augment: as a picture before the normalisation, as numbers after it.
+        if self.config.flip and generator.random() < 0.5:
+            pixels = pixels[:, ::-1]
+        augmentation = self._augmentation
+        if augmentation is None:
+            return self._normalise(pixels)
+        from PIL import Image
+
+        fill = self.config.pixel_mean
+        changed = augmented(Image.fromarray(pixels), augmentation, fill, generator)
+        pixels = self._normalise(np.asarray(changed))
+        return erased(pixels, augmentation.random_erasing, generator)
+
+    def evaluation(self, image: "Image") -> np.ndarray:
+        """Return the middle of an image, float32 [3, height, width]."""
+        if not self._squeeze:
+            return self._normalise(self._centre_crop(image, self._eval_ratio))
+        # Crop the same share of both sides; the resize ignores the aspect ratio.
+        lost, (width, height) = (1 - self._eval_ratio) / 2, image.size
+        box = (lost * width, lost * height, (1 - lost) * width, (1 - lost) * height)
+        return self._normalise(self._resize(image, box))
+
+    def _normalise(self, pixels: np.ndarray) -> np.ndarray:
+        return (pixels * self._scale - self._shift).transpose(2, 0, 1)  # [3, height, width]
+
+    def _centre_crop(self, image: "Image", ratio: float) -> np.ndarray:
+        """Return the middle of an image, resized; see :func:`middle_box` for ``ratio``."""
+        if image.size == self.sides[::-1] and ratio == 1.0:
+            return np.asarray(image)
+        return self._resize(image, middle_box(image.size, ratio, self._aspect))
+
+    def _resize(self, image: "Image", box: Box) -> np.ndarray:
+        return np.asarray(resized_part(image, box, self.sides))
 
 
 def _signed(most: float) -> Argument:
@@ -220,7 +376,7 @@ def mix_images(
     "CutMix", algorithm in appendix A.
 
     Example:
-        >>> from relu_nmt.vision.batches import ImageBatch
+        >>> from relu_nmt.vision.images import ImageBatch
         >>> images = torch.stack([torch.zeros(3, 4, 4), torch.ones(3, 4, 4)])
         >>> batch = ImageBatch(torch.arange(2), images, torch.tensor([5, 6]))
         >>> found = mix_images(batch, 1.0, 0.0, np.random.default_rng(1))
@@ -234,26 +390,18 @@ def mix_images(
     # Reverse the batch to pair the images: [B, 3, Y, X].
     others = batch.images.flip(0)
     if uses_cutmix:
-        # The share of the pixels that stay follows from the box, whose sides are whole numbers.
-        height, width = batch.images.shape[2:]
-        box, share = _box(height, width, share, generator)
+        # A box around a random centre: its sides are those of the image times the root of
+        # 1 - share, cut off at the borders.
+        spans = []
+        for size in others.shape[2:]:
+            length = int(size * (1 - share) ** 0.5)
+            start = int(generator.integers(size)) - length // 2
+            spans.append(slice(max(0, start), min(size, start + length)))
+        rows, columns = spans
         images = batch.images.clone()
-        images[:, :, box[0], box[1]] = others[:, :, box[0], box[1]]
+        images[:, :, rows, columns] = others[:, :, rows, columns]
+        # The share of the pixels that stay follows from the box, whose sides are whole numbers.
+        share = 1 - images[0, 0, rows, columns].numel() / images[0, 0].numel()
     else:
         images = torch.lerp(others, batch.images, share)
     return replace(batch, images=images, other_labels=batch.labels.flip(0), share=share)
-
-
-def _box(
-    height: int, width: int, share: float, generator: np.random.Generator
-) -> tuple[tuple[slice, slice], float]:
-    """Return rows and columns of a box around a random centre, and the share outside the box."""
-    sides = []
-    for size in (height, width):
-        # The sides are those of the image times the root of 1 - share, cut off at its borders.
-        length = int(size * (1 - share) ** 0.5)
-        start = int(generator.integers(size)) - length // 2
-        sides.append(slice(max(0, start), min(size, start + length)))
-    rows, columns = sides
-    area = (rows.stop - rows.start) * (columns.stop - columns.start)
-    return (rows, columns), 1 - area / (height * width)
