@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from relu_nmt.attention.base import Need
 from relu_nmt.attention.records import AttentionRecord, record_attention
 from relu_nmt.engine import native
-from relu_nmt.engine.layers import FastCache, LayersKernel, LayerStep
+from relu_nmt.engine.layers import FastCache, LayersKernel, StepView
 from relu_nmt.modules.transformer_layer import TransformerLayer
 from relu_nmt.translation.decoder import DecoderState
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
@@ -97,53 +97,39 @@ class FastDecoder(StepDecoder):
     ) -> list[StepScores]:
         """See :meth:`StepDecoder.step`."""
         # Map the newest tokens of all searches through the layers, as rows [1, N, D].
-        states = [step.state for step in steps]
-        embedded, layer_steps = self._begin(steps, states)
-        x, weights = self._through_layers(_joined(embedded), layer_steps, want_weights)
+        embedded, views = zip(*map(self._begin, steps), strict=True)
+        x, weights = self._through_layers(_joined(embedded), views, want_weights)
         # Project to logits: in one product unless a search has a shortlist of its own.
-        sizes, project = [part.size(1) for part in embedded], self.model.output_projection
-        if all(state.shortlist is None for state in states):
+        sizes, project = [view.num_rows for view in views], self.model.output_projection
+        if all(step.state.shortlist is None for step in steps):
             logits = project(x).float().split(sizes, dim=1)
         else:
             logits = tuple(
-                (state.project or project)(own).float()
-                for own, state in zip(x.split(sizes, dim=1), states, strict=True)
+                (step.state.project or project)(own).float()
+                for own, step in zip(x.split(sizes, dim=1), steps, strict=True)
             )
         # Return to one set of scores [B, K, V] or [1, N, V] per search.
         scores: list[StepScores] = []
-        for step, own, first, weight in zip(steps, logits, layer_steps[0], weights, strict=True):
-            shape = step.tokens.shape if first.rows is None else (1, first.num_rows)
+        for step, own, view, weight in zip(steps, logits, views, weights, strict=True):
+            shape = step.tokens.shape if view.rows is None else (1, view.num_rows)
             log_probs = log_softmax(own.view(*shape, -1), temperature)
-            scores.append(FastScores(log_probs, weight, first.rows))
+            scores.append(FastScores(log_probs, weight, view.rows))
         return scores
 
-    def _begin(
-        self, steps: Sequence[SearchStep], states: Sequence[DecoderState]
-    ) -> tuple[list[Tensor], list[list[LayerStep]]]:
-        """Embed the newest tokens [1, N, D] of each search; return also the steps of each layer."""
-        decoder, embedded, seen = self.model.decoder, [], []
-        for step, state in zip(steps, states, strict=True):
-            # Translate indices into a shortlist back to ids of the dictionary.
-            tokens = step.tokens if state.shortlist is None else state.shortlist[step.tokens]
-            x, visibility = decoder.embed_step(tokens, state)
-            x = x.reshape(1, -1, x.size(-1))  # [1, B K, D]
-            # Leave out dead beams if that is worth it, [1, N, D].
-            computed = self._computed(step)
-            embedded.append(x if computed is None else x.index_select(1, computed[0]))
-            # Compute the positions' rotation and bias once, for all layers.
-            relative = decoder.relative(visibility)
-            rows, given = computed or (None, None)
-            seen.append((rows, given, visibility, relative, state.cross_visibility))
-        # All layers share the views; each has its own cache.
-        sizes = [part.size(1) for part in embedded]
-        layer_steps = [
-            [
-                LayerStep(size, *views, state.caches[i])
-                for size, views, state in zip(sizes, seen, states, strict=True)
-            ]
-            for i in range(len(decoder.layers))
-        ]
-        return embedded, layer_steps
+    def _begin(self, step: SearchStep) -> tuple[Tensor, StepView]:
+        """Embed the newest tokens of a search, [1, N, D]; return also what its rows may see."""
+        decoder, state = self.model.decoder, step.state
+        # Translate indices into a shortlist back to ids of the dictionary.
+        tokens = step.tokens if state.shortlist is None else state.shortlist[step.tokens]
+        x, visibility = decoder.embed_step(tokens, state)
+        x = x.reshape(1, -1, x.size(-1))  # [1, B K, D]
+        # Leave out dead beams if that is worth it, [1, N, D].
+        rows, given = self._computed(step) or (None, None)
+        if rows is not None:
+            x = x.index_select(1, rows)
+        # Compute the positions' rotation and bias once, for all layers.
+        relative, across = decoder.relative(visibility), state.cross_visibility
+        return x, StepView(x.size(1), rows, given, visibility, relative, across, state.caches)
 
     def _computed(self, step: SearchStep) -> tuple[Tensor, Tensor] | None:
         """Return the result of :func:`computed_beams`, or None where it would not pay."""
@@ -155,19 +141,19 @@ class FastDecoder(StepDecoder):
         return computed_beams(step.rows, num_beams, 1 if own_products else ONEDNN_ROW_MULTIPLE)
 
     def _through_layers(
-        self, x: Tensor, steps: Sequence[Sequence[LayerStep]], want_weights: bool
+        self, x: Tensor, views: Sequence[StepView], want_weights: bool
     ) -> tuple[Tensor, list[Tensor | None]]:
         """Return the final states [1, N, D], and each search's alignment weights, if wanted."""
         # Compute all layers in one call of the kernel, if it can.
         decoder, kernel = self.model.decoder, self.layers_kernel
-        weights: list[Tensor | None] = [None] * len(steps[0])
-        if kernel is not None and not want_weights and kernel.takes(x, steps):
-            return decoder.final_norm(kernel(x, steps)), weights
+        weights: list[Tensor | None] = [None] * len(views)
+        if kernel is not None and not want_weights and kernel.takes(x, views):
+            return decoder.final_norm(kernel(x, views)), weights
         # Otherwise compute layer by layer, recording weights where they are wanted.
-        for layer, of_layer in zip(decoder.layers, steps, strict=True):
+        for i, layer in enumerate(decoder.layers):
             cross = layer.cross_attention
             aligns = cross is not None and cross.attention is decoder.aligning_attention
-            x, records = _step_layer(layer, x, of_layer, want_weights and aligns)
+            x, records = _step_layer(layer, i, x, views, want_weights and aligns)
             if records:
                 weights = [decoder.alignment_weights(record) for record in records]
         return decoder.final_norm(x), weights
@@ -177,7 +163,7 @@ def computed_beams(rows: Tensor, num_beams: int, multiple: int) -> tuple[Tensor,
     """Return the beams to compute, with dead ones up to a multiple; None: all beams.
 
     ``rows`` are the live beams among all ``num_beams``, rising, int64. The results are ``rows`` and
-    ``given`` of :class:`LayerStep`.
+    ``given`` of :class:`StepView`.
 
     Example:
         >>> rows, given = computed_beams(torch.arange(0, 32, 2), 32, 1)
@@ -198,31 +184,34 @@ def computed_beams(rows: Tensor, num_beams: int, multiple: int) -> tuple[Tensor,
 
 
 def _step_layer(
-    layer: TransformerLayer, x: Tensor, steps: Sequence[LayerStep], want_weights: bool
+    layer: TransformerLayer, number: int, x: Tensor, views: Sequence[StepView], want_weights: bool
 ) -> tuple[Tensor, list[AttentionRecord]]:
     """Map the newest tokens' states x [1, N, D], row by row of all searches, through a layer.
 
-    Attention goes search by search. ``want_weights`` also gives a record of each cross-attention.
+    Attention goes search by search, with caches of the layer's ``number``. ``want_weights`` also
+    gives a record of each cross-attention.
     """
     own, cross = layer.self_attention, layer.cross_attention
     assert cross is not None, "decoders attend to an encoder"
-    sizes, records = [step.num_rows for step in steps], []
+    sizes, records = [view.num_rows for view in views], []
     # Self-attention: project all rows, attend from all beams, select the computed ones.
     residual = layer.self_attention_residual
     y = residual.before(x)
     made = []
-    for part, step in zip(own.qkv(y).split(sizes, dim=1), steps, strict=True):
-        every = step.beams(part, step.visibility.num_queries)  # [R, k, 3 D]
-        made.append(step.computed(own.values(every, step.visibility, step.relative, step.cache)))
+    for part, view in zip(own.qkv(y).split(sizes, dim=1), views, strict=True):
+        visible, cache = view.visibility, view.caches[number]
+        every = view.beams(part, visible.num_queries)  # [R, k, 3 D]
+        made.append(view.computed(own.values(every, visible, view.relative, cache)))
     x = residual.add(x, own.finish(_joined(made), y))
     # Cross-attention, likewise.
     residual = layer.cross_attention_residual
     y = residual.before(x)
     made = []
-    for part, step in zip(cross.q(y).split(sizes, dim=1), steps, strict=True):
-        every = step.beams(part, step.memory_visibility.num_queries)  # [B, K, D]
+    for part, view in zip(cross.q(y).split(sizes, dim=1), views, strict=True):
+        visible, cache = view.memory_visibility, view.caches[number]
+        every = view.beams(part, visible.num_queries)  # [B, K, D]
         with record_attention(cross.attention, Need(weights=want_weights)) as found:
-            made.append(step.computed(cross.values(every, step.memory_visibility, step.cache)))
+            made.append(view.computed(cross.values(every, visible, cache)))
         records += found[:1]  # gated aligned attention has a second record, of the whole document
     x = residual.add(x, cross.finish(_joined(made), y))
     residual = layer.feed_forward_residual

@@ -87,8 +87,8 @@ def _as(pair: tuple[Tensor, Tensor], dtype: torch.dtype) -> tuple[Tensor, Tensor
 
 
 @dataclass(frozen=True)
-class LayerStep:
-    """One search in one layer of a decoder: its rows and the tokens visible to them."""
+class StepView:
+    """A step of one search in a decoder: its rows and the tokens visible to them."""
 
     num_rows: int  # N, number of computed beams; all others are dead
     # [N] int64, indices of the computed beams among all R k = B K, rising; None: all.
@@ -100,7 +100,7 @@ class LayerStep:
     visibility: Visibility
     relative: RelativePositions | None  # the position scheme's rotation and bias
     memory_visibility: Visibility  # the memory visible to the beams of each sentence
-    cache: LayerCache  # keys and values
+    caches: Sequence[LayerCache]  # keys and values of each layer
 
     def beams(self, x: Tensor, num_queries: int) -> Tensor:
         """Expand x [1, N, D] to all beams, [B K / Nq, Nq, D]."""
@@ -141,7 +141,7 @@ class LayersKernel:
         kinds = [_kind(layer) for layer in layers]
         return bool(kinds) and kinds[0] is not None and kinds.count(kinds[0]) == len(kinds)
 
-    def takes(self, x: Tensor, steps: Sequence[Sequence[LayerStep]]) -> bool:
+    def takes(self, x: Tensor, views: Sequence[StepView]) -> bool:
         """Return whether the kernel can compute this step of x [1, N, D], and is the faster way."""
         num_rows, dtype = x.size(1), computing_dtype(x)
         return (
@@ -157,10 +157,10 @@ class LayersKernel:
             and all(linear.is_current for linear in self.linears)
             # Compute attention that hooks watch, or that needs another back end, elsewhere.
             and all(_is_plain(attention) for attention in self.attentions)
-            and all(_has_few_queries(step) for step in steps[0])
+            and all(_has_few_queries(view) for view in views)
         )
 
-    def __call__(self, x: Tensor, steps: Sequence[Sequence[LayerStep]]) -> Tensor:
+    def __call__(self, x: Tensor, views: Sequence[StepView]) -> Tensor:
         """Return the states [1, N, D] behind the last layer, before the final norm; caches grow."""
         # Renew the addresses if the norms have moved, as into memory that processes share.
         norm, constant = _norms(self.layers[0])["own_norm"], self._constant
@@ -169,28 +169,26 @@ class LayersKernel:
             constant = self._constant = _constant_arguments(self.layers)
         # Copy the states, because the kernel works in place.
         states = x.clone(memory_format=torch.contiguous_format)
-        rows, searches = x.size(1), len(steps[0])
+        rows, searches = x.size(1), len(views)
         arguments = native.Arguments().add(
             "Layers", states=states, rows=rows, searches=searches, **constant[2]
         )
         # Append the searches one by one; each brings its caches of all layers.
-        for steps_of_search in zip(*steps, strict=True):
-            self._add_search(arguments, steps_of_search, width=x.size(2))
+        for view in views:
+            self._add_search(arguments, view, width=x.size(2))
         assert norm.eps is not None, "the layers set an epsilon"
         native.call(self.kernel, arguments, norm.eps)
         return states
 
-    def _add_search(
-        self, arguments: native.Arguments, steps: Sequence[LayerStep], width: int
-    ) -> None:
-        """Append a search and its caches to the arguments; ``steps`` are those of all layers."""
-        step, (attention, cross) = steps[0], self.attentions[:2]
-        own, memory, relative = step.visibility, step.memory_visibility, step.relative
+    def _add_search(self, arguments: native.Arguments, view: StepView, width: int) -> None:
+        """Append a search and its caches of all layers to the arguments."""
+        attention, cross = self.attentions[:2]
+        own, memory, relative = view.visibility, view.memory_visibility, view.relative
 
         # Make room in each layer's cache. The first step of a search computes all beams.
-        trees, size = step.num_rows // own.num_queries, own.num_queries
+        trees, size = view.num_rows // own.num_queries, own.num_queries
         full = trees, attention.num_heads, size, attention.head_dim
-        caches = [cast(FastCache, each.cache).for_kernel(full, self.kept) for each in steps]
+        caches = [cast(FastCache, each).for_kernel(full, self.kept) for each in view.caches]
 
         # Collect positions, masks and scales.
         rotation = None if relative is None else relative.rotation
@@ -204,15 +202,15 @@ class LayersKernel:
         keys, values = (caches[0][name][:, :, : own.num_keys] for name in ("keys", "values"))
         seen = keys, values, visible, bias, scales
         strides = size * 3 * width, attention.head_dim, 3 * width
-        own_shape = shape(step.num_rows, size, strides, *seen, *form(attention))
+        own_shape = shape(view.num_rows, size, strides, *seen, *form(attention))
         # Describe cross-attention likewise, without a bias.
         keys, values = caches[0]["memory_keys"], caches[0]["memory_values"]
         seen = keys, values, memory_visible, None, memory_scales
         strides = memory.num_queries * width, cross.head_dim, width
-        memory_shape = shape(step.num_rows, memory.num_queries, strides, *seen, *form(cross))
+        memory_shape = shape(view.num_rows, memory.num_queries, strides, *seen, *form(cross))
         arguments.add(
             "Search",
-            picked=step.rows,
+            picked=view.rows,
             visible=visible,
             bias=bias,
             scales=scales,
@@ -342,10 +340,10 @@ def _is_plain(attention: Attention) -> bool:
     return not hooks and attention.backend in ("auto", "native")
 
 
-def _has_few_queries(step: LayerStep) -> bool:
+def _has_few_queries(view: StepView) -> bool:
     """Return whether the kernel can read a search's queries and memory."""
-    keys, values = step.cache.source
-    most = max(step.visibility.num_queries, step.memory_visibility.num_queries)
+    keys, values = view.caches[0].source
+    most = max(view.visibility.num_queries, view.memory_visibility.num_queries)
     return most <= MAX_QUERIES and keys.stride(3) == values.stride(3) == 1
 
 

@@ -71,10 +71,10 @@ def in_many_calls(decoder, kernel=None):
 class RoundedCaches:
     """A layers kernel that declines every step, but makes all caches float16 as int8 does."""
 
-    def takes(self, x, steps):
-        for of_layer in steps:
-            for step in of_layer:
-                step.cache.keep_as(torch.float16)
+    def takes(self, x, views):
+        for view in views:
+            for cache in view.caches:
+                cache.keep_as(torch.float16)
         return False
 
 
