@@ -92,7 +92,7 @@ def solved(solve, problem, dtype, slopes_at=None):
     loss = (values * slopes.view_as(values)).sum()
     answers = {"values": values}
     if result.sums is not None:
-        answers |= {k: s.double() for k, s in vars(result.sums).items() if s is not None}
+        answers |= {k: s.double() for k, s in result.sums._asdict().items() if s is not None}
         for name in ("total", "weighted_logs"):
             if name in answers:
                 at = (slopes_at or answers)[name].detach()
