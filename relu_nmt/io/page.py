@@ -11,8 +11,8 @@ import functools
 import io
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -135,13 +135,21 @@ class Panel:
     from_zero: bool = False  # whether the vertical axis begins at 0, or below for negative values
 
 
+def curve_lines(curves: Iterable[tuple[str, Mapping[Any, float]]]) -> list[Line]:
+    """Return a line of its own style for each named curve, y by x."""
+    return [
+        Line(name, style, dict(sorted(points.items())))
+        for style, (name, points) in enumerate(curves)
+    ]
+
+
 def draw_panels(panels: Sequence[Panel], share_y: bool = False) -> str:
     """Return the panels with one legend, for the ``src`` of an image.
 
-    The panels of a row may share their vertical axis.
-
-    Leave out panels with a single point on the horizontal axis; without panels return "".
+    The panels of a row may share their vertical axis. Lines without points are left out, and panels
+    with a single point on the horizontal axis; without panels the text is empty.
     """
+    panels = [replace(p, lines=[line for line in p.lines if line.points]) for p in panels]
     panels = [p for p in panels if len({x for line in p.lines for x in line.points}) > 1]
     if not panels:
         return ""

@@ -1,7 +1,7 @@
 """Analyse attention and training of several checkpoints, and write one page."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,8 @@ from relu_nmt.applications.analysis.statistics import LayerStatistics
 from relu_nmt.applications.analysis.weights import Numbers, WeightStatistics
 from relu_nmt.cli.analyze import AnalysisSettings as Settings
 from relu_nmt.cli.generate import ModelOptions
-from relu_nmt.data.documents import SINGLE_SENTENCES
+from relu_nmt.data.documents import SINGLE_SENTENCES, Groups
+from relu_nmt.data.split import Split
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io.safe_write import check_writable, write_file
 from relu_nmt.io.work import hidden_progress, progress_bar
@@ -57,7 +58,7 @@ def run(settings: Settings, *, progress: bool = True) -> AnalysisReport:
     with hidden_progress(settings.no_progress_bar or not progress):
         data = AnalysisReport(courses=courses)
         if paths:
-            data = _Analyzer(settings, names).run(courses)
+            data = _analyze(settings, names, courses)
     # Write the page and its CSV files.
     texts = data.csv_files()
     files = [page.with_name(f"{page.stem}_{name}.csv") for name in texts]
@@ -81,71 +82,69 @@ def _courses(settings: Settings, names: Sequence[str]) -> list[Course]:
     return [course for course in found.values() if course.curves]
 
 
-class _Analyzer:
-    """Runs the models on the sentences. Methods take the ``index`` of a model."""
-
-    def __init__(self, settings: Settings, names: Sequence[str]) -> None:
-        self._options, self._paths, self._names = settings, settings.path, names
-        self._translators = [
-            load_translator(
-                ModelOptions(path=path, cpu=settings.cpu, bf16=settings.bf16, fp16=settings.fp16),
-                settings.data,
+def _analyze(settings: Settings, names: Sequence[str], courses: list[Course]) -> AnalysisReport:
+    """Return the analysis of all models, with the examples."""
+    data, subset, limit = settings.data, settings.gen_subset, settings.max_doc_tokens
+    precision = {name: getattr(settings, name) for name in ("cpu", "bf16", "fp16")}
+    translators = [load_translator(ModelOptions(path=p, **precision), data) for p in settings.path]
+    splits = [translator.task.load_split(subset) for translator in translators]
+    if splits[0].target is None:
+        raise DataError(
+            f"split {subset}: source-only data; attention is measured while the models read "
+            "the references; analyse a split that has them"
+        )
+    # Use the groups of the first model for all, although separators count as tokens.
+    groups = splits[0].groups(() if limit is None else (limit,))
+    total, unit = len(groups), "sentences" if limit in (None, SINGLE_SENTENCES) else "groups"
+    models = [_Model(*own, groups, unit) for own in zip(names, translators, splits, strict=True)]
+    for number in settings.examples:
+        if number >= total:
+            raise ConfigError(
+                f"--examples {number}: split {subset} has {total:,} {unit}, numbered from 0"
             )
-            for path in settings.path
-        ]
-        subset, limit = self._options.gen_subset, self._options.max_doc_tokens
-        self._splits = [one.task.load_split(subset) for one in self._translators]
-        first = self._splits[0]
-        if first.target is None:
-            raise DataError(
-                f"split {subset}: source-only data; attention is measured while the models read "
-                "the references; analyse a split that has them"
-            )
-        self._unit = "sentences" if limit in (None, SINGLE_SENTENCES) else "groups"
-        # Use the groups of the first model for all, although separators count as tokens.
-        self._groups = first.groups(() if limit is None else (limit,))
-        for number in self._options.examples:
-            if number >= len(self._groups):
-                raise ConfigError(
-                    f"--examples {number}: split {subset} has {len(self._groups):,} {self._unit}, "
-                    "numbered from 0"
-                )
-        # Find the places in each model; None if the attention has no weights.
-        self._places = {
-            text: [_weights_at(one, AttentionPlace.parse(text)) for one in self._translators]
-            for text in self._options.places
-        }
+    # Find the places in each model; None if the attention has no weights.
+    places = {
+        text: [_weights_at(one, AttentionPlace.parse(text)) for one in translators]
+        for text in settings.places
+    }
+    # Choose sentences at equal distances.
+    chosen = np.arange(total)
+    if 0 < settings.sample < total:
+        chosen = np.linspace(0, total - 1, settings.sample).round().astype(np.int64)
+    facts = {
+        "data": splits[0].stem,
+        "read": f"{'all' if len(chosen) == total else f'{len(chosen):,} of'} {total:,} {unit}",
+    }
+    if unit == "groups":
+        facts["groups"] = f"sentences of a document, up to {limit:,} tokens"
+    analyzed = [one.analyze(path, chosen) for one, path in zip(models, settings.path, strict=True)]
+    examples = [_example(models, places, number) for number in settings.examples]
+    return AnalysisReport(analyzed, examples, courses, facts)
 
-    def run(self, courses: Sequence[Course]) -> AnalysisReport:
-        """Return the analysis of all models, with the examples."""
-        # Choose sentences at equal distances.
-        number, total = self._options.sample or len(self._groups), len(self._groups)
-        chosen = np.arange(total)
-        if number < total:
-            chosen = np.linspace(0, total - 1, number).round().astype(np.int64)
-        models = [self._analyze(index, chosen) for index in range(len(self._paths))]
-        examples = [self._example(number) for number in self._options.examples]
-        every = "all" if len(chosen) == total else f"{len(chosen):,} of"
-        facts = {"data": self._splits[0].stem, "read": f"{every} {total:,} {self._unit}"}
-        if self._unit == "groups":
-            facts["groups"] = (
-                f"sentences of a document, up to {self._options.max_doc_tokens:,} tokens"
-            )
-        return AnalysisReport(models, examples, courses, facts)
 
-    def _pair(self, index: int, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the source and target ids of a sentence or group for a model."""
-        source, target = self._splits[index].joined(self._groups.sentences(number))
+@dataclass(frozen=True)
+class _Model:
+    """A checkpoint, with the split as it reads it, in ``groups`` of sentences or one by one."""
+
+    name: str
+    translator: Translator
+    split: Split
+    groups: Groups
+    unit: str  # "sentences" or "groups"
+
+    def pair(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the source and target ids of a sentence or group."""
+        source, target = self.split.joined(self.groups.sentences(number))
         assert target is not None, "source-only data is refused at the start"
-        check_lengths([SourceSentence(source)], self._translators[index].max_source_positions)
+        check_lengths([SourceSentence(source)], self.translator.max_source_positions)
         return source, target
 
-    def _numbers(self, index: int, number: int) -> Numbers | None:
+    def numbers(self, number: int) -> Numbers | None:
         """Return the sentence number of each source and target token; None for one sentence."""
-        if self._unit == "sentences":
+        if self.unit == "sentences":
             return None
-        split, sentences = self._splits[index], self._groups.sentences(number)
-        separators = self._translators[index].task.separators
+        split, sentences = self.split, self.groups.sentences(number)
+        separators = self.translator.task.separators
         separated = separators is not None and (separators.alone or len(sentences) > 1)
         # The sizes count the separator of a single sentence, which some models do not read.
         unread = int(separators is not None and not separated)
@@ -155,26 +154,24 @@ class _Analyzer:
             sentence_numbers(split.target_sizes[sentences] - unread, separated),
         )
 
-    def _analyze(self, index: int, chosen: np.ndarray) -> AnalyzedModel:
-        """Return the analysis of one model."""
-        translator, name = self._translators[index], self._names[index]
-        task, config = translator.task, translator.models[0].config
-        dictionaries = task.source_dictionary, task.target_dictionary
-        weights = WeightStatistics(translator.ensemble, dictionaries)
-        layers = LayerStatistics(translator.ensemble)
+    def analyze(self, path: str, chosen: np.ndarray) -> AnalyzedModel:
+        """Return the analysis of the chosen sentences or groups."""
+        task, ensemble = self.translator.task, self.translator.ensemble
+        config = self.translator.models[0].config
+        weights = WeightStatistics(ensemble, (task.source_dictionary, task.target_dictionary))
+        layers = LayerStatistics(ensemble)
         # Read some sentences at a time, with all statistics.
-        with progress_bar(f"analyse {name}", len(chosen), self._unit) as advance:
+        with progress_bar(f"analyse {self.name}", len(chosen), self.unit) as advance:
             for start in range(0, len(chosen), AT_ONCE):
                 part = chosen[start : start + AT_ONCE].tolist()
-                pairs = [self._pair(index, number) for number in part]
+                sources, targets = zip(*map(self.pair, part), strict=True)
                 # Number the sentences of groups only; single sentences give None.
-                numbers = [own for n in part if (own := self._numbers(index, n)) is not None]
-                sides = [source for source, _ in pairs], [target for _, target in pairs]
-                weights.add(*sides, numbers or None, advance)
-                layers.add(*sides)
+                numbers = [own for n in part if (own := self.numbers(n)) is not None]
+                weights.add(sources, targets, numbers or None, advance)
+                layers.add(sources, targets)
         return AnalyzedModel(
-            name,
-            self._paths[index],
+            self.name,
+            path,
             {slot: config.attention_of(slot) for slot in SLOTS},
             config.feed_forward,
             weights.without_weights,
@@ -183,42 +180,46 @@ class _Analyzer:
             layers.report() if layers.has_memories else None,
         )
 
-    def _example(self, number: int) -> dict[str, Any]:
-        """Return the maps of one sentence or group."""
-        figures = []
-        for text, places in self._places.items():
-            # Leave out models without weights at this place.
-            found = {
-                self._names[index]: self._map(index, number, place)
-                for index, place in enumerate(places)
-                if place is not None
-            }
-            if not found:
-                continue
-            # Draw the mean of the heads, and each head.
-            place = AttentionPlace.parse(text)
-            name = SLOT_NAMES[place.slot]
-            layer = "last layer" if place.layer == -1 else f"layer {place.layer}"
-            head = "mean of the heads" if place.head is None else f"head {place.head}"
-            figures.append((f"{name}, {layer}, {head}", large_maps(found)))
-            if place.head is None:
-                figures.append((f"{name}, {layer}, every head", head_maps(found)))
-        task, (source, target) = self._translators[0].task, self._pair(0, number)
-        return {
-            "number": number,
-            "source": task.source_tokens(source),
-            "target": task.target_tokens(target),
-            "figures": figures,
-        }
-
-    def _map(self, index: int, number: int, place: AttentionPlace) -> AttentionMap:
-        translator, (source, target) = self._translators[index], self._pair(index, number)
-        words = SourceSentence(source, translator.task.source_dictionary.symbols_of(source))
-        found = translator.attention_at(place, words, target)
-        of_source, of_target = self._numbers(index, number) or (None, None)
+    def map(self, number: int, place: AttentionPlace) -> AttentionMap:
+        """Return the map of a sentence or group."""
+        source, target = self.pair(number)
+        words = SourceSentence(source, self.translator.task.source_dictionary.symbols_of(source))
+        found = self.translator.attention_at(place, words, target)
+        of_source, of_target = self.numbers(number) or (None, None)
         queries = of_source if place.slot == "encoder" else of_target
         keys = of_target if place.slot == "decoder" else of_source
         return replace(found, query_sentences=queries, key_sentences=keys)
+
+
+def _example(
+    models: Sequence[_Model], places: Mapping[str, Sequence[AttentionPlace | None]], number: int
+) -> dict[str, Any]:
+    """Return the maps of one sentence or group; ``places`` has the place in each model."""
+    figures = []
+    for text, own_places in places.items():
+        # Leave out models without weights at this place.
+        found = {
+            model.name: model.map(number, place)
+            for model, place in zip(models, own_places, strict=True)
+            if place is not None
+        }
+        if not found:
+            continue
+        # Draw the mean of the heads, and each head.
+        place = AttentionPlace.parse(text)
+        name = SLOT_NAMES[place.slot]
+        layer = "last layer" if place.layer == -1 else f"layer {place.layer}"
+        head = "mean of the heads" if place.head is None else f"head {place.head}"
+        figures.append((f"{name}, {layer}, {head}", large_maps(found)))
+        if place.head is None:
+            figures.append((f"{name}, {layer}, every head", head_maps(found)))
+    task, (source, target) = models[0].translator.task, models[0].pair(number)
+    return {
+        "number": number,
+        "source": task.source_tokens(source),
+        "target": task.target_tokens(target),
+        "figures": figures,
+    }
 
 
 def _weights_at(translator: Translator, place: AttentionPlace) -> AttentionPlace | None:

@@ -1,20 +1,11 @@
 """Run a sweep over attentions, document lengths and seeds, from its settings to its report."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from relu_nmt.applications.sweep.plan import (
-    SWEEP_FILE,
-    SweepDescription,
-    SweepPlan,
-    has_results,
-    read_description,
-    read_published,
-    write_description,
-)
 from relu_nmt.applications.sweep.report import (
     CARD_NAME,
     CSV_NAME,
@@ -24,17 +15,33 @@ from relu_nmt.applications.sweep.report import (
 )
 from relu_nmt.applications.sweep.runner import StepRunner
 from relu_nmt.applications.sweep.settings import SweepSettings as Settings
-from relu_nmt.applications.sweep.steps import DONE, Step, arguments_of, probe
+from relu_nmt.applications.sweep.settings import read_published
+from relu_nmt.applications.sweep.steps import (
+    CONTRASTS,
+    DONE,
+    SWEEP_FILE,
+    Command,
+    Step,
+    SweepDescription,
+    SweepModel,
+    arguments_of,
+    has_results,
+    planned_models,
+    probe,
+    read_description,
+    tool,
+    write_description,
+)
 from relu_nmt.cli.command import Parser
 from relu_nmt.cli.generate import TranslateSplitSettings
 from relu_nmt.cli.train import TranslationTrainingSettings
 from relu_nmt.config import add_settings, flag_of, read_settings
-from relu_nmt.config.registry import FLAG, import_user_module
+from relu_nmt.config.registry import FLAG, Spec, import_user_module
 from relu_nmt.data.data_folder import data_folders, find_pair, infer_languages, split_path
 from relu_nmt.data.documents import SINGLE_SENTENCES
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io.process import describe_environment
-from relu_nmt.modules.config import SLOTS
+from relu_nmt.modules.config import ATTENTION_PRESETS, SLOTS
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.results import SIGNAL_EXIT_CODE
 from relu_nmt.translation.agreement import SAME_TEXT, describe_task, require_same
@@ -43,6 +50,9 @@ from relu_nmt.translation.task import TranslationTask
 SettingsT = TypeVar("SettingsT")
 
 STEPS_FAILED = 1
+# A flag that the user types comes later on the command line and wins.
+TRAIN_DEFAULTS = ("--log-interval", "50")
+OUTPUT_SEPARATOR = "tag"
 ATTENTION_FIELDS = ("attention", "attention_preset")
 # Fields of relu-nmt-train and relu-nmt-generate that the sweep sets, by the flag that sets them.
 TRAIN_OWN_FLAGS = {
@@ -108,16 +118,17 @@ def run(settings: Settings, *, progress: bool = True) -> SweepResult:
     for path in settings.user_modules:
         import_user_module(path)
     # Check all flags and data before the first training: a sweep may take days.
-    plan = SweepPlan(settings, frozenset(settings.systems))
     if settings.contrastive is not None and not Path(settings.contrastive).is_file():
         raise ConfigError(f"--contrastive {settings.contrastive}: no such file")
-    trainings = [plan.steps_of(model)[0] for model in plan.models()]
+    steps = plan_steps(settings, settings.systems)
+    trainings = [step for step in steps if step.is_training]
     trained = _checked_trainings(settings, trainings)
-    generate = _checked_evaluation(settings, plan)
+    generate = _checked_evaluation(settings, steps[1])
     _check_documents(settings, trained[0])
     task = _checked_task(settings, trained[0])
-    for step in trainings:
-        _check_start(settings.start_from, step)
+    if settings.start_from is not None:
+        for model in planned_models(settings):
+            _check_start(settings, model)
     # Find the attentions without weights: their evaluations measure no statistics.
     used = {
         step.model.attention: {found.model.attention_of(slot) for slot in SLOTS}
@@ -126,9 +137,8 @@ def run(settings: Settings, *, progress: bool = True) -> SweepResult:
     known = probe(sorted(set().union(*used.values())), settings.user_modules)
     if not generate.window_overlap:  # overlapping windows have no statistics
         without = set(known["without_weights"])
-        plan = SweepPlan(settings, frozenset(name for name in used if used[name] & without))
+        steps = plan_steps(settings, [name for name in used if used[name] & without])
     environment = describe_environment(known["gpus"])
-    steps = plan.steps()
     # Make the runner first: it compares the steps with earlier runs before any file is written.
     seconds = settings.time.seconds or None
     runner = StepRunner(steps, settings.running, environment, folder, seconds, progress)
@@ -163,12 +173,12 @@ def _checked_trainings(
     return trained
 
 
-def _checked_evaluation(config: Settings, plan: SweepPlan) -> TranslateSplitSettings:
+def _checked_evaluation(config: Settings, step: Step) -> TranslateSplitSettings:
     """Return the settings of the first evaluation; all evaluations share their flags."""
     _refuse(
         TranslateSplitSettings, "in --generate-flags", config.generate_flags, GENERATE_OWN_FLAGS
     )
-    [generate] = _settings_of(plan.steps()[1:2], TranslateSplitSettings)
+    [generate] = _settings_of([step], TranslateSplitSettings)
     if generate.search.score_reference:
         raise ConfigError(
             "--score-reference in --generate-flags: translations are scored; leave it out"
@@ -297,21 +307,131 @@ def _check_checkpoint(config: Settings, trainer: TrainerConfig) -> None:
         )
 
 
-def _check_start(folder: str | None, train: Step) -> None:
+def _check_start(settings: Settings, model: SweepModel) -> None:
     """Check that the sentence model that a training starts from is there and finished."""
-    start = train.checkpoint_of("--finetune-from-model")
-    if start is None:
-        return
-    if not start.exists():
+    sentences, folder = _sentence_model(settings, model), settings.start_from
+    start = _checkpoint(settings, sentences)
+    if not Path(start).exists():
         raise ConfigError(
             f"--start-from {folder}: has no {start}; train the sentence models first, with "
             "--lengths 1 and the same --attentions, --seeds and --checkpoint"
         )
     # The checkpoint exists: check that its training has ended.
-    sentences = Step(train.model, None, start.parent.parent)
-    state = sentences.state
+    state = Step(model, None, sentences).state
     if state is not None and state.status != DONE:
         raise ConfigError(
-            f"--start-from {folder}: the training of {sentences.folder} is not done, but "
+            f"--start-from {folder}: the training of {sentences} is not done, but "
             f"{state.status}; finish that sweep first"
         )
+
+
+# ------------------------------------------------------------------- the steps and their commands
+
+
+def plan_steps(settings: Settings, without_weights: Collection[str] = ()) -> list[Step]:
+    """Return all steps, each model's training before its evaluations.
+
+    ``without_weights`` names attentions and variants without weights to measure.
+    """
+    steps = []
+    for model, lengths in planned_models(settings).items():
+        folder = model.folder(settings.save_dir)
+        steps.append(Step(model, None, folder, _train_commands(settings, model)))
+        for length in lengths:
+            own = Step(model, length, folder)
+            command = _generate_command(settings, own, model.attention not in without_weights)
+            steps.append(replace(own, commands=(command,)))
+        if settings.contrastive:
+            own = Step(model, CONTRASTS, folder)
+            command = tool(
+                "score",
+                *_user_modules(settings),
+                *("--contrastive", settings.contrastive, "--path", _checkpoint(settings, folder)),
+                *("--results", str(own.path(".results.json"))),
+            )
+            steps.append(replace(own, commands=(command,)))
+    return steps
+
+
+def _train_commands(settings: Settings, model: SweepModel) -> tuple[Command, ...]:
+    folder = model.folder(settings.save_dir)
+    checkpoints = str(folder / "checkpoints")
+    start: tuple[str, ...] = ()
+    if settings.start_from is not None:
+        first = _checkpoint(settings, _sentence_model(settings, model))
+        start = ("--finetune-from-model", first)
+    own = settings.variant_flags.get(model.attention) or attention_flags(model.attention)
+    has_bleu = "--eval-bleu" in (*settings.train_flags, *own)
+    # Put the sweep's own flags last: they win over the flags that the user typed.
+    train = tool(
+        "train",
+        settings.data,
+        *_user_modules(settings),
+        *TRAIN_DEFAULTS,
+        *(settings.tokenizer_flags if has_bleu else ()),
+        *(() if settings.averaged else ("--no-epoch-checkpoints",)),
+        *settings.train_flags,
+        *own,
+        "--doc-mixture" if model.is_mixture else "--max-doc-tokens",
+        model.trained_on,
+        *settings.time.flags,
+        *start,
+        *("--seed", str(model.seed), "--save-dir", checkpoints),
+        processes=settings.running.training_processes,
+    )
+    # Average the last checkpoints by a second command.
+    if settings.averaged is None:
+        return (train,)
+    average = tool(
+        "average",
+        *("--inputs", checkpoints, "--num-update-checkpoints", str(settings.averaged)),
+        *("--output", _checkpoint(settings, folder)),
+    )
+    return (train, average)
+
+
+def _generate_command(settings: Settings, step: Step, measured: bool) -> Command:
+    return tool(
+        "generate",
+        settings.data,
+        *_user_modules(settings),
+        *("--path", _checkpoint(settings, step.folder), "--gen-subset", settings.gen_subset),
+        *("--max-doc-tokens", str(step.length), "--quiet", "--no-progress-bar"),
+        *settings.tokenizer_flags,
+        *settings.generate_flags,
+        # Mark documents by <d> lines: an empty document is still a document.
+        *("--output", str(step.path(".txt")), "--output-separator", OUTPUT_SEPARATOR),
+        *("--results", str(step.path(".results.json"))),
+        *(["--attention-stats", str(step.path(".attention.json"))] if measured else []),
+        *(["--memory-stats", str(step.path(".memory.json"))] if settings.memory_stats else []),
+    )
+
+
+def _user_modules(settings: Settings) -> list[str]:
+    return [word for path in settings.user_modules for word in (FLAG, path)]
+
+
+def _checkpoint(settings: Settings, folder: Path) -> str:
+    """Return the evaluated checkpoint of the model in a folder."""
+    name = "average" if settings.averaged else f"checkpoint_{settings.checkpoint}"
+    return str(folder / "checkpoints" / f"{name}.safetensors")
+
+
+def _sentence_model(settings: Settings, model: SweepModel) -> Path:
+    """Return the folder of the sentence model with the same attention and seed to start from."""
+    return SweepModel(model.attention, model.seed, (1,)).folder(settings.start_from or "")
+
+
+def attention_flags(attention: str) -> tuple[str, ...]:
+    """Return the flags for an attention: its preset and its options, independent of ``--arch``.
+
+    Example:
+        >>> attention_flags("reluformer")
+        ('--attention-preset', 'reluformer')
+        >>> attention_flags("softmax")
+        ('--attention-preset', 'none', '--attention', 'softmax')
+    """
+    name = Spec.parse(attention).name
+    preset = name if name in ATTENTION_PRESETS else "none"
+    typed = () if attention == preset else ("--attention", attention)
+    return ("--attention-preset", preset, *typed)

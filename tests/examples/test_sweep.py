@@ -10,11 +10,11 @@ from pathlib import Path
 import europarl_documents
 import pytest
 
-from relu_nmt.applications.sweep.plan import SweepPlan, read_published
-from relu_nmt.applications.sweep.settings import SweepSettings
+from relu_nmt.applications.sweep.settings import SweepSettings, read_published
 from relu_nmt.cli import analyze, sweep
 from relu_nmt.cli.command import make_parser
 from relu_nmt.config import add_settings, read_settings
+from relu_nmt.recipes.sweep import plan_steps
 from tests.commands import run_steps_in_forks
 from tests.integration.test_sweep import make_data
 
@@ -92,8 +92,9 @@ def test_published_figures_name_models_of_the_document_sweep(
     parser = make_parser("relu-nmt-sweep", "", user_modules=False)
     add_settings(parser, SweepSettings)
     own = parser.parse_args([*trained[2 : trained.index("--")], "--train-flags", ""])
-    plan = SweepPlan(read_settings(SweepSettings, own))
-    checkpoints = {step.checkpoint_of("--path") for step in plan.steps()}
+    steps = plan_steps(read_settings(SweepSettings, own))
+    evaluations = [step.commands[0] for step in steps if not step.is_training]
+    checkpoints = {Path(own[own.index("--path") + 1]) for own in evaluations}
     first = tmp_path / "out/sweep/models" / f"{model}.safetensors"
     second = Path(str(first).replace("softmax", "reluformer_paper"))
     paths = words[words.index("--path") + 1 : words.index("--names")]
@@ -109,7 +110,7 @@ def test_published_figures_name_models_of_the_script(table, tmp_path):
     add_settings(parser, SweepSettings)
     settings = read_settings(SweepSettings, parser.parse_args(words[2 : words.index("--")]))
     published = read_published(str(ROOT / settings.published))
-    assert set(published.rows) < {*settings.systems, "a control of ours"}
+    assert set(published["rows"]) < {*settings.systems, "a control of ours"}
 
 
 def test_an_unknown_form_or_data_set_is_an_error(tmp_path):

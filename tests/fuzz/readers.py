@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from relu_nmt.applications.conversion.hugging_face import read_hub_model
-from relu_nmt.applications.sweep.plan import read_published
+from relu_nmt.applications.sweep.settings import read_published
 from relu_nmt.cli.train import TranslationTrainingSettings
 from relu_nmt.config.classes import merged
 from relu_nmt.config.command_line import read_settings_file

@@ -6,10 +6,10 @@ import random
 import pytest
 import sacrebleu
 
-from relu_nmt.applications.sweep.plan import SweepPlan
 from relu_nmt.applications.sweep.settings import SweepSettings
 from relu_nmt.cli import generate, score, train
 from relu_nmt.cli.score import ScoreSettings
+from relu_nmt.recipes.sweep import plan_steps
 from tests.tiny import preprocessed
 
 DIGITS = "零一二三四五六七八九"
@@ -138,8 +138,8 @@ def test_a_sweep_hands_the_flag_to_what_scores():
         settings = SweepSettings.of(
             data="d", sacrebleu_tokenizer="zh", train_flags=train_flags, **varied
         )
-        training, evaluation = SweepPlan(settings).steps()
+        training, evaluation = plan_steps(settings)
         for step, expected in ((training, trained), (evaluation, True)):
             assert (" --sacrebleu-tokenizer zh " in f" {' '.join(step.commands[0])} ") == expected
-    plain = SweepPlan(SweepSettings.of(data="d", **varied))
-    assert "--sacrebleu-tokenizer" not in (*plain.shared_flags, *plain.steps()[1].commands[0])
+    plain = SweepSettings.of(data="d", **varied)
+    assert "--sacrebleu-tokenizer" not in (*plain.shared_flags, *plan_steps(plain)[1].commands[0])

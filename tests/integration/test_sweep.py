@@ -1,7 +1,6 @@
 """relu-nmt-sweep with the real commands, on documents of generated digits."""
 
 import csv
-import dataclasses
 import json
 import random
 import re
@@ -13,11 +12,10 @@ import time
 
 import pytest
 
-from relu_nmt.applications.sweep.plan import SweepPlan
 from relu_nmt.applications.sweep.runner import StepRunner
 from relu_nmt.applications.sweep.steps import StepState
 from relu_nmt.cli import score, sweep
-from relu_nmt.recipes.sweep import SweepResult
+from relu_nmt.recipes.sweep import SweepResult, plan_steps
 from tests.commands import run_steps_in_forks
 from tests.tiny import digit_documents, preprocessed, write_documents
 
@@ -269,7 +267,7 @@ def test_results_of_another_task_are_not_mixed(data, tmp_path, capsys, monkeypat
     folder, flags = tmp_path / "sweep", "--lengths 32 --attentions softmax --budget 4u"
     monkeypatch.setattr(StepRunner, "run", lambda self, after_step: None)
     assert sweep.main(words(data, folder, flags)) == 0
-    step = SweepPlan(sweep_settings(data, folder, flags)).steps()[0]
+    step = plan_steps(sweep_settings(data, folder, flags))[0]
     StepState("done", step.commands, step.model).write(step)
     before = (folder / "sweep.json").read_text()
     (tmp_path / "text").mkdir()
@@ -314,8 +312,8 @@ def test_a_slash_behind_the_data_folder_is_the_same_command(tmp_path, monkeypatc
     monkeypatch.setattr("relu_nmt.recipes.sweep.run", run)
     for data in ("data-bin", "data-bin/", "./data-bin"):
         assert sweep.main(words(data, tmp_path, "--budget 4u --lengths 32")) == 0
-    plans = [SweepPlan(dataclasses.replace(settings, command=())) for settings in found]
-    assert plans[0].steps() == plans[1].steps() == plans[2].steps()
+    first, *others = map(plan_steps, found)
+    assert others == [first, first]
     assert {settings.data for settings in found} == {"data-bin"}
 
 

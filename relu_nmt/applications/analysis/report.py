@@ -10,7 +10,7 @@ from typing import Any
 
 from relu_nmt.applications.analysis.weights import ALL_KEYS, DEFINITIONS, OWN_SENTENCE
 from relu_nmt.attention.statistics import ANALYSED, NUM_FREQUENT, STATISTICS
-from relu_nmt.io.page import Line, Panel, csv_text, draw_panels, render_page
+from relu_nmt.io.page import Line, Panel, csv_text, curve_lines, draw_panels, render_page
 from relu_nmt.modules.config import SLOTS
 from relu_nmt.training.results import TELEMETRY, TRAIN, Course
 from relu_nmt.translator.attention_maps import SLOT_NAMES
@@ -228,18 +228,18 @@ def by_layer(series: Sequence[Series], statistic: str, title: str, scale: float 
     for slot in SLOTS:
         lines: list[Line] = []
         for name, (style, dashes), records in series:
-            known = [
-                (record["layer"], record["head"], scale * record[statistic])
-                for record in records
-                if record["slot"] == slot and record["layer"] != "mean" and statistic in record
-            ]
-            means = {layer: value for layer, head, value in known if head == "mean"}
-            dots = [(layer, value) for layer, head, value in known if head != "mean"]
-            if means:
-                lines.append(Line(name, style, means, None, dots, dashes))
+            line = Line(name, style, {}, dashes=dashes)
+            for record in records:
+                layer = record["layer"]
+                if record["slot"] == slot and layer != "mean" and statistic in record:
+                    value = scale * record[statistic]
+                    if record["head"] == "mean":
+                        line.points[layer] = value
+                    else:
+                        line.dots.append((layer, value))
+            lines.append(line)
         # Label every layer.
-        layers = sorted({layer for line in lines for layer in line.points})
-        names = [str(layer) for layer in layers]
+        names = [str(layer) for layer in sorted({x for line in lines for x in line.points})]
         panels.append(Panel(f"{SLOT_NAMES[slot]}: {title}", "layer", lines, names, from_zero=True))
     return draw_panels(panels, share_y=True)
 
@@ -251,7 +251,7 @@ def by_rank(series: Sequence[Series]) -> str:
 
     Reference: ReLUFormer, Figure 4.
     """
-    is_level, panels = True, []
+    panels = []
     # Sums above, shares below; a column for each slot.
     titles = {"top_sum": "their sum, %", "share_at_rank": "the smallest, %"}
     for statistic, title in titles.items():
@@ -259,14 +259,14 @@ def by_rank(series: Sequence[Series]) -> str:
             lines = []
             for name, (style, dashes), records in series:
                 for record in records:
-                    if record["slot"] == slot and record["layer"] == "mean" and record[statistic]:
+                    if record["slot"] == slot and record["layer"] == "mean":
                         shares = record[statistic].items()
                         points = {p: 100 * v for p, v in shares if p <= FIGURE_4_END}
                         lines.append(Line(name, style, points, dashes=dashes))
-                        least, most = min(points.values()), max(points.values())
-                        is_level = is_level and most - least < 100 * LEVEL
             x_label = "largest p % of the visible keys"
             panels.append(Panel(f"{SLOT_NAMES[slot]}: {title}", x_label, lines, from_zero=True))
+    curves = [line.points.values() for panel in panels for line in panel.lines if line.points]
+    is_level = all(max(values) - min(values) < 100 * LEVEL for values in curves)
     return "" if is_level else draw_panels(panels, share_y=True)
 
 
@@ -277,15 +277,12 @@ def of_memories(reports: Mapping[str, Mapping[str, Any]]) -> str:
     """
     panels = []
     for side in ("encoder", "decoder"):
-        lines = []
-        # Draw a line for each checkpoint with known shares.
-        for style, (name, report) in enumerate(reports.items()):
-            sums = report["sides"][side].get("top_sums", {})
-            points = {float(p): 100 * share for p, share in sums.items() if share is not None}
-            if points:
-                lines.append(Line(name, style, points))
+        curves = []
+        for name, report in reports.items():
+            sums = report["sides"][side].get("top_sums", {}).items()
+            curves.append((name, {float(p): 100 * share for p, share in sums if share is not None}))
         title, x_label = f"{side}: share of the sum, %", "largest p % of a token's weights"
-        panels.append(Panel(title, x_label, lines, log_x=True, from_zero=True))
+        panels.append(Panel(title, x_label, curve_lines(curves), log_x=True, from_zero=True))
     return draw_panels(panels, share_y=True)
 
 
@@ -297,12 +294,8 @@ def of_courses(courses: Sequence[Course], panels: Mapping[tuple[str, str], str])
     """
     drawn = []
     for key, title in panels.items():
-        lines = [
-            Line(course.name, style, dict(sorted(course.curves[key].items())))
-            for style, course in enumerate(courses)
-            if course.curves.get(key)
-        ]
-        drawn.append(Panel(title, "updates", lines, from_zero=key[0] == TELEMETRY))
+        curves = [(course.name, course.curves.get(key, {})) for course in courses]
+        drawn.append(Panel(title, "updates", curve_lines(curves), from_zero=key[0] == TELEMETRY))
     return draw_panels(drawn)
 
 

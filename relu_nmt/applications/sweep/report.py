@@ -10,12 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from relu_nmt.applications.sweep.plan import (
-    SweepDescription,
-    Value,
-    models_in,
-    read_description,
-)
 from relu_nmt.applications.sweep.results import (
     ALL_SLOTS,
     NOT_CONVERGED,
@@ -29,11 +23,28 @@ from relu_nmt.applications.sweep.results import (
     compare,
     read_cells,
 )
-from relu_nmt.applications.sweep.steps import DIVERGED, DONE, FAILED, STARTED
+from relu_nmt.applications.sweep.steps import (
+    DIVERGED,
+    DONE,
+    FAILED,
+    STARTED,
+    SweepDescription,
+    models_in,
+    read_description,
+)
 from relu_nmt.attention.statistics import STATISTICS
 from relu_nmt.errors import reporting
 from relu_nmt.evaluation.significance import DEFAULT_SAMPLES, DEFAULT_SEED
-from relu_nmt.io.page import LEAST_SEEDS, Line, Panel, arms, csv_text, draw_panels, render_page
+from relu_nmt.io.page import (
+    LEAST_SEEDS,
+    Line,
+    Panel,
+    arms,
+    csv_text,
+    curve_lines,
+    draw_panels,
+    render_page,
+)
 from relu_nmt.io.safe_write import write_text
 from relu_nmt.modules.config import SLOTS
 
@@ -219,7 +230,7 @@ class ReportData:
                 found.setdefault(average.record["feed_forward"], []).append(average.record)
         return found
 
-    def published_rows(self) -> list[tuple[str, list[tuple[Average | None, str, Value]]]]:
+    def published_rows(self) -> list[tuple[str, list[tuple[Average | None, str, Any]]]]:
         """Return the name of each system of the published table and of this sweep, and its row.
 
         A row has the average with the measured value or None, the column's name, and the published
@@ -230,16 +241,17 @@ class ReportData:
             return []
         # Compare an attention by its first system.
         first = {system.attention: system for system in reversed(self.systems)}
-        names = [*table.rows, *(system.attention for system in self.systems)]
+        names = [*table["rows"], *(system.attention for system in self.systems)]
         rows = []
         for name in dict.fromkeys(names):
             own = [a for a in (self.row(first[name]) if name in first else []) if a is not None]
             # Find the average for each column, at the column's length if it has one.
             row = []
-            for column in table.columns:
+            values = table["rows"].get(name, [None] * len(table["columns"]))
+            for column, value in zip(table["columns"], values, strict=True):
                 title, _, length = column.partition("@")
                 places = [a for a in own if not length or a.length == int(length)]
-                row.append((places[0] if places else None, title, table.value(name, column)))
+                row.append((places[0] if places else None, title, value))
             rows.append((name, row))
         return rows
 
@@ -287,7 +299,7 @@ def length_figure(
 
 
 def lines_over_lengths(data: ReportData, column: str, scale: float) -> list[Line]:
-    """Return a line for each system with values in the column."""
+    """Return a line for each system, with its values in the column."""
     lines = []
     for style, system in enumerate(data.systems):
         # Collect the averages by the index of their length.
@@ -296,8 +308,6 @@ def lines_over_lengths(data: ReportData, column: str, scale: float) -> list[Line
             for x, average in enumerate(data.row(system))
             if average is not None and column in average.record
         }
-        if not means:
-            continue
         # Draw the means with their intervals, and too few seeds as dots.
         points = {x: own.record[column] / scale for x, own in means.items()}
         errors = [_error(own, column) for own in means.values()]
@@ -320,35 +330,28 @@ def _error(average: Average, column: str) -> tuple[float, float]:
 
 def course_figure(data: ReportData) -> str:
     """Return plots of the first seed's trainings over updates, for the ``src`` of an image."""
-    panels = []
     # Go through the cells backwards, so that the first seed's course stays.
     courses = {cell.system: cell.course for cell in reversed(data.cells)}
+    panels = []
     for name, (title, log_y) in COURSE_TITLES.items():
-        lines = [
-            Line(data.label(system), style, dict(sorted(courses[system][name].items())))
-            for style, system in enumerate(data.systems)
-            if courses.get(system, {}).get(name)
-        ]
-        panels.append(Panel(title, "updates", lines, log_y=log_y))
+        curves = [(data.label(one), courses[one].get(name, {})) for one in data.systems]
+        panels.append(Panel(title, "updates", curve_lines(curves), log_y=log_y))
     return draw_panels(panels)
 
 
 def memory_figures(data: ReportData) -> list[tuple[str, str]]:
     """Return plots of the memories with their captions: over their sizes, and of their sums."""
     memories = data.memories()
-    figures = []
     # Plot scores and statistics over sizes, if a network has several sizes.
-    if max((len(records) for records in memories.values()), default=0) > 1:
-        panels = []
-        for column, title in MEMORY_TITLES.items():
-            lines = [
-                Line(name, style, {r["memory_size"]: r[column] for r in records if column in r})
-                for style, (name, records) in enumerate(memories.items())
-                if any(column in record for record in records)
-            ]
-            panels.append(Panel(title, "size of the memory, keys", lines, log_x=True))
-        caption = "Scores and statistics against the size of the memory."
-        figures.append((caption, draw_panels(panels)))
+    panels = []
+    for column, title in MEMORY_TITLES.items() if max(map(len, memories.values())) > 1 else ():
+        curves = [
+            (name, {r["memory_size"]: r[column] for r in records if column in r})
+            for name, records in memories.items()
+        ]
+        panels.append(Panel(title, "size of the memory, keys", curve_lines(curves), log_x=True))
+    caption = "Scores and statistics against the size of the memory."
+    figures = [(caption, draw_panels(panels))]
     # Plot the sum of the largest p percent of the weights over p, with a line for each size, which
     # has the same style in every panel.
     sizes = sorted({one["memory_size"] for records in memories.values() for one in records})
@@ -358,14 +361,12 @@ def memory_figures(data: ReportData) -> list[tuple[str, str]]:
         lines = []
         for record in records:
             sums = {p: record[column] for p, column in columns.items() if column in record}
-            if sums:
-                size = record["memory_size"]
-                lines.append(Line(f"size {size:g}", sizes.index(size), sums))
+            size = record["memory_size"]
+            lines.append(Line(f"size {size:g}", sizes.index(size), sums))
         title = f"{name}: share of the sum"
         panels.append(Panel(title, "largest p %", lines, log_x=True, from_zero=True))
     caption = "Sum of the largest p % of a token's weights over the sum of all."
-    figures.append((caption, draw_panels(panels)))
-    return [(caption, source) for caption, source in figures if source]
+    return [*figures, (caption, draw_panels(panels))]
 
 
 # ------------------------------------------------------------------- the files
@@ -413,7 +414,7 @@ def card(data: ReportData) -> dict[str, Any]:
         "measured": [
             {**one.record, "status": trouble(one) or WORDS[DONE]} for one in data.averages
         ],
-        "published": description.published and dataclasses.asdict(description.published),
+        "published": description.published,
     }
 
 

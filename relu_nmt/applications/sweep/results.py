@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from relu_nmt.applications.sweep.plan import model_folder
 from relu_nmt.applications.sweep.steps import (
     CONTRASTS,
     DIVERGED,
@@ -113,7 +112,7 @@ def read_cells(folder: Path, models: Mapping[SweepModel, Sequence[int]]) -> list
     cells = []
     for model, lengths in models.items():
         # Collect the columns that all evaluations of the model share.
-        home = model_folder(folder, model)
+        home = model.folder(folder)
         train = Step(model, None, home)
         state, course = train.state, read_course(train)
         shared = {

@@ -1,18 +1,20 @@
-"""Settings of a sweep: the compared models, the length of a training, and the processes."""
+"""Settings of a sweep: the models, the length of a training, the processes, published figures."""
 
 import os
 import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from relu_nmt.attention import attentions
 from relu_nmt.config import checked_by, flag_of, group, like, option, settings
 from relu_nmt.config.files import READ, Files
+from relu_nmt.config.settings_files import parse_yaml
 from relu_nmt.config.shared import ClusterOptions, subset_option
 from relu_nmt.data.data_folder import data_option
 from relu_nmt.data.documents import DocumentConfig
-from relu_nmt.errors import ConfigError
+from relu_nmt.errors import ConfigError, reporting
 from relu_nmt.evaluation.metrics import tokenizer_option
 from relu_nmt.io.process import available_cores
 from relu_nmt.modules.config import ATTENTION_PRESETS
@@ -21,6 +23,12 @@ REPORTS = r"report\.html|results\.csv|card\.json|sweep\.json|\.lock|models/.*"
 DEFAULT_ATTENTIONS = ("softmax", "reluformer", "sparsemax")
 SECONDS = {"s": 1, "m": 60, "h": 3600}
 BUDGET_EXAMPLES = "4000u (or 4000) for updates, 90s, 15m or 2h for time"
+PUBLISHED_FIELDS = {"title": str, "source": str, "columns": dict, "rows": dict}
+PUBLISHED_FORM = (
+    "expected title and source (texts), columns ('COLUMN of results.csv' or 'COLUMN@LENGTH': its "
+    "title) and rows (name of an attention or variant: a list of numbers, texts or null, one for "
+    "each column)"
+)
 
 
 @dataclass(frozen=True)
@@ -286,7 +294,51 @@ class SweepSettings:
         return () if name is None else ("--sacrebleu-tokenizer", name)
 
     @property
+    def shared_flags(self) -> tuple[str, ...]:
+        """The flags that all models of a report must share, as words of a command."""
+        start = () if self.start_from is None else ("--start-from", str(Path(self.start_from)))
+        return (
+            *self.time.flags,
+            *start,
+            *("--generate-flags", shlex.join(self.generate_flags)),
+            *self.tokenizer_flags,
+            *(("--memory-stats",) if self.memory_stats else ()),
+            *self.train_flags,
+        )
+
+    @property
     def averaged(self) -> int | None:
         """Number of checkpoints to average, if any."""
         match = re.fullmatch(r"average:(\d+)", self.checkpoint)
         return int(match[1]) if match and int(match[1]) > 1 else None
+
+
+def read_published(path: str) -> dict[str, Any]:
+    """Return the table in a YAML file (DataError: the file cannot be read, or has another form)."""
+    flag = f"--published {path}"
+    with reporting(flag, caught=ValueError), reporting(f"{flag}: cannot be read"):
+        return checked_published(parse_yaml(Path(path).read_text("utf-8")))
+
+
+def checked_published(values: Any) -> dict[str, Any]:
+    """Return a paper's table, from parsed JSON or YAML (ValueError: it has another form).
+
+    It has a ``title`` and a ``source``: paper, table, data and training. ``columns`` are titles by
+    column of results.csv: ``d_bleu``, or ``d_bleu@512`` for one document length. ``rows`` have a
+    value for each column, by attention or variant; the report prints texts unchanged.
+    """
+    if not isinstance(values, dict) or values.keys() != PUBLISHED_FIELDS.keys():
+        raise ValueError(PUBLISHED_FORM)
+    for name, kind in PUBLISHED_FIELDS.items():
+        if not isinstance(values[name], kind) or not values[name]:
+            raise ValueError(f"{name}: {PUBLISHED_FORM}")
+    # Allow the name of a column alone, or with a length.
+    for column in values["columns"]:
+        _, at, length = str(column).partition("@")
+        if at and not length.isdigit():
+            raise ValueError(f"columns: {column}: {PUBLISHED_FORM}")
+    for name, row in values["rows"].items():
+        fits = isinstance(row, list) and len(row) == len(values["columns"])
+        if not fits or not all(v is None or isinstance(v, int | float | str) for v in row):
+            raise ValueError(f"rows: {name}: {PUBLISHED_FORM}")
+    return {name: values[name] for name in PUBLISHED_FIELDS}

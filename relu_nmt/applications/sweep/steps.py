@@ -1,6 +1,8 @@
-"""The steps of a sweep: their commands, files and states.
+"""The folder of a sweep: its description, its models, and their steps with commands and states.
 
-A step trains a model or evaluates it. It runs one or more commands, one after the other.
+A step trains a model or evaluates it. It runs one or more commands, one after the other. Several
+sweeps may share a folder, at once or one after the other, with other attentions, lengths or seeds.
+The report covers all of them.
 """
 
 import itertools
@@ -10,11 +12,13 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from relu_nmt.config.registry import import_user_module
+from relu_nmt.applications.sweep.settings import SweepSettings, checked_published
+from relu_nmt.config import from_dict, from_flat
+from relu_nmt.config.registry import Spec, import_user_module
 from relu_nmt.errors import ConfigError, DataError, ReluNmtError, reporting
 from relu_nmt.io.safe_write import write_text
 
@@ -23,6 +27,7 @@ FINAL = (DONE, DIVERGED)
 """States of steps that do not run again; a failed step does."""
 CONTRASTS = 0
 """The ``length`` of the step that scores contrasts."""
+SWEEP_FILE, MODELS = "sweep.json", "models"
 
 Command = tuple[str, ...]
 TOOLS, TORCHRUN = "relu_nmt.cli.", "torch.distributed.run"
@@ -62,11 +67,12 @@ def differences(old: Sequence[str], new: Sequence[str]) -> tuple[str, str]:
         ('--lr 1', '--lr 3')
     """
     # Cut off the common beginning, and then the common end.
-    same = _num_alike(old, new)
-    last = _num_alike(old[same:][::-1], new[same:][::-1])
+    both = [list(old), list(new)]
+    same = _num_alike(*both)
+    last = _num_alike(*(words[same:][::-1] for words in both))
     found = []
-    for words in (old, new):
-        between = list(words[same : len(words) - last])
+    for words in both:
+        between = words[same : len(words) - last]
         if same and between and not between[0].startswith("--"):
             between.insert(0, words[same - 1])  # the flag of this value
         found.append(shlex.join(between) or "nothing")
@@ -97,6 +103,10 @@ class SweepModel:
         lengths = "+".join(map(str, self.lengths))
         lengths = f"mix{lengths}-" if self.is_mixture else f"L{lengths}-" if lengths else ""
         return f"{re.sub(r'[^A-Za-z0-9=.+_]', '-', self.attention)}-{lengths}seed{self.seed}"
+
+    def folder(self, save_dir: str | Path) -> Path:
+        """Return its folder in a sweep's folder."""
+        return Path(save_dir) / MODELS / self.name
 
     @property
     def trained_on(self) -> str:
@@ -135,11 +145,6 @@ class Step:
     def checkpoints(self) -> Path:
         """The folder of the model's checkpoints."""
         return self.folder / "checkpoints"
-
-    def checkpoint_of(self, flag: str) -> Path | None:
-        """Return the value of ``--path`` or ``--finetune-from-model`` in the first command."""
-        words = self.commands[0]
-        return Path(words[words.index(flag) + 1]) if flag in words else None
 
     @property
     def state(self) -> "StepState | None":
@@ -228,6 +233,129 @@ class StepState:
             write_text(path, json.dumps(asdict(self), indent=1) + "\n")
 
 
+# ------------------------------------------------------------------- the folder's description
+
+
+@dataclass(frozen=True)
+class SweepDescription:
+    """The description of a sweep in its folder, ``sweep.json``."""
+
+    settings: SweepSettings  # of the last run
+    environment: dict[str, Any]  # of the last run
+    attentions: tuple[str, ...] = ()  # and variants of all runs; the first one is the baseline
+    published: dict[str, Any] | None = None  # see :func:`checked_published`
+    # Languages, dictionaries and text of the data, in words; files of earlier versions lack it.
+    task: dict[str, str] = field(default_factory=dict)
+
+
+def read_description(folder: Path) -> SweepDescription | None:
+    """Return the description of a folder's sweep; None if the folder has no sweep."""
+    path = folder / SWEEP_FILE
+    try:
+        found = json.loads(path.read_text("utf-8"))
+        values = found["settings"]
+        # Two fields are no options of SweepSettings.
+        typed: dict[str, Any] = {
+            name: tuple(values.pop(name)) for name in ("user_modules", "command")
+        }
+        settings = replace(from_dict(SweepSettings, values), **typed)
+        published = found.get("published")
+        return SweepDescription(
+            settings,
+            found["environment"],
+            tuple(found["attentions"]),
+            None if published is None else checked_published(published),
+            found.get("task") or {},
+        )
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, KeyError, ConfigError) as error:
+        raise DataError(f"{path}: cannot read it ({error}); delete it and start again") from error
+
+
+def write_description(folder: Path, description: SweepDescription) -> SweepDescription:
+    """Write the description, joined with that of earlier sweeps in the folder; return it.
+
+    Earlier attentions stay listed, and the first one stays the baseline. Earlier published figures
+    stay unless the new description has others.
+    """
+    # Join with the earlier description; new attentions come last, so that the baseline stays.
+    attentions, published = description.settings.systems, description.published
+    earlier = read_description(folder)
+    if earlier is not None:
+        _check_same_setting(folder, earlier.settings, description.settings)
+        attentions = tuple(dict.fromkeys([*earlier.attentions, *attentions]))
+        published = published or earlier.published
+    description = replace(description, attentions=attentions, published=published)
+    with reporting(f"--save-dir {folder}: cannot be written"):
+        folder.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(asdict(description), indent=1, ensure_ascii=False)
+        write_text(folder / SWEEP_FILE, text + "\n")
+    return description
+
+
+def _check_same_setting(folder: Path, old: SweepSettings, new: SweepSettings) -> None:
+    """Check that all models of a report share data, split, checkpoint and flags."""
+    # Refuse other data, splits and checkpoints, even without results.
+    for name in ("data", "gen_subset", "checkpoint"):
+        if (was := getattr(old, name)) != (now := getattr(new, name)):
+            raise ConfigError(
+                f"--save-dir {folder}: its results have {name.replace('_', '-')} {was}, not {now}; "
+                "choose another --save-dir"
+            )
+    # Other flags are fine only as long as the folder has no results.
+    flags = old.shared_flags, new.shared_flags
+    if flags[0] != flags[1] and has_results(folder):
+        was, now = differences(*flags)
+        raise ConfigError(
+            f"--save-dir {folder}: its models were made with '{was}' where there is '{now}' now, "
+            "and one report is of one setting; choose another --save-dir"
+        )
+
+
+def has_results(folder: Path) -> bool:
+    """Return whether a folder has models; without any, the user may correct the settings."""
+    return any(state.status != FAILED for state, _ in _trainings_in(folder))
+
+
+def _trainings_in(folder: Path) -> list[tuple[StepState, Path]]:
+    """Return the state of each model's training, with the model's folder."""
+    paths = sorted((folder / MODELS).glob("*/train.json"))
+    return [(state, path.parent) for path in paths if (state := StepState.read(path)) is not None]
+
+
+def planned_models(settings: SweepSettings) -> dict[SweepModel, tuple[int, ...]]:
+    """Return the models of a sweep, seed by seed, with the lengths of their evaluations."""
+    mixture = settings.doc_mixture
+    found = {}
+    for seed in settings.seeds:
+        for lengths in [mixture] if mixture else [(n,) for n in settings.lengths]:
+            for attention in settings.systems:
+                model = SweepModel(attention, seed, lengths, bool(mixture))
+                found[model] = settings.lengths if mixture else lengths
+    return found
+
+
+def models_in(
+    folder: Path, settings: SweepSettings | None = None
+) -> dict[SweepModel, tuple[int, ...]]:
+    """Return all models of a sweep's folder, with the lengths of their evaluations.
+
+    The models of ``settings``, those of the last run, count even if they are not begun. Other
+    models count with the lengths of their training and of the evaluations that began.
+    """
+    # Start with the planned models, and add those in the folder.
+    found = {} if settings is None else planned_models(settings)
+    for state, own_folder in _trainings_in(folder):
+        model = state.model
+        # Read the lengths from evaluate-128.json; skip evaluate-128.results.json.
+        names = (path.stem.removeprefix("evaluate-") for path in own_folder.glob("evaluate-*.json"))
+        begun = {int(name) for name in names if name.isdigit()}
+        known = found.get(model, () if model.is_mixture else model.lengths)
+        found[model] = tuple(sorted({*known, *begun}))
+    return found
+
+
 # ------------------------------------------------------------------- GPUs and attentions
 
 
@@ -257,8 +385,6 @@ def _inspect(attentions: Sequence[str], user_modules: Sequence[str]) -> dict[str
     import torch
 
     from relu_nmt.attention import attentions as registry
-    from relu_nmt.config import from_flat
-    from relu_nmt.config.registry import Spec
 
     # Register the user's attentions.
     for path in user_modules:

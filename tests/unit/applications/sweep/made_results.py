@@ -1,19 +1,22 @@
 """Make the folder of a sweep with invented results, without a training."""
 
 import dataclasses
+import itertools
 import json
 import random
 
-from relu_nmt.applications.sweep.plan import SweepDescription, SweepPlan, write_description
 from relu_nmt.applications.sweep.settings import SweepSettings
 from relu_nmt.applications.sweep.steps import (
     DIVERGED,
     DONE,
     FAILED,
     StepState,
+    SweepDescription,
+    write_description,
 )
 from relu_nmt.io.process import describe_environment
 from relu_nmt.modules.config import SLOTS
+from relu_nmt.recipes.sweep import plan_steps
 from relu_nmt.training.results import TrainingResult, entry
 
 # Share of correct words in an invented translation, by attention.
@@ -48,10 +51,10 @@ def make_sweep(folder, *, lengths=(128, 256, 512), seeds=(1, 2, 3), mixture=(), 
     )
     typed = ("data", "--budget", "4000u", "--", "--max-tokens", "4096")
     settings = dataclasses.replace(settings, command=typed)
-    plan = SweepPlan(settings)
     description = SweepDescription(settings, describe_environment())
-    for model in plan.models():
-        train, *evaluations = plan.steps_of(model)
+    for _, own in itertools.groupby(plan_steps(settings), lambda step: step.model):
+        train, *evaluations = own
+        model = train.model
         train.checkpoints.mkdir(parents=True)
         bad = trouble and _trouble(model)
         environment = {"cpu": "Some CPU", "OMP_NUM_THREADS": "1", "torch": "2.13.0"}

@@ -2,15 +2,15 @@
 
 import pytest
 
-from relu_nmt.applications.sweep.plan import SweepPlan, attention_flags
 from relu_nmt.applications.sweep.settings import SweepSettings
-from relu_nmt.applications.sweep.steps import arguments_of, shown_command
+from relu_nmt.applications.sweep.steps import arguments_of, planned_models, shown_command
 from relu_nmt.cli.command import make_parser
 from relu_nmt.cli.train import TranslationTrainingSettings
 from relu_nmt.config import add_settings, read_settings
+from relu_nmt.recipes.sweep import attention_flags, plan_steps
 
 
-def make_plan(train_flags=(), **values):
+def make_settings(train_flags=(), **values):
     values = {
         "lengths": (128, 512),
         "attentions": ("softmax", "reluformer"),
@@ -19,20 +19,38 @@ def make_plan(train_flags=(), **values):
         "save_dir": "out",
         **values,
     }
-    return SweepPlan(SweepSettings.of(data="data", train_flags=tuple(train_flags), **values))
+    return SweepSettings.of(data="data", train_flags=tuple(train_flags), **values)
+
+
+def make_plan(train_flags=(), **values):
+    """Return the steps of each model."""
+    found = {}
+    for step in plan_steps(make_settings(train_flags, **values)):
+        found.setdefault(step.model, []).append(step)
+    return found
+
+
+def first_steps(train_flags=(), **values):
+    return next(iter(make_plan(train_flags, **values).values()))
 
 
 def after(command, flag):
     return command[command.index(flag) + 1]
 
 
+def checkpoint(step, flag="--path"):
+    [first, *_] = step.commands
+    return after(first, flag) if flag in first else None
+
+
 def test_a_model_for_each_attention_length_and_seed():
     plan = make_plan()
-    models = plan.models()
+    models = list(plan)
+    assert models == list(planned_models(make_settings()))
     assert len(models) == len(set(models)) == 8
     assert {t.seed for t in models[:4]} == {1}
     assert len({t.name for t in models}) == 8
-    assert [step.path(".log").name for step in plan.steps_of(models[1])] == [
+    assert [step.path(".log").name for step in plan[models[1]]] == [
         "train.log",
         "evaluate-128.log",
     ]
@@ -40,11 +58,11 @@ def test_a_model_for_each_attention_length_and_seed():
 
 def test_a_mixture_is_one_model_evaluated_at_every_length():
     plan = make_plan(doc_mixture=(1, 128), lengths=(1, 128, 512))
-    assert [str(t) for t in plan.models()][:2] == [
+    assert [str(t) for t in plan][:2] == [
         "softmax mixture 1,128 seed 1",
         "reluformer mixture 1,128 seed 1",
     ]
-    train, *evaluations = plan.steps_of(plan.models()[0])
+    train, *evaluations = next(iter(plan.values()))
     assert after(train.commands[0], "--doc-mixture") == "1,128"
     assert "--max-doc-tokens" not in train.commands[0]
     assert [after(step.commands[0], "--max-doc-tokens") for step in evaluations] == [
@@ -57,25 +75,21 @@ def test_a_mixture_is_one_model_evaluated_at_every_length():
 
 def test_each_model_starts_from_the_sentence_model_of_its_attention_and_seed():
     sentences = make_plan(lengths=(1,), save_dir="sentences")
-    made = {evaluate.checkpoint_of("--path") for evaluate in sentences.steps()} - {None}
+    made = {checkpoint(evaluate) for _, evaluate in sentences.values()}
     plan = make_plan(doc_mixture=(1, 128), start_from="sentences/")
-    starts = {
-        model: plan.steps_of(model)[0].checkpoint_of("--finetune-from-model")
-        for model in plan.models()
-    }
+    starts = {model: checkpoint(own[0], "--finetune-from-model") for model, own in plan.items()}
     assert set(starts.values()) == made
     for model, start in starts.items():
-        assert f"/{model.attention}-L1-seed{model.seed}/" in str(start)
-    assert {step.checkpoint_of("--finetune-from-model") for step in sentences.steps()} == {None}
+        assert f"/{model.attention}-L1-seed{model.seed}/" in start
+    assert {checkpoint(own[0], "--finetune-from-model") for own in sentences.values()} == {None}
     # A slash at the end is no other setting.
-    other = make_plan(doc_mixture=(1, 128), start_from="sentences")
-    assert plan.shared_flags == other.shared_flags
+    slash, other = (make_settings(start_from=name) for name in ("sentences/", "sentences"))
+    assert slash.shared_flags == other.shared_flags
 
 
 def test_the_commands_of_a_model():
     flags = ["--max-tokens", "4096", "-a", "transformer_tiny", "--log-interval", "7"]
-    plan = make_plan(flags, generate_flags=("--beam", "4"))
-    train, evaluate = plan.steps_of(plan.models()[0])
+    train, evaluate = first_steps(flags, generate_flags=("--beam", "4"))
     command = train.commands[0]
     assert shown_command(command)[:2] == ["relu-nmt-train", "data"]
     assert after(command, "-a") == "transformer_tiny"
@@ -94,29 +108,26 @@ def test_the_commands_of_a_model():
 
 def test_contrasts_are_a_step_of_each_model():
     plan = make_plan(doc_mixture=(1, 128), contrastive="test.contrasts.jsonl")
-    for model in plan.models():
-        _, evaluate, _, contrasts = plan.steps_of(model)
+    for model, (_, evaluate, _, contrasts) in plan.items():
         assert str(contrasts) == f"contrasts of {model}"
         assert not contrasts.is_training
         [command] = contrasts.commands
         assert shown_command(command)[0] == "relu-nmt-score"
         assert after(command, "--contrastive") == "test.contrasts.jsonl"
-        assert contrasts.checkpoint_of("--path") == evaluate.checkpoint_of("--path")
+        assert checkpoint(contrasts) == checkpoint(evaluate)
         assert after(command, "--results") == str(contrasts.path(".results.json"))
 
 
 def test_attentions_without_weights_are_not_measured():
-    settings = make_plan(attentions=("performer",)).settings
-    assert "--attention-stats" in SweepPlan(settings).steps()[1].commands[0]
-    plan = SweepPlan(settings, without_weights=frozenset({"performer"}))
-    assert "--attention-stats" not in plan.steps()[1].commands[0]
+    settings = make_settings(attentions=("performer",))
+    assert "--attention-stats" in plan_steps(settings)[1].commands[0]
+    assert "--attention-stats" not in plan_steps(settings, ["performer"])[1].commands[0]
 
 
 def test_several_processes_train_a_model_by_torchrun():
-    plan = make_plan(training_processes=4, checkpoint="average:2")
-    train, evaluate = plan.steps_of(plan.models()[0])
+    train, evaluate = first_steps(training_processes=4, checkpoint="average:2")
     launched, average = train.commands
-    [alone] = make_plan().steps()[0].commands
+    [alone] = first_steps()[0].commands
     shown = ["torchrun", "--standalone", "--nproc-per-node", "4", "-m", "relu_nmt.cli.train"]
     assert shown_command(launched)[:7] == [*shown, "data"]
     assert arguments_of(launched)[:3] == arguments_of(alone)[:3]
@@ -128,22 +139,21 @@ def test_variants_that_validate_by_bleu_use_the_tokenizer_of_the_report():
     plan = make_plan(
         attentions=(), variants=("a: --eval-bleu", "b: --lr 1"), sacrebleu_tokenizer="char"
     )
-    first, second = (plan.steps_of(model)[0].commands[0] for model in plan.models()[:2])
+    first, second = (own[0].commands[0] for own in list(plan.values())[:2])
     assert after(first, "--sacrebleu-tokenizer") == "char"
     assert "--sacrebleu-tokenizer" not in second
 
 
 def test_memories_are_measured_on_demand_and_then_in_every_model_of_a_report():
-    plain, measured = make_plan(), make_plan(memory_stats=True)
-    assert "--memory-stats" not in plain.steps()[1].commands[0]
-    path = after(measured.steps()[1].commands[0], "--memory-stats")
+    plain, measured = make_settings(), make_settings(memory_stats=True)
+    assert "--memory-stats" not in plan_steps(plain)[1].commands[0]
+    path = after(plan_steps(measured)[1].commands[0], "--memory-stats")
     assert path == "out/models/softmax-L128-seed1/evaluate-128.memory.json"
     assert plain.shared_flags != measured.shared_flags
 
 
 def test_averaged_checkpoints_are_a_second_command_of_the_training():
-    plan = make_plan(checkpoint="average:10")
-    train, evaluate = plan.steps_of(plan.models()[0])
+    train, evaluate = first_steps(checkpoint="average:10")
     _, average = train.commands
     assert shown_command(average)[0] == "relu-nmt-average"
     assert after(average, "--num-update-checkpoints") == "10"
@@ -167,7 +177,7 @@ def test_averaged_checkpoints_are_a_second_command_of_the_training():
 def test_only_reluformers_get_gamma_and_regulariser_of_the_preset(arch, attention, expected):
     assert attention_flags(attention) == expected
     flags = ["--arch", arch, "--max-tokens", "512"]
-    command = make_plan(flags, attentions=(attention,)).steps()[0].commands[0]
+    command = first_steps(flags, attentions=(attention,))[0].commands[0]
     parser = make_parser("relu-nmt-train", "", user_modules=True)
     add_settings(parser, TranslationTrainingSettings)
     arguments = parser.parse_args(command[3:])
@@ -184,13 +194,13 @@ def test_only_reluformers_get_gamma_and_regulariser_of_the_preset(arch, attentio
 def test_variants_are_compared_after_the_attentions_with_flags_of_their_own():
     variants = ("wide: --attention relu:x=1 --lr '1e-3'", "pre: --encoder-normalize-before")
     plan = make_plan(("--lr", "5e-4"), variants=variants, seeds=(1,), lengths=(1,))
-    assert [model.name for model in plan.models()] == [
+    assert [model.name for model in plan] == [
         "softmax-L1-seed1",
         "reluformer-L1-seed1",
         "wide-L1-seed1",
         "pre-L1-seed1",
     ]
-    wide, pre = (plan.steps_of(model)[0].commands[0] for model in plan.models()[2:])
+    wide, pre = (own[0].commands[0] for own in list(plan.values())[2:])
     begin = wide.index("--lr")
     assert wide[begin : begin + 6] == ("--lr", "5e-4", "--attention", "relu:x=1", "--lr", "1e-3")
     assert "--encoder-normalize-before" in pre
@@ -199,6 +209,6 @@ def test_variants_are_compared_after_the_attentions_with_flags_of_their_own():
 
 def test_folder_names_are_plain():
     plan = make_plan(attentions=("reluformer:gamma=2,learnable=true", "pointwise:h=relu"))
-    names = {model.name for model in plan.models()}
+    names = {model.name for model in plan}
     assert "reluformer-gamma=2-learnable=true-L128-seed1" in names
     assert not any(set(name) & set(":/, ") for name in names)

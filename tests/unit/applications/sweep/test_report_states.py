@@ -7,16 +7,18 @@ import shutil
 
 import pytest
 
-from relu_nmt.applications.sweep.plan import (
-    model_folder,
+from relu_nmt.applications.sweep.report import read_report
+from relu_nmt.applications.sweep.results import PENDING
+from relu_nmt.applications.sweep.settings import SweepSettings
+from relu_nmt.applications.sweep.steps import (
+    CONTRASTS,
+    DONE,
+    Step,
+    StepState,
     models_in,
     read_description,
     write_description,
 )
-from relu_nmt.applications.sweep.report import read_report
-from relu_nmt.applications.sweep.results import PENDING
-from relu_nmt.applications.sweep.settings import SweepSettings
-from relu_nmt.applications.sweep.steps import CONTRASTS, DONE, Step, StepState
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.recipes.sweep import run
 from tests.unit.applications.sweep.made_results import make_sweep
@@ -178,7 +180,7 @@ def test_a_folder_has_one_setting(tmp_path):
 def test_damaged_results_of_contrasts_are_an_error_that_names_the_file(tmp_path):
     description = make_sweep(tmp_path, lengths=(256,), seeds=(1,))
     model = next(iter(models_in(tmp_path)))
-    step = Step(model, CONTRASTS, model_folder(tmp_path, model), ())
+    step = Step(model, CONTRASTS, model.folder(tmp_path), ())
     StepState(DONE, (), model).write(step)
     for text in ("[", "[1]", '[{"name": "accuracy"}]'):
         step.path(".results.json").write_text(text)

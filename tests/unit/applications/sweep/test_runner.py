@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from relu_nmt.applications.sweep.plan import models_in
 from relu_nmt.applications.sweep.runner import StepRunner, last_line
 from relu_nmt.applications.sweep.settings import JobsConfig, in_words
 from relu_nmt.applications.sweep.steps import (
@@ -20,6 +19,7 @@ from relu_nmt.applications.sweep.steps import (
     Step,
     StepState,
     SweepModel,
+    models_in,
 )
 from relu_nmt.errors import DataError
 from relu_nmt.io.safe_write import acquire_lock
