@@ -188,12 +188,9 @@ class ReportData:
             for column, value in average.record.items()
             if column.startswith(counted)
         }
-
-        def lowest(bucket: str) -> float:
-            """Return the lowest value of a bucket; 19.5 for the last one, ``>19``."""
-            return float(f"{bucket[1:]}.5" if bucket[0] == ">" else bucket.split("-")[0])
-
-        return {bucket: found[bucket] for bucket in sorted(found, key=lowest)}
+        # Sort by the lowest value of a bucket, ``>19`` behind ``10-19`` and ``19``.
+        order = sorted((float(b.strip(">").split("-")[0]), b[0] == ">", b) for b in found)
+        return {bucket: found[bucket] for *_, bucket in order}
 
     def contrasts(self) -> dict[System, dict[str, Record]]:
         """Return the columns of contrasts by system and category of the contrasts."""
@@ -258,13 +255,13 @@ class ReportData:
 
 def read_report(folder: Path, description: SweepDescription) -> ReportData:
     """Return the present results in a sweep's folder."""
-    attentions = description.attentions
-    rank = {name: position for position, name in enumerate(attentions)}
+    attentions = list(description.attentions)
 
     # Sort by mixture, then in the order of attentions, lengths and seeds.
     def order(cell: Cell) -> tuple[object, ...]:
         name, mixture = cell.system
-        return mixture, rank.get(name, len(rank)), name, cell.length, cell.model.seed
+        rank = (attentions + [name]).index(name)
+        return mixture, rank, name, cell.length, cell.model.seed
 
     cells = sorted(read_cells(folder, models_in(folder, description.settings)), key=order)
     return ReportData(description, cells, average_cells(cells, attentions[0]))
@@ -388,34 +385,24 @@ def trouble(average: Average) -> str:
 def write_report(folder: Path, description: SweepDescription) -> ReportData:
     """Write report.html, results.csv and card.json; return their data."""
     data = read_report(folder, description)
-    with reporting(f"{folder / REPORT_NAME}: cannot be written"):
-        write_text(folder / CSV_NAME, report_csv(data))
-        write_text(folder / CARD_NAME, json.dumps(card(data), indent=1, ensure_ascii=False) + "\n")
-        write_text(folder / REPORT_NAME, page(data))
-    return data
-
-
-def report_csv(data: ReportData) -> str:
-    """Return the records with numbers in full precision: rows ``cell`` and rows ``mean``."""
+    # Put the known columns first and last, all others between; numbers have full precision.
     rows = [{"row": "cell", **cell.record} for cell in data.cells]
     rows += [{"row": "mean", **average.record} for average in data.averages]
-    # Put the known columns first and last, all others between.
     known = {*FIRST_COLUMNS, *LAST_COLUMNS}
     others = dict.fromkeys(name for row in rows for name in row if name not in known)
-    return csv_text([*FIRST_COLUMNS, *others, *LAST_COLUMNS], rows)
-
-
-def card(data: ReportData) -> dict[str, Any]:
-    """Return settings, environment, measured means and published figures as JSON values."""
-    description = data.description
-    return {
+    # Settings, environment, measured means and published figures as JSON values.
+    measured = [{**one.record, "status": trouble(one) or WORDS[DONE]} for one in data.averages]
+    card = {
         "settings": dataclasses.asdict(description.settings),
         "environment": description.environment,
-        "measured": [
-            {**one.record, "status": trouble(one) or WORDS[DONE]} for one in data.averages
-        ],
+        "measured": measured,
         "published": description.published,
     }
+    with reporting(f"{folder / REPORT_NAME}: cannot be written"):
+        write_text(folder / CSV_NAME, csv_text([*FIRST_COLUMNS, *others, *LAST_COLUMNS], rows))
+        write_text(folder / CARD_NAME, json.dumps(card, indent=1, ensure_ascii=False) + "\n")
+        write_text(folder / REPORT_NAME, page(data))
+    return data
 
 
 def page(data: ReportData) -> str:

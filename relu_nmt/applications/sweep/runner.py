@@ -278,30 +278,31 @@ class StepRunner:
         step = task.step
         try:
             state = self._begin(task)
-            exit_code, is_complete = 0, False
-            with _open_log(step) as log:
+            exit_code, status = 0, DONE
+            log_file = step.path(".log")
+            with reporting(f"{log_file}: cannot be written"):
+                # A training that continues appends to its log.
+                log = open(log_file, "ab" if step.is_training else "wb")  # noqa: SIM115
+            with log:
                 self.say(f"{step}: begins")
                 for number, command in enumerate(step.commands):
                     if number and self.signal is not None:
+                        status = STARTED
                         break
                     exit_code, memory = yield from self._execute(task, command, lock, log)
                     state = replace(state, peak_memory=max(state.peak_memory, memory))
                     if exit_code != 0:
+                        status = STARTED if self.signal is not None else FAILED
                         break
-                else:
-                    is_complete = True
             seconds = self._leave(task)
             # A stopped step stays open; a failed one gets the reason.
-            if is_complete:
-                state = replace(state, status=DONE, seconds=seconds, exit_code=exit_code)
-            elif self.signal is None:
-                status, note = FAILED, last_line(step.path(".log"))
+            if status == FAILED:
+                state = replace(state, note=last_line(log_file))
                 with suppress(DataError):  # a crash before the first results
                     if step.is_training and TrainingResult.load(step.checkpoints).diverged:
                         status = DIVERGED
-                state = replace(
-                    state, status=status, note=note, seconds=seconds, exit_code=exit_code
-                )
+            if status != STARTED:
+                state = replace(state, status=status, seconds=seconds, exit_code=exit_code)
             state.write(step)
         finally:
             # Another sweep may take the lock now that the end is stored.
@@ -425,13 +426,6 @@ class StepRunner:
             for path in step.checkpoints.glob("*.safetensors"):
                 if str(path) not in words:
                     path.unlink(missing_ok=True)
-
-
-def _open_log(step: Step) -> BinaryIO:
-    path = step.path(".log")
-    with reporting(f"{path}: cannot be written"):
-        # A training that continues appends to its log.
-        return open(path, "ab" if step.is_training else "wb")
 
 
 def last_line(path: Path) -> str:
