@@ -255,12 +255,12 @@ class ReportData:
 
 def read_report(folder: Path, description: SweepDescription) -> ReportData:
     """Return the present results in a sweep's folder."""
-    attentions = list(description.attentions)
+    attentions = description.attentions
 
     # Sort by mixture, then in the order of attentions, lengths and seeds.
     def order(cell: Cell) -> tuple[object, ...]:
         name, mixture = cell.system
-        rank = (attentions + [name]).index(name)
+        rank = [*attentions, name].index(name)
         return mixture, rank, name, cell.length, cell.model.seed
 
     cells = sorted(read_cells(folder, models_in(folder, description.settings)), key=order)
