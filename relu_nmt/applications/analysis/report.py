@@ -90,17 +90,10 @@ class AnalysisReport:
 
     def slot_means(self) -> list[tuple[str, list[tuple[str, Mapping[str, Any]]]]]:
         """Return the name of each line with its means over layers and heads, by slot."""
-        found = []
-        for slot in SLOTS:
-            rows = [
-                (name, record)
-                for name, _, records in self.series
-                for record in records
-                if record["slot"] == slot and record["layer"] == "mean"
-            ]
-            if rows:
-                found.append((slot, rows))
-        return found
+        every = [(name, record) for name, _, records in self.series for record in records]
+        means = [(name, record) for name, record in every if record["layer"] == "mean"]
+        slots = [slot for slot in SLOTS if any(record["slot"] == slot for _, record in means)]
+        return [(slot, [row for row in means if row[1]["slot"] == slot]) for slot in slots]
 
     def has(self, statistic: str) -> bool:
         """Return True if a record has the statistic."""

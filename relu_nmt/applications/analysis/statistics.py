@@ -93,11 +93,9 @@ class AttentionStatistics:
         """
         # Means of each module, of each slot and of all modules.
         modules = {f"{slot}.{layer}": _of_module(s) for (slot, layer), s in self._sums.items()}
-        means = {name: module["mean"] for name, module in modules.items()}
-        of_slot = {
-            slot: [mean for name, mean in means.items() if name.split(".")[0] == slot]
-            for slot in SLOTS
-        }
+        of_slot: dict[str, list[Mapping[str, Any]]] = {slot: [] for slot in SLOTS}
+        for (slot, _), module in zip(self._sums, modules.values(), strict=True):
+            of_slot[slot].append(module["mean"])
         return {
             "definitions": OF_ATTENTION,
             "sentences": self._num_sentences,
@@ -106,7 +104,7 @@ class AttentionStatistics:
             "without_weights": [slot for slot in SLOTS if not of_slot[slot]]
             if self._num_sentences
             else [],
-            "overall": _with_exp(_means_of(list(means.values()))),
+            "overall": _with_exp(_means_of([module["mean"] for module in modules.values()])),
             "slots": {slot: _with_exp(_means_of(own)) for slot, own in of_slot.items() if own},
             "modules": modules,
         }

@@ -311,13 +311,12 @@ def read_course(step: Step) -> Course:
         GROWTH: curves.get((TELEMETRY, f"decoder {GROWTH}"), {}),
     }
     # Average the telemetry over the slots, at each update.
+    telemetry = {metric: curve for (split, metric), curve in curves.items() if split == TELEMETRY}
     for name in VECTORS:
-        values: dict[int, list[float]] = {}
-        for (split, metric), curve in curves.items():
-            for update, value in curve.items():
-                if split == TELEMETRY and f" {name}" in metric:
-                    values.setdefault(update, []).append(value)
-        found[name] = {update: sum(own) / len(own) for update, own in sorted(values.items())}
+        slots = [curve for metric, curve in telemetry.items() if f" {name}" in metric]
+        for update in sorted(set().union(*slots)):
+            values = [curve[update] for curve in slots if update in curve]
+            found.setdefault(name, {})[update] = sum(values) / len(values)
     return {name: curve for name, curve in found.items() if curve}
 
 
