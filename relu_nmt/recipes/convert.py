@@ -10,6 +10,11 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from relu_nmt.applications.conversion.exports import (
+    save_ctranslate2,
+    save_image_onnx,
+    save_onnx,
+)
 from relu_nmt.applications.conversion.fairseq import (
     read_fairseq,
     transformer_config,
@@ -23,7 +28,7 @@ from relu_nmt.cli.import_marian import ImportMarianSettings
 from relu_nmt.cli.shortlist import ShortlistSettings
 from relu_nmt.config import to_dict
 from relu_nmt.data.data_folder import pair_name
-from relu_nmt.errors import CheckpointError, ConfigError, DataError
+from relu_nmt.errors import CheckpointError, ConfigError, DataError, reporting
 from relu_nmt.io.safe_write import (
     check_writable,
     remove_abandoned,
@@ -70,17 +75,11 @@ def run(settings: Settings, *, progress: bool = True) -> Path:
         checkpoint = load_checkpoint(settings.checkpoint)
         checkpoint.metadata.pop("training_state", None)
         save_checkpoint(target_of(output), checkpoint)
-    elif settings.to == "ctranslate2":
-        # Import here, since this form may need packages that are not installed.
-        from relu_nmt.applications.conversion.ctranslate2 import save_ctranslate2
-
-        with new_folder(output) as folder:
-            save_ctranslate2(load_model(settings.checkpoint), folder)
     else:
-        from relu_nmt.applications.conversion.onnx import save_image_onnx, save_onnx
-
         with new_folder(output) as folder:
-            if _kind(settings.checkpoint) == TASK_NAME:
+            if settings.to == "ctranslate2":
+                save_ctranslate2(load_model(settings.checkpoint), folder)
+            elif _kind(settings.checkpoint) == TASK_NAME:
                 classifier = ImageClassifier.from_checkpoint(settings.checkpoint, "cpu")
                 save_image_onnx(classifier, folder)
             else:
@@ -101,13 +100,11 @@ def new_folder(path: Path) -> Iterator[Path]:
         remove_abandoned(path.parent)
     if path.exists():
         raise ConfigError(f"--output {path}: is there already; give the name of a new folder")
-    try:
+    with reporting(f"--output {path}: cannot write it"):
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as temporary:
             temporary.mkdir()
             yield temporary
-    except OSError as error:
-        raise DataError(f"--output {path}: cannot write it: {error.strerror}") from error
 
 
 def import_fairseq(settings: ImportFairseqSettings, *, progress: bool = True) -> Path:

@@ -1,7 +1,6 @@
 """BLEU, chrF, TER and COMET of files of translations, and contrastive tests of a model."""
 
 import dataclasses
-import itertools
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,12 +22,8 @@ FEW_SEGMENTS = 20
 """With fewer segments, resamples differ so little that the p-value of a bootstrap says little."""
 
 
-@dataclass(frozen=True)
-class Entry:
-    """One result: the line to print, and the same for JSON."""
-
-    text: str
-    values: dict[str, Any]
+Entry = tuple[str, dict[str, Any]]
+"""One result: the line to print, and the same for JSON."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +38,9 @@ class ScoreResult:
         Raises:
             KeyError: no score has this name.
         """
-        for entry in self.entries:
-            if entry.values.get("name") == name:
-                return entry.values["score"]
+        for _, values in self.entries:
+            if values.get("name") == name:
+                return values["score"]
         raise KeyError(name)
 
 
@@ -63,7 +58,7 @@ def run(settings: Settings, *, progress: bool = True) -> ScoreResult:
         # Import PyTorch for this alone, since that takes longer than scoring most texts.
         from relu_nmt.recipes.score_contrasts import contrast_report
 
-        found: Iterator[Entry] = itertools.starmap(Entry, contrast_report(settings))
+        found = contrast_report(settings)
     elif settings.sentence_bleu:
         found = sentence_report(settings)
     else:
@@ -74,8 +69,8 @@ def run(settings: Settings, *, progress: bool = True) -> ScoreResult:
         for entry in found:
             entries.append(entry)
             if as_lines:
-                print(entry.text, flush=True)
-    text = json.dumps([entry.values for entry in entries], indent=1, ensure_ascii=False)
+                print(entry[0], flush=True)
+    text = json.dumps([values for _, values in entries], indent=1, ensure_ascii=False)
     if progress and not as_lines:
         print(text)
     if settings.results is not None:
@@ -91,10 +86,10 @@ def sentence_report(options: Settings) -> Iterator[Entry]:
     lines = zip(texts.hypotheses, *texts.references, strict=True)
     for number, (own, *others) in enumerate(lines):
         score = metric.sentence_score(own, others)
-        yield Entry(f"{number} {score.text}", {"line": number, **_values(score)})
+        yield f"{number} {score.text}", {"line": number, **_values(score)}
     # Print the signature once, since all lines share it.
     if texts.hypotheses:
-        yield Entry(f"signature: {score.signature}", {"signature": score.signature})
+        yield f"signature: {score.signature}", {"signature": score.signature}
     yield from _notes(note)
 
 
@@ -139,7 +134,7 @@ def text_report(options: Settings) -> Iterator[Entry]:
                 options.paired_bs_n,
                 texts.prefix,
             )
-            yield Entry(str(comparison), {"paired bootstrap": dataclasses.asdict(comparison)})
+            yield str(comparison), {"paired bootstrap": dataclasses.asdict(comparison)}
 
 
 class _Texts:
@@ -239,7 +234,7 @@ class _Texts:
         if score is None:
             name = whole.name.replace("d-", "s-", 1)
             reason = "no document has as many lines as its reference"
-            yield Entry(f"{name}: none, {reason}", {"name": name, "score": None, **mismatch})
+            yield f"{name}: none, {reason}", {"name": name, "score": None, **mismatch}
             return
         yield _entry(score, **mismatch)
         if self._options.position_buckets:
@@ -251,7 +246,7 @@ class _Texts:
             title, more = f"{name}[position {bucket}]", {"position": bucket, "segments": size}
             if score is None:
                 text = f"{title}: none, no aligned document is that long"
-                yield Entry(text, {"name": title, "score": None, **more})
+                yield text, {"name": title, "score": None, **more}
             else:
                 shown = score.labelled("s-", f"sentences = {size}")
                 yield _entry(shown.of_bucket(f"position {bucket}"), **more)
@@ -267,11 +262,11 @@ def _by_length(metric: MetricConfig, texts: _Texts, edges: Sequence[int]) -> Ite
 
 def _notes(text: str) -> Iterator[Entry]:
     if text:
-        yield Entry(f"NOTE: {text}", {"note": text})
+        yield f"NOTE: {text}", {"note": text}
 
 
 def _entry(score: Score, **more: object) -> Entry:
-    return Entry(str(score), {**_values(score), **more})
+    return str(score), {**_values(score), **more}
 
 
 def _values(score: Score) -> dict[str, object]:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from relu_nmt.applications.serving import LOOPBACK
 from relu_nmt.cli.serve import ServeSettings as Settings
-from relu_nmt.errors import ConfigError, needing
+from relu_nmt.errors import ConfigError, needing, reporting
 from relu_nmt.recipes.translation import length_note, load_translator, print_notes
 
 SPARE_CONNECTIONS = 256
@@ -37,7 +37,9 @@ def run(settings: Settings, *, progress: bool = True) -> None:
         if progress:
             print_notes(length_note(settings.max_doc_tokens, translator.max_doc_tokens))
             pair = f"{translator.task.source_lang}-{translator.task.target_lang}"
-            print_notes(f"{pair} at http://{_shown(listener)}/ (Ctrl-C stops it)")
+            host, port = listener.getsockname()[:2]
+            shown = f"[{host}]" if ":" in host else host
+            print_notes(f"{pair} at http://{shown}:{port}/ (Ctrl-C stops it)")
         # Leave connections for silent clients and for metrics beside those of waiting requests.
         attributes = {
             "seconds": settings.request_seconds,
@@ -58,14 +60,7 @@ def run(settings: Settings, *, progress: bool = True) -> None:
 
 def _listening(host: str, port: int) -> socket.socket:
     """Return a socket that listens at the address."""
-    try:
+    text = f"--host {host} --port {port}: cannot listen there"
+    with reporting(text, ConfigError, (OSError, UnicodeError)):
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family)
-    except (OSError, UnicodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise ConfigError(f"--host {host} --port {port}: cannot listen there: {reason}") from error
-
-
-def _shown(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -18,7 +18,7 @@ import numpy as np
 from relu_nmt.cli.generate import TranslateSplitSettings as Settings
 from relu_nmt.data.documents import SINGLE_SENTENCES, Groups, Line, plan_groups
 from relu_nmt.data.split import Split, describe_lengths, lengths_in_words, longer_side
-from relu_nmt.errors import DataError
+from relu_nmt.errors import DataError, reporting
 from relu_nmt.evaluation.document_scores import AlignedSentence, SplitScorer
 from relu_nmt.evaluation.metrics import Score
 from relu_nmt.io.safe_write import check_writable, replacing, write_file
@@ -79,14 +79,12 @@ def _output(settings: Settings, progress: bool) -> Iterator[TextIO]:
         raise DataError(f"--results-path {folder}: is no folder; give the name of one")
     # Write to a temporary file, which replaces the old one at the end.
     check_writable("--results-path", str(path))
-    try:
-        with (
-            replacing(path) as temporary,
-            open(temporary, "w", encoding="utf-8", newline="\n") as lines,
-        ):
-            yield lines
-    except OSError as error:
-        raise DataError(f"--results-path {path}: cannot write it: {error.strerror}") from error
+    with (
+        reporting(f"--results-path {path}: cannot write it"),
+        replacing(path) as temporary,
+        open(temporary, "w", encoding="utf-8", newline="\n") as lines,
+    ):
+        yield lines
     if progress:
         print(f"results: {path}")
 
@@ -133,8 +131,7 @@ class _Run:
         self._settings, self._translator, self._task = settings, translator, translator.task
         self._attention, self._out = attention, output
         self._limit = source_limit(settings.model, translator)
-        joined = settings.model.post_process is not None
-        self._lines = LineFormat(self._task, joined, settings.search.print_alignment is not None)
+        self._lines = LineFormat(self._task, settings.model, settings.search)
         # Choose the windows for the whole split, then keep the shard. The windows before it only
         # count for the numbers of the lines.
         self._split = self._task.load_split(settings.gen_subset)

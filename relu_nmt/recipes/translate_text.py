@@ -18,7 +18,7 @@ from relu_nmt.data.documents import (
     join_texts,
     plan_groups,
 )
-from relu_nmt.errors import DataError
+from relu_nmt.errors import DataError, reporting
 from relu_nmt.io.process import standard_input
 from relu_nmt.io.safe_write import check_writable
 from relu_nmt.io.text_lines import decode_lines, open_text, read_input, read_lines, reading
@@ -71,14 +71,12 @@ def translate_lines(settings: TranslateLinesSettings, *, progress: bool = True) 
     if settings.attention_pictures is not None:
         _check_pictures(Path(settings.attention_pictures))
     # Open the input before loading the model, so that a missing file fails at once.
-    with _opened(settings.input) as file:
+    with reporting(f"--input {settings.input}: cannot read it"):
+        opened = standard_input() if settings.input == "-" else open_text(settings.input)
+    with opened as file:
         translator = load_translator(settings.model, settings.data)
         limit = source_limit(settings.model, translator)
-        formatted = LineFormat(
-            translator.task,
-            settings.model.post_process is not None,
-            config.print_alignment is not None,
-        )
+        formatted = LineFormat(translator.task, settings.model, config)
         try:
             for line, source, translations in _translated(
                 file, settings, translator, limit, progress
@@ -204,13 +202,6 @@ def _untranslated(translation: Translation) -> Translation:
     """Return the empty translation of a line that is too long, marked by its score."""
     hypothesis = replace(translation.hypothesis, score=-math.inf)
     return replace(translation, hypothesis=hypothesis)
-
-
-def _opened(path: str) -> io.BufferedReader:
-    try:
-        return standard_input() if path == "-" else open_text(path)
-    except OSError as error:
-        raise DataError(f"--input {path}: cannot read it: {error.strerror}") from error
 
 
 def read_buffers(file: io.BufferedReader, origin: str, buffer_size: int) -> Iterator[list[str]]:

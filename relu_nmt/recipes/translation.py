@@ -78,10 +78,12 @@ def _adapted_task(
 class LineFormat:
     """Formatter of the output lines: fairseq's, or JSON."""
 
-    def __init__(self, task: TranslationTask, join_subwords: bool, print_alignment: bool) -> None:
+    def __init__(
+        self, task: TranslationTask, model: ModelOptions, search: GenerationConfig
+    ) -> None:
         self._task = task
-        self._join_subwords = join_subwords
-        self._print_alignment = print_alignment
+        self._join_subwords = model.post_process is not None
+        self._print_alignment = search.print_alignment is not None
 
     def of_line(
         self, number: int, source: SourceSentence, translations: Sequence[Translation]

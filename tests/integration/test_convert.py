@@ -85,7 +85,7 @@ def test_ctranslate2_computes_the_same(name, tmp_path):
 @pytest.mark.parametrize("chosen", [{}, {"alignment_layer": 0, "alignment_heads": 1}])
 def test_ctranslate2_aligns_the_same(chosen, tmp_path):
     ctranslate2 = pytest.importorskip("ctranslate2")
-    from relu_nmt.applications.conversion.ctranslate2 import save_ctranslate2
+    from relu_nmt.applications.conversion.exports import save_ctranslate2
 
     path = CHECKPOINTS / "softmax.safetensors"
     (tmp_path / "out").mkdir()
@@ -174,7 +174,7 @@ def small_model(**settings):
 
 
 def compare_at_all_lengths(model, task, folder):
-    from relu_nmt.applications.conversion.onnx import save_onnx
+    from relu_nmt.applications.conversion.exports import save_onnx
 
     save_onnx(LoadedModel(model, task), folder)
     # Choose lengths with special cases in the model: longer than a chunk, and one token.
@@ -208,13 +208,13 @@ def test_graphs_compute_the_same_at_all_lengths(encoder, decoder, cross, positio
 
 def test_settings_of_graphs_name_the_symbols_that_begin_source_and_target(tmp_path, monkeypatch):
     pytest.importorskip("onnxscript")
-    from relu_nmt.applications.conversion import onnx
+    from relu_nmt.applications.conversion import exports
 
-    monkeypatch.setattr(onnx, "_export", lambda *_: None)
+    monkeypatch.setattr(exports, "_export", lambda *_: None)
     model, task = small_model()
     for code in (None, ">>fra<<"):
         text = replace(task.source_text, first_symbol=code)
-        onnx.save_onnx(LoadedModel(model, replace(task, source_text=text)), tmp_path)
+        exports.save_onnx(LoadedModel(model, replace(task, source_text=text)), tmp_path)
         told = json.loads((tmp_path / "config.json").read_text("utf-8"))
         assert (told["source_first_symbol"], told["target_first_symbol"]) == (code, None)
 
@@ -226,7 +226,7 @@ def test_every_attention_is_compared():
 
 def test_an_attention_of_ones_own_is_refused(tmp_path, monkeypatch):
     pytest.importorskip("onnxscript")
-    from relu_nmt.applications.conversion.onnx import save_onnx
+    from relu_nmt.applications.conversion.exports import save_onnx
 
     monkeypatch.setattr(attentions, "is_built_in", lambda name: name != "soft")
     task = Translator.from_checkpoint(CHECKPOINTS / "softmax.safetensors", "cpu").task
@@ -256,7 +256,7 @@ def test_a_model_that_no_graph_can_express_is_refused(tmp_path):
         encoder_layers=1, decoder_layers=1, document_attention="aligned", global_layers=1
     )
     loaded = LoadedModel(build_model(config, task), task)
-    from relu_nmt.applications.conversion.onnx import save_onnx
+    from relu_nmt.applications.conversion.exports import save_onnx
 
     with pytest.raises(CheckpointError, match="--document-attention aligned"):
         save_onnx(loaded, tmp_path)

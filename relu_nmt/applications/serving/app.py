@@ -8,7 +8,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from importlib.resources import files
@@ -226,9 +226,12 @@ class _Answer(StreamingResponse):
     """
 
     def __init__(self, body: bytes, unread: dict[asyncio.Future[None], int]) -> None:
-        parts = (body[i : i + WRITTEN_BYTES] for i in range(0, len(body), WRITTEN_BYTES))
+        async def parts() -> AsyncIterator[bytes]:
+            for begin in range(0, len(body), WRITTEN_BYTES):
+                yield body[begin : begin + WRITTEN_BYTES]
+
         size = {"Content-Length": str(len(body))}
-        super().__init__(_each(parts), headers=size, media_type="application/json")
+        super().__init__(parts(), headers=size, media_type="application/json")
         self._size, self._unread = len(body), unread
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -247,11 +250,6 @@ class _Answer(StreamingResponse):
         finally:
             sending.cancel()
             unread.pop(sending, None)
-
-
-async def _each(parts: Iterator[bytes]) -> AsyncIterator[bytes]:
-    for part in parts:
-        yield part
 
 
 def make_app(

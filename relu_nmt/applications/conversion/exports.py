@@ -1,14 +1,15 @@
-"""Write models as ONNX graphs for many runtimes.
+"""Write models for other runtimes: ONNX graphs, and the format of CTranslate2.
 
-An encoder-decoder is two graphs: ``encoder.onnx`` runs once per sentence, and ``decoder.onnx`` once
-per token over all tokens so far, without a cache. An image classifier is one graph.
+In ONNX an encoder-decoder is two graphs: ``encoder.onnx`` runs once per sentence, and
+``decoder.onnx`` once per token over all tokens so far, without a cache. An image classifier is one
+graph. CTranslate2 computes transformers with softmax attention.
 """
 
 import dataclasses
 import json
 import logging
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +19,19 @@ from torch import Tensor, nn
 from relu_nmt.attention import attentions
 from relu_nmt.config.registry import Spec
 from relu_nmt.errors import CheckpointError, needing
-from relu_nmt.translation.encoder import EncoderOutput
+from relu_nmt.modules.config import SLOTS
+from relu_nmt.modules.multihead import CrossAttention, SelfAttention
+from relu_nmt.translation.config import TransformerConfig
+from relu_nmt.translation.encoder import EncoderOutput, TransformerStack
 from relu_nmt.translation.encoder_decoder import EncoderDecoder, LoadedModel
 from relu_nmt.vision.loading import ImageClassifier
 
-with needing('ONNX is not installed: pip install "relu-nmt[onnx]"'):
-    import onnxscript  # noqa: F401  # PyTorch writes the graphs with it
-
 LONGEST = 4096
-"""Longest source and target in tokens for sinusoidal positions, as the graph stores their table."""
+"""Longest source and target in tokens for sinusoidal positions, whose table is stored."""
+EMBEDDED = ("sinusoidal", "sinusoidal-fairseq", "learned")
+"""Position schemes of CTranslate2."""
+ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu-tanh": "GELUTanh", "silu": "SWISH"}
+"""Names in CTranslate2, by ``--feed-forward``."""
 
 
 class _Graph(nn.Module):
@@ -58,6 +63,7 @@ def save_onnx(loaded: LoadedModel, folder: Path) -> None:
 
     Raises:
         CheckpointError: PyTorch cannot express a part of the model in a graph.
+        MissingExtraError: the package for writing graphs is not installed.
     """
     # Refuse models that no graph, or no test, covers.
     model, task = loaded.model, loaded.task
@@ -66,7 +72,7 @@ def save_onnx(loaded: LoadedModel, folder: Path) -> None:
             f"--document-attention {model.config.document_attention}: the visible keys depend on "
             "the ends of sentences, which a graph does not see; ONNX needs full attention"
         )
-    for slot in ("encoder", "decoder", "cross"):
+    for slot in SLOTS:
         name = Spec.parse(model.config.attention_of(slot)).name
         if not attentions.is_built_in(name):
             raise CheckpointError(
@@ -113,8 +119,7 @@ def save_onnx(loaded: LoadedModel, folder: Path) -> None:
 def save_image_onnx(classifier: ImageClassifier, folder: Path) -> None:
     """Write ``model.onnx``, and ``config.json`` with classes and sizes, to an existing folder.
 
-    Raises:
-        CheckpointError: PyTorch cannot express a part of the model in a graph.
+    The errors are those of :func:`save_onnx`.
     """
     # Export with a free batch size and a fixed image size.
     height, width = classifier.transform.sides
@@ -142,6 +147,8 @@ def _export(
     model: nn.Module, inputs: Mapping[str, tuple[Tensor, dict[int, Any]]], output: str, path: Path
 ) -> None:
     """Write the graph of a model, from the name, an example and the free axes of each input."""
+    with needing('ONNX is not installed: pip install "relu-nmt[onnx]"'):
+        import onnxscript  # noqa: F401  # PyTorch writes the graphs with it
     # Silence the notes of the exporter.
     logger = logging.getLogger("torch.onnx")
     level = logger.level
@@ -176,3 +183,124 @@ def _export(
 def _write_json(folder: Path, content: Mapping[str, Any]) -> None:
     text = json.dumps(content, ensure_ascii=False, indent=1)
     (folder / "config.json").write_text(text + "\n", "utf-8")
+
+
+def save_ctranslate2(loaded: LoadedModel, folder: Path) -> None:
+    """Write ``model.bin``, ``config.json`` and the vocabularies to an existing folder.
+
+    Raises:
+        CheckpointError: CTranslate2 does not support the model.
+        MissingExtraError: its package is not installed.
+    """
+    with needing('CTranslate2 is not installed: pip install "relu-nmt[ctranslate2]"'):
+        from ctranslate2.specs import common_spec, transformer_spec
+    model, task, config = loaded.model, loaded.task, loaded.model.config
+    _check(config)
+    # Describe the shape of the model.
+    shared = {
+        "activation": getattr(common_spec.Activation, ACTIVATIONS[config.feed_forward]),
+        "layernorm_embedding": config.layernorm_embedding,
+    }
+    encoder = transformer_spec.TransformerEncoderSpec(
+        len(model.encoder.layers),
+        num_heads=config.encoder_attention_heads,
+        pre_norm=config.encoder_normalize_before,
+        **shared,
+    )
+    decoder = transformer_spec.TransformerDecoderSpec(
+        len(model.decoder.layers),
+        num_heads=config.decoder_attention_heads,
+        pre_norm=config.decoder_normalize_before,
+        alignment_layer=-1 if config.alignment_layer is None else config.alignment_layer,
+        alignment_heads=config.alignment_heads or config.decoder_attention_heads,
+        **shared,
+    )
+    spec = transformer_spec.TransformerSpec(encoder, decoder)
+    # Copy the weights.
+    with torch.no_grad():
+        _fill_stack(encoder, model.encoder, encoder.embeddings[0])
+        _fill_stack(decoder, model.decoder, decoder.embeddings)
+        _fill(decoder.projection, model.output_projection)
+    # Add the vocabularies, with CTranslate2's name of the padding symbol.
+    for dictionary, register in (
+        (task.source_dictionary, spec.register_source_vocabulary),
+        (task.target_dictionary, spec.register_target_vocabulary),
+    ):
+        symbols = [dictionary[index] for index in range(len(dictionary))]
+        symbols[dictionary.pad_index] = "<blank>"
+        register(symbols)
+    # Describe how sources end and translations begin, and write the files.
+    spec.config.decoder_start_token = config.decoder_start_symbol
+    spec.config.add_source_eos = True
+    spec.validate()
+    spec.optimize(quantization=None)
+    spec.save(str(folder))
+
+
+def _check(config: TransformerConfig) -> None:
+    """Check that CTranslate2 supports a model with these settings."""
+    # Collect each part that differs from the parts of CTranslate2.
+    specs = {slot: Spec.parse(config.attention_of(slot)) for slot in SLOTS}
+    lacking = [
+        *(f"attention {s} ({k})" for k, s in specs.items() if s.name != "softmax" or s.options),
+        *(
+            f"--{side}-positions {config.positions_of(side)}"
+            for side in ("encoder", "decoder")
+            if config.positions_of(side) not in EMBEDDED
+        ),
+        *(
+            f"--{flag} {value}"
+            for flag, value, known in (
+                ("feed-forward", config.feed_forward, ACTIVATIONS),
+                ("norm", config.norm, ("layer",)),
+                ("document-attention", config.document_attention, ("full",)),
+            )
+            if value not in known
+        ),
+    ]
+    if lacking:
+        raise CheckpointError(f"CTranslate2 has no {lacking[0]}; --to onnx takes more models")
+
+
+def _fill_stack(spec: Any, stack: TransformerStack, embeddings: Any) -> None:
+    # Copy the embeddings and the norms of the whole stack.
+    embedding = stack.embedding
+    embeddings.weight = embedding.tokens.weight.numpy()
+    spec.scale_embeddings = embedding.scale
+    # Store the positions as a table, of a fixed length for sinusoidal ones.
+    table = embedding.positions.embed(embedding.positions.max_positions or LONGEST)
+    assert table is not None, "every scheme in EMBEDDED has a table"
+    spec.position_encodings.encodings = table.contiguous().numpy()
+    if isinstance(embedding.norm, nn.LayerNorm):
+        _fill(spec.layernorm_embedding, embedding.norm)
+    if isinstance(stack.final_norm, nn.LayerNorm):
+        _fill(spec.layer_norm, stack.final_norm)
+    # Copy the layers.
+    for own, layer in zip(spec.layer, stack.layers, strict=True):
+        _fill_attention(own.self_attention, layer.self_attention)
+        _fill(own.self_attention.layer_norm, layer.self_attention_residual.norm)
+        # Fill cross-attention, which only the decoder has.
+        if layer.cross_attention is not None:
+            _fill_attention(own.attention, layer.cross_attention)
+            _fill(own.attention.layer_norm, layer.cross_attention_residual.norm)
+        _fill(own.ffn.linear_0, layer.feed_forward.inner)
+        _fill(own.ffn.linear_1, layer.feed_forward.outer)
+        _fill(own.ffn.layer_norm, layer.feed_forward_residual.norm)
+
+
+def _fill_attention(spec: Any, attention: SelfAttention | CrossAttention) -> None:
+    parts: Sequence[nn.Module] = (
+        [attention.qkv] if isinstance(attention, SelfAttention) else [attention.q, attention.kv]
+    )
+    for own, part in zip(spec.linear, [*parts, attention.out_proj], strict=True):
+        _fill(own, part)
+
+
+def _fill(spec: Any, module: Any) -> None:
+    """Copy the weights of a linear map or a LayerNorm."""
+    if isinstance(module, nn.LayerNorm):
+        spec.gamma, spec.beta = module.weight.numpy(), module.bias.numpy()
+        return
+    spec.weight = module.weight.numpy()
+    if module.bias is not None:
+        spec.bias = module.bias.numpy()
