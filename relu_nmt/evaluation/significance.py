@@ -65,19 +65,17 @@ class SegmentStatistics:
     def score(self, segments: Sequence[int] | None = None) -> float:
         """Return the score of some segments or of all."""
         counts = self.counts if segments is None else self.counts[list(segments)]
-        return _score(self._totals_metric(), counts.sum(0))
+        return self.scores_of([counts.sum(0)])[0]
 
-    def _totals_metric(self) -> Any:
-        """Return the metric without its tokeniser, which counts do not need."""
-        return replace(self.metric, tokenize="none").build()
+    def scores_of(self, sums: Sequence[np.ndarray] | np.ndarray) -> list[float]:
+        """Return the score of each row of sums of counts, [rows, counts]."""
+        # Leave out the tokeniser, which counts do not need.
+        metric = replace(self.metric, tokenize="none").build()
+        return [float(metric._compute_score_from_stats(row.tolist()).score) for row in sums]
 
 
 def _dtype(metric: MetricConfig) -> type:
     return np.float64 if metric.name == "ter" else np.int64
-
-
-def _score(metric: Any, sums: np.ndarray) -> float:
-    return float(metric._compute_score_from_stats(sums.tolist()).score)
 
 
 def resampled_scores(
@@ -96,12 +94,8 @@ def resampled_scores(
     # Count how often each resample has each segment, [samples, segments].
     times = np.zeros((samples, segments), dtype=np.int64)
     np.add.at(times, (np.arange(samples)[:, None], drawn), 1)
-    scores = []
-    for system in systems:
-        metric = system._totals_metric()
-        # Sum the counts of all resamples by one matrix product.
-        scores.append([_score(metric, sums) for sums in times @ system.counts])
-    return np.array(scores)
+    # Sum the counts of all resamples by one matrix product.
+    return np.array([system.scores_of(times @ system.counts) for system in systems])
 
 
 def resampling_interval(scores: np.ndarray) -> float:
