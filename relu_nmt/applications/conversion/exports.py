@@ -239,27 +239,21 @@ def save_ctranslate2(loaded: LoadedModel, folder: Path) -> None:
 
 def _check(config: TransformerConfig) -> None:
     """Check that CTranslate2 supports a model with these settings."""
-    # Collect each part that differs from the parts of CTranslate2.
-    specs = {slot: Spec.parse(config.attention_of(slot)) for slot in SLOTS}
-    lacking = [
-        *(f"attention {s} ({k})" for k, s in specs.items() if s.name != "softmax" or s.options),
-        *(
-            f"--{side}-positions {config.positions_of(side)}"
-            for side in ("encoder", "decoder")
-            if config.positions_of(side) not in EMBEDDED
-        ),
-        *(
-            f"--{flag} {value}"
-            for flag, value, known in (
-                ("feed-forward", config.feed_forward, ACTIVATIONS),
-                ("norm", config.norm, ("layer",)),
-                ("document-attention", config.document_attention, ("full",)),
-            )
-            if value not in known
-        ),
-    ]
-    if lacking:
-        raise CheckpointError(f"CTranslate2 has no {lacking[0]}; --to onnx takes more models")
+    parts: dict[str, bool] = {}
+    # Compare each part of the model with the parts of CTranslate2.
+    for slot in SLOTS:
+        spec = Spec.parse(config.attention_of(slot))
+        parts[f"attention {spec} ({slot})"] = spec.name == "softmax" and not spec.options
+    for side in ("encoder", "decoder"):
+        positions = config.positions_of(side)
+        parts[f"--{side}-positions {positions}"] = positions in EMBEDDED
+    parts[f"--feed-forward {config.feed_forward}"] = config.feed_forward in ACTIVATIONS
+    parts[f"--norm {config.norm}"] = config.norm == "layer"
+    parts[f"--document-attention {config.document_attention}"] = config.document_attention == "full"
+    # Name the first part that CTranslate2 lacks.
+    for part, is_known in parts.items():
+        if not is_known:
+            raise CheckpointError(f"CTranslate2 has no {part}; --to onnx takes more models")
 
 
 def _fill_stack(spec: Any, stack: TransformerStack, embeddings: Any) -> None:
