@@ -23,7 +23,7 @@ import functools
 import importlib
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -168,10 +168,10 @@ class PointwiseAttention(Attention):
         counts = problem.visibility.positive_counts
         if problem.q.dtype == torch.float64:
             counts = counts.to(torch.float64)
-        scale = problem.row_scale = self.row_scale(counts)
-        problem.q = problem.q / math.sqrt(self.head_dim)
+        q = problem.q / math.sqrt(self.head_dim)
+        scaled = replace(problem, q=q, row_scale=self.row_scale(counts))
         # Let a back end compute out_i = c(n_i) sum_j h(z_ij) v_j.
-        result = self.backend_for(problem).solve(problem)
+        result = self.backend_for(scaled).solve(scaled)
         values, weights, rows = result.values, result.weights, None
         # Multiply by g.
         gain = self.gain()
@@ -179,9 +179,10 @@ class PointwiseAttention(Attention):
             gain = gain[:, None, None]  # [H or 1, 1, 1]
             values = (values * gain).to(values.dtype)
             weights = weights * gain if weights is not None else None
-            scale = scale * gain[..., 0]
         # Make the statistics of the rows from their sums.
         if result.sums is not None:
+            factor = 1.0 if gain is None else gain[..., 0]
+            scale = scaled.row_scale * factor
             rows = reference.row_statistics(result.sums, problem.visibility, scale)
             if not self.capabilities.non_negative:  # g may be negative, though h is not
                 rows.entropy = None
