@@ -24,11 +24,11 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
+from relu_nmt.cli.vision_train import RECIPES  # noqa: E402
 from relu_nmt.config import flag_of  # noqa: E402
 from relu_nmt.modules.config import ATTENTION_PRESETS  # noqa: E402
 from relu_nmt.translation import config as translation  # noqa: E402
 from relu_nmt.vision import config as vision  # noqa: E402
-from relu_nmt.vision.config import RECIPES  # noqa: E402
 
 log = get_plugin_logger("pages")
 
