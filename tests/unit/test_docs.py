@@ -1,5 +1,7 @@
 """What README.md and docs/ say and draw of the code is what it is."""
 
+import ast
+import importlib
 import re
 from pathlib import Path
 
@@ -30,6 +32,19 @@ CAPABILITIES = {
     "any key order": "permutation_invariant",
     "second derivatives": "double_backward",
 }
+
+
+@pytest.mark.parametrize("folder", ["docs", "examples", "benchmarks", "data_prep"])
+def test_scripts_import_names_that_the_package_has(folder):
+    """The tests run no code of the documentation's site, which needs MkDocs."""
+    for path in (ROOT / folder).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("relu_nmt"):
+                names = [alias.name for alias in node.names]
+                module = importlib.import_module(node.module)
+                missing = [name for name in names if not hasattr(module, name)]
+                for name in missing:
+                    importlib.import_module(f"{node.module}.{name}")
 
 
 def built_in_names():
