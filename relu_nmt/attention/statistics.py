@@ -3,7 +3,8 @@
 The training log, TensorBoard, result files, pages of ``relu-nmt-analyze`` and reports of
 ``relu-nmt-sweep`` use these names. The file imports no PyTorch. Code that computes them:
 :mod:`relu_nmt.attention.kernels.reference` for every row of attention,
-:mod:`relu_nmt.attention.records` for their sums, and :mod:`relu_nmt.applications.analysis`.
+:mod:`relu_nmt.attention.records` for their sums, and ``layer_statistics`` and
+``weight_statistics`` in :mod:`relu_nmt.applications`.
 
 A *row* holds the weights w_1 ... w_n of one query for its n visible keys, before dropout; or those
 of one token for the n keys of a feed-forward memory. ``SYMBOLS`` explains the formulas.

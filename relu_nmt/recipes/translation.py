@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from relu_nmt.applications.analysis.statistics import AttentionStatistics, LayerStatistics
+from relu_nmt.applications.layer_statistics import AttentionStatistics, LayerStatistics
 from relu_nmt.cli.generate import ModelOptions, TranslateSplitSettings, model_overrides
 from relu_nmt.data.data_folder import data_folders, pair_name
 from relu_nmt.data.documents import DOCUMENT_TAG, SINGLE_SENTENCES, Line

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from torch import nn
 
-from relu_nmt.applications.analysis.report import distinct_names
-from relu_nmt.applications.analysis.statistics import LayerStatistics
-from relu_nmt.applications.analysis.weights import PERCENTS
+from relu_nmt.applications.layer_statistics import LayerStatistics
+from relu_nmt.applications.weight_statistics import PERCENTS
 from relu_nmt.attention.statistics import ANALYSED
 from relu_nmt.modules import feed_forwards
 from relu_nmt.recipes import analyze
+from relu_nmt.recipes.analyze import distinct_names
 from relu_nmt.translation.agreement import at_folder
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator import Translator
@@ -265,11 +265,12 @@ def test_the_recipe_prints_nothing_and_returns_its_numbers(folder, tmp_path, cap
     settings = analyze.Settings.of(
         data=str(folder / "data-bin"), path=path, output=str(tmp_path / "r.html"), sample=3
     )
-    result = analyze.run(settings, progress=False)
+    [model] = analyze.run(settings, progress=False)
     assert capsys.readouterr() == ("", "")
-    names = [f"r_{name}.csv" for name in result.csv_files()]
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["r.html", *names])
-    [model] = result.models
+    names = ("attention", "branches", "feed_forward", "top_sums", "training")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        *("r.html", *(f"r_{name}.csv" for name in names))
+    ]
     rows = [r["rows"] for r in model.records if r["slot"] == "encoder" and r["head"] == 0]
     split = TranslationTask.from_data_folder(folder / "data-bin").load_split("test")
     assert rows[0] == split.source_sizes[[0, 8, 17]].sum()  # evenly spread over the split

@@ -15,7 +15,7 @@ import weakref
 import pytest
 import torch
 
-from relu_nmt.applications.analysis.statistics import memory_statistics
+from relu_nmt.applications.layer_statistics import memory_statistics
 from relu_nmt.evaluation.metrics import MetricConfig
 from relu_nmt.recipes import translate_split, translate_text
 from relu_nmt.training.checkpoint import load_checkpoint

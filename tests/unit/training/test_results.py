@@ -8,8 +8,8 @@ import signal
 
 import pytest
 
-from relu_nmt.applications.analysis.report import course_panels
 from relu_nmt.errors import DataError, TrainingError
+from relu_nmt.recipes.analyze import course_panels
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.log import TrainingLog
 from relu_nmt.training.results import TrainingResult, entry, read_course

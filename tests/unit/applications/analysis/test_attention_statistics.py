@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from relu_nmt.applications.analysis.statistics import AttentionStatistics
+from relu_nmt.applications.layer_statistics import AttentionStatistics
 from relu_nmt.cli.generate import TranslateSplitSettings
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.config import AttentionPlace

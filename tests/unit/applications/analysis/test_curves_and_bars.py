@@ -4,13 +4,8 @@ import base64
 
 import pytest
 
-from relu_nmt.applications.analysis.report import (
-    AnalysisReport,
-    by_layer,
-    by_rank,
-    course_panels,
-    of_courses,
-)
+from relu_nmt.applications.weight_statistics import by_layer, by_rank
+from relu_nmt.recipes.analyze import course_panels, of_courses, page_text
 from relu_nmt.training.results import TELEMETRY, TRAIN, Course
 
 
@@ -65,6 +60,6 @@ def test_bits_are_per_token_only_if_tokens_were_counted(metric, unit):
 
 def test_telemetry_is_called_so_even_without_losses():
     course = Course("c", {(TELEMETRY, "encoder entropy"): {10: 3.0, 20: 2.0}})
-    page = AnalysisReport(courses=[course]).page([])
+    page = page_text([], [], [course], {}, [])
     assert "<figcaption>Telemetry of the training" in page
     assert "of validation sets" not in page

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from relu_nmt.applications.analysis import statistics
-from relu_nmt.applications.analysis.statistics import (
+from relu_nmt.applications import layer_statistics as statistics
+from relu_nmt.applications.layer_statistics import (
     BRANCHES,
     PERCENTS,
     LayerStatistics,

@@ -1,7 +1,7 @@
-"""Statistics of attention weights by slot, layer and head, over many sentences.
+"""Statistics of attention weights by slot, layer and head, over many sentences, and their plots.
 
 They need the matrix of weights, which is computed for one mechanism of one batch at a time. The
-statistics of :mod:`relu_nmt.applications.analysis.statistics` need no matrix.
+statistics of :mod:`relu_nmt.applications.layer_statistics` need no matrix.
 """
 
 import html
@@ -29,9 +29,10 @@ from relu_nmt.attention.statistics import (
 )
 from relu_nmt.data.dictionary import EOS, SENTENCE_SEPARATOR, SPECIAL_SYMBOLS, Dictionary
 from relu_nmt.data.translation_batches import pad_rows
+from relu_nmt.io.page import Line, Panel, draw_panels
 from relu_nmt.modules.config import SLOTS
 from relu_nmt.translation.step_decoder import Ensemble
-from relu_nmt.translator.attention_maps import input_batches, single_model
+from relu_nmt.translator.attention_maps import SLOT_NAMES, input_batches, single_model
 
 PERCENTS = (*(step / 10 for step in range(1, 16)), 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 """Figure 4 of the paper ends at 1.5."""
@@ -44,6 +45,10 @@ RANKED = ("top_sum", "share_at_rank")
 OF_ALL_HEADS = "mean_of_heads_entropy"
 KINDS = ("punctuation", "frequent", "ends")
 ALL_KEYS, OWN_SENTENCE = "all", "sentence"
+SEEN = {ALL_KEYS: "document", OWN_SENTENCE: "own sentence"}
+FIGURE_4_END = 1.5
+LEVEL = 1e-6
+"""A line whose shares differ by less is level."""
 DEFINITIONS = {
     "sees": "all: every key that padding and causality leave; sentence: those of its own sentence "
     "(--document-attention aligned, whose upper layers have both)",
@@ -57,6 +62,9 @@ Numbers = tuple[np.ndarray, np.ndarray]
 """Sentence numbers of the tokens of source and target."""
 Table = tuple[Tensor, Tensor]
 """Values of rows [B, H or 1, q] or [B, H, q, percents], and a mask of the rows that count."""
+Records = Sequence[Mapping[str, Any]]
+Series = tuple[str, tuple[int, int | None], Records]
+"""Name in the legend, index of colour and of dashes, and the records of a line."""
 
 
 class WeightStatistics:
@@ -287,6 +295,22 @@ def _ranks(shares: Tensor, counts: Tensor, counted: Tensor) -> dict[str, Table]:
     }
 
 
+def sentence_numbers(sizes: np.ndarray, separated: bool) -> np.ndarray:
+    """Return the sentence number of each token of joined sentences, int64 [n].
+
+    Args:
+        sizes: tokens of each sentence with its ``</s>``, int; only the last ``</s>`` stays.
+        separated: a separator ends each sentence. The final ``</s>`` then gets a number of its
+            own, as for attention that stays inside sentences.
+
+    Example:
+        >>> sentence_numbers(np.array([3, 2]), separated=False).tolist()
+        [0, 0, 1, 1]
+    """
+    numbers = np.repeat(np.arange(len(sizes)), sizes - 1)
+    return np.append(numbers, len(sizes) if separated else len(sizes) - 1)
+
+
 def kinds_of(dictionary: Dictionary) -> Tensor:
     """Return 1 where a symbol is of one of the ``KINDS``, else 0, float64 [V, 3]."""
     kinds = torch.zeros(len(dictionary), len(KINDS), dtype=torch.float64)
@@ -344,3 +368,73 @@ def _record(means: dict[str, np.ndarray]) -> dict[str, Any]:
         for name in RANKED
     }
     return {name: values[name] for name in ANALYSED if name in values} | ranks
+
+
+# ------------------------------------------------------------------- plots, as the src of images
+
+
+def series_of(models: Mapping[str, Records]) -> list[Series]:
+    """Return the lines of the plots: one a checkpoint, or one for each kind of visible keys."""
+    # With attention inside sentences, a checkpoint has two kinds of lines.
+    found: list[Series] = []
+    several = any(record["sees"] == OWN_SENTENCE for own in models.values() for record in own)
+    for index, (name, every) in enumerate(models.items()):
+        seen = sorted({record["sees"] for record in every})
+        for number, sees in enumerate(seen):
+            # Number the lines of a checkpoint only if any checkpoint has two kinds.
+            words = f", {SEEN[sees]}" if OWN_SENTENCE in seen else ""
+            records = [record for record in every if record["sees"] == sees]
+            found.append((f"{name}{words}", (index, number if several else None), records))
+    return found
+
+
+def by_layer(series: Sequence[Series], statistic: str, title: str, scale: float = 1.0) -> str:
+    """Return a plot of a statistic by layer, a panel for each slot: means, and a dot for each head.
+
+    The text is empty if no slot has the statistic in two layers. ``title`` is that of the values,
+    and ``scale`` their factor.
+    """
+    panels = []
+    for slot in SLOTS:
+        lines: list[Line] = []
+        for name, (style, dashes), records in series:
+            line = Line(name, style, {}, dashes=dashes)
+            for record in records:
+                layer = record["layer"]
+                if record["slot"] == slot and layer != "mean" and statistic in record:
+                    value = scale * record[statistic]
+                    if record["head"] == "mean":
+                        line.points[layer] = value
+                    else:
+                        line.dots.append((layer, value))
+            lines.append(line)
+        # Label every layer.
+        names = [str(layer) for layer in sorted({x for line in lines for x in line.points})]
+        panels.append(Panel(f"{SLOT_NAMES[slot]}: {title}", "layer", lines, names, from_zero=True))
+    return draw_panels(panels, share_y=True)
+
+
+def by_rank(series: Sequence[Series]) -> str:
+    """Return a plot of ``top_sum`` and ``share_at_rank`` for p up to 1.5 %.
+
+    The text is empty if all lines are level: rows are so short that this is always one key.
+
+    Reference: ReLUFormer, Figure 4.
+    """
+    panels = []
+    # Sums above, shares below; a column for each slot.
+    titles = {"top_sum": "their sum, %", "share_at_rank": "the smallest, %"}
+    for statistic, title in titles.items():
+        for slot in SLOTS:
+            lines = []
+            for name, (style, dashes), records in series:
+                for record in records:
+                    if record["slot"] == slot and record["layer"] == "mean":
+                        shares = record[statistic].items()
+                        points = {p: 100 * v for p, v in shares if p <= FIGURE_4_END}
+                        lines.append(Line(name, style, points, dashes=dashes))
+            x_label = "largest p % of the visible keys"
+            panels.append(Panel(f"{SLOT_NAMES[slot]}: {title}", x_label, lines, from_zero=True))
+    curves = [line.points.values() for panel in panels for line in panel.lines if line.points]
+    is_level = all(max(values) - min(values) < 100 * LEVEL for values in curves)
+    return "" if is_level else draw_panels(panels, share_y=True)

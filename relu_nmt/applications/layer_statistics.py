@@ -17,6 +17,7 @@ from relu_nmt.attention.base import Need
 from relu_nmt.attention.records import ModuleSums, attention_sums, bucket_name, record_attention
 from relu_nmt.attention.statistics import LOGGED, NULL_SUM, SYMBOLS, definitions
 from relu_nmt.errors import ConfigError
+from relu_nmt.io.page import Panel, curve_lines, draw_panels
 from relu_nmt.modules.config import SLOTS
 from relu_nmt.modules.feed_forward import FeedForward
 from relu_nmt.modules.transformer_layer import Residual, TransformerLayer
@@ -91,11 +92,12 @@ class AttentionStatistics:
         and in the causal slot by number of visible keys. Signed weights lack some statistics;
         ``without_weights`` lists the slots whose mechanism has no weights.
         """
-        # Means of each module, of each slot and of all modules.
+        # Means of each module, and lists of them by slot.
         modules = {f"{slot}.{layer}": _of_module(s) for (slot, layer), s in self._sums.items()}
-        of_slot: dict[str, list[Mapping[str, Any]]] = {slot: [] for slot in SLOTS}
-        for (slot, _), module in zip(self._sums, modules.values(), strict=True):
-            of_slot[slot].append(module["mean"])
+        means = {place: modules[f"{place[0]}.{place[1]}"]["mean"] for place in self._sums}
+        of_slot = {
+            slot: [own for place, own in means.items() if place[0] == slot] for slot in SLOTS
+        }
         return {
             "definitions": OF_ATTENTION,
             "sentences": self._num_sentences,
@@ -104,7 +106,7 @@ class AttentionStatistics:
             "without_weights": [slot for slot in SLOTS if not of_slot[slot]]
             if self._num_sentences
             else [],
-            "overall": _with_exp(_means_of([module["mean"] for module in modules.values()])),
+            "overall": _with_exp(_means_of(list(means.values()))),
             "slots": {slot: _with_exp(_means_of(own)) for slot, own in of_slot.items() if own},
             "modules": modules,
         }
@@ -168,23 +170,21 @@ class LayerStatistics:
         self._ensemble = ensemble
         self._model = single_model(ensemble)
         self._num_sentences = 0
-        # Find the branches of all layers; a feed-forward network is a memory if it has keys.
         self._sums: dict[Place, BranchSums] = {}
-        self._memories: dict[str, MemorySums] = {}
         for side, stack in (("encoder", self._model.encoder), ("decoder", self._model.decoder)):
             for index, layer in enumerate(stack.layers):
                 for branch in BRANCHES[-1:] if memories_only else BRANCHES:
-                    place, module = (side, index, branch), getattr(layer, branch)
-                    if memories_only or isinstance(module, FeedForward):
-                        sums = MemorySums(layer)
-                        self._sums[place] = self._memories[f"{side}.{index}"] = sums
-                    elif module is not None:
-                        self._sums[place] = BranchSums(layer, branch)
-
-    @property
-    def has_memories(self) -> bool:
-        """True if all feed-forward networks are memories."""
-        return len(self._memories) == sum(place[2] == BRANCHES[-1] for place in self._sums)
+                    if getattr(layer, branch) is not None:
+                        self._sums[side, index, branch] = BranchSums(layer, branch)
+        networks = {place: sums for place, sums in self._sums.items() if place[2] == BRANCHES[-1]}
+        others = [one.module for one in networks.values() if not one.size]
+        if memories_only and others:
+            raise ConfigError(
+                f"no statistics of memories: the feed-forward network {type(others[0]).__name__} "
+                "is no subclass of FeedForward"
+            )
+        self._memories = {f"{side}.{n}": one for (side, n, _), one in networks.items() if one.size}
+        self.has_memories = not others
 
     def add(self, sources: Sequence[np.ndarray], targets: Sequence[np.ndarray]) -> None:
         """Add sentences and their translations: token ids, each with its end symbol."""
@@ -239,15 +239,25 @@ class LayerStatistics:
 
 
 class BranchSums:
-    """Variances of the input of a branch (one of BRANCHES), and of the states that it adds."""
+    """Sums over the tokens that pass a branch of a layer (one of BRANCHES).
+
+    They give the variances of its input x and of the states f(x) that it adds. A feed-forward
+    network with keys is a memory of this ``size``: its weights are summed up too.
+    """
 
     def __init__(self, layer: TransformerLayer, branch: str) -> None:
-        self._module: nn.Module = getattr(layer, branch)
+        self.module: nn.Module = getattr(layer, branch)
         residual: Residual = getattr(layer, f"{branch}_residual")
         # In pre-norm layers x is the input of the norm.
-        self._start = residual.norm if residual.normalize_before else self._module
+        self._start = residual.norm if residual.normalize_before else self.module
         # Number, sum and sum of squares of the values of x and of f(x).
         self._moments = np.zeros((2, 3))
+        self._outer = self.module.outer if isinstance(self.module, FeedForward) else None
+        self.size = 0 if self._outer is None else self._outer.in_features
+        # Round the numbers of keys up, so that each p has a key.
+        self._counts = [math.ceil(percent * self.size / 100) for percent in PERCENTS]
+        self._num_tokens, self._num_summed, self._is_signed = 0, 0, False
+        self._top_sums = np.zeros(len(PERCENTS))
 
     def watch(self, real: Tensor, hooks: ExitStack) -> None:
         """Add the states of passes while there are hooks; real [B, N] bool, True = no padding."""
@@ -259,8 +269,27 @@ class BranchSums:
         # A handle removes its hook at the end of its block.
         before = self._start.register_forward_pre_hook(lambda _, args: add(0, args[0]))
         hooks.enter_context(before)
-        after = self._module.register_forward_hook(lambda _, args, output: add(1, output))
+        after = self.module.register_forward_hook(lambda _, args, output: add(1, output))
         hooks.enter_context(after)
+        if self._outer is not None:
+            rank = self._outer.register_forward_pre_hook(lambda _, args: self._rank(args[0][real]))
+            hooks.enter_context(rank)
+
+    def _rank(self, weights: Tensor) -> None:
+        """Add the sums of the largest of the weights [R, F]."""
+        # Stop at the first negative weight: signed weights have no shares.
+        self._num_tokens += len(weights)
+        for part in weights.split(max(1, MOST_WEIGHTS // self.size)):
+            self._is_signed = self._is_signed or bool((part < 0).any())
+            if self._is_signed:
+                return
+            # Sum up the largest weights, without tokens of null rows.
+            ranked = part.sort(-1, descending=True).values.double().cumsum(-1)
+            ranked = ranked[ranked[:, -1] > NULL_SUM]
+            self._num_summed += len(ranked)
+            # Divide the sums of the largest weights by the whole sum: [R', P].
+            shares = ranked[:, [count - 1 for count in self._counts]] / ranked[:, -1:]
+            self._top_sums += shares.sum(0).cpu().numpy()
 
     @property
     def ratio(self) -> float | None:
@@ -270,10 +299,30 @@ class BranchSums:
         before, after = np.maximum(0.0, squares / counts - (sums / counts) ** 2).tolist()
         return after / before if before else None
 
+    def report(self) -> dict[str, Any]:
+        """Return the statistics of a memory as plain values for JSON."""
+        assert self._outer is not None
+        part: dict[str, Any] = {
+            "tokens": self._num_tokens,
+            "size": self.size,
+            "variance_ratio": self.ratio,
+            "anisotropy": anisotropy(self._outer.weight.detach().T),
+        }
+        # Leave out shares of signed weights.
+        if self._is_signed:
+            return part
+        means = (self._top_sums / max(1, self._num_summed)).tolist()
+        return part | {
+            "null_fraction": 1 - self._num_summed / max(1, self._num_tokens),
+            "top_sums": {
+                str(percent): mean if self._num_summed else None
+                for percent, mean in zip(PERCENTS, means, strict=True)
+            },
+        }
+
 
 def memory_statistics(
-    model: EncoderDecoder,
-    batches: Iterable[tuple[Tensor, Tensor]],
+    model: EncoderDecoder, batches: Iterable[tuple[Tensor, Tensor]]
 ) -> dict[str, Any]:
     """Return the statistics of the memories of a model; see :class:`LayerStatistics`.
 
@@ -320,68 +369,6 @@ def anisotropy(values: Tensor) -> float | None:
     return (float(rows.sum(0).square().sum()) - number) / (number * (number - 1))
 
 
-class MemorySums(BranchSums):
-    """The sums over tokens of the feed-forward network of a layer."""
-
-    def __init__(self, layer: TransformerLayer) -> None:
-        network = layer.feed_forward
-        if not isinstance(network, FeedForward):
-            raise ConfigError(
-                f"no statistics of memories: the feed-forward network {type(network).__name__} is "
-                "no subclass of FeedForward"
-            )
-        super().__init__(layer, "feed_forward")
-        self._outer = network.outer
-        self.size = network.outer.in_features
-        # Round the numbers of keys up, so that each p has a key.
-        self._counts = [math.ceil(percent * self.size / 100) for percent in PERCENTS]
-        self._num_tokens, self._num_summed, self._is_signed = 0, 0, False
-        self._top_sums = np.zeros(len(PERCENTS))
-
-    def watch(self, real: Tensor, hooks: ExitStack) -> None:
-        """Add the weights, too."""
-        super().watch(real, hooks)
-        hooks.enter_context(
-            self._outer.register_forward_pre_hook(lambda _, args: self._rank(args[0][real]))
-        )
-
-    def _rank(self, weights: Tensor) -> None:
-        """Add the sums of the largest of the weights [R, F]."""
-        # Stop at the first negative weight: signed weights have no shares.
-        self._num_tokens += len(weights)
-        for part in weights.split(max(1, MOST_WEIGHTS // self.size)):
-            self._is_signed = self._is_signed or bool((part < 0).any())
-            if self._is_signed:
-                return
-            # Sum up the largest weights, without tokens of null rows.
-            ranked = part.sort(-1, descending=True).values.double().cumsum(-1)
-            ranked = ranked[ranked[:, -1] > NULL_SUM]
-            self._num_summed += len(ranked)
-            # Divide the sums of the largest weights by the whole sum: [R', P].
-            shares = ranked[:, [count - 1 for count in self._counts]] / ranked[:, -1:]
-            self._top_sums += shares.sum(0).cpu().numpy()
-
-    def report(self) -> dict[str, Any]:
-        """Return the statistics as plain values for JSON."""
-        part: dict[str, Any] = {
-            "tokens": self._num_tokens,
-            "size": self.size,
-            "variance_ratio": self.ratio,
-            "anisotropy": anisotropy(self._outer.weight.detach().T),
-        }
-        # Leave out shares of signed weights.
-        if self._is_signed:
-            return part
-        means = (self._top_sums / max(1, self._num_summed)).tolist()
-        return part | {
-            "null_fraction": 1 - self._num_summed / max(1, self._num_tokens),
-            "top_sums": {
-                str(percent): mean if self._num_summed else None
-                for percent, mean in zip(PERCENTS, means, strict=True)
-            },
-        }
-
-
 def _means_of(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the means of the values that all parts have; None if no part knows the value."""
     means: dict[str, Any] = {}
@@ -396,3 +383,19 @@ def _means_of(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         else:
             means[name] = sum(known) / len(known) if known else None
     return means
+
+
+def of_memories(reports: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return a plot of ``top_sums`` of the feed-forward memories, by side.
+
+    ``reports`` has results of :meth:`LayerStatistics.report`, by the name of the line.
+    """
+    panels = []
+    for side in ("encoder", "decoder"):
+        curves = []
+        for name, report in reports.items():
+            sums = report["sides"][side].get("top_sums", {}).items()
+            curves.append((name, {float(p): 100 * share for p, share in sums if share is not None}))
+        title, x_label = f"{side}: share of the sum, %", "largest p % of a token's weights"
+        panels.append(Panel(title, x_label, curve_lines(curves), log_x=True, from_zero=True))
+    return draw_panels(panels, share_y=True)

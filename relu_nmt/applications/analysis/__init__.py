@@ -1,1 +1,0 @@
-"""Analysis of trained models: attention weights, feed-forward memories, branches of the layers."""
