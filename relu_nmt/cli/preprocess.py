@@ -21,6 +21,7 @@ To go on with a trained model, take dictionaries and all steps of the text from 
 Start an interrupted run again, and it continues where it stopped.
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -47,10 +48,11 @@ SPLIT = ("subword", "subword-nmt", "sentencepiece")
 """The need of options of a subword model."""
 TEXTS = Files(beside=r"NAME\.[^.-]+(\.(gz|xz|bz2|zst))?", separator=",")
 _texts = partial(option, None, metavar="FP", files=TEXTS)
-OF_MODEL = (
+OF_DICTIONARIES = (
     *("srcdict", "tgtdict", "thresholdsrc", "thresholdtgt", "nwordssrc", "nwordstgt"),
-    *("padding_factor", "subword_size", "subword_model"),
+    "padding_factor",
 )
+OF_MODEL = (*OF_DICTIONARIES, "subword_size", "subword_model")
 """Settings that contradict ``--like``."""
 GIVEN = Files(part_of=("destdir",))
 """Files that the data folder may contain already, and keeps."""
@@ -77,7 +79,9 @@ class PreprocessSettings(ClusterOptions):
         False, "one dictionary (and one subword model) for both languages"
     )
     srcdict: str | None = option(None, "use this source dictionary", files=GIVEN)
-    tgtdict: str | None = option(None, "use this target dictionary", files=GIVEN)
+    tgtdict: str | None = option(
+        None, "use this target dictionary", files=GIVEN, needs=("only_source", False)
+    )
     thresholdsrc: int = option(
         0, "source words (joined: all words) that occur less often are unknown"
     )
@@ -178,7 +182,8 @@ class PreprocessSettings(ClusterOptions):
         if not (self.trainpref or self.validpref or self.testpref):
             raise ConfigError("no text: give --trainpref, --validpref or --testpref")
         if self.like:
-            self._check_like()
+            takes = f": --like takes dictionaries and subwords of {self.like}"
+            self._refuse_given(OF_MODEL, takes)
         else:
             self._check_dictionaries()
             self._check_subwords()
@@ -203,20 +208,29 @@ class PreprocessSettings(ClusterOptions):
                     f"leave {'--like' if self.like else flag} out"
                 )
 
-    def _check_like(self) -> None:
-        for name in OF_MODEL:
+    def _refuse_given(self, names: Iterable[str], reason: str) -> None:
+        """Refuse settings that differ from their defaults."""
+        for name in names:
             entry, value = options_of(type(self))[name], getattr(self, name)
             if value != entry.default:
-                raise ConfigError(
-                    f"{entry.with_value(value)}: --like takes dictionaries and subwords of "
-                    f"{self.like}; leave one of them out"
-                )
+                raise ConfigError(f"{entry.with_value(value)}{reason}; leave one of them out")
 
     def _check_dictionaries(self) -> None:
         if self.joined_dictionary and self.srcdict and self.tgtdict:
             raise ConfigError("--joined-dictionary: give --srcdict or --tgtdict, not both")
         if self.joined_dictionary and self.only_source:
             raise ConfigError("--joined-dictionary and --only-source exclude each other")
+        # Refuse limits of dictionaries that are given and not made, which fairseq ignores.
+        source = self.srcdict and f"--srcdict {self.srcdict}"
+        target = self.tgtdict and f"--tgtdict {self.tgtdict}"
+        if self.joined_dictionary:
+            source, target = source or target, None
+        both = [given for given in (source, target) if given]
+        every = " and ".join(both) if len(both) == len(self.sharing) else None
+        limits = ("thresholdsrc", source), ("nwordssrc", source), ("padding_factor", every)
+        for name, given in (*limits, ("thresholdtgt", target), ("nwordstgt", target)):
+            if given:
+                self._refuse_given([name], f" does nothing with {given}")
         if self.trainpref or (self.joined_dictionary and (self.srcdict or self.tgtdict)):
             return
         for flag, path in (("--srcdict", self.srcdict), ("--tgtdict", self.tgtdict)):
@@ -265,6 +279,7 @@ class PreprocessSettings(ClusterOptions):
         others: dict[str, Any] = {"validpref": None, "testpref": None}
         if not self.like:
             source, *target = (str(dictionary_path(folders[0], group[0])) for group in self.sharing)
+            others |= {name: options_of(type(self))[name].default for name in OF_DICTIONARIES}
             others |= {"srcdict": source, "tgtdict": target[0] if target else None}
         if self.learns_subwords:
             language = None if self.joined_dictionary else self.languages[0]

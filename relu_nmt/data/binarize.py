@@ -54,7 +54,7 @@ OLDER_MAGIC = b"TNTIDX\x00\x00"
 POINTER_BLOCK = 1 << 18
 # A worker sends one counter for a run of chunks, since sending costs more than counting.
 CHUNKS_PER_COUNT = 64
-# Chunks of compressed files travel with their text, so that a run must be short to save memory.
+# Some chunks travel with their text, so that a run must be short to save memory.
 SENT_CHUNKS_PER_COUNT = 8
 ALIGNMENT_DTYPE = np.uint32
 """The dtype of fairseq's alignments."""
@@ -283,7 +283,7 @@ def count_words(files: Sequence[TextFile], workers: int, advance: Advance) -> Co
     """Return the number of occurrences of each word in the files."""
     # Send several chunks at once, fewer if that leaves workers idle.
     num_chunks = sum(len(file.chunks) for file in files)
-    longest = SENT_CHUNKS_PER_COUNT if any(f.is_compressed for f in files) else CHUNKS_PER_COUNT
+    longest = SENT_CHUNKS_PER_COUNT if any(file.is_sent for file in files) else CHUNKS_PER_COUNT
     run_length = max(1, min(longest, num_chunks // (4 * workers)))
     chunks = chain.from_iterable(file.readable_chunks() for file in files)
     runs = iter(lambda: list(islice(chunks, run_length)), [])

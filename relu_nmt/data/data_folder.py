@@ -15,7 +15,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -236,22 +236,28 @@ def manifest_content(folder: str | os.PathLike[str], advice: str = AGAIN) -> dic
 
 
 class Journal:
-    """A working folder with the finished steps of one job: their results and files.
+    """A working folder, in a data folder, with the steps of one job: their results and files.
 
     A step counts as finished if the job had the same key, a hash of all its settings and inputs,
     and all files of the step still have the same contents. A job with another key empties the
-    folder.
+    folder, and removes the files that the other job made in the data folder.
+
+    Args:
+        folder: the working folder.
+        key: that of the job.
+        given: files that are read, and never removed.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], key: str) -> None:
+    def __init__(
+        self, folder: str | os.PathLike[str], key: str, given: Collection[Path] = ()
+    ) -> None:
         self.folder = Path(folder)
-        self._records: dict[str, dict[str, Any]] = {}
-        self._content: dict[str, Any] = {"key": key, "steps": {}}
-        known = self.read(folder)
-        if known is not None and known["key"] == key:
-            self._content = known
-        elif self.folder.exists():
-            shutil.rmtree(self.folder)
+        known = self.read(folder) or {"key": "", "steps": {}}
+        self._content: dict[str, Any] = known if known["key"] == key else {"key": key, "steps": {}}
+        if self._content is not known:
+            made = {Path(path).name for entry in known["steps"].values() for path in _files(entry)}
+            remove_files(self.folder.parent, made, given)
+            shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True, exist_ok=True)
         self._save()
 
@@ -272,30 +278,31 @@ class Journal:
     def result(self, step: str) -> Any:
         """Return the result of a finished step; None if its files have changed since."""
         entry = self._content["steps"].get(step)
-        if not isinstance(entry, dict) or not isinstance(entry.get("files"), dict):
-            return None
-        for path, record in entry["files"].items():
+        for path, record in _files(entry).items():
             if not os.path.isfile(path) or file_record(path) != record:
                 return None
-        return entry.get("result")
+        return entry.get("result") if isinstance(entry, dict) else None
 
     def finish_all(
         self, steps: Mapping[str, Sequence[Path]], work: Callable[[list[str]], Iterable[Any]]
     ) -> dict[str, Any]:
         """Return the results of steps, given their files; ``work`` does the unfinished ones.
 
-        It yields the JSON result (not None) of each step that it gets, once the files are complete.
+        It yields the JSON result of each step that it gets, once the files are complete. The result
+        None becomes True.
         """
         results = {step: self.result(step) for step in steps}
         todo = [step for step, result in results.items() if result is None]
+        # Note the files before they are made, so that another job can remove them.
+        for step in todo:
+            self._content["steps"][step] = {"files": {str(path): None for path in steps[step]}}
+        self._save()
         for step, result in zip(todo, work(todo) if todo else (), strict=True):
             # Note each step at once, so that an interrupted run keeps it.
+            results[step] = True if result is None else result
             records = {str(path): file_record(path) for path in steps[step]}
-            self._content["steps"][step] = {"result": result, "files": records}
+            self._content["steps"][step] = {"result": results[step], "files": records}
             self._save()
-            results[step] = result
-        for step in steps:
-            self._records |= self._content["steps"][step]["files"]
         return results
 
     def finish(self, step: str, make: Callable[[], Any], files: Sequence[Path]) -> Any:
@@ -304,8 +311,24 @@ class Journal:
 
     def record(self, path: Path) -> dict[str, Any]:
         """Return size and SHA-256 of a file, which are known if it is one of a finished step."""
-        return self._records.get(str(path)) or file_record(path)
+        for entry in self._content["steps"].values():
+            if record := _files(entry).get(str(path)):
+                return dict(record)
+        return file_record(path)
 
     def close(self) -> None:
         """Remove the working folder when the job is done."""
         shutil.rmtree(self.folder)
+
+
+def _files(entry: Any) -> dict[str, Any]:
+    """Return the files of a step in a journal, each with its record; none if it is damaged."""
+    files = entry.get("files") if isinstance(entry, dict) else None
+    return files if isinstance(files, dict) else {}
+
+
+def remove_files(folder: Path, names: Iterable[str], given: Collection[Path]) -> None:
+    """Remove the files of these names in a folder, but no given one."""
+    for path in (folder / name for name in names):
+        if path not in given:
+            path.unlink(missing_ok=True)

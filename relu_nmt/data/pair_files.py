@@ -11,10 +11,9 @@ import html
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import zip_longest
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import BinaryIO
 from xml.parsers import expat
 
 from relu_nmt.data.documents import DOCUMENT_TAG, SEPARATOR_TESTS
@@ -22,7 +21,6 @@ from relu_nmt.errors import DataError
 from relu_nmt.io.text_lines import (
     CHUNK_BYTES,
     DECOMPRESSORS,
-    Chunk,
     TextFile,
     iterate_lines,
     open_text,
@@ -269,88 +267,68 @@ def read_pairs(
         raise DataError(f"{path}: no pair of {' and '.join(map(repr, languages))} in it{there}")
 
 
-@dataclass
-class PairSide(TextFile):
-    """One side of a file of pairs, read like a text file of its own."""
-
-    languages: Sequence[str] = ()  # the languages of the file
-    side: int = 0  # index of this side in ``languages``
-    separator: str = "none"  # the lines between documents, see ``SEPARATOR_TESTS``
-    counts: Counter[str] = field(default_factory=Counter)
-
-    @property
-    def is_compressed(self) -> bool:
-        """Return True: the file can be read from its beginning only."""
-        return True
-
-    def blocks(self) -> Iterator[list[Pair]]:
-        """Yield the lines of all sides in blocks of about :data:`CHUNK_BYTES`."""
-        separates = SEPARATOR_TESTS[self.separator]
-        between = tuple([DOCUMENT_TAG if self.separator == "tag" else ""] * len(self.languages))
-        block: list[Pair] = []
-        size, last = 0, None
-        self.counts.clear()
-        for document, pair in read_pairs(self.path, self.languages, self.counts):
-            # A sentence that looks like a separator would divide a document.
-            if any(map(separates, pair)):
-                self.counts[LEFT_OUT] += 1
-                continue
-            # Put a separator between documents; a tag also begins the first.
-            if document != last:
-                self.counts["documents"] += 1
-                if self.separator == "tag" or (self.separator == "blank" and last is not None):
-                    block.append(between)
-                last = document
-            block.append(pair)
-            self.counts["pairs"] += 1
-            size += sum(map(len, pair))
-            if size >= CHUNK_BYTES:
-                yield block
-                block, size = [], 0
-        if block:
+def _blocks(
+    path: str, languages: Sequence[str], separator: str, counts: Counter[str]
+) -> Iterator[list[Pair]]:
+    """Yield the lines of all sides in blocks of about :data:`CHUNK_BYTES`, separators included."""
+    separates = SEPARATOR_TESTS[separator]
+    between = (DOCUMENT_TAG if separator == "tag" else "",) * len(languages)
+    block: list[Pair] = []
+    size, last = 0, None
+    for document, pair in read_pairs(path, languages, counts):
+        # A sentence that looks like a separator would divide a document.
+        if any(map(separates, pair)):
+            counts[LEFT_OUT] += 1
+            continue
+        # Put a separator between documents; a tag also begins the first.
+        if document != last:
+            counts["documents"] += 1
+            if separator == "tag" or (separator == "blank" and last is not None):
+                block.append(between)
+            last = document
+        block.append(pair)
+        counts["pairs"] += 1
+        size += sum(map(len, pair))
+        if size >= CHUNK_BYTES:
             yield block
-
-    def data(self, block: Sequence[Pair]) -> bytes:
-        """Return the lines of this side as bytes of a text file."""
-        return "".join(f"{pair[self.side]}\n" for pair in block).encode()
-
-    def readable_chunks(self) -> Iterator[Chunk]:
-        """Yield the chunks with their text; refuse a file that was changed."""
-        for chunk, block in zip_longest(self.chunks, self.blocks()):
-            data = self.data(block or ())
-            if chunk is None or len(data) != chunk.end - chunk.start:
-                raise DataError(f"{self.path}: was changed while it was read; start again")
-            yield replace(chunk, data=data)
+            block, size = [], 0
+    if block:
+        yield block
 
 
-def scan_pairs(path: str, languages: Sequence[str], separator: str) -> list[PairSide]:
-    """Read through a file of pairs once, as :func:`relu_nmt.io.text_lines.scan_text` does.
+def scan_pairs(
+    path: str, languages: Sequence[str], separator: str, new_file: Callable[[], BinaryIO]
+) -> tuple[list[TextFile], str]:
+    """Parse a file of pairs, and keep each side as the text of a file of its own.
 
-    Returns its sides, in the order of ``languages``.
+    Args:
+        path: the file.
+        languages: the languages of the sides, see :func:`read_pairs`.
+        separator: the lines between documents, see ``SEPARATOR_TESTS``.
+        new_file: returns an empty file, open for writing and reading, to which a side is written.
+
+    Returns:
+        The sides, as :func:`relu_nmt.io.text_lines.scan_text` does, and their counts in one line.
     """
-    sides = [PairSide(path, languages=languages, side=n, separator=separator) for n in (0, 1)]
-    sides = sides[: len(languages)]
+    counts: Counter[str] = Counter()
+    sides = [(TextFile(path, copy=file), file) for file in (new_file() for _ in languages)]
     digests = [hashlib.sha256() for _ in sides]
-    for block in sides[0].blocks():
-        for side, digest in zip(sides, digests, strict=True):
-            data = side.data(block)
+    for block in _blocks(path, languages, separator, counts):
+        columns = zip(*block, strict=True)
+        for (side, file), digest, lines in zip(sides, digests, columns, strict=True):
+            data = "".join(f"{line}\n" for line in lines).encode()
             digest.update(data)
-            start = side.num_bytes
-            side.num_bytes += len(data)
-            side.chunks.append(Chunk(path, start, side.num_bytes, side.num_lines + 1))
-            side.num_lines += len(block)
-    for side, digest in zip(sides, digests, strict=True):
+            file.write(data)
+            side.add_chunk(data, len(lines))
+    for (side, _), digest in zip(sides, digests, strict=True):
         side.sha256 = digest.hexdigest()
-    return sides
-
-
-def describe(side: PairSide) -> str:
-    """Return the counts of a file of pairs in one line."""
-    counts = side.counts
-    text = f"{side.path}: {counts['pairs']:,} pairs of {' and '.join(side.languages)}"
-    if side.separator != "none":
-        text += f" in {counts['documents']:,} documents"
-    return text + (f"; {counts[LEFT_OUT]:,} {LEFT_OUT}" if counts[LEFT_OUT] else "")
+    # Report the counts.
+    report = f"{path}: {counts['pairs']:,} pairs of {' and '.join(languages)}"
+    if separator != "none":
+        report += f" in {counts['documents']:,} documents"
+    if counts[LEFT_OUT]:
+        report += f"; {counts[LEFT_OUT]:,} {LEFT_OUT}"
+    return [side for side, _ in sides], report
 
 
 def check_parallel(counts: Mapping[str, int], unit: str) -> None:

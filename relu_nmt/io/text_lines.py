@@ -37,8 +37,7 @@ COMPRESSED_BYTES = 4 * 1024
 class Chunk:
     """Whole lines of a file, the bytes from ``start`` to ``end`` of its (decompressed) text.
 
-    ``first_line`` counts from 1. ``data`` has the bytes of a compressed file, which cannot be read
-    from its middle.
+    ``first_line`` counts from 1. ``data`` has the bytes where workers cannot read them themselves.
     """
 
     path: str
@@ -52,7 +51,8 @@ class Chunk:
 class TextFile:
     """Size and checksum of a text file, decompressed, and the file in chunks.
 
-    ``num_blank`` counts lines without words.
+    ``num_blank`` counts lines without words. ``copy`` is an open file that has the text, if
+    ``path`` has another format.
     """
 
     path: str
@@ -61,20 +61,32 @@ class TextFile:
     num_blank: int = 0
     sha256: str = ""
     chunks: list[Chunk] = field(default_factory=list)
+    copy: BinaryIO | None = None
 
     @property
-    def is_compressed(self) -> bool:
-        """True if the file can be read from its beginning only."""
-        return Path(self.path).suffix in DECOMPRESSORS
+    def is_sent(self) -> bool:
+        """True if workers get the text of the chunks, as they cannot read it from its middle."""
+        return self.copy is not None or Path(self.path).suffix in DECOMPRESSORS
+
+    def add_chunk(self, data: bytes, num_lines: int) -> None:
+        """Count whole lines, the next of the text."""
+        start, first_line = self.num_bytes, self.num_lines + 1
+        self.num_bytes += len(data)
+        self.num_lines += num_lines
+        self.chunks.append(Chunk(self.path, start, self.num_bytes, first_line))
 
     def readable_chunks(self) -> Iterator[Chunk]:
         """Yield the chunks so that :func:`read_chunk` can read them in any process."""
-        if not self.is_compressed:
-            yield from self.chunks
-            return
-        with reading(self.path), open_text(self.path) as file:
+        if self.copy is not None:
             for chunk in self.chunks:
-                yield replace(chunk, data=file.read(chunk.end - chunk.start))
+                self.copy.seek(chunk.start)
+                yield replace(chunk, data=self.copy.read(chunk.end - chunk.start))
+        elif self.is_sent:
+            with reading(self.path), open_text(self.path) as file:
+                for chunk in self.chunks:
+                    yield replace(chunk, data=file.read(chunk.end - chunk.start))
+        else:
+            yield from self.chunks
 
 
 def _zstd() -> Any:
@@ -221,13 +233,9 @@ def scan_text(path: str, chunk_bytes: int = CHUNK_BYTES) -> TextFile:
     with reading(path), open_text(path) as file:
         for data in _whole_lines(file, chunk_bytes):
             digest.update(data)
-            # Note where the chunk begins, so that workers can read it alone.
-            start, first_line = result.num_bytes, result.num_lines + 1
-            result.num_bytes += len(data)
-            lines = decode_lines(data, path, first_line)
-            result.num_lines += len(lines)
+            lines = decode_lines(data, path, result.num_lines + 1)
             result.num_blank += sum(not line.strip() for line in lines)
-            result.chunks.append(Chunk(path, start, result.num_bytes, first_line))
+            result.add_chunk(data, len(lines))
     result.sha256 = digest.hexdigest()
     return result
 

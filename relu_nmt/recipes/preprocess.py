@@ -8,7 +8,6 @@ an interrupted run continues where it stopped. A file gets its name only when it
 import hashlib
 import importlib.metadata
 import json
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +16,7 @@ from typing import Any
 
 import relu_nmt
 from relu_nmt.cli.preprocess import PreprocessSettings as Settings
-from relu_nmt.config import to_dict
+from relu_nmt.config import flag_of, to_dict
 from relu_nmt.data.binarize import IndexedDataset, binarize, binarize_alignments, count_words
 from relu_nmt.data.data_folder import (
     MANIFEST_NAME,
@@ -29,6 +28,7 @@ from relu_nmt.data.data_folder import (
     manifest_content,
     paths_of,
     read_manifest,
+    remove_files,
     write_manifest,
 )
 from relu_nmt.data.dictionary import UNK, Dictionary
@@ -100,8 +100,9 @@ def run(settings: Settings, *, progress: bool = True) -> PreprocessResult:
 def _run_one(settings: Settings, progress: bool) -> PreprocessResult:
     """Make one data folder, see :func:`run`."""
     try:
-        with hidden_progress(settings.no_progress_bar or not progress):
-            manifest = _make_folder(make_job(settings, print if progress else lambda _: None))
+        job = make_job(settings, print if progress else lambda _: None)
+        with hidden_progress(settings.no_progress_bar or not progress), job.open_files:
+            manifest = _make_folder(job)
     except BrokenPipeError:  # the reader of standard output has ended; no file is at fault
         raise
     except OSError as error:
@@ -134,7 +135,7 @@ def _make_folder(job: Job) -> dict[str, Any]:
 
 def _build(job: Job, key: str) -> dict[str, Any]:
     """Do all unfinished steps; the journal skips finished ones."""
-    journal = Journal(job.folder / WORK_FOLDER, key)
+    journal = Journal(job.folder / WORK_FOLDER, key, _given_files(job).values())
     texts = job.tokens(journal)
     # Test on a sample that tokens decode to the original text.
     for language, pipeline in job.pipelines().items():
@@ -172,9 +173,9 @@ def _key(job: Job) -> str:
     }
     contents |= {f"{split} alignments": text.sha256 for split, text in job.alignments.items()}
     for name, path in _given_files(job).items():
-        if not os.path.isfile(path):
-            reason = "is a folder" if os.path.isdir(path) else "no such file"
-            raise DataError(f"{path}: {reason} (--{name.replace('_', '-')})")
+        if not path.is_file():
+            reason = "is a folder" if path.is_dir() else "no such file"
+            raise DataError(f"{getattr(job.config, name)}: {reason} ({flag_of(name)})")
         contents[name] = file_record(path)["sha256"]
     # Add versions, on which tokens depend.
     hashed: dict[str, Any] = {"settings": settings, "contents": contents}
@@ -185,10 +186,10 @@ def _key(job: Job) -> str:
     return hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()
 
 
-def _given_files(job: Job) -> dict[str, str]:
+def _given_files(job: Job) -> dict[str, Path]:
     """Return the paths of given dictionaries and subword models by the setting's name."""
     paths = {name: getattr(job.config, name) for name in GIVEN_FILES}
-    return {name: path for name, path in paths.items() if path is not None}
+    return {name: Path(path).absolute() for name, path in paths.items() if path is not None}
 
 
 def _versions(job: Job) -> dict[str, str]:
@@ -224,10 +225,7 @@ def _check_folder(job: Job, key: str) -> dict[str, Any] | None:
             )
         # Remove all files of the old folder, so that none is mistaken for a new one.
         (job.folder / MANIFEST_NAME).unlink()
-        given = {Path(path).absolute() for path in _given_files(job).values()}
-        for name in manifest["files"]:
-            if job.folder / name not in given:
-                (job.folder / name).unlink(missing_ok=True)
+        remove_files(job.folder, manifest["files"], _given_files(job).values())
     elif not job.config.overwrite and Journal.read(job.folder / WORK_FOLDER) is None:
         # Refuse to replace present dictionaries, since no unfinished run explains them.
         dictionaries = (job.config.srcdict, job.config.tgtdict)
@@ -247,13 +245,12 @@ def _make_dictionaries(
     """Build the dictionaries of all languages in the folder, or copy given ones."""
     paths = {la: dictionary_path(job.folder, la) for la in job.config.languages}
 
-    def make() -> bool:
+    def make() -> None:
         # Make one dictionary for each group, and save it for each of its languages.
         for languages, side in zip(job.config.sharing, ("src", "tgt"), strict=False):
             dictionary = _dictionary(job, languages, side, texts)
             for language in languages:
                 dictionary.save(paths[language])
-        return True
 
     # Read the files back, so that new and finished dictionaries are the same.
     journal.finish("dictionaries", make, [*paths.values()])

@@ -7,18 +7,20 @@ text is not copied.
 
 import os
 import re
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from relu_nmt.cli.preprocess import PreprocessSettings as Settings
 from relu_nmt.config.fields import flag_of, options_of
 from relu_nmt.data.data_folder import WORK_FOLDER, Journal, split_path
 from relu_nmt.data.dictionary import SENTENCE_SEPARATOR, Dictionary
 from relu_nmt.data.documents import DOCUMENT_TAG, document_sizes, write_documents
-from relu_nmt.data.pair_files import check_parallel, describe, pair_format, scan_pairs
+from relu_nmt.data.pair_files import check_parallel, pair_format, scan_pairs
 from relu_nmt.errors import CheckpointError, ConfigError, DataError
 from relu_nmt.io.process import available_cores
 from relu_nmt.io.safe_write import safe_writer
@@ -54,6 +56,7 @@ class Job:
         num_documents: number of documents of each split with known boundaries.
         separators: line numbers of the separators in each split's source text.
         model_paths: file of the subword model of each language, if any.
+        open_files: closes the files of :meth:`new_file`.
     """
 
     config: Settings
@@ -64,6 +67,7 @@ class Job:
     num_documents: dict[str, int] = field(default_factory=dict, init=False)
     separators: dict[str, list[int]] = field(default_factory=dict, init=False)
     model_paths: dict[str, Path] = field(default_factory=dict, init=False)
+    open_files: ExitStack = field(default_factory=ExitStack, init=False)
 
     @property
     def folder(self) -> Path:
@@ -85,6 +89,11 @@ class Job:
         """The word alignments of each split that has some."""
         return scan_alignments(self)
 
+    def new_file(self) -> BinaryIO:
+        """Open a file without a name, on the disk of the data folder, which need not exist yet."""
+        disk = next(one for one in (self.folder, *self.folder.parents) if one.is_dir())
+        return self.open_files.enter_context(tempfile.TemporaryFile(dir=disk))
+
     def path(self, split: str, ending: str) -> Path:
         """Return the path of a file of a split, see :func:`split_path`."""
         return split_path(self.folder, split, self.config.pair, ending)
@@ -104,7 +113,7 @@ class Job:
             done = self._through(journal, words, "pieces")
             todo = {}
         else:
-            self._copy_models()
+            self._copy_models(journal)
         # Take the rest of the text through all steps at once.
         if not config.dict_only:
             todo = {key: text for key, text in self.inputs.items() if key not in done}
@@ -148,7 +157,7 @@ class Job:
         if step != "pieces":
             found = dict(zip(sides, done.values(), strict=True))
             for split in dict.fromkeys(split for split, _ in sides):
-                self._check_sides(split, found)
+                self._check_sides(journal, split, found)
         return {**texts, **dict(zip(sides, scanned, strict=True))}
 
     def _plan(
@@ -175,7 +184,9 @@ class Job:
         sampling = (strength, self.config.seed) if strength else None
         return Conversion(key, text, step, separator, outputs, sampling)
 
-    def _check_sides(self, split: str, found: Mapping[SideKey, Mapping[str, Any]]) -> None:
+    def _check_sides(
+        self, journal: Journal, split: str, found: Mapping[SideKey, Mapping[str, Any]]
+    ) -> None:
         """Compare sentences and document boundaries of a split's sides; write the boundaries."""
         sides = {
             self.inputs[split, language].path: found[split, language]
@@ -194,7 +205,9 @@ class Job:
             sizes = document_sizes(
                 [(path, side["sentences"], side["boundaries"]) for path, side in sides.items()]
             )
-            write_documents(self.path(split, "documents"), sizes)
+            side_file = self.path(split, "documents")
+            write = partial(write_documents, side_file, sizes)
+            journal.finish(f"{split} documents", write, [side_file])
             self.num_documents[split] = len(sizes)
             # Keep the lines of the separators, since word alignments count all lines.
             of_source = found[split, self.config.languages[0]]
@@ -202,7 +215,7 @@ class Job:
         # Compare the totals last, since differing documents give a more exact error.
         check_parallel({path: side["sentences"] for path, side in sides.items()}, "sentences")
 
-    def _copy_models(self) -> None:
+    def _copy_models(self, journal: Journal) -> None:
         """Write the subword model of each language, if any, into the folder, equal ones once."""
         config = self.config
         given = load_subword(config.subword, config.subword_model).content
@@ -211,28 +224,32 @@ class Job:
         is_joint = len(set(models.values())) == 1
         for language, content in models.items():
             if content is not None:
-                name = subword_file_name(config.subword, None if is_joint else language)
-                self.model_paths[language] = self.folder / name
-                with safe_writer(self.folder / name) as file:
-                    file.write(content)
+                path = self._model_path(None if is_joint else language)
+                self.model_paths[language] = path
+                journal.finish(f"subword model {path.name}", partial(_write, path, content), [path])
 
     def _learn(self, journal: Journal, words: Mapping[SideKey, TextFile]) -> None:
         """Learn a joint subword model, or one a language, on the tokenised training text."""
         for group in self.config.sharing:
-            language = None if self.config.joined_dictionary else group[0]
-            path = self.folder / subword_file_name(self.config.subword, language)
+            path = self._model_path(None if self.config.joined_dictionary else group[0])
             learn = partial(self._learn_one, path, [words["train", one] for one in group])
             journal.finish(f"subword model {path.name}", learn, [path])
             self.model_paths |= dict.fromkeys(group, path)
 
-    def _learn_one(self, path: Path, texts: Sequence[TextFile]) -> bool:
+    def _learn_one(self, path: Path, texts: Sequence[TextFile]) -> None:
         config = self.config
         self.say(f"learning {config.subword_size} subwords for {path.name}")
         text = LearningText(texts, self.workers)
-        content = subword_models.get(config.subword).learn(text, config.subword_size, config.seed)
-        with safe_writer(path) as file:
-            file.write(content)
-        return True
+        kind = subword_models.get(config.subword)
+        _write(path, kind.learn(text, config.subword_size, config.seed))
+
+    def _model_path(self, language: str | None) -> Path:
+        return self.folder / subword_file_name(self.config.subword, language)
+
+
+def _write(path: Path, content: bytes) -> None:
+    with safe_writer(path) as file:
+        file.write(content)
 
 
 def make_job(settings: Settings, say: Callable[[str], None]) -> Job:
@@ -351,9 +368,10 @@ def scan_inputs(job: Job) -> dict[SideKey, TextFile]:
             scanned[path] = text
             advance(os.path.getsize(path))
         for split, path in pair_files.items():
-            sides = scan_pairs(path, [*endings.values()], config.document_separator)
+            languages = [*endings.values()]
+            sides, line = scan_pairs(path, languages, config.document_separator, job.new_file)
             found |= {(split, la): side for la, side in zip(endings, sides, strict=True)}
-            report.append(describe(sides[0]))
+            report.append(line)
             advance(os.path.getsize(path))
     # Print the report after the progress bar has ended.
     for line in report:

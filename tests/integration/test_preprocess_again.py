@@ -61,6 +61,35 @@ def test_an_interrupted_run_is_continued(corpus, monkeypatch, capsys, at):
         assert (corpus / "data" / name).stat().st_mtime_ns == time
 
 
+@pytest.mark.parametrize("at", ["documents", "binarize"])
+def test_nothing_of_an_unfinished_run_with_other_settings_stays(corpus, monkeypatch, at):
+    """The other run learns a subword model, has documents and splits of its own."""
+    flags = ["--subword", "subword-nmt", "--subword-size", "20"]
+    flags += ["--document-separator", "blank", "--srcdict", str(corpus / "data/dict.de.txt")]
+    (corpus / "data").mkdir()
+    (corpus / "data/notes").write_text("by hand")
+    (corpus / "data/dict.de.txt").write_text("ei@@ 1\nns 1\n")
+
+    def interrupted(*arguments):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        if at == "documents":
+            patch.setattr(preprocess_text, "check_parallel", interrupted)
+        else:
+            patch.setattr(
+                binarize_module, "_binarize_chunk", fail_after(25, binarize_module._binarize_chunk)
+            )
+        assert run(corpus, *flags) == 130
+    assert (corpus / "data/train.de-en.documents").exists()
+    given = ["--lowercase", "--srcdict", str(corpus / "data/dict.de.txt")]
+    assert run(corpus, *given, splits=("train",)) == 0
+    assert run(corpus, *given, splits=("train",), dest="direct") == 0
+    found = contents(corpus / "data")
+    assert found.pop("notes")
+    assert found == contents(corpus / "direct")
+
+
 def test_a_complete_folder_is_not_changed(corpus, capsys):
     assert run(corpus) == 0
     before = {p.name: p.stat().st_mtime_ns for p in (corpus / "data").iterdir()}

@@ -80,6 +80,21 @@ def test_documents_of_a_pair_file_equal_those_of_two_files(corpus, ending, separ
     assert manifest["splits"]["train"]["sides"]["de"]["input"] == f"{corpus}/train{ending}"
 
 
+@pytest.mark.parametrize("ending", [".tmx", ".tsv"])
+def test_each_pair_file_is_parsed_once(corpus, ending, monkeypatch):
+    parsed = []
+
+    def read_pairs(path, *arguments):
+        parsed.append(path)
+        return given(path, *arguments)
+
+    given = pair_files.read_pairs
+    monkeypatch.setattr(pair_files, "read_pairs", read_pairs)
+    assert run(corpus, ending, "data", *TEXT_STEPS, "--workers", "2") == 0
+    assert parsed == [f"{corpus}/train{ending}", f"{corpus}/valid{ending}"]
+    assert not [path for path in corpus.iterdir() if path.name.startswith(("tmp", "."))]
+
+
 def test_the_source_side_alone_can_be_read(corpus):
     flags = ["-s", "de", "--only-source", "--trainpref"]
     assert main([*flags, f"{corpus}/train.tmx", "--destdir", f"{corpus}/data"]) == 0
