@@ -228,7 +228,7 @@ class _Run:
         """Return a note on sentences that are too long, or ""."""
         # Find the sentences above the limit, and treat them as the flags say.
         limit, sizes = self._limit, self._split.source_sizes
-        too_long = sizes > (np.inf if limit.tokens is None else limit.tokens)
+        too_long = sizes - limit.unread > (np.inf if limit.tokens is None else limit.tokens)
         number = int(too_long.sum())
         skip = self._settings.skip_invalid_size_inputs_valid_test
         if number and not skip and not limit.truncate:

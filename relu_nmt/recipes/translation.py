@@ -240,12 +240,12 @@ def limit_note(number: int, config: GenerationConfig) -> str:
 
 def source_limit(options: ModelOptions, translator: Translator) -> SourceLimit:
     """Return the longest source to translate, and the treatment of longer ones."""
-    is_separated = translator.task.has_sentence_separator
+    separators = translator.task.separators
     sentence_limit = translator.ensemble.max_source_sentence_positions
-    if sentence_limit is not None:
-        sentence_limit += is_separated  # </s> follows the separator of the last sentence
+    if sentence_limit is not None and separators is not None:
+        sentence_limit += separators.alone  # </s> follows the separator of the last sentence
     limits = (options.max_source_length, translator.max_source_positions, sentence_limit)
-    return SourceLimit(least_limit(limits), options.truncate_source, is_separated)
+    return SourceLimit(least_limit(limits), options.truncate_source, separators)
 
 
 def too_long_note(numbers: Sequence[int], limit: SourceLimit) -> str:

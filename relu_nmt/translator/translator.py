@@ -278,7 +278,7 @@ class Translator:
     ) -> list[list[Translation]]:
         """Return the n best translations of each line, without the windows of documents."""
         # Check all lines before the search of the first one.
-        check_lengths(documents.sentences, self.max_source_positions)
+        check_lengths(documents.sentences, self.max_source_positions, documents.separators)
         return self.searcher(config, first_id)(documents.lines())
 
     def answer(
@@ -306,7 +306,7 @@ class Translator:
             DataError: a window is too long for the model.
         """
         # Check all lines before the search of the first one.
-        check_lengths(documents.sentences, self.max_source_positions)
+        check_lengths(documents.sentences, self.max_source_positions, documents.separators)
         if windows.window_overlap and (config.score_reference or config.prefix_size):
             raise ConfigError(
                 "--window-overlap forces prefixes itself; it goes with neither "
@@ -345,7 +345,7 @@ class Translator:
         def search(sources: Sequence[SourceSentence]) -> list[list[Translation]]:
             nonlocal first_id
             # Check again, since windows join several sentences.
-            check_lengths(sources, self.max_source_positions)
+            check_lengths(sources, self.max_source_positions, self.sources.separators)
             found = generator.translate(sources, first_id, on_progress)
             first_id += len(sources)
             return [

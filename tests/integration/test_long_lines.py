@@ -2,6 +2,7 @@
 
 import pytest
 
+from relu_nmt.translator import Translator
 from tests.commands import run_here
 from tests.tiny import save_tiny_model, tiny_task
 
@@ -11,12 +12,14 @@ TEXT = f"1 2 3\n{LONG}\n4 5\n"
 SHORT = ("--max-len-b", "4", "--cpu")
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["plain", "separated"])
+@pytest.fixture(scope="module", params=["plain", "separated", "unread"])
 def model(tmp_path_factory, request):
-    """An untrained model that reads at most MOST tokens."""
-    task = tiny_task("12345")
-    task = task.with_sentence_separator() if request.param else task
-    most = MOST + request.param
+    """An untrained model that reads at most MOST tokens, and a separator if it is read."""
+    task, most = tiny_task("12345"), MOST
+    if request.param == "separated":
+        task, most = task.with_sentence_separator(), MOST + 1
+    if request.param == "unread":  # a model that starts from one without the symbol
+        task = task.with_sentence_separator(task)
     path = tmp_path_factory.mktemp("long") / "model.safetensors"
     save_tiny_model(path, task, encoder_positions="learned", max_source_positions=most)
     return path, most
@@ -30,6 +33,17 @@ def test_interactive_gives_one_empty_line_and_tells_of_it(model):
     assert done.stdout == f"{first}\n\n{second}\n"
     note = f"NOTE: 1 lines of more than {most} tokens: their translation is empty (line 2)"
     assert note in done.stderr
+
+
+def test_a_line_of_the_longest_length_is_translated(model, tmp_path):
+    fits = LONG.removesuffix(" 1")
+    done = run_here("interactive", "--path", model[0], *SHORT, stdin=f"{fits}\n")
+    assert done.stdout.strip() and "empty" not in done.stderr
+    (tmp_path / "text").write_text(f"{fits}\n1 2\n")
+    flags = ("--path", model[0], "--max-doc-tokens", model[1], *SHORT)
+    assert all(run_here("translate_document", tmp_path / "text", *flags).stdout.split("\n")[:2])
+    found = Translator.from_checkpoint(model[0], device="cpu").translate([fits], max_len_b=4)
+    assert found == [done.stdout.strip()]
 
 
 def test_fairseqs_lines_mark_it_by_its_score(model):

@@ -118,7 +118,7 @@ class TranslationService:
         # Check the length and the forced terms of each window before its search.
         def search(sources: Sequence[SourceSentence]) -> list[list[Translation]]:
             for source in sources:
-                self._check_length(len(source.ids), "lines to translate at once have")
+                self._check_length(source, "lines to translate at once have")
                 if source.forced.num_tokens and self._config.not_for_terms:
                     raise ConfigError(
                         f"this server runs with {self._config.not_for_terms}, which can force "
@@ -169,7 +169,7 @@ class TranslationService:
         source_ids, target_ids = (
             join_sentences([own.ids for own in side]) for side in (sources, targets)
         )
-        self._check_length(len(source_ids), "lines to read at once have")
+        self._check_length(SourceSentence(source_ids), "lines to read at once have")
         if ensemble.max_positions is not None and len(target_ids) > ensemble.max_positions:
             raise ConfigError(
                 f"the translation has {len(target_ids):,} tokens, but the model writes "
@@ -269,7 +269,7 @@ class TranslationService:
             ticket.check()
             found.append(next(sentences))
             if is_source:
-                self._check_length(len(found[-1].ids), f"line {number} has")
+                self._check_length(found[-1], f"line {number} has")
             # Count forced tokens, as they make the search longer.
             tokens += len(found[-1].ids) + len(found[-1].prefix) + found[-1].forced.num_tokens
             if tokens > self._max_tokens:
@@ -290,8 +290,9 @@ class TranslationService:
             words[words == task.separators[1]] = task.target_dictionary.unk_index
         return SourceSentence(ids, tokens)
 
-    def _check_length(self, num_tokens: int, subject: str) -> None:
+    def _check_length(self, source: SourceSentence, subject: str) -> None:
         limit = self._translator.max_source_positions
+        num_tokens = len(source.as_read(self._translator.sources.separators).ids)
         if limit is not None and num_tokens > limit:
             raise ConfigError(f"{subject} {num_tokens:,} tokens, but the model reads {limit:,}")
 

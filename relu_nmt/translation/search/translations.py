@@ -105,13 +105,15 @@ def as_lines(texts: Iterable[str]) -> list[str]:
     return list(texts)
 
 
-def check_lengths(sources: Sequence[SourceSentence], limit: int | None) -> None:
+def check_lengths(
+    sources: Sequence[SourceSentence], limit: int | None, separators: Separators | None = None
+) -> None:
     """Check that a model that reads ``limit`` tokens can read all sources; None: any length.
 
     Raises:
         DataError: a source is too long.
     """
-    longest = max((len(source.ids) for source in sources), default=0)
+    longest = max((len(source.as_read(separators).ids) for source in sources), default=0)
     if limit is not None and longest > limit:
         raise DataError(
             f"{longest} tokens to translate at once, but the model can read {limit}; "
@@ -129,22 +131,27 @@ class SourceLimit:
         ['a', 'b']
     """
 
-    tokens: int | None = None  # most tokens, </s> included; None: any length
+    tokens: int | None = None  # most tokens that are read, </s> included; None: any length
     # Cut longer sources; otherwise they lose all words and their translation is empty.
     truncate: bool = False
-    is_separated: bool = False  # each sentence ends in a separator and </s>
+    separators: Separators | None = None  # they end each sentence, before </s>
+
+    @property
+    def unread(self) -> int:
+        """Number of separators of a single sentence that the model does not read, 0 or 1."""
+        return int(self.separators is not None and not self.separators.alone)
 
     def refuses(self, source: SourceSentence) -> bool:
         """Return True if the source is too long."""
-        return self.tokens is not None and len(source.ids) > self.tokens
+        return self.tokens is not None and len(source.ids) - self.unread > self.tokens
 
     def applied(self, source: SourceSentence) -> SourceSentence:
         """Return the source, cut or emptied if it is too long."""
         if self.tokens is None or not self.refuses(source):
             return source
         # Keep the end symbol, and the separator before it.
-        num_ends = 1 + self.is_separated
-        kept = self.tokens - num_ends if self.truncate else 0
+        num_ends = 1 + (self.separators is not None)
+        kept = self.tokens + self.unread - num_ends if self.truncate else 0
         if kept <= 0:  # drop forced terms too: the translation is empty
             return SourceSentence(source.ids[-1:], [], source.reference)
         end = len(source.ids) - num_ends
@@ -171,7 +178,8 @@ class SourceDocuments:
         sentences = [limit.applied(sentence) for sentence in self.sentences]
         if limit.tokens is None:
             return self
-        return replace(self, sentences=sentences, sizes=np.minimum(self.sizes, limit.tokens))
+        sizes = np.minimum(self.sizes, limit.tokens + limit.unread)
+        return replace(self, sentences=sentences, sizes=sizes)
 
     def with_words(self, begin: int, end: int) -> list[int]:
         """Return the numbers of sentences ``begin`` to ``end - 1`` that have words."""

@@ -405,7 +405,7 @@ def test_a_separator_in_the_text_is_an_unknown_word():
 
 
 def test_tokens_and_ids_agree_after_a_sentence_is_cut(separated):
-    limit = SourceLimit(4, truncate=True, is_separated=True)
+    limit = SourceLimit(4, truncate=True, separators=separated.sources.separators)
     lines = ["das Haus ist gross .", "ein Haus"]
     documents = separated.sources.encode_lines(lines).limited(limit)
     source = documents.joined(Window(0, 0, 0, 2))

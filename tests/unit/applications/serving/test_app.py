@@ -225,6 +225,14 @@ def test_a_line_too_long_for_the_model_is_an_error(client):
         assert short.post("/translate", json={**fits, "max_doc_tokens": 9}).status_code == 422
 
 
+def test_a_line_of_the_longest_length_needs_no_place_for_an_unread_separator():
+    learned = {"encoder_positions": "learned", "max_source_positions": 5}
+    with client_of(make_translator(separates_alone=False, **learned)) as short:
+        fits = {"lines": ["das Haus ist gross"], "max_doc_tokens": 1}
+        answer = short.post("/translate", json=fits)
+        assert answer.status_code == 200, answer.text
+
+
 def test_settings_that_do_not_fit_the_model_are_an_error_at_the_start():
     with pytest.raises(ConfigError, match="--sentence-separator"):
         windows = WindowConfig(20, window_overlap=1, repair=True)
