@@ -277,6 +277,8 @@ class TranslationTraining(Training):
                     process.wrap(objective, FULLY_SHARDED)
                 parts = Components(objective.to(process.device).train(), trainer, process)
                 tokens = fitting_tokens(parts, batches.largest_within, least, share, stored)
+                if isinstance(objective, TaughtObjective):
+                    objective.teacher.forget_largest()
             told.append(f"--max-tokens auto: {tokens:,}" + f", as in {path}" * bool(stored))
         if wanted:
             # Take the number of batches that comes closest.

@@ -156,10 +156,10 @@ class TrainingResult:
             known = [value for value in (self.memory.get(name), peak) if value is not None]
             self.memory[name] = max(known, default=None)
 
-    def set_best(self, metric: str, score: float | None) -> None:
-        """Set the best score and its update, found in the first validation set."""
-        first = next(iter(self.valid.values()), [])
-        when = [one["num_updates"] for one in first if one.get(str(metric)) == score]
+    def set_best(self, metric: str, score: float | None, subset: str | None) -> None:
+        """Set the best score, found in a validation set (None: the first), and its update."""
+        validations = self.valid.get(subset or next(iter(self.valid), ""), [])
+        when = [one["num_updates"] for one in validations if one.get(str(metric)) == score]
         known = score is not None and when
         self.best = {"metric": metric, "value": score, "num_updates": when[-1]} if known else None
 

@@ -51,6 +51,7 @@ class TrainingState:
         batch_offset: batches of this epoch that are done, over all processes.
         num_batches: batches of this epoch; 0 before it is planned.
         seconds: time of running, over all resumes.
+        best_subset: validation set of the best score; None in earlier checkpoints.
         best_signature: signature of the best score; None for losses, and in earlier checkpoints.
         bad_validations: validations since a better score, for early stopping.
         precision: state of the loss scale.
@@ -66,6 +67,7 @@ class TrainingState:
     seconds: float = 0.0
     best_metric: str | None = None
     best_score: float | None = None
+    best_subset: str | None = None
     best_signature: str | None = None
     bad_validations: int = 0
     schedule: dict[str, Any] = field(default_factory=dict)
@@ -385,35 +387,38 @@ def _reset(state: TrainingState, config: TrainerConfig) -> None:
 def _load_optimizer(
     model: nn.Module, optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], path: Path
 ) -> None:
-    """Restore the optimiser's tensors; its settings stay those of the flags."""
-    # Group the tensors by parameter.
-    by_parameter: dict[str, dict[str, Tensor]] = {}
+    """Restore the optimiser's tensors; its settings stay those of the flags.
+
+    The state of parts that are frozen now is dropped, and that of parts not trained before is new.
+    """
+    # Group the tensors by parameter, and keep those of trained ones.
+    stored: dict[str, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         parameter, key = name.rsplit(".", 1)
-        by_parameter.setdefault(parameter, {})[key] = tensor
-    names: dict[Tensor, str] = {p: name for name, p in model.named_parameters()}
+        stored.setdefault(parameter, {})[key] = tensor
+    own = dict(model.named_parameters())
     order = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    shapes = {names[parameter]: parameter.shape for parameter in order}
+    index_of = {parameter: index for index, parameter in enumerate(order)}
+    kept = {name: own[name] for name in stored if name in own and own[name] in index_of}
     # Adafactor has other tensors for vectors than for matrices.
     keys: dict[bool, set[str]] = {}
-    for name in by_parameter.keys() & shapes.keys():
-        keys.setdefault(len(shapes[name]) > 1, set()).update(by_parameter[name])
+    for name, parameter in kept.items():
+        keys.setdefault(parameter.dim() > 1, set()).update(stored[name])
     # Compare names and shapes. A parameter without a gradient in any update has no state.
-    fits = 0 < len(by_parameter.keys() & shapes.keys()) == len(by_parameter) and all(
-        own.keys() == keys[len(shapes[name]) > 1]
-        and all(_fits(t.shape, shapes[name]) for t in own.values())
-        for name, own in by_parameter.items()
-    )
-    if not fits:
+    fits = stored and stored.keys() <= own.keys()
+    if not fits or not all(
+        stored[name].keys() == keys[parameter.dim() > 1]
+        and all(_fits(t.shape, parameter.shape) for t in stored[name].values())
+        for name, parameter in kept.items()
+    ):
         raise CheckpointError(
             f"{path}: the checkpoint holds no optimiser state for this model; add "
             "--reset-optimizer, or start from its weights with --finetune-from-model"
         )
     # Number the parameters as PyTorch does, cutting tensors to this process's part.
     state = {
-        index: {k: part_like(t, parameter) for k, t in by_parameter[names[parameter]].items()}
-        for index, parameter in enumerate(order)
-        if names[parameter] in by_parameter
+        index_of[parameter]: {k: part_like(t, parameter) for k, t in stored[name].items()}
+        for name, parameter in kept.items()
     }
     # load_state_dict copies the tensors to the parameters' devices.
     optimizer.load_state_dict({**optimizer.state_dict(), "state": state})

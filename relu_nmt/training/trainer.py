@@ -88,11 +88,13 @@ class Trainer:
             self.state = self.parts.restore(path, say, self._start)
             done = self.state.num_updates
             self.result = TrainingResult.to_continue(self._folder.path, path, done)
-            if (scorer := self._data.scorer) is not None:
-                forget_other_measure(self.state, metric, scorer.signatures.get(metric), say)
+            for first in list(self._data.valid)[:1]:
+                scorer = self._data.scorer
+                signature = scorer.signatures.get(metric) if scorer else None
+                forget_other_measure(self.state, metric, first, signature, say)
             if self.state.best_score is None:
                 self.parts.schedule.forget_best()
-            self.result.set_best(metric, self.state.best_score)
+            self.result.set_best(metric, self.state.best_score, self.state.best_subset)
             if config.no_save:
                 self.result.save_dir = None
             self.result.settings = dict(self._description.get("args", {}))
@@ -301,7 +303,7 @@ class Trainer:
             metric = config.best_checkpoint_metric
             is_best = state.add_score(score, config.maximize)
             is_kept = self._process.gather(self._process.is_first and self._folder.keeps(score))[0]
-            self.result.set_best(metric, state.best_score)
+            self.result.set_best(metric, state.best_score, state.best_subset)
             over = self._validation.patience_is_over(state, self.result)
             self._reason = over or self._reason
         # Move to the next epoch, and save.

@@ -153,7 +153,7 @@ class Validation:
         if not 0 < self._patience <= state.bad_validations:
             return None
         reason = f"no better {self._metric} in {self._patience} validations (--patience)"
-        validations = next(iter(result.valid.values()), [])
+        validations = result.valid.get(state.best_subset or "", [])
         if self._config.maximize and loss_without_score(validations, self._metric):
             reason += f"; {self._metric} stayed 0 while the loss fell, so the model may still learn"
         return reason
@@ -218,29 +218,36 @@ def measure(
 
 
 def forget_other_measure(
-    state: TrainingState, metric: str, signature: str | None, say: Callable[[str], None]
+    state: TrainingState,
+    metric: str,
+    subset: str,
+    signature: str | None,
+    say: Callable[[str], None],
 ) -> None:
-    """Forget the best score if it was measured otherwise than scores are now.
+    """Forget the best score if it was measured otherwise, or on another set, than scores are now.
 
-    ``signature`` is the present one of this metric, empty or None for a loss.
+    ``subset`` is the first validation set, ``signature`` the metric's; a loss has none.
     """
-    if not signature:
-        return
-    # Store the present signature, with which later scores are compared.
-    was, state.best_signature = state.best_signature, signature
-    # Compare without sacreBLEU's version; before signatures were kept, all languages had 13a.
-    if was is None:
+    # Store the present ones, with which later scores are compared.
+    old_subset, state.best_subset = state.best_subset, subset
+    was, state.best_signature = state.best_signature, signature or state.best_signature
+    how = ""
+    if old_subset not in (None, subset):
+        how = f"is of the validation set {old_subset}, no longer the first"
+    elif signature:
+        # Compare without sacreBLEU's version; before signatures were kept, all languages had 13a.
         is_comparable = re.search(r"\btok:(13a|none)\b", signature) is not None
-    else:
-        is_comparable = was.partition("|version:")[0] == signature.partition("|version:")[0]
-    if state.best_score is None or is_comparable:
-        return
-    say(
-        f"note: the best {metric} so far, {state.best_score:g}, was measured otherwise "
-        f"({was or 'by an earlier version'}) than scores are now ({signature}); it is forgotten, "
-        "and --patience counts from 0"
-    )
-    state.best_score, state.bad_validations = None, 0
+        if was is not None:
+            is_comparable = was.partition("|version:")[0] == signature.partition("|version:")[0]
+        if not is_comparable:
+            earlier = was or "by an earlier version"
+            how = f"was measured otherwise ({earlier}) than scores are now ({signature})"
+    if how and state.best_score is not None:
+        say(
+            f"note: the best {metric} so far, {state.best_score:g}, {how}; it is forgotten, "
+            "and --patience counts from 0"
+        )
+        state.best_score, state.bad_validations = None, 0
 
 
 def loss_without_score(validations: Sequence[Stats], metric: str) -> tuple[float, float] | None:

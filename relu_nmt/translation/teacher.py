@@ -141,6 +141,10 @@ class Teacher:
             ids, log_probs = self._top(batch, real, rows)
         return ids, log_probs, attention
 
+    def forget_largest(self) -> None:
+        """Run for the next batch even if its results are stored, as for the first one."""
+        self._most_tokens = 0
+
     def _top(self, batch: TranslationBatch, real: Tensor, rows: int) -> tuple[Tensor, Tensor]:
         """Return the symbols and their log-probabilities, [N, k] each."""
         states = []

@@ -7,6 +7,8 @@ import subprocess
 import pytest
 import torch
 
+from relu_nmt.training import validation
+from relu_nmt.translation.teacher import Teacher
 from tests import tiny
 from tests.tiny import (
     digit_documents,
@@ -65,6 +67,23 @@ def test_a_model_that_is_its_own_teacher_has_nothing_to_learn(data, teachers, tm
     [line] = [x for x in json_lines(train(data, tmp_path, *flags.split()).stdout) if "lr" in x][:1]
     assert float(line["teacher_loss"]) == pytest.approx(0, abs=1e-3)
     assert float(line["teacher_attention"]) == pytest.approx(0, abs=1e-3)
+
+
+def test_the_preflight_runs_the_teacher_after_the_search_for_a_batch_size(
+    data, teachers, tmp_path, monkeypatch
+):
+    """A peak that is read from the cache would lack the teacher's memory."""
+    events, top, try_batch = [], Teacher._top, validation.try_batch
+    monkeypatch.setattr(Teacher, "_top", lambda *args: [events.append("teacher"), top(*args)][1])
+    monkeypatch.setattr(
+        validation, "try_batch", lambda *args: [events.append("preflight"), try_batch(*args)][1]
+    )
+    flags = ("--teacher", teachers[0], "--teacher-cache", tmp_path / "cache", "--max-update", 1)
+    train(data, tmp_path / "cold", *flags)
+    events.clear()
+    auto = ("--disable-validation", "--max-tokens", "auto")
+    tiny.train(data, tmp_path / "warm", *auto, *map(str, flags))
+    assert events[-2:] == ["preflight", "teacher"] and events.count("preflight") == 1
 
 
 @pytest.mark.parametrize("backend", ["pytorch_ddp", "fully_sharded"])

@@ -12,9 +12,12 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from relu_nmt.errors import CheckpointError
 from relu_nmt.training import SCHEDULES
 from relu_nmt.training.batches import own_batches
 from relu_nmt.training.checkpoint import load_checkpoint
+from relu_nmt.training.config import OptimizerConfig
+from relu_nmt.training.update import freeze
 from tests.fuzz.fresh import fresh
 from tests.ranks import run_ranks
 from tests.unit.training import toy
@@ -206,3 +209,28 @@ def test_a_checkpoint_that_is_copied_over_changes_no_other(tmp_path, replaced):
     for kind in ("model_tensors", "training_tensors"):
         for name, tensor in getattr(expected, kind).items():
             assert torch.equal(getattr(found, kind)[name], tensor)
+
+
+FROZEN = {"hidden": ["output"], "": ["hidden", "output"], "output": ["hidden"]}
+
+
+@pytest.mark.parametrize("before", FROZEN)
+@pytest.mark.parametrize("after", FROZEN)
+def test_a_training_goes_on_with_other_parts_frozen(tmp_path, before, after):
+    """Parts that are trained again go on with their state of the optimiser; new ones begin one."""
+    for frozen, updates in ((before, 3), (after, 5)):
+        objective = toy.ToyObjective(toy.ToyModel())
+        freeze(objective.model, OptimizerConfig(freeze=(frozen,) if frozen else ()))
+        Toy(tmp_path, {"max_update": updates}).trainer(objective).train()
+    stored = load_checkpoint(tmp_path / "checkpoint_last.safetensors", with_training_state=True)
+    steps = {f"{part}.weight": 5 if part in FROZEN[before] else 2 for part in FROZEN[after]}
+    found = {name: stored.training_tensors[f"optimizer.{name}.step"].item() for name in steps}
+    assert found == steps
+    assert len(stored.training_tensors) == 3 * 2 * len(FROZEN[after])
+
+
+def test_a_checkpoint_without_state_of_the_optimiser_is_refused(tmp_path):
+    keep = {"no_save_optimizer_state": True}
+    Toy(tmp_path, {"max_update": 3}, keep).trainer().train()
+    with pytest.raises(CheckpointError, match="holds no optimiser state for this model; add --re"):
+        Toy(tmp_path, {"max_update": 5}).trainer().train()

@@ -109,6 +109,22 @@ def test_a_best_score_of_the_same_tokeniser_stays(was, tmp_path, capsys):
     assert "measured otherwise" not in capsys.readouterr().out
 
 
+def test_the_best_score_of_another_validation_set_is_forgotten(tmp_path, capsys):
+    sets = {"valid": ToySource(2), "test": ToySource(3)}
+    train(tmp_path, [9.0, 8.0], OLD, epochs=2, patience=3, valid=sets)
+    sets = dict(reversed(sets.items()))
+    results = train(tmp_path, [5.0, 4.0], OLD, epochs=4, patience=3, valid=sets)
+    told = "note: the best bleu so far, 9, is of the validation set valid, no longer the first"
+    assert capsys.readouterr().out.count(told) == 1
+    assert results.best == {"metric": "bleu", "value": 5.0, "num_updates": 21}
+    assert results.valid["test"][2]["best_bleu"] == 5.0
+    assert last(tmp_path).metadata["training_state"]["bad_validations"] == 1
+    # Without a change, and with a further set behind the first one, nothing is forgotten.
+    sets["valid1"] = ToySource(1)
+    assert train(tmp_path, [4.5], OLD, epochs=5, patience=3, valid=sets).best_score == 5.0
+    assert "no longer the first" not in capsys.readouterr().out
+
+
 def test_the_schedule_forgets_the_other_score_too(tmp_path):
     schedule = {"lr_scheduler": "reduce_lr_on_plateau", "lr_shrink": 0.5}
     train(tmp_path, [9.0, 5.0], OLD, epochs=2, schedule=schedule)
