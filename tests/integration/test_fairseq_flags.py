@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from relu_nmt.cli.fairseq_flags import NEAREST
+from relu_nmt.cli.command import NEAREST
 from relu_nmt.cli.preprocess import PreprocessSettings
 from relu_nmt.config.fields import all_options
 from tests import tiny
