@@ -394,8 +394,8 @@ def _load_optimizer(
     # Group the tensors by parameter, and keep those of trained ones.
     stored: dict[str, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
-        parameter, key = name.rsplit(".", 1)
-        stored.setdefault(parameter, {})[key] = tensor
+        owner, key = name.rsplit(".", 1)
+        stored.setdefault(owner, {})[key] = tensor
     own = dict(model.named_parameters())
     order = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     index_of = {parameter: index for index, parameter in enumerate(order)}
