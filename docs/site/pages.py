@@ -51,7 +51,6 @@ API = {
         "relu_nmt.attention.normalized",
         "relu_nmt.attention.kernel_features",
         "relu_nmt.attention.records",
-        "relu_nmt.attention.statistics",
     ],
     "Layers": [
         "relu_nmt.modules.config",

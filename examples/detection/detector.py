@@ -14,7 +14,7 @@ from relu_nmt.attention.records import attention_telemetry, record_attention
 from relu_nmt.config import like, option, settings, to_dict
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules import norms
-from relu_nmt.modules.objective import LossOutput, Metric
+from relu_nmt.modules.objective import LossOutput
 from relu_nmt.vision.base import NORM_EPS, VisionModel, build_vision_model, exempt_from_decay
 from relu_nmt.vision.config import PreprocessingConfig, VisionTransformerConfig, shown_sides
 
@@ -222,6 +222,6 @@ class DetectionObjective(nn.Module):
             losses: dict[str, Any] = self.model(batch.images, batch.targets)
         count = batch.num_sentences
         loss = torch.stack([one.float() for one in losses.values()]).sum() * count
-        parts = {name: Metric(one.detach().float() * count, count) for name, one in losses.items()}
-        metrics = {"loss": Metric(loss.detach(), count), **parts}
+        parts = {name: (one.detach().float() * count, count) for name, one in losses.items()}
+        metrics = {"loss": (loss.detach(), count), **parts}
         return LossOutput(loss, count, metrics, attention_telemetry(records) if telemetry else {})

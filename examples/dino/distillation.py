@@ -16,7 +16,7 @@ from views import GLOBAL_VIEWS, ViewBatch
 from relu_nmt.attention.base import Need
 from relu_nmt.attention.records import attention_telemetry, record_attention
 from relu_nmt.config import option, settings
-from relu_nmt.modules.objective import LossOutput, Metric
+from relu_nmt.modules.objective import LossOutput
 from relu_nmt.training.trainer import Trainer
 from relu_nmt.vision.base import build_vision_model, exempt_from_decay, initialize
 from relu_nmt.vision.config import VisionTransformerConfig
@@ -252,9 +252,9 @@ class SelfDistillation(nn.Module):
             loss,
             count,
             {
-                "loss": Metric(loss.detach(), count),
-                "teacher_entropy": Metric(entropy(targets).sum(), GLOBAL_VIEWS * count),
-                "mean_entropy": Metric(entropy(targets.mean((0, 1))) * count, count),
+                "loss": (loss.detach(), count),
+                "teacher_entropy": (entropy(targets).sum(), GLOBAL_VIEWS * count),
+                "mean_entropy": (entropy(targets.mean((0, 1))) * count, count),
             },
             attention_telemetry(records) if telemetry else {},
         )

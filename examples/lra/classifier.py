@@ -11,7 +11,7 @@ from relu_nmt.config import like, option, settings
 from relu_nmt.config.registry import Spec
 from relu_nmt.modules.config import TransformerOptions
 from relu_nmt.modules.multihead import SelfAttention
-from relu_nmt.modules.objective import LossOutput, Metric, RegularizedObjective
+from relu_nmt.modules.objective import LossOutput, RegularizedObjective
 from relu_nmt.modules.transformer_layer import LayerConfig, TransformerLayer, run_layer
 
 WIDTH, HEADS, FFN_DIM, HEAD_DIM, LAYERS = 64, 2, 128, 128, 2
@@ -116,7 +116,7 @@ class SequenceObjective(RegularizedObjective):
         with torch.no_grad():
             correct = (logits.argmax(1) == batch.labels).sum()
         metrics = {
-            "loss": Metric(loss.detach(), count),
-            "accuracy": Metric(100 * correct, count),  # percent
+            "loss": (loss.detach(), count),
+            "accuracy": (100 * correct, count),  # percent
         }
         return LossOutput(loss, count, metrics)

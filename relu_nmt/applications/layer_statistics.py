@@ -14,8 +14,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from relu_nmt.attention.base import Need
-from relu_nmt.attention.records import ModuleSums, attention_sums, bucket_name, record_attention
-from relu_nmt.attention.statistics import LOGGED, NULL_SUM, SYMBOLS, definitions
+from relu_nmt.attention.records import (
+    LOGGED,
+    NULL_SUM,
+    SYMBOLS,
+    ModuleSums,
+    attention_sums,
+    bucket_name,
+    definitions,
+    record_attention,
+)
 from relu_nmt.errors import ConfigError
 from relu_nmt.io.page import Panel, curve_lines, draw_panels
 from relu_nmt.modules.config import SLOTS
@@ -78,11 +86,7 @@ class AttentionStatistics:
         for _, *inputs in batches:
             with self._ensemble.evaluating(), record_attention(self._model, need) as records:
                 self._model(*inputs)
-                found = attention_sums(records)
-            for sums in found:
-                known = self._sums.setdefault((sums.slot, sums.layer), sums)
-                if known is not sums:
-                    known.add(sums)
+                attention_sums(records, self._sums)
         self._num_sentences += len(sources)
 
     def report(self) -> dict[str, Any]:
@@ -118,14 +122,14 @@ def _of_module(sums: ModuleSums) -> dict[str, Any]:
         names = zip(sums.statistics, (totals / rows).tolist(), strict=True)
         return _with_exp({**dict(names), **further})
 
-    rows = max(1.0, sums.rows)
+    rows = max(1.0, float(sums.rows))
     part: dict[str, Any] = {
         "rows": int(sums.rows),
-        "mean": means(sums.heads.mean(1), rows, mean_log_n=sums.log_counts / rows),
+        "mean": means(sums.heads.mean(1), rows, mean_log_n=float(sums.log_counts) / rows),
         "heads": [means(of_head, rows) for of_head in sums.heads.T],
     }
     # Split causal rows by their number of visible keys; leave out empty buckets.
-    if len(sums.bucket_rows):
+    if sums.bucket_rows.any():
         counted = zip(sums.bucket_rows, sums.buckets.T, strict=True)
         part["by_visible_keys"] = {
             bucket_name(index): {"rows": int(count), **means(totals, count)}

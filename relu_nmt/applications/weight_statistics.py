@@ -19,13 +19,14 @@ import torch
 from torch import Tensor
 
 from relu_nmt.attention.base import Attention, Need
-from relu_nmt.attention.records import AttentionRecord, record_attention
-from relu_nmt.attention.statistics import (
+from relu_nmt.attention.records import (
     ANALYSED,
     NULL_SUM,
     NUM_FREQUENT,
     SYMBOLS,
+    AttentionRecord,
     definitions,
+    record_attention,
 )
 from relu_nmt.data.dictionary import EOS, SENTENCE_SEPARATOR, SPECIAL_SYMBOLS, Dictionary
 from relu_nmt.data.translation_batches import pad_rows

@@ -31,7 +31,7 @@ attentions: "Registry[type[Attention]]" = Registry(
         "linear": "relu_nmt.attention.kernel_features",
         "linformer": "relu_nmt.attention.landmarks",
         "nystromformer": "relu_nmt.attention.landmarks",
-        "performer": "relu_nmt.attention.performer",
+        "performer": "relu_nmt.attention.kernel_features",
         "pointwise": "relu_nmt.attention.pointwise",
         "polynomial": "relu_nmt.attention.polynomial",
         "rela": "relu_nmt.attention.rela",

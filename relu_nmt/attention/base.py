@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import KW_ONLY, dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -109,21 +109,20 @@ class AttentionProblem:
     row_scale: Tensor = UNSCALED
 
 
-class RowSums(NamedTuple):
-    """Sums over the weights w of each row, [B, H, Nq] float32; sums of blocks of keys add up."""
+RowSums: TypeAlias = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]
+"""Sums over the weights w of each row, [B, H, Nq] float32; sums of blocks of keys add up.
 
-    total: Tensor  # sum_j w_j, differentiable
-    # Sum_j w_j log w_j with 0 log 0 = 0, differentiable; None where weights may be negative.
-    weighted_logs: Tensor | None
-    nonzero: Tensor | None  # number of weights other than 0, with telemetry
-    largest: Tensor | None  # max_j |w_j|, with telemetry
+The first two are differentiable: sum_j w_j, and sum_j w_j log w_j with 0 log 0 = 0, which is None
+where weights may be negative. The others come with telemetry only: the number of weights other than
+0, and max_j |w_j|.
+"""
 
 
 @dataclass
 class RowStatistics:
     """Statistics of the weights of each query row, before dropout, float32, [B, H, Nq].
 
-    :mod:`relu_nmt.attention.statistics` defines them.
+    :mod:`relu_nmt.attention.records` defines them.
 
     ``total`` (the statistic ``sum``) and ``entropy`` are differentiable if ``Need.statistics`` was
     set. Weights that may be negative have no entropy. The other two come with telemetry only.

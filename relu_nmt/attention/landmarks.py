@@ -105,33 +105,24 @@ def token_convolution(num_heads: int, width: int) -> nn.Module | None:
     return nn.Sequential(OrderedDict(convolution=convolution))  # checkpoints have the name
 
 
-class LandmarkAttention(Attention):
-    """Base class: attention of one sequence through landmarks, plus a convolution of its values.
+def scaled_tokens(problem: AttentionProblem) -> tuple[Tensor, Tensor, Tensor]:
+    """Return q, k and v with 0 where padding, q and k times d^(-1/4), [B, H, N, d] each."""
+    q, k, v = map(problem.visibility.without_padding, (problem.q, problem.k, problem.v))
+    scale = q.size(-1) ** -0.25
+    return q * scale, k * scale, v
 
-    A subclass defines :meth:`mix`, and makes the ``convolution`` that ``conv`` asks for.
-    """
 
-    convolution: nn.Module | None
-
-    def attend(self, problem: AttentionProblem) -> AttentionOutput:
-        """See :meth:`Attention.attend`."""
-        visibility, scale = problem.visibility, self.head_dim**-0.25
-        q, k, v = map(visibility.without_padding, (problem.q, problem.k, problem.v))
-        values = self.mix(q * scale, k * scale, v, visibility)
-        if self.convolution is not None:
-            values = values + self.convolution(v)
-        return AttentionOutput(visibility.without_empty_rows(values))
-
-    def mix(self, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility) -> Tensor:
-        """Return the outputs [B, H, N, d] without the convolution.
-
-        q, k and v [B, H, N, d] are 0 where padding; q and k are multiplied by d^(-1/4).
-        """
-        raise TypeError(f"{type(self).__name__} must define mix")
+def landmark_output(
+    values: Tensor, v: Tensor, convolution: nn.Module | None, visibility: Visibility
+) -> AttentionOutput:
+    """Return the outputs plus the convolution of v [B, H, N, d], 0 in samples without tokens."""
+    if convolution is not None:
+        values = values + convolution(v)
+    return AttentionOutput(visibility.without_empty_rows(values))
 
 
 @attentions.register("nystromformer")
-class NystromformerAttention(LandmarkAttention):
+class NystromformerAttention(Attention):
     """out = K(q, k_l) K(q_l, k_l)^+ K(q_l, k) v, q and k each times d^(-1/4); l are landmarks.
 
     A landmark is the mean of ceil(n / m) consecutive queries, or keys, of the n real tokens; so
@@ -182,12 +173,13 @@ class NystromformerAttention(LandmarkAttention):
         self.convolution = token_convolution(num_heads, config.conv)
         self.scale = without_decay(torch.ones(1)) if config.scale == "dynamic" else None  # g
 
-    def mix(self, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility) -> Tensor:
-        """See :meth:`LandmarkAttention.mix`."""
-        num_tokens = k.size(2)
+    def attend(self, problem: AttentionProblem) -> AttentionOutput:
+        """See :meth:`Attention.attend`."""
+        q, k, v = scaled_tokens(problem)
+        visibility, num_tokens, most = problem.visibility, k.size(2), self.config.landmarks
         # Means of segments: landmarks of queries, keys and values.
         count = visibility.counts[..., None].to(k)  # n, [B or 1, 1, 1, 1]
-        segments = segment_means(visibility, num_tokens, self.config.landmarks, k)
+        segments = segment_means(visibility, num_tokens, most, k)
         present = segments.any(-1)[..., None, :]  # [B or 1, 1, 1, m]
         landmark_q, landmark_k, landmark_v = (segments @ x for x in (q, k, v))
         # Choose the polynomial's scale: n^(-1/2) or 1, perhaps times a learnt g.
@@ -197,18 +189,19 @@ class NystromformerAttention(LandmarkAttention):
         if self.scale is not None:
             scale = scale * self.scale
         to_landmarks = self._kernel(q, landmark_k, present, scale)  # [B, H, N, m]
+        mixed = landmark_v
         # An exported graph, which serves any N, takes the general way; the result is the same.
-        if isinstance(num_tokens, int) and num_tokens <= self.config.landmarks:
-            return to_landmarks @ landmark_v
-        core = self._kernel(landmark_q, landmark_k, present, scale)  # [B, H, m, m]
-        # Zero the rows and columns of landmarks without tokens; the inverse keeps them zero.
-        core = core * (present.transpose(-1, -2) & present)
-        real = visibility.key_mask
-        keys = None if real is None else real[:, None, None, :]
-        from_tokens = self._kernel(landmark_q, k, keys, scale)  # [B, H, m, N]
-        mixed = pseudo_inverse(core, self.config.iterations) @ (from_tokens @ v)
-        # Use full attention where each token is its own landmark.
-        return to_landmarks @ torch.where(count <= self.config.landmarks, landmark_v, mixed)
+        if not isinstance(num_tokens, int) or num_tokens > most:
+            core = self._kernel(landmark_q, landmark_k, present, scale)  # [B, H, m, m]
+            # Zero the rows and columns of landmarks without tokens; the inverse keeps them zero.
+            core = core * (present.transpose(-1, -2) & present)
+            real = visibility.key_mask
+            keys = None if real is None else real[:, None, None, :]
+            from_tokens = self._kernel(landmark_q, k, keys, scale)  # [B, H, m, N]
+            mixed = pseudo_inverse(core, self.config.iterations) @ (from_tokens @ v)
+            # Use full attention where each token is its own landmark.
+            mixed = torch.where(count <= most, landmark_v, mixed)
+        return landmark_output(to_landmarks @ mixed, v, self.convolution, visibility)
 
     def _kernel(self, x: Tensor, y: Tensor, seen: Tensor | None, scale: Tensor) -> Tensor:
         """Return K(x, y) [B, H, Nx, Ny] over the ``seen`` [B or 1, 1, 1, Ny]."""
@@ -270,7 +263,7 @@ def pseudo_inverse(matrix: Tensor, iterations: int) -> Tensor:
 
 
 @attentions.register("soft")
-class SOFTAttention(LandmarkAttention):
+class SOFTAttention(Attention):
     """out = g(q, l) g(l, l)^(-1) g(k, l)^T v, g(x, y) = exp(-|x - y|^2 / 2), k = q, times d^(-1/4).
 
     The landmarks l are GELU(LayerNorm(convolution(q))) of each ``stride`` tokens, with the same
@@ -315,17 +308,19 @@ class SOFTAttention(LandmarkAttention):
         self.norm = nn.LayerNorm(head_dim)
         self.convolution = token_convolution(num_heads, config.conv)
 
-    def mix(self, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility) -> Tensor:
-        """See :meth:`LandmarkAttention.mix`."""
+    def attend(self, problem: AttentionProblem) -> AttentionOutput:
+        """See :meth:`Attention.attend`."""
+        q, k, v = scaled_tokens(problem)
+        visibility, stride = problem.visibility, self.config.stride
         # Kernels of queries, keys and landmarks with the landmarks.
-        windows = in_windows(q, self.config.stride)
-        landmarks = F.gelu(self.norm(self.window(windows)))  # [B, H, m, d]
+        landmarks = F.gelu(self.norm(self.window(in_windows(q, stride))))  # [B, H, m, d]
         from_queries = gaussian(q, landmarks)  # [B, H, N, m]
         from_keys = gaussian(k, landmarks)
         core = gaussian(landmarks, landmarks)  # [B, H, m, m]
         # Remove the rows and columns of landmarks of padding alone.
-        present = self._present(visibility)
-        if present is not None:
+        if visibility.key_column is not None:
+            windows = in_windows(visibility.key_column, stride)
+            present = windows.any(-1)[:, :, None, :]  # [B, 1, 1, m]
             from_queries = from_queries * present
             core = core * (present & present.transpose(-1, -2))
         inverse = newton_inverse(core, self.config.iterations)
@@ -335,14 +330,8 @@ class SOFTAttention(LandmarkAttention):
             roots = totals.masked_fill(totals == 0, 1.0).rsqrt()
             inverse = roots[..., :, None] * inverse * roots[..., None, :]
         # Multiply from the right, which is linear in N.
-        return from_queries @ (inverse @ (from_keys.transpose(-1, -2) @ v))
-
-    def _present(self, visibility: Visibility) -> Tensor | None:
-        """Return [B, 1, 1, m] bool, True for landmarks of at least one real token."""
-        if visibility.key_mask is None:
-            return None
-        real = visibility.key_mask[:, None, :, None]
-        return in_windows(real, self.config.stride).any(-1)[:, :, None, :]
+        values = from_queries @ (inverse @ (from_keys.transpose(-1, -2) @ v))
+        return landmark_output(values, v, self.convolution, visibility)
 
 
 def in_windows(x: Tensor, stride: int) -> Tensor:

@@ -107,31 +107,20 @@ class SoftmaxAttention(NormalizedAttention):
 
 
 @attentions.register("sparsemax")
-class SparsemaxAttention(NormalizedAttention):
-    """p = [z - t]_+ with z = q k^T / sqrt(d) and t such that sum p = 1; output p v.
-
-    The key with the largest score gets all the weight once its lead is 1.
-
-    Reference: Martins and Astudillo 2016, Eq. 2 and algorithm 1.
-    """
-
-    def normalize(self, scores: Tensor) -> Tensor:
-        """Return sparsemax of each row."""
-        return entmax(scores, 2.0)
-
-
 @attentions.register("entmax15")
-class Entmax15Attention(NormalizedAttention):
-    """p = [z / 2 - t]_+^2 with z = q k^T / sqrt(d) and t such that sum p = 1; output p v.
+class FixedEntmaxAttention(NormalizedAttention):
+    """Sparsemax, [z - t]_+, or 1.5-entmax, [z / 2 - t]_+^2, with z = q k^T / sqrt(d), sum 1.
 
-    t is exact, by sorting.
+    Sorting finds t exactly. With sparsemax the key with the largest score gets all the weight once
+    its lead is 1.
 
-    Reference: Peters, Niculae and Martins 2019, algorithm 2.
+    Reference: Martins and Astudillo 2016, Eq. 2 and algorithm 1; Peters, Niculae and Martins 2019,
+    algorithm 2.
     """
 
     def normalize(self, scores: Tensor) -> Tensor:
-        """Return 1.5-entmax of each row."""
-        return entmax(scores, 1.5)
+        """Return entmax of each row, with the alpha of the registered name."""
+        return entmax(scores, {"sparsemax": 2.0, "entmax15": 1.5}[self.name])
 
 
 @attentions.register("entmax")

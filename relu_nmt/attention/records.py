@@ -1,23 +1,142 @@
-"""Records of attention in a forward pass, made by hooks, and their sums and means for the log.
+"""Records of attention in a forward pass, made by hooks; the statistics of rows, sums and means.
 
 Layers need not know who watches them. A training step that computes activations a second time
 (``--checkpoint-activations``) uses :func:`without_records` and :func:`second_pass`.
+
+The training log, TensorBoard, result files, pages of ``relu-nmt-analyze`` and reports of
+``relu-nmt-sweep`` use the names in ``STATISTICS``. A *row* holds the weights w_1 ... w_n of one
+query for its n visible keys, before dropout; or those of one token for the n keys of a feed-forward
+memory. ``SYMBOLS`` explains the formulas. :mod:`relu_nmt.attention.kernels.reference` computes the
+statistics of every row of attention; ``layer_statistics`` and ``weight_statistics`` in
+:mod:`relu_nmt.applications` the others.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import singledispatch
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from relu_nmt.attention.base import NOTHING, Attention, AttentionOutput, Need, RowStatistics
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.attention.statistics import LOGGED, NULL_SUM
+
+NUM_BUCKETS = 32
+"""Ranges of numbers of visible keys, 1, 2-3, 4-7, ...: beyond any length."""
+NULL_SUM = 1e-6
+"""A row whose absolute weights sum to no more than this is a null row."""
+NUM_FREQUENT = 50
+"""Entries of the dictionary that count as frequent words."""
+SYMBOLS = (
+    "w_1 ... w_n: weights of a row, with n visible keys; S: their sum; p_j: the shares "
+    "|w_j| / sum_j |w_j|; null rows have sum_j |w_j| <= 1e-6 and no shares"
+)
+"""The symbols of the formulas, for pages and result files."""
+
+
+class Statistic(NamedTuple):
+    """A statistic of one row; files hold its mean over real rows, or over rows that have shares.
+
+    The title is for tables and plots. The formula, in the symbols of this module, is empty where
+    the definition says it all; the unit is empty for plain numbers.
+    """
+
+    title: str
+    formula: str
+    unit: str
+    definition: str
+
+    @property
+    def label(self) -> str:
+        """The title with the unit, for axes and columns."""
+        return f"{self.title}, {self.unit}" if self.unit else self.title
+
+    def __str__(self) -> str:
+        unit = f", in {self.unit}" if self.unit else ""
+        return (f"{self.formula}{unit}: " if self.formula else "") + self.definition
+
+
+STATISTICS = {
+    "sum": Statistic("row sum", "S = sum_j w_j", "", "sum of the weights of a row"),
+    "abs_log_sum": Statistic("|ln S|", "|ln S|", "", "distance of the sum from 1; no null rows"),
+    "zero_fraction": Statistic("zeros", "#(w_j = 0) / n", "", "visible keys of weight exactly 0"),
+    "null_fraction": Statistic("null rows", "sum_j |w_j| <= 1e-6", "", "rows without weight"),
+    "largest": Statistic("largest weight", "max_j |w_j|", "", "largest absolute weight of a row"),
+    "largest_share": Statistic("largest share", "max_j p_j", "", "no null rows"),
+    "entropy": Statistic("entropy", "H = -sum_j p_j ln p_j", "nats", "spread; 0 in a null row"),
+    "entropy_with_weight": Statistic("entropy", "H", "nats", "entropy without null rows"),
+    "entropy_bits": Statistic("entropy", "H / ln 2", "bits", "entropy in base 2; 0 in a null row"),
+    "relative_entropy": Statistic("H / ln n", "H / ln n", "", "no null rows, n > 1"),
+    "raw_entropy": Statistic("raw entropy", "-sum_j w_j ln w_j", "nats", "weights, not shares"),
+    "exp_entropy": Statistic("exp(H)", "exp(mean H)", "keys", "effective number of keys"),
+    "mean_exp_entropy": Statistic("exp(H)", "mean exp(H)", "keys", "of each row; no null rows"),
+    "nonzero_keys": Statistic("keys", "#(w_j != 0)", "keys", "number of keys with a weight"),
+    "mean_log_n": Statistic("ln n", "ln n", "nats", "largest possible entropy of a row"),
+    "mean_of_heads_entropy": Statistic("entropy", "H of mean_h w", "nats", "over the heads"),
+    "distance": Statistic(
+        "distance",
+        "sum_j p_j |i - j|",
+        "tokens",
+        "from query to key; in cross-attention from the diagonal i Nk / Nq; no null rows",
+    ),
+    "punctuation": Statistic("punctuation", "", "", "share on punctuation; no null rows"),
+    "frequent": Statistic(
+        "frequent words",
+        "",
+        "",
+        f"share on the {NUM_FREQUENT} most frequent words of the dictionary, most of them function "
+        "words, without punctuation; no null rows",
+    ),
+    "ends": Statistic("</s>, <sep>", "", "", "share on </s> and <sep>; no null rows"),
+    "outside": Statistic("other sentences", "", "", "share outside the own sentence; no null rows"),
+    "top_sum": Statistic("top p %", "sum of the largest ceil(p n / 100) p_j", "", "no null rows"),
+    "share_at_rank": Statistic("p % rank", "", "", "the smallest of the shares in top_sum"),
+    "query_norm": Statistic("query length", "|q_i|", "", "before the division by sqrt(d)"),
+    "key_norm": Statistic("key length", "mean_j |k_j|", "", "mean length of the visible keys"),
+    "output_square": Statistic(
+        "output", "|o_i|^2 / d, o_i = sum_j w_ij v_j", "", "mean square of the output"
+    ),
+    "variance_ratio": Statistic(
+        "variance ratio",
+        "Var(f(x)) / Var(x)",
+        "",
+        "over tokens and channels; x enters the residual branch, the branch adds f(x) to it",
+    ),
+    "anisotropy": Statistic(
+        "anisotropy",
+        "mean of cos(V_i, V_j), i != j",
+        "",
+        "mean cosine between two values (rows of V) of a memory; zero rows are skipped",
+    ),
+    "top_sums": Statistic(
+        "top p %", "sum of the largest ceil(p n / 100) w_j / S", "", "no null rows"
+    ),
+}
+"""All statistics by the name that they have in files and in TensorBoard."""
+
+LOGGED = (
+    *("sum", "entropy", "zero_fraction", "null_fraction", "largest"),
+    *("query_norm", "key_norm", "output_square"),
+)
+"""Statistics without a matrix of weights, in the training log and in ``--attention-stats``."""
+ANALYSED = (
+    *("sum", "abs_log_sum", "zero_fraction", "null_fraction", "largest_share"),
+    *("entropy", "entropy_with_weight", "entropy_bits", "relative_entropy", "raw_entropy"),
+    *("exp_entropy", "mean_exp_entropy", "nonzero_keys", "mean_log_n", "mean_of_heads_entropy"),
+    *("distance", "punctuation", "frequent", "ends", "outside"),
+)
+"""Statistics of ``relu-nmt-analyze``, from the matrix of weights, in the order of its files."""
+
+
+def definitions(names: Iterable[str]) -> dict[str, str]:
+    """Return formula, unit and definition by name, as result files and pages show them."""
+    return {name: str(STATISTICS[name]) for name in names}
+
 
 _paused: ContextVar[bool] = ContextVar("recording_paused", default=False)
 
@@ -122,7 +241,7 @@ def _(module: nn.BatchNorm2d) -> Iterator[None]:
 def vector_sizes(q: Tensor, k: Tensor, values: Tensor, visibility: Visibility) -> dict[str, Tensor]:
     """Return ``query_norm``, ``key_norm`` and ``output_square``, float32 [B, H, Nq] each.
 
-    :mod:`relu_nmt.attention.statistics` defines them. The arguments are inputs and output of a
+    :mod:`relu_nmt.attention.records` defines them. The arguments are inputs and output of a
     mechanism; q is not divided by sqrt(d).
 
     Reference: ReLUFormer, section 4.1: without its factor the outputs grow with the number of keys.
@@ -145,27 +264,19 @@ def vector_sizes(q: Tensor, k: Tensor, values: Tensor, visibility: Visibility) -
 class ModuleSums:
     """The statistics of one attention module, summed over its real query rows."""
 
-    slot: str  # its slot
-    layer: int  # its layer
-    # Names of the S statistics, in the order of statistics.LOGGED. Signed weights have no entropy
-    # and no null rows.
+    # Names of the S statistics, in the order of LOGGED. Signed weights have no entropy and no null
+    # rows.
     statistics: tuple[str, ...]
-    rows: float  # number of query rows
-    log_counts: float  # sum of log n, with n visible keys of a row
-    heads: np.ndarray  # [S, H] float64, sums over the rows
-    # [K] number of rows that see 1, 2-3, 4-7, ... keys; K is 0 where the slot is not causal.
-    bucket_rows: np.ndarray
-    buckets: np.ndarray  # [S, K] float64, sums over those rows of the means over the heads
+    rows: np.ndarray  # [] float64, number of query rows
+    log_counts: np.ndarray  # [] sum of log n, with n visible keys of a row
+    heads: np.ndarray  # [S, H] sums over the rows
+    bucket_rows: np.ndarray  # [NUM_BUCKETS] number of rows of each range; 0 if not causal
+    buckets: np.ndarray  # [S, NUM_BUCKETS] sums over those rows of the means over the heads
 
     def add(self, other: "ModuleSums") -> None:
         """Add the sums of other rows of the same module."""
-        self.rows += other.rows
-        self.log_counts += other.log_counts
-        self.heads = self.heads + other.heads
-        # Pad the buckets to the longer ones, since lengths of batches differ.
-        longest = max(len(self.bucket_rows), len(other.bucket_rows))
-        self.bucket_rows = _padded(self.bucket_rows, longest) + _padded(other.bucket_rows, longest)
-        self.buckets = _padded(self.buckets, longest) + _padded(other.buckets, longest)
+        for name in ("rows", "log_counts", "heads", "bucket_rows", "buckets"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 def bucket_name(index: int) -> str:
@@ -174,22 +285,23 @@ def bucket_name(index: int) -> str:
     return "1" if index == 0 else f"{first}-{2 * first - 1}"
 
 
-def attention_sums(records: Sequence[AttentionRecord]) -> list[ModuleSums]:
-    """Return the sums of every module with row statistics; their need must include telemetry.
+def attention_sums(
+    records: Sequence[AttentionRecord], sums: dict[tuple[str, int], ModuleSums] | None = None
+) -> dict[tuple[str, int], ModuleSums]:
+    """Return the sums of every module with row statistics, by slot and layer, added to ``sums``.
 
-    A module that attends to sentences and to the whole document has the rows of both.
+    The need of the records must include telemetry. A module that attends to sentences and to the
+    whole document has the rows of both.
     """
-    sums: dict[tuple[str, int], ModuleSums] = {}
+    sums = {} if sums is None else sums
     for record in records:
         if record.rows is None:
             continue
-        of_record = _module_sums(record)
-        # Add up records of the same module.
-        if (record.slot, record.layer) in sums:
-            sums[record.slot, record.layer].add(of_record)
-        else:
-            sums[record.slot, record.layer] = of_record
-    return list(sums.values())
+        found = _module_sums(record, record.rows)
+        known = sums.setdefault((record.slot, record.layer), found)
+        if known is not found:
+            known.add(found)
+    return sums
 
 
 def attention_telemetry(records: Sequence[AttentionRecord]) -> dict[str, float]:
@@ -201,27 +313,24 @@ def attention_telemetry(records: Sequence[AttentionRecord]) -> dict[str, float]:
     mean over heads, and over the rows that see this number of keys.
     """
     scalars = {}
-    for sums in attention_sums(records):
-        module = f"attention/{sums.slot}.{sums.layer}"
-        for statistic, heads, buckets in zip(
-            sums.statistics, sums.heads, sums.buckets, strict=True
-        ):
+    for (slot, layer), sums in attention_sums(records).items():
+        for row, statistic in enumerate(sums.statistics):
             # Average over the real rows for each head.
-            for head, total in enumerate(heads):
-                scalars[f"{module}.{head}/{statistic}"] = float(total / max(1.0, sums.rows))
+            for head, total in enumerate(sums.heads[row]):
+                name = f"attention/{slot}.{layer}.{head}/{statistic}"
+                scalars[name] = float(total / max(1.0, sums.rows))
             # Average over the rows of each bucket; empty buckets give no scalar.
-            for index, (total, rows) in enumerate(zip(buckets, sums.bucket_rows, strict=True)):
-                if rows:
-                    name = f"{module}.n{bucket_name(index)}/{statistic}"
-                    scalars[name] = float(total / rows)
+            for index, count in enumerate(sums.bucket_rows):
+                if count:
+                    name = f"attention/{slot}.{layer}.n{bucket_name(index)}/{statistic}"
+                    scalars[name] = float(sums.buckets[row, index] / count)
     return scalars
 
 
 @torch.no_grad()
-def _module_sums(record: AttentionRecord) -> ModuleSums:
-    """Return the sums of the rows of one record, which has row statistics."""
-    rows, visibility = record.rows, record.visibility
-    assert rows is not None
+def _module_sums(record: AttentionRecord, rows: RowStatistics) -> ModuleSums:
+    """Return the sums of the rows of one record."""
+    visibility = record.visibility
     tables = {
         "sum": rows.total,
         "entropy": rows.entropy,
@@ -245,13 +354,8 @@ def _module_sums(record: AttentionRecord) -> ModuleSums:
     member = (index[..., None] == torch.arange(num_buckets, device=index.device)) * real[..., None]
     # A matrix product would be bfloat16 under autocast.
     by_bucket = (table.mean(2)[..., None] * member).sum((1, 2))
-    # The last five fields; sums without dimensions become numbers.
-    sums = real.sum(), (counts.log() * real).sum(), table.sum((1, 3)), member.sum((0, 1)), by_bucket
-    arrays: Iterator[Any] = (each.cpu().double().numpy()[()] for each in sums)
-    return ModuleSums(record.slot, record.layer, tuple(known), *arrays)
-
-
-def _padded(values: np.ndarray, length: int) -> np.ndarray:
-    """Return the values with zeros behind them in the last dimension."""
-    width = [(0, 0)] * (values.ndim - 1) + [(0, length - values.shape[-1])]
-    return np.pad(values, width)
+    # Pad the buckets, so that those of all batches add up.
+    rest = 0, NUM_BUCKETS - num_buckets
+    buckets = F.pad(member.sum((0, 1)), rest), F.pad(by_bucket, rest)
+    sums = real.sum(), (counts.log() * real).sum(), table.sum((1, 3)), *buckets
+    return ModuleSums(tuple(known), *(each.cpu().double().numpy() for each in sums))

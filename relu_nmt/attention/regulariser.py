@@ -17,7 +17,7 @@ from torch import Tensor
 
 from relu_nmt.attention.base import RowStatistics
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.attention.statistics import NULL_SUM
+from relu_nmt.attention.records import NULL_SUM
 
 
 def normalisation(total: Tensor) -> Tensor:

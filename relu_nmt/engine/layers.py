@@ -191,7 +191,7 @@ class LayersKernel:
         caches = [cast(FastCache, each).for_kernel(full, self.kept) for each in view.caches]
 
         # Collect positions, masks and scales.
-        rotation = None if relative is None else relative.rotation
+        cosines, sines = (relative and relative.rotation) or (None, None)
         bias = None if relative is None or relative.bias is None else relative.bias.values()
         bias = None if bias is None else bias.float().contiguous()
         scales, memory_scales = _scales(attention, own), _scales(cross, memory)
@@ -214,8 +214,8 @@ class LayersKernel:
             visible=visible,
             bias=bias,
             scales=scales,
-            cosines=None if rotation is None else rotation.cosines,
-            sines=None if rotation is None else rotation.sines,
+            cosines=cosines,
+            sines=sines,
             memory_visible=memory_visible,
             memory_scales=memory_scales,
             own=own_shape,

@@ -27,10 +27,11 @@ def build_feed_forward(text: str, embed_dim: int, ffn_dim: int, dropout: float) 
     Raises:
         ConfigError: unknown name or option.
     """
-    # Networks without options have no settings class.
     spec = Spec.parse(text)
     kind: Any = feed_forwards.get(spec.name)
-    config_class = getattr(kind, "Config", None)
+    # Networks without options have no settings class.
+    network = kind.func if isinstance(kind, partial) else kind
+    config_class = getattr(network, "Config", None)
     if config_class is None:
         if spec.options:
             raise ConfigError(f"--feed-forward {text}: {spec.name} has no options")
@@ -148,9 +149,14 @@ class SoftmaxFeedForward(FeedForward):
     inner_bias = False
 
     def __init__(
-        self, embed_dim: int, ffn_dim: int, dropout: float, config: Config | None = None
+        self,
+        embed_dim: int,
+        ffn_dim: int,
+        dropout: float,
+        config: Config | None = None,
+        normed: bool = False,
     ) -> None:
-        super().__init__(embed_dim, ffn_dim, dropout)
+        super().__init__(embed_dim, ffn_dim, dropout, normed=normed)
         self.config = config or SoftmaxFeedForward.Config()
 
     def activate(self, hidden: Tensor) -> Tensor:
@@ -159,11 +165,5 @@ class SoftmaxFeedForward(FeedForward):
         return (hidden if temperature == 1.0 else hidden / temperature).softmax(-1)
 
 
-@feed_forwards.register("softmax-ln")
-class NormedSoftmaxFeedForward(SoftmaxFeedForward):
-    """LayerNorm of the output of :class:`SoftmaxFeedForward`.
-
-    Reference: ReLUFormer, section 3.
-    """
-
-    normed = True
+# ReLUFormer, section 3.
+feed_forwards.register("softmax-ln")(partial(SoftmaxFeedForward, normed=True))

@@ -1,5 +1,6 @@
 """The training objective: the loss of a task plus the attention regulariser."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,14 +15,6 @@ from relu_nmt.modules.config import AttentionRegularizerConfig
 
 
 @dataclass
-class Metric:
-    """A detached sum over a batch and its divisor for the log; sums and divisors add up."""
-
-    total: Tensor
-    count: float
-
-
-@dataclass
 class LossOutput:
     """The result of one forward pass."""
 
@@ -29,8 +22,8 @@ class LossOutput:
     # size of the whole update over all accumulation steps and processes.
     loss: Tensor
     sample_size: int  # number of units in the batch (target tokens, images)
-    # Sums for the log, by name; losses are in nats.
-    metrics: dict[str, Metric] = field(default_factory=dict)
+    # A detached sum over the batch and its divisor for the log, by name; losses are in nats.
+    metrics: Mapping[str, tuple[Tensor, float]] = field(default_factory=dict)
     # Scalars for TensorBoard by name (attention/encoder.0.0/entropy), if wanted.
     telemetry: dict[str, float] = field(default_factory=dict)
 
@@ -97,7 +90,10 @@ class RegularizedObjective(nn.Module):
         # Divide by the sum of shares, so that parts make up one module.
         norm, entropy = torch.stack(terms).sum(0).div(sum(shares)).unbind()
         # The logged loss is that of the task; log the regulariser apart.
-        for name, value in (("norm", norm), ("entropy", entropy)):
-            output.metrics[f"attention_{name}"] = Metric(value.detach() * count, count)
+        output.metrics = {
+            **output.metrics,
+            "attention_norm": (norm.detach() * count, count),
+            "attention_entropy": (entropy.detach() * count, count),
+        }
         penalty = config.attention_norm_weight * norm + config.attention_entropy_weight * entropy
         output.loss = output.loss + penalty * count

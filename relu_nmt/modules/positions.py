@@ -12,7 +12,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
@@ -75,18 +75,12 @@ class PositionScheme(nn.Module):
         return RelativePositions(rotation, self.bias(visibility))
 
 
-@dataclass(frozen=True)
-class Rotation:
-    """Rotation of the planes of channels c and c + d/2 of each head, by an angle for each token."""
+Rotation: TypeAlias = tuple[Tensor, Tensor]
+"""Cosines and sines of the angles of all tokens, [B or 1, 1, N, d] each.
 
-    cosines: Tensor  # [B or 1, 1, N, d], equal halves
-    sines: Tensor  # likewise, with the signs of the first half changed
-
-    def rotate(self, x: Tensor) -> Tensor:
-        """Return x [B, H, N, d] rotated, in its own dtype."""
-        # Swap the halves: (a, b) becomes (a cos - b sin, b cos + a sin).
-        swapped = x.roll(x.size(-1) // 2, dims=-1)
-        return torch.addcmul(x * self.cosines, swapped, self.sines).to(x.dtype)
+They rotate the planes of channels c and c + d/2 of each head. Both halves of the cosines are equal;
+the first half of the sines has the other sign.
+"""
 
 
 @dataclass(frozen=True)
@@ -96,11 +90,17 @@ class RelativePositions:
     rotation: Rotation | None
     bias: ScoreBias | None
 
-    def rotate(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the rotated queries and keys [B, H, N, d] of the same tokens."""
+    def rotate(self, *parts: Tensor) -> list[Tensor]:
+        """Return queries and keys [B, H, N, d] of the same tokens rotated, in their own dtype."""
         if self.rotation is None:
-            return q, k
-        return self.rotation.rotate(q), self.rotation.rotate(k)
+            return [*parts]
+        cosines, sines = self.rotation
+        # Swap the halves: (a, b) becomes (a cos - b sin, b cos + a sin).
+        swapped = [x.roll(x.size(-1) // 2, dims=-1) for x in parts]
+        return [
+            torch.addcmul(x * cosines, other, sines).to(x.dtype)
+            for x, other in zip(parts, swapped, strict=True)
+        ]
 
 
 # No positions: without a causal mask, the order of the tokens has no effect.
@@ -207,7 +207,7 @@ class RotaryPositions(PositionScheme):
         exact = torch.promote_types(self.rates.dtype, torch.float32)
         angles = positions[..., None].to(exact) * self.rates.to(exact)  # [B or 1, N, d/2]
         cos, sin = angles.cos()[:, None], angles.sin()[:, None]
-        return Rotation(torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1))
+        return torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1)
 
 
 class DistanceBias(PositionScheme):

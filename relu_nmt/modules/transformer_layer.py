@@ -119,7 +119,7 @@ class Residual(nn.Module):
         self.norm = config.make_norm()
         self.normalize_before = config.normalize_before
         self.dropout = Dropout(config.options.dropout)
-        self.drop_path = DropPath(config.drop_path)
+        self.drop_path = config.drop_path
         scale = config.layer_scale
         self.gain = nn.Parameter(torch.full((config.embed_dim,), scale)) if scale else None
 
@@ -132,25 +132,22 @@ class Residual(nn.Module):
         if self.gain is not None:
             y = y * self.gain
         if self.training:  # in decoding even calls without effect cost time
-            y = self.drop_path(self.dropout(y))
+            y = drop_path(self.dropout(y), self.drop_path)
         x = x + y
         return x if self.normalize_before else self.norm(x)
 
 
-class DropPath(Dropout):
-    """Stochastic depth: in training zero the branch of whole samples, and scale the others up.
+def drop_path(x: Tensor, probability: float) -> Tensor:
+    """Zero whole samples of a branch x [B, ...] in training, and scale the others up.
 
     Reference: Huang et al. 2016, "Deep networks with stochastic depth", section 3; the scale is
     applied in training instead of its inverse in evaluation.
     """
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Drop from x [B, ...]."""
-        if self.p == 0.0 or not self.training:
-            return x
-        kept = torch.rand(x.size(0), device=x.device) >= self.p
-        scale = kept.to(x.dtype) / (1 - self.p)
-        return x * scale.view(-1, *[1] * (x.dim() - 1))
+    if probability == 0.0:
+        return x
+    kept = torch.rand(x.size(0), device=x.device) >= probability
+    scale = kept.to(x.dtype) / (1 - probability)
+    return x * scale.view(-1, *[1] * (x.dim() - 1))
 
 
 norms.register("layer")(nn.LayerNorm)  # Ba et al. 2016, "Layer normalization", Eq. 4

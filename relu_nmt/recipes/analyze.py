@@ -21,7 +21,7 @@ from relu_nmt.applications.weight_statistics import (
     sentence_numbers,
     series_of,
 )
-from relu_nmt.attention.statistics import ANALYSED, NUM_FREQUENT, STATISTICS
+from relu_nmt.attention.records import ANALYSED, NUM_FREQUENT, STATISTICS
 from relu_nmt.cli.analyze import AnalysisSettings as Settings
 from relu_nmt.cli.generate import ModelOptions
 from relu_nmt.data.documents import SINGLE_SENTENCES, Groups

@@ -315,12 +315,10 @@ def running_statistics(model: nn.Module) -> dict[str, Tensor]:
     }
 
 
-def all_metrics(output: LossOutput) -> dict[str, tuple[Tensor, float]]:
+def all_metrics(output: LossOutput) -> Mapping[str, tuple[Tensor, float]]:
     """Return (sum, count) of the objective's metrics and the loss, by name."""
-    metrics = {name: (metric.total, metric.count) for name, metric in output.metrics.items()}
-    if "loss" not in metrics:
-        metrics = {"loss": (output.loss.detach(), output.sample_size), **metrics}
-    return metrics
+    loss = {"loss": (output.loss.detach(), float(output.sample_size))}
+    return output.metrics if "loss" in output.metrics else {**loss, **output.metrics}
 
 
 def update_seed(seed: int, num_updates: int, rank: int) -> int:

@@ -6,12 +6,11 @@ import torch
 from torch import Tensor, nn
 
 from relu_nmt.attention.base import NOTHING, Need
-from relu_nmt.attention.records import record_attention
-from relu_nmt.attention.statistics import NULL_SUM
+from relu_nmt.attention.records import NULL_SUM, record_attention
 from relu_nmt.data.translation_batches import TranslationBatch
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.config import AttentionRegularizerConfig
-from relu_nmt.modules.objective import LossOutput, Metric, RegularizedObjective
+from relu_nmt.modules.objective import LossOutput, RegularizedObjective
 from relu_nmt.translation.cross_entropy import projected_cross_entropy, smoothed_loss
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 
@@ -91,12 +90,12 @@ class TranslationObjective(RegularizedObjective):
         # Report sums with the number of tokens, so that batches average correctly.
         loss, nll, correct = values
         count = float(batch.num_tokens)
-        metrics = {"loss": Metric(loss.detach(), count), "nll_loss": Metric(nll, count)}
+        metrics = {"loss": (loss.detach(), count), "nll_loss": (nll, count)}
         if self.report_accuracy:
-            metrics["accuracy"] = Metric(100 * correct, count)
+            metrics["accuracy"] = (100 * correct, count)
         if weights is not None and batch.alignments is not None:
             guided = alignment_loss(weights, batch.alignments)
-            metrics["alignment_loss"] = Metric(guided.detach(), count)
+            metrics["alignment_loss"] = (guided.detach(), count)
             loss = loss + self.alignment_lambda * guided
         return LossOutput(loss, batch.num_tokens, metrics)
 

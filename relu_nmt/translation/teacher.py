@@ -33,7 +33,7 @@ from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.translation_batches import TranslationBatch
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.modules.multihead import MultiheadAttention
-from relu_nmt.modules.objective import LossOutput, Metric
+from relu_nmt.modules.objective import LossOutput
 from relu_nmt.translation.config import TeacherConfig
 from relu_nmt.translation.cross_entropy import block_rows, taught_cross_entropy
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
@@ -193,13 +193,13 @@ class TaughtObjective(TranslationObjective):
         # Mix: (1 - w) cross-entropy + w T^2 KL, where the output has the cross-entropy already.
         entropy = values[0]
         count = float(batch.num_tokens)
-        metrics = {**output.metrics, "teacher_loss": Metric(kl.detach(), count)}
+        metrics = {**output.metrics, "teacher_loss": (kl.detach(), count)}
         scale = config.teacher_temperature**2
         loss = output.loss + config.teacher_weight * (scale * kl - entropy)
         # Add the distance of the outputs of attention.
         if own:
             distance = count * attention_distance(own, taught, batch, pad)
-            metrics["teacher_attention"] = Metric(distance.detach(), count)
+            metrics["teacher_attention"] = (distance.detach(), count)
             loss = loss + config.teacher_attention_weight * distance
         return replace(output, loss=loss, metrics=metrics)
 

@@ -12,7 +12,7 @@ from relu_nmt.attention.base import Attention, build_attention
 from relu_nmt.config.registry import Spec
 from relu_nmt.modules.config import AttentionRegularizerConfig
 from relu_nmt.modules.feed_forward import build_feed_forward
-from relu_nmt.modules.objective import LossOutput, Metric, RegularizedObjective
+from relu_nmt.modules.objective import LossOutput, RegularizedObjective
 from relu_nmt.modules.transformer_layer import LayerConfig, Residual
 from relu_nmt.vision import vision_models
 from relu_nmt.vision.config import CROSS_ENTROPY, VisionTransformerConfig
@@ -280,8 +280,8 @@ class ImageObjective(RegularizedObjective):
             correct = batch.share * correct + (1 - batch.share) * others
         count = batch.num_sentences
         metrics = {
-            "loss": Metric(loss.detach(), count),
-            "accuracy": Metric(100 * correct, count),  # top-1, percent
+            "loss": (loss.detach(), count),
+            "accuracy": (100 * correct, count),  # top-1, percent
         }
         return LossOutput(loss, count, metrics)
 

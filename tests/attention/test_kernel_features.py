@@ -6,10 +6,9 @@ import pytest
 import torch
 
 from relu_nmt.attention.base import Need
-from relu_nmt.attention.kernel_features import masked_sums
+from relu_nmt.attention.kernel_features import exponent_parts, masked_sums, random_directions
 from relu_nmt.attention.kernels.tuned import FEATURE_CHUNK as CHUNK
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.attention.performer import exponent_parts, random_directions
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.multihead import SelfAttention
 from tests.attention.helpers import HOLED, make_attention, random_qkv

@@ -82,7 +82,7 @@ def test_vector_sizes_count_real_rows_and_visible_keys_only(causal):
     q, k, v = random_qkv(2, 5, 5)
     with record_attention(attend, Need(telemetry=True)) as records:
         values = attend(q, k, v, visibility).values
-    [sums] = attention_sums(records)
+    [sums] = attention_sums(records).values()
     names = ("query_norm", "key_norm", "output_square")
     found = {name: sums.heads[sums.statistics.index(name)] / sums.rows for name in names}
     assert sums.rows == 8
@@ -158,15 +158,14 @@ def test_buckets_are_powers_of_two(index, name):
 
 def test_sums_of_batches_of_different_lengths_add_up():
     first, second = causal_record([5, 2], 5), causal_record([17], 17, seed=1)
-    together = attention_sums([first])[0]
-    together.add(attention_sums([second])[0])
+    sums = attention_sums([first])
+    [together] = attention_sums([second], sums).values()
     assert together.rows == 5 + 2 + 17
-    assert together.bucket_rows.tolist() == [3, 2 + 1 + 2, 2 + 4, 8, 2]
+    assert together.bucket_rows[:5].tolist() == [3, 2 + 1 + 2, 2 + 4, 8, 2]
     log_counts = sum(math.lgamma(n + 1) for n in (5, 2, 17))
     assert together.log_counts == pytest.approx(log_counts, rel=1e-6)
-    single = causal_record([1], 1)
-    together.add(attention_sums([single])[0])
-    assert together.bucket_rows.tolist() == [4, 2 + 1 + 2, 2 + 4, 8, 2]
+    attention_sums([causal_record([1], 1)], sums)
+    assert together.bucket_rows[:5].tolist() == [4, 2 + 1 + 2, 2 + 4, 8, 2]
     both = [expected_scalars(record, n) for record, n in ((first, [5, 2]), (second, [17]))]
     entropy = together.statistics.index("entropy")
     for head in range(HEADS):

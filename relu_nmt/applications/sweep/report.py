@@ -32,7 +32,7 @@ from relu_nmt.applications.sweep.steps import (
     models_in,
     read_description,
 )
-from relu_nmt.attention.statistics import STATISTICS
+from relu_nmt.attention.records import STATISTICS
 from relu_nmt.errors import reporting
 from relu_nmt.evaluation.significance import DEFAULT_SAMPLES, DEFAULT_SEED
 from relu_nmt.io.page import (

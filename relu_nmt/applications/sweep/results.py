@@ -58,7 +58,7 @@ STATISTICS = {
     "row_sum": "sum",
     **{name: name for name in VECTORS},
 }
-"""Columns, and their names in :mod:`relu_nmt.attention.statistics`."""
+"""Columns, and their names in :mod:`relu_nmt.attention.records`."""
 MEMORY_STATISTICS = ("variance_ratio", "anisotropy", "null_fraction")
 LENGTH_FIELDS = (
     *("groups", "sentences", "over_long_sentences", "mean_tokens", "longest_tokens"),

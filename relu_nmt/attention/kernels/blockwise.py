@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from relu_nmt.attention.base import AttentionOutput, AttentionProblem, RowSums
+from relu_nmt.attention.base import AttentionOutput, AttentionProblem
 from relu_nmt.attention.kernels import tuned
 from relu_nmt.attention.kernels.reference import in_one_dtype, refuse_second_derivatives
 from relu_nmt.attention.masks import Visibility, dropout_factors
@@ -155,7 +155,7 @@ def pointwise(problem: AttentionProblem) -> AttentionOutput:
     plan = replace(problem, q=NO_INPUT, k=NO_INPUT, v=NO_INPUT)
     values, *sums = _Blockwise.apply(*inputs, table, plan, seed)
     return AttentionOutput(
-        values.to(problem.v.dtype), sums=RowSums(*sums) if problem.need.rows else None
+        values.to(problem.v.dtype), sums=tuple(sums) if problem.need.rows else None
     )
 
 

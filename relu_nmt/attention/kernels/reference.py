@@ -22,8 +22,8 @@ from relu_nmt.attention.base import (
 )
 from relu_nmt.attention.kernels import tuned
 from relu_nmt.attention.masks import Visibility, biased, dropout
+from relu_nmt.attention.records import NULL_SUM
 from relu_nmt.attention.regulariser import entropy
-from relu_nmt.attention.statistics import NULL_SUM
 from relu_nmt.errors import ConfigError
 
 
@@ -42,7 +42,7 @@ def row_sums(weights: Tensor, need: Need, non_negative: bool = True) -> RowSums:
         with torch.no_grad():
             nonzero = (weights != 0).sum(-1, dtype=torch.float32)
             largest = weights.abs().amax(-1)
-    return RowSums(weights.sum(-1), logs, nonzero, largest)
+    return weights.sum(-1), logs, nonzero, largest
 
 
 def row_statistics(
@@ -52,16 +52,17 @@ def row_statistics(
 
     Scaling a row does not change its entropy.
     """
-    total = sums.total * row_scale
+    unscaled, weighted_logs, nonzero, largest = sums
+    total = unscaled * row_scale
     statistics = RowStatistics(total, None)
-    if sums.weighted_logs is not None:
-        statistics.entropy = entropy(sums.total, sums.weighted_logs, total <= NULL_SUM)
-    if sums.nonzero is not None and sums.largest is not None:
+    if weighted_logs is not None:
+        statistics.entropy = entropy(unscaled, weighted_logs, total <= NULL_SUM)
+    if nonzero is not None and largest is not None:
         with torch.no_grad():
-            statistics.zero_fraction = 1 - sums.nonzero / visibility.positive_counts
+            statistics.zero_fraction = 1 - nonzero / visibility.positive_counts
             # Take the absolute scale, since a learnt factor may be negative.
             scale = row_scale.abs() if isinstance(row_scale, Tensor) else abs(row_scale)
-            statistics.largest = sums.largest * scale
+            statistics.largest = largest * scale
     return statistics
 
 
@@ -196,8 +197,8 @@ def blocks_of_rows(problem: AttentionProblem) -> AttentionOutput:
     statistics = None
     if need.rows:
         each = zip(*sums, strict=True)  # total, logs, nonzero and largest of all blocks
-        whole: list[Any] = [None if found[0] is None else torch.cat(found, 2) for found in each]
-        statistics = row_statistics(RowSums(*whole), visibility)
+        whole: Any = [None if found[0] is None else torch.cat(found, 2) for found in each]
+        statistics = row_statistics(whole, visibility)
     return AttentionOutput(torch.cat(values, 2), None, statistics)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from relu_nmt.attention.base import AttentionOutput, AttentionProblem, Need, RowSums
+from relu_nmt.attention.base import AttentionOutput, AttentionProblem, Need
 from relu_nmt.attention.kernels import tuned
 from relu_nmt.attention.kernels.reference import in_one_dtype, refuse_second_derivatives
 from relu_nmt.attention.kernels.tuned import INTERPRETED, Blocks, candidates, choose
@@ -96,7 +96,7 @@ def pointwise(problem: AttentionProblem) -> AttentionOutput:
     )
     table = None if task.bias is None else task.bias.table
     out, *sums = _PointwiseAttention.apply(*in_one_dtype(problem), table, task)
-    return AttentionOutput(out.to(problem.v.dtype), sums=RowSums(*sums) if need.rows else None)
+    return AttentionOutput(out.to(problem.v.dtype), sums=tuple(sums) if need.rows else None)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import torch
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.modules import position_schemes
-from relu_nmt.modules.positions import PositionConfig
+from relu_nmt.modules.positions import PositionConfig, RelativePositions
 
 
 def scheme(name, embed_dim=8, num_heads=2, causal=False, max_positions=8):
@@ -38,8 +38,10 @@ def test_rotary_scores_depend_on_the_distance_alone_and_equal_complex_rotation()
     q, k = (torch.randn(1, 1, 1, 8, dtype=torch.float64) for _ in range(2))
 
     def score(i, j):
-        at_i, at_j = (rotary.rotation(torch.tensor([[place]])) for place in (i, j))
-        return (at_i.rotate(q) * at_j.rotate(k)).sum()
+        at_i, at_j = (
+            RelativePositions(rotary.rotation(torch.tensor([[place]])), None) for place in (i, j)
+        )
+        return (at_i.rotate(q)[0] * at_j.rotate(k)[0]).sum()
 
     # Re(sum_c q_c conj(k_c) e^(i (m - n) theta_c)), Eq. 16 of RoFormer
     complex_q, complex_k = (torch.complex(*x[0, 0, 0].chunk(2)) for x in (q, k))

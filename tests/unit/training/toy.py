@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from relu_nmt.config import add_settings, read_settings
-from relu_nmt.modules.objective import LossOutput, Metric
+from relu_nmt.modules.objective import LossOutput
 from relu_nmt.training.batches import TrainingData
 from relu_nmt.training.config import OptimizerConfig, TrainerConfig
 from relu_nmt.training.distributed import ProcessGroup
@@ -102,8 +102,8 @@ class ToyObjective(nn.Module):
             loss,
             size,
             {
-                "nll_loss": Metric(loss.detach(), size),
-                "bias": Metric(self.model.output.bias.detach().sum(), 1),
+                "nll_loss": (loss.detach(), size),
+                "bias": (self.model.output.bias.detach().sum(), 1),
             },
             scalars,
         )

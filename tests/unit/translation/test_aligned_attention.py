@@ -357,7 +357,7 @@ def test_statistics_count_visible_keys():
     counts = [4, 3, 2, 1, 3, 4, 1]  # of the sentences of both
     local = sum(n * math.log(n) for n in counts)
     whole = 10 * math.log(10) + 8 * math.log(8)
-    lower, upper = attention_sums(records)
+    lower, upper = attention_sums(records).values()
     assert len(records) == 3 and (lower.rows, upper.rows) == (18, 36)
     assert lower.log_counts == pytest.approx(local)
     assert upper.log_counts == pytest.approx(local + whole)
@@ -394,7 +394,7 @@ def test_sentences_in_parts_give_the_same_loss_and_gradients(choices, monkeypatc
             output = objective(collate(pairs, range(3)))
         output.loss.backward()
         grads = [parameter.grad for parameter in model.parameters()]
-        found.append((output.loss, {n: m.total for n, m in output.metrics.items()}, grads))
+        found.append((output.loss, {n: total for n, (total, _) in output.metrics.items()}, grads))
         shares = sum(record.visibility.share for record in records)
         assert shares == pytest.approx(9)  # 6 modules, 3 of which have both attentions
         assert (len(records) > 9) == (short == 1)

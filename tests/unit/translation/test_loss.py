@@ -63,8 +63,8 @@ def test_loss_is_the_sum_over_real_target_tokens_plus_the_mean_regulariser():
     penalty = sum(0.3 * norm + 0.2 * entropy for norm, entropy in terms) / 6
     assert result.sample_size == 8
     torch.testing.assert_close(result.loss, smooth + 8 * penalty)
-    torch.testing.assert_close(result.metrics["nll_loss"].total, nll.detach())
-    torch.testing.assert_close(result.metrics["loss"].total, smooth.detach())
+    torch.testing.assert_close(result.metrics["nll_loss"][0], nll.detach())
+    torch.testing.assert_close(result.metrics["loss"][0], smooth.detach())
 
 
 def test_accuracy_is_the_percentage_of_most_probable_tokens():
@@ -74,8 +74,9 @@ def test_accuracy_is_the_percentage_of_most_probable_tokens():
     b.tgt_tokens[0, 0] = logits[0, 0].argmax()
     b.tgt_tokens[1, 2] = logits[1, 2].argmax()
     right = (logits.argmax(-1) == b.tgt_tokens)[real].double().mean()
-    found = TranslationObjective(model, 0.1, OFF, report_accuracy=True)(b).metrics["accuracy"]
-    assert float(found.total / found.count) == pytest.approx(100 * float(right))
+    reporting = TranslationObjective(model, 0.1, OFF, report_accuracy=True)
+    correct, count = reporting(b).metrics["accuracy"]
+    assert float(correct / count) == pytest.approx(100 * float(right))
     assert right >= 0.25
     assert "accuracy" not in TranslationObjective(model, 0.1, OFF)(b).metrics
 
@@ -139,8 +140,8 @@ def test_alignments_guide_the_chosen_attention(attention, chosen, recompute):
     guided = TranslationObjective(model, 0.1, OFF, alignment_lambda=0.5).train()
     found = guided(b)
     assert float((found.loss - plain.loss).detach()) == pytest.approx(0.5 * expected, rel=1e-9)
-    assert float(found.metrics["alignment_loss"].total) == pytest.approx(expected, rel=1e-9)
-    torch.testing.assert_close(found.metrics["loss"].total, plain.metrics["loss"].total)
+    assert float(found.metrics["alignment_loss"][0]) == pytest.approx(expected, rel=1e-9)
+    torch.testing.assert_close(found.metrics["loss"][0], plain.metrics["loss"][0])
     own = alignment_loss(model.decoder.alignment_weights(records[0]), b.alignments)
     [gradient] = torch.autograd.grad(own, cross.q.weight)
     width = 4 * heads.size(1)
@@ -150,7 +151,7 @@ def test_alignments_guide_the_chosen_attention(attention, chosen, recompute):
     torch.testing.assert_close(whole, without + 0.5 * gradient)
     both = with_both(b)
     assert both.metrics.keys() > {"attention_norm", "alignment_loss"}
-    assert float(both.metrics["alignment_loss"].total) == pytest.approx(expected, rel=1e-9)
+    assert float(both.metrics["alignment_loss"][0]) == pytest.approx(expected, rel=1e-9)
 
 
 def test_alignments_need_weights_that_are_not_negative():
@@ -183,9 +184,9 @@ def test_an_adapter_around_the_output_projection_is_called_and_trained(smoothing
     model.output_projection = adapter = Adapter(model.output_projection)
     objective = TranslationObjective(model, smoothing, OFF)
     adapted = objective(batch())  # the adapter starts at zero; the logits are float32
-    for name, metric in plain.metrics.items():
-        total = adapted.metrics[name].total
-        torch.testing.assert_close(total.double(), metric.total, rtol=1e-5, atol=0)
+    for name, (expected, _) in plain.metrics.items():
+        total = adapted.metrics[name][0]
+        torch.testing.assert_close(total.double(), expected, rtol=1e-5, atol=0)
     adapted.loss.backward()
     assert adapter.up.grad.any() and adapter.projection.weight.grad is None
     with torch.no_grad():
@@ -204,7 +205,7 @@ def test_the_loss_includes_the_bias_of_the_output_projection():
 def test_the_regulariser_counts_in_training_only():
     objective = TranslationObjective(tiny_model(), 0.1, AttentionRegularizerConfig(1.0, 1.0))
     result = objective.eval()(batch())
-    torch.testing.assert_close(result.loss.detach(), result.metrics["loss"].total)
+    torch.testing.assert_close(result.loss.detach(), result.metrics["loss"][0])
     assert result.metrics.keys() == {"loss", "nll_loss"}
 
 

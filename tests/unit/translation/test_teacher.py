@@ -77,8 +77,8 @@ def test_the_loss_mixes_cross_entropy_and_divergence(batch, count, weight, tempe
                 kl += own * math.log(own / (flat[v] / sum(flat)))
     loss = (1 - weight) * entropy + weight * temperature**2 * kl
     assert result.loss.item() == pytest.approx(loss, rel=1e-5)
-    assert float(result.metrics["loss"].total) == pytest.approx(entropy, rel=1e-5)
-    assert float(result.metrics["teacher_loss"].total) == pytest.approx(kl, rel=1e-5)
+    assert float(result.metrics["loss"][0]) == pytest.approx(entropy, rel=1e-5)
+    assert float(result.metrics["teacher_loss"][0]) == pytest.approx(kl, rel=1e-5)
 
 
 def test_the_divergence_of_equal_distributions_is_0():

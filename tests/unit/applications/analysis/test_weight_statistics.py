@@ -11,8 +11,7 @@ import torch
 from relu_nmt.applications import weight_statistics as analysis
 from relu_nmt.applications.weight_statistics import PERCENTS, WeightStatistics, sentence_numbers
 from relu_nmt.attention.base import Need
-from relu_nmt.attention.records import record_attention
-from relu_nmt.attention.statistics import ANALYSED
+from relu_nmt.attention.records import ANALYSED, record_attention
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.errors import ConfigError
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
