@@ -77,9 +77,9 @@ class LengthFilter:
 @lru_cache(maxsize=4)
 def _tokenizer(language: str, aggressive: bool) -> Any:
     # Use the toolkit's tokeniser, so that the lengths agree with those of the training.
-    from relu_nmt.tokenization.moses import AggressiveMosesTokenizer, MosesTokenizer
+    from relu_nmt.tokenization.moses import MosesTokenizer
 
-    return (AggressiveMosesTokenizer if aggressive else MosesTokenizer)(language)
+    return MosesTokenizer(language, aggressive)
 
 
 @lru_cache(maxsize=4)

@@ -6,8 +6,10 @@ registered by a file of the user (``--user-module``).
 """
 
 import base64
+import itertools
 import os
 import random
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +22,15 @@ from relu_nmt.errors import ConfigError, DataError, needing, reporting
 from relu_nmt.io.text_lines import TextFile, read_chunk
 from relu_nmt.io.work import progress_bar
 
+# Symbols that are joined without spaces; their mark then becomes the space between words.
+WORD_MARKS = {"sentencepiece": "\u2581", "wordpiece": "_", "letter": "|", "_EOW": "_EOW"}
+SUBWORD_NMT_NAMES = ("subword_nmt", "@@ ", "@@")
+POST_PROCESS_NAMES = ("none", *SUBWORD_NMT_NAMES, *WORD_MARKS)
+JOINED = "joined"
+"""The name, in stored states, of text that arrives in pieces."""
+_BYTE_PIECE = re.compile("<0x([0-9A-F]{2})>")
+SURROGATE = re.compile("[\ud800-\udfff]")
+
 
 class Tokenizer(ABC):
     """Raw sentence to words and back.
@@ -30,10 +41,12 @@ class Tokenizer(ABC):
         package: the pip package whose version decides the result.
         earlier: the classes of this name in earlier releases that gave other words, oldest first.
             Data folders and checkpoints store the version, so that they keep their words.
+        options: further arguments of the constructor, by the name of a class with several names.
     """
 
     package: ClassVar[str | None] = None
     earlier: ClassVar[tuple[type["Tokenizer"], ...]] = ()
+    options: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 
     def __init__(self, language: str) -> None:
         self.language = language
@@ -42,16 +55,6 @@ class Tokenizer(ABC):
     def version(cls) -> int:
         """Return the number of the version, from 1."""
         return len(cls.earlier) + 1
-
-    @classmethod
-    def of_version(cls, version: int) -> type["Tokenizer"]:
-        """Return the class of a version (DataError: the version is of a later release)."""
-        if not 1 <= version <= cls.version():
-            raise DataError(
-                f"version {version} of the tokeniser {tokenizers.name_of(cls)} is not known here; "
-                "use the release that made it"
-            )
-        return (*cls.earlier, cls)[version - 1]
 
     @abstractmethod
     def split(self, text: str) -> list[str]:
@@ -178,6 +181,18 @@ subword_models: Registry[type[SubwordModel]] = Registry(
 )
 
 
+def make_tokenizer(name: str, language: str, version: int) -> Tokenizer:
+    """Return a tokeniser of a version (DataError: the version is of a later release)."""
+    kind = tokenizers.get(name)
+    if not 1 <= version <= kind.version():
+        raise DataError(
+            f"version {version} of the tokeniser {name} is not known here; use the release that "
+            "made it"
+        )
+    make: Callable[..., Tokenizer] = (*kind.earlier, kind)[version - 1]
+    return make(language, **kind.options.get(name, {}))
+
+
 @tokenizers.register("none")
 class WhitespaceTokenizer(Tokenizer):
     """Splits at white space and joins with single spaces."""
@@ -193,15 +208,69 @@ class WhitespaceTokenizer(Tokenizer):
 
 @subword_models.register("none")
 class WholeWords(SubwordModel):
-    """Leaves words whole."""
+    """Splits no words; with a symbol it joins the pieces in which text arrives.
+
+    The symbol is ``@@ `` (or ``subword_nmt``), ``sentencepiece``, ``wordpiece``, ``letter``,
+    ``_EOW``, or ``none``, which leaves the pieces as they are.
+
+    Reference: fairseq 0.12, ``fairseq.data.data_utils.post_process``.
+
+    Example:
+        >>> WholeWords("@@ ").join(["Haus@@", "boot"])
+        ['Hausboot']
+    """
+
+    def __init__(self, symbol: str | None = None) -> None:
+        super().__init__()
+        self.symbol = symbol
+        if symbol is not None and symbol not in POST_PROCESS_NAMES:
+            names = ", ".join(repr(name) for name in POST_PROCESS_NAMES)
+            raise ConfigError(f"--remove-bpe {symbol!r}: expected one of {names}")
 
     def split(self, words: Sequence[str]) -> list[str]:
         """Return the words."""
         return list(words)
 
     def join(self, pieces: Sequence[str]) -> list[str]:
-        """Return the pieces."""
+        """Return the words."""
+        if self.symbol == "sentencepiece":
+            # Join byte pieces first, since a character may span several.
+            pieces = _with_characters(pieces)
+        if self.symbol in WORD_MARKS:
+            return "".join(pieces).replace(WORD_MARKS[self.symbol], " ").split()
+        if self.symbol in SUBWORD_NMT_NAMES:
+            # Add a space, so that a mark on the last piece is removed too.
+            return (" ".join(pieces) + " ").replace("@@ ", "").split()
         return list(pieces)
+
+    def to_state(self) -> dict[str, Any]:
+        """Return the name, and the symbol if there is one."""
+        given = {"name": JOINED, "symbol": self.symbol}
+        return {"name": "none"} if self.symbol is None else given
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> "WholeWords":
+        """Return the model of :meth:`to_state`."""
+        return cls(state.get("symbol"))
+
+
+def _with_characters(pieces: Sequence[str]) -> list[str]:
+    """Replace the byte pieces of SentencePiece by characters; a wrong byte becomes U+FFFD."""
+    found: list[str] = []
+    for is_byte, run in itertools.groupby(pieces, lambda p: bool(_BYTE_PIECE.fullmatch(p))):
+        if is_byte:
+            # Decode a run of bytes; wrong ones become surrogates, then U+FFFD.
+            text = bytes(int(piece[3:5], 16) for piece in run).decode("utf-8", "surrogateescape")
+            found.append(SURROGATE.sub("\ufffd", text))
+        else:
+            found += run
+    return found
+
+
+def subword_of_state(state: Mapping[str, Any]) -> SubwordModel:
+    """Return the model of :meth:`SubwordModel.to_state` (DataError: the state is damaged)."""
+    name = state["name"]
+    return subword_models.get("none" if name == JOINED else name).from_state(state)
 
 
 def subword_file_name(name: str, language: str | None) -> str:

@@ -6,7 +6,7 @@ is unusual or unusually missing: ``l @’@ homme`` has no spaces, like ``well @-
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import ClassVar
 
@@ -22,30 +22,25 @@ def _character_set(characters: str) -> frozenset[str]:
     return frozenset(characters)
 
 
-class _FastMosesTokenizer(sacremoses.MosesTokenizer):
-    """sacremoses' tokeniser that builds the set of all Unicode letters only once."""
-
-    def islower(self, text: str) -> bool:
-        return _character_set(self.IsLower).issuperset(text)
-
-    def isanyalpha(self, text: str) -> bool:
-        return not _character_set(self.IsAlpha).isdisjoint(text)
-
-
 class MosesTokenizer(Tokenizer):
     """Moses' rules, as ported to Python by sacremoses.
 
     Joining gives the usual spaces around punctuation, which may differ from those of the text:
-    ``a ,b``, ``l’homme``, ``10:30`` and ``http://`` change.
+    ``a ,b``, ``l’homme``, ``10:30`` and ``http://`` change. An ``aggressive`` one splits hyphens
+    between letters too, as Moses' ``-a``, which is usual for WMT14.
     """
 
     package = "sacremoses"
-    aggressive: ClassVar[bool] = False  # split hyphens between letters too (Moses' ``-a``)
 
-    def __init__(self, language: str) -> None:
+    def __init__(self, language: str, aggressive: bool = False) -> None:
         super().__init__(language)
-        self._tokenizer = _FastMosesTokenizer(language)
+        self.aggressive = aggressive
+        self._tokenizer = sacremoses.MosesTokenizer(language)
         self._detokenizer = sacremoses.MosesDetokenizer(language)
+        # Build the sets of letters once, which sacremoses does for each word.
+        letters = _character_set(self._tokenizer.IsAlpha)
+        self._tokenizer.islower = _character_set(self._tokenizer.IsLower).issuperset
+        self._tokenizer.isanyalpha = lambda text: not letters.isdisjoint(text)
 
     def split(self, text: str) -> list[str]:
         """Return the words of ``text``."""
@@ -65,12 +60,6 @@ class MosesTokenizer(Tokenizer):
             for match in hyphen.finditer("".join(text[place] for place in kept)):
                 written[kept[match.end() - 1]] = "@-@"
         return written
-
-
-class AggressiveMosesTokenizer(MosesTokenizer):
-    """Moses with ``-a``, as usual for WMT14."""
-
-    aggressive = True
 
 
 NO_SPACE, SPACE = "@", "_"
@@ -98,20 +87,8 @@ def _whole_letters() -> tuple[str, str]:
     return "".join(combining), "".join(letters)
 
 
-def _whole_letters_tokenizer(language: str) -> _FastMosesTokenizer:
-    """Return sacremoses' tokeniser, changed to keep combining marks with their letters."""
-    tokenizer = _FastMosesTokenizer(language)
-    combining, letters = _whole_letters()
-    inner = tokenizer.IsAlnum + letters + combining
-    symbol = rf"([^{inner}\s\.'\`\,\-][{combining}]*)"
-    hyphen = rf"([{inner}])\-(?=[{inner}])"
-    # Use functions, since the lookup of a template hashes the whole pattern.
-    tokenizer.PAD_NOT_ISALNUM = re.compile(symbol), lambda found: f" {found[1]} "
-    tokenizer.AGGRESSIVE_HYPHEN_SPLIT = re.compile(hyphen), lambda found: f"{found[1]} @-@ "
-    return tokenizer
-
-
 @tokenizers.register("moses")
+@tokenizers.register("moses-aggressive")
 class ReversibleMosesTokenizer(MosesTokenizer):
     """Moses' words with marks, from which joining restores the text.
 
@@ -126,10 +103,19 @@ class ReversibleMosesTokenizer(MosesTokenizer):
     """
 
     earlier = (MosesTokenizer,)
+    options: ClassVar[Mapping[str, Mapping[str, bool]]] = {"moses-aggressive": {"aggressive": True}}
 
-    def __init__(self, language: str) -> None:
-        super().__init__(language)
-        self._tokenizer = _whole_letters_tokenizer(language)
+    def __init__(self, language: str, aggressive: bool = False) -> None:
+        super().__init__(language, aggressive)
+        # Let sacremoses keep combining marks with their letters.
+        combining, letters = _whole_letters()
+        inner = self._tokenizer.IsAlnum + letters + combining
+        symbol = rf"([^{inner}\s\.'\`\,\-][{combining}]*)"
+        hyphen = rf"([{inner}])\-(?=[{inner}])"
+        # Use functions, since the lookup of a template hashes the whole pattern.
+        pad, split = (lambda found: f" {found[1]} "), (lambda found: f"{found[1]} @-@ ")
+        self._tokenizer.PAD_NOT_ISALNUM = re.compile(symbol), pad
+        self._tokenizer.AGGRESSIVE_HYPHEN_SPLIT = re.compile(hyphen), split
 
     def split(self, text: str) -> list[str]:
         """Return the words of ``text``, with marks where spaces are unusual."""
@@ -206,14 +192,6 @@ class ReversibleMosesTokenizer(MosesTokenizer):
                 word = word.replace(escape, mark)
             word = self._detokenizer.unescape_xml(word)
         return begin, word, end
-
-
-@tokenizers.register("moses-aggressive")
-class ReversibleAggressiveMosesTokenizer(ReversibleMosesTokenizer):
-    """Reversible Moses with ``-a``."""
-
-    aggressive = True
-    earlier = (AggressiveMosesTokenizer,)
 
 
 def _has_letters(word: str) -> bool:

@@ -3,7 +3,6 @@
 import itertools
 import os
 import random
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields, replace
@@ -19,75 +18,18 @@ from relu_nmt.io.safe_write import safe_writer
 from relu_nmt.io.text_lines import Chunk, TextFile, encode_lines, read_chunk
 from relu_nmt.io.work import ordered_map
 from relu_nmt.tokenization.base import (
+    SURROGATE,
     SubwordModel,
     Tokenizer,
     WholeWords,
     load_subword,
+    make_tokenizer,
     subword_models,
+    subword_of_state,
     tokenizers,
 )
 
 AGAIN = "run relu-nmt-preprocess again"
-# Symbols that are joined without spaces; their mark then becomes the space between words.
-WORD_MARKS = {"sentencepiece": "\u2581", "wordpiece": "_", "letter": "|", "_EOW": "_EOW"}
-SUBWORD_NMT_NAMES = ("subword_nmt", "@@ ", "@@")
-POST_PROCESS_NAMES = ("none", *SUBWORD_NMT_NAMES, *WORD_MARKS)
-_BYTE_PIECE = re.compile("<0x([0-9A-F]{2})>")
-
-
-class JoinedPieces(WholeWords):
-    """Subword model of text that arrives in pieces: they pass through, and are joined at the end.
-
-    The symbol is ``@@ `` (or ``subword_nmt``), ``sentencepiece``, ``wordpiece``, ``letter``,
-    ``_EOW``, or ``none``, which leaves the pieces as they are.
-
-    Reference: fairseq 0.12, ``fairseq.data.data_utils.post_process``.
-
-    Example:
-        >>> JoinedPieces("@@ ").join(["Haus@@", "boot"])
-        ['Hausboot']
-    """
-
-    name = "joined"
-
-    def __init__(self, symbol: str) -> None:
-        super().__init__()
-        self.symbol = symbol
-        if symbol not in POST_PROCESS_NAMES:
-            names = ", ".join(repr(name) for name in POST_PROCESS_NAMES)
-            raise ConfigError(f"--remove-bpe {symbol!r}: expected one of {names}")
-
-    def join(self, pieces: Sequence[str]) -> list[str]:
-        """Return the words."""
-        if self.symbol == "sentencepiece":
-            # Join byte pieces first, since a character may span several.
-            pieces = _with_characters(pieces)
-        if self.symbol in WORD_MARKS:
-            return "".join(pieces).replace(WORD_MARKS[self.symbol], " ").split()
-        if self.symbol in SUBWORD_NMT_NAMES:
-            # Add a space, so that a mark on the last piece is removed too.
-            return (" ".join(pieces) + " ").replace("@@ ", "").split()
-        return list(pieces)
-
-    def to_state(self) -> dict[str, Any]:
-        """Return the model's description."""
-        return {"name": self.name, "symbol": self.symbol}
-
-
-def _with_characters(pieces: Sequence[str]) -> list[str]:
-    """Replace the byte pieces of SentencePiece by characters; a wrong byte becomes U+FFFD."""
-    found: list[str] = []
-    for is_byte, run in itertools.groupby(pieces, lambda p: bool(_BYTE_PIECE.fullmatch(p))):
-        if is_byte:
-            # Decode a run of bytes; wrong ones become surrogates, then U+FFFD.
-            text = bytes(int(piece[3:5], 16) for piece in run).decode("utf-8", "surrogateescape")
-            found.append(_SURROGATE.sub("\ufffd", text))
-        else:
-            found += run
-    return found
-
-
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(eq=False)
@@ -115,21 +57,19 @@ class TextPipeline:
     sentence_separator: str | None = None
     # A token that begins each sentence, as >>fra<<, the target language of a multilingual model.
     first_symbol: str | None = None
-    tokenizer_version: int | None = None  # see :meth:`Tokenizer.of_version`; by default the latest
+    tokenizer_version: int | None = None  # see :func:`make_tokenizer`; by default the latest
     separates_alone: bool = True  # a single sentence has its separator, too
 
     def __post_init__(self) -> None:
         self.detokenizer = self.detokenizer or self.tokenizer
-        kind = tokenizers.get(self.tokenizer)
         if self.tokenizer_version is None:
-            self.tokenizer_version = kind.version()
-        self._tokenizer = kind.of_version(self.tokenizer_version)(self.language)
+            self.tokenizer_version = tokenizers.get(self.tokenizer).version()
+        self._tokenizer = make_tokenizer(self.tokenizer, self.language, self.tokenizer_version)
         self._detokenizer = self._tokenizer
         if self.detokenizer != self.tokenizer:
             # Text that arrives tokenised has the words of the first version.
-            kind = tokenizers.get(self.detokenizer)
-            version = min(self.tokenizer_version, kind.version())
-            self._detokenizer = kind.of_version(version)(self.language)
+            version = min(self.tokenizer_version, tokenizers.get(self.detokenizer).version())
+            self._detokenizer = make_tokenizer(self.detokenizer, self.language, version)
 
     @property
     def tokenizers(self) -> tuple[type[Tokenizer], type[Tokenizer]]:
@@ -146,7 +86,7 @@ class TextPipeline:
         """Return the words of a raw sentence (DataError: it is no text), before subwords."""
         if not isinstance(raw, str):
             raise DataError(f"a text is wanted, not {raw!r:.30} ({type(raw).__name__})")
-        if _SURROGATE.search(raw):
+        if SURROGATE.search(raw):
             raise DataError(f"{raw[:30]!r} is no text that UTF-8 can hold: it has surrogates")
         words = self._tokenizer.split(" ".join(raw.split()))
         return " ".join(words).lower().split() if self.lowercase else words
@@ -227,7 +167,7 @@ class TextPipeline:
                     f"--remove-bpe {remove_bpe!r}: the data was split by "
                     f"{subword.to_state()['name']}, which is undone anyway; leave the flag out"
                 )
-            subword = JoinedPieces(remove_bpe)
+            subword = WholeWords(remove_bpe)
         if detokenizer == "space":
             detokenizer = "none"
         return replace(self, subword=subword, detokenizer=detokenizer or self.detokenizer)
@@ -240,15 +180,9 @@ class TextPipeline:
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "TextPipeline":
         """Return the pipeline of :meth:`to_state`, perhaps of a release with fewer steps."""
-        stored = state["subword"]
-        # Text that arrived in pieces has a symbol instead of a model.
-        subword: SubwordModel
-        if stored["name"] == JoinedPieces.name:
-            subword = JoinedPieces(stored["symbol"])
-        else:
-            subword = subword_models.get(stored["name"]).from_state(stored)
         known = {one.name: state[one.name] for one in fields(cls) if one.name in state}
-        return cls(**{"tokenizer_version": 1, **known, "subword": subword})
+        known["subword"] = subword_of_state(state["subword"])
+        return cls(**{"tokenizer_version": 1, **known})
 
 
 def load_pipeline(

@@ -16,8 +16,8 @@ from relu_nmt.data.data_folder import (
 )
 from relu_nmt.data.dictionary import SENTENCE_SEPARATOR, Dictionary
 from relu_nmt.errors import CheckpointError, DataError, ReluNmtError
-from relu_nmt.tokenization.base import tokenizers
-from relu_nmt.tokenization.pipeline import JoinedPieces, TextPipeline, load_pipeline
+from relu_nmt.tokenization.base import JOINED, tokenizers
+from relu_nmt.tokenization.pipeline import TextPipeline, load_pipeline
 from relu_nmt.training.checkpoint import read_metadata
 from relu_nmt.translation.task import TranslationTask
 
@@ -61,8 +61,8 @@ def _has_known_text(task: TranslationTask) -> bool:
 def describe_text(pipeline: TextPipeline) -> dict[str, str]:
     """Return each step of one language's text in words, by name."""
     subword, joined = pipeline.subword.to_state(), NONE
-    if isinstance(pipeline.subword, JoinedPieces):  # it splits no words
-        subword, joined = {"name": NONE}, repr(pipeline.subword.symbol)
+    if subword["name"] == JOINED:  # it splits no words
+        subword, joined = {"name": NONE}, repr(subword["symbol"])
     # Separate the model's name from its parameters, for which a checksum stands.
     model = subword.pop("name")
     tokenizer, version = pipeline.tokenizer, pipeline.tokenizer_version

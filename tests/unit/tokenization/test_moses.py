@@ -4,13 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relu_nmt.errors import DataError
-from relu_nmt.tokenization.base import tokenizers
-from relu_nmt.tokenization.moses import (
-    AggressiveMosesTokenizer,
-    MosesTokenizer,
-    ReversibleAggressiveMosesTokenizer,
-    ReversibleMosesTokenizer,
-)
+from relu_nmt.tokenization.base import make_tokenizer
+from relu_nmt.tokenization.moses import MosesTokenizer, ReversibleMosesTokenizer
 
 SENTENCES = [
     "It's a dog, isn't it?",
@@ -42,7 +37,7 @@ def test_join_undoes_split(text):
 
 
 def test_aggressive_mode_splits_hyphens():
-    moses = AggressiveMosesTokenizer("en")
+    moses = MosesTokenizer("en", aggressive=True)
     assert moses.split("a well-known dog") == ["a", "well", "@-@", "known", "dog"]
     assert moses.join(["a", "well", "@-@", "known", "dog"]) == "a well-known dog"
 
@@ -74,9 +69,9 @@ HARD = [
 
 
 @pytest.mark.parametrize(("language", "text"), HARD)
-@pytest.mark.parametrize("kind", [ReversibleMosesTokenizer, ReversibleAggressiveMosesTokenizer])
-def test_joining_restores_the_text(kind, language, text):
-    moses = kind(language)
+@pytest.mark.parametrize("aggressive", [False, True])
+def test_joining_restores_the_text(aggressive, language, text):
+    moses = ReversibleMosesTokenizer(language, aggressive)
     words = moses.split(text)
     assert moses.join(words) == text
     assert " ".join(words).split() == words
@@ -121,8 +116,12 @@ def test_marks_beside_unusual_spaces():
 
 
 def test_versions_keep_their_words():
-    kind = tokenizers.get("moses-aggressive")
-    assert kind.of_version(1) is AggressiveMosesTokenizer
-    assert kind.of_version(2) is kind is ReversibleAggressiveMosesTokenizer
-    with pytest.raises(DataError, match="version 3 of the tokeniser moses-aggressive"):
-        kind.of_version(3)
+    text = "a well-known 10:30"
+    first, second = (make_tokenizer("moses-aggressive", "en", version) for version in (1, 2))
+    assert first.split(text) == ["a", "well", "@-@", "known", "10", ":", "30"]
+    assert second.split(text) == ["a", "well", "@-@", "known", "10", ":@", "30"]
+    assert make_tokenizer("moses", "en", 2).split(text) == ["a", "well-known", "10", ":@", "30"]
+    for version in (0, 3):
+        message = f"version {version} of the tokeniser moses-aggressive"
+        with pytest.raises(DataError, match=message):
+            make_tokenizer("moses-aggressive", "en", version)

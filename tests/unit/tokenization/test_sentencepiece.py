@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relu_nmt.errors import ConfigError, DataError
-from relu_nmt.tokenization.pipeline import JoinedPieces
+from relu_nmt.tokenization.base import WholeWords
 from relu_nmt.tokenization.subwords import SentencePiece
 
 TEXT = ["the house is on the water", "a boat is on the water", "the boat is a house"] * 5
@@ -104,7 +104,7 @@ def test_bytes_without_a_model_are_decoded_as_by_sentencepiece(numbers):
     pieces = ["▁the", *(f"<0x{number:02X}>" for number in numbers), "▁boat"]
     expected = theirs.decode_pieces(pieces)
     if "▁" not in expected:
-        assert JoinedPieces("sentencepiece").join(pieces) == expected.split()
+        assert WholeWords("sentencepiece").join(pieces) == expected.split()
 
 
 def test_symbols_of_the_dictionary_in_the_text_are_no_pieces():

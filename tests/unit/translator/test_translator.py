@@ -11,7 +11,8 @@ from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.documents import Window, WindowConfig
 from relu_nmt.engine.linear import PackedLinear, can_pack
 from relu_nmt.errors import CheckpointError, ConfigError, DataError
-from relu_nmt.tokenization.pipeline import JoinedPieces, TextPipeline
+from relu_nmt.tokenization.base import WholeWords
+from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint
 from relu_nmt.translation.encoder_decoder import load_model
 from relu_nmt.translation.search.config import GenerationConfig
@@ -153,7 +154,7 @@ def test_checkpoints_are_loaded_alone_and_as_ensembles(tmp_path):
         ({"sentence_separator": "."}, "source sentence separator is ., but in FIRST it is none"),
         ({"detokenizer": "none"}, "source detokeniser is none, but in FIRST it is moses"),
         (
-            {"subword": JoinedPieces("@@ ")},
+            {"subword": WholeWords("@@ ")},
             "source joining of pieces is '@@ ', but in FIRST it is none",
         ),
     ],
