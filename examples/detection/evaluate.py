@@ -19,13 +19,7 @@ from detector import DetectorConfig, build_detector
 from torch import nn
 
 from relu_nmt.cli.command import RecipeCommand
-from relu_nmt.config import (
-    REQUIRED,
-    from_dict,
-    option,
-    settings,
-)
-from relu_nmt.config.files import READ, WRITTEN
+from relu_nmt.config import READ, REQUIRED, WRITTEN, from_dict, option, settings
 from relu_nmt.errors import CheckpointError, DataError
 from relu_nmt.io.safe_write import check_writable
 from relu_nmt.io.work import progress_bar

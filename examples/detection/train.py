@@ -18,15 +18,7 @@ from torch import nn
 
 from relu_nmt.cli.command import RecipeCommand
 from relu_nmt.cli.vision_train import VisionTrainerConfig
-from relu_nmt.config import (
-    REQUIRED,
-    flag_of,
-    group,
-    option,
-    settings,
-    to_dict,
-)
-from relu_nmt.config.files import READ
+from relu_nmt.config import READ, REQUIRED, flag_of, group, option, settings, to_dict
 from relu_nmt.config.shared import batch_size_option
 from relu_nmt.errors import CheckpointError, ConfigError
 from relu_nmt.modules.config import arch_option, attention_preset_option

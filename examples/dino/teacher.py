@@ -10,8 +10,7 @@ import sys
 from pathlib import Path
 
 from relu_nmt.cli.command import RecipeCommand
-from relu_nmt.config import REQUIRED, from_dict, option, settings
-from relu_nmt.config.files import READ, WRITTEN
+from relu_nmt.config import READ, REQUIRED, WRITTEN, from_dict, option, settings
 from relu_nmt.errors import CheckpointError
 from relu_nmt.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from relu_nmt.vision.config import PreprocessingConfig

@@ -22,8 +22,7 @@ from relu_nmt.attention.pointwise import PointwiseAttention
 from relu_nmt.attention.polynomial import PolynomialAttention
 from relu_nmt.attention.records import AttentionRecord, record_attention
 from relu_nmt.cli.command import RecipeCommand
-from relu_nmt.config import REQUIRED, option, settings
-from relu_nmt.config.files import WRITTEN, Files
+from relu_nmt.config import REQUIRED, WRITTEN, Files, option, settings
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io.safe_write import check_writable
 from relu_nmt.recipes.evaluate_images import evaluation_sets, write_results

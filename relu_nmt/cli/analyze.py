@@ -17,8 +17,7 @@ from functools import partial
 
 from relu_nmt.cli.command import RecipeCommand
 from relu_nmt.cli.generate import ModelOptions
-from relu_nmt.config import REQUIRED, like, option, settings
-from relu_nmt.config.files import READ, Files
+from relu_nmt.config import READ, REQUIRED, Files, like, option, settings
 from relu_nmt.config.shared import PrecisionOptions, no_progress_bar_option, subset_option
 from relu_nmt.data.data_folder import data_option
 from relu_nmt.data.documents import DocumentConfig

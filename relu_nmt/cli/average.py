@@ -6,8 +6,7 @@ The average often translates better than the last checkpoint alone:
 """
 
 from relu_nmt.cli.command import RecipeCommand
-from relu_nmt.config import REQUIRED, option, settings
-from relu_nmt.config.files import WRITTEN, Files
+from relu_nmt.config import REQUIRED, WRITTEN, Files, option, settings
 from relu_nmt.errors import ConfigError
 
 NUMBERED = r"checkpoint(\d+|_\d+_\d+)\.safetensors"

@@ -8,8 +8,7 @@ It is a smaller checkpoint, or a folder for other runtimes:
 """
 
 from relu_nmt.cli.command import RecipeCommand
-from relu_nmt.config import REQUIRED, option, settings
-from relu_nmt.config.files import READ, WRITTEN
+from relu_nmt.config import READ, REQUIRED, WRITTEN, option, settings
 
 
 @settings

@@ -17,9 +17,19 @@ from pathlib import Path
 from typing import Any
 
 from relu_nmt.cli.command import RecipeCommand
-from relu_nmt.config import REQUIRED, checked_by, group, like, option, settings
+from relu_nmt.config import (
+    CHECKPOINTS,
+    READ,
+    REQUIRED,
+    WRITTEN,
+    Files,
+    checked_by,
+    group,
+    like,
+    option,
+    settings,
+)
 from relu_nmt.config.fields import options_of
-from relu_nmt.config.files import CHECKPOINTS, READ, WRITTEN, Files
 from relu_nmt.config.shared import (
     FairseqOptions,
     PrecisionOptions,

@@ -9,8 +9,7 @@ raw text if flags say how it was split:
 
 from relu_nmt.cli.command import RecipeCommand
 from relu_nmt.cli.preprocess import SPLIT, PreprocessSettings
-from relu_nmt.config import REQUIRED, like, option, settings
-from relu_nmt.config.files import READ, WRITTEN
+from relu_nmt.config import READ, REQUIRED, WRITTEN, like, option, settings
 from relu_nmt.data.data_folder import DATA_FILES
 from relu_nmt.errors import ConfigError
 

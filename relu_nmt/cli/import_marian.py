@@ -9,8 +9,7 @@ It gives the same translations of raw text, and can be trained further (--finetu
 """
 
 from relu_nmt.cli.command import RecipeCommand
-from relu_nmt.config import REQUIRED, option, settings
-from relu_nmt.config.files import WRITTEN, Files
+from relu_nmt.config import REQUIRED, WRITTEN, Files, option, settings
 from relu_nmt.config.shared import source_lang_option, target_lang_option
 
 MARIAN_NAMES = (

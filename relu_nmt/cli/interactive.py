@@ -15,8 +15,7 @@ from typing import ClassVar
 
 from relu_nmt.cli.command import RecipeCommand
 from relu_nmt.cli.generate import NEED_REFERENCES, ModelOptions, TermOptions
-from relu_nmt.config import group, option, settings
-from relu_nmt.config.files import READ, Files
+from relu_nmt.config import READ, Files, group, option, settings
 from relu_nmt.config.shared import no_progress_bar_option
 from relu_nmt.data.data_folder import data_option
 from relu_nmt.errors import ConfigError

@@ -27,9 +27,8 @@ from functools import partial
 from typing import Any
 
 from relu_nmt.cli.command import RecipeCommand
-from relu_nmt.config import like, option, settings
+from relu_nmt.config import READ, Files, like, option, settings
 from relu_nmt.config.fields import options_of
-from relu_nmt.config.files import READ, Files
 from relu_nmt.config.shared import (
     ClusterOptions,
     FairseqOptions,

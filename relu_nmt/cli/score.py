@@ -21,9 +21,18 @@ from pathlib import Path
 
 from relu_nmt.cli.command import RecipeCommand
 from relu_nmt.cli.preprocess import PreprocessSettings
-from relu_nmt.config import flag_of, like, option, settings, shown
+from relu_nmt.config import (
+    CHECKPOINTS,
+    READ,
+    WRITTEN,
+    Files,
+    flag_of,
+    like,
+    option,
+    settings,
+    shown,
+)
 from relu_nmt.config.fields import options_of
-from relu_nmt.config.files import CHECKPOINTS, READ, WRITTEN, Files
 from relu_nmt.config.shared import PrecisionOptions, batch_size_option
 from relu_nmt.data.dictionary import SENTENCE_SEPARATOR
 from relu_nmt.errors import ConfigError

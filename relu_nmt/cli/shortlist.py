@@ -7,8 +7,7 @@ With a shortlist a model scores only these symbols, which takes less time:
 """
 
 from relu_nmt.cli.command import RecipeCommand
-from relu_nmt.config import REQUIRED, option, settings
-from relu_nmt.config.files import WRITTEN
+from relu_nmt.config import REQUIRED, WRITTEN, option, settings
 from relu_nmt.config.shared import source_lang_option, subset_option, target_lang_option
 from relu_nmt.data.data_folder import data_option
 

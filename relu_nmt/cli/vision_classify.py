@@ -6,8 +6,7 @@ A line for each: its name and the likeliest classes with their probabilities, se
 """
 
 from relu_nmt.cli.command import RecipeCommand
-from relu_nmt.config import REQUIRED, option, settings
-from relu_nmt.config.files import READ
+from relu_nmt.config import READ, REQUIRED, option, settings
 from relu_nmt.config.shared import PrecisionOptions
 from relu_nmt.vision.config import check_sides, sides_option
 

@@ -12,9 +12,8 @@ from relu_nmt.cli.vision_classify import (
     EVALUATION_BATCH,
     ClassifyImagesSettings,
 )
-from relu_nmt.config import REQUIRED, group, like, option, settings
+from relu_nmt.config import READ, REQUIRED, WRITTEN, group, like, option, settings
 from relu_nmt.config.fields import options_of
-from relu_nmt.config.files import READ, WRITTEN
 from relu_nmt.config.shared import PrecisionOptions, no_progress_bar_option
 from relu_nmt.errors import ConfigError
 from relu_nmt.training.config import TrainerConfig

@@ -17,8 +17,7 @@ from dataclasses import replace
 from typing import Any
 
 from relu_nmt.cli.command import RecipeCommand
-from relu_nmt.config import REQUIRED, group, like, option, settings
-from relu_nmt.config.files import READ
+from relu_nmt.config import READ, REQUIRED, group, like, option, settings
 from relu_nmt.config.shared import VALIDATES, BatchingConfig, batch_size_option
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.config import (

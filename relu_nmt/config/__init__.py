@@ -2,18 +2,22 @@
 
 A component's settings are a class made by :func:`settings`, its fields by :func:`option`; a
 command's are a class of groups of them (:func:`group`). ``fields.py`` checks a value,
-``classes.py`` makes instances from values by name, and ``command_line.py`` from flags.
-``settings_files.py`` reads and writes files of settings. ``registry.py`` holds parts by name, whose
-options :func:`build_part` reads.
+``classes.py`` makes instances from values by name, and ``command_line.py`` from flags and files.
+``registry.py`` has what values name: files, and registered parts, whose options :func:`build_part`
+reads.
 """
 
 from relu_nmt.config.classes import build_part, from_dict, from_flat, group, settings, to_dict
-from relu_nmt.config.command_line import add_settings, read_settings
+from relu_nmt.config.command_line import add_settings, read_settings, read_settings_file, to_yaml
 from relu_nmt.config.fields import REQUIRED, checked_by, flag_of, like, option, shown
-from relu_nmt.config.settings_files import read_settings_file, to_yaml
+from relu_nmt.config.registry import CHECKPOINTS, READ, WRITTEN, Files
 
 __all__ = [
+    "CHECKPOINTS",
+    "READ",
     "REQUIRED",
+    "WRITTEN",
+    "Files",
     "add_settings",
     "build_part",
     "checked_by",

@@ -25,8 +25,7 @@ from relu_nmt.config.fields import (
     shown,
     spread,
 )
-from relu_nmt.config.files import PathValue, path_values, refuse_shared_files
-from relu_nmt.config.registry import Registry, Spec
+from relu_nmt.config.registry import Files, Registry, Spec, refuse_shared_files
 from relu_nmt.errors import ConfigError
 
 ClassT = TypeVar("ClassT", bound=type)
@@ -156,15 +155,14 @@ def _check(self: Any) -> None:
         self.check()
 
 
-def paths_in(config: Any) -> list[PathValue]:
+def paths_in(config: Any) -> list[Files]:
     """Return the paths that settings name, each with the files that it stands for."""
     values = flat(to_dict(config))
-    return [
-        path
-        for name, entry in all_options(type(config)).items()
-        if entry.files is not None and values[name]
-        for path in path_values(name, entry.label, entry.files, values[name])
-    ]
+    found: list[Files] = []
+    for name, entry in all_options(type(config)).items():
+        if entry.files is not None and values[name]:
+            found += entry.files.of(name, entry.label, values[name])
+    return found
 
 
 def idle_options(

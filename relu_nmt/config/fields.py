@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass
 from typing import Any, cast, get_args, get_origin, get_type_hints
 
-from relu_nmt.config.files import Files
-from relu_nmt.config.registry import Registry, Spec, close_names
+from relu_nmt.config.registry import Files, Registry, Spec, close_names
 from relu_nmt.errors import ConfigError
 
 REQUIRED: Any = MISSING

@@ -1,12 +1,20 @@
-"""Registries of named parts, their ``NAME:option=value``, and the user's files that add parts."""
+"""What options name: registered parts, ``NAME:option=value``, and files.
+
+:class:`Registry` holds parts of one kind, also those of the user's own files. :class:`Files`
+declares the files that an option names, so that no output is one of the inputs.
+"""
 
 import difflib
 import hashlib
 import importlib
 import importlib.util
+import os
+import re
 import sys
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import combinations
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -168,3 +176,125 @@ def import_user_module(path: str) -> str:
             f"{FLAG} {path}: running it fails: {type(error).__name__}: {reason}"
         ) from error
     return path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Files:
+    """The files that an option names; :meth:`of` returns those of each path in its value.
+
+    Args:
+        written: the command writes them; otherwise it reads them.
+        names: regular expression of the file names, if the path is a folder; or a function that
+            returns it for the folder.
+        deep: the files may also lie in folders below the folder; their names are relative paths.
+        beside: regular expression of the names of further files beside the path; ``NAME`` stands
+            for the path's own name and ``STEM`` for that without its suffix.
+        separator: text between several paths in one value.
+        part_of: fields of written folders that these files may belong to.
+        option: the field and the label of the option; :meth:`of` sets this and the path.
+        text: the path, as it is given.
+    """
+
+    written: bool = False
+    names: str | Callable[[Path], str] = ""
+    deep: bool = False
+    beside: str = ""
+    separator: str = ""
+    part_of: tuple[str, ...] = ()
+    option: tuple[str, str] = ("", "")
+    text: str = ""
+
+    def of(self, name: str, label: str, value: Any) -> Iterator["Files"]:
+        """Yield the files of each path in an option's value, without streams and devices."""
+        for text in (value,) if isinstance(value, str) else value or ():
+            whole = not self.separator or os.path.exists(text)
+            for part in [text] if whole else text.split(self.separator):
+                is_stream = "\0" in part or (part in ("", "-") and not self.written)
+                is_special = os.path.exists(part) and not os.path.isfile(part) | os.path.isdir(part)
+                if not is_stream and not is_special:
+                    yield replace(self, option=(name, label), text=part)
+
+    def __str__(self) -> str:
+        return f"{self.option[1]} {self.text}"
+
+    @cached_property
+    def path(self) -> Path:
+        """The path without links."""
+        return Path(os.path.realpath(self.text))
+
+    @property
+    def is_folder(self) -> bool:
+        """True if the path stands for files in it."""
+        return bool(self.names) and not os.path.isfile(self.path)
+
+    @cached_property
+    def patterns(self) -> list[tuple[Path, re.Pattern[str]]]:
+        """Folders, each with the pattern of its files' names."""
+        found = []
+        if self.is_folder:
+            names = self.names if isinstance(self.names, str) else self.names(self.path)
+            found.append((self.path, re.compile(names)))
+        if self.beside:
+            own = {"NAME": re.escape(self.path.name), "STEM": re.escape(self.path.stem)}
+            beside = re.sub("NAME|STEM", lambda word: own[word[0]], self.beside)
+            found.append((self.path.parent, re.compile(beside)))
+        return found
+
+    def has(self, other: "Files") -> bool:
+        """Return True if the other path is one of these files."""
+        if other.is_folder:
+            return False
+        return (other.path == self.path and not self.is_folder) or any(
+            other.path.is_relative_to(folder)
+            and pattern.fullmatch(other.path.relative_to(folder).as_posix()) is not None
+            for folder, pattern in self.patterns
+        )
+
+    @cached_property
+    def links(self) -> dict[tuple[int, int], int]:
+        """The number of hard links of each existing file, by device and inode."""
+        paths = [] if self.is_folder else [self.path]
+        for folder, pattern in self.patterns:
+            entries = folder.rglob("*") if self.deep else folder.glob("*")
+            paths += [p for p in entries if pattern.fullmatch(p.relative_to(folder).as_posix())]
+        found = [path.stat() for path in paths if os.path.isfile(path)]
+        return {(one.st_dev, one.st_ino): one.st_nlink for one in found}
+
+
+READ, WRITTEN, CHECKPOINTS = Files(), Files(written=True), Files(separator=":")
+
+
+def refuse_shared_files(paths: Iterable[Files]) -> None:
+    """Refuse a written file that is also read, or written twice.
+
+    Raises:
+        ConfigError: two paths are one file, by name or by a link, or one of them is a file that the
+            other stands for.
+    """
+    for first, second in combinations(paths, 2):
+        written, other = (second, first) if second.written else (first, second)
+        (name, label), (other_name, other_label) = first.option, second.option
+        is_part = name in second.part_of or other_name in first.part_of
+        if not written.written or name == other_name or is_part:
+            continue
+        named, owner = (other, written) if written.is_folder else (written, other)
+        both = f"{label} and {other_label} are both %s; give two files"
+        # Compare the paths, then the files that belong to each, then links.
+        reason = both % named.text
+        if first.path != second.path or written.is_folder or other.is_folder:
+            if first.has(second) or second.has(first):
+                named, owner = (second, first) if first.has(second) else (first, second)
+                reason = f"it is one of the files of {owner}; give another"
+            elif not _are_linked(named, owner):
+                continue
+        if other.written:
+            raise ConfigError(both % named.text)
+        raise ConfigError(f"{named}: is a file that is read, and would be lost: {reason}")
+
+
+def _are_linked(one: Files, other: Files) -> bool:
+    """Return True if links lead to one file; search large folders only if the other has links."""
+    for large, small in ((one, other), (other, one)):
+        if large.deep and (small.is_folder or max(small.links.values(), default=1) < 2):
+            return False
+    return not one.links.keys().isdisjoint(other.links)

@@ -20,8 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from relu_nmt.config import option
-from relu_nmt.config.files import Files
+from relu_nmt.config import Files, option
 from relu_nmt.errors import DataError
 from relu_nmt.io.safe_write import write_text
 

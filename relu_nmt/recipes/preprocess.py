@@ -9,7 +9,6 @@ import hashlib
 import importlib.metadata
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -56,18 +55,11 @@ SMALL_SHARE = 0.01
 FILE_SETTINGS = ("trainpref", "validpref", "testpref", "align_suffix", *GIVEN_FILES)
 
 
-@dataclass(frozen=True)
-class PreprocessResult:
-    """A data folder, and its manifest; the latter is empty with ``dict_only``."""
-
-    folder: Path
-    manifest: dict[str, Any]
-
-
-def run(settings: Settings, *, progress: bool = True) -> PreprocessResult:
+def run(settings: Settings, *, progress: bool = True) -> dict[str, Any]:
     """Make a data folder, or one for each shard; or finish an interrupted one.
 
-    With shards the result is the first folder, which has dictionaries and subwords.
+    Returns the manifest, with shards that of the first, which has dictionaries and subwords; with
+    ``dict_only`` it is empty.
 
     Raises:
         DataError: a file is missing, damaged or not parallel to its counterpart, or the folder
@@ -97,12 +89,12 @@ def run(settings: Settings, *, progress: bool = True) -> PreprocessResult:
     return result
 
 
-def _run_one(settings: Settings, progress: bool) -> PreprocessResult:
+def _run_one(settings: Settings, progress: bool) -> dict[str, Any]:
     """Make one data folder, see :func:`run`."""
     try:
         job = make_job(settings, print if progress else lambda _: None)
         with hidden_progress(settings.no_progress_bar or not progress), job.open_files:
-            manifest = _make_folder(job)
+            return _make_folder(job)
     except BrokenPipeError:  # the reader of standard output has ended; no file is at fault
         raise
     except OSError as error:
@@ -110,7 +102,6 @@ def _run_one(settings: Settings, progress: bool) -> PreprocessResult:
         raise DataError(
             f"{path}: cannot write: {error.strerror}; the data folder is not complete"
         ) from error
-    return PreprocessResult(Path(settings.destdir), manifest)
 
 
 def _make_folder(job: Job) -> dict[str, Any]:

@@ -5,8 +5,7 @@ import os
 import re
 from functools import partial
 
-from relu_nmt.config import flag_of, group, option, settings, shown
-from relu_nmt.config.files import READ, WRITTEN, Files
+from relu_nmt.config import READ, WRITTEN, Files, flag_of, group, option, settings, shown
 from relu_nmt.config.shared import (
     VALIDATES,
     PrecisionOptions,

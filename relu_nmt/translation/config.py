@@ -3,8 +3,7 @@
 from functools import partial
 from typing import Any
 
-from relu_nmt.config import checked_by, option, settings
-from relu_nmt.config.files import CHECKPOINTS, Files
+from relu_nmt.config import CHECKPOINTS, Files, checked_by, option, settings
 from relu_nmt.data.dictionary import BOS, EOS
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules import position_schemes

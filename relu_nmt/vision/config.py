@@ -5,9 +5,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from relu_nmt.config import flag_of, like, option, settings, shown
+from relu_nmt.config import Files, flag_of, like, option, settings, shown
 from relu_nmt.config.fields import options_of
-from relu_nmt.config.files import Files
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.config import (
     TransformerOptions,

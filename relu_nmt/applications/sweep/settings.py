@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from relu_nmt.attention import attentions
-from relu_nmt.config import checked_by, flag_of, group, like, option, settings
-from relu_nmt.config.files import READ, Files
-from relu_nmt.config.settings_files import parse_yaml
+from relu_nmt.config import READ, Files, checked_by, flag_of, group, like, option, settings
+from relu_nmt.config.command_line import parse_yaml
 from relu_nmt.config.shared import ClusterOptions, subset_option
 from relu_nmt.data.data_folder import data_option
 from relu_nmt.data.documents import DocumentConfig

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from relu_nmt.config import checked_by, option, settings
-from relu_nmt.config.files import READ
+from relu_nmt.config import READ, checked_by, option, settings
 from relu_nmt.config.shared import batch_size_option, max_tokens_option, seed_option
 from relu_nmt.errors import ConfigError
 from relu_nmt.translation.search import scorers
