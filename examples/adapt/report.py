@@ -19,7 +19,8 @@ from relu_nmt.evaluation.significance import mean_interval
 from relu_nmt.io.page import Line, Panel, csv_text, draw_panels, number, render_page
 from relu_nmt.io.process import describe_environment
 from relu_nmt.io.safe_write import write_text
-from relu_nmt.training.results import FILE_NAME, read_course
+from relu_nmt.training.config import RESULTS_FILE
+from relu_nmt.training.log import read_curves
 
 MODELS = {
     "softmax": "softmax",
@@ -67,13 +68,13 @@ def read_trainings(folder: Path) -> list[Record]:
                 scores[int(length[1])] = read_number(path, "d_bleu", "score")
         if named is None or named["model"] not in MODELS or not scores:
             continue
-        curves = read_course(place / FILE_NAME, place.name).curves
+        curves = read_curves(place / RESULTS_FILE)
         records.append(
             {
                 "model": named["model"],
                 "way": named["way"] or "",
                 "seed": int(named["seed"]),
-                "updates": int(read_number(place / FILE_NAME, "num_updates")),
+                "updates": int(read_number(place / RESULTS_FILE, "num_updates")),
                 "curve": curves.get(("valid", "bleu"), {}),
                 "scores": dict(sorted(scores.items())),
             }

@@ -8,7 +8,7 @@ from typing import Any
 
 from relu_nmt.cli.command import make_parser, run_command
 from relu_nmt.errors import DataError
-from relu_nmt.training.results import TrainingResult
+from relu_nmt.training.save_dir import TrainingResult
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 

@@ -16,14 +16,9 @@ from relu_nmt.errors import DataError
 from relu_nmt.evaluation.significance import mean_interval
 from relu_nmt.io.page import LEAST_SEEDS, Line, Panel, arms, csv_text, draw_panels, render_page
 from relu_nmt.io.safe_write import write_text
-from relu_nmt.training.results import (
-    FILE_NAME,
-    TELEMETRY,
-    TRAIN,
-    Course,
-    TrainingResult,
-    read_course,
-)
+from relu_nmt.training.config import RESULTS_FILE
+from relu_nmt.training.log import TELEMETRY, TRAIN, Curves, add_point, curve_rows, read_curves
+from relu_nmt.training.save_dir import TrainingResult
 
 REPORT, RESULTS, CURVES = "report.html", "results.csv", "curves.csv"
 ACCURACY, NORMS = "accuracy.json", "norms.json"
@@ -72,13 +67,13 @@ class Trained:
         step: the step of the training.
         state: its state.
         record: its known numbers by column of the CSV file.
-        course: its curves.
+        curves: its curves.
     """
 
     step: Step
     state: StepState
     record: Record
-    course: Course
+    curves: Curves
 
 
 def read_trainings(folder: Path, study: Study) -> list[Trained]:
@@ -92,7 +87,7 @@ def read_trainings(folder: Path, study: Study) -> list[Trained]:
         state = StepState.read(path)
         if state is not None and state.model.attention in study.variants:
             step = Step(state.model, None, path.parent, state.commands)
-            found.append(Trained(step, state, _record(step, state, study), _course(step)))
+            found.append(Trained(step, state, _record(step, state, study), _curves(step)))
     order = list(study.variants)
     return sorted(found, key=lambda t: (order.index(t.record["variant"]), t.record["seed"]))
 
@@ -124,18 +119,18 @@ def _record(step: Step, state: StepState, study: Study) -> Record:
     return {key: value for key, value in record.items() if value is not None}
 
 
-def _course(step: Step) -> Course:
+def _curves(step: Step) -> Curves:
     """Return the curves: telemetry is in the log only; the results have no repeated updates."""
-    course = Course(str(step.model))
-    for path in (step.path(".log"), step.checkpoints / FILE_NAME):
+    curves: Curves = {}
+    for path in (step.path(".log"), step.checkpoints / RESULTS_FILE):
         with suppress(DataError):
-            course.curves |= read_course(path, course.name, may_be_empty=True).curves
+            curves |= read_curves(path, may_be_empty=True)
     path = step.folder / NORMS
     if path.exists():
         for one in json.loads(path.read_text("utf-8"))["norms"]:
             named = {f"{kind} of layer {one['layer']}": one[kind] for kind in NORM_KINDS}
-            course.add("norms", {**named, "num_updates": one["num_updates"]})
-    return course
+            add_point(curves, "norms", {**named, "num_updates": one["num_updates"]})
+    return curves
 
 
 def averages(trainings: Sequence[Trained], study: Study) -> list[Record]:
@@ -204,7 +199,7 @@ def curve_panels(
     for key, title in wanted.items():
         panel = Panel(title, "updates", log_y=title.startswith(LOGARITHMIC))
         for style, name in enumerate(names):
-            own = [t.course.curves.get(key, {}) for t in trainings if t.record["variant"] == name]
+            own = [t.curves.get(key, {}) for t in trainings if t.record["variant"] == name]
             if points := _mean(own):
                 panel.lines.append(Line(name, style, points))
         if panel.lines:
@@ -262,7 +257,7 @@ def write_report(folder: Path, study: Study) -> None:
     means = averages(trainings, study)
     rows = [*(t.record for t in trainings), *means]
     others = dict.fromkeys(name for row in rows for name in row if name not in COLUMNS)
-    curves = [row for training in trainings for row in training.course.rows()]
+    curves = [row for t in trainings for row in curve_rows(str(t.step.model), t.curves)]
     names = ("training", "split", "metric", "num_updates", "value")
     try:
         write_text(folder / RESULTS, csv_text([*COLUMNS, *others], rows))

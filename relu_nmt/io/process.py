@@ -21,6 +21,10 @@ from relu_nmt.errors import DataError
 _NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1")
 STOP_SIGNALS = tuple(getattr(signal, name) for name in _NAMES if hasattr(signal, name))
 """The signals of Ctrl-C, a shell, a closed terminal and a cluster's queue."""
+SIGNAL_EXIT_CODE = 128
+"""The exit code after a signal is this plus its number, as in a shell."""
+MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
+"""Unit of the system's count in bytes: Linux counts KiB, macOS bytes."""
 QUOTA_FILE = "/sys/fs/cgroup/cpu.max"
 """The processor time that a Linux container may use (cgroups, version 2)."""
 CGROUPS = (
@@ -138,6 +142,22 @@ def free_memory(root: str = "/") -> int:
             cached = counts.get("total_inactive_file") or counts.get("inactive_file", "0")
             free = min(free, limit - used + int(cached))
     return max(0, free)
+
+
+def peak_resident_bytes() -> int | None:
+    """Return the peak resident memory of this process; None where the system does not count it."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * MAXRSS_UNIT
+
+
+def peak_gpu_bytes() -> int | None:
+    """Return the peak memory of tensors on the GPU; None without a GPU."""
+    import torch
+
+    return torch.cuda.max_memory_allocated() if torch.cuda.is_initialized() else None
 
 
 def choose_threads(environment: MutableMapping[str, str] = os.environ) -> None:

@@ -32,7 +32,8 @@ from relu_nmt.io.safe_write import check_writable, write_file
 from relu_nmt.io.work import hidden_progress, progress_bar
 from relu_nmt.modules.config import SLOTS, AttentionPlace
 from relu_nmt.recipes.translation import load_translator
-from relu_nmt.training.results import FILE_NAME, TELEMETRY, TRAIN, Course, read_course
+from relu_nmt.training.config import RESULTS_FILE
+from relu_nmt.training.log import TELEMETRY, TRAIN, Curves, curve_rows, read_curves
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.search.translations import SourceSentence, check_lengths
 from relu_nmt.translator import Translator
@@ -168,16 +169,16 @@ def run(settings: Settings, *, progress: bool = True) -> list[AnalyzedModel]:
     return models
 
 
-def _courses(settings: Settings, names: Sequence[str]) -> list[Course]:
-    """Return the courses of training of the checkpoints, if recorded, and of the logs."""
-    found: dict[Path, Course] = {}
+def _courses(settings: Settings, names: Sequence[str]) -> dict[str, Curves]:
+    """Return the curves of the checkpoints' trainings, if recorded, and of the logs, by name."""
+    found: dict[Path, tuple[str, Curves]] = {}
     for path, name in zip(settings.path, names, strict=True):
-        results = Path(path).with_name(FILE_NAME)
+        results = Path(path).with_name(RESULTS_FILE)
         if results.exists() and results not in found:
-            found[results] = read_course(results, name, may_be_empty=True)
+            found[results] = name, read_curves(results, may_be_empty=True)
     for path, name in zip(settings.log, distinct_names(settings.log), strict=True):
-        found[Path(path)] = read_course(path, f"{name} (log)" if name in names else name)
-    return [course for course in found.values() if course.curves]
+        found[Path(path)] = f"{name} (log)" if name in names else name, read_curves(path)
+    return {name: curves for name, curves in found.values() if curves}
 
 
 def _analyze(
@@ -302,7 +303,7 @@ def distinct_names(paths: Sequence[str]) -> list[str]:
 # ------------------------------------------------------------------- the page and its CSV files
 
 
-def csv_texts(models: Sequence[AnalyzedModel], courses: Sequence[Course]) -> dict[str, str]:
+def csv_texts(models: Sequence[AnalyzedModel], courses: Mapping[str, Curves]) -> dict[str, str]:
     """Return the text of each CSV file by the last part of its name."""
     # Branches and attention of each checkpoint, a row for each head and mean.
     attention, ranks, memories, branches = [], [], [], []
@@ -330,7 +331,7 @@ def csv_texts(models: Sequence[AnalyzedModel], courses: Sequence[Course]) -> dic
         "feed_forward": (["checkpoint", "side", "layer", *MEMORY_STATISTICS, *sums], memories),
         "training": (
             ["training", "split", "metric", "num_updates", "value"],
-            [row for course in courses for row in course.rows()],
+            [row for name, own in courses.items() for row in curve_rows(name, own)],
         ),
     }
     return {name: csv_text(*table) for name, table in every.items() if table[1]}
@@ -339,7 +340,7 @@ def csv_texts(models: Sequence[AnalyzedModel], courses: Sequence[Course]) -> dic
 def page_text(
     models: Sequence[AnalyzedModel],
     examples: Sequence[Mapping[str, Any]],
-    courses: Sequence[Course],
+    courses: Mapping[str, Curves],
     facts: Mapping[str, str],
     csv_names: Sequence[str],
 ) -> str:
@@ -365,7 +366,7 @@ def page_text(
         ]
         for slot in SLOTS
     }
-    names = [model.name for model in models] or [course.name for course in courses]
+    names = [model.name for model in models] or list(courses)
     values = {
         "title": f"{'Attention' if models else 'Training'} of {', '.join(names)}",
         "facts_of_all": [*facts.items(), ("report of", time.strftime("%d %B %Y, %H:%M"))],
@@ -390,7 +391,7 @@ def page_text(
     return render_page("relu_nmt.recipes", "analysis.html", values)
 
 
-def of_courses(courses: Sequence[Course], panels: Mapping[tuple[str, str], str]) -> str:
+def of_courses(courses: Mapping[str, Curves], panels: Mapping[tuple[str, str], str]) -> str:
     """Return a plot of curves against the number of updates.
 
     Each training is a line in every panel for which it has values. ``panels`` has the title of
@@ -398,18 +399,18 @@ def of_courses(courses: Sequence[Course], panels: Mapping[tuple[str, str], str])
     """
     drawn = []
     for key, title in panels.items():
-        curves = [(course.name, course.curves.get(key, {})) for course in courses]
+        curves = [(name, own.get(key, {})) for name, own in courses.items()]
         drawn.append(Panel(title, "updates", curve_lines(curves), from_zero=key[0] == TELEMETRY))
     return draw_panels(drawn)
 
 
-def course_panels(courses: Sequence[Course]) -> list[dict[tuple[str, str], str]]:
+def course_panels(courses: Mapping[str, Curves]) -> list[dict[tuple[str, str], str]]:
     """Return the panels of losses and scores, and those of the telemetry, without empty ones.
 
     A metric needs two values in a training to make a curve.
     """
     # Find the metrics with two values in a training, and the unit of the losses.
-    curves = [curve for course in courses for curve in course.curves.items()]
+    curves = [curve for own in courses.values() for curve in own.items()]
     known = list(dict.fromkeys(key for key, points in curves if len(points) > 1))
     # Only translation models have a loss without smoothing; others count examples, not tokens.
     bits = "bits per token" if (TRAIN, "nll_loss") in dict(curves) else "bits per example"

@@ -45,7 +45,7 @@ from relu_nmt.training.checkpoint import (
     read_metadata,
     save_checkpoint,
 )
-from relu_nmt.training.checkpoint_manager import BY_EPOCHS, BY_UPDATES, numbered_checkpoints
+from relu_nmt.training.save_dir import BY_EPOCHS, BY_UPDATES, numbered_checkpoints
 from relu_nmt.translation.agreement import describe_task, fingerprint, require_same
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder_decoder import build_model, load_model

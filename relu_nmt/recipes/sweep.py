@@ -40,10 +40,9 @@ from relu_nmt.config.registry import FLAG, Spec, import_user_module
 from relu_nmt.data.data_folder import data_folders, find_pair, infer_languages, split_path
 from relu_nmt.data.documents import SINGLE_SENTENCES
 from relu_nmt.errors import ConfigError, DataError
-from relu_nmt.io.process import describe_environment
+from relu_nmt.io.process import SIGNAL_EXIT_CODE, describe_environment
 from relu_nmt.modules.config import ATTENTION_PRESETS, SLOTS
 from relu_nmt.training.config import TrainerConfig
-from relu_nmt.training.results import SIGNAL_EXIT_CODE
 from relu_nmt.translation.agreement import SAME_TEXT, describe_task, require_same
 from relu_nmt.translation.task import TranslationTask
 

@@ -18,7 +18,7 @@ from relu_nmt.recipes.training import Training, run_training
 from relu_nmt.training.batches import TrainingData
 from relu_nmt.training.checkpoint import read_metadata
 from relu_nmt.training.config import TrainerConfig
-from relu_nmt.training.results import TrainingResult
+from relu_nmt.training.save_dir import TrainingResult
 from relu_nmt.training.schedules import ScheduleConfig
 from relu_nmt.training.trainer import Trainer
 from relu_nmt.vision.base import ImageObjective, VisionModel, build_vision_model

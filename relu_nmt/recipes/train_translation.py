@@ -30,7 +30,7 @@ from relu_nmt.recipes.validation_bleu import ValidationBleu
 from relu_nmt.training.batches import TrainingData, fitting_tokens
 from relu_nmt.training.checkpoint import Checkpoint, load_weights, read_metadata
 from relu_nmt.training.config import FULLY_SHARDED
-from relu_nmt.training.results import TrainingResult
+from relu_nmt.training.save_dir import TrainingResult
 from relu_nmt.training.state import Components
 from relu_nmt.training.trainer import Trainer
 from relu_nmt.translation.agreement import LIKE, at_folder, compare_with_data

@@ -17,15 +17,14 @@ from relu_nmt.config.fields import Option, all_options
 from relu_nmt.config.registry import Spec
 from relu_nmt.config.shared import AUTO_TOKENS
 from relu_nmt.errors import CheckpointError, ConfigError, DataError, OutOfMemoryError, TrainingError
+from relu_nmt.io.process import peak_gpu_bytes
 from relu_nmt.training import OPTIMIZERS
 from relu_nmt.training.batches import TrainingData
 from relu_nmt.training.checkpoint import read_metadata
-from relu_nmt.training.checkpoint_manager import CheckpointFolder
-from relu_nmt.training.config import TrainerConfig
+from relu_nmt.training.config import RESULTS_FILE, TrainerConfig
 from relu_nmt.training.distributed import LOST_PEER, ProcessGroup, join_processes
 from relu_nmt.training.log import TrainingLog
-from relu_nmt.training.results import FILE_NAME as RESULTS
-from relu_nmt.training.results import TrainingResult, peak_gpu_bytes
+from relu_nmt.training.save_dir import CheckpointFolder, TrainingResult
 from relu_nmt.training.state import StartWeights
 from relu_nmt.training.trainer import Trainer
 from relu_nmt.training.update import freeze
@@ -223,7 +222,7 @@ def refuse_unrelated(folder: CheckpointFolder, settings: Any) -> str:
             f"with --restore-file {path.name}"
         )
     # Compare with earlier results if the folder has no checkpoint.
-    results = folder.path / RESULTS
+    results = folder.path / RESULTS_FILE
     if not results.exists():
         return ""
     try:

@@ -21,6 +21,7 @@ from relu_nmt.data.split import Split, describe_lengths, lengths_in_words, longe
 from relu_nmt.errors import DataError, reporting
 from relu_nmt.evaluation.document_scores import AlignedSentence, SplitScorer
 from relu_nmt.evaluation.metrics import Score
+from relu_nmt.io.process import peak_gpu_bytes, peak_resident_bytes
 from relu_nmt.io.safe_write import check_writable, replacing, write_file
 from relu_nmt.io.work import hidden_progress, progress_bar
 from relu_nmt.recipes.translation import (
@@ -33,7 +34,6 @@ from relu_nmt.recipes.translation import (
     share,
     source_limit,
 )
-from relu_nmt.training.results import peak_gpu_bytes, peak_resident_bytes
 from relu_nmt.translation.search.document_search import TranslatedDocuments
 from relu_nmt.translation.search.translations import (
     SourceDocuments,

@@ -19,9 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from relu_nmt.errors import ConfigError, OutOfMemoryError, is_out_of_memory
-from relu_nmt.io.process import free_memory
+from relu_nmt.io.process import free_memory, peak_resident_bytes
 from relu_nmt.training.distributed import ProcessGroup, own_part
-from relu_nmt.training.results import peak_resident_bytes
 
 if TYPE_CHECKING:
     from relu_nmt.training.state import Components

@@ -14,15 +14,16 @@ from relu_nmt.config.shared import (
 )
 from relu_nmt.errors import ConfigError
 from relu_nmt.training import OPTIMIZERS
-from relu_nmt.training.results import FILE_NAME, LAST
 from relu_nmt.training.schedules import ScheduleConfig
 
+RESULTS_FILE, LAST = "results.json", "checkpoint_last.safetensors"
+"""The results, and the newest checkpoint, in a --save-dir."""
 LOG_FORMATS = ("tqdm", "json", "simple", "none")
 ALLOW_UNUSED, FULLY_SHARDED = ("legacy_ddp", "no_c10d"), "fully_sharded"
 DDP_BACKENDS = ("pytorch_ddp", "c10d", *ALLOW_UNUSED, FULLY_SHARDED)
 SAVED = Files(
     written=True,
-    names=rf"checkpoint.*\.safetensors|{re.escape(FILE_NAME)}|document_lengths\.json|\.lock",
+    names=rf"checkpoint.*\.safetensors|{re.escape(RESULTS_FILE)}|document_lengths\.json|\.lock",
 )
 """The files of a --save-dir."""
 RESETS = ("reset_optimizer", "reset_lr_scheduler", "reset_dataloader", "reset_meters")

@@ -1,7 +1,13 @@
-"""The log of a training: averages and lines in fairseq's format, and curves for TensorBoard."""
+"""The log of a training: averages and lines in fairseq's format, curves for TensorBoard.
+
+:func:`read_curves` reads the lines of a log, or ``results.json``, back into curves.
+"""
 
 import json
 import math
+import os
+import re
+import statistics
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -10,36 +16,42 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from relu_nmt.errors import ConfigError, needing
+from relu_nmt.errors import ConfigError, DataError, needing
 from relu_nmt.io.process import discard_output
 from relu_nmt.training.config import TrainerConfig
 
-UPDATES_TAG = "train_inner"
-EPOCH_TAG = "train"
-# Significant digits: there are many values, and small ones among them.
 TELEMETRY_DIGITS = 4
-# Averages with this ending are losses: kept in nats, reported in bits as in fairseq.
+"""Significant digits of telemetry: there are many values, and small ones among them."""
 LOSS_SUFFIX = "loss"
+"""Averages with this ending are losses: kept in nats, reported in bits as in fairseq."""
 DECIMALS = {"ppl": 2, "wps": 1, "ups": 2, "wpb": 1, "bsz": 1, "clip": 1, "train_wall": 0, "wall": 0}
 EXACT = ("lr", "loss_scale")
 DEFAULT_DECIMALS = 3
 OUTPUT, FILE, BOARD = "standard output", "the log file", "TensorBoard's files"
 """The parts of a log, as a note on the loss of one names it."""
+TRAIN, TELEMETRY = "train", "telemetry"
+GROWTH = "output_growth"
+"""The slope of log(mean square of outputs) over log(number of visible keys)."""
+NOT_DRAWN = ("epoch", "update", "num_updates")
+UPDATES_LINE = re.compile(r"\| train_inner \| epoch \d+: +\d+ / \d+ (.*)")
+SLOT_STATISTIC = re.compile(r"attention/([^./]*)\.[^./]*\.([^./]*)/(.*)")
+VALID_LINE = re.compile(r"\| epoch \d+ \| valid on '(.+?)' subset \| (.*)")
 
 Stats = Mapping[str, float]
+Curves = dict[tuple[str, str], dict[int, float]]
+"""Values by number of updates, for each pair of split and metric.
+
+The split is ``train``, ``telemetry`` (means over layers and heads: ``encoder entropy``) or the name
+of a validation set.
+"""
 
 
 @dataclass
 class Meters:
     """Sums over some updates: since the last log line, or since the start of the epoch.
 
-    Args:
-        sums: (sum, count) by metric.
-        tokens: number of tokens without padding.
-        sentences: number of sentences (images).
-        gradient_norms: sum of the gradient norms.
-        clips: number of updates whose gradient was clipped.
-        seconds: training time, without validation and saving.
+    ``sums`` has (sum, count) by metric. Tokens are without padding, sentences may be images,
+    ``clips`` counts the updates whose gradient was clipped, and ``seconds`` are of training alone.
     """
 
     sums: dict[str, tuple[float, float]] = field(default_factory=dict)
@@ -53,20 +65,15 @@ class Meters:
     def add(self, other: "Meters") -> None:
         """Add the sums over further updates."""
         add_metrics(self.sums, other.sums)
-        self.tokens += other.tokens
-        self.sentences += other.sentences
-        self.updates += other.updates
-        self.gradient_norms += other.gradient_norms
-        self.clips += other.clips
-        self.seconds += other.seconds
+        for name in vars(self).keys() - {"sums"}:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def stats(
         self, num_updates: int, lr: float, loss_scale: float | None, wall: float
     ) -> dict[str, float]:
-        """Return the averages for the log, in fairseq's order.
+        """Return the averages for the log, in fairseq's order: losses in bits, sizes per update.
 
-        Losses are in bits, speeds per second, sizes per update; ``wall`` is the time of running in
-        seconds. ``loss_scale`` is None unless the dtype is float16.
+        ``wall`` is the time of running in seconds; ``loss_scale`` is None unless in float16.
         """
         updates, seconds = max(1, self.updates), max(self.seconds, 1e-9)
         stats = {
@@ -88,9 +95,7 @@ class Meters:
 
 
 class TrainingLog:
-    """Log lines and TensorBoard curves from the same numbers.
-
-    In ``json`` every line is a JSON object.
+    """Log lines, in ``json`` each an object, and TensorBoard curves from the same numbers.
 
     Args:
         config: format of the log, and its file.
@@ -126,6 +131,7 @@ class TrainingLog:
         # TensorBoard has one run per tag (train_inner, train, valid), as in fairseq.
         self._writers: dict[str, Any] = {}
         self._first_update = 0
+        self._warned: set[str] = set()
 
     def say(self, text: str, name: str = "train") -> None:
         """Print a remark."""
@@ -133,6 +139,12 @@ class TrainingLog:
             self._write(json.dumps({"message": text}, ensure_ascii=False))
         else:
             self._write(_stamped(name, text))
+
+    def warn_once(self, name: str, text: str) -> None:
+        """Print a warning about a metric, but only one in this run."""
+        if name not in self._warned:
+            self._warned.add(name)
+            self.say(f"WARNING: {text}")
 
     def begin(self, num_updates: int) -> None:
         """Begin after ``num_updates`` updates, which hides later points of an earlier run."""
@@ -163,33 +175,29 @@ class TrainingLog:
             self._write(_stamped("train_inner", text))
         elif self._bar is not None:
             self._bar.set_postfix({n: format_value(n, v) for n, v in stats.items()}, refresh=True)
-        self._add_curves(UPDATES_TAG, stats)
+        self._add_curves("train_inner", stats)
 
     def wants_telemetry(self, num_updates: int) -> bool:
         """Return True if the objective's telemetry of this update is due and would be shown."""
         interval = self._config.telemetry_interval
-        shown = self._writer_class is not None or self._prints_telemetry
-        return shown and interval > 0 and num_updates % interval == 0
+        shown = self._writer_class is not None or (self._format == "json" and self._streams)
+        return bool(shown) and interval > 0 and num_updates % interval == 0
 
     def telemetry(self, epoch: int, num_updates: int, scalars: Stats) -> None:
         """Log an objective's scalars as curves, and as an object of JSON in that format."""
-        if self._prints_telemetry:
+        if self._format == "json":
             values = {
                 name: float(f"{value:.{TELEMETRY_DIGITS}g}") if math.isfinite(value) else None
                 for name, value in scalars.items()
             }
             line = {"epoch": epoch, "num_updates": num_updates, "telemetry": values}
             self._write(json.dumps(line))
-        self._add_curves(UPDATES_TAG, {**scalars, "num_updates": num_updates})
-
-    @property
-    def _prints_telemetry(self) -> bool:
-        return self._format == "json" and bool(self._streams)
+        self._add_curves("train_inner", {**scalars, "num_updates": num_updates})
 
     def end_epoch(self, epoch: int, stats: Stats) -> None:
         """Print the averages of an epoch."""
         self._close_bar()
-        self._summary(epoch, EPOCH_TAG, "", stats)
+        self._summary(epoch, TRAIN, "", stats)
 
     def validation(self, epoch: int, subset: str, stats: Stats) -> None:
         """Print the scores of a validation set."""
@@ -326,3 +334,117 @@ def format_value(name: str, value: float) -> str:
     """Return the value as text, for example ``3.142`` or ``1.25e-07``."""
     value = rounded(name, value)
     return str(value) if isinstance(value, int) else f"{value:g}"
+
+
+def add_point(curves: Curves, split: str, values: Any) -> None:
+    """Add the metrics of one moment to curves; they replace earlier ones of the same update."""
+    if not isinstance(values, dict) or not isinstance(values.get("num_updates"), int):
+        return
+    for metric, value in values.items():
+        known = isinstance(value, int | float) and math.isfinite(value)
+        if known and metric not in NOT_DRAWN:
+            curves.setdefault((split, metric), {})[values["num_updates"]] = float(value)
+
+
+def curve_rows(name: str, curves: Curves) -> Iterator[dict[str, Any]]:
+    """Yield every number of the training ``name`` with its split, metric and update."""
+    for (split, metric), values in curves.items():
+        where = {"training": name, "split": split, "metric": metric}
+        for updates, value in sorted(values.items()):
+            yield {**where, "num_updates": updates, "value": value}
+
+
+def read_curves(path: str | os.PathLike[str], may_be_empty: bool = False) -> Curves:
+    """Read a ``results.json``, or a log in the format ``json`` or ``simple``."""
+    try:
+        text = Path(path).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is no text"
+        raise DataError(f"{path}: cannot read the course of the training: {reason}") from error
+    # A results.json is one object; a log is lines.
+    curves: Curves = {}
+    whole = _json(text)
+    if isinstance(whole, dict) and isinstance(whole.get("train"), list):
+        valid = whole.get("valid")
+        splits = {TRAIN: whole["train"], **(valid if isinstance(valid, dict) else {})}
+        for split, entries in splits.items():
+            for values in entries if isinstance(entries, list) else []:
+                add_point(curves, split, values)
+    else:
+        for line in text.split("\n"):
+            _add_line(curves, line)
+    if not curves and not may_be_empty:
+        raise DataError(
+            f"{path}: no course of a training in it; expected a results.json, or a log of "
+            "relu-nmt-train (--log-file) with a line of averages"
+        )
+    return curves
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _add_line(curves: Curves, line: str) -> None:
+    values = _json(line) if line.startswith("{") else None
+    if isinstance(values, dict):
+        if isinstance(values.get("telemetry"), dict):
+            means = _of_slots(values["telemetry"])
+            add_point(curves, TELEMETRY, {**means, "num_updates": values.get("num_updates")})
+        elif "num_updates" in values:
+            add_point(curves, TRAIN, values)
+        # Take a validation line apart: its names begin with the subset's.
+        for name in [key for key in values if key.endswith("_num_updates")]:
+            subset = name.removesuffix("_num_updates")
+            if subset != TRAIN:  # the means of an epoch repeat the other lines
+                own = {k.removeprefix(f"{subset}_"): v for k, v in values.items()}
+                add_point(curves, subset, own)
+    elif found := UPDATES_LINE.search(line):
+        add_point(curves, TRAIN, _numbers(found[1].split(", "), "="))
+    elif found := VALID_LINE.search(line):
+        add_point(curves, found[1], _numbers(found[2].split(" | "), " "))
+
+
+def _numbers(pairs: list[str], between: str) -> dict[str, float]:
+    values: dict[str, float] = {}
+    for pair in pairs:
+        name, _, text = pair.partition(between)
+        with suppress(ValueError):
+            values[name] = int(text) if text.isdigit() else float(text)
+    return values
+
+
+def _of_slots(telemetry: Mapping[str, Any]) -> dict[str, float]:
+    """Return the means over layers and heads of ``attention/SLOT.LAYER.HEAD/STATISTIC``.
+
+    ``attention/SLOT.LAYER.nRANGE/output_square`` gives GROWTH: about 0 where outputs do not depend
+    on the number n of visible keys, 1 where they are sums of n independent terms.
+
+    Reference: ReLUFormer, section 4.1.
+    """
+    found: dict[str, list[float]] = {}
+    squares: dict[str, dict[float, list[float]]] = {}
+    for name, value in telemetry.items():
+        parts = SLOT_STATISTIC.fullmatch(name)
+        if parts is None or value is None:
+            continue
+        slot, head, statistic = parts.groups()
+        if head.isdigit():
+            found.setdefault(f"{slot} {statistic}", []).append(value)
+        elif head and statistic == "output_square":
+            # Take the middle of a range nLOW-HIGH for its number of keys.
+            bounds = [int(bound) for bound in head.removeprefix("n").split("-")]
+            of_slot = squares.setdefault(slot, {})
+            of_slot.setdefault(sum(bounds) / len(bounds), []).append(value)
+    means = {name: sum(values) / len(values) for name, values in found.items()}
+    # Fit the growth of the squares with the keys, a line through the logarithms.
+    for slot, of_slot in squares.items():
+        averages = [(n, sum(own) / len(own)) for n, own in of_slot.items()]
+        points = [(math.log(n), math.log(mean)) for n, mean in averages if mean > 0]
+        if len(points) > 1:
+            slope = statistics.linear_regression(*zip(*points, strict=True)).slope
+            means[f"{slot} {GROWTH}"] = slope
+    return means

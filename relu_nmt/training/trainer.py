@@ -11,11 +11,10 @@ from torch import nn
 
 from relu_nmt.errors import DataError, TrainingError
 from relu_nmt.training.batches import Batch, TrainingData, load_ahead, own_batches
-from relu_nmt.training.checkpoint_manager import CheckpointFolder
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.distributed import LOST_PEER, ProcessGroup, is_sharded, noting_signals
 from relu_nmt.training.log import Meters, TrainingLog
-from relu_nmt.training.results import TrainingResult, entry
+from relu_nmt.training.save_dir import CheckpointFolder, TrainingResult, entry
 from relu_nmt.training.state import Components, StartWeights, TrainingState
 from relu_nmt.training.update import Update, first_not_finite, update_seed
 from relu_nmt.training.validation import Validation, forget_other_measure, is_multiple

@@ -18,10 +18,9 @@ from relu_nmt.training.batches import (
     naming_batch,
     try_batch,
 )
-from relu_nmt.training.checkpoint_manager import CheckpointFolder
 from relu_nmt.training.distributed import is_sharded, whole_weights
 from relu_nmt.training.log import TrainingLog, add_metrics, metric_averages
-from relu_nmt.training.results import Stats, TrainingResult, entry
+from relu_nmt.training.save_dir import CheckpointFolder, Stats, TrainingResult, entry
 from relu_nmt.training.state import Components, TrainingState
 from relu_nmt.training.update import all_metrics
 

@@ -17,7 +17,7 @@ from PIL import Image
 from relu_nmt.attention import attentions
 from relu_nmt.config import from_flat
 from relu_nmt.errors import DataError
-from relu_nmt.training.results import TrainingResult
+from relu_nmt.training.save_dir import TrainingResult
 from tests.example_modules import example_modules
 from tests.tiny import json_lines, weights
 

@@ -34,7 +34,7 @@ from relu_nmt.config.registry import Spec
 from relu_nmt.evaluation.significance import mean_interval
 from relu_nmt.recipes.train_images import config_for_data
 from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint
-from relu_nmt.training.results import TrainingResult, entry
+from relu_nmt.training.save_dir import TrainingResult, entry
 from relu_nmt.vision.base import build_vision_model
 from relu_nmt.vision.config import VisionTransformerConfig
 from tests.example_modules import example_modules
@@ -264,7 +264,7 @@ def test_curves_are_means_over_seeds_at_common_updates(example, tmp_path):
     for seed in (1, 2):
         make_training(tmp_path, "softmax", seed, 50.0)
     trainings = example.report.read_trainings(tmp_path, example.studies.STUDIES["comparison"])
-    del trainings[1].course.curves["train", "loss"][20]
+    del trainings[1].curves["train", "loss"][20]
     [panel] = example.report.curve_panels(trainings, {("train", "loss"): "loss"})
     [line] = panel.lines
     assert (line.label, line.points) == ("softmax", {10.0: 3 + 1.5})
@@ -404,10 +404,10 @@ def test_the_report_has_the_norms_of_all_checkpoints(example, images, tmp_path, 
     state.write(step)
     study = example.studies.STUDIES["norms"]
     [found] = example.report.read_trainings(step.folder.parent, study)
-    curve = found.course.curves["norms", "jacobian of layer 2"]
+    curve = found.curves["norms", "jacobian of layer 2"]
     assert set(curve) >= {2, 4, 8, 10, 14, 16, 20}  # the others end an epoch of 3
     assert all(value > 0 for value in curve.values())
-    assert found.course.curves["norms", "weights of layer 1"].keys() == curve.keys()
+    assert found.curves["norms", "weights of layer 1"].keys() == curve.keys()
     example.report.write_report(step.folder.parent, study)
     page = (step.folder.parent / "report.html").read_text("utf-8")
     assert "norms. Frobenius norms" in page

@@ -36,7 +36,7 @@ from relu_nmt.recipes.score_contrasts import read_contrasts
 from relu_nmt.tokenization.base import load_subword
 from relu_nmt.tokenization.subwords import SentencePiece
 from relu_nmt.training.checkpoint import load_checkpoint, read_metadata
-from relu_nmt.training.results import read_course
+from relu_nmt.training.log import read_curves
 from relu_nmt.training.state import TrainingState
 from relu_nmt.translation.encoder_decoder import load_model
 from relu_nmt.translation.task import TranslationTask
@@ -252,7 +252,7 @@ READERS = {
     "course": Reader(
         "course.log",
         lambda: [json.dumps(RESULTS).encode(), LOG],
-        lambda path: read_course(path, "x"),
+        read_curves,
     ),
     "contrasts": Reader(
         "contrasts.jsonl", lambda: [json.dumps(CONTRAST).encode() + b"\n"], read_contrasts

@@ -10,9 +10,8 @@ import torch
 from relu_nmt.errors import ConfigError
 from relu_nmt.recipes.convert import new_folder
 from relu_nmt.training.checkpoint import Checkpoint, load_checkpoint
-from relu_nmt.training.checkpoint_manager import CheckpointFolder
 from relu_nmt.training.config import TrainerConfig
-from relu_nmt.training.results import TrainingResult
+from relu_nmt.training.save_dir import CheckpointFolder, TrainingResult
 from tests.system import kills
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="kills processes that it forks")

@@ -33,8 +33,9 @@ from relu_nmt.evaluation.significance import (
     resampled_scores,
     resampling_interval,
 )
-from relu_nmt.training.results import FILE_NAME, GROWTH, TELEMETRY, TRAIN, TrainingResult
-from relu_nmt.training.results import read_course as read_curves
+from relu_nmt.training.config import RESULTS_FILE
+from relu_nmt.training.log import GROWTH, TELEMETRY, TRAIN, read_curves
+from relu_nmt.training.save_dir import TrainingResult
 
 PENDING, NOT_CONVERGED = "pending", "not converged"
 DAMAGE = (OSError, ValueError, AttributeError, KeyError, TypeError)
@@ -298,13 +299,13 @@ def read_course(step: Step) -> Course:
     It has ``train_loss`` in bits and ``gradient_norm``, means of each log interval. If the training
     logged telemetry (``--log-format json`` behind the ``--``), it also has means over the slots:
     the lengths ``query_norm`` and ``key_norm`` and the mean square ``output_square``; and
-    ``output_growth`` (:data:`relu_nmt.training.results.GROWTH`) of the decoder's self-attention.
+    ``output_growth`` (:data:`relu_nmt.training.log.GROWTH`) of the decoder's self-attention.
     """
     # Read the log first: the results replace its values, but have no telemetry.
     curves: dict[tuple[str, str], dict[int, float]] = {}
-    for path in (step.path(".log"), step.checkpoints / FILE_NAME):
+    for path in (step.path(".log"), step.checkpoints / RESULTS_FILE):
         with suppress(DataError):
-            curves |= read_curves(path, step.model.name, may_be_empty=True).curves
+            curves |= read_curves(path, may_be_empty=True)
     found = {
         "train_loss": curves.get((TRAIN, "loss"), {}),
         "gradient_norm": curves.get((TRAIN, "gnorm"), {}),

@@ -29,10 +29,10 @@ from relu_nmt.applications.sweep.steps import (
     shown_command,
 )
 from relu_nmt.errors import DataError, ReluNmtError, reporting
-from relu_nmt.io.process import describe_environment, handle_stop_signals
+from relu_nmt.io.process import MAXRSS_UNIT, describe_environment, handle_stop_signals
 from relu_nmt.io.safe_write import acquire_lock
 from relu_nmt.io.work import Submit, cluster_queue, result_of
-from relu_nmt.training.results import MAXRSS_UNIT, TrainingResult
+from relu_nmt.training.save_dir import TrainingResult
 
 if TYPE_CHECKING:
     from submitit import Job

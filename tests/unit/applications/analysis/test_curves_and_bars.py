@@ -6,7 +6,7 @@ import pytest
 
 from relu_nmt.applications.weight_statistics import by_layer, by_rank
 from relu_nmt.recipes.analyze import course_panels, of_courses, page_text
-from relu_nmt.training.results import TELEMETRY, TRAIN, Course
+from relu_nmt.training.log import TELEMETRY, TRAIN
 
 
 def svg_of(source):
@@ -41,10 +41,10 @@ def test_a_single_layer_makes_no_chart_and_a_slot_without_weights_no_panel():
 
 
 def test_a_metric_with_one_value_makes_no_curve():
-    once = Course("once", {(TRAIN, "loss"): {10: 3.0}, (TRAIN, "gnorm"): {10: 1.0, 20: 0.5}})
-    assert course_panels([once]) == [{(TRAIN, "gnorm"): "norm of the gradient"}]
-    del once.curves[TRAIN, "gnorm"]
-    assert not course_panels([once])
+    once = {"once": {(TRAIN, "loss"): {10: 3.0}, (TRAIN, "gnorm"): {10: 1.0, 20: 0.5}}}
+    assert course_panels(once) == [{(TRAIN, "gnorm"): "norm of the gradient"}]
+    del once["once"][TRAIN, "gnorm"]
+    assert not course_panels(once)
 
 
 @pytest.mark.parametrize(
@@ -52,14 +52,14 @@ def test_a_metric_with_one_value_makes_no_curve():
 )
 def test_bits_are_per_token_only_if_tokens_were_counted(metric, unit):
     """Image classifiers have a loss of each image, and none without smoothing."""
-    course = Course("c", {(TRAIN, name): {10: 3.0, 20: 2.0} for name in ("loss", metric)})
-    [panels] = course_panels([course])
+    course = {"c": {(TRAIN, name): {10: 3.0, 20: 2.0} for name in ("loss", metric)}}
+    [panels] = course_panels(course)
     assert panels[TRAIN, "loss"] == f"training loss, {unit}"
-    assert f"<!-- training loss, {unit} -->" in svg_of(of_courses([course], panels))
+    assert f"<!-- training loss, {unit} -->" in svg_of(of_courses(course, panels))
 
 
 def test_telemetry_is_called_so_even_without_losses():
-    course = Course("c", {(TELEMETRY, "encoder entropy"): {10: 3.0, 20: 2.0}})
-    page = page_text([], [], [course], {}, [])
+    course = {"c": {(TELEMETRY, "encoder entropy"): {10: 3.0, 20: 2.0}}}
+    page = page_text([], [], course, {}, [])
     assert "<figcaption>Telemetry of the training" in page
     assert "of validation sets" not in page

@@ -17,7 +17,7 @@ from relu_nmt.applications.sweep.steps import (
 from relu_nmt.io.process import describe_environment
 from relu_nmt.modules.config import SLOTS
 from relu_nmt.recipes.sweep import plan_steps
-from relu_nmt.training.results import TrainingResult, entry
+from relu_nmt.training.save_dir import TrainingResult, entry
 
 # Share of correct words in an invented translation, by attention.
 SKILL = {"softmax": 0.86, "reluformer": 0.88, "sparsemax": 0.84}

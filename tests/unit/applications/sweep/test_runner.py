@@ -122,7 +122,7 @@ def test_a_continued_training_keeps_its_peak_memory(tmp_path):
 def test_a_crash_and_a_divergence_stop_nothing_else(tmp_path, capsys):
     home = tmp_path / SweepModel("softmax", 2, (8,), is_mixture=True).name
     diverge = (
-        "from relu_nmt.training.results import TrainingResult\n"
+        "from relu_nmt.training.save_dir import TrainingResult\n"
         "from pathlib import Path\n"
         f"TrainingResult(Path('{home}/checkpoints'), diverged=True).write()\n"
         "sys.exit('error: update 3: loss became not finite')"

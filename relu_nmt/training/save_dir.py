@@ -1,23 +1,36 @@
-"""The checkpoints of a training: their names, their pruning, and the one to go on from."""
+"""The folder of a training, ``--save-dir``: its checkpoints, and its result in ``results.json``."""
 
+import dataclasses
+import json
 import math
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from relu_nmt.errors import CheckpointError, ConfigError, DataError
-from relu_nmt.io.safe_write import acquire_lock, copy_file, remove_abandoned, temporary_folder
+from relu_nmt.io.process import SIGNAL_EXIT_CODE, peak_gpu_bytes, peak_resident_bytes
+from relu_nmt.io.safe_write import (
+    acquire_lock,
+    copy_file,
+    remove_abandoned,
+    temporary_folder,
+    write_text,
+)
 from relu_nmt.training.checkpoint import SUFFIX, Checkpoint, save_checkpoint
-from relu_nmt.training.config import TrainerConfig
-from relu_nmt.training.results import BEST, LAST
+from relu_nmt.training.config import LAST, RESULTS_FILE, TrainerConfig
 
-# Names of the checkpoints saved by updates and by epochs, up to the suffix.
+BEST = f"checkpoint_best{SUFFIX}"
+FORMAT = 1
+PIPE_SIGNAL, LOST_EXIT_CODE = 13, 2
 BY_UPDATES = r"checkpoint_\d+_(\d+)"
 BY_EPOCHS = r"checkpoint(\d+)"
+"""Names of the checkpoints saved by updates and by epochs, up to the suffix."""
 WRITTEN = re.compile(
     rf"(?:{BY_UPDATES}|{BY_EPOCHS}|checkpoint_best|checkpoint_last|checkpoint\.best_.+)"
     + re.escape(SUFFIX)
@@ -25,8 +38,196 @@ WRITTEN = re.compile(
 """Names of all checkpoints that a training writes."""
 LOCK = ".lock"
 BYTES_PER_VALUE = 4
-# Values per weight in a checkpoint: the weight and Adam's two moments; one more with EMA.
 VALUES_PER_WEIGHT = 3
+"""Values per weight in a checkpoint: the weight and Adam's two moments; one more with EMA."""
+
+Stats = dict[str, Any]
+"""Values by name; None stands for infinity and NaN, which JSON does not have."""
+
+
+@dataclass
+class TrainingResult:
+    """The curves of a training and the reason of its end, over all resumes.
+
+    The file has all fields but ``save_dir`` and ``log_lost``.
+
+    Args:
+        save_dir: folder of the file and of the checkpoints; None if none are written.
+        ended: the reason of the end, for the user; None while it runs or if it was killed.
+        signal: number of the signal that interrupted it, if one did.
+        diverged: it ended because loss or gradient were not finite, or no loss scale of float16
+            worked.
+        epoch: epoch of the last update, from 1.
+        seconds: time of running, validation and saving included.
+        parameters: number of the model's parameters, frozen ones included.
+        train: averages by name since the log interval before, each with ``epoch`` and
+            ``num_updates``: losses in bits, ``lr``, ``wps`` (tokens per second), ``ups`` (updates
+            per second) and so on, as in the log.
+        epochs: the same for each finished epoch.
+        valid: by validation set, its metrics at each validation, and the signatures of scores.
+        best: ``metric``, ``value`` and ``num_updates`` of the best validation so far.
+        memory: most bytes over all runs: ``resident_bytes`` of the first process,
+            ``gpu_bytes`` of tensors on its GPU; None where they are not counted.
+        log_lost: the error that ended a part of the log, if one did; the training went on.
+
+    Example:
+        >>> result = TrainingResult(num_updates=20)
+        >>> for updates, wps, seconds in ((10, 100.0, 5.0), (20, 200.0, 2.5)):
+        ...     stats = {"num_updates": updates, "wps": wps, "ups": wps / 50, "train_wall": seconds}
+        ...     result.train.append(entry(1, stats))
+        >>> result.tokens_per_second, result.updates_per_second
+        (200.0, 4.0)
+    """
+
+    save_dir: Path | None = None
+    ended: str | None = None
+    signal: int | None = None
+    diverged: bool = False
+    epoch: int = 1
+    num_updates: int = 0
+    seconds: float = 0.0
+    parameters: int = 0
+    train: list[Stats] = field(default_factory=list)
+    epochs: list[Stats] = field(default_factory=list)
+    valid: dict[str, list[Stats]] = field(default_factory=dict)
+    best: dict[str, Any] | None = None
+    memory: dict[str, int | None] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+    log_lost: OSError | None = None
+
+    @property
+    def best_score(self) -> float | None:
+        """The best value of ``best_checkpoint_metric``; None if nothing was validated."""
+        return None if self.best is None else self.best["value"]
+
+    @property
+    def best_checkpoint(self) -> Path | None:
+        """The checkpoint with the best score, if there is one."""
+        return self._checkpoint(BEST)
+
+    @property
+    def last_checkpoint(self) -> Path | None:
+        """The newest checkpoint, from which the same settings go on, if there is one."""
+        return self._checkpoint(LAST)
+
+    def _checkpoint(self, name: str) -> Path | None:
+        path = self.save_dir and self.save_dir / name
+        return path if path and path.is_file() else None
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of the command: 0, or 128 plus the signal that ended it.
+
+        It is 141 (SIGPIPE) if the reader of its output has left, 2 if another part of the log is
+        lost.
+        """
+        if self.signal is not None:
+            return SIGNAL_EXIT_CODE + self.signal
+        if isinstance(self.log_lost, BrokenPipeError):
+            return SIGNAL_EXIT_CODE + PIPE_SIGNAL
+        return 0 if self.log_lost is None else LOST_EXIT_CODE
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Tokens without padding per second of training, validation and saving not counted."""
+        return self._per_second("wps")
+
+    @property
+    def updates_per_second(self) -> float | None:
+        """Updates per second of training, validation and saving not counted."""
+        return self._per_second("ups")
+
+    def _per_second(self, name: str) -> float | None:
+        """Return a mean speed, without the first interval, which is slow, if there are others."""
+        parts = self.train or self.epochs
+        pairs = [(one[name] or 0.0, one["train_wall"] or 0.0) for one in parts[1:] or parts]
+        seconds = sum(duration for _, duration in pairs)
+        return sum(speed * duration for speed, duration in pairs) / seconds if seconds else None
+
+    def measure(self, num_updates: int, seconds: float) -> None:
+        """Set updates and time, and update the peak memory."""
+        self.num_updates, self.seconds = num_updates, seconds
+        peaks = {"resident_bytes": peak_resident_bytes(), "gpu_bytes": peak_gpu_bytes()}
+        for name, peak in peaks.items():
+            known = [value for value in (self.memory.get(name), peak) if value is not None]
+            self.memory[name] = max(known, default=None)
+
+    def set_best(self, metric: str, score: float | None, subset: str | None) -> None:
+        """Set the best score, found in a validation set (None: the first), and its update."""
+        validations = self.valid.get(subset or next(iter(self.valid), ""), [])
+        when = [one["num_updates"] for one in validations if one.get(str(metric)) == score]
+        known = score is not None and when
+        self.best = {"metric": metric, "value": score, "num_updates": when[-1]} if known else None
+
+    def write(self) -> None:
+        """Write ``results.json`` into ``save_dir``, whole or not at all."""
+        if self.save_dir is None:
+            return
+        path = self.save_dir / RESULTS_FILE
+        values = {
+            "format": FORMAT,
+            **{name: getattr(self, name) for name in self._stored()},
+            "tokens_per_second": self.tokens_per_second,
+            "updates_per_second": self.updates_per_second,
+        }
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_text(path, json.dumps(values, ensure_ascii=False, indent=1) + "\n")
+        except OSError as error:
+            raise DataError(f"{path}: cannot be written ({error.strerror})") from error
+
+    @classmethod
+    def _stored(cls) -> list[str]:
+        names = [field.name for field in dataclasses.fields(cls)]
+        return [name for name in names if name not in ("save_dir", "log_lost")]
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> "TrainingResult":
+        """Read the ``results.json`` of a folder.
+
+        Raises:
+            DataError: no such file, or a file of another format.
+        """
+        path = Path(folder) / RESULTS_FILE
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+            if values["format"] != FORMAT:
+                raise DataError(
+                    f"{path}: format {values['format']}, but this relu_nmt reads format {FORMAT}; "
+                    "use the relu_nmt that wrote it"
+                )
+            return cls(Path(folder), **{name: values[name] for name in cls._stored()})
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read ({error.strerror})") from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise DataError(
+                f"{path}: damaged, or not the results of a training; remove it to go on without "
+                "the history that it held"
+            ) from error
+
+    @classmethod
+    def to_continue(
+        cls, folder: Path, checkpoint: Path | None, num_updates: int
+    ) -> "TrainingResult":
+        """Return the result of the run that a training goes on with, or a new one.
+
+        Entries after the checkpoint, made after ``num_updates``, are dropped, and so is the end of
+        that run. A checkpoint of another folder begins a new result.
+        """
+        continues = checkpoint is not None and checkpoint.parent.resolve() == folder.resolve()
+        if not continues or not (folder / RESULTS_FILE).exists():
+            return cls(folder)
+        result = cls.load(folder)
+        result.ended, result.signal, result.diverged = None, None, False
+        for entries in (result.train, result.epochs, *result.valid.values()):
+            entries[:] = [one for one in entries if (one.get("num_updates") or 0) <= num_updates]
+        return result
+
+
+def entry(epoch: int, stats: Mapping[str, float]) -> Stats:
+    """Return averages or metrics of an epoch as an entry of the result."""
+    found = {name: value if math.isfinite(value) else None for name, value in stats.items()}
+    return {"epoch": epoch, **found}
 
 
 class CheckpointFolder:

@@ -11,8 +11,8 @@ import pytest
 from relu_nmt.errors import DataError, TrainingError
 from relu_nmt.recipes.analyze import course_panels
 from relu_nmt.training.config import TrainerConfig
-from relu_nmt.training.log import TrainingLog
-from relu_nmt.training.results import TrainingResult, entry, read_course
+from relu_nmt.training.log import TrainingLog, curve_rows, read_curves
+from relu_nmt.training.save_dir import TrainingResult, entry
 from tests.unit.training.test_trainer import Interrupting
 from tests.unit.training.toy import Toy, ToyScorer, ToySource, json_lines
 
@@ -227,20 +227,20 @@ def written_log(folder, form):
 def test_a_line_of_a_log_ends_in_a_line_feed(tmp_path, mark):
     path = tmp_path / "train.log"
     path.write_text(f'{{"num_updates": 50, "loss": 6.0, "run": "a{mark}b"}}\n', "utf-8")
-    assert read_course(path, "own").curves["train", "loss"] == {50: 6.0}
+    assert read_curves(path)["train", "loss"] == {50: 6.0}
 
 
 @pytest.mark.parametrize("form", ["json", "simple"])
 def test_a_log_of_either_format(tmp_path, form):
-    course = read_course(written_log(tmp_path, form), "own")
-    assert course.curves["train", "loss"] == {50: 6.0, 100: 5.0}
-    assert course.curves["train", "attention_norm"] == {50: 0.5, 100: 0.5}
-    assert course.curves["valid", "nll_loss"] == {100: 4.5}
-    assert course.curves["valid", "bleu"] == {100: 12.5}
-    telemetry = {key[1]: values for key, values in course.curves.items() if key[0] == "telemetry"}
+    curves = read_curves(written_log(tmp_path, form))
+    assert curves["train", "loss"] == {50: 6.0, 100: 5.0}
+    assert curves["train", "attention_norm"] == {50: 0.5, 100: 0.5}
+    assert curves["valid", "nll_loss"] == {100: 4.5}
+    assert curves["valid", "bleu"] == {100: 12.5}
+    telemetry = {key[1]: values for key, values in curves.items() if key[0] == "telemetry"}
     assert telemetry == ({"encoder entropy": {50: 1.5}} if form == "json" else {})
-    assert not {"epoch", "update", "num_updates"} & {metric for _, metric in course.curves}
-    rows = list(course.rows())
+    assert not {"epoch", "update", "num_updates"} & {metric for _, metric in curves}
+    rows = list(curve_rows("own", curves))
     assert rows[0] == {
         **{"training": "own", "split": "train", "metric": "loss"},
         **{"num_updates": 50, "value": 6.0},
@@ -253,22 +253,22 @@ def test_the_results_of_a_training(tmp_path):
         result.train.append(entry(1, {**stats(updates, loss), **speed}))
     result.valid["dev"] = [entry(1, {"loss": 6.5, "num_updates": 20})]
     result.write()
-    course = read_course(tmp_path / "results.json", "own")
-    assert course.curves["train", "loss"] == {10: 7.0, 20: 6.0}
-    assert course.curves["dev", "loss"] == {20: 6.5}
+    curves = read_curves(tmp_path / "results.json")
+    assert curves["train", "loss"] == {10: 7.0, 20: 6.0}
+    assert curves["dev", "loss"] == {20: 6.5}
 
 
 def test_what_is_drawn_is_there(tmp_path):
-    course = read_course(written_log(tmp_path, "json"), "own")
-    [losses] = course_panels([course])  # a single point gives no curve
+    curves = read_curves(written_log(tmp_path, "json"))
+    [losses] = course_panels({"own": curves})  # a single point gives no curve
     assert ("valid", "bleu") not in losses and ("train", "loss") in losses
-    for points in course.curves.values():
+    for points in curves.values():
         points[200] = 1.0
-    losses, telemetry = course_panels([course])
+    losses, telemetry = course_panels({"own": curves})
     assert ("valid", "nll_loss") in losses and ("train", "attention_norm") in losses
     assert ("valid", "bleu") in losses and ("train", "gnorm") not in losses
     assert list(telemetry) == [("telemetry", "encoder entropy")]
-    assert course_panels([]) == []
+    assert course_panels({}) == []
 
 
 @pytest.mark.parametrize(
@@ -279,8 +279,8 @@ def test_a_file_without_a_course(tmp_path, content):
     path = tmp_path / "some.log"
     path.write_bytes(content)
     with pytest.raises(DataError, match=r"some.log: no course of a training in it"):
-        read_course(path, "own")
-    assert not read_course(path, "own", may_be_empty=True).curves
+        read_curves(path)
+    assert not read_curves(path, may_be_empty=True)
 
 
 @pytest.mark.parametrize(
@@ -294,12 +294,12 @@ def test_damaged_results(tmp_path, content):
     path = tmp_path / "results.json"
     path.write_text(json.dumps(content))
     with pytest.raises(DataError, match="no course of a training"):
-        read_course(path, "own")
+        read_curves(path)
 
 
 def test_a_file_that_cannot_be_read(tmp_path):
     with pytest.raises(DataError, match=r"none.log: cannot read .*: No such file"):
-        read_course(tmp_path / "none.log", "own")
+        read_curves(tmp_path / "none.log")
     (tmp_path / "bin.log").write_bytes(b"\xff\xfe\xff")
     with pytest.raises(DataError, match=r"bin.log: cannot read .*: it is no text"):
-        read_course(tmp_path / "bin.log", "own")
+        read_curves(tmp_path / "bin.log")
