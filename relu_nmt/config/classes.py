@@ -88,6 +88,31 @@ or leave it out
     return cls
 
 
+def with_own_config(cls: ClassT) -> ClassT:
+    """Make options in the body of a class its settings class ``Config``.
+
+    They are added to those of the ``Config`` that it inherits. The class keeps the defaults.
+
+    Example:
+        >>> from relu_nmt.config.fields import option
+        >>> @with_own_config
+        ... class Momentum:
+        ...     decay: float = option(0.9, "decay rate of the average", least=0, below=1)
+        >>> Momentum.decay, Momentum.Config(decay=0.5).decay
+        (0.9, 0.5)
+    """
+    own = {name: value for name, value in vars(cls).items() if isinstance(value, Option)}
+    if own:
+        bases = (cls.Config,) if hasattr(cls, "Config") else ()
+        body = {"__doc__": cls.__doc__, "__module__": cls.__module__, **own}
+        made = type(f"{cls.__name__}Config", bases, body)
+        made.__annotations__ = {name: cls.__annotations__[name] for name in own}
+        cls.Config = settings(made, flags=False)  # type: ignore[attr-defined]
+        for name, value in own.items():
+            setattr(cls, name, value.default)
+    return cls
+
+
 def group(title: str, config_class: type, *, stored: bool = True, **defaults: Any) -> Any:
     """Return a field that holds other settings.
 

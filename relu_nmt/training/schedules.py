@@ -14,24 +14,18 @@ from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
 from relu_nmt.config import option, settings
-from relu_nmt.config.classes import chosen_part
-from relu_nmt.config.fields import Option, options_of
+from relu_nmt.config.classes import chosen_part, with_own_config
+from relu_nmt.config.fields import options_of
 from relu_nmt.errors import ConfigError
 from relu_nmt.training import SCHEDULES
 
 
-@settings(flags=False)
-class WarmupConfig:
-    """The option of every schedule here, and a base for the ``Config`` of others."""
-
-    warmup: int = option(0, "updates of linear warm-up", least=0)
-
-
+@with_own_config
 class Schedule(ABC):
     """A learning rate for every update; most are a formula of its number, without a state.
 
-    Options stand in the subclass and become its ``Config`` and attributes of the schedule, or a
-    ``Config`` stands there instead.
+    Options stand in the subclass and become its ``Config``, or a ``Config`` stands there instead.
+    Either way they are attributes of the schedule.
 
     Args:
         config: an instance of the class's ``Config``.
@@ -49,16 +43,11 @@ class Schedule(ABC):
         [0.00025, 0.001, 0.0005]
     """
 
-    Config: ClassVar[type] = WarmupConfig
-    _options: ClassVar[tuple[str, ...]] = ()
+    Config: ClassVar[type]
+    warmup: int = option(0, "updates of linear warm-up", least=0)
 
     def __init_subclass__(cls) -> None:
-        # Make a settings class of the options, which adds them to those of the parent.
-        own = {name: value for name, value in vars(cls).items() if isinstance(value, Option)}
-        if own:
-            made = type(f"{cls.__name__}Config", (cls.Config,), dict(own))
-            made.__annotations__ = {name: cls.__annotations__[name] for name in own}
-            cls.Config, cls._options = settings(made, flags=False), (*cls._options, *own)
+        with_own_config(cls)
 
     def __init__(
         self,
@@ -68,10 +57,9 @@ class Schedule(ABC):
         maximize_score: bool = False,
     ) -> None:
         self.config = config
-        vars(self).update({name: getattr(config, name) for name in self._options})
+        vars(self).update({name: getattr(config, name) for name in options_of(type(config))})
         self.rates = rates
         self.peak = rates[0]
-        self.warmup: int = getattr(config, "warmup", 0)
         self.max_update = max_update
         self.maximize = maximize_score
 
@@ -98,6 +86,10 @@ class Schedule(ABC):
         start = getattr(self.config, "init_lr", -1.0)
         start = start if start >= 0 else getattr(self.config, "min_lr", 0.0)
         return start + num_updates * (self.peak - start) / self.warmup
+
+
+WarmupConfig = Schedule.Config
+"""The option of every schedule here, and a base for the ``Config`` of others."""
 
 
 @SCHEDULES.register("inverse_sqrt")

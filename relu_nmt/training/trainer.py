@@ -17,7 +17,12 @@ from relu_nmt.training.log import Meters, TrainingLog
 from relu_nmt.training.save_dir import CheckpointFolder, TrainingResult, entry
 from relu_nmt.training.state import Components, StartWeights, TrainingState
 from relu_nmt.training.update import Update, first_not_finite, update_seed
-from relu_nmt.training.validation import Validation, forget_other_measure, is_multiple
+from relu_nmt.training.validation import (
+    check_before_start,
+    forget_other_measure,
+    patience_is_over,
+    validate,
+)
 
 
 class Trainer:
@@ -26,12 +31,8 @@ class Trainer:
     Args:
         objective: the loss, ``objective(batch, telemetry=False) -> LossOutput``; its module
             ``model`` is trained and stored.
-        data: batches for training and validation.
-        config: all settings.
         description: metadata of the checkpoints as JSON can hold it (``model_config``, ``task``,
             ``args``).
-        process: this process, see :func:`~relu_nmt.training.distributed.join_processes`.
-        log: the log; by default a new one.
         start: returns the initial weights from the checkpoint of ``--finetune-from-model``.
     """
 
@@ -59,13 +60,12 @@ class Trainer:
         self._folder = CheckpointFolder(config)
         # Waiting for the numbers of each update would leave a GPU idle.
         self._reads_late = process.device.type != "cpu"
-        self._validation = Validation(self.parts, data, self.log)
         self._signals: list[int] = []
         # Batches of an update over all processes, and updates of the epoch.
         self._per_update = self._num_updates = 1
         self._launched: Update | None = None
-        # Votes of all processes in the last update that was read.
-        self._interrupted = self._time_is_up = False
+        # Votes in the last update that was read: a process has a signal, or finds the time up.
+        self._votes = False, False
         self._reason: str | None = None
         self._started = self._lap = time.monotonic()
 
@@ -87,10 +87,7 @@ class Trainer:
             self.state = self.parts.restore(path, say, self._start)
             done = self.state.num_updates
             self.result = TrainingResult.to_continue(self._folder.path, path, done)
-            for first in list(self._data.valid)[:1]:
-                scorer = self._data.scorer
-                signature = scorer.signatures.get(metric) if scorer else None
-                forget_other_measure(self.state, metric, first, signature, say)
+            forget_other_measure(self.state, metric, self._data, say)
             if self.state.best_score is None:
                 self.parts.schedule.forget_best()
             self.result.set_best(metric, self.state.best_score, self.state.best_subset)
@@ -100,14 +97,13 @@ class Trainer:
             self.result.parameters = sum(p.numel() for p in self.parts.model.parameters())
             # Train, unless a limit is reached already.
             self._started = time.monotonic() - self.state.seconds
-            self._reason = self._limit_reached(self.state.epoch)
-            over = self._validation.patience_is_over(self.state, self.result)
-            self._reason = self._reason or over
+            over = patience_is_over(config, self.state, self.result)
+            self._reason = self._limit_reached(self.state.epoch) or over
             if self.state.epoch > 1 and self.state.batch_offset == 0:
                 self._reason = self._reason or self._rate_has_fallen()
             # Go on after an interruption even at a limit, to make up for it.
             if self._reason is None or self.state.interrupted:
-                self._validation.check_before_start(self.state, self._description)
+                check_before_start(self.parts, self._data, self.log, self.state, self._description)
                 self.log.begin(self.state.num_updates)
                 self._train()
             say(f"done training in {self._wall():.1f} seconds: {self._reason}")
@@ -146,10 +142,9 @@ class Trainer:
         """Save the last update if damaged data ended this or another process; return True if so."""
         is_for_data = isinstance(error, DataError) or LOST_PEER in str(error)
         keeps = not self.config.no_save and not is_sharded(self.parts.objective)
-        if not (is_for_data and keeps and self.state.num_updates):
-            return False
-        self._save(end_of_epoch=False, keeps_last=True)
-        return True
+        if is_saved := is_for_data and keeps and self.state.num_updates > 0:
+            self._save(end_of_epoch=False, keeps_last=True)
+        return is_saved
 
     def _make_up_for_interruption(self) -> None:
         """Validate and save if a signal left that out after the last update."""
@@ -168,15 +163,14 @@ class Trainer:
                 f"the epoch now has {state.num_batches} batches; the position in it is carried "
                 "over in proportion"
             )
-        rank, world_size = self._process.rank, self._process.world_size
-        update_freq = config.update_freq_of(state.epoch)
-        share = state.num_batches, state.batch_offset, update_freq, rank, world_size
+        process, update_freq = self._process, config.update_freq_of(state.epoch)
+        share = state.num_batches, state.batch_offset, update_freq, process.rank, process.world_size
         updates = own_batches(*share)
-        self._per_update = update_freq * world_size
+        self._per_update = update_freq * process.world_size
         self._num_updates = self._position() + len(updates)
         # Load batches ahead and make the updates.
         wanted = [index for update in updates for index in update if index is not None]
-        on_gpu = self._process.device.type == "cuda"
+        on_gpu = process.device.type == "cuda"
         batches = load_ahead(source.load, wanted, config.num_workers, on_gpu)
         self.log.begin_epoch(state.epoch, self._position(), self._num_updates)
         self._lap = time.monotonic()
@@ -198,17 +192,11 @@ class Trainer:
         """
         state = self.state
         number = state.num_updates + 1
+        seed = update_seed(self.config.seed, number, self._process.rank)
+        update = Update(number, state.epoch, self._learning_rate(number), seed)
         # Vote in the update, so that all processes stop at the same one.
-        update = Update(
-            number,
-            state.epoch,
-            self._learning_rate(number),
-            seed=update_seed(self.config.seed, number, self._process.rank),
-            wants_telemetry=self.log.wants_telemetry(number),
-            interrupt_vote=bool(self._signals),
-            time_vote=self.config.time_is_up(self._wall()),
-        )
-        update.run(self.parts, batches)
+        votes = bool(self._signals), self.config.time_is_up(self._wall())
+        update.run(self.parts, batches, votes, self.log.wants_telemetry(number))
         # While a GPU works on this update, read the numbers of the one before.
         self._read_launched()
         # Count the batches even of a skipped update.
@@ -232,7 +220,7 @@ class Trainer:
         if update is None:
             return
         try:
-            own, self._interrupted, self._time_is_up = update.read(self.parts)
+            own, self._votes = update.read(self.parts)
         except TrainingError as error:
             if is_sharded(self.parts.objective):  # one process alone cannot repeat the update
                 raise
@@ -261,7 +249,7 @@ class Trainer:
 
     def _between_updates(self) -> None:
         """Stop, validate or save if that is due, but not at the end of an epoch."""
-        if self._agreed(bool(self._signals), self._interrupted):
+        if self._agreed(bool(self._signals), self._votes[0]):
             self._read_launched()
             self.state.interrupted = True
             goes_on = f"{self.config.same_command} goes on from here"
@@ -293,18 +281,16 @@ class Trainer:
         )
         # Validate.
         score, is_best, is_kept = None, False, False
-        ends = self._reason is not None
-        if self._validation.is_due(state, end_of_epoch=end_of_epoch, save=save, ends=ends):
+        if self._validation_is_due(end_of_epoch, save):
             # Read the pending numbers first, so that they stand before the scores.
             self._read_launched()
-            score = self._validation.run(state, self.result)
+            score = validate(self.parts, self._data, self.log, state, self.result)
             self._lap = time.monotonic()
             metric = config.best_checkpoint_metric
             is_best = state.add_score(score, config.maximize)
             is_kept = self._process.gather(self._process.is_first and self._folder.keeps(score))[0]
             self.result.set_best(metric, state.best_score, state.best_subset)
-            over = self._validation.patience_is_over(state, self.result)
-            self._reason = over or self._reason
+            self._reason = patience_is_over(config, state, self.result) or self._reason
         # Move to the next epoch, and save.
         if end_of_epoch:
             self.parts.schedule.end_epoch(state.num_updates, score)
@@ -314,6 +300,18 @@ class Trainer:
             self._save(end_of_epoch, score, is_best, is_kept)
         if save or score is not None:
             self._write_result()
+
+    def _validation_is_due(self, end_of_epoch: bool, save: bool) -> bool:
+        """Return True if validation is due after an update, with a checkpoint if ``save``."""
+        state, config = self.state, self.config
+        is_early = state.num_updates < config.validate_after_updates
+        if is_early or config.disable_validation or not self._data.valid:
+            return False
+        return (
+            self._reason is not None
+            or is_multiple(state.num_updates, config.validate_interval_updates)
+            or (state.epoch % config.validate_interval == 0 if end_of_epoch else save)
+        )
 
     def _save(
         self,
@@ -365,7 +363,7 @@ class Trainer:
             return f"{num_updates} updates are made (--max-update {config.max_update})"
         if config.max_epoch and epoch > config.max_epoch:
             return f"epoch {epoch - 1} is finished (--max-epoch {config.max_epoch})"
-        if self._agreed(config.time_is_up(self._wall()), self._time_is_up):
+        if self._agreed(config.time_is_up(self._wall()), self._votes[1]):
             return f"the time is up (--stop-time-hours {config.stop_time_hours:g})"
         return None
 
@@ -390,3 +388,8 @@ class Trainer:
     def _wall(self) -> float:
         """Return the seconds of running, those before a resume included."""
         return time.monotonic() - self._started
+
+
+def is_multiple(number: int, interval: int) -> bool:
+    """Return True for the multiples of ``interval`` above 0; False for all if it is 0."""
+    return interval > 0 and number > 0 and number % interval == 0

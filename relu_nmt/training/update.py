@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from relu_nmt.config import option, settings
-from relu_nmt.config.classes import chosen_part
+from relu_nmt.config import option
+from relu_nmt.config.classes import chosen_part, with_own_config
 from relu_nmt.config.shared import PrecisionOptions
 from relu_nmt.errors import ConfigError, TrainingError
 from relu_nmt.modules.objective import LossOutput
@@ -38,6 +38,7 @@ HEAD = ("sample_size", "num_tokens", "num_sentences", "interrupt_votes", "time_v
 
 @OPTIMIZERS.register("adamw")
 @OPTIMIZERS.register("adam")
+@with_own_config
 class Adam(torch.optim.AdamW):
     """Adam with decoupled weight decay: w <- w - lr * (weight_decay * w + Adam's step).
 
@@ -45,15 +46,11 @@ class Adam(torch.optim.AdamW):
     adam is the same up to eps, which it adds before the second moment's bias correction.
     """
 
-    @settings(flags=False)
-    class Config:
-        """Options of the optimiser."""
+    beta1: float = option(0.9, "decay rate of the first moment", least=0, below=1)
+    beta2: float = option(0.98, "decay rate of the second moment", least=0, below=1)
+    eps: float = option(1e-8, "added to the denominator", above=0)
 
-        beta1: float = option(0.9, "decay rate of the first moment", least=0, below=1)
-        beta2: float = option(0.98, "decay rate of the second moment", least=0, below=1)
-        eps: float = option(1e-8, "added to the denominator", above=0)
-
-    def __init__(self, groups: list[dict[str, Any]], config: Config) -> None:
+    def __init__(self, groups: list[dict[str, Any]], config: Any) -> None:
         # The fused kernel exists for these devices and floating-point weights only.
         fused = all(
             p.device.type in ("cpu", "cuda") and p.is_floating_point()
@@ -65,6 +62,7 @@ class Adam(torch.optim.AdamW):
 
 
 @OPTIMIZERS.register("adafactor")
+@with_own_config
 class Adafactor(torch.optim.Adafactor):
     """PyTorch's Adafactor: squared gradients by row and column, steps relative to the weights.
 
@@ -74,15 +72,11 @@ class Adafactor(torch.optim.Adafactor):
     Reference: Shazeer and Stern 2018, algorithm 5.
     """
 
-    @settings(flags=False)
-    class Config:
-        """Options of the optimiser."""
+    beta2_decay: float = option(-0.8, "power of the step, for the decay of squares", below=0)
+    eps: float = option(1e-3, "least size of a weight, which the step is relative to", above=0)
+    clip: float = option(1.0, "largest root mean square of a step over the rate", above=0)
 
-        beta2_decay: float = option(-0.8, "power of the step, for the decay of squares", below=0)
-        eps: float = option(1e-3, "least size of a weight, which the step is relative to", above=0)
-        clip: float = option(1.0, "largest root mean square of a step over the rate", above=0)
-
-    def __init__(self, groups: list[dict[str, Any]], config: Config) -> None:
+    def __init__(self, groups: list[dict[str, Any]], config: Any) -> None:
         if any(own_part(p) is not p for group in groups for p in group["params"]):
             raise ConfigError(
                 "--optimizer adafactor needs whole matrices; leave out --ddp-backend fully_sharded"
@@ -184,9 +178,6 @@ class Update:
     Args:
         num_updates: number of the update, from 1.
         seed: seed of the forward pass.
-        wants_telemetry: compute the objective's telemetry of the first batch.
-        interrupt_vote: this process has received a signal.
-        time_vote: this process finds that the time is up.
         batches: the batches of this process.
         names: names of the metrics.
         values: float64 [1 + HEAD + 2 * metrics + batches] on the device: the gradient's norm before
@@ -199,9 +190,6 @@ class Update:
     epoch: int
     lr: float
     seed: int
-    wants_telemetry: bool = False
-    interrupt_vote: bool = False
-    time_vote: bool = False
     batches: Sequence[Batch] = ()
     names: Sequence[str] = ()
     values: Tensor = field(default_factory=lambda: torch.empty(0))
@@ -209,20 +197,30 @@ class Update:
     loss_scale: float | None = None
     telemetry: dict[str, float] = field(default_factory=dict)
 
-    def run(self, parts: "Components", batches: Sequence[tuple[Batch, int]]) -> None:
+    def run(
+        self,
+        parts: "Components",
+        batches: Sequence[tuple[Batch, int]],
+        votes: tuple[bool, bool] = (False, False),
+        wants_telemetry: bool = False,
+    ) -> None:
         """Make an update of the objective, which is in training mode.
 
-        ``batches`` are those of this process with their weights: 1, or 0 for a batch that only
-        keeps this process in step with the others.
+        Args:
+            parts: the model and its optimiser.
+            batches: those of this process with their weights: 1, or 0 for a batch that only keeps
+                this process in step with the others.
+            votes: this process has received a signal; it finds that the time is up.
+            wants_telemetry: compute the objective's telemetry of the first batch.
         """
         # Go forward and backward with each batch.
         torch.manual_seed(self.seed)
         parts.optimizer.zero_grad(set_to_none=True)
-        head = Counter(interrupt_votes=int(self.interrupt_vote), time_votes=int(self.time_vote))
+        head = Counter(interrupt_votes=int(votes[0]), time_votes=int(votes[1]))
         sums: dict[str, tuple[Any, float]] = {}
         losses: list[Tensor] = []
         for number, (batch, weight) in enumerate(batches, 1):
-            telemetry = self.wants_telemetry and number == 1
+            telemetry = wants_telemetry and number == 1
             # Processes exchange gradients once, with the last batch.
             exchange = exchanging(parts.wrapped, exchange=number == len(batches))
             with exchange, naming_batch(batch, f"update {self.num_updates}"):
@@ -261,12 +259,11 @@ class Update:
         self.names, self.batches = list(sums), [batch for batch, _ in batches]
         self.loss_scale = parts.loss_scale
 
-    def read(self, parts: "Components") -> tuple[Meters, bool, bool]:
+    def read(self, parts: "Components") -> tuple[Meters, tuple[bool, bool]]:
         """Wait for the numbers, which are sums over all batches and processes.
 
         Returns:
-            The sums without the time; True if a process has received a signal; True if one finds
-            that the time is up.
+            The sums without the time, and for each of the votes True if a process has cast it.
 
         Raises:
             TrainingError: the loss or the gradient is not finite.
@@ -289,7 +286,7 @@ class Update:
         clips = int(0 < parts.config.clip_norm < gradient_norm)
         tokens, sentences = head["num_tokens"], head["num_sentences"]
         meters = Meters(metrics, tokens, sentences, 1, gradient_norm, clips)
-        return meters, head["interrupt_votes"] > 0, head["time_votes"] > 0
+        return meters, (head["interrupt_votes"] > 0, head["time_votes"] > 0)
 
 
 def _suspects(process: ProcessGroup, batches: Sequence[Batch], losses: list[float]) -> str:

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from relu_nmt.training.batches import (
     naming_batch,
     try_batch,
 )
+from relu_nmt.training.config import TrainerConfig
 from relu_nmt.training.distributed import is_sharded, whole_weights
 from relu_nmt.training.log import TrainingLog, add_metrics, metric_averages
 from relu_nmt.training.save_dir import CheckpointFolder, Stats, TrainingResult, entry
@@ -33,134 +34,111 @@ ADVICE = {
 PATIENCE_ADVICE = "; --patience counts such scores: consider --best-checkpoint-metric loss"
 
 
-class Validation:
-    """Validates a running training on all its sets, and tries before the start if all works."""
+def check_before_start(
+    parts: Components,
+    data: TrainingData,
+    log: TrainingLog,
+    state: TrainingState,
+    description: Mapping[str, Any],
+) -> None:
+    """Check folder, memory, scorer and metric, whose errors would otherwise come after hours.
 
-    def __init__(self, parts: Components, data: TrainingData, log: TrainingLog) -> None:
-        self._parts = parts
-        self._data = data
-        self._config = config = parts.config
-        self._metric = config.best_checkpoint_metric
-        self._patience = config.patience
-        self._log = log
-        self._warned: set[str] = set()
-
-    def check_before_start(self, state: TrainingState, description: Mapping[str, Any]) -> None:
-        """Check folder, memory, scorer and metric, whose errors would otherwise come after hours.
-
-        ``description`` is the metadata of the checkpoints.
-        """
-        parts, data, config = self._parts, self._data, self._config
-        folder, is_first = CheckpointFolder(self._config), parts.process.is_first
-        if is_first:
-            num_weights = sum(p.numel() for p in parts.model.parameters())
-            folder.check(num_weights, config.optimizer.store_ema)
-        with progress_bar(
-            "preflight", 2, "steps", shows_waiting=True, only_if_slow=True, say=self._log.say
-        ) as advance:
-            # Try the largest batch, and a checkpoint.
-            if config.preflight:
-                data.train.begin_epoch(state.epoch)
-                self._log.say(try_batch(parts, data.train.load(data.train.largest())))
-                # Let all processes join in if the model is sharded, to gather its weights.
-                if not self._config.no_save and (is_first or is_sharded(parts.objective)):
-                    with parts.snapshot(state, description) as checkpoint:
-                        if is_first:
-                            folder.try_out(checkpoint)
-            advance(1)
-            if not self._validates:
-                return
-            # Compute the largest validation batch.
-            subset, source = next(iter(data.valid.items()))
-            names = list(measure(parts, source, largest_only=True))
-        # Try the scorer, and look for the metric of the best checkpoint.
-        if data.scorer is not None:
-            names += data.scorer.signatures
-            with parts.evaluating(), whole_weights(parts.objective):
-                data.scorer.check(largest=config.preflight)
-        if self._metric not in names:
-            raise ConfigError(
-                f"--best-checkpoint-metric {self._metric}: the validation set '{subset}' has only "
-                f"{', '.join(names)}{'; bleu needs --eval-bleu' * (self._metric == 'bleu')}"
-            )
-
-    def is_due(self, state: TrainingState, *, end_of_epoch: bool, save: bool, ends: bool) -> bool:
-        """Return True if validation is due after an update, where a checkpoint may be due too."""
-        config = self._config
-        if not self._validates or state.num_updates < config.validate_after_updates:
-            return False
-        return (
-            (end_of_epoch and state.epoch % config.validate_interval == 0)
-            or (not end_of_epoch and save)
-            or ends
-            or is_multiple(state.num_updates, config.validate_interval_updates)
+    ``description`` is the metadata of the checkpoints.
+    """
+    config, is_first = parts.config, parts.process.is_first
+    folder, metric = CheckpointFolder(config), config.best_checkpoint_metric
+    if is_first:
+        num_weights = sum(p.numel() for p in parts.model.parameters())
+        folder.check(num_weights, config.optimizer.store_ema)
+    with progress_bar(
+        "preflight", 2, "steps", shows_waiting=True, only_if_slow=True, say=log.say
+    ) as advance:
+        # Try the largest batch, and a checkpoint.
+        if config.preflight:
+            data.train.begin_epoch(state.epoch)
+            log.say(try_batch(parts, data.train.load(data.train.largest())))
+            # Let all processes join in if the model is sharded, to gather its weights.
+            if not config.no_save and (is_first or is_sharded(parts.objective)):
+                with parts.snapshot(state, description) as checkpoint:
+                    if is_first:
+                        folder.try_out(checkpoint)
+        advance(1)
+        if not data.valid or config.disable_validation:
+            return
+        # Compute the largest validation batch.
+        subset, source = next(iter(data.valid.items()))
+        names = list(measure(parts, source, largest_only=True))
+    # Try the scorer, and look for the metric of the best checkpoint.
+    if data.scorer is not None:
+        names += data.scorer.signatures
+        with parts.evaluating(), whole_weights(parts.objective):
+            data.scorer.check(largest=config.preflight)
+    if metric not in names:
+        raise ConfigError(
+            f"--best-checkpoint-metric {metric}: the validation set '{subset}' has only "
+            f"{', '.join(names)}{'; bleu needs --eval-bleu' * (metric == 'bleu')}"
         )
 
-    @property
-    def _validates(self) -> bool:
-        return bool(self._data.valid) and not self._config.disable_validation
 
-    def run(self, state: TrainingState, result: TrainingResult) -> float:
-        """Validate on all sets and return the metric that decides on the best checkpoint.
+def validate(
+    parts: Components,
+    data: TrainingData,
+    log: TrainingLog,
+    state: TrainingState,
+    result: TrainingResult,
+) -> float:
+    """Validate on all sets and return the metric that decides on the best checkpoint.
 
-        The scores are logged and added to ``result``. Damaged data leave it as before the update.
-        """
-        try:
-            scores = [self._score(name, state, result) for name in self._data.valid]
-        except DataError:
-            # The training, once it goes on, validates again.
-            state.interrupted = True
-            # Remove entries of the sets that were validated before the error.
-            for entries in (result.epochs, *result.valid.values()):
-                entries[:] = [e for e in entries if e["num_updates"] != state.num_updates]
-            raise
-        return scores[0]
-
-    def _score(self, subset: str, state: TrainingState, result: TrainingResult) -> float:
-        """Validate on one set; return the metric of the best checkpoint, NaN if it has none."""
-        self._log.say(f"begin validation on '{subset}' subset", subset)
-        is_first = subset == next(iter(self._data.valid))
-        scorer = self._data.scorer if is_first else None
-        stats = measure(self._parts, self._data.valid[subset], scorer, say=self._log.say)
-        stats["num_updates"] = state.num_updates
-        # Show the best score so far beside that of the first set.
-        if is_first and self._metric in stats:
-            choose = max if self._config.maximize else min
-            score, best = stats[self._metric], state.best_score
-            stats[f"best_{self._metric}"] = score if best is None else choose(score, best)
-        self._log.validation(state.epoch, subset, stats)
-        # Add scores and their signatures to the result.
-        signatures = {} if scorer is None else scorer.signatures
-        signed = {f"{name}_signature": text for name, text in signatures.items() if text}
-        validations = result.valid.setdefault(subset, [])
-        validations.append({**entry(state.epoch, stats), **signed})
-        self._warn_of_zeros(validations, signatures)
-        return stats.get(self._metric, math.nan)
-
-    def _warn_of_zeros(self, validations: list[Stats], names: Iterable[str]) -> None:
-        """Warn once of each score that stays 0 while the loss falls."""
-        for name in set(names) - self._warned:
-            if losses := loss_without_score(validations, name):
-                self._warned.add(name)
-                advice = ADVICE.get(name, "is it the right metric?")
-                advice += PATIENCE_ADVICE * (name == self._metric and self._patience > 0)
-                fall = f"from {losses[0]:.3f} to {losses[1]:.3f}"
-                self._log.say(f"WARNING: {name} stays 0 while the loss falls {fall}; {advice}")
-
-    def patience_is_over(self, state: TrainingState, result: TrainingResult) -> str | None:
-        """Return the reason to stop if too many validations brought no better score."""
-        if not 0 < self._patience <= state.bad_validations:
-            return None
-        reason = f"no better {self._metric} in {self._patience} validations (--patience)"
-        validations = result.valid.get(state.best_subset or "", [])
-        if self._config.maximize and loss_without_score(validations, self._metric):
-            reason += f"; {self._metric} stayed 0 while the loss fell, so the model may still learn"
-        return reason
+    The scores are logged and added to ``result``. Damaged data leave it as before the update.
+    """
+    config, score = parts.config, math.nan
+    metric = config.best_checkpoint_metric
+    try:
+        for number, (subset, source) in enumerate(data.valid.items()):
+            log.say(f"begin validation on '{subset}' subset", subset)
+            scorer = data.scorer if number == 0 else None
+            stats = measure(parts, source, scorer, say=log.say)
+            stats["num_updates"] = state.num_updates
+            # Show the best score so far beside that of the first set, which decides.
+            if number == 0 and metric in stats:
+                score, best = stats[metric], state.best_score
+                choose = max if config.maximize else min
+                stats[f"best_{metric}"] = score if best is None else choose(score, best)
+            log.validation(state.epoch, subset, stats)
+            # Add scores and their signatures to the result.
+            signatures = {} if scorer is None else scorer.signatures
+            signed = {f"{name}_signature": text for name, text in signatures.items() if text}
+            validations = result.valid.setdefault(subset, [])
+            validations.append({**entry(state.epoch, stats), **signed})
+            # Warn of scores that stay 0 while the loss falls.
+            for name in signatures:
+                if losses := loss_without_score(validations, name):
+                    fall = f"from {losses[0]:.3f} to {losses[1]:.3f}"
+                    advice = ADVICE.get(name, "is it the right metric?")
+                    advice += PATIENCE_ADVICE * (name == metric and config.patience > 0)
+                    log.warn_once(name, f"{name} stays 0 while the loss falls {fall}; {advice}")
+    except DataError:
+        # The training, once it goes on, validates again.
+        state.interrupted = True
+        # Remove entries of the sets that were validated before the error.
+        for entries in (result.epochs, *result.valid.values()):
+            entries[:] = [e for e in entries if e["num_updates"] != state.num_updates]
+        raise
+    return score
 
 
-def is_multiple(number: int, interval: int) -> bool:
-    """Return True for the multiples of ``interval`` above 0; False for all if it is 0."""
-    return interval > 0 and number > 0 and number % interval == 0
+def patience_is_over(
+    config: TrainerConfig, state: TrainingState, result: TrainingResult
+) -> str | None:
+    """Return the reason to stop if too many validations brought no better score."""
+    if not 0 < config.patience <= state.bad_validations:
+        return None
+    metric = config.best_checkpoint_metric
+    reason = f"no better {metric} in {config.patience} validations (--patience)"
+    validations = result.valid.get(state.best_subset or "", [])
+    if config.maximize and loss_without_score(validations, metric):
+        reason += f"; {metric} stayed 0 while the loss fell, so the model may still learn"
+    return reason
 
 
 def measure(
@@ -217,21 +195,20 @@ def measure(
 
 
 def forget_other_measure(
-    state: TrainingState,
-    metric: str,
-    subset: str,
-    signature: str | None,
-    say: Callable[[str], None],
+    state: TrainingState, metric: str, data: TrainingData, say: Callable[[str], None]
 ) -> None:
     """Forget the best score if it was measured otherwise, or on another set, than scores are now.
 
-    ``subset`` is the first validation set, ``signature`` the metric's; a loss has none.
+    The first validation set counts, and the signature of the metric; a loss has none.
     """
+    if not data.valid:
+        return
     # Store the present ones, with which later scores are compared.
-    old_subset, state.best_subset = state.best_subset, subset
+    old_subset, state.best_subset = state.best_subset, next(iter(data.valid))
+    signature = data.scorer.signatures.get(metric) if data.scorer else None
     was, state.best_signature = state.best_signature, signature or state.best_signature
     how = ""
-    if old_subset not in (None, subset):
+    if old_subset not in (None, state.best_subset):
         how = f"is of the validation set {old_subset}, no longer the first"
     elif signature:
         # Compare without sacreBLEU's version; before signatures were kept, all languages had 13a.
