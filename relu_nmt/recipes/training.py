@@ -3,7 +3,7 @@
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -44,9 +44,6 @@ WITHOUT_NOTE = {
     *("num_workers", "cpu"),
 }
 """Headings and names of settings that may differ between runs without a note."""
-
-Changes = dict[str, tuple[Any, Any]]
-"""Settings by name, each with its earlier and its present value."""
 
 
 class Training(ABC):
@@ -97,15 +94,10 @@ class Training(ABC):
         """Return the trainer of these parts.
 
         The module ``model`` of ``objective`` is trained and stored, ``task`` with it as metadata.
-        ``batch_size`` says the size of batches in words. ``start`` returns the initial weights from
-        the checkpoint of another model.
+        ``batch_size`` says the size of batches in words. ``start`` is that of :class:`Trainer`.
         """
-        # Describe model, data and settings for the metadata of checkpoints.
-        description = {
-            "model_config": to_dict(self.settings.model),
-            "task": task,
-            "args": to_dict(self.settings, stored_only=True),
-        }
+        model, args = to_dict(self.settings.model), to_dict(self.settings, stored_only=True)
+        description = {"model_config": model, "task": task, "args": args}
         # Note changed settings; a training that goes on needs the same model.
         if (path := self.checkpoint_to_continue) is not None:
             stored = read_metadata(path)
@@ -124,9 +116,8 @@ def smaller_batches(settings: Any) -> str:
     """Return advice to lower the limit of a batch, for an error of memory."""
     values = flat(to_dict(settings))
     name = "max_tokens" if values.get("max_tokens") else "batch_size"
-    smaller = int(values[name] * SMALLER_SHARE)
     # Advise another remedy if the batch cannot shrink.
-    if smaller < 1:
+    if (smaller := int(values[name] * SMALLER_SHARE)) < 1:
         return (
             f"{flag_of(name)} is {values[name]} already; take a smaller model or input, or "
             "--checkpoint-activations"
@@ -171,12 +162,13 @@ def run_training(training_class: type[Training], settings: Any, progress: bool) 
 def refuse_other_model(path: Path, stored: Mapping[str, Any], model: Any) -> None:
     """Refuse a model that differs from a checkpoint's, except in ``MAY_CHANGE`` and dropout."""
     # Compare in the present form, since earlier versions named some settings otherwise.
-    changes = _changes(_in_full(_of_today(stored, model)), _in_full(flat(to_dict(model))))
-    found = {k: values for k, values in changes.items() if not _may_change(k)}
-    if found:
+    changes = _changes(_in_full(_of_today(stored, model)), _in_full(_as_stored(model)))
+    if found := {k: values for k, values in changes.items() if not _may_change(k)}:
         options = all_options(type(model))
-        were = " ".join(f"{flag_of(k)} {_shown(options[k], was)}" for k, (was, _) in found.items())
-        are = " ".join(f"{flag_of(k)} {_shown(options[k], now)}" for k, (_, now) in found.items())
+        were, are = (
+            " ".join(f"{flag_of(k)} {_shown(options[k], each[i])}" for k, each in found.items())
+            for i in (0, 1)
+        )
         raise CheckpointError(
             f"{path}: was trained with {were}, not {are}; give the same model flags to go on, "
             "another --save-dir for a fresh start, or --finetune-from-model for its weights"
@@ -188,9 +180,8 @@ def refuse_other_optimizer(path: Path, stored: Mapping[str, Any], config: Traine
     now = config.optimizer.optimizer
     was = flat(stored).get("optimizer", now)
     # Compare the classes, since one may have several names, such as adam and adamw.
-    known = OPTIMIZERS.names()
     names = [Spec.parse(text).name for text in (was, now)]
-    first, second = (OPTIMIZERS.get(name) if name in known else name for name in names)
+    first, second = (OPTIMIZERS.get(n) if n in OPTIMIZERS.names() else n for n in names)
     if first != second and not config.reset_optimizer:
         raise CheckpointError(
             f"{path}: has the state of --optimizer {was}, which {now} cannot use; give "
@@ -202,9 +193,8 @@ def refuse_other_optimizer(path: Path, stored: Mapping[str, Any], config: Traine
 def refuse_unrelated(folder: CheckpointFolder, settings: Any) -> str:
     """Refuse a new training in a folder with files of another one.
 
-    Returns:
-        A note on files that the training replaces: the checkpoints of an equal training without
-        ``checkpoint_last``, or results without checkpoints; empty if it replaces none.
+    Return a note on files that the training replaces: the checkpoints of an equal training without
+    ``checkpoint_last``, or results without checkpoints; it is empty if there are none.
     """
     if not folder.begins_here():
         return ""
@@ -237,12 +227,17 @@ def refuse_unrelated(folder: CheckpointFolder, settings: Any) -> str:
     return ""
 
 
+def _as_stored(config: Any) -> dict[str, Any]:
+    """Return settings by name in the form in which a checkpoint has them, without tuples."""
+    return flat(json.loads(json.dumps(to_dict(config, stored_only=True))))
+
+
 def _is_equal(stored: Any, settings: Any) -> bool:
     """Return True if stored settings are those of a training, except settings in WITHOUT_NOTE."""
-    own = json.loads(json.dumps(to_dict(settings, stored_only=True)))
-    if not isinstance(stored, dict) or stored.get("model") != own["model"]:
+    model = json.loads(json.dumps(to_dict(settings.model)))
+    if not isinstance(stored, dict) or stored.get("model") != model:
         return False
-    theirs, own = _noted(stored, settings), _noted(own, settings)
+    theirs, own = _noted(flat(stored), settings), _noted(_as_stored(settings), settings)
     # Leave out numbers that the program chose in place of those of the flags.
     if own.get("max_tokens") == AUTO_TOKENS or own.get("update_tokens"):
         for name in ("max_tokens", "update_tokens", "update_freq"):
@@ -253,10 +248,10 @@ def _is_equal(stored: Any, settings: Any) -> bool:
 
 def change_note(stored: Mapping[str, Any], settings: Any, goes_on: bool) -> str:
     """Return a note on the settings that changed since a checkpoint; empty if none did."""
-    own = to_dict(settings, stored_only=True)
-    changes = _changes(_noted(stored, settings), _noted(own, settings))
-    model = _changes(_of_today(stored.get("model") or {}, settings.model), flat(own["model"]))
+    changes = _changes(_noted(flat(stored), settings), _noted(_as_stored(settings), settings))
+    were = _of_today(stored.get("model") or {}, settings.model)
     # Leave out fixed settings if training goes on, since they were compared before.
+    model = _changes(were, _as_stored(settings.model))
     changes |= {name: values for name, values in model.items() if _may_change(name) or not goes_on}
     if not changes:
         return ""
@@ -271,7 +266,7 @@ def change_note(stored: Mapping[str, Any], settings: Any, goes_on: bool) -> str:
 def _of_today(stored: Mapping[str, Any], model: Any) -> Mapping[str, Any]:
     """Return settings of a model under their present names, if this version can read them."""
     try:
-        return flat(to_dict(from_dict(type(model), stored)))
+        return _as_stored(from_dict(type(model), stored))
     except ConfigError:
         return stored
 
@@ -280,13 +275,10 @@ def _may_change(name: str) -> bool:
     return name in MAY_CHANGE or "drop" in name
 
 
-def _changes(stored: Mapping[str, Any], own: Mapping[str, Any]) -> Changes:
-    """Return the settings with two values, among those that both versions have."""
-    return {
-        name: (stored[name], value)
-        for name, value in own.items()
-        if name in stored and _plain(stored[name]) != _plain(value)
-    }
+def _changes(stored: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Return the earlier and the present value of the settings that changed, by name."""
+    both = {name: (stored[name], value) for name, value in own.items() if name in stored}
+    return {name: (was, now) for name, (was, now) in both.items() if was != now}
 
 
 def _in_full(model: Mapping[str, Any]) -> dict[str, Any]:
@@ -298,30 +290,20 @@ def _in_full(model: Mapping[str, Any]) -> dict[str, Any]:
         if shared in model and shared in ("attention", "positions"):
             full[name] = model[shared] if value is None else value
             common.add(shared)
-    # Write attentions in the present form, so that equal ones compare as equal.
-    for name in full:
+        # Write attentions in the present form, so that equal ones compare as equal.
         if name.endswith("attention") and isinstance(full[name], str):
-            try:
+            with suppress(ConfigError):  # as an earlier version wrote it
                 full[name] = str(Spec.parse(full[name]))
-            except ConfigError:  # as an earlier version wrote it
-                continue
     # Leave out common settings, whose values the slots have now.
     return {name: value for name, value in full.items() if name not in common}
 
 
 def _noted(values: Mapping[str, Any], settings: Any) -> dict[str, Any]:
-    """Return the values whose change deserves a note, by name, except those of the model."""
+    """Return the values whose change deserves a note, except those of the model."""
     options = all_options(type(settings))
     own = options.keys() - all_options(type(settings.model))
-    return {
-        name: value
-        for name, value in flat(values).items()
-        if name in own and not {name, options[name].heading} & WITHOUT_NOTE
-    }
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
+    hidden = {name for name in own if {name, options[name].heading} & WITHOUT_NOTE}
+    return {name: value for name, value in values.items() if name in own - hidden}
 
 
 def _shown(option: Option, value: Any) -> str:
