@@ -193,8 +193,8 @@ def refuse_other_optimizer(path: Path, stored: Mapping[str, Any], config: Traine
 def refuse_unrelated(folder: CheckpointFolder, settings: Any) -> str:
     """Refuse a new training in a folder with files of another one.
 
-    Return a note on files that the training replaces: the checkpoints of an equal training without
-    ``checkpoint_last``, or results without checkpoints; it is empty if there are none.
+    Return a note on files that the training replaces, empty without any: the checkpoints of an
+    equal training without ``checkpoint_last``, or results without checkpoints.
     """
     if not folder.begins_here():
         return ""

@@ -88,12 +88,10 @@ class Scorer(Protocol):
 
 @dataclass(frozen=True)
 class TrainingData:
-    """Batches for training and validation.
+    """Batches for training, and for validation by the name of the set.
 
-    Args:
-        train: training batches.
-        valid: validation batches by name; the first set decides which checkpoint is the best.
-        scorer: further metrics of the first validation set.
+    The first validation set, of which ``scorer`` gives further metrics, decides which checkpoint is
+    the best.
     """
 
     train: BatchSource
@@ -142,16 +140,13 @@ def load_ahead(
     # Queue a few batches more than there are threads, so that none is idle.
     remaining = iter(indices)
     with ThreadPoolExecutor(num_workers, thread_name_prefix="batches") as pool:
-        waiting = deque(
-            pool.submit(load_pinned, index)
-            for index in itertools.islice(remaining, num_workers + BATCHES_AHEAD)
-        )
+        first = itertools.islice(remaining, num_workers + BATCHES_AHEAD)
+        waiting = deque(pool.submit(load_pinned, index) for index in first)
         try:
             while waiting:
                 batch = waiting.popleft().result()
                 # Refill the queue before the batch is used, so that loading goes on meanwhile.
-                for index in itertools.islice(remaining, 1):
-                    waiting.append(pool.submit(load_pinned, index))
+                waiting.extend(pool.submit(load_pinned, i) for i in itertools.islice(remaining, 1))
                 yield batch
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -196,14 +191,14 @@ def leaving_no_trace(model: nn.Module) -> Iterator[None]:
         finally:
             model.zero_grad(set_to_none=True)
             # Restore the buffers; a table that grew stays, as it is as good as before.
-            same = {}
             for name, buffer in model.named_buffers():
                 if name in buffers and buffers[name].shape == buffer.shape:
-                    same[name] = buffers[name]
-                    buffer.copy_(same[name])
+                    buffer.copy_(buffers[name])
+                else:
+                    buffers.pop(name, None)
             # Load them too: some modules update values that they derive from a buffer.
-            stored = model.state_dict().keys() & same.keys()
-            model.load_state_dict({name: same[name] for name in stored}, strict=False)
+            stored = model.state_dict().keys() & buffers.keys()
+            model.load_state_dict({name: buffers[name] for name in stored}, strict=False)
 
 
 def try_batch(parts: "Components", batch: Batch) -> str:
@@ -241,7 +236,7 @@ def num_trained(parts: "Components") -> int:
 
 
 def memory_of(process: ProcessGroup) -> int:
-    """Return the bytes that a process may use on its device, those that it has included."""
+    """Return the bytes that a process may use on its device, with those that it has."""
     if process.device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(process.device)
         return free + torch.cuda.memory_reserved(process.device)
@@ -285,10 +280,9 @@ def fitting_tokens(
 ) -> int:
     """Return the number of ``--max-tokens auto``: the largest batch that fits every process.
 
-    All processes call this with the same numbers. ``batch_of`` returns the largest batch within a
-    number of tokens; ``least`` is the longest group. Batches divide ``share``, the tokens of an
-    update for this process, evenly. ``stored``, the number of the checkpoint to go on from, is only
-    checked.
+    ``batch_of`` returns the largest batch within a number of tokens; ``least`` is the longest
+    group. Batches divide ``share``, the tokens of an update for this process, evenly. ``stored``,
+    the number of the checkpoint to go on from, is only checked.
     """
     process = parts.process
     memory = memory_of(process)

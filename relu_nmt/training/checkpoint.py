@@ -48,12 +48,9 @@ _PICKLE_STARTS = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x
 class Checkpoint:
     """The contents of a checkpoint.
 
-    Args:
-        model_tensors: the model's ``state_dict`` for decoding. Entries that are one tensor (tied
-            weights) are stored once and come back as one tensor.
-        metadata: values for JSON by name: ``model_config``, ``task``, ``training_state``, ``args``.
-        training_tensors: further tensors by full name (``optimizer.*``, ``train.model.*``); empty
-            in a checkpoint for decoding only.
+    ``model_tensors`` is the model's ``state_dict`` for decoding. Entries that are one tensor (tied
+    weights) are stored once and come back as one tensor. ``metadata`` has values for JSON, and
+    ``training_tensors`` those that only training needs, by their full names.
 
     Example:
         >>> import tempfile, torch
@@ -77,8 +74,7 @@ def save_checkpoint(path: str | os.PathLike[str], checkpoint: Checkpoint) -> Non
     # Store each tensor once, with checksums of all parts.
     target = Path(path)
     tensors = {MODEL_PREFIX + name: t for name, t in checkpoint.model_tensors.items()}
-    tensors |= checkpoint.training_tensors
-    stored, tied = without_aliases(tensors)
+    stored, tied = without_aliases(tensors | checkpoint.training_tensors)
     header = {**checkpoint.metadata, "format": FORMAT, "version": VERSION, "tied": tied}
     header["checksums"] = {name: _checksum(tensor) for name, tensor in stored.items()}
     text = {key: json.dumps(value, ensure_ascii=False) for key, value in header.items()}
@@ -96,11 +92,7 @@ def save_checkpoint(path: str | os.PathLike[str], checkpoint: Checkpoint) -> Non
 
 
 def load_checkpoint(path: str | os.PathLike[str], with_training_state: bool = False) -> Checkpoint:
-    """Read a checkpoint; all tensors are on the CPU.
-
-    Args:
-        path: the file.
-        with_training_state: also read the tensors that only training needs.
+    """Read a checkpoint to the CPU; ``with_training_state`` also what only training needs.
 
     Raises:
         CheckpointError: no such file, a damaged file, or not a checkpoint of relu_nmt.
@@ -108,14 +100,13 @@ def load_checkpoint(path: str | os.PathLike[str], with_training_state: bool = Fa
     # Read the header, then the tensors.
     source = Path(path)
     metadata = _read_header(source)
-    version = metadata.pop("version")
-    tied: dict[str, str] = metadata.pop("tied", {})
+    version, tied = metadata.pop("version"), metadata.pop("tied", {})
     checksums: dict[str, int] | None = metadata.pop("checksums", None)
+    prefix = "" if with_training_state else MODEL_PREFIX
     try:
         with safe_open(source, framework="pt") as file:
             names = file.keys()
-            wanted = [n for n in names if with_training_state or n.startswith(MODEL_PREFIX)]
-            tensors = {name: file.get_tensor(name) for name in wanted}
+            tensors = {name: file.get_tensor(name) for name in names if name.startswith(prefix)}
     except (OSError, SafetensorError) as error:
         raise _damaged(source, error) from error
     # Compare the checksums.
@@ -125,11 +116,8 @@ def load_checkpoint(path: str | os.PathLike[str], with_training_state: bool = Fa
         for name, tensor in tensors.items():
             if checksums.get(name) != _checksum(tensor):
                 raise _damaged(source, f"the tensor {name} does not fit its checksum")
-    # Restore tied tensors, and give all their present names.
-    for alias, name in tied.items():
-        if name in tensors:
-            tensors[alias] = tensors[name]
-    # Divide the tensors into weights for decoding and those for training only.
+    # Restore tied tensors, and divide all into weights for decoding and those for training only.
+    tensors |= {alias: tensors[name] for alias, name in tied.items() if name in tensors}
     model = without_prefix(tensors, MODEL_PREFIX)
     training = {n: tensor for n, tensor in tensors.items() if not n.startswith(MODEL_PREFIX)}
     if version == UPGRADED_VERSION:
@@ -186,10 +174,10 @@ def read_metadata(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def read_tensors(path: Path, flag: str = "", wrappers: Sequence[str] = ()) -> dict[str, Tensor]:
-    """Return the tensors of a file of another library by name.
+    """Return the tensors of a file of another library by name, or below a key of ``wrappers``.
 
     A file that does not end in ``.safetensors`` is a pickle, which PyTorch's safe reader of weights
-    reads. The tensors may be below one of the keys ``wrappers``; messages begin with the ``flag``.
+    reads. Messages begin with the ``flag``.
 
     Raises:
         CheckpointError: the file is missing or damaged, or has anything but tensors by name.
@@ -228,8 +216,7 @@ def _read_header(source: Path) -> dict[str, Any]:
         raise _damaged(source, error) from error
     # Compare the checksum of the metadata; earlier files have no checksums at all.
     checksum = raw.pop("metadata_checksum", None)
-    expected = None if "checksums" not in raw else str(_checksum_of_texts(raw))
-    if checksum != expected:
+    if checksum != (str(_checksum_of_texts(raw)) if "checksums" in raw else None):
         raise _damaged(source, "its metadata does not fit its checksum")
     try:
         metadata = {key: json.loads(value) for key, value in raw.items()}
@@ -255,12 +242,8 @@ def without_aliases(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], d
     first_name: dict[tuple[Any, ...], str] = {}
     for name, tensor in tensors.items():
         # Identify a tensor by its memory and layout, since tied weights share both.
-        identity = (
-            tensor.untyped_storage().data_ptr(),
-            tensor.storage_offset(),
-            tensor.shape,
-            tensor.stride(),
-        )
+        memory, start = tensor.untyped_storage().data_ptr(), tensor.storage_offset()
+        identity = memory, start, tensor.shape, tensor.stride()
         if tensor.numel() and identity in first_name:
             tied[name] = first_name[identity]
             continue
@@ -337,8 +320,7 @@ def _upgrade_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     upgraded = {}
     for old_name, tensor in tensors.items():
         name = _VISION_PART.sub(_new_vision_part, old_name)
-        packed = _PACKED.fullmatch(name)
-        if packed is None:
+        if (packed := _PACKED.fullmatch(name)) is None:
             upgraded[name] = tensor
             continue
         module, kind, rest = packed.group("module", "kind", "rest")

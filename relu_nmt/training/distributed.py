@@ -62,12 +62,9 @@ class ProcessGroup:
     def average(self, tensors: Sequence[Tensor]) -> None:
         """Set each tensor to its mean over all processes."""
         if self.world_size > 1 and tensors:
-            means = torch.cat([tensor.flatten() for tensor in tensors])
-            dist.all_reduce(means)
-            means /= self.world_size
-            for tensor, mean in zip(
-                tensors, means.split([t.numel() for t in tensors]), strict=True
-            ):
+            means = self.sum(torch.cat([tensor.flatten() for tensor in tensors])) / self.world_size
+            parts = means.split([tensor.numel() for tensor in tensors])
+            for tensor, mean in zip(tensors, parts, strict=True):
                 tensor.copy_(mean.view_as(tensor))
 
     def gather(self, value: Any) -> list[Any]:
@@ -79,10 +76,7 @@ class ProcessGroup:
         return values
 
     def wrap(self, objective: nn.Module, backend: str) -> nn.Module:
-        """Return the objective on the device, its gradients averaged in the backward pass.
-
-        ``backend`` is ``--ddp-backend``. All processes have the same weights.
-        """
+        """Return the objective on the device, its gradients averaged in the backward pass."""
         if self.world_size == 1:
             return objective.to(self.device)
         if backend == FULLY_SHARDED:
@@ -117,20 +111,15 @@ class ProcessGroup:
 
 
 def join_processes(cpu: bool) -> ProcessGroup:
-    """Return this process's group, from torchrun's environment variables if they are set.
-
-    With ``cpu`` it computes on the CPU even if there is a GPU.
-    """
+    """Return this process's group, which torchrun's variables describe; ``cpu`` uses no GPU."""
     on_gpu = torch.cuda.is_available() and not cpu
     if not on_gpu:
         keep_freed_memory()
     world_size = _environment_number("WORLD_SIZE", 1)
     if world_size == 1:
         return ProcessGroup(0, 1, torch.device("cuda:0" if on_gpu else "cpu"))
-    # Number the process overall, and on its machine, to choose its GPU.
-    rank = _environment_number("RANK", None)
+    rank, device = _environment_number("RANK", None), torch.device("cpu")
     local_rank = _environment_number("LOCAL_RANK", rank)
-    device = torch.device("cpu")
     if on_gpu:
         # Give each process of the machine a GPU of its own.
         if local_rank >= torch.cuda.device_count():
@@ -149,8 +138,8 @@ def join_processes(cpu: bool) -> ProcessGroup:
 def keep_freed_memory() -> None:
     """Let glibc keep the memory of freed CPU tensors; does nothing with another C library.
 
-    By default glibc returns memory to the system after each update, and the system clears it again.
-    The memory of tensors above 32 MB, glibc's own limit, still goes back.
+    Otherwise memory goes back to the system after each update, as it still does for tensors above
+    32 MB, and the system clears it again.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
@@ -175,8 +164,7 @@ def _environment_number(name: str, default: int | None) -> int:
 def noting_signals() -> Iterator[list[int]]:
     """Yield a list that records STOP_SIGNALS, so that an update can be finished and saved.
 
-    A second SIGINT interrupts at once. Only the main thread of a program can receive signals; in
-    other threads this does nothing.
+    A second SIGINT interrupts at once. Threads but the main one receive no signals.
     """
     received: list[int] = []
 
@@ -240,8 +228,7 @@ def _is_part(tensor: Tensor) -> "TypeGuard[DTensor]":
 def exchanging(objective: nn.Module, exchange: bool) -> AbstractContextManager[None]:
     """Return the context of a forward and backward pass of a (wrapped) objective.
 
-    Unless processes ``exchange`` their gradients, each adds to its own. These are whole in a
-    sharded model until the exchange.
+    Unless processes ``exchange`` their gradients, each adds to its own, whole if sharded.
     """
     if is_sharded(objective):
         objective.set_requires_gradient_sync(exchange)
@@ -252,10 +239,7 @@ def exchanging(objective: nn.Module, exchange: bool) -> AbstractContextManager[N
 
 @contextmanager
 def whole_weights(objective: nn.Module) -> Iterator[None]:
-    """Give each process all weights inside the block, so that each may run on its own.
-
-    All processes enter and leave the block together.
-    """
+    """Give each process all weights inside the block, which all enter and leave together."""
     units = [module for module in objective.modules() if is_sharded(module)]
     # Gather each unit's weights, and keep them after its forward pass.
     for unit in units:
@@ -295,8 +279,7 @@ def part_like(tensor: Tensor, other: Tensor) -> Tensor:
 def whole_tensors(tensors: Mapping[str, Tensor], keep: bool) -> dict[str, Tensor]:
     """Return whole tensors, gathered from the parts of all processes, which all call this.
 
-    One tensor under several names stays one tensor. Without ``keep`` this process only sends its
-    parts.
+    Tied ones stay one tensor. Without ``keep`` this process only sends its parts.
     """
     whole: dict[int, Tensor] = {}
     for tensor in tensors.values():

@@ -37,8 +37,7 @@ WRITTEN = re.compile(
 )
 """Names of all checkpoints that a training writes."""
 LOCK = ".lock"
-BYTES_PER_VALUE = 4
-VALUES_PER_WEIGHT = 3
+BYTES_PER_VALUE, VALUES_PER_WEIGHT = 4, 3
 """Values per weight in a checkpoint: the weight and Adam's two moments; one more with EMA."""
 
 Stats = dict[str, Any]
@@ -129,12 +128,12 @@ class TrainingResult:
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Tokens without padding per second of training, validation and saving not counted."""
+        """Tokens without padding per second of training, without validation and saving."""
         return self._per_second("wps")
 
     @property
     def updates_per_second(self) -> float | None:
-        """Updates per second of training, validation and saving not counted."""
+        """Updates per second of training, without validation and saving."""
         return self._per_second("ups")
 
     def _per_second(self, name: str) -> float | None:
@@ -164,12 +163,9 @@ class TrainingResult:
         if self.save_dir is None:
             return
         path = self.save_dir / RESULTS_FILE
-        values = {
-            "format": FORMAT,
-            **{name: getattr(self, name) for name in self._stored()},
-            "tokens_per_second": self.tokens_per_second,
-            "updates_per_second": self.updates_per_second,
-        }
+        speeds = ("tokens_per_second", "updates_per_second")
+        values = {name: getattr(self, name) for name in (*self._stored(), *speeds)}
+        values = {"format": FORMAT, **values}
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_text(path, json.dumps(values, ensure_ascii=False, indent=1) + "\n")
@@ -263,21 +259,19 @@ class CheckpointFolder:
         if config.no_save:
             return []
         # Name the checkpoint by epoch, and by updates, if their intervals are complete.
-        names = []
-        if end_of_epoch and not config.no_epoch_checkpoints and epoch % config.save_interval == 0:
-            names.append(f"checkpoint{epoch}{SUFFIX}")
-        if config.save_interval_updates > 0 and num_updates % config.save_interval_updates == 0:
-            names.append(f"checkpoint_{epoch}_{num_updates}{SUFFIX}")
-        if is_best:
-            names.append(BEST)
-        if kept_score is not None:
-            names.append(
-                f"checkpoint.best_{config.best_checkpoint_metric}_{kept_score:.4f}{SUFFIX}"
-            )
-        # Store the last checkpoint unless switched off; an interrupted training always needs it.
-        if interrupted or not config.no_last_checkpoints:
-            names.append(LAST)
-        return names
+        by_epoch = end_of_epoch and not config.no_epoch_checkpoints
+        interval = config.save_interval_updates
+        found = {
+            f"checkpoint{epoch}{SUFFIX}": by_epoch and epoch % config.save_interval == 0,
+            f"checkpoint_{epoch}_{num_updates}{SUFFIX}": interval and num_updates % interval == 0,
+            BEST: is_best,
+            f"checkpoint.best_{config.best_checkpoint_metric}_{kept_score or 0:.4f}{SUFFIX}": (
+                kept_score is not None
+            ),
+            # An interrupted training always needs the last one.
+            LAST: interrupted or not config.no_last_checkpoints,
+        }
+        return [name for name, is_wanted in found.items() if is_wanted]
 
     def keeps(self, score: float) -> bool:
         """Return True if a validation score is one of the best, whose checkpoints are kept."""
@@ -334,10 +328,7 @@ class CheckpointFolder:
 
     @contextmanager
     def owned(self) -> Iterator[None]:
-        """Lock the folder inside the block, and remove temporary files of killed trainings.
-
-        A folder that is made for the lock is removed if nothing else is written to it.
-        """
+        """Lock the folder inside the block; remove it then if it is new and nothing is written."""
         if self._config.no_save:
             yield
             return
@@ -363,13 +354,9 @@ class CheckpointFolder:
             os.close(lock)
 
     def check(self, num_weights: int, averaged: bool) -> None:
-        """Refuse a folder that cannot be written or has too little free space.
-
-        A checkpoint has ``num_weights``, and their average too if ``averaged``.
-        """
+        """Refuse a folder that cannot be written, or is too full for checkpoints of the model."""
         if self._config.no_save:
             return
-        # Estimate the size of a checkpoint: weights, optimiser state and perhaps the average.
         checkpoint_bytes = num_weights * (VALUES_PER_WEIGHT + averaged) * BYTES_PER_VALUE
         # Make the folder, and a file in it, to find missing permissions now.
         try:
@@ -380,16 +367,7 @@ class CheckpointFolder:
             raise ConfigError(
                 f"--save-dir {self.path}: cannot be written ({error.strerror})"
             ) from error
-        free, files = shutil.disk_usage(self.path).free, self._new_files()
-        if free < files * checkpoint_bytes:
-            raise ConfigError(
-                f"--save-dir {self.path}: {free / 1e6:,.0f} MB free, but a checkpoint takes "
-                f"{checkpoint_bytes / 1e6:,.0f} MB and {files} must fit; free some space "
-                "or choose another folder"
-            )
-
-    def _new_files(self) -> int:
-        """Return the number of files that saving adds before it removes old ones."""
+        # Count the files that saving adds before it removes old ones.
         config = self._config
         names = self.names(
             config.save_interval,
@@ -398,9 +376,16 @@ class CheckpointFolder:
             is_best=not config.disable_validation,
             kept_score=0.0 if config.keep_best_checkpoints > 0 else None,
         )
-        # Count one file less for each that is replaced and shares no bytes.
+        # Count one less for each that is replaced and shares no bytes.
         kept = [self.path / name for name in names if name in (BEST, LAST)]
-        return 1 + len(names) - sum(file.exists() and file.stat().st_nlink == 1 for file in kept)
+        files = 1 + len(names) - sum(one.exists() and one.stat().st_nlink == 1 for one in kept)
+        free = shutil.disk_usage(self.path).free
+        if free < files * checkpoint_bytes:
+            raise ConfigError(
+                f"--save-dir {self.path}: {free / 1e6:,.0f} MB free, but a checkpoint takes "
+                f"{checkpoint_bytes / 1e6:,.0f} MB and {files} must fit; free some space "
+                "or choose another folder"
+            )
 
     def try_out(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint to a temporary file and remove it."""
@@ -410,29 +395,27 @@ class CheckpointFolder:
     def _prune(self, written: list[str]) -> None:
         """Remove checkpoints beyond the limits, of the kinds that have just been written."""
         config = self._config
-        for pattern, count, is_score in (
-            (BY_UPDATES, config.keep_interval_updates, False),
-            (BY_EPOCHS, config.keep_last_epochs, False),
-            (self._best_pattern, config.keep_best_checkpoints, True),
+        for pattern, count in (
+            (BY_UPDATES, config.keep_interval_updates),
+            (BY_EPOCHS, config.keep_last_epochs),
+            (self._best_pattern, config.keep_best_checkpoints),
         ):
             # Leave out kinds without a limit, or without a new checkpoint.
             own = _numbers(pattern, written)
             if count <= 0 or not own:
                 continue
+            # Put the worst in front: of scores to minimise the highest.
             found = numbered_checkpoints(self.path, pattern)
-            if not is_score:  # larger numbers belong to an earlier training and go first
+            if pattern != self._best_pattern:  # the larger are an earlier training's, and go first
                 found.sort(key=lambda one: (one[0] <= own[0][0], one[0]))
-            # Remove from the front the oldest or lowest; of scores to minimise, the highest.
-            most = config.maximize if is_score else True
-            for _, path in found[: max(0, len(found) - count)] if most else found[count:]:
+            elif not config.maximize:
+                found.reverse()
+            for _, path in found[: max(0, len(found) - count)]:
                 path.unlink(missing_ok=True)
 
 
 def numbered_checkpoints(folder: Path, pattern: str) -> list[tuple[float, Path]]:
-    """Return the checkpoints of a folder with a number in their names, the smallest first.
-
-    The number is the only group of ``pattern``, which names without suffix match.
-    """
+    """Return a folder's checkpoints by the number, the group of ``pattern``, in their names."""
     try:
         names = os.listdir(folder)
     except OSError as error:

@@ -31,7 +31,7 @@ class Schedule(ABC):
         config: an instance of the class's ``Config``.
         rates: ``--lr``; the first one is the peak.
         max_update: the last update of the training, 0 if not limited.
-        maximize_score: a larger validation score is better.
+        maximize: a larger validation score is better.
 
     Raises:
         ConfigError: the options do not suffice.
@@ -50,18 +50,12 @@ class Schedule(ABC):
         with_own_config(cls)
 
     def __init__(
-        self,
-        config: Any,
-        rates: tuple[float, ...],
-        max_update: int = 0,
-        maximize_score: bool = False,
+        self, config: Any, rates: tuple[float, ...], max_update: int = 0, maximize: bool = False
     ) -> None:
         self.config = config
         vars(self).update({name: getattr(config, name) for name in options_of(type(config))})
-        self.rates = rates
-        self.peak = rates[0]
-        self.max_update = max_update
-        self.maximize = maximize_score
+        self.rates, self.peak = rates, rates[0]
+        self.max_update, self.maximize = max_update, maximize
 
     @abstractmethod
     def learning_rate(self, num_updates: int, epoch: int) -> float:
@@ -157,6 +151,7 @@ class CosineSchedule(Schedule):
         if growth == 1:
             index = int(updates // self.period)
             return index, updates - self.period * index, self.period
+        # Invert the sum of the lengths so far, a geometric series.
         index = math.floor(math.log(1 - updates / self.period * (1 - growth), growth))
         start = (1 - growth**index) / (1 - growth) * self.period
         return index, updates - start, growth**index * self.period
@@ -195,11 +190,9 @@ class FixedSchedule(Schedule):
             rate = rates[min(epoch - 1, len(rates) - 1)]
         else:
             rate = rates[-1] * self.shrink ** (epoch + 1 - anneal)
-        if num_updates < self.warmup:
-            # fairseq's step_update(u) serves update u + 1 with factor (u + 1) / warmup, and it
-            # prints that value at u updates; here both are update t's own factor.
-            return rate * num_updates / self.warmup
-        return rate
+        # fairseq's step_update(u) serves update u + 1 with factor (u + 1) / warmup, and it prints
+        # that value at u updates; here both are update t's own factor.
+        return rate * num_updates / self.warmup if num_updates < self.warmup else rate
 
 
 @SCHEDULES.register("reduce_lr_on_plateau")
@@ -232,13 +225,11 @@ class ReduceOnPlateauSchedule(Schedule):
             return
         sign = 1 if self.maximize else -1
         limit = (1 + sign * self.threshold) * (self.best or 0)
+        self.bad_epochs += 1
         if self.best is None or sign * score > sign * limit:
             self.best, self.bad_epochs = score, 0
-            return
-        self.bad_epochs += 1
-        if self.bad_epochs > self.patience:
-            self.factor *= self.shrink
-            self.bad_epochs = 0
+        elif self.bad_epochs > self.patience:
+            self.factor, self.bad_epochs = self.factor * self.shrink, 0
 
     def state(self) -> dict[str, Any]:
         """Return the factor, the best score and the epochs since."""
@@ -330,10 +321,8 @@ class ScheduleConfig:
         return getattr(chosen_part(self, "lr_scheduler")[1], "warmup", 0)
 
 
-def build_schedule(
-    config: ScheduleConfig, max_update: int = 0, maximize_score: bool = False
-) -> Schedule:
+def build_schedule(config: ScheduleConfig, max_update: int = 0, maximize: bool = False) -> Schedule:
     """Return the schedule that ``--lr-scheduler`` names; see :class:`Schedule`."""
     make, options = chosen_part(config, "lr_scheduler")
-    schedule: Schedule = make(options, config.lr, max_update, maximize_score)
+    schedule: Schedule = make(options, config.lr, max_update, maximize)
     return schedule

@@ -126,9 +126,7 @@ class TrainingState:
 class WeightAverage:
     """The average a <- decay * a + (1 - decay) * w of a model's weights; empty without EMA.
 
-    Args:
-        model: the model; the statistics of BatchNorm are averaged with its parameters.
-        config: start, interval and decay of the average.
+    The statistics of BatchNorm are averaged with the parameters.
 
     Example:
         >>> model = nn.Linear(1, 1, bias=False)
@@ -152,10 +150,8 @@ class WeightAverage:
         if not self._averages or num_updates % self._config.ema_update_freq:
             return
         share = 1.0 if num_updates < self._config.ema_start_update else 1 - self._config.ema_decay
-        averages, weights = (
-            [own_part(tensor) for tensor in tensors.values()]
-            for tensors in (self._averages, self._parameters)
-        )
+        averages = [own_part(tensor) for tensor in self._averages.values()]
+        weights = [own_part(tensor) for tensor in self._parameters.values()]
         torch._foreach_lerp_(averages, weights, weight=share)
 
     @contextmanager
@@ -274,14 +270,13 @@ class Components:
         scaler.step(optimizer)
         scaler.update()
         # Find an overflow by the scale, which falls only then.
-        if scaler.get_scale() >= before:
-            return True
-        if scaler.get_scale() < (least := self.config.min_loss_scale):
+        overflowed = scaler.get_scale() < before
+        if overflowed and scaler.get_scale() < (least := self.config.min_loss_scale):
             raise TrainingError(
                 f"the loss scale fell below --min-loss-scale {least:g}: the loss or the gradient "
                 "is not finite at any scale; lower --lr, set --clip-norm or use --bf16"
             )
-        return False
+        return not overflowed
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
@@ -300,8 +295,7 @@ class Components:
         Its tensors are the live ones, not copies. If the model is sharded, all processes must call
         this, and the first one gets whole tensors. ``description`` is further metadata.
         """
-        state.schedule = self.schedule.state()
-        state.precision = self.scaler.state_dict()
+        state.schedule, state.precision = self.schedule.state(), self.scaler.state_dict()
         metadata = {**description, "training_state": dataclasses.asdict(state)}
         training = optimizer_tensors(self.model, self.optimizer) if with_optimizer else {}
         # Apply the average; the raw weights that it replaces are stored beside it.
@@ -313,15 +307,12 @@ class Components:
             yield Checkpoint(model, metadata, training)
 
     def restore(
-        self,
-        path: Path | None,
-        say: Callable[[str], None],
-        start: StartWeights | None = None,
+        self, path: Path | None, say: Callable[[str], None], start: StartWeights | None = None
     ) -> TrainingState:
         """Restore tensors and schedule from the checkpoint to go on from; return its state.
 
         Without ``path`` it is a fresh start, for which ``start`` may change weights of another
-        model. ``say`` prints a message.
+        model.
         """
         config = self.config
         # A fresh start, perhaps from the weights of another model.
@@ -373,15 +364,16 @@ def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dic
 
 def _reset(state: TrainingState, config: TrainerConfig) -> None:
     """Reset the counts that the flags name."""
-    best_metric = config.best_checkpoint_metric
     if config.reset_optimizer:
         state.num_updates = 0
     if config.reset_dataloader:
         state.epoch, state.batch_offset, state.num_batches = 1, 0, 0
     if config.reset_meters:
         state.inner, state.epoch_meters, state.seconds = Meters(), Meters(), 0.0
-    if config.reset_meters or config.reset_optimizer or state.best_metric != best_metric:
-        state.best_metric, state.best_score, state.bad_validations = best_metric, None, 0
+    is_other = state.best_metric != config.best_checkpoint_metric
+    if config.reset_meters or config.reset_optimizer or is_other:
+        state.best_metric = config.best_checkpoint_metric
+        state.best_score, state.bad_validations = None, 0
 
 
 def _load_optimizer(
@@ -426,5 +418,5 @@ def _load_optimizer(
 
 def _fits(state: Sequence[int], weight: Sequence[int]) -> bool:
     """Return True for a scalar, and for the weight's shape with means of some dimensions."""
-    same = len(state) == len(weight)
-    return not state or (same and all(a in (1, b) for a, b in zip(state, weight, strict=True)))
+    pairs = zip(state, weight, strict=False)
+    return not state or (len(state) == len(weight) and all(a in (1, b) for a, b in pairs))

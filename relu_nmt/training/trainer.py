@@ -351,7 +351,6 @@ class Trainer:
         self._lap = time.monotonic()
 
     def _write_result(self) -> None:
-        """Update the result and write it."""
         self.result.measure(self.state.num_updates, self._wall())
         if self._process.is_first:
             self.result.write()

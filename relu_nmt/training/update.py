@@ -88,8 +88,8 @@ class Adafactor(torch.optim.Adafactor):
 def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
     """Return the optimiser of the model's trainable parameters.
 
-    Weight decay acts on all of them, as in fairseq, except on those whose attribute
-    ``no_weight_decay`` is true. Each group has its ``lr_scale``, from ``--lr-scales``.
+    Weight decay acts on all of them, as in fairseq, but on those with a true ``no_weight_decay``.
+    Each group has its ``lr_scale``, from ``--lr-scales``.
     """
     scale_of: dict[nn.Parameter, float] = {}
     for part, scale in config.scale_by_part.items():
@@ -120,10 +120,7 @@ def freeze(model: nn.Module, config: OptimizerConfig) -> None:
 
 
 def parameters_of(model: nn.Module, part: str, flag: str) -> list[nn.Parameter]:
-    """Return the parameters of a part of the model, of whose names ``part`` is the start.
-
-    ``embeddings`` stands for all tables of embeddings. Errors name ``flag``.
-    """
+    """Return the parameters of whose names ``part`` is the start, or of all ``embeddings``."""
     if part == "embeddings":
         tables = (module for module in model.modules() if isinstance(module, nn.Embedding))
         found = [parameter for table in tables for parameter in table.parameters()]
@@ -137,10 +134,7 @@ def parameters_of(model: nn.Module, part: str, flag: str) -> list[nn.Parameter]:
 
 
 def autocast_dtype(asked: PrecisionOptions, device: torch.device) -> torch.dtype | None:
-    """Return the 16-bit dtype of the computation; None for the dtype of the weights.
-
-    On a CPU without products of bfloat16, print a note that it is slow.
-    """
+    """Return the 16-bit dtype of the computation; None for the dtype of the weights."""
     if asked.fp16:
         if device.type != "cuda":
             raise ConfigError("--fp16 needs a CUDA GPU; on the CPU use --bf16 or neither")
@@ -166,9 +160,8 @@ def loss_scaler(config: TrainerConfig, world_size: int) -> torch.amp.GradScaler:
     """Return the loss scale of float16; without it the scaler changes nothing."""
     updates = FAIRSEQ_SCALE_WINDOW // world_size // config.update_freq[0]
     window = config.fp16_scale_window or max(1, updates)
-    return torch.amp.GradScaler(
-        "cuda", config.fp16_init_scale, growth_interval=window, enabled=config.fp16
-    )
+    start = config.fp16_init_scale
+    return torch.amp.GradScaler("cuda", start, growth_interval=window, enabled=config.fp16)
 
 
 @dataclass
@@ -291,11 +284,12 @@ class Update:
 
 def _suspects(process: ProcessGroup, batches: Sequence[Batch], losses: list[float]) -> str:
     """Return the samples of the batches whose losses are not finite; of all if they are."""
-    pairs = list(zip([batch.ids.tolist() for batch in batches], losses, strict=True))
+    own = [batch.ids.tolist() for batch in batches]
+    bad = [ids for ids, loss in zip(own, losses, strict=True) if not math.isfinite(loss)]
     # All processes have the same sums, so all of them call this.
-    suspects = process.gather([ids for ids, loss in pairs if not math.isfinite(loss)])
+    suspects = process.gather(bad)
     if not any(suspects):
-        suspects = process.gather([ids for ids, _ in pairs])
+        suspects = process.gather(own)
     ids = [str(number) for lists in suspects for batch in lists for number in batch]
     more = f" and {len(ids) - SHOWN_IDS} more" if len(ids) > SHOWN_IDS else ""
     return ", ".join(ids[:SHOWN_IDS]) + more
