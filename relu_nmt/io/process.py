@@ -53,8 +53,7 @@ BETWEEN_LOOKS = 0.02
 def utf8_streams() -> Iterator[None]:
     """Make standard output and standard error UTF-8, and flush the output at the end.
 
-    Bytes of file names that are not UTF-8 come out as they are. Messages for a standard error that
-    is closed are dropped.
+    Bytes of file names that are not UTF-8 come out as they are.
 
     Raises:
         DataError: standard output is closed.
@@ -101,11 +100,8 @@ def handle_stop_signals(handler: Callable[[int, FrameType | None], Any]) -> dict
     ``&``, which is about the terminal's Ctrl-C and not about ``kill -INT``. Return the handlers
     before, by signal, for ``signal.signal``.
     """
-    heard = [
-        number
-        for number in STOP_SIGNALS
-        if number == signal.SIGINT or signal.getsignal(number) != signal.SIG_IGN
-    ]
+    ignored = {number for number in STOP_SIGNALS if signal.getsignal(number) == signal.SIG_IGN}
+    heard = [number for number in STOP_SIGNALS if number not in ignored - {signal.SIGINT}]
     return {number: signal.signal(number, handler) for number in heard}
 
 
@@ -161,10 +157,9 @@ def peak_gpu_bytes() -> int | None:
 
 
 def choose_threads(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Choose the number of threads and how they wait, unless the user's environment does.
+    """Let as many threads as cores compute, and sleep soon, unless the user's environment says.
 
-    Call it before PyTorch is imported, which reads these variables once. There are as many threads
-    as :func:`available_cores`, and they sleep soon instead of spinning.
+    Call it before PyTorch is imported, which reads these variables once.
     """
     environment.setdefault(THREADS, str(available_cores()))
     if not any(name in environment for name in WAITING):
@@ -172,20 +167,15 @@ def choose_threads(environment: MutableMapping[str, str] = os.environ) -> None:
 
 
 def other_threads(load_file: str = LOAD_FILE, own_tasks: str = OWN_TASKS) -> int | None:
-    """Return how many threads of other processes run on the machine now; None if unknown.
-
-    Running threads of this process do not count: NumPy's spin for a moment after the import.
-    """
+    """Return the number of other processes' threads that run now; None if unknown."""
     try:
         running = int(Path(load_file).read_text("ascii").split()[3].split("/")[0])
-        own = 0
-        for file in Path(own_tasks).glob("*/stat"):
-            # Skip the command's name, which may itself hold spaces.
-            _, _, after_name = file.read_text("utf-8", "replace").rpartition(")")
-            own += after_name.split()[0] == "R"
+        # The state stands behind the command's name, which may itself hold spaces.
+        tasks = [file.read_text("utf-8", "replace") for file in Path(own_tasks).glob("*/stat")]
+        own = sum(task.rpartition(")")[2].split()[0] == "R" for task in tasks)
     except (OSError, ValueError, IndexError):
         return None
-    # Subtract this thread at least, which runs now.
+    # Subtract this thread at least, and NumPy's, which spin for a moment after the import.
     return max(0, running - max(1, own))
 
 
@@ -196,8 +186,7 @@ def crowding_note(
 ) -> str:
     """Return a warning if others compute on the cores that the threads need; else an empty text.
 
-    Only threads that several looks find count. A single look may find a command that is just
-    ending, or the system at work.
+    Several looks must find them, as one may find a command that is just ending.
     """
     try:
         threads = int(environment[THREADS])
@@ -255,9 +244,8 @@ def _revision() -> str:
 
 
 def _cpu_name() -> str:
-    try:
+    lines: list[str] = []
+    with suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text("utf-8", errors="replace").splitlines()
-    except OSError:
-        return platform.processor()
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, platform.processor())

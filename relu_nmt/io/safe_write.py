@@ -61,14 +61,11 @@ def acquire_lock(path: Path) -> int | None:
 
 @contextmanager
 def folder_locked(folder: Path) -> Iterator[bool]:
-    """Hold the lock of an existing folder inside the block; yield False if another process does.
-
-    Where the file system cannot lock folders, nothing is locked.
-    """
+    """Hold the lock of an existing folder inside the block; yield False if another process does."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         is_free = True
-        with suppress(OSError):
+        with suppress(OSError):  # a file system that cannot lock folders
             is_free = try_lock(descriptor)
         yield is_free
     finally:
@@ -99,9 +96,8 @@ def replacing(path: str | os.PathLike[str], *, durable: bool = False) -> Iterato
 
     If the block raises, the new file is removed and ``path`` stays as it was. Several processes may
     replace a file at once, also on several machines; the last one wins. The new file gets the
-    permissions and the group of the old one. A link is replaced, not its target.
-
-    A ``durable`` file is brought to the disk before it is renamed.
+    permissions and the group of the old one. A link is replaced, not its target. A ``durable`` file
+    is brought to the disk before it is renamed.
     """
     final = Path(path)
     with temporary_folder(final) as folder:
@@ -228,10 +224,7 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 
 
 def check_writable(flag: str, path: str | None) -> None:
-    """Raise a DataError if a file cannot be written, before hours are spent; make its folder.
-
-    Temporary files that killed processes left are removed.
-    """
+    """Raise a DataError if a file cannot be written, before hours are spent; make its folder."""
     if path is None:
         return
     file, target = Path(path), target_of(path)

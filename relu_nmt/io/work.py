@@ -13,6 +13,8 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -73,9 +75,9 @@ def progress_bar(
     Bytes (the unit ``B``) are shown in MB. ``shows_waiting`` also shows that the work runs when
     nothing is done for long; a thread does that, so it is not for a block that forks processes.
     With ``only_if_slow`` there are lines only, and none if the work ends before the first is due.
-    ``say`` prints the lines; by default they go to standard error. The yielded function adds a
-    number to the amount done, up to the total.
+    ``say`` prints the lines. The yielded function adds a number to the amount done.
     """
+    write = say or partial(print, file=sys.stderr, flush=True)
     is_hidden, done = _hidden.get(), 0
     started = last_line = time.monotonic()
     bar = None
@@ -88,11 +90,7 @@ def progress_bar(
         if bar is None and not is_hidden:
             share, seconds = done / max(1, total), time.monotonic() - started
             size = f"{total:,} {unit}" if unit != "B" else f"{total / 1e6:,.1f} MB"
-            text = f"{label}: {share:.0%} of {size}, {seconds:.1f} s"
-            if say is None:
-                print(text, file=sys.stderr, flush=True)
-            else:
-                say(text)
+            write(f"{label}: {share:.0%} of {size}, {seconds:.1f} s")
 
     def advance(number: int) -> None:
         nonlocal done
@@ -155,14 +153,14 @@ def ordered_map(
     context = multiprocessing.get_context("fork" if FORKS else "spawn")
     pool = ProcessPoolExecutor(workers, context, _start_worker, (prepare, argument))
     waiting: deque[tuple[Task, Future[Result]]] = deque()
+    remaining = iter(tasks)
     try:
-        for task in tasks:
-            waiting.append((task, pool.submit(function, task)))
-            # Wait for the oldest task when enough are queued, to bound memory.
-            if len(waiting) > workers * TASKS_AHEAD:
-                first, future = waiting.popleft()
-                yield first, future.result()
-        while waiting:
+        # Queue some tasks, then one for each whose result is taken, to bound memory.
+        while True:
+            for task in islice(remaining, workers * TASKS_AHEAD + 1 - len(waiting)):
+                waiting.append((task, pool.submit(function, task)))
+            if not waiting:
+                break
             first, future = waiting.popleft()
             yield first, future.result()
     except BrokenProcessPool as error:
@@ -192,11 +190,7 @@ def _end_with_parent() -> None:
 
 @dataclass(frozen=True)
 class Work:
-    """A function with its argument, as a job that may be interrupted and started again.
-
-    When its time is up, or others have precedence, the cluster takes the machine away and queues
-    the job once more.
-    """
+    """A function with its argument, as a job that a cluster may interrupt and start again."""
 
     function: Callable[[Any], Any]
     argument: Any
@@ -216,11 +210,10 @@ class Work:
 
 
 def cluster_queue(name: str, parameters: Mapping[str, Any], folder: Path) -> Submit:
-    """Return the function that submits jobs, by submitit; the retries are the cluster's.
+    """Return the function that submits jobs, by submitit, to ``slurm`` or ``local``, this machine.
 
-    The cluster is ``slurm``, or ``local``, which runs each job on this machine, at once. A job's
-    ``parameters`` have submitit's names (``gpus_per_node``). All machines see the ``folder`` of the
-    jobs' descriptions and output.
+    A job's ``parameters`` have submitit's names (``gpus_per_node``). All machines see the
+    ``folder`` of the jobs' descriptions and output.
 
     Raises:
         ConfigError: submitit is not installed, or this machine has no such cluster, or the cluster
