@@ -149,17 +149,18 @@ class WeightStatistics:
 
         Queries and keys have sentence numbers [B, N] and kinds [B, N, 3] of their tokens.
         """
-        weights, visibility, view = record.weights, record.visibility, record.visibility.rows
+        weights, visibility, sentences = record.weights, record.visibility, record.visibility.rows
         assert weights is not None, f"{attention.name} has weights, but returned none"
         (asking, _), (asked, kinds) = queries, keys
         # Attention inside sentences has rows of single sentences: take the tokens of these rows.
-        if view is not None:
-            kinds = view.paired(view.keys.take(kinds))
-        if view is not None and asking is not None and asked is not None:
-            asking = view.queries.take(asking[..., None])[..., 0]
-            asked = view.paired(view.keys.take(asked[..., None]))[..., 0]
+        if sentences is not None:
+            of_queries, of_keys = sentences
+            kinds = of_keys.paired(of_keys.take(kinds))
+            if asking is not None and asked is not None:
+                asking = of_queries.take(asking[..., None])[..., 0]
+                asked = of_keys.paired(of_keys.take(asked[..., None]))[..., 0]
         # Keep attention inside sentences apart from attention to all keys.
-        place = record.slot, ALL_KEYS if view is None else OWN_SENTENCE, record.layer
+        place = record.slot, ALL_KEYS if sentences is None else OWN_SENTENCE, record.layer
         sums = self._sums[place]
         batch, heads, num_queries, num_keys = weights.shape
         # Count the visible keys of each query, and mark real rows: [B, Nq].

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
-    from relu_nmt.attention.sentences import SentencePairs
+    from relu_nmt.attention.sentences import SentenceRows
 
 
 class Visibility:
@@ -34,7 +34,7 @@ class Visibility:
         device: of the masks, if ``key_mask`` does not give it.
         grid: rows and columns of an image's patches, where the last rows * columns tokens are
             patches, row by row; ``None`` where tokens lie in one line.
-        rows: the sentences, if each row of queries and keys is one sentence of a document.
+        rows: the queries and the keys, if each row is one sentence of a document.
         share: fraction of the real queries that is here, if attention is computed in parts.
 
     Attributes:
@@ -58,7 +58,7 @@ class Visibility:
         causal: bool = False,
         device: torch.device | None = None,
         grid: tuple[int, int] | None = None,
-        rows: "SentencePairs | None" = None,
+        rows: "tuple[SentenceRows, SentenceRows] | None" = None,
         share: float = 1.0,
     ) -> None:
         self.num_queries = num_queries
@@ -225,7 +225,10 @@ class TreeVisibility(Visibility):
     ancestry: Tensor
 
     def __init__(
-        self, ancestry: Tensor, length: int | None = None, rows: "SentencePairs | None" = None
+        self,
+        ancestry: Tensor,
+        length: int | None = None,
+        rows: "tuple[SentenceRows, SentenceRows] | None" = None,
     ) -> None:
         num_queries, num_keys = ancestry.shape[1:]
         super().__init__(num_queries, num_keys, causal=True, device=ancestry.device, rows=rows)

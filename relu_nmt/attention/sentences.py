@@ -34,6 +34,8 @@ class SentenceRows:
     positions: Tensor  # [B, N] int64, number of tokens before each one in its sentence
     first: Tensor  # [B] int64, row of each document's first sentence
     counts: Tensor  # [B] int64, number of sentences of each document
+    # As keys: the row that each row of queries sees, [R'] int64; None: that of equal number.
+    seen: Tensor | None = None
 
     @classmethod
     def of_tokens(cls, numbers: Tensor, real: Tensor) -> "SentenceRows":
@@ -58,22 +60,12 @@ class SentenceRows:
         taken = places.flatten()[tokens]
         index = places.new_zeros(num_rows * longest).index_copy_(0, taken, tokens)
         mask = real.new_zeros(num_rows * longest).index_fill_(0, taken, True)
+        index, mask = index.view(num_rows, longest), mask.view(num_rows, longest)
         # Find each row's document, whose first row has number 0.
         rows = torch.arange(num_rows, device=real.device)
-        document = torch.arange(batch, device=real.device).repeat_interleave(
-            counts, output_size=num_rows
-        )
-        shape = num_rows, longest
-        return cls(
-            index.view(shape),
-            places,
-            row_of,
-            rows - first[document],
-            mask.view(shape),
-            positions,
-            first,
-            counts,
-        )
+        documents = torch.arange(batch, device=real.device)
+        firsts = first[documents.repeat_interleave(counts, output_size=num_rows)]
+        return cls(index, places, row_of, rows - firsts, mask, positions, first, counts)
 
     @classmethod
     def of_beams(cls, numbers: Tensor, *shape: int) -> "SentenceRows":
@@ -88,14 +80,12 @@ class SentenceRows:
         return cls(every.view(shape), each, each, flat, ones, each, every, torch.ones_like(every))
 
     def take(self, x: Tensor) -> Tensor:
-        """Return the rows [R, L, ...] of x [B, N, ...]."""
-        rows = x.flatten(0, 1).index_select(0, self.index.flatten())
-        return rows.view(*self.index.shape, *x.shape[2:])
+        """Return the rows [R, L, D] of x [B, N, D]."""
+        return _taken(x, [self.index])[0]
 
-    def put(self, rows: Tensor) -> Tensor:
-        """Return [B, N, ...] of rows [R, L, ...]; padding has arbitrary values."""
-        x = rows.flatten(0, 1).index_select(0, self.places.flatten())
-        return x.view(*self.places.shape, *rows.shape[2:])
+    def paired(self, rows: Tensor) -> Tensor:
+        """Select the rows of these keys, [R, ...], that the rows of queries see, [R', ...]."""
+        return rows if self.seen is None else rows.index_select(0, self.seen)
 
     def select(self, documents: Tensor) -> "SentenceRows":
         """Return the same rows, with :meth:`rows_of` for these documents [B'] only."""
@@ -110,81 +100,24 @@ class SentenceRows:
 
     def own(self, causal: bool, divided: bool = False) -> "SentenceView":
         """Return the view of self-attention: tokens see their own sentence."""
-        length, mask = self.index.size(1), self.mask
-        rows = SentencePairs(self, self)
-        # Padding stands on the right, where causality already hides it from real queries.
-        visibility = Visibility(
-            length,
-            length,
-            key_mask=None if causal else mask,
-            query_mask=mask,
-            causal=causal,
-            device=mask.device,
-            rows=rows,
-        )
-        return SentenceView(rows, visibility, divided=divided)
+        return SentenceView(self, self, _visibility(self, self, causal), divided=divided)
 
     def across(self, source: "SentenceRows", divided: bool = False) -> "SentenceView":
         """Return the view of cross-attention: tokens see the source sentence of their number."""
-        pairs = None
         if not torch.equal(self.counts, source.counts):
             # Find the source sentence of each row, since the counts differ.
             documents = torch.arange(len(self.counts), device=self.counts.device)
-            pairs = source.rows_of(
-                documents.repeat_interleave(self.counts, output_size=len(self.numbers)),
-                self.numbers,
-            )
-        rows = SentencePairs(self, source, pairs)
-        return SentenceView(rows, rows.all_visible(), divided=divided)
-
-
-@dataclass(frozen=True)
-class SentencePairs:
-    """Rows of queries and of keys; ``pairs`` [R] int64 is the row of keys that each query row sees.
-
-    Without ``pairs`` it is the row of equal number.
-    """
-
-    queries: SentenceRows
-    keys: SentenceRows
-    pairs: Tensor | None = None
-
-    def paired(self, rows: Tensor) -> Tensor:
-        """Select rows of keys or values [R', ...] for the rows of queries, [R, ...]."""
-        return rows if self.pairs is None else rows.index_select(0, self.pairs)
-
-    def all_visible(self) -> Visibility:
-        """Return the visibility in which queries see all tokens of their row of keys."""
-        lengths = self.queries.index.size(1), self.keys.index.size(1)
-        mask = self.paired(self.keys.mask)
-        return Visibility(*lengths, key_mask=mask, query_mask=self.queries.mask, rows=self)
-
-    def in_documents(self, weights: Tensor) -> Tensor:
-        """Return weights [R, H, Lq, Lk] as weights of whole documents, [B, H, Nq, Nk]."""
-        num_keys = self.keys.places.size(1)
-        places = self.paired(self.keys.index)[:, None, None] % num_keys  # [R, 1, 1, Lk]
-        wide = weights.new_zeros(*weights.shape[:3], num_keys)
-        wide.scatter_add_(3, places.expand_as(weights), weights)
-        return self.queries.put(wide.transpose(1, 2)).transpose(1, 2)
-
-
-@dataclass(frozen=True)
-class SentencePart:
-    """Some of the sentences of a view: the index of each query [R, Lq] and key [R, Lk].
-
-    An index is that of the token in the flattened batch, int64.
-    """
-
-    visibility: Visibility
-    queries: Tensor
-    keys: Tensor
+            of_rows = documents.repeat_interleave(self.counts, output_size=len(self.numbers))
+            source = replace(source, seen=source.rows_of(of_rows, self.numbers))
+        return SentenceView(self, source, _visibility(self, source), divided=divided)
 
 
 @dataclass(frozen=True)
 class SentenceView:
     """The local part of an attention: each query sees one sentence."""
 
-    rows: SentencePairs  # the rows of queries and keys
+    queries: SentenceRows
+    keys: SentenceRows
     visibility: Visibility  # the keys of its row visible to each query
     # In a search, the rows of queries whose row of keys differs from the last step's; None: perhaps
     # all.
@@ -204,25 +137,28 @@ class SentenceView:
         # Make each newest token a row of its own.
         queries = SentenceRows.of_beams(numbers, numbers.numel(), 1)
         documents = torch.arange(len(numbers), device=numbers.device)[:, None].expand_as(numbers)
-        pairs = source.rows_of(documents, numbers).flatten()
-        rows, changed = SentencePairs(queries, source, pairs), None
+        seen = source.rows_of(documents, numbers).flatten()
+        keys = replace(source, seen=seen)
         # Note the rows whose source sentence differs from the last step's.
-        if last is not None and last.rows.pairs is not None:
-            changed = (pairs != last.rows.pairs).nonzero().squeeze(1)
-        return cls(rows, rows.all_visible(), changed)
+        before = None if last is None else last.keys.seen
+        changed = None if before is None else (seen != before).nonzero().squeeze(1)
+        return cls(queries, keys, _visibility(queries, keys), changed)
 
     @cached_property
-    def parts(self) -> list[SentencePart]:
-        """All sentences in one part; if divided, one part for each power of 2 of their length."""
-        queries, keys = self.rows.queries, self.rows.keys
-        index, key_mask = self.rows.paired(keys.index), self.rows.paired(keys.mask)
+    def parts(self) -> list[tuple[Visibility, Tensor, Tensor]]:
+        """Visibility, and indices of queries [R, Lq] and keys [R, Lk] in the flattened batch.
+
+        All sentences are one part; a divided view has one for each power of 2 of their length.
+        """
+        queries = self.queries
+        index, key_mask = self.keys.paired(self.keys.index), self.keys.paired(self.keys.mask)
         if not self.divided:
-            return [SentencePart(self.visibility, queries.index, index)]
+            return [(self.visibility, queries.index, index)]
         # Group rows by the power of 2 that holds the longer one of query and key sentence.
         lengths = torch.stack([queries.mask.sum(1), key_mask.sum(1)])  # [2, R]
         powers = torch.frexp((lengths.amax(0).clamp_min(SHORT) - 1).double()).exponent
         num_tokens, causal = int(lengths[0].sum()), self.visibility.causal
-        parts: list[SentencePart] = []
+        parts = []
         for power in powers.unique():
             rows = (powers == power).nonzero().squeeze(1)
             # Cut the rows to the longest query and key sentence of the part.
@@ -236,33 +172,30 @@ class SentenceView:
                 device=key_mask.device,
                 share=int(lengths[0, rows].sum()) / num_tokens,
             )
-            part = queries.index[rows, :num_queries], index[rows, :num_keys]
-            parts.append(SentencePart(visibility, *part))
+            parts.append((visibility, queries.index[rows, :num_queries], index[rows, :num_keys]))
         return parts
 
     def take_queries(self, x: Tensor) -> list[Tensor]:
         """Gather the rows of queries [R, Lq, D] of each part from x [B, N, D]."""
-        return _taken(x, [part.queries for part in self.parts])
+        return _taken(x, [queries for _, queries, _ in self.parts])
 
     def take_keys(self, x: Tensor) -> list[Tensor]:
         """Gather the rows of keys [R, Lk, D] of each part from x [B, N, D]."""
-        return _taken(x, [part.keys for part in self.parts])
+        return _taken(x, [keys for _, _, keys in self.parts])
 
     def put(self, rows: list[Tensor]) -> Tensor:
         """Return [B, N, D] of the rows [R, Lq, D] of each part; padding has arbitrary values."""
-        flat = torch.cat([part.flatten(0, 1) for part in rows])
-        x = flat.index_select(0, self._places.flatten())
-        return x.view(*self._places.shape, -1)
+        return _put(torch.cat([part.flatten(0, 1) for part in rows]), self._places)
 
     @cached_property
     def _places(self) -> Tensor:
         """[B, N] int64, index of each token in the flattened rows of all parts."""
-        places = self.rows.queries.places
-        if self.parts[0].visibility is self.visibility:
+        places = self.queries.places
+        if not self.divided:
             return places
         # Map the tokens of all parts to their places in the rows.
-        tokens = torch.cat([part.queries.flatten() for part in self.parts])
-        masks = [part.visibility.query_mask for part in self.parts]
+        tokens = torch.cat([queries.flatten() for _, queries, _ in self.parts])
+        masks = [visibility.query_mask for visibility, *_ in self.parts]
         real = torch.cat([mask.flatten() for mask in masks if mask is not None])
         # Leave out padding, whose indices are arbitrary.
         [taken] = real.nonzero(as_tuple=True)
@@ -271,7 +204,41 @@ class SentenceView:
         )
 
 
+def in_documents(weights: Tensor, visibility: Visibility) -> Tensor:
+    """Return weights of documents [B, H, Nq, Nk], also for rows of sentences [R, H, Lq, Lk]."""
+    if visibility.rows is None:
+        return weights
+    queries, keys = visibility.rows
+    num_keys = keys.places.size(1)
+    # Spread the keys of each row over the keys of its document, then gather the queries.
+    places = keys.paired(keys.index)[:, None, None] % num_keys  # [R, 1, 1, Lk]
+    wide = weights.new_zeros(*weights.shape[:3], num_keys)
+    wide.scatter_add_(3, places.expand_as(weights), weights)
+    return _put(wide.transpose(1, 2).flatten(0, 1), queries.places).transpose(1, 2)
+
+
+def _visibility(queries: SentenceRows, keys: SentenceRows, causal: bool = False) -> Visibility:
+    """Return the visibility of all tokens of a row of keys, or of the earlier ones."""
+    mask = keys.paired(keys.mask)
+    # Padding stands on the right, where causality already hides it from real queries.
+    return Visibility(
+        queries.index.size(1),
+        keys.index.size(1),
+        key_mask=None if causal else mask,
+        query_mask=queries.mask,
+        causal=causal,
+        device=mask.device,
+        rows=(queries, keys),
+    )
+
+
 def _taken(x: Tensor, indices: list[Tensor]) -> list[Tensor]:
+    """Gather the vectors of x [B, N, D] with these indices, [R, L, D] each."""
     flat = x.flatten(0, 1).index_select(0, torch.cat([index.flatten() for index in indices]))
     rows = flat.split([index.numel() for index in indices])
     return [part.view(*index.shape, -1) for part, index in zip(rows, indices, strict=True)]
+
+
+def _put(flat: Tensor, places: Tensor) -> Tensor:
+    """Return [B, N, ...] of flattened rows [R L, ...]."""
+    return flat.index_select(0, places.flatten()).view(*places.shape, *flat.shape[1:])

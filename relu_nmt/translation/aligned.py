@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from relu_nmt.attention.kernels import tuned
 from relu_nmt.attention.masks import TreeVisibility, Visibility
-from relu_nmt.attention.sentences import SentencePairs, SentenceRows, SentenceView
+from relu_nmt.attention.sentences import SentenceRows, SentenceView
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.translation_batches import least_limit
 from relu_nmt.modules.multihead import MultiheadAttention
@@ -58,7 +58,7 @@ class _AlignedStack(TransformerStack):
         self, visibility: AlignedVisibility
     ) -> list[RelativePositions | None]:
         """Return the rotations and biases of the whole document and of each part of sentences."""
-        inside = [part.visibility for part in visibility.sentences.parts]
+        inside = [part for part, *_ in visibility.sentences.parts]
         return [self.embedding.positions.relative(one) for one in (visibility.document, *inside)]
 
 
@@ -177,8 +177,7 @@ class AlignedState(DecoderState):
         rows = SentenceRows.of_beams(numbers, *numbers.shape)
         own = ancestry & (self._numbers[:, None, :used] == numbers[:, :, None])
         begin = int(own.any(0).any(0).byte().argmax())  # no beam sees an entry before it
-        pairs = SentencePairs(rows, rows)
-        inside = SentenceView(pairs, TreeVisibility(own[:, :, begin:], rows=pairs))
+        inside = SentenceView(rows, rows, TreeVisibility(own[:, :, begin:], rows=(rows, rows)))
         # A beam sees the source sentence of equal number.
         of_beams = numbers.reshape(tokens.shape)
         self._across = SentenceView.of_beams(of_beams, self._source, self._across)

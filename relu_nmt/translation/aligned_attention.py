@@ -57,9 +57,9 @@ class AlignedCache(LayerCache):
         keys, values = self.source
         # Gather all rows at first, later only those whose sentence has changed.
         if self._paired is None or local.changed is None:
-            self._paired = local.rows.paired(keys), local.rows.paired(values)
-        elif local.rows.pairs is not None and len(local.changed):
-            rows = local.rows.pairs[local.changed]
+            self._paired = local.keys.paired(keys), local.keys.paired(values)
+        elif local.keys.seen is not None and len(local.changed):
+            rows = local.keys.seen[local.changed]
             for kept, part in zip(self._paired, self.source, strict=True):
                 kept.index_copy_(0, local.changed, part.index_select(0, rows))
         return self._paired
@@ -157,7 +157,7 @@ class AlignedSelfAttention(_Gated, SelfAttention):
         local, used = visibility.sentences, visibility.document.num_keys
         whole_document, *positions = relative or [None] * (1 + len(local.parts))
         made = []
-        for x, part, inside in zip(
+        for x, (part, *_), inside in zip(
             local.take_queries(projected), local.parts, positions, strict=True
         ):
             q, k, v = self.heads(x)
@@ -165,18 +165,16 @@ class AlignedSelfAttention(_Gated, SelfAttention):
                 q, k = inside.rotate(q, k)
             if cache is not None:
                 # Every beam sees only the last num_keys entries.
-                k, v = (
-                    kept[:, :, -part.visibility.num_keys :] for kept in cache.append(k, v, used)
-                )
+                k, v = (kept[:, :, -part.num_keys :] for kept in cache.append(k, v, used))
             bias = None if inside is None else inside.bias
-            made.append(self.attend(q, k, v, part.visibility, bias))
+            made.append(self.attend(q, k, v, part, bias))
         values = local.put(made).view(*projected.shape[:2], -1)  # [B, N, D]
         if self.gate is None:
             return values
         # Attend to the whole document, and join both to [B, N, 2 D].
         width = (self.parts - 1) * self.embed_dim
         whole = super().values(
-            self.numbered(projected, self.qkv, local.rows.queries, width),
+            self.numbered(projected, self.qkv, local.queries, width),
             visibility.document,
             whole_document,
             None if cache is None else cache.whole,
@@ -208,15 +206,15 @@ class AlignedCrossAttention(_Gated, CrossAttention):
             kv = self.kv(memory)
             heads = [self.memory_heads(rows) for rows in local.take_keys(kv)]
             if self.gate is not None:
-                numbered = self.numbered(kv, self.kv, local.rows.keys, self.embed_dim)
+                numbered = self.numbered(kv, self.kv, local.keys, self.embed_dim)
                 whole = self.memory_heads(numbered)
         # Attend to source sentences, and with a gate to the whole source.
         made = [
-            self.attend_to(*kv, x, part.visibility)
-            for x, kv, part in zip(local.take_queries(q), heads, local.parts, strict=True)
+            self.attend_to(*kv, x, part)
+            for x, kv, (part, *_) in zip(local.take_queries(q), heads, local.parts, strict=True)
         ]
         values = local.put(made).view_as(q)
         if whole is None:
             return values
-        q = self.numbered(q, self.q, local.rows.queries, self.embed_dim)
+        q = self.numbered(q, self.q, local.queries, self.embed_dim)
         return torch.cat([values, self.attend_to(*whole, q, visibility.document)], dim=-1)

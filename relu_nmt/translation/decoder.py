@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from relu_nmt.attention.base import Attention
 from relu_nmt.attention.masks import TreeVisibility, Visibility
 from relu_nmt.attention.records import AttentionRecord
+from relu_nmt.attention.sentences import in_documents
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.translation_batches import least_limit
 from relu_nmt.modules.multihead import CrossAttention
@@ -222,10 +223,8 @@ class Decoder(TransformerStack):
 
     def alignment_weights(self, record: AttentionRecord) -> Tensor:
         """Return the mean weights [B, Nq, Nk] over the aligning heads, from their record."""
-        weights = record.weights  # [B, H, Nq, Nk]
-        assert weights is not None, "the record needs weights"
-        if record.visibility.rows is not None:
-            weights = record.visibility.rows.in_documents(weights)
+        assert record.weights is not None, "the record needs weights"
+        weights = in_documents(record.weights, record.visibility)  # [B, H, Nq, Nk]
         return weights[:, : self.config.alignment_heads].mean(1)
 
     def forward(self, prev_output_tokens: Tensor, encoder_out: EncoderOutput) -> Tensor:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from relu_nmt.attention.base import Attention, Need
 from relu_nmt.attention.records import record_attention
+from relu_nmt.attention.sentences import in_documents
 from relu_nmt.data.dictionary import EOS, Dictionary
 from relu_nmt.data.translation_batches import longest_first, pad_rows, shift_right
 from relu_nmt.errors import ConfigError, reporting
@@ -131,8 +132,7 @@ def attention_weights(
         record = last.get(place.layer)
         if record is None or record.weights is None:
             raise ConfigError(f"attention {place}: its mechanism returned no weights")
-        weights, rows = record.weights, record.visibility.rows
-        weights = (weights if rows is None else rows.in_documents(weights))[0].float()
+        weights = in_documents(record.weights, record.visibility)[0].float()
         found.append((weights if place.head is None else weights[place.head]).cpu().numpy())
     return found
 

@@ -12,6 +12,7 @@ from relu_nmt.applications import weight_statistics as analysis
 from relu_nmt.applications.weight_statistics import PERCENTS, WeightStatistics, sentence_numbers
 from relu_nmt.attention.base import Need
 from relu_nmt.attention.records import ANALYSED, record_attention
+from relu_nmt.attention.sentences import in_documents
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.errors import ConfigError
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
@@ -69,12 +70,11 @@ def expected(model, pairs, positive=True):
         with torch.no_grad(), record_attention(model, Need(weights=True)) as records:
             model(*inputs)
         for record in records:
-            view = record.visibility.rows
-            weights = record.weights if view is None else view.in_documents(record.weights)
+            weights = in_documents(record.weights, record.visibility)
             queries = of_source if record.slot == "encoder" else of_target
             keys = of_target if record.slot == "decoder" else of_source
             tokens = inputs[record.slot == "decoder"][0].tolist()
-            sees = "all" if view is None else "sentence"
+            sees = "all" if record.visibility.rows is None else "sentence"
             for head, table in enumerate(weights[0].double().numpy()):
                 for i, row in enumerate(table):
                     seen = [j for j in range(len(row)) if record.slot != "decoder" or j <= i]
