@@ -135,6 +135,12 @@ class _Run:
         # Choose the windows for the whole split, then keep the shard. The windows before it only
         # count for the numbers of the lines.
         self._split = self._task.load_split(settings.gen_subset)
+        if settings.search.replace_unk is not None and self._split.raw_source is None:
+            raise DataError(
+                f"--replace-unk: {self._split.name}: the data folder has token ids only, so that "
+                "unknown source words cannot be copied; leave it out, or translate the raw text "
+                "with relu-nmt-interactive"
+            )
         self._note = self._choose_length()
         self._config = settings.search.resolved(self._has_documents, workers=0)
         self._first = 0
@@ -198,15 +204,13 @@ class _Run:
             hidden_progress(hidden),
             progress_bar(label, len(groups), unit, shows_waiting=True) as advance,
         ):
+            search = self._translator.searcher(self._config, self._first, advance)
             for documents, numbers in _document_ranges(self._counts):
                 counts = self._counts[documents.start : documents.stop]
                 sources = self._documents(numbers, counts)
                 # Measure the translation alone, without reading and printing.
                 started = time.perf_counter()
-                first_id = self._first + len(result.groups)
-                translated = self._translator.answer(
-                    sources, self._config, self._windows, first_id, advance
-                )
+                translated = self._translator.answer(sources, self._config, self._windows, search)
                 result.seconds += time.perf_counter() - started
                 self._take(translated)
         # Report no mismatches if groups cannot be divided without separators.

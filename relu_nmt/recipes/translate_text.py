@@ -149,6 +149,8 @@ def _translated(
     """Yield each line, its token ids before the limit, and its translations, as lines arrive."""
     done, has_tabs = 0, False
     config = settings.search.resolved(workers=0)
+    # Make one search for all buffers; it moves the progress bar of the current one.
+    search = translator.searcher(config, on_progress=lambda number: advance(number))
     prefixes = None if settings.prefixes is None else read_lines(settings.prefixes)
     banned = () if settings.banned_terms is None else read_lines(settings.banned_terms)
     # Read lines as they arrive; ``done`` counts the lines of earlier buffers.
@@ -180,7 +182,7 @@ def _translated(
                 label, len(lines), "lines", shows_waiting=True, only_if_slow=True
             ) as advance,
         ):
-            found = translator.answer(limited, config, first_id=done, on_progress=advance)
+            found = translator.answer(limited, config, search=search)
         # Yield the sentences before the limit, so that the caller can mark long ones.
         translations = [window.translations for window in found.windows]
         yield from zip(lines, encoded.sentences, translations, strict=True)
@@ -297,7 +299,8 @@ def translate_documents(
         progress_bar("translate", len(groups), "groups", shows_waiting=True) as advance,
     ):
         config = settings.search.resolved(documents=True, workers=0)
-        found = translator.answer(sources, config, windows, on_progress=advance)
+        search = translator.searcher(config, on_progress=advance)
+        found = translator.answer(sources, config, windows, search)
     # Join sentences to lines, and collect the notes.
     join = partial(_joined, language=translator.task.target_lang)
     text = _with_blank_lines(lines, map(join, found, numbers))

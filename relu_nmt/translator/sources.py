@@ -45,10 +45,12 @@ class SourceEncoder:
     ) -> SourceDocuments:
         """Return documents as token ids; the arguments of :meth:`sentences` for each of them."""
         # Read each document before the next one: those of itertools.groupby end there.
+        if isinstance(documents, str):
+            raise DataError("documents are lists of lines, not one text; give [[text]] for a line")
         documents, banned = [as_lines(lines) for lines in documents], as_lines(banned)
         # Give each document its own prefixes, terms and line numbers, also where none are set.
         absent = [None] * len(documents)
-        lists = [absent if own is None else list(own) for own in (prefixes, forced, numbers)]
+        lists = [absent if own is None else as_lines(own) for own in (prefixes, forced, numbers)]
         if any(len(own) != len(documents) for own in lists):
             raise DataError("give prefixes, forced terms and numbers as a list for each document")
         found = [
@@ -91,7 +93,7 @@ class SourceEncoder:
         """
         lines = as_lines(lines)
         beginnings = [""] * len(lines) if prefixes is None else as_lines(prefixes)
-        terms = [[]] * len(lines) if forced is None else list(map(as_lines, forced))
+        terms = [[]] * len(lines) if forced is None else list(map(as_lines, as_lines(forced)))
         # Compare the lengths before the first line is encoded.
         for name, given in (("prefixes", beginnings), ("lists of forced terms", terms)):
             if len(given) != len(lines):
@@ -124,8 +126,9 @@ class SourceEncoder:
         with self.text_lock:
             tokens = self.task.source_text.encode(line)
             # Encode the terms, leaving out blank ones, and the prefix.
-            terms = [self._forced_ids(term, "term", not tokens).tolist() for term in forced]
-            beginning = self._forced_ids(prefix, "prefix", not tokens)
+            given, is_blank = as_lines(forced), not tokens
+            terms = [self._forced_ids(term, "term", is_blank).tolist() for term in given]
+            beginning = self._forced_ids(prefix, "prefix", is_blank)
         required = NO_TERMS
         if terms:
             required = ForcedTerms(tuple(tuple(term) for term in terms if term), ordered)

@@ -286,8 +286,6 @@ class Translator:
         documents: SourceDocuments,
         config: GenerationConfig,
         windows: WindowConfig = SINGLE_LINES,
-        first_id: int = 0,
-        on_progress: Callable[[int], object] | None = None,
         search: Search | None = None,
     ) -> TranslatedDocuments:
         """Return the translations of documents, window by window, to commands and the server.
@@ -296,10 +294,8 @@ class Translator:
             documents: token ids of :attr:`sources`, or of a data folder.
             config: settings of the search.
             windows: how to divide the documents; by default each line is a window of its own.
-            first_id: number of the first window, which seeds the draws of sampling.
-            on_progress: called after each batch with its number of windows.
-            search: searches windows in place of :meth:`searcher`, for a server that joins the
-                windows of several requests in one batch.
+            search: searches windows, by default a new :meth:`searcher`. Commands use one for all
+                of their input; the server's joins the windows of several requests in one batch.
 
         Raises:
             ConfigError: the settings do not fit the model or the documents.
@@ -314,7 +310,7 @@ class Translator:
             )
         # Divide the documents into windows, and search these.
         positions = self.ensemble.max_positions
-        search = search or self.searcher(config, first_id, on_progress)
+        search = search or self.searcher(config)
         return search_documents(documents, windows, config, positions, self._text_of, search)
 
     def searcher(
@@ -325,10 +321,12 @@ class Translator:
     ) -> Search:
         """Return a function that translates sentences given as token ids.
 
-        ``first_id`` and ``on_progress`` are those of :meth:`answer`; later calls go on counting.
+        ``first_id`` is the number of the first one, which seeds the draws of sampling; later calls
+        go on counting. ``on_progress`` is called after each batch with its number of sentences.
 
         Raises:
             ConfigError: the settings do not fit the model.
+            DataError: the file of ``replace_unk`` cannot be read.
         """
         generator = self.generator(config)
         # Unknown words stay, or become their source word or its translation in a file.

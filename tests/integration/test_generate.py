@@ -20,6 +20,7 @@ from relu_nmt.evaluation.metrics import MetricConfig
 from relu_nmt.recipes import translate_split, translate_text
 from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.translation.agreement import at_folder
+from relu_nmt.translation.search.translations import load_translations
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator import Translator
 from tests.commands import run_here as run
@@ -258,6 +259,10 @@ def test_a_data_folder_of_fairseq_is_scored_on_its_tokens(folder):
             ["raw-bin", "--path", "checkpoint1.safetensors", "--replace-unk", "no-lexicon"],
             "no-lexicon",
         ),
+        (
+            ["plain-bin", "--path", "plain.safetensors", "--replace-unk"],
+            "--replace-unk: test: the data folder has token ids only",
+        ),
     ],
 )
 def test_mistakes_give_one_line_and_exit_2(folder, arguments, message):
@@ -308,6 +313,21 @@ def test_interactive_gives_one_line_for_each_line(folder):
     full = run("interactive", *model, "--format", "fairseq", stdin=text).stdout
     assert [text for _, [_, text] in lines_of(full, "D")] == lines[:5]
     assert [number for number, _ in lines_of(full, "S")] == list(range(5))
+
+
+def test_interactive_reads_the_table_of_unknown_words_once(folder, tmp_path, monkeypatch):
+    read = []
+    monkeypatch.setattr(
+        "relu_nmt.translator.translator.load_translations",
+        lambda path: read.append(path) or load_translations(path),
+    )
+    (tmp_path / "table").write_text("haus house\n")
+    given = {"path": folder / "checkpoint1.safetensors", "cpu": True, "max_len_b": 8}
+    (tmp_path / "text").write_text("ein haus\nein hund\n\nbrot\n")
+    flags = {"input": tmp_path / "text", "buffer_size": 1, "replace_unk": tmp_path / "table"}
+    settings = translate_text.TranslateLinesSettings.of(**given, **flags)
+    assert len(translate_text.translate_lines(settings, progress=False)) == 4
+    assert len(read) == 1
 
 
 def test_interactive_gives_json(folder):

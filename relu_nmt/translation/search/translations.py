@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -11,6 +12,8 @@ from relu_nmt.errors import DataError
 from relu_nmt.io.text_lines import read_lines
 from relu_nmt.translation.search.forced_terms import NO_TERMS, ForcedTerms, Term
 from relu_nmt.translation.search.hypotheses import Hypothesis
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -95,7 +98,7 @@ class TranslatedLines(list[str]):
         self.too_long = tuple(too_long)
 
 
-def as_lines(texts: Iterable[str]) -> list[str]:
+def as_lines(texts: Iterable[T]) -> list[T]:
     """Return texts as a list (DataError: it is a single text, whose letters would be the texts)."""
     if isinstance(texts, str):
         raise DataError(

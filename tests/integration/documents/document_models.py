@@ -63,7 +63,7 @@ def copy_sources(monkeypatch):
             found.append([Translation(self.task.target_text.decode(tokens), tokens, hypothesis)])
         return found
 
-    monkeypatch.setattr(Translator, "searcher", lambda self, *_: partial(copy, self))
+    monkeypatch.setattr(Translator, "searcher", lambda self, *_, **__: partial(copy, self))
 
 
 def run(command, *arguments, expect=0):

@@ -41,7 +41,7 @@ def test_the_speed_does_not_include_the_first_sentence(folder, capsys, copying, 
         sizes.append(len(sources))
         return searcher(self)(sources)
 
-    monkeypatch.setattr(Translator, "searcher", lambda self, *_: partial(slow_at_first, self))
+    monkeypatch.setattr(Translator, "searcher", lambda self, *_, **__: partial(slow_at_first, self))
     told = SimpleNamespace(perf_counter=lambda: clock[0])
     monkeypatch.setattr("relu_nmt.recipes.translate_split.time", told)
     _, results = generate_documents(folder, capsys, "sep", 12)

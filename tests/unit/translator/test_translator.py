@@ -490,6 +490,17 @@ def test_translations_contain_their_forced_terms(translator, ordered):
     assert "big dog" in best.text and best.text.split().count("dog") == 1
 
 
+def test_a_single_text_in_place_of_a_list_is_an_error(translator):
+    for texts in ("", "das Haus"):
+        with pytest.raises(DataError, match="documents are lists of lines, not one text"):
+            translator.translate_documents(texts)
+    for given in ({"prefixes": "a"}, {"forced": "a"}, {"banned": "a"}, {"forced": ["a"]}):
+        with pytest.raises(DataError, match="a list of lines is wanted, not one text"):
+            translator.translate_documents([["das"]], **given)
+    with pytest.raises(DataError, match=r"not one text \('a b'\)"):
+        translator.sources.sentence("das", forced="a b")
+
+
 @pytest.mark.parametrize("term", ["a Xaver", "</s>"])
 def test_a_term_that_the_model_cannot_write_is_an_error(translator, term):
     with pytest.raises(DataError, match=f"the term '{term}' cannot be forced: the model has no"):
