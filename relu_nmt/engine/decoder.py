@@ -85,12 +85,11 @@ class FastDecoder(StepDecoder):
         self, src_tokens: Tensor, num_groups: int = 1, shortlist: Tensor | None = None
     ) -> DecoderState:
         """See :meth:`StepDecoder.start`."""
-        encoder_out = self.model.encoder(src_tokens)
-        state = self.model.decoder.start(encoder_out, num_groups, FastCache)
+        project = None
         if shortlist is not None:
-            state.shortlist = shortlist
-            state.project = projection_to(self.model.output_projection, shortlist)
-        return state
+            project = projection_to(self.model.output_projection, shortlist)
+        encoder_out = self.model.encoder(src_tokens)
+        return self.model.decoder.start(encoder_out, num_groups, FastCache, shortlist, project)
 
     def step(
         self, steps: Sequence[SearchStep], temperature: float = 1.0, want_weights: bool = False

@@ -1,6 +1,7 @@
 """Encoder, decoder and decoding state whose attention stays inside sentences."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -119,6 +120,8 @@ class AlignedDecoder(_AlignedStack, Decoder):
         encoder_out: EncoderOutput,
         num_groups: int = 1,
         make_cache: Callable[[Tensor, Tensor], LayerCache] = LayerCache,
+        shortlist: Tensor | None = None,
+        project: Callable[[Tensor], Tensor] | None = None,
     ) -> "AlignedState":
         """See :meth:`Decoder.start`; the caches are those of aligned attention."""
         states, sentences = encoder_out.states, encoder_out.sentences
@@ -129,7 +132,8 @@ class AlignedDecoder(_AlignedStack, Decoder):
             for own in self.cross_attentions
             if isinstance(own, AlignedCrossAttention)
         ]
-        return AlignedState(caches, encoder_out.key_mask, num_groups, sentences, self.separator)
+        given = caches, encoder_out.key_mask, num_groups, shortlist, project
+        return AlignedState(sentences, self.separator, *given)
 
     def embed_step(  # type: ignore[override]
         self, tokens: Tensor, state: DecoderState
@@ -149,15 +153,8 @@ class AlignedState(DecoderState):
     number.
     """
 
-    def __init__(
-        self,
-        caches: Sequence[LayerCache],
-        key_mask: Tensor,
-        num_groups: int,
-        source: SentenceRows,
-        separator: int,
-    ) -> None:
-        super().__init__(caches, key_mask, num_groups)
+    def __init__(self, source: SentenceRows, separator: int, *given: Any) -> None:
+        super().__init__(*given)
         self._source = source
         self._separator = separator
         self._numbers = self._ancestry[:, 0].long()  # [R, M], number of each entry's sentence

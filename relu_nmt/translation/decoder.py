@@ -92,12 +92,18 @@ class DecoderState:
         project: map of final states to the logits of the shortlist; None: no such map.
     """
 
-    def __init__(self, caches: Sequence[LayerCache], key_mask: Tensor, num_groups: int = 1) -> None:
+    def __init__(
+        self,
+        caches: Sequence[LayerCache],
+        key_mask: Tensor,
+        num_groups: int = 1,
+        shortlist: Tensor | None = None,
+        project: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
         self.caches = caches
         self.num_groups = num_groups
         self.length = 0
-        self.shortlist: Tensor | None = None
-        self.project: Callable[[Tensor], Tensor] | None = None
+        self.shortlist, self.project = shortlist, project
         self._key_mask = key_mask
         self._beam_size = 1
         self._used = 0
@@ -258,15 +264,18 @@ class Decoder(TransformerStack):
         encoder_out: EncoderOutput,
         num_groups: int = 1,
         make_cache: Callable[[Tensor, Tensor], LayerCache] = LayerCache,
+        shortlist: Tensor | None = None,
+        project: Callable[[Tensor], Tensor] | None = None,
     ) -> DecoderState:
         """Return the state before the first token, with one beam a sentence.
 
-        ``make_cache`` makes a layer's cache from keys and values of the source.
+        ``make_cache`` makes a layer's cache from keys and values of the source; the state stores
+        ``shortlist`` and ``project``.
         """
         states = encoder_out.states
         # Project the source to keys and values once, for all steps.
         caches = [make_cache(*own.memory_heads(own.kv(states))) for own in self.cross_attentions]
-        return DecoderState(caches, encoder_out.key_mask, num_groups)
+        return DecoderState(caches, encoder_out.key_mask, num_groups, shortlist, project)
 
     def embed_step(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, Visibility]:
         """Add the newest tokens [B, K] of all beams to a state; return the input of the layers.

@@ -125,9 +125,8 @@ class StepDecoder:
             shortlist: [V'] int64, ids of the only allowed symbols. Tokens are then indices into
                 it, 0 to V' - 1. ``None``: all symbols.
         """
-        state = self.model.decoder.start(self.model.encoder(src_tokens), num_groups)
-        state.shortlist = shortlist
-        return state
+        encoder_out = self.model.encoder(src_tokens)
+        return self.model.decoder.start(encoder_out, num_groups, shortlist=shortlist)
 
     def step(
         self, steps: Sequence[SearchStep], temperature: float = 1.0, want_weights: bool = False
@@ -181,8 +180,8 @@ class Ensemble:
             raise ConfigError("no model to decode with; give at least one checkpoint")
         self.decoders = list(decoders)
         self.models = [decoder.model for decoder in decoders]
-        # List live beams as soon as one model leaves out dead ones.
-        self.prunes = any(decoder.prunes for decoder in decoders)
+        # List live beams only if every model leaves out dead ones: averages need equal shapes.
+        self.prunes = all(decoder.prunes for decoder in decoders)
         self.max_positions = least_limit(m.most_target_tokens for m in self.models)
         self.max_source_positions = least_limit(m.most_source_tokens for m in self.models)
         self.max_sentence_positions = least_limit(m.most_target_sentence for m in self.models)

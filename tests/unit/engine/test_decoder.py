@@ -119,6 +119,15 @@ def test_ensembles_and_shortlists_find_the_same_translations():
         assert_equal(translated(fast, shortlist=few), expected)
 
 
+@pytest.mark.parametrize("search", [{"beam_threshold": 1.0}, {"stop_rule": "exact"}], ids=str)
+def test_an_ensemble_of_both_decoders_averages_all_beams(search):
+    models = [make_model(seed, attention="softmax") for seed in (1, 2)]
+    expected = translated([StepDecoder(model) for model in models], **search)
+    both = StepDecoder(models[0]), install(copy.deepcopy(models[1]))
+    for decoders in (both, both[::-1]):
+        assert_equal(translated(decoders, **search), expected)
+
+
 def test_a_step_computes_live_beams_only():
     model = make_model(attention="softmax")
     fast, rows = FastDecoder(model), []
