@@ -22,7 +22,7 @@ from relu_nmt.translation.search.config import GenerationConfig
 
 @settings
 class ServeSettings(ServerOptions, WindowOptions):
-    """All settings of :mod:`relu_nmt.recipes.serve`."""
+    """All settings of :func:`relu_nmt.recipes.translate_text.serve`."""
 
     model: ModelOptions = group(
         "model", ModelOptions, path=like(ModelOptions, "path", metavar="CKPT", positional=True)
@@ -49,7 +49,7 @@ class ServeSettings(ServerOptions, WindowOptions):
     }
 
 
-main = RecipeCommand("relu-nmt-serve", __doc__, ServeSettings, "serve")
+main = RecipeCommand("relu-nmt-serve", __doc__, ServeSettings, "translate_text.serve")
 
 if __name__ == "__main__":
     raise SystemExit(main())

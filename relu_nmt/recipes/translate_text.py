@@ -1,15 +1,18 @@
-"""Translate raw text: lines as they arrive, or whole documents with blank lines between them."""
+"""Translate raw text: lines as they arrive, documents between blank lines, requests over HTTP."""
 
 import io
 import itertools
 import math
+import socket
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from relu_nmt.applications.serving import LOOPBACK
 from relu_nmt.cli.interactive import TranslateLinesSettings
+from relu_nmt.cli.serve import ServeSettings
 from relu_nmt.cli.translate_document import TranslateDocumentsSettings
 from relu_nmt.data.documents import (
     SEPARATOR_TESTS,
@@ -18,7 +21,7 @@ from relu_nmt.data.documents import (
     join_texts,
     plan_groups,
 )
-from relu_nmt.errors import DataError, reporting
+from relu_nmt.errors import ConfigError, DataError, needing, reporting
 from relu_nmt.io.process import standard_input
 from relu_nmt.io.safe_write import check_writable
 from relu_nmt.io.text_lines import decode_lines, open_text, read_input, read_lines, reading
@@ -393,3 +396,37 @@ def _report(
     if found.num_repeated:
         parts.append(f"{found.num_repeated:,} translated again in halves")
     return "; ".join(parts)
+
+
+def serve(settings: ServeSettings, *, progress: bool = True) -> None:
+    """Serve until a signal; answer the requests that have begun before the end.
+
+    Raises:
+        ConfigError: the settings do not fit the model, or the address cannot be used.
+        CheckpointError: a checkpoint is missing or damaged.
+        MissingExtraError: the web server is not installed.
+    """
+    # Import the web server only here, since it is an extra.
+    with needing('the server needs the package {}: pip install "relu-nmt[serve]"'):
+        from relu_nmt.applications.serving.app import make_app
+        from relu_nmt.applications.serving.limits import run_server
+    # Open the port before loading the model: an address in use is an error at once.
+    address = settings.host, settings.port
+    wrong = f"--host {settings.host} --port {settings.port}: cannot listen there"
+    with reporting(wrong, ConfigError, (OSError, UnicodeError)):
+        family = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0][0]
+        listener = socket.create_server(address, family=family)
+    with listener:
+        translator = load_translator(settings.model)
+        windows = settings.windows(translator.max_doc_tokens)
+        # At a local address, accept only local host names by default.
+        local_hosts = LOOPBACK if settings.host in LOOPBACK else ()
+        limits = replace(settings, allowed_hosts=settings.allowed_hosts or local_hosts)
+        app = make_app(translator, settings.search, windows, limits)
+        if progress:
+            print_notes(length_note(settings.max_doc_tokens, translator.max_doc_tokens))
+            pair = f"{translator.task.source_lang}-{translator.task.target_lang}"
+            host, port = listener.getsockname()[:2]
+            shown = f"[{host}]" if ":" in host else host
+            print_notes(f"{pair} at http://{shown}:{port}/ (Ctrl-C stops it)")
+        run_server(app, listener, limits)

@@ -48,9 +48,9 @@ def test_an_import_of_our_own_that_fails_stays_as_it_is(line):
 
 
 def test_the_server_does_not_call_its_own_fault_a_missing_extra(monkeypatch):
-    from relu_nmt.recipes import serve
+    from relu_nmt.recipes.translate_text import serve
 
     pytest.importorskip("uvicorn")
     monkeypatch.setitem(sys.modules, "relu_nmt.applications.serving.limits", None)
     with pytest.raises(ImportError, match=r"relu_nmt\.applications\.serving\.limits"):
-        serve.run(None)
+        serve(None)

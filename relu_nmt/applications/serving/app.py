@@ -19,14 +19,14 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, StreamingResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
 import relu_nmt
 from relu_nmt.applications.serving import ServerOptions
-from relu_nmt.applications.serving.limits import Guard, Metrics
-from relu_nmt.applications.serving.queues import Desk, Refused, Ticket
+from relu_nmt.applications.serving.limits import Metrics, guarded
+from relu_nmt.applications.serving.queues import Desk, Ticket
 from relu_nmt.applications.serving.service import TranslationService
 from relu_nmt.data.documents import WindowConfig
 from relu_nmt.errors import OutOfMemoryError, ReluNmtError
@@ -207,12 +207,9 @@ class Health(BaseModel):
     waiting: int = Field(description="Requests that are not answered yet.")
 
 
-class Problem(BaseModel):
-    """Error message of a request without answer."""
-
-    error: str
-
-
+Problem = create_model(
+    "Problem", __doc__="Error message of a request without answer.", error=(str, ...)
+)
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     status: {"model": Problem, "description": text} for status, text in REASONS.items()
 }
@@ -300,7 +297,7 @@ def make_app(
     )
     _add_routes(app, desk, service, limits, metrics)
     _add_errors(app)
-    app.add_middleware(Guard, limits=limits, metrics=metrics, paths=frozenset(PATHS))
+    app.add_middleware(guarded, limits=limits, metrics=metrics, paths=frozenset(PATHS))
     return app
 
 
@@ -392,15 +389,12 @@ def _add_errors(app: FastAPI) -> None:
         place = ".".join(str(part) for part in first["loc"] if part != "body")
         return _problem(422, f"{place}: {first['msg']}" if place else "expected an object")
 
-    @app.exception_handler(Refused)
-    async def refused(_: Request, error: Refused) -> JSONResponse:
-        return _problem(error.status, str(error), RETRY if error.status in (429, 503) else None)
-
     @app.exception_handler(HTTPException)
-    async def unknown(_: Request, error: HTTPException) -> JSONResponse:
+    async def refused(_: Request, error: HTTPException) -> JSONResponse:
         # FastAPI answers 400 if it cannot read the JSON at all.
         status = 422 if error.status_code == 400 else error.status_code
-        return _problem(status, str(error.detail), error.headers)
+        headers = RETRY if status in (429, 503) else error.headers
+        return _problem(status, str(error.detail), headers)
 
     # Answer an error of the table with its fixed text, or the error's own.
     async def known(status: int, text: str | None, _: Request, error: Exception) -> JSONResponse:

@@ -1,17 +1,20 @@
 """Answers to requests: translations of documents, and their attention weights by token."""
 
 import json
+import threading
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from starlette.exceptions import HTTPException
 
 from relu_nmt.applications.serving import ServerOptions
-from relu_nmt.applications.serving.queues import Batcher, Refused, Ticket, Turns
+from relu_nmt.applications.serving.queues import Batcher, Ticket, take_turn
 from relu_nmt.data.documents import SINGLE_SENTENCES, WindowConfig, join_sentences
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.config import SLOTS, AttentionPlace
@@ -61,15 +64,16 @@ class TranslationService:
         # Text steps are made once, since each makes its tokeniser.
         self._texts = [translator.task.source_text, translator.task.target_text]
         self._texts_of_single = [replace(text, sentence_separator=None) for text in self._texts]
-        # Large answers leave an eighth of the queue to other requests.
-        self._large_answers = Turns(max(1, limits.max_waiting - max(1, limits.max_waiting // 8)))
+        # Make large answers in one thread; they leave an eighth of the queue to other requests.
+        places = max(1, limits.max_waiting - max(1, limits.max_waiting // 8))
+        self._large_answers = ThreadPoolExecutor(1, "turn"), threading.Semaphore(places)
         max_tokens = config.max_tokens or BATCH_TOKENS
         search = translator.searcher(config)
         self.batcher = Batcher(search, max_tokens, limits.batch_wait, on_batch)
 
     def close(self) -> None:
         """Wait for the large answer in progress; the desk, which calls the others, is closed."""
-        self._large_answers.close()
+        self._large_answers[0].shutdown(cancel_futures=True)
 
     def describe(self) -> dict[str, Any]:
         """Return the description of the model as JSON values."""
@@ -201,7 +205,7 @@ class TranslationService:
             begin = json.dumps(head, ensure_ascii=False).removesuffix("}")
             return b"".join([f'{begin}, "weights": '.encode(), *parts, b"}"])
 
-        return self._large_answers.run(write, ticket) if size > LARGE_NUMBERS else write()
+        return take_turn(*self._large_answers, write, ticket) if size > LARGE_NUMBERS else write()
 
     def _as_read(
         self, sources: list[SourceSentence], targets: list[SourceSentence]
@@ -225,14 +229,14 @@ class TranslationService:
         model = self._translator.models[0]
         num_heads = len(layers_of(model, slot)) * attention_of(model, slot, 0).num_heads
         if num_heads * num_queries * num_keys > MOST_WEIGHTS:
-            raise Refused(
+            raise HTTPException(
                 413,
                 f"{num_queries:,} and {num_keys:,} tokens are too many to show the attention of "
                 "all layers; ask for fewer lines",
             )
         size = num_heads * num_rows * num_keys
         if size > MOST_NUMBERS:
-            raise Refused(
+            raise HTTPException(
                 413,
                 f"{size:,} weights are more than the {MOST_NUMBERS:,} of an answer; ask for a "
                 "line, or for fewer",
@@ -273,7 +277,7 @@ class TranslationService:
             # Count forced tokens, as they make the search longer.
             tokens += len(found[-1].ids) + len(found[-1].prefix) + found[-1].forced.num_tokens
             if tokens > self._max_tokens:
-                raise Refused(
+                raise HTTPException(
                     413,
                     f"more than {self._max_tokens:,} tokens, at line {number} of {num_lines:,}; "
                     "send fewer lines at a time",

@@ -14,7 +14,7 @@ from fastapi.testclient import TestClient
 
 from relu_nmt.applications.serving import ServerOptions, service
 from relu_nmt.applications.serving import app as app_module
-from relu_nmt.applications.serving.limits import Guard, Metrics
+from relu_nmt.applications.serving.limits import Metrics, guarded
 from relu_nmt.applications.serving.service import weights_json
 from relu_nmt.errors import OutOfMemoryError
 from tests.unit.applications.serving.clients import HOST, JSON, client_of, metric, post_scope
@@ -150,7 +150,7 @@ def test_a_body_without_end_or_too_slow_is_refused(client, pause, status):
         sent.append(message)
 
     limits = ServerOptions(max_request_bytes=20_000, request_seconds=0.5)
-    guard = Guard(client.app, limits, Metrics(), frozenset())
+    guard = guarded(client.app, limits, Metrics(), frozenset())
     asyncio.run(guard({"type": "http", "path": "/translate"}, receive, send))
     assert sent[0]["status"] == status and "error" in json.loads(sent[1]["body"])
 
