@@ -6,9 +6,9 @@
 
 import torch
 
-from relu_nmt.engine.attention import register_backends
 from relu_nmt.engine.decoder import FastDecoder
 from relu_nmt.engine.linear import pack_linear, use_int8
+from relu_nmt.engine.native import register_backends
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 
 __all__ = ["FastDecoder", "install"]

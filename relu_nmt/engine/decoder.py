@@ -45,21 +45,20 @@ class FastScores(StepScores):
         count = min(count, beam_size * vocab_size)
         sums = totals.new_empty(batch, count)
         tokens, parents = (torch.empty(sums.shape, dtype=torch.int64) for _ in range(2))
-        arguments = native.Arguments().add(
-            "BestContinuations",
-            log_probs=log_probs,
-            picked=rows,
-            totals=totals,
-            best_totals=sums,
-            best_tokens=tokens,
-            best_parents=parents,
-            rows=log_probs.size(0) * log_probs.size(1),
-            sentences=batch,
-            beams=beam_size,
-            symbols=vocab_size,
-            count=count,
-        )
-        native.call("best_continuations", arguments)
+        values = {
+            "log_probs": log_probs,
+            "picked": rows,
+            "totals": totals,
+            "best_totals": sums,
+            "best_tokens": tokens,
+            "best_parents": parents,
+            "rows": log_probs.size(0) * log_probs.size(1),
+            "sentences": batch,
+            "beams": beam_size,
+            "symbols": vocab_size,
+            "count": count,
+        }
+        native.call("best_continuations", [("BestContinuations", values)])
         return sums, parents, tokens
 
 
@@ -229,8 +228,8 @@ def log_softmax(logits: Tensor, temperature: float) -> Tensor:
     if logits.is_cpu and logits.is_contiguous() and native.is_wanted():
         symbols = logits.size(-1)
         rows = logits.numel() // symbols
-        arguments = native.Arguments().add("LogSoftmax", logits=logits, rows=rows, symbols=symbols)
-        native.call("log_softmax", arguments)
+        values = {"logits": logits, "rows": rows, "symbols": symbols}
+        native.call("log_softmax", [("LogSoftmax", values)])
         return logits
     return torch.log_softmax(logits, dim=-1, out=logits)
 

@@ -16,14 +16,16 @@ from relu_nmt.attention.base import Attention
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.pointwise import PointwiseAttention
 from relu_nmt.engine import native
-from relu_nmt.engine.attention import MAX_QUERIES, MULTIPLE, form, has_map, shape, with_rows
 from relu_nmt.engine.linear import PanelLinear, computing_dtype
+from relu_nmt.engine.native import MAX_QUERIES, MULTIPLE, form, has_map, shape, with_rows
 from relu_nmt.modules.feed_forward import FeedForward
 from relu_nmt.modules.multihead import CrossAttention, SelfAttention
 from relu_nmt.modules.positions import RelativePositions
 from relu_nmt.modules.transformer_layer import Residual, RMSNorm, TransformerLayer
 from relu_nmt.translation.decoder import LayerCache
 
+Values = dict[str, Any]
+"""The values of the fields of a struct of native/arguments.inc."""
 KERNELS = {
     "linear_float": ("layers_step_float", torch.float32),
     "linear_bfloat16": ("layers_step_bfloat16", torch.bfloat16),
@@ -129,7 +131,7 @@ class LayersKernel:
         self.kernel, self.kept = KERNELS[self.linears[0].kernel]
         # Remember the largest map, which decides if kernels are worth it.
         self.largest = max(self.linears, key=lambda linear: linear.weight.numel())
-        self._constant: tuple[int, native.Arguments, dict[str, Any]] | None = None
+        self._constant: tuple[int, list[Values], Values] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the addresses, which are valid in one process only."""
@@ -170,18 +172,17 @@ class LayersKernel:
         # Copy the states, because the kernel works in place.
         states = x.clone(memory_format=torch.contiguous_format)
         rows, searches = x.size(1), len(views)
-        arguments = native.Arguments().add(
-            "Layers", states=states, rows=rows, searches=searches, **constant[2]
-        )
+        layers = {"states": states, "rows": rows, "searches": searches, **constant[2]}
+        structs = [("Layers", layers)]
         # Append the searches one by one; each brings its caches of all layers.
         for view in views:
-            self._add_search(arguments, view, width=x.size(2))
+            structs += self._search(view, width=x.size(2))
         assert norm.eps is not None, "the layers set an epsilon"
-        native.call(self.kernel, arguments, norm.eps)
+        native.call(self.kernel, structs, norm.eps)
         return states
 
-    def _add_search(self, arguments: native.Arguments, view: StepView, width: int) -> None:
-        """Append a search and its caches of all layers to the arguments."""
+    def _search(self, view: StepView, width: int) -> list[tuple[str, Values]]:
+        """Return the structs of a search and of its caches of all layers."""
         attention, cross = self.attentions[:2]
         own, memory, relative = view.visibility, view.memory_visibility, view.relative
 
@@ -208,44 +209,40 @@ class LayersKernel:
         seen = keys, values, memory_visible, None, memory_scales
         strides = memory.num_queries * width, cross.head_dim, width
         memory_shape = shape(view.num_rows, memory.num_queries, strides, *seen, *form(cross))
-        arguments.add(
-            "Search",
-            picked=view.rows,
-            visible=visible,
-            bias=bias,
-            scales=scales,
-            cosines=cosines,
-            sines=sines,
-            memory_visible=memory_visible,
-            memory_scales=memory_scales,
-            own=own_shape,
-            memory=memory_shape,
-        )
-        for tensors in caches:
-            arguments.add("Cache", **tensors)
+        search = {
+            "picked": view.rows,
+            "visible": visible,
+            "bias": bias,
+            "scales": scales,
+            "cosines": cosines,
+            "sines": sines,
+            "memory_visible": memory_visible,
+            "memory_scales": memory_scales,
+            "own": own_shape,
+            "memory": memory_shape,
+        }
+        return [("Search", search), *(("Cache", tensors) for tensors in caches)]
 
 
-def _constant_arguments(
-    layers: Sequence[TransformerLayer],
-) -> tuple[int, native.Arguments, dict[str, Any]]:
+def _constant_arguments(layers: Sequence[TransformerLayer]) -> tuple[int, list[Values], Values]:
     """Return the address of the first norm, the weights of all layers, and fields of ``Layers``.
 
     All are equal in all steps. The kernel reads norms themselves, not copies.
     """
-    # Collect the weights of all layers.
-    weights = native.Arguments()
+    # Collect the weights of all layers; the caller holds the tensors, whose addresses are used.
+    weights: list[Values] = []
     for layer in layers:
         maps = {name: each.kernel_weights for name, each in _linears(layer).items()}
         norms = {
             name: {"gain": norm.weight, "bias": getattr(norm, "bias", None)}
             for name, norm in _norms(layer).items()
         }
-        weights.add("LayerWeights", **maps, **norms)
+        weights.append({**maps, **norms})
     # Read the sizes from the first layer; all layers are alike.
     inner, outer = (_linears(layers[0])[name] for name in ("inner", "outer"))
     norm = _norms(layers[0])["own_norm"]
     fields = {
-        "weights": torch.tensor(weights.words),
+        "weights": torch.tensor([native.words_of("LayerWeights", own) for own in weights]),
         "layers": len(layers),
         "width": outer.weight.size(0),
         "inner": outer.weight.size(1),

@@ -93,17 +93,9 @@ class PanelLinear(nn.Module, ABC):
         # Bring the rows together in memory, as the kernel reads them.
         x = x.contiguous()
         found = x.new_empty(*x.shape[:-1], outputs)
-        arguments = native.Arguments().add(
-            "Linear",
-            source=x,
-            target=found,
-            weights=self.kernel_weights,
-            rows=x.numel() // inputs,
-            inputs=inputs,
-            outputs=outputs,
-            groups=self.num_groups,
-        )
-        native.call(self.kernel, arguments)
+        values = {"source": x, "target": found, "weights": self.kernel_weights}
+        sizes = {"rows": x.numel() // inputs, "inputs": inputs, "outputs": outputs}
+        native.call(self.kernel, [("Linear", {**values, **sizes, "groups": self.num_groups})])
         return found
 
 

@@ -1,14 +1,16 @@
-"""Kernels in C++ for the small computations of decoding on CPUs.
+"""Kernels in C++ for the small computations of decoding on CPUs, and attention by one of them.
 
 Each kernel computes in one call and one thread the result of many calls of PyTorch. Where no
-compiler was available at installation, or gradients are needed, PyTorch computes the result.
+compiler was available at installation, or gradients are needed, PyTorch computes the result. A step
+of a search has about five queries per sentence and a few dozen keys: PyTorch's products and fused
+kernels of attention spend most of their time around so little work.
 """
 
 import ctypes
 import re
 import warnings
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
@@ -16,6 +18,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
+
+from relu_nmt.attention.base import Attention, AttentionOutput, AttentionProblem, Backend
+from relu_nmt.attention.normalized import SoftmaxAttention
+from relu_nmt.attention.pointwise import PointwiseAttention, ScaledPointwiseAttention
+from relu_nmt.attention.rela import RelaAttention
+from relu_nmt.attention.reluformer import ReLUFormerAttention
+from relu_nmt.errors import ConfigError
 
 MAX_THREADS = 2
 """Prefer the single-threaded kernels over PyTorch's up to this many threads of PyTorch."""
@@ -52,8 +62,19 @@ def _structs() -> dict[str, dict[str, str]]:
     return structs
 
 
-def _words(struct: str, values: Mapping[str, Any]) -> list[int]:
-    """Return the values of all fields of a struct as words of 8 bytes, in the table's order."""
+def words_of(struct: str, values: Mapping[str, Any]) -> list[int]:
+    """Return the values of all fields of a struct as words of 8 bytes, in the table's order.
+
+    Pointers are tensors or None, sizes integers or flags, nested structs mappings. The words of
+    tensors are their addresses.
+
+    Raises:
+        TypeError: a field is missing or unknown.
+
+    Example:
+        >>> words_of("LogSoftmax", {"symbols": 2, "rows": 1, "logits": torch.zeros(1, 2)})[1:]
+        [1, 2]
+    """
     fields = STRUCTS[struct]
     # Look up every field by name, so the order of ``values`` does not matter.
     if fields.keys() != values.keys():
@@ -67,7 +88,7 @@ def _words(struct: str, values: Mapping[str, Any]) -> list[int]:
         elif kind == "POINTER":
             words.append(0 if value is None else value.data_ptr())
         else:
-            words += _words(kind, value)
+            words += words_of(kind, value)
     return words
 
 
@@ -75,34 +96,20 @@ _TABLE = _entries(Path(__file__).with_name("arguments.inc").read_text("utf-8"))
 STRUCTS = _structs()
 CONSTANTS = {words[0]: int(words[1]) for kind, words in _TABLE if kind == "CONSTANT"}
 
+MULTIPLE = 16
+"""The width of a head must be a multiple of this."""
+MAPS = {
+    "softmax": CONSTANTS["SOFTMAX"],
+    "relu": CONSTANTS["RELU"],
+    "relu2": CONSTANTS["SQUARED_RELU"],
+}
+KNOWN = (SoftmaxAttention, ReLUFormerAttention, RelaAttention, ScaledPointwiseAttention)
+"""Classes that the kernel computes; a subclass may compute something else."""
 
-class Arguments:
-    """The arguments of a kernel: structs of arguments.inc, filled by the names of their fields.
-
-    ``words`` has the filled structs, one after the other.
-
-    Example:
-        >>> logits = torch.zeros(1, 2)
-        >>> Arguments().add("LogSoftmax", logits=logits, rows=1, symbols=2).words[1:]
-        [1, 2]
-    """
-
-    def __init__(self) -> None:
-        self.words: list[int] = []
-        self.values: list[Mapping[str, Any]] = []
-
-    def add(self, struct: str, /, **values: Any) -> "Arguments":
-        """Append a struct with all its fields, and return the arguments.
-
-        Pointers are tensors or None, sizes integers or flags, nested structs mappings.
-
-        Raises:
-            TypeError: a field is missing or unknown.
-        """
-        self.words += _words(struct, values)
-        # Hold the tensors until the kernel returns: the words contain only their addresses.
-        self.values.append(values)
-        return self
+MAX_QUERIES = 64
+"""Use the kernel up to this many queries of a sample."""
+# With 60 queries and keys it takes 0.62 of the time of PyTorch's fused kernel, with fewer less.
+# AMD EPYC (AVX512), 2 cores, 2026-11-24, hand-written code; table in docs/lab/decoding.md.
 
 
 @cache
@@ -138,11 +145,17 @@ def has_kernel(name: str) -> bool:
     return library() is not None and _find(name) is not None
 
 
-def call(name: str, arguments: Arguments, number: float = 1.0) -> None:
-    """Call a kernel by its name without the form; ``number`` is its factor or epsilon, if any."""
+def call(name: str, structs: Sequence[tuple[str, Mapping[str, Any]]], number: float = 1.0) -> None:
+    """Call a kernel by its name without the form.
+
+    ``structs`` of arguments.inc follow one another in memory, each with its name and the values of
+    :func:`words_of`; ``number`` is the kernel's factor or epsilon, if it has one.
+    """
     kernel = _find(name)
     assert kernel is not None, f"look with has_kernel before calling {name}"
-    words = array("q", arguments.words)  # 8 bytes each
+    words = array("q")  # 8 bytes each
+    for struct, values in structs:
+        words.extend(words_of(struct, values))
     kernel(words.buffer_info()[0], number)
 
 
@@ -166,3 +179,147 @@ def _find(name: str) -> Callable[..., None] | None:
             function.restype = None
             return function
     return None
+
+
+# ---------------------------------------------------------------------- attention
+
+
+def require(device: torch.device | None) -> None:
+    """Raise a ConfigError if the kernels are missing or the device is not a CPU."""
+    if library() is None:
+        raise ConfigError(
+            "--attention-backend native: its kernels were not compiled when relu_nmt was "
+            "installed; install it again with a C++ compiler, or choose auto"
+        )
+    if device is not None and device.type != "cpu":
+        raise ConfigError(
+            f"--attention-backend native is for CPUs, but the model is on {device.type}; "
+            "choose auto"
+        )
+
+
+def has_map(attention: Attention) -> bool:
+    """Return whether the kernel computes the weights of an attention."""
+    if isinstance(attention, PointwiseAttention) and attention.map.name not in MAPS:
+        return False
+    return type(attention) in KNOWN
+
+
+def form(attention: Attention) -> tuple[int, bool]:
+    """Return the number of the map in the kernel, and whether scores are centered."""
+    if isinstance(attention, PointwiseAttention):
+        return MAPS[attention.map.name], attention.centered
+    return MAPS["softmax"], False
+
+
+def supports(problem: AttentionProblem) -> bool:
+    """Return whether the problem needs only outputs, without gradients, in a kernel's dtype."""
+    q, k, v = problem.q, problem.k, problem.v
+    return (
+        has_map(problem.attention)
+        and not (problem.need.rows or problem.need.weights or problem.dropout)
+        and q.size(2) <= MAX_QUERIES
+        and q.dtype == k.dtype == v.dtype
+        and q.dtype in DTYPES
+        # Require equal batch, heads and width, since the kernel does not broadcast.
+        and k.shape[:3] == v.shape[:3]
+        and (*q.shape[:2], q.size(3)) == (*k.shape[:2], k.size(3))
+        and q.size(3) % MULTIPLE == v.size(3) % MULTIPLE == 0
+        # Leave GPUs, training and traced models to PyTorch.
+        and q.is_cpu
+        and k.is_cpu
+        and v.is_cpu
+        and not torch.is_grad_enabled()
+        and not (torch.compiler.is_compiling() or torch.jit.is_tracing())
+        and library() is not None
+    )
+
+
+def register_backends() -> None:
+    """Put the back end ``native`` before those of softmax and pointwise attention."""
+    native = Backend(_attend, supports, _preferred, require)
+    SoftmaxAttention.backends = {"native": native, **SoftmaxAttention.backends}
+    PointwiseAttention.backends = {"native": native, **PointwiseAttention.backends}
+
+
+def _preferred(problem: AttentionProblem) -> bool:
+    """Return whether the kernel is the fastest back end: few queries and few threads."""
+    return problem.q.size(2) <= MAX_QUERIES and is_wanted()
+
+
+def _attend(problem: AttentionProblem) -> AttentionOutput:
+    """Return the values [B, H, Nq, dv]; all heads of a query lie together in memory."""
+    # Bring all tensors into the form that the kernel reads.
+    q, k, v = (with_rows(x) for x in (problem.q, problem.k, problem.v))
+    batch, heads, queries, width = q.shape
+    mask, score_bias = problem.visibility.mask, problem.bias
+    visible = None if mask is None else with_rows(mask)
+    bias = None if score_bias is None else with_rows(score_bias.values().float())
+    scales = problem.row_scale[..., None].float()  # [B or 1, 1, Nq or 1, 1]
+    # Lay the heads of a query side by side, so that joining them copies nothing.
+    out = v.new_empty(batch, queries, heads, v.size(3))
+    seen = k, v, visible, bias, scales, *form(problem.attention)
+    values = {"q": q, "k": k, "v": v, "visible": visible, "bias": bias, "scales": scales}
+    sizes = shape(batch * queries, queries, q.stride()[:3], *seen)
+    # Let the kernel fill the output, then show it as [B, H, Nq, dv]. Pointwise attention has
+    # scaled its queries.
+    score_scale = 1.0 if isinstance(problem.attention, PointwiseAttention) else width**-0.5
+    structs = [("Attend", {**values, "out": out, "shape": sizes})]
+    call(f"attend_{DTYPES[q.dtype]}", structs, score_scale)
+    return AttentionOutput(out.transpose(1, 2))
+
+
+def shape(
+    num_rows: int,
+    num_queries: int,
+    q_strides: tuple[int, ...],
+    k: Tensor,
+    v: Tensor,
+    visible: Tensor | None,
+    bias: Tensor | None,
+    scales: Tensor | None,
+    map: int,
+    centered: bool,
+) -> dict[str, int]:
+    """Return the fields of ``AttentionShape`` of arguments.inc.
+
+    ``num_rows`` are the queries of all samples, or the listed ones of a search; ``num_queries``
+    those of one sample. ``q_strides`` lead from sample to sample, head to head, query to query. The
+    shapes are k and v [B, H, Nk, d], visible [B or 1, 1, Nq or 1, Nk] bool, bias [B or 1, H, Nq,
+    Nk] and scales [B or 1, 1, Nq or 1, 1] float32.
+    """
+    # Pass strides in elements, so that the kernel reads views without copies.
+    strides = {
+        f"{name}_{axis}": stride
+        for name, own in (("q", q_strides), ("k", k.stride()), ("v", v.stride()))
+        for axis, stride in zip(("batch", "head", "row"), own, strict=False)
+    }
+    return {
+        **strides,
+        "rows": num_rows,
+        "heads": k.size(1),
+        "queries": num_queries,
+        "keys": k.size(2),
+        "width": k.size(3),
+        "value_width": v.size(3),
+        # Give 0 as the stride of dimensions that all queries or samples share.
+        "visible_batch": _stride(visible, 0),
+        "visible_query": _stride(visible, 2),
+        "bias_batch": _stride(bias, 0),
+        "bias_head": _stride(bias, 1),
+        "bias_query": _stride(bias, 2),
+        "scale_batch": _stride(scales, 0),
+        "scale_query": _stride(scales, 2),
+        "map": map,
+        "centered": centered,
+    }
+
+
+def with_rows(x: Tensor) -> Tensor:
+    """Return x, copied if the elements of its last dimension are not adjacent."""
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def _stride(x: Tensor | None, dim: int) -> int:
+    """Return the stride of a dimension; 0 if its size is 1, so that all share its element."""
+    return 0 if x is None or x.size(dim) == 1 else x.stride(dim)

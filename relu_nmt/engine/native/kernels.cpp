@@ -66,10 +66,9 @@ extern "C" const char *kernels_arguments()
 #define AVX512
 namespace avx512 {
 #include "vectors.inc"
-#include "attention.inc"
+#include "search.inc"
 #include "linear.inc"
 #include "layer.inc"
-#include "select.inc"
 }
 #undef AVX512
 #undef LANES
@@ -82,10 +81,9 @@ namespace avx512 {
 #define LANES 8
 namespace avx2 {
 #include "vectors.inc"
-#include "attention.inc"
+#include "search.inc"
 #include "linear.inc"
 #include "layer.inc"
-#include "select.inc"
 }
 #undef AVX
 #undef LANES
@@ -98,6 +96,5 @@ namespace avx2 {
 #define LANES 4
 namespace any {
 #include "vectors.inc"
-#include "attention.inc"
-#include "select.inc"
+#include "search.inc"
 }

@@ -19,7 +19,7 @@ LINEAR = {
 
 
 def words(**changes):
-    return native.Arguments().add("Linear", **{**LINEAR, **changes}).words
+    return native.words_of("Linear", {**LINEAR, **changes})
 
 
 def test_fields_are_written_in_the_order_of_the_table():
@@ -27,7 +27,7 @@ def test_fields_are_written_in_the_order_of_the_table():
     expected = [*addresses, LINEAR["weights"]["panels"].data_ptr(), 0, 0, 0, 1, 4, 2, 7]
     assert words() == expected
     backwards = dict(reversed(LINEAR.items()))
-    assert native.Arguments().add("Linear", **backwards).words == expected
+    assert native.words_of("Linear", backwards) == expected
 
 
 def test_missing_and_unknown_fields_are_errors():
@@ -41,7 +41,7 @@ def test_missing_and_unknown_fields_are_errors():
 @pytest.mark.parametrize("wrong", [{"rows": None}, {"source": 1}, {"weights": 2}])
 def test_values_of_another_kind_are_errors(wrong):
     with pytest.raises((TypeError, AttributeError)):
-        native.call("linear_float", native.Arguments().add("Linear", **{**LINEAR, **wrong}))
+        native.call("linear_float", [("Linear", {**LINEAR, **wrong})])
 
 
 @pytest.fixture

@@ -11,8 +11,7 @@ from relu_nmt.attention.masks import ScoreBias, TreeVisibility, Visibility
 from relu_nmt.attention.normalized import SoftmaxAttention
 from relu_nmt.attention.reluformer import ReLUFormerAttention
 from relu_nmt.config.registry import Spec
-from relu_nmt.engine import attention as native
-from relu_nmt.engine import native as kernels
+from relu_nmt.engine import native
 from relu_nmt.errors import ConfigError
 
 HEADS = 2
@@ -43,12 +42,12 @@ def one_thread_without_gradients():
 @pytest.fixture
 def calls(monkeypatch):
     """The names of the kernels that are called."""
-    names, call = [], kernels.call
-    monkeypatch.setattr(kernels, "call", lambda *given: [names.append(given[0]), call(*given)])
+    names, call = [], native.call
+    monkeypatch.setattr(native, "call", lambda *given: [names.append(given[0]), call(*given)])
     return names
 
 
-each_form = pytest.mark.parametrize("kernel_form", kernels.forms(), indirect=True)
+each_form = pytest.mark.parametrize("kernel_form", native.forms(), indirect=True)
 
 
 def make(spec, width, dtype=torch.float32):
@@ -88,7 +87,7 @@ def with_backend(spec, name, q, k, v, visibility, **more):
 
 @needs_kernels
 def test_the_kernels_are_compiled():
-    assert kernels.library() is not None
+    assert native.library() is not None
 
 
 @needs_kernels
@@ -171,7 +170,7 @@ def test_weights_gradients_threads_and_odd_widths_use_other_back_ends(calls):
     with torch.enable_grad():
         q.requires_grad_()
         assert attention(q, k, v, visibility).values.requires_grad
-    torch.set_num_threads(kernels.MAX_THREADS + 1)
+    torch.set_num_threads(native.MAX_THREADS + 1)
     attention(q.detach(), k, v, visibility)
     odd = heads_of(1, 2, 24, 1)
     assert with_backend("softmax", "native", odd, odd, odd, Visibility(2, 2)).isfinite().all()
@@ -180,7 +179,7 @@ def test_weights_gradients_threads_and_odd_widths_use_other_back_ends(calls):
 
 def test_results_are_the_same_without_kernels(monkeypatch):
     q, k, v = (heads_of(1, n, 16, seed) for seed, n in ((1, 2), (2, 4), (3, 4)))
-    monkeypatch.setattr(kernels, "library", lambda: None)
+    monkeypatch.setattr(native, "library", lambda: None)
     attention = make("softmax", 16)
     expected = with_backend(
         "softmax", "reference", *(x.double() for x in (q, k, v)), Visibility(2, 4)
@@ -189,12 +188,12 @@ def test_results_are_the_same_without_kernels(monkeypatch):
 
 
 def test_the_native_back_end_without_kernels_or_a_cpu_is_an_error(monkeypatch):
-    if kernels.library() is not None:
+    if native.library() is not None:
         with using_backend("native"):
             make("softmax", 16)
         with pytest.raises(ConfigError, match="native is for CPUs, but the model is on meta"):
             native.require(torch.device("meta"))
-    monkeypatch.setattr(kernels, "library", lambda: None)
+    monkeypatch.setattr(native, "library", lambda: None)
     message = r"native: its kernels were not compiled .* choose auto"
     with pytest.raises(ConfigError, match=message), using_backend("native"):
         make("softmax", 16)

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from relu_nmt.engine import native
-from relu_nmt.engine.attention import MAPS, shape
 from relu_nmt.engine.linear import make_panels, pad_to_panels
+from relu_nmt.engine.native import MAPS, shape
 
 pytestmark = pytest.mark.skipif(
     shutil.which("g++") is None, reason="needs a compiler when the package is installed"
@@ -52,8 +52,8 @@ def test_attention(kernel_form, kind, map, masked, n):
         len(q) * n["queries"], n["queries"], strides, k, v, visible, bias, scales, MAPS[map], False
     )
     given = {"visible": visible, "bias": bias, "scales": scales, "out": out}
-    arguments = native.Arguments().add("Attend", q=q, k=k, v=v, shape=sizes, **given)
-    native.call(f"attend_{kind}", arguments)
+    given |= {"q": q, "k": k, "v": v, "shape": sizes}
+    native.call(f"attend_{kind}", [("Attend", given)])
     scores = q.double() @ k.double().transpose(2, 3)
     weights = scores.softmax(-1) if map == "softmax" else scores.relu() ** (1 + (map == "relu2"))
     expected = (weights @ v.double()).transpose(1, 2)
@@ -79,10 +79,8 @@ def test_linear(kernel_form, kind, biased, n):
     found = x.new_full((n["rows"], n["outputs"]), torch.nan)
     groups = n["inputs"] * panels.element_size() // 4
     weights["panels"] = panels
-    arguments = native.Arguments().add(
-        "Linear", source=x, target=found, weights=weights, groups=groups, **n
-    )
-    native.call(f"linear_{kind}", arguments)
+    given = {"source": x, "target": found, "weights": weights, "groups": groups, **n}
+    native.call(f"linear_{kind}", [("Linear", given)])
     expected = torch.zeros(n["outputs"]) if bias is None else bias[: n["outputs"]]
     assert torch.equal(found, expected.to(found.dtype).expand_as(found))
 
@@ -90,8 +88,7 @@ def test_linear(kernel_form, kind, biased, n):
 @each_form
 @pytest.mark.parametrize("n", one_empty(rows=3, symbols=70), ids=str)
 def test_log_softmax(kernel_form, n):
-    arguments = native.Arguments().add("LogSoftmax", logits=random(*n.values()), **n)
-    native.call("log_softmax", arguments)
+    native.call("log_softmax", [("LogSoftmax", {"logits": random(*n.values()), **n})])
 
 
 @each_form
@@ -112,8 +109,7 @@ def test_best_continuations(kernel_form, picked, n):
     ]
     outputs = dict(zip(("best_totals", "best_tokens", "best_parents"), found, strict=True))
     given = {"log_probs": log_probs, "picked": places, "totals": totals, "rows": rows}
-    arguments = native.Arguments().add("BestContinuations", **given, **outputs, **n)
-    native.call("best_continuations", arguments)
+    native.call("best_continuations", [("BestContinuations", {**given, **outputs, **n})])
     sums, tokens, parents = (x.tolist() for x in around)
     assert sums == [-7, *[-torch.inf] * size, -7]
     assert tokens == parents == [-7, *[0] * size, -7]
@@ -137,24 +133,13 @@ def random_layer(kind, width):
 def step_of(kind, rows, memory_keys, layers=1, searches=1):
     """Call the kernel of layers of width 16 with random weights and a memory of zeros."""
     width, kept = 16, {"int8": torch.float16}.get(kind, DTYPES[kind])
-    states, layer, weights = random(rows, width), random_layer(kind, width), native.Arguments()
-    for _ in range(layers):
-        weights.add("LayerWeights", **layer)
+    states, layer = random(rows, width), random_layer(kind, width)
+    weights = [native.words_of("LayerWeights", layer) for _ in range(layers)]
     groups = width * layer["qkv"]["panels"].element_size() // 4
-    arguments = native.Arguments().add(
-        "Layers",
-        states=states,
-        weights=torch.tensor(weights.words, dtype=torch.int64),
-        rows=rows,
-        width=width,
-        inner=width,
-        groups=groups,
-        inner_groups=groups,
-        normed_before=False,
-        centered=True,
-        layers=layers,
-        searches=searches,
-    )
+    given = {"normed_before": False, "centered": True, "layers": layers, "searches": searches}
+    given |= {"states": states, "weights": torch.tensor(weights, dtype=torch.int64)}
+    given |= {"groups": groups, "inner_groups": groups}
+    structs = [("Layers", {"rows": rows, "width": width, "inner": width, **given})]
     for _ in range(searches):
         own = torch.zeros(rows, 1, 1, width, dtype=kept)
         memory = torch.zeros(rows, 1, memory_keys, width, dtype=kept)
@@ -164,11 +149,11 @@ def step_of(kind, rows, memory_keys, layers=1, searches=1):
             "memory": shape(rows, 1, (width, width, width), memory, memory, *rest),
         }
         pointers = [name for name, kind in native.STRUCTS["Search"].items() if kind == "POINTER"]
-        arguments.add("Search", **dict.fromkeys(pointers), **shapes)
+        structs.append(("Search", {**dict.fromkeys(pointers), **shapes}))
         cache = {"keys": own, "values": own.clone()}
-        for _ in range(layers):
-            arguments.add("Cache", **cache, memory_keys=memory, memory_values=memory.clone())
-    native.call(f"layers_step_{kind}", arguments, 1e-5)
+        cache |= {"memory_keys": memory, "memory_values": memory.clone()}
+        structs += [("Cache", cache)] * layers
+    native.call(f"layers_step_{kind}", structs, 1e-5)
     return states
 
 

@@ -25,9 +25,9 @@ def product(request, monkeypatch):
         calls.append(x.numel() // x.shape[-1])
         return onednn(x, *arguments)
 
-    def by_kernel(name, arguments):
-        calls.append(arguments.values[0]["rows"])
-        return kernel(name, arguments)
+    def by_kernel(name, structs):
+        calls.append(structs[0][1]["rows"])
+        return kernel(name, structs)
 
     if request.param == "oneDNN":
         monkeypatch.setattr(native, "has_kernel", lambda name: False)
