@@ -64,13 +64,13 @@ def table(data: Path, path: Path) -> str:
     train = TranslationBatches(task.load_split("train"), limits, seed=SEED)
     train.begin_epoch(1)
     valid = TranslationBatches(task.load_split("valid"), limits)
-    softmax = load_model(path).model
+    softmax, _, _ = load_model(path)
     stored = to_dict(softmax.config)
     lines = ["| attention | weights as they are | calibrated |", "| --- | --- | --- |"]
     lines.append(f"| softmax | {number(bits(softmax, valid), 3)} | |")
     for where, slots in SLOTS.items():
         for name, mechanism in MECHANISMS.items():
-            model = load_model(path, {f"{slot}_attention": mechanism for slot in slots}).model
+            model, _, _ = load_model(path, {f"{slot}_attention": mechanism for slot in slots})
             before = bits(model, valid)
             calibrate(model, train.sample(SAMPLE_TOKENS), changed_slots(stored, model.config))
             after = bits(model, valid)

@@ -78,12 +78,12 @@ def run(settings: Settings, *, progress: bool = True) -> Path:
     else:
         with new_folder(output) as folder:
             if settings.to == "ctranslate2":
-                save_ctranslate2(load_model(settings.checkpoint), folder)
+                save_ctranslate2(*load_model(settings.checkpoint)[:2], folder)
             elif _kind(settings.checkpoint) == TASK_NAME:
                 classifier = ImageClassifier.from_checkpoint(settings.checkpoint, "cpu")
                 save_image_onnx(classifier, folder)
             else:
-                save_onnx(load_model(settings.checkpoint), folder)
+                save_onnx(*load_model(settings.checkpoint)[:2], folder)
     if progress:
         # Add up the sizes of all files, since some forms are folders.
         files = [output] if output.is_file() else list(output.iterdir())

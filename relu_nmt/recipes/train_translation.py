@@ -101,8 +101,8 @@ class TranslationTraining(Training):
         # Open the batches, and the scorer of the first validation set.
         self._longest = self._longest_of(model, *teachers)
         self._longest_sentences = (
-            least_limit(one.most_source_sentence for one in (model, *teachers)),
-            least_limit(one.most_target_sentence for one in (model, *teachers)),
+            least_limit(one.most_tokens("source", True) for one in (model, *teachers)),
+            least_limit(one.most_tokens("target", True) for one in (model, *teachers)),
         )
         train, valid = self._batches(objective)
         settings, batching = self.settings, self.settings.batching
@@ -206,7 +206,7 @@ class TranslationTraining(Training):
             for side, part in enumerate((models[0].encoder, models[0].decoder)):
                 if part.embedding.positions.max_positions is not None:
                     given[side] = None
-        own = [(model.most_source_tokens, model.most_target_tokens) for model in models]
+        own = [[model.most_tokens(side) for side in ("source", "target")] for model in models]
         source, target = map(least_limit, zip(given, *own, strict=True))
         return source, target
 

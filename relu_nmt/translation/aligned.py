@@ -10,8 +10,6 @@ from relu_nmt.attention.kernels import tuned
 from relu_nmt.attention.masks import TreeVisibility, Visibility
 from relu_nmt.attention.sentences import SentenceRows, SentenceView
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.data.translation_batches import least_limit
-from relu_nmt.modules.multihead import MultiheadAttention
 from relu_nmt.modules.positions import RelativePositions
 from relu_nmt.translation.aligned_attention import (
     AlignedCrossAttention,
@@ -39,21 +37,20 @@ class _AlignedStack(TransformerStack):
     def make_self_attention(self, embed_dim: int, layer: int) -> AlignedSelfAttention:
         """See :meth:`TransformerStack.make_self_attention`."""
         mechanism = make_mechanism(self.config, self.side, layer)
-        return AlignedSelfAttention(embed_dim, mechanism, self.config.is_gated(self.side, layer))
+        return AlignedSelfAttention(
+            embed_dim, mechanism, self.config.sees_document(self.side, layer)
+        )
 
     def make_cross_attention(self, embed_dim: int, layer: int) -> AlignedCrossAttention:
         """See :meth:`TransformerStack.make_cross_attention`."""
         mechanism = make_mechanism(self.config, "cross", layer)
-        return AlignedCrossAttention(embed_dim, mechanism, self.config.is_gated(self.side, layer))
+        return AlignedCrossAttention(
+            embed_dim, mechanism, self.config.sees_document(self.side, layer)
+        )
 
     def divides(self, tokens: Tensor) -> bool:
         """Return True to compute attention in parts."""
         return self.training and not tuned.waits(tokens)
-
-    @property
-    def most_tokens(self) -> int | None:
-        """The limit of tokens of a document, from attention to whole documents only."""
-        return _least_of_gated(self.self_attentions, self.side == "decoder")
 
     def relative(  # type: ignore[override]
         self, visibility: AlignedVisibility
@@ -85,11 +82,6 @@ class AlignedDecoder(_AlignedStack, Decoder):
 
     Each decoder input belongs to the sentence of the token that it predicts.
     """
-
-    @property
-    def most_source_tokens(self) -> int | None:
-        """See :meth:`Decoder.most_source_tokens`."""
-        return _least_of_gated(self.cross_attentions, False)
 
     def forward(self, prev_output_tokens: Tensor, encoder_out: EncoderOutput) -> Tensor:
         """Return the states [B, T, D] of prev_output_tokens [B, T], right-padded."""
@@ -200,12 +192,3 @@ class AlignedState(DecoderState):
         numbers = self._numbers.index_select(0, trees).gather(1, entries)
         self._numbers = F.pad(numbers, (0, self._ancestry.size(2) - entries.size(1)))
         return entries
-
-
-def _least_of_gated(attentions: Sequence[MultiheadAttention], causal: bool) -> int | None:
-    """Return the least limit of the attentions that see whole documents."""
-    return least_limit(
-        own.attention.most_keys(causal)
-        for own in attentions
-        if getattr(own, "gate", None) is not None
-    )

@@ -143,11 +143,10 @@ class TransformerConfig(TransformerOptions):
                 f"{heads}"
             )
 
-    def is_gated(self, side: str, layer: int) -> bool:
-        """Return whether a layer of a side, from 0, also attends to the whole document."""
-        if self.document_attention == "full":
-            return False
-        return layer >= getattr(self, f"{side}_layers") - self.global_layers
+    def sees_document(self, slot: str, layer: int) -> bool:
+        """Return whether a layer of a slot, from 0, attends to the whole document."""
+        num_layers = self.encoder_layers if slot == "encoder" else self.decoder_layers
+        return self.document_attention == "full" or layer >= num_layers - self.global_layers
 
     def attention_of(self, slot: str) -> str:
         """Return the attention of the slot ``encoder``, ``decoder`` or ``cross``."""

@@ -21,7 +21,6 @@ from relu_nmt.attention.masks import TreeVisibility, Visibility
 from relu_nmt.attention.records import AttentionRecord
 from relu_nmt.attention.sentences import in_documents
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.data.translation_batches import least_limit
 from relu_nmt.modules.multihead import CrossAttention
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder import EncoderOutput, TransformerStack
@@ -210,16 +209,6 @@ class Decoder(TransformerStack):
     def cross_attentions(self) -> list[CrossAttention]:
         """The cross-attention of every layer."""
         return [layer.cross_attention for layer in self.layers if layer.cross_attention is not None]
-
-    @property
-    def most_source_tokens(self) -> int | None:
-        """The limit of source tokens of cross-attention; None: unlimited."""
-        return self.most_source_sentence
-
-    @property
-    def most_source_sentence(self) -> int | None:
-        """The limit of tokens of a source sentence of cross-attention; None: unlimited."""
-        return least_limit(own.attention.most_keys(False) for own in self.cross_attentions)
 
     @property
     def aligning_attention(self) -> Attention:

@@ -14,7 +14,6 @@ from relu_nmt.attention.base import Attention, build_attention
 from relu_nmt.attention.masks import Dropout, Visibility
 from relu_nmt.attention.sentences import SentenceRows
 from relu_nmt.config.registry import Spec
-from relu_nmt.data.translation_batches import least_limit
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules import position_schemes
 from relu_nmt.modules.multihead import CrossAttention, SelfAttention
@@ -94,18 +93,6 @@ class TransformerStack(nn.Module):
     def self_attentions(self) -> list[SelfAttention]:
         """The self-attention of every layer."""
         return [layer.self_attention for layer in self.layers]
-
-    @property
-    def most_tokens(self) -> int | None:
-        """The limit of tokens of positions and self-attention; None: unlimited."""
-        return self.most_of_a_sentence
-
-    @property
-    def most_of_a_sentence(self) -> int | None:
-        """The same limit for a single sentence; None: unlimited."""
-        causal = self.side == "decoder"
-        limits = [own.attention.most_keys(causal) for own in self.self_attentions]
-        return least_limit([self.embedding.positions.max_positions, *limits])
 
     def relative(self, visibility: Visibility) -> RelativePositions | None:
         """Return the rotation and bias of the position scheme, for the layers of one pass."""

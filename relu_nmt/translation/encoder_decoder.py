@@ -5,7 +5,6 @@ It has a registered attention in each of its three slots.
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.documents import SINGLE_SENTENCES, DocumentConfig
 from relu_nmt.data.translation_batches import least_limit
 from relu_nmt.errors import CheckpointError, ConfigError
+from relu_nmt.modules.multihead import MultiheadAttention
 from relu_nmt.modules.positions import LearnedPositions
 from relu_nmt.training.checkpoint import Checkpoint, load_checkpoint, load_weights, read_metadata
 from relu_nmt.translation.aligned import AlignedDecoder, AlignedEncoder
@@ -93,25 +93,25 @@ class EncoderDecoder(nn.Module):
         else:
             nn.init.normal_(self.output_projection.weight, std=dim**-0.5)
 
-    @property
-    def most_source_tokens(self) -> int | None:
-        """The limit of source tokens, end symbol included; None: unlimited."""
-        return least_limit([self.encoder.most_tokens, self.decoder.most_source_tokens])
+    def most_tokens(self, side: str, of_sentence: bool = False) -> int | None:
+        """Return the limit of tokens of the side ``source`` or ``target``, end symbol included.
 
-    @property
-    def most_target_tokens(self) -> int | None:
-        """The limit of target tokens, end symbol included; None: unlimited."""
-        return self.decoder.most_tokens
-
-    @property
-    def most_source_sentence(self) -> int | None:
-        """The limit of tokens of a source sentence, end symbol included; None: unlimited."""
-        return least_limit([self.encoder.most_of_a_sentence, self.decoder.most_source_sentence])
-
-    @property
-    def most_target_sentence(self) -> int | None:
-        """The limit of tokens of a target sentence, end symbol included; None: unlimited."""
-        return self.decoder.most_of_a_sentence
+        It is that of a document, or of each sentence in it; None: unlimited. Aligned attention sees
+        whole documents in upper layers only, and counts positions in each sentence.
+        """
+        is_source = side == "source"
+        stack = self.encoder if is_source else self.decoder
+        slots = ("encoder", "cross") if is_source else ("decoder",)
+        # Ask the attentions that see all of it.
+        limits = []
+        for module in self.modules():
+            if isinstance(module, MultiheadAttention) and module.attention.slot in slots:
+                own = module.attention
+                if of_sentence or self.config.sees_document(own.slot, own.layer):
+                    limits.append(own.most_keys(own.slot == "decoder"))
+        if of_sentence or self.config.document_attention == "full":
+            limits.append(stack.embedding.positions.max_positions)
+        return least_limit(limits)
 
     def forward(self, src_tokens: Tensor, prev_output_tokens: Tensor) -> Tensor:
         """Return the decoder states [B, T, D] of all target positions (teacher forcing).
@@ -182,22 +182,13 @@ def start_weights(model: EncoderDecoder, checkpoint: Checkpoint) -> Mapping[str,
     return start
 
 
-@dataclass
-class LoadedModel:
-    """A model in evaluation mode, with its task."""
-
-    model: EncoderDecoder
-    task: TranslationTask
-    # Number of tokens of the longest groups of sentences in training; 1: single sentences.
-    max_doc_tokens: int = SINGLE_SENTENCES
-
-
 def load_model(
     path: str | os.PathLike[str], overrides: Mapping[str, Any] | None = None
-) -> LoadedModel:
-    """Return the model and the task of a checkpoint, on the CPU, in evaluation mode.
+) -> tuple[EncoderDecoder, TranslationTask, int]:
+    """Return the model of a checkpoint, on the CPU in evaluation mode, its task and its length.
 
-    ``overrides`` are settings of the model that replace those of the checkpoint.
+    The length is the number of tokens of the longest groups of sentences in training; 1 stands for
+    single sentences. ``overrides`` are settings of the model that replace those of the checkpoint.
 
     Raises:
         ConfigError: a setting does not exist.
@@ -228,7 +219,7 @@ def load_model(
     except ConfigError as error:  # for example an attention from a user's file
         raise CheckpointError(f"{path}: {error}") from error
     load_weights(model, checkpoint.model_tensors, path)
-    return LoadedModel(model.eval(), task, _max_doc_tokens(checkpoint.metadata, path))
+    return model.eval(), task, _max_doc_tokens(checkpoint.metadata, path)
 
 
 def stored_task(path: str | os.PathLike[str]) -> TranslationTask | None:

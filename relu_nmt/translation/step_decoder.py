@@ -182,13 +182,14 @@ class Ensemble:
         self.models = [decoder.model for decoder in decoders]
         # List live beams only if every model leaves out dead ones: averages need equal shapes.
         self.prunes = all(decoder.prunes for decoder in decoders)
-        self.max_positions = least_limit(m.most_target_tokens for m in self.models)
-        self.max_source_positions = least_limit(m.most_source_tokens for m in self.models)
-        self.max_sentence_positions = least_limit(m.most_target_sentence for m in self.models)
-        self.max_source_sentence_positions = least_limit(
-            m.most_source_sentence for m in self.models
-        )
+        self.max_positions = self._least("target")
+        self.max_source_positions = self._least("source")
+        self.max_sentence_positions = self._least("target", of_sentence=True)
+        self.max_source_sentence_positions = self._least("source", of_sentence=True)
         self.dtype = dtype
+
+    def _least(self, side: str, of_sentence: bool = False) -> int | None:
+        return least_limit(model.most_tokens(side, of_sentence) for model in self.models)
 
     @property
     def device(self) -> torch.device:

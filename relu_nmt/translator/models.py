@@ -49,13 +49,12 @@ def load_models(
     # Load the models, which must share dictionaries and text processing.
     with using_backend(attention_backend):
         loaded = [load_model(file, model_overrides) for file in path]
-    for file, other in zip(path[1:], loaded[1:], strict=True):
-        first = describe_task(loaded[0].task)
-        require_same(first, path[0], describe_task(other.task), file, ONE_TASK)
     if not loaded:
         raise ConfigError("no checkpoint given")
-    max_doc_tokens = min(each.max_doc_tokens for each in loaded)
-    return [each.model for each in loaded], loaded[0].task, max_doc_tokens
+    models, tasks, lengths = zip(*loaded, strict=True)
+    for file, other in zip(path[1:], tasks[1:], strict=True):
+        require_same(describe_task(tasks[0]), path[0], describe_task(other), file, ONE_TASK)
+    return list(models), tasks[0], min(lengths)
 
 
 def model_state(model: EncoderDecoder) -> dict[str, Any]:

@@ -167,7 +167,7 @@ def test_what_aligns_is_kept(tmp_path):
     changed(alignment_layer=0, alignment_heads=1)(found)
     torch.save(found, tmp_path / "aligning.pt")
     path, _ = imported(tmp_path / "aligning.pt", tmp_path)
-    config = load_model(path).model.config
+    config = load_model(path)[0].config
     assert (config.alignment_layer, config.alignment_heads) == (0, 1)
 
 

@@ -17,7 +17,7 @@ from relu_nmt.data.translation_batches import collate
 from relu_nmt.errors import CheckpointError
 from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.translation.config import TransformerConfig
-from relu_nmt.translation.encoder_decoder import LoadedModel, build_model, load_model
+from relu_nmt.translation.encoder_decoder import build_model, load_model
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.translations import SourceSentence
 from relu_nmt.translator import Translator
@@ -89,7 +89,7 @@ def test_ctranslate2_aligns_the_same(chosen, tmp_path):
 
     path = CHECKPOINTS / "softmax.safetensors"
     (tmp_path / "out").mkdir()
-    save_ctranslate2(load_model(path, chosen), tmp_path / "out")
+    save_ctranslate2(*load_model(path, chosen)[:2], tmp_path / "out")
     translator = Translator.from_checkpoint(path, "cpu", model_overrides=chosen)
     sources = encoded(translator, LINES)
     search = GenerationConfig(beam=1, max_len_b=20, print_alignment="hard")
@@ -176,7 +176,7 @@ def small_model(**settings):
 def compare_at_all_lengths(model, task, folder):
     from relu_nmt.applications.conversion.exports import save_onnx
 
-    save_onnx(LoadedModel(model, task), folder)
+    save_onnx(model, task, folder)
     # Choose lengths with special cases in the model: longer than a chunk, and one token.
     for lengths in [((6, 3), (5, 2)), ((1,), (1,)), ((150, 90), (130, 70)), ((2,), (90,))]:
         sources = [
@@ -214,7 +214,7 @@ def test_settings_of_graphs_name_the_symbols_that_begin_source_and_target(tmp_pa
     model, task = small_model()
     for code in (None, ">>fra<<"):
         text = replace(task.source_text, first_symbol=code)
-        exports.save_onnx(LoadedModel(model, replace(task, source_text=text)), tmp_path)
+        exports.save_onnx(model, replace(task, source_text=text), tmp_path)
         told = json.loads((tmp_path / "config.json").read_text("utf-8"))
         assert (told["source_first_symbol"], told["target_first_symbol"]) == (code, None)
 
@@ -232,7 +232,7 @@ def test_an_attention_of_ones_own_is_refused(tmp_path, monkeypatch):
     task = Translator.from_checkpoint(CHECKPOINTS / "softmax.safetensors", "cpu").task
     config = TransformerConfig(encoder_layers=1, decoder_layers=1, encoder_attention="soft")
     with pytest.raises(CheckpointError, match=r"attention soft \(encoder\): one of your own"):
-        save_onnx(LoadedModel(build_model(config, task), task), tmp_path)
+        save_onnx(build_model(config, task), task, tmp_path)
 
 
 @pytest.mark.slow
@@ -255,11 +255,10 @@ def test_a_model_that_no_graph_can_express_is_refused(tmp_path):
     config = TransformerConfig(
         encoder_layers=1, decoder_layers=1, document_attention="aligned", global_layers=1
     )
-    loaded = LoadedModel(build_model(config, task), task)
     from relu_nmt.applications.conversion.exports import save_onnx
 
     with pytest.raises(CheckpointError, match="--document-attention aligned"):
-        save_onnx(loaded, tmp_path)
+        save_onnx(build_model(config, task), task, tmp_path)
 
 
 @pytest.mark.parametrize(

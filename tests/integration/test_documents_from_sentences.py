@@ -47,9 +47,9 @@ SEARCH = {"beam": 3, "max_len_a": 1, "max_len_b": 5}
 
 def document_model(path, folder, **form):
     """Write the model with which training on documents would start; return its path."""
-    checkpoint, loaded = load_checkpoint(path), load_model(path)
-    task = loaded.task.with_sentence_separator(loaded.task)
-    model = build_model(replace(loaded.model.config, **form), task)
+    checkpoint, (sentences, task, _) = load_checkpoint(path), load_model(path)
+    task = task.with_sentence_separator(task)
+    model = build_model(replace(sentences.config, **form), task)
     load_weights(model, start_weights(model, checkpoint), path)
     metadata = {"model_config": to_dict(model.config), "task": task.to_state(), "args": {}}
     out = folder / "documents.safetensors"
@@ -229,11 +229,11 @@ def test_longer_tables_of_positions_repeat_the_shorter_ones(tmp_path):
 def test_the_separator_comes_behind_all_symbols_and_cannot_be_chosen(tmp_path):
     path = tmp_path / "sentences.safetensors"
     save_tiny_model(path, tiny_task([*WORDS, "madeupword0000"]), output_bias=True)
-    found = load_model(document_model(path, tmp_path, **FORMS["aligned"]))
-    separator, words = len(WORDS) + 5, found.task.target_dictionary
+    model, task, _ = load_model(document_model(path, tmp_path, **FORMS["aligned"]))
+    separator, words = len(WORDS) + 5, task.target_dictionary
     assert words.index(SENTENCE_SEPARATOR) == separator == len(words) - 1
-    assert found.task.separators == (separator, separator, False)
-    for name, tensor in found.model.state_dict().items():
+    assert task.separators == (separator, separator, False)
+    for name, tensor in model.state_dict().items():
         if len(tensor) == len(words):
             assert torch.equal(tensor[separator], tensor[2]), name
     # Even a large bias of the separator does not bring it into a single sentence.

@@ -153,14 +153,14 @@ def test_a_document_model_starts_as_the_sentence_model(folder, tmp_path, capsys)
     command = f"--max-tokens 64 --max-update 2 --save-dir {tmp_path}"
     assert run(folder / "flat", command, capsys)[0] == 0
     path = tmp_path / "checkpoint_last.safetensors"
-    sentences, checkpoint = load_model(path), load_checkpoint(path)
-    task = sentences.task.with_sentence_separator(sentences.task)
+    (sentences, earlier, _), checkpoint = load_model(path), load_checkpoint(path)
+    task = earlier.with_sentence_separator(earlier)
     separator = task.separators.target
-    words = [sentences.task.encode_source(line).tolist() for line in ("1 2 3", "4 5", "6")]
+    words = [earlier.encode_source(line).tolist() for line in ("1 2 3", "4 5", "6")]
     document = [i for ids in words for i in (*ids[:-1], separator)] + [2]
     for layers in (0, 2):
         config = dataclasses.replace(
-            sentences.model.config, document_attention="aligned", global_layers=layers
+            sentences.config, document_attention="aligned", global_layers=layers
         )
         model = build_model(config, task).eval()
         load_weights(model, start_weights(model, checkpoint), path)
@@ -169,9 +169,7 @@ def test_a_document_model_starts_as_the_sentence_model(folder, tmp_path, capsys)
         logits = model.logits(states)
         assert torch.equal(logits[:, separator], logits[:, 2])
         alone = [torch.tensor([ids]) for ids in words]
-        whole = torch.cat(
-            [sentences.model(ids, torch.tensor([[2, *ids[0, :-1]]]))[0] for ids in alone]
-        )
+        whole = torch.cat([sentences(ids, torch.tensor([[2, *ids[0, :-1]]]))[0] for ids in alone])
         if layers == 0:
             torch.testing.assert_close(states[: len(whole)], whole)
         else:

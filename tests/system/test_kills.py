@@ -80,8 +80,8 @@ def write_ctranslate2():
     from relu_nmt.translation.encoder_decoder import load_model
     from tests.integration.test_wrong_paths import MODEL
 
-    loaded = load_model(MODEL)
-    return lambda folder: save_ctranslate2(loaded, folder)
+    model, task, _ = load_model(MODEL)
+    return lambda folder: save_ctranslate2(model, task, folder)
 
 
 @pytest.mark.parametrize("library", [write_onnx, write_ctranslate2])

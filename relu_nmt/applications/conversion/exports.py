@@ -23,7 +23,8 @@ from relu_nmt.modules.config import SLOTS
 from relu_nmt.modules.multihead import CrossAttention, SelfAttention
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.encoder import EncoderOutput, TransformerStack
-from relu_nmt.translation.encoder_decoder import EncoderDecoder, LoadedModel
+from relu_nmt.translation.encoder_decoder import EncoderDecoder
+from relu_nmt.translation.task import TranslationTask
 from relu_nmt.vision.loading import ImageClassifier
 
 LONGEST = 4096
@@ -58,7 +59,7 @@ def _decode(
     return model.logits(model.decoder(prev_output_tokens, encoder_out))
 
 
-def save_onnx(loaded: LoadedModel, folder: Path) -> None:
+def save_onnx(model: EncoderDecoder, task: TranslationTask, folder: Path) -> None:
     """Write two graphs, and ``config.json`` with symbols and limits, to an existing folder.
 
     Raises:
@@ -66,7 +67,6 @@ def save_onnx(loaded: LoadedModel, folder: Path) -> None:
         MissingExtraError: the package for writing graphs is not installed.
     """
     # Refuse models that no graph, or no test, covers.
-    model, task = loaded.model, loaded.task
     if model.config.document_attention != "full":
         raise CheckpointError(
             f"--document-attention {model.config.document_attention}: the visible keys depend on "
@@ -81,8 +81,8 @@ def save_onnx(loaded: LoadedModel, folder: Path) -> None:
             )
     # Take examples of three sequences, whose batch and lengths are the free axes of the graphs.
     longest = {
-        "source": _prepare(model, "encoder", model.most_source_tokens),
-        "target": _prepare(model, "decoder", model.most_target_tokens),
+        "source": _prepare(model, "encoder", model.most_tokens("source")),
+        "target": _prepare(model, "decoder", model.most_tokens("target")),
     }
     batch = torch.export.Dim("batch", max=1 << 16)
     source, target = ({0: batch, 1: torch.export.Dim(k, min=1, max=n)} for k, n in longest.items())
@@ -185,7 +185,7 @@ def _write_json(folder: Path, content: Mapping[str, Any]) -> None:
     (folder / "config.json").write_text(text + "\n", "utf-8")
 
 
-def save_ctranslate2(loaded: LoadedModel, folder: Path) -> None:
+def save_ctranslate2(model: EncoderDecoder, task: TranslationTask, folder: Path) -> None:
     """Write ``model.bin``, ``config.json`` and the vocabularies to an existing folder.
 
     Raises:
@@ -194,7 +194,7 @@ def save_ctranslate2(loaded: LoadedModel, folder: Path) -> None:
     """
     with needing('CTranslate2 is not installed: pip install "relu-nmt[ctranslate2]"'):
         from ctranslate2.specs import common_spec, transformer_spec
-    model, task, config = loaded.model, loaded.task, loaded.model.config
+    config = model.config
     _check(config)
     # Describe the shape of the model.
     shared = {

@@ -175,4 +175,4 @@ def test_joined_schemes_that_conflict_or_are_unknown_are_errors():
         make_model(positions="rotary+rotary")
     with pytest.raises(ConfigError, match=r"unknown position scheme 'rotery'; did you mean rotary"):
         make_model(positions="sinusoidal+rotery")
-    assert make_model(positions="learned+alibi", max_source_positions=9).most_source_tokens == 9
+    assert make_model(positions="learned+alibi", max_source_positions=9).most_tokens("source") == 9

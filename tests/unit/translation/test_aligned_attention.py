@@ -407,9 +407,9 @@ def test_documents_may_be_longer_than_any_sentence(positions):
     limits = {f"max_{side}_positions": 6 for side in ("source", "target")}
     limits = limits if positions == "learned" else {}
     model = make_model(choices, global_layers=1, **limits)
-    assert model.most_source_tokens is None and model.most_target_tokens is None
+    assert model.most_tokens("source") is None and model.most_tokens("target") is None
     most = limits.get("max_source_positions")
-    assert (model.most_source_sentence, model.most_target_sentence) == (most, most)
+    assert [model.most_tokens(side, True) for side in ("source", "target")] == [most, most]
     source = torch.tensor([[5, 6, 7, 8, SEP] * 200 + [EOS]])
     assert model.encoder(source).states.isfinite().all()
 
@@ -430,7 +430,7 @@ def test_a_search_ends_each_sentence_at_the_limit_of_the_model(choices, free, mo
     model = make_model(choices, global_layers=0, **limits).float()
     with torch.no_grad():  # it would write words for ever
         model.output_projection.weight[[EOS, TSEP]] -= 20 * model.output_projection.weight.mean()
-    assert model.most_target_sentence == 6
+    assert model.most_tokens("target", of_sentence=True) == 6
     config = GenerationConfig(beam=3, max_len_a=0, max_len_b=30, free_sentence_count=free, **more)
     symbols = Dictionary([f"w{i}" for i in range(VOCAB - 4)])
     generator = Generator([StepDecoder(model)], config, symbols, separators=(SEP, TSEP))
@@ -456,7 +456,7 @@ def test_limits_of_a_mechanism_apply_to_sentences_in_lower_layers():
             PAD,
             (SEP, TSEP),
         )
-        assert (model.most_source_tokens, model.most_target_tokens) == most
+        assert (model.most_tokens("source"), model.most_tokens("target")) == most
         if layers == 0:  # 15 tokens in sentences of 5
             search = Stepping(model, torch.tensor(SOURCE[:1]))
             for t, token in enumerate([EOS, *[5, 6, 7, 8, TSEP] * 3]):

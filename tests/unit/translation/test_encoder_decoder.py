@@ -171,7 +171,7 @@ def test_learned_positions_name_their_flag():
 def test_limits_of_length_come_from_positions_and_attentions():
     def limits(**changes):
         m = model(**changes)
-        return m.most_source_tokens, m.most_target_tokens
+        return m.most_tokens("source"), m.most_tokens("target")
 
     assert limits(attention="softmax", encoder_attention="cosformer:horizon=5") == (None, None)
     assert limits(decoder_attention="cosformer:horizon=5") == (None, 5)

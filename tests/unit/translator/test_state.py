@@ -63,14 +63,14 @@ def save(path, seed, attention="softmax"):
 def translators(tmp_path_factory):
     folder = tmp_path_factory.mktemp("translators")
     first, second = (save(folder / f"{seed}.safetensors", seed) for seed in (1, 2))
-    loaded = load_model(first)
+    model, task, _ = load_model(first)
     found = {
         "loaded": Translator.from_checkpoint(first, "cpu"),
         "int8": Translator.from_checkpoint(first, "cpu", int8=True),
         "bfloat16": Translator.from_checkpoint(first, "cpu", torch.bfloat16),
         "ensemble": Translator.from_checkpoint([first, second], "cpu"),
         "shortlist": Translator.from_checkpoint(first, "cpu", attention_backend="reference"),
-        "made": Translator([loaded.model], loaded.task, "cpu", max_doc_tokens=9),
+        "made": Translator([model], task, "cpu", max_doc_tokens=9),
     }
     candidates = torch.zeros(len(WORDS), 1, dtype=torch.int64)
     found["shortlist"].shortlist = Shortlist(torch.tensor([5, 9]), candidates, len(WORDS))

@@ -178,8 +178,8 @@ def test_models_of_an_ensemble_must_process_text_alike(tmp_path, changes, told, 
 @pytest.mark.skipif(not can_pack(), reason="needs x86 and oneDNN")
 def test_loaded_models_have_packed_weights_and_translate_the_same(tmp_path):
     path = save(tmp_path / "1.safetensors", make_task())
-    loaded, plain = Translator.from_checkpoint(path, "cpu"), load_model(path)
-    expected = Translator([plain.model], plain.task, "cpu").translate_nbest(LINES, **SHORT)
+    loaded, (plain, task, _) = Translator.from_checkpoint(path, "cpu"), load_model(path)
+    expected = Translator([plain], task, "cpu").translate_nbest(LINES, **SHORT)
     found = loaded.translate_nbest(LINES, **SHORT)
     assert type(loaded.models[0].output_projection) is PackedLinear
     assert [t[0].text for t in found] == [t[0].text for t in expected]

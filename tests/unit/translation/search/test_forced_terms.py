@@ -298,7 +298,7 @@ def test_terms_go_with_plain_beam_search_alone():
 
 def test_terms_need_room():
     model = ToyModel()
-    model.most_target_tokens = 4
+    model.most["target", False] = 4
     generator = Generator([model], GenerationConfig(max_len_b=2), Dictionary())
     [[found]] = generator.translate([source_of([4], ForcedTerms(((5, 6, 5),)))])
     assert found.tokens.tolist() == [5, 6, 5, EOS]
@@ -308,7 +308,7 @@ def test_terms_need_room():
 
 def test_prefixes_need_room():
     model = ToyModel()
-    model.most_target_tokens = 4
+    model.most["target", False] = 4
     generator = Generator([model], GenerationConfig(max_len_b=2), Dictionary())
     sources = [source_of([4], prefix=np.array(own)) for own in ([5, 6, 5], [6])]
     [[found], [short]] = generator.translate(sources)
@@ -320,7 +320,7 @@ def test_prefixes_need_room():
 
 def test_a_single_sentence_without_separator_is_as_long_as_the_model_can_write():
     model = ToyModel()
-    model.most_target_sentence = 4
+    model.most["target", True] = 4
     separators = Separators(6, 6, alone=False)
     config = GenerationConfig(max_len_b=9)
     generator = Generator([model], config, Dictionary(), separators=separators)

@@ -200,7 +200,7 @@ def test_repeated_ngrams_do_not_keep_sentences_from_ending():
 
 def test_a_model_that_cannot_write_as_much_is_an_error():
     model = ToyModel()
-    model.most_target_tokens = 5
+    model.most["target", False] = 5
     source = torch.from_numpy(source_of([1] * 5))[None]
     with pytest.raises(ConfigError, match="the model can write 4; give a smaller --max-doc-tokens"):
         generator_of([model]).generate(source)

@@ -35,8 +35,7 @@ class ToyModel(nn.Module):
     def __init__(self, vocab_size=7, seed=0, dim=6, sharpness=2.0):
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
-        self.most_source_tokens = self.most_target_tokens = None
-        self.most_source_sentence = self.most_target_sentence = None
+        self.most = {}  # limits of tokens, by side and whether of a sentence
         self.words = torch.randn(vocab_size, dim, generator=generator)
         self.mix = torch.randn(dim, dim, generator=generator) / dim**0.5
         self.out = sharpness * torch.randn(dim, vocab_size, generator=generator)
@@ -47,6 +46,9 @@ class ToyModel(nn.Module):
 
     def _next(self, memory, tokens):
         return torch.tanh(memory @ self.mix + self.words[tokens])
+
+    def most_tokens(self, side, of_sentence=False):
+        return self.most.get((side, of_sentence))
 
     @property
     def model(self):
