@@ -52,7 +52,7 @@ from relu_nmt.translation.loss import TranslationObjective
 from relu_nmt.translation.search.generator import Generator
 from relu_nmt.translation.step_decoder import Ensemble
 from relu_nmt.translation.task import TranslationTask
-from relu_nmt.translation.teacher import TaughtObjective, Teacher
+from relu_nmt.translation.teacher import TaughtObjective
 from relu_nmt.translator.models import load_models
 
 
@@ -97,7 +97,7 @@ class TranslationTraining(Training):
         arguments = model, settings.smoothing, settings.regularizer, accuracy, alignment_lambda
         objective = TranslationObjective(*arguments)
         if teachers:
-            objective = TaughtObjective(Teacher(teachers, settings.teacher, model), *arguments)
+            objective = TaughtObjective(teachers, settings.teacher, *arguments)
         # Open the batches, and the scorer of the first validation set.
         self._longest = self._longest_of(model, *teachers)
         self._longest_sentences = (
@@ -278,7 +278,7 @@ class TranslationTraining(Training):
                 parts = Components(objective.to(process.device).train(), trainer, process)
                 tokens = fitting_tokens(parts, batches.largest_within, least, share, stored)
                 if isinstance(objective, TaughtObjective):
-                    objective.teacher.forget_largest()
+                    objective.forget_largest()
             told.append(f"--max-tokens auto: {tokens:,}" + f", as in {path}" * bool(stored))
         if wanted:
             # Take the number of batches that comes closest.

@@ -19,15 +19,16 @@ import hashlib
 import json
 import math
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.translation_batches import TranslationBatch
@@ -35,15 +36,196 @@ from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.modules.multihead import MultiheadAttention
 from relu_nmt.modules.objective import LossOutput
 from relu_nmt.translation.config import TeacherConfig
-from relu_nmt.translation.cross_entropy import block_rows, taught_cross_entropy
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
-from relu_nmt.translation.loss import TranslationObjective, real_targets
+from relu_nmt.translation.loss import TranslationObjective, block_rows, real_targets, smoothed_loss
 
 CACHE_FILE = "teacher.sqlite"
 PATIENCE = 60.0
 """Seconds to wait for another process that writes to the cache."""
-ID, LOG = np.int32, np.float16
+ID, LOG = torch.int32, torch.float16
 """Types of symbols and of log-probabilities in the cache."""
+LEAST_REST = 1e-6
+"""Least probability outside the teacher's symbols, for it has a logarithm."""
+
+
+class TaughtObjective(TranslationObjective):
+    """The loss of translation that also learns from a teacher; validation is without it.
+
+    Args:
+        teachers: trained models on the device of the training, whose mean probabilities teach.
+        arguments: those of :class:`TranslationObjective`.
+
+    Raises:
+        ConfigError: attention is to be taught to a model of another depth or width.
+    """
+
+    def __init__(
+        self, teachers: Sequence[EncoderDecoder], config: TeacherConfig, *arguments: Any
+    ) -> None:
+        super().__init__(*arguments)
+        self.config = config
+        # Keep the teachers in a plain list, so that their weights do not learn.
+        self._teachers = [model.eval().requires_grad_(False) for model in teachers]
+        if config.teacher_attention_weight:
+            ours, theirs = (
+                f"{c.encoder_layers} + {c.decoder_layers} layers of width {c.decoder_embed_dim}"
+                for c in (self.model.config, teachers[0].config)
+            )
+            if ours != theirs:
+                raise ConfigError(
+                    f"--teacher-attention-weight: the teacher has {theirs}, but the model {ours}; "
+                    "leave it out, or train a model of the teacher's shape"
+                )
+        self._cache = None if config.teacher_cache is None else open_cache(config)
+        self._most_tokens = 0  # in the largest batch that the teacher ran for
+
+    def loss(self, batch: TranslationBatch) -> LossOutput:
+        """Return the cross-entropy of a batch mixed with the losses of the teacher, in training."""
+        if not self.training:
+            return super().loss(batch)
+        config, pad = self.config, self.model.decoder.pad_index
+        with attention_outputs(self.model, config.teacher_attention_weight > 0) as own:
+            features, targets, weights = self.states(batch)
+        # Compare the N real target positions with the teacher's.
+        ids, log_probs, taught = self.taught(batch, block_rows(features))
+        *values, kl = self._compared(features, targets, ids, log_probs)
+        output = self.output(batch, values, weights)
+        # Mix: (1 - w) cross-entropy + w T^2 KL, where the output has the cross-entropy already.
+        count, scale = float(batch.num_tokens), config.teacher_temperature**2
+        metrics = {**output.metrics, "teacher_loss": (kl.detach(), count)}
+        loss = output.loss + config.teacher_weight * (scale * kl - values[0])
+        # Add the distance of the outputs of attention.
+        if own:
+            distance = count * attention_distance(own, taught, batch, pad)
+            metrics["teacher_attention"] = (distance.detach(), count)
+            loss = loss + config.teacher_attention_weight * distance
+        return replace(output, loss=loss, metrics=metrics)
+
+    @torch.no_grad()
+    def taught(
+        self, batch: TranslationBatch, rows: int
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """Return the teacher's best symbols of each target token and their logarithms, [N, k].
+
+        The third result are the outputs of its attention by the module's name, if it is taught. At
+        most ``rows`` tokens have their logits in memory at a time.
+        """
+        real = real_targets(batch, self.model.decoder.pad_index)
+        if self._cache is not None:
+            ids, log_probs = self._cached(self._cache, batch, real, rows)
+            return ids.to(real.device), log_probs.to(real.device), {}
+        wanted = self.config.teacher_attention_weight > 0
+        with attention_outputs(self._teachers[0], wanted) as attention:
+            ids, log_probs = self._best(batch, real, rows)
+        return ids, log_probs, attention
+
+    def forget_largest(self) -> None:
+        """Run for the next batch even if its results are stored, as for the first one."""
+        self._most_tokens = 0
+
+    def _cached(
+        self, database: sqlite3.Connection, batch: TranslationBatch, real: Tensor, rows: int
+    ) -> tuple[Tensor, Tensor]:
+        """Return the result of :meth:`_best` from the cache; store it first if a pair is new.
+
+        Each result is read from the cache, with log-probabilities of 16 bits, so that a resumed
+        training gets the same numbers.
+        """
+        assert batch.tgt_tokens is not None, "training batches have targets"
+        # Name each pair by its tokens.
+        sides = [side.cpu().numpy() for side in (batch.src_tokens, batch.tgt_tokens)]
+        pairs = [
+            [row[row != Dictionary.pad_index] for row in pair] for pair in zip(*sides, strict=True)
+        ]
+        names = [hashlib.sha256(b"|".join(x.tobytes() for x in pair)).digest() for pair in pairs]
+        lengths = [len(target) for _, target in pairs]
+
+        @_reporting(self.config)
+        def find() -> list[tuple[bytes, bytes] | None]:
+            query = "SELECT ids, logs FROM top WHERE pair = ?"
+            return [database.execute(query, [name]).fetchone() for name in names]
+
+        # Run for a batch larger than all before, so that the preflight counts this memory.
+        size = batch.src_tokens.numel() + len(real)
+        found = find()  # None for each new pair
+        if size > self._most_tokens or None in found:
+            self._most_tokens = max(size, self._most_tokens)
+            # Divide the tokens of the batch among its pairs, and store all pairs at once.
+            tables = [
+                [x.to("cpu", kind).numpy().tobytes() for x in table.split(lengths)]
+                for table, kind in zip(self._best(batch, real, rows), (ID, LOG), strict=True)
+            ]
+            with _reporting(self.config), database:
+                database.executemany(
+                    "INSERT OR IGNORE INTO top VALUES (?, ?, ?)", zip(names, *tables, strict=True)
+                )
+            found = find()
+        # Join the tables of the pairs to [N, k].
+        ids, logs = (bytearray().join(own) for own in zip(*filter(None, found), strict=True))
+        symbols, log_probs = torch.frombuffer(ids, dtype=ID), torch.frombuffer(logs, dtype=LOG)
+        return symbols.view(len(real), -1).long(), log_probs.view(len(real), -1).float()
+
+    def _best(self, batch: TranslationBatch, real: Tensor, rows: int) -> tuple[Tensor, Tensor]:
+        """Compute the symbols and their log-probabilities, [N, k] each."""
+        states = []
+        for model in self._teachers:
+            features = model(batch.src_tokens, batch.prev_output_tokens)
+            states.append(features.flatten(0, 1).index_select(0, real).split(rows))
+        # Average the probabilities of the models, block by block of tokens.
+        found = []
+        for blocks in zip(*states, strict=True):
+            log_probs, *others = (
+                model.logits(block).log_softmax(-1)
+                for model, block in zip(self._teachers, blocks, strict=True)
+            )
+            for other in others:
+                log_probs = torch.logaddexp(log_probs, other)
+            log_probs = log_probs - math.log(len(blocks)) if others else log_probs
+            found.append(log_probs.topk(min(self.config.teacher_top_k, log_probs.size(1))))
+        return torch.cat([top.indices for top in found]), torch.cat([top.values for top in found])
+
+    def _compared(self, *tables: Tensor) -> list[Tensor]:
+        """Return the sums of :meth:`cross_entropy`, then the divergence from the teacher.
+
+        The tables are decoder states [N, D], targets [N], and the teacher's symbols and
+        log-probabilities, [N, k] each. The backward pass computes the logits of a block of tokens
+        again, so that memory never holds all of them.
+        """
+        temperature = self.config.teacher_temperature
+
+        def of_block(x: Tensor, targets: Tensor, ids: Tensor, logs: Tensor) -> list[Tensor]:
+            logits = self.model.logits(x)
+            log_p = own = logits.log_softmax(-1)
+            if temperature != 1:
+                log_p = (logits / temperature).log_softmax(-1)
+            values = smoothed_loss(own, targets, self.label_smoothing)
+            return [*values, divergence(log_p, ids, logs, temperature)]
+
+        size = block_rows(tables[0])
+        blocks = [
+            checkpoint(of_block, *block, use_reentrant=False, preserve_rng_state=False)
+            for block in zip(*(table.split(size) for table in tables), strict=True)
+        ]
+        return [torch.stack(values).sum(0) for values in zip(*blocks, strict=True)]
+
+
+def divergence(log_p: Tensor, ids: Tensor, log_probs: Tensor, temperature: float) -> Tensor:
+    """Return KL(q || p) at a temperature, summed over tokens, in nats.
+
+    The teacher's k symbols ``ids`` [N, k] have ``log_probs`` [N, k] at temperature 1. The other
+    V - k symbols share the rest evenly, since the teacher was trained on smoothed targets.
+    ``log_p`` [N, V] are the logarithms of the student's probabilities p at this temperature.
+    """
+    others = log_p.size(1) - ids.size(1)
+    rest = (1.0 - log_probs.exp().sum(-1, keepdim=True)).clamp(min=LEAST_REST)
+    # Divide logarithms by T and normalise: k symbols, then the one value of all others.
+    scores = torch.cat([log_probs, (rest / max(others, 1)).log()], -1) / temperature  # [N, k + 1]
+    counts = torch.ones_like(scores[0])
+    counts[-1] = others
+    log_q = scores - (scores.exp() * counts).sum(-1, keepdim=True).log()
+    own = log_p.gather(1, ids)  # [N, k]
+    sums = torch.cat([own, (log_p.sum(-1) - own.sum(-1))[:, None]], -1)  # [N, k + 1]
+    return (log_q.exp() * (counts * log_q - sums)).sum()
 
 
 def attention_distance(
@@ -51,11 +233,7 @@ def attention_distance(
 ) -> Tensor:
     """Return the mean over attention modules of |y - t|^2 / |t|^2, sums over real tokens.
 
-    Args:
-        own: the outputs y [B, N, D] of the student, by the module's name.
-        taught: the outputs t of the teacher, likewise.
-        batch: the tokens.
-        pad: id of the padding symbol.
+    The outputs y [B, N, D] are the student's by the module's name, t the teacher's.
     """
     assert batch.prev_output_tokens is not None, "training batches have targets"
     sides = {"encoder": batch.src_tokens != pad, "decoder": batch.prev_output_tokens != pad}
@@ -72,226 +250,51 @@ def attention_distance(
 def attention_outputs(model: nn.Module, wanted: bool) -> Iterator[dict[str, Tensor]]:
     """Collect the outputs [B, N, D] of all attention modules inside the block, by name."""
     outputs: dict[str, Tensor] = {}
-    hooks = [
-        module.register_forward_hook(lambda _, __, y, name=name: outputs.__setitem__(name, y))
-        for name, module in model.named_modules()
-        if wanted and isinstance(module, MultiheadAttention)
-    ]
-    try:
+    with ExitStack() as hooks:
+        for name, module in model.named_modules() if wanted else ():
+            if isinstance(module, MultiheadAttention):
+                keep = partial(lambda name, _, __, y: outputs.update({name: y}), name)
+                hooks.enter_context(module.register_forward_hook(keep))
         yield outputs
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
-class Teacher:
-    """Trained models whose mean probabilities teach another model.
-
-    Args:
-        models: on the device of the training.
-        config: the teacher's checkpoints, top k and cache.
-        student: the model that learns.
+def open_cache(config: TeacherConfig) -> sqlite3.Connection:
+    """Return the database of symbols and log-probabilities, which several processes may share.
 
     Raises:
-        ConfigError: attention is to be taught to a model of another depth or width.
-    """
-
-    def __init__(
-        self, models: Sequence[EncoderDecoder], config: TeacherConfig, student: EncoderDecoder
-    ) -> None:
-        self.config = config
-        self._models = [model.eval().requires_grad_(False) for model in models]
-        if config.teacher_attention_weight:
-            ours, theirs = (_shape(model) for model in (student, models[0]))
-            if ours != theirs:
-                raise ConfigError(
-                    f"--teacher-attention-weight: the teacher has {theirs}, but the model {ours}; "
-                    "leave it out, or train a model of the teacher's shape"
-                )
-        self._cache, self._most_tokens = None, 0
-        if config.teacher_cache is not None:
-            assert config.teacher is not None, "a cache needs a teacher"
-            self._cache = _Cache(Path(config.teacher_cache), config.teacher, config.teacher_top_k)
-
-    @torch.no_grad()
-    def outputs(
-        self, batch: TranslationBatch, real: Tensor, rows: int
-    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """Return the most probable symbols of each target token, and the attention's outputs.
-
-        Args:
-            batch: sources and targets.
-            real: [N] int64, indices of the real tokens among all B T.
-            rows: number of tokens whose logits are in memory at a time.
-
-        Returns:
-            symbols [N, k] int64, their log-probabilities [N, k], and the outputs of attention by
-            the name of its module, if the attention is taught.
-        """
-        if self._cache is not None:
-            # Run for a batch larger than all before, so that the preflight counts this memory.
-            size = batch.src_tokens.numel() + len(real)
-            is_largest, self._most_tokens = size > self._most_tokens, max(size, self._most_tokens)
-            ids, log_probs = self._cache.read(
-                batch, lambda: self._top(batch, real, rows), is_largest
-            )
-            return ids.to(real.device), log_probs.to(real.device), {}
-        wanted = self.config.teacher_attention_weight > 0
-        with attention_outputs(self._models[0], wanted) as attention:
-            ids, log_probs = self._top(batch, real, rows)
-        return ids, log_probs, attention
-
-    def forget_largest(self) -> None:
-        """Run for the next batch even if its results are stored, as for the first one."""
-        self._most_tokens = 0
-
-    def _top(self, batch: TranslationBatch, real: Tensor, rows: int) -> tuple[Tensor, Tensor]:
-        """Return the symbols and their log-probabilities, [N, k] each."""
-        states = []
-        for model in self._models:
-            features = model(batch.src_tokens, batch.prev_output_tokens)
-            states.append(features.flatten(0, 1).index_select(0, real).split(rows))
-        # Average the probabilities of the models, block by block of tokens.
-        found = []
-        for blocks in zip(*states, strict=True):
-            log_probs, *others = (
-                model.logits(block).log_softmax(-1)
-                for model, block in zip(self._models, blocks, strict=True)
-            )
-            for other in others:
-                log_probs = torch.logaddexp(log_probs, other)
-            log_probs = log_probs - math.log(len(blocks)) if others else log_probs
-            found.append(log_probs.topk(min(self.config.teacher_top_k, log_probs.size(1))))
-        return torch.cat([top.indices for top in found]), torch.cat([top.values for top in found])
-
-
-class TaughtObjective(TranslationObjective):
-    """The loss of translation that also learns from a teacher; validation is without it.
-
-    Args:
-        teacher: the trained models.
-        arguments: those of :class:`TranslationObjective`.
-    """
-
-    def __init__(self, teacher: Teacher, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.teacher = teacher
-
-    def loss(self, batch: TranslationBatch) -> LossOutput:
-        """Return the cross-entropy of a batch mixed with the losses of the teacher, in training."""
-        if not self.training:
-            return super().loss(batch)
-        config, pad = self.teacher.config, self.model.decoder.pad_index
-        with attention_outputs(self.model, config.teacher_attention_weight > 0) as own:
-            features, targets, weights = self.states(batch)
-        # Compare the N real target positions with the teacher's.
-        real = real_targets(batch, pad)
-        ids, log_probs, taught = self.teacher.outputs(batch, real, block_rows(features))
-        rest = self.label_smoothing, ids, log_probs, config.teacher_temperature
-        *values, kl = taught_cross_entropy(self.model.logits, features, targets, *rest)
-        output = self.output(batch, values, weights)
-        # Mix: (1 - w) cross-entropy + w T^2 KL, where the output has the cross-entropy already.
-        entropy = values[0]
-        count = float(batch.num_tokens)
-        metrics = {**output.metrics, "teacher_loss": (kl.detach(), count)}
-        scale = config.teacher_temperature**2
-        loss = output.loss + config.teacher_weight * (scale * kl - entropy)
-        # Add the distance of the outputs of attention.
-        if own:
-            distance = count * attention_distance(own, taught, batch, pad)
-            metrics["teacher_attention"] = (distance.detach(), count)
-            loss = loss + config.teacher_attention_weight * distance
-        return replace(output, loss=loss, metrics=metrics)
-
-
-def _shape(model: EncoderDecoder) -> str:
-    config = model.config
-    layers = f"{config.encoder_layers} + {config.decoder_layers} layers"
-    return f"{layers} of width {config.decoder_embed_dim}"
-
-
-class _Cache:
-    """Symbols and log-probabilities of sentence pairs in a database, by the tokens of the pair.
-
-    Several processes of a machine may share it. Each result is read from it, with log-probabilities
-    of 16 bits, so that a resumed training gets the same numbers.
-
-    Raises:
-        ConfigError: it belongs to another teacher.
+        ConfigError: the database belongs to another teacher.
         DataError: it cannot be read or written.
     """
-
-    def __init__(self, folder: Path, teacher: str, top_k: int) -> None:
-        self._path = folder / CACHE_FILE
-        # Identify the teacher by the bytes of its files.
-        files = map(Path, teacher.split(":"))
-        digests = [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
-        owner = json.dumps({"teacher": digests, "top_k": top_k})
-        with self._reporting():
-            folder.mkdir(parents=True, exist_ok=True)
-            self._database = sqlite3.connect(self._path, timeout=PATIENCE)
-            self._database.execute("PRAGMA journal_mode = WAL")
-            with self._database as database:
-                database.execute("CREATE TABLE IF NOT EXISTS owner (id PRIMARY KEY, text)")
-                database.execute("CREATE TABLE IF NOT EXISTS top (pair PRIMARY KEY, ids, logs)")
-                database.execute("INSERT OR IGNORE INTO owner VALUES (0, ?)", [owner])
-            [stored] = self._database.execute("SELECT text FROM owner").fetchone()
-        if stored != owner:
-            raise ConfigError(
-                f"--teacher-cache {folder}: belongs to another --teacher or --teacher-top-k; give "
-                "another folder"
-            )
-
-    def read(
-        self,
-        batch: TranslationBatch,
-        compute: Callable[[], tuple[Tensor, Tensor]],
-        must_compute: bool,
-    ) -> tuple[Tensor, Tensor]:
-        """Return symbols and log-probabilities [N, k]; compute and store them if any is new."""
-        assert batch.tgt_tokens is not None, "training batches have targets"
-        # Name each pair by its tokens.
-        sides = [side.cpu().numpy() for side in (batch.src_tokens, batch.tgt_tokens)]
-        pairs = [
-            [row[row != Dictionary.pad_index] for row in rows] for rows in zip(*sides, strict=True)
-        ]
-        names = [
-            hashlib.sha256(b"|".join(row.tobytes() for row in pair)).digest() for pair in pairs
-        ]
-        found = self._find(names)
-        if must_compute or None in found:
-            # Divide the tokens of the batch among its pairs, and store all pairs at once.
-            lengths = [len(target) for _, target in pairs]
-            tables = [
-                [x.cpu().numpy().astype(kind).tobytes() for x in table.split(lengths)]
-                for table, kind in zip(compute(), (ID, LOG), strict=True)
-            ]
-            with self._reporting(), self._database as database:
-                database.executemany(
-                    "INSERT OR IGNORE INTO top VALUES (?, ?, ?)", zip(names, *tables, strict=True)
-                )
-            found = self._find(names)
-        # Join the tables of the pairs to [N, k].
-        ids, logs = (b"".join(own) for own in zip(*filter(None, found), strict=True))
-        shape = sum(len(target) for _, target in pairs), -1
-        return (
-            torch.from_numpy(np.frombuffer(ids, ID).reshape(shape).astype(np.int64)),
-            torch.from_numpy(np.frombuffer(logs, LOG).reshape(shape).astype(np.float32)),
+    assert config.teacher is not None and config.teacher_cache is not None, "both are given"
+    folder = Path(config.teacher_cache)
+    # Identify the teacher by the bytes of its files.
+    files = map(Path, config.teacher.split(":"))
+    digests = [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
+    owner = json.dumps({"teacher": digests, "top_k": config.teacher_top_k})
+    with _reporting(config):
+        folder.mkdir(parents=True, exist_ok=True)
+        database = sqlite3.connect(folder / CACHE_FILE, timeout=PATIENCE)
+        database.execute("PRAGMA journal_mode = WAL")
+        with database:
+            database.execute("CREATE TABLE IF NOT EXISTS owner (id PRIMARY KEY, text)")
+            database.execute("CREATE TABLE IF NOT EXISTS top (pair PRIMARY KEY, ids, logs)")
+            database.execute("INSERT OR IGNORE INTO owner VALUES (0, ?)", [owner])
+        [stored] = database.execute("SELECT text FROM owner").fetchone()
+    if stored != owner:
+        raise ConfigError(
+            f"--teacher-cache {folder}: belongs to another --teacher or --teacher-top-k; give "
+            "another folder"
         )
+    return database
 
-    def _find(self, names: list[bytes]) -> list[tuple[bytes, bytes] | None]:
-        """Return the stored tables of pairs, None for each that is new."""
-        query = "SELECT ids, logs FROM top WHERE pair = ?"
-        with self._reporting():
-            return [self._database.execute(query, [name]).fetchone() for name in names]
 
-    @contextmanager
-    def _reporting(self) -> Iterator[None]:
-        """Turn errors of the database into one that names it."""
-        try:
-            yield
-        except (OSError, sqlite3.Error) as error:
-            raise DataError(
-                f"--teacher-cache: {self._path} cannot be used ({error}); remove it, or give "
-                "another folder"
-            ) from error
+@contextmanager
+def _reporting(config: TeacherConfig) -> Iterator[None]:
+    """Turn errors of the cache into one that names it."""
+    try:
+        yield
+    except (OSError, sqlite3.Error) as error:
+        raise DataError(
+            f"--teacher-cache: {Path(config.teacher_cache or '', CACHE_FILE)} cannot be used "
+            f"({error}); remove it, or give another folder"
+        ) from error

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from relu_nmt.training import validation
-from relu_nmt.translation.teacher import Teacher
+from relu_nmt.translation.teacher import TaughtObjective
 from tests import tiny
 from tests.tiny import (
     digit_documents,
@@ -73,8 +73,10 @@ def test_the_preflight_runs_the_teacher_after_the_search_for_a_batch_size(
     data, teachers, tmp_path, monkeypatch
 ):
     """A peak that is read from the cache would lack the teacher's memory."""
-    events, top, try_batch = [], Teacher._top, validation.try_batch
-    monkeypatch.setattr(Teacher, "_top", lambda *args: [events.append("teacher"), top(*args)][1])
+    events, top, try_batch = [], TaughtObjective._best, validation.try_batch
+    monkeypatch.setattr(
+        TaughtObjective, "_best", lambda *args: [events.append("teacher"), top(*args)][1]
+    )
     monkeypatch.setattr(
         validation, "try_batch", lambda *args: [events.append("preflight"), try_batch(*args)][1]
     )

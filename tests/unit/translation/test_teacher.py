@@ -9,14 +9,13 @@ from relu_nmt.data.translation_batches import collate
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.modules.config import AttentionRegularizerConfig
 from relu_nmt.translation.config import TeacherConfig
-from relu_nmt.translation.cross_entropy import divergence
 from relu_nmt.translation.loss import TranslationObjective
 from relu_nmt.translation.teacher import (
     CACHE_FILE,
     TaughtObjective,
-    Teacher,
     attention_distance,
     attention_outputs,
+    divergence,
 )
 from tests.tiny import tiny_model, tiny_task
 
@@ -40,7 +39,7 @@ def model(seed=1, **settings):
 def taught(student, teachers, **settings):
     """Return the objective of a student in training, with a teacher of these settings."""
     config = TeacherConfig(teacher="given", **settings)
-    return TaughtObjective(Teacher(teachers, config, student), student, 0.1, OFF).train()
+    return TaughtObjective(teachers, config, student, 0.1, OFF).train()
 
 
 def distributions(models, batch):
@@ -114,9 +113,8 @@ def test_gradients_are_those_of_the_divergence():
 def test_recomputed_blocks_give_the_gradients_of_the_whole(batch, monkeypatch):
     found = []
     for size in (1, 100):
-        for module in ("cross_entropy", "teacher"):
-            name = f"relu_nmt.translation.{module}.block_rows"
-            monkeypatch.setattr(name, lambda _, size=size: size)
+        name = "relu_nmt.translation.teacher.block_rows"
+        monkeypatch.setattr(name, lambda _, size=size: size)
         student = model()
         taught(student, [model(2)])(batch).loss.backward()
         found.append([p.grad for p in student.parameters()])
@@ -202,12 +200,12 @@ def cached(tmp_path, monkeypatch, batch):
     """Return a function that opens a teacher with a cache, and a list of its passes."""
     (tmp_path / "teacher").write_bytes(b"weights")
     passes = []
-    monkeypatch.setattr(Teacher, "_top", counted(Teacher._top, passes))
+    monkeypatch.setattr(TaughtObjective, "_best", counted(TaughtObjective._best, passes))
     settings = {"teacher_top_k": 4, "teacher_cache": str(tmp_path / "cache")}
 
     def make(**changes):
         config = TeacherConfig(teacher=str(tmp_path / "teacher"), **{**settings, **changes})
-        return Teacher([model(2)], config, model())
+        return TaughtObjective([model(2)], config, model(), 0.1, OFF)
 
     return make, passes
 
@@ -220,19 +218,15 @@ def counted(compute, passes):
     return counting
 
 
-def real_of(batch):
-    return (batch.tgt_tokens != PAD).flatten().nonzero()[:, 0]
-
-
 def test_the_cache_spares_the_teacher(batch, cached):
     make, passes = cached
     teacher = make()
-    first = teacher.outputs(batch, real_of(batch), 3)
-    again = teacher.outputs(batch, real_of(batch), 3)
+    first = teacher.taught(batch, 3)
+    again = teacher.taught(batch, 3)
     assert len(passes) == 1
     for one, other in zip(first[:2], again[:2], strict=True):
         assert torch.equal(one, other) and one.shape == (8, 4)
-    plain = make(teacher_cache=None).outputs(batch, real_of(batch), 3)
+    plain = make(teacher_cache=None).taught(batch, 3)
     assert torch.equal(first[0], plain[0])
     torch.testing.assert_close(first[1].double(), plain[1].double(), atol=5e-3, rtol=1e-3)
 
@@ -241,30 +235,30 @@ def test_the_largest_batch_of_a_process_runs_the_teacher_whose_memory_the_prefli
     batch, cached
 ):
     make, passes = cached
-    first = make().outputs(batch, real_of(batch), 3)
+    first = make().taught(batch, 3)
     warm = make()
-    again = warm.outputs(batch, real_of(batch), 3)
+    again = warm.taught(batch, 3)
     assert len(passes) == 2
     for one, other in zip(first[:2], again[:2], strict=True):
         assert torch.equal(one, other)
-    warm.outputs(batch, real_of(batch), 3)
+    warm.taught(batch, 3)
     assert len(passes) == 2
 
 
 def test_the_cache_knows_pairs_in_other_batches_and_adds_new_ones(batch, cached):
     make, passes = cached
     teacher = make()
-    whole = teacher.outputs(batch, real_of(batch), 3)
+    whole = teacher.taught(batch, 3)
     turned = [([10, 2], [11, 4, 5, 6, 2]), ([5, 6, 7, 2], [8, 9, 2])]
     pairs = [tuple(torch.tensor(side).numpy() for side in pair) for pair in turned]
     other = collate(pairs, [7, 8])
-    ids, logs, _ = teacher.outputs(other, real_of(other), 3)
+    ids, logs, _ = teacher.taught(other, 3)
     assert len(passes) == 1
     assert torch.equal(ids, torch.cat([whole[0][3:], whole[0][:3]]))
     assert torch.equal(logs, torch.cat([whole[1][3:], whole[1][:3]]))
     new = collate([pairs[0], pairs[0][::-1]], [0, 1])
-    teacher.outputs(new, real_of(new), 3)
-    teacher.outputs(new, real_of(new), 3)
+    teacher.taught(new, 3)
+    teacher.taught(new, 3)
     assert len(passes) == 2
 
 
