@@ -1,6 +1,6 @@
 """Encoder, decoder and decoding state whose attention stays inside sentences."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch.nn.functional as F
