@@ -7,7 +7,7 @@ import dataclasses
 import re
 from collections import ChainMap
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar, get_type_hints
 
@@ -39,12 +39,8 @@ def settings(config_class: ClassT | None = None, *, flags: bool = True) -> Any:
     A value may be given as the text that its flag takes. After its fields the class's own
     ``check()``, if it has one, compares them with each other. A class variable ``refused`` names
     options of its groups that must keep their defaults, which ``--help`` hides, with the reasons.
-    ``of(**values)`` makes an instance from fields of the class and its groups, presets included
-    (:func:`from_flat`).
-
-    Args:
-        config_class: the class.
-        flags: error messages call the fields by their flags; if False by their names (``gamma=2``).
+    ``of(**values)`` is :func:`from_flat`. Without ``flags`` error messages call the fields by their
+    names, ``gamma=2``.
 
     Example:
         >>> from relu_nmt.config.fields import option
@@ -68,13 +64,10 @@ or leave it out
     # Turn each option into a field that keeps its description.
     for name, entry in list(vars(cls).items()):
         if isinstance(entry, Option):
-            # False would silently undo a class's ``_: KW_ONLY``; MISSING keeps it.
-            keyword_only = True if entry.default is REQUIRED else MISSING
-            about = {"option": entry, "stored": entry.stored}
-            declared = dataclasses.field(
-                default=entry.default, kw_only=keyword_only, metadata=about
-            )
-            setattr(cls, name, declared)
+            about: dict[str, Any] = {"metadata": {"option": entry, "stored": entry.stored}}
+            if entry.default is REQUIRED:
+                about["kw_only"] = True
+            setattr(cls, name, dataclasses.field(default=entry.default, **about))
     cls.__post_init__ = _check
     cls.named_by_flags = flags
     cls.of = classmethod(lambda made, **values: from_flat(made, values))
@@ -114,13 +107,10 @@ def with_own_config(cls: ClassT) -> ClassT:
 
 
 def group(title: str, config_class: type, *, stored: bool = True, **defaults: Any) -> Any:
-    """Return a field that holds other settings.
+    """Return a field that holds other settings, whose flags stand under a title in ``--help``.
 
-    Args:
-        title: heading of its flags in ``--help``, in lower case.
-        config_class: a settings class; the field's name may not be that of an option's value.
-        stored: False leaves it out of checkpoints and results.
-        defaults: other defaults of its options and those of its groups, or :func:`like` options.
+    Settings that are not ``stored`` are left out of checkpoints and results. ``defaults`` are other
+    defaults of its options and those of its groups, or :func:`like` options.
     """
     kind = _with_defaults(config_class, defaults) if defaults else config_class
     return dataclasses.field(default_factory=kind, metadata={"group": title, "stored": stored})
@@ -253,13 +243,10 @@ def _need_text(
 
 
 def from_flat(config_class: type[ConfigT], values: Mapping[str, Any]) -> ConfigT:
-    """Return settings with the given values by field name, and defaults elsewhere.
+    """Return settings with the given values by field name, of the class or any of its groups.
 
-    Names may be those of the class or of any of its groups; a field with presets chooses defaults
-    of others.
-
-    Raises:
-        ConfigError: an unknown or missing field, a wrong value, or one that does nothing.
+    A field with presets chooses defaults of others. An unknown or missing field, a wrong value, or
+    one that does nothing is a ConfigError.
     """
     return merged(config_class, known_fields(config_class, values))
 
@@ -268,10 +255,7 @@ def from_dict(config_class: type[ConfigT], values: Mapping[str, Any]) -> ConfigT
     """Return the settings that :func:`to_dict` described, of this version or an earlier one.
 
     Groups may be divided otherwise. Values that do nothing, which earlier versions accepted, are
-    left out.
-
-    Raises:
-        ConfigError: a field that ``config_class`` does not have, or a wrong value.
+    left out. A field that the class does not have, or a wrong value, is a ConfigError.
     """
     try:
         known = known_fields(config_class, flat(values))
@@ -295,11 +279,7 @@ def to_dict(config: Any, *, stored_only: bool = False) -> dict[str, Any]:
 
 
 def flat(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return nested values by the names of their fields, without the names of the groups.
-
-    Raises:
-        ConfigError: a field is in two places, a name is not text, or a list holds lists.
-    """
+    """Return nested values by the names of their fields, without the names of the groups."""
     found: dict[str, Any] = {}
     for name, value in values.items():
         if not isinstance(name, str):
@@ -390,8 +370,7 @@ def _built(config_class: type[ConfigT], values: Mapping[str, Any]) -> ConfigT:
 def build_part(kind: Any, spec: Spec, flag: str, *arguments: Any) -> Any:
     """Return ``kind(settings, *arguments)``, the settings a ``kind.Config`` from a spec.
 
-    Raises:
-        ConfigError: an unknown option or a wrong value; the message names ``flag`` and spec.
+    Errors in the options name flag and spec.
     """
     try:
         return kind(kind.Config.of(**spec.options), *arguments)
@@ -404,9 +383,6 @@ def chosen_part(config: Any, name: str) -> tuple[Any, Any]:
 
     It has the options in the field's text, and those of the flags that mean the same. A part of the
     user's own ignores flags that have their defaults; its own defaults count.
-
-    Raises:
-        ConfigError: unknown name or option, or a wrong value.
     """
     options = options_of(type(config))
     entry, spec = options[name], Spec.parse(getattr(config, name))

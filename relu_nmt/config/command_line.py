@@ -79,8 +79,8 @@ def add_settings(
 ) -> None:
     """Add the flags of a settings class and all its groups, and those of settings files.
 
-    Flags that the user does not type are absent from the parsed namespace, and the values of the
-    others are text. :func:`read_settings` turns the namespace into settings.
+    :func:`read_settings` turns the parsed namespace into settings. Flags that the user does not
+    type are absent from it, and the values of the others are text.
     """
     options = all_options(config_class).values()
     # Help begins with the flags that most people use, and ends with those that do nothing here.
@@ -176,19 +176,14 @@ def read_settings(config_class: type[ConfigT], namespace: argparse.Namespace) ->
     """Return settings: typed flags go before ``--config``, then presets, then defaults.
 
     With ``--dump-config`` print them as YAML and end the program, as with ``--help``.
-
-    Raises:
-        ConfigError: a missing, unknown or wrong value, or a flag that does nothing.
     """
-    options = all_options(config_class)
-    given = _given(options, vars(namespace))
-    base = {}
-    if namespace.config is not None:
-        base = read_settings_file(config_class, namespace.config)
+    given = _given(all_options(config_class), vars(namespace))
+    file = namespace.config
+    base = {} if file is None else read_settings_file(config_class, file)
     config = merged(config_class, given, base)
     # Refuse shared files. A training may go on with the settings in its own folder.
     read = [
-        *Files(part_of=("save_dir",)).of("config", "--config", namespace.config),
+        *Files(part_of=("save_dir",)).of("config", "--config", file),
         *READ.of("module", "--user-module", getattr(namespace, "user_module", ())),
     ]
     refuse_shared_files([*read, *paths_in(config)])
@@ -237,10 +232,8 @@ def _note_no_effect(config: Any, given: Mapping[str, Any]) -> None:
 def read_settings_file(config_class: type, path: str | os.PathLike[str]) -> dict[str, Any]:
     """Return the values of a YAML file, a checkpoint or a ``results.json`` by field name.
 
-    Fields may stand under the names of their groups or on their own.
-
-    Raises:
-        ConfigError: the file cannot be read, holds an unknown field or one that does nothing.
+    Fields may stand under the names of their groups or on their own. An unknown field, or one that
+    does nothing, is a ConfigError.
     """
     nested, is_stored = _nested_values(Path(path))
     try:
@@ -317,8 +310,8 @@ def parse_yaml(text: str) -> Any:
     and ``7e-4`` a number. Merge keys (``<<``) are kept from YAML 1.1.
 
     Raises:
-        ValueError: the text is not YAML, gives a name twice, is nested too deeply, or repeats
-            itself by aliases to more than :data:`MOST_VALUES` values; the reason is one line.
+        ValueError: no YAML, a name twice, nested too deeply, or more than :data:`MOST_VALUES`
+            values by aliases; the reason is one line.
 
     Example:
         >>> parse_yaml("{max_tokens: 4000, source_lang: no}")

@@ -17,15 +17,14 @@ from typing import Any, cast, get_args, get_origin, get_type_hints
 from relu_nmt.config.registry import Files, Registry, Spec, close_names
 from relu_nmt.errors import ConfigError
 
-REQUIRED: Any = MISSING
-"""The default of an option that must be given."""
+REQUIRED: Any = MISSING  # the default of an option that must be given
 
 Choices = Sequence[str] | Registry[Any]
 Needs = str | tuple[Any, ...] | list[str | tuple[Any, ...]]
+# The metavars of files and folders. An empty path would mean the working directory.
 PATHS = ("FILE", "DIR", "DIRS", "DATA", "CKPT")
-"""The metavars of files and folders. An empty path would mean the working directory."""
+# The limit of a whole number without one of its own; sums of such numbers fit into 64 bits.
 MOST_WHOLE = 10**15
-"""The limit of a whole number without one of its own; sums of such numbers fit into 64 bits."""
 MOST_SHOWN_NAMES = 20
 EXPECTED = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 
@@ -37,71 +36,49 @@ class Option:
     Numbers are finite unless ``most`` is infinity. A sequence is ``tuple[int, ...]``, and its flag
     takes ``1,2,3``. Choices and range are then those of each element. A sequence may be empty only
     if its default is.
-
-    Args:
-        default: the value if nothing gives another (immutable); ``REQUIRED`` if something must.
-        help: one line for ``--help``, which adds default and needs.
-        choices: the allowed texts, or the registry whose names are allowed.
-        with_options: the value may be ``NAME:option=value,...``, NAME one of the registry
-            ``choices``. An option that another field has in its ``parts`` moves there.
-        parts: a field ``with_options`` whose options mean the same as this value, and the name of
-            the option, or one for each element: ``("optimizer", "beta1", "beta2")``.
-        least: smallest value.
-        most: largest value.
-        above: all values are above this.
-        below: all values are below this.
-        needs: the condition under which this does anything. ``"store_ema"``: another field is on
-            (neither off, empty, 0 nor negative); ``("lr_scheduler", "cosine", "fixed")``: it has
-            one of these values; a list of such if all must hold.
-        flags: further spellings of the flag (``("-s",)``); long ones also name the field in files.
-        constants: flags without a value that set the field: ``{"--encoder-learned-pos":
-            "learned"}``; also as a field of files, true or false.
-        metavar: name of the value in ``--help``; by default FILE for a path, N for an integer.
-        parse: turns text into the value, or checks it. It raises ``ValueError`` or
-            :class:`ConfigError`; the message says which text it expects.
-        show: turns a value into the text that ``parse`` reads, for messages; by default
-            :func:`shown`.
-        bare: the value if the flag is typed without one; if this is None, the flag needs a value.
-        presets: defaults of other fields, by the value of this field; these values are its choices.
-        no_effect: the reason why a flag of fairseq does nothing here, or nothing while its needs
-            are not met. Typing the flag then prints a note and is no error. A function may
-            return the reason.
-        files: the files that it names, if it is a path.
-        positional: an argument of the command instead of a flag; ``flags`` name it too.
-        several: the flag takes the elements of a sequence as words, not with commas.
-        heading: the title in ``--help`` of this option and of those behind it in the class; by
-            default that of the group.
-        stored: False leaves it out of checkpoints and results.
-        name: the field's name; the class sets this and all that follow.
-        kind: the field's type without None; of the elements, if it is a sequence.
-        is_sequence: the value is a tuple.
-        is_optional: the value may be None.
-        as_flag: messages call it by its flag.
     """
 
-    default: Any = dataclasses.field(kw_only=False)
-    help: str = dataclasses.field(kw_only=False)
-    choices: Choices | None = None
+    default: Any = dataclasses.field(kw_only=False)  # immutable; REQUIRED if a value must be given
+    help: str = dataclasses.field(kw_only=False)  # one line; --help adds default and needs
+    choices: Choices | None = None  # the allowed texts, or the registry whose names are allowed
+    # The value may be NAME:option=value,..., NAME one of the registry ``choices``. An option that
+    # another field has in its ``parts`` moves there.
     with_options: bool = False
+    # A field ``with_options`` whose options mean the same as this value, and the name of the
+    # option, or one for each element: ("optimizer", "beta1", "beta2").
     parts: tuple[str, ...] = ()
     least: float | None = None
     most: float | None = None
     above: float | None = None
     below: float | None = None
+    # The condition under which this does anything. "store_ema": another field is on (neither off,
+    # empty, 0 nor negative); ("lr_scheduler", "cosine", "fixed"): it has one of these values; a
+    # list of such if all must hold.
     needs: Needs = ()
-    flags: Sequence[str] = ()
+    flags: Sequence[str] = ()  # further spellings, ("-s",); long ones also name the field in files
+    # Flags without a value that set the field, {"--encoder-learned-pos": "learned"}; also fields of
+    # files, true or false.
     constants: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    metavar: str | None = None
+    metavar: str | None = None  # name of the value in --help, by default FILE or N
+    # Turns text into the value, or checks it; raises ValueError or ConfigError with the text that
+    # it expects.
     parse: Callable[[str], Any] | None = None
-    show: Callable[[Any], str] | None = None
-    bare: Any = None
+    show: Callable[[Any], str] | None = None  # the inverse of ``parse``; by default :func:`shown`
+    bare: Any = None  # the value if the flag is typed without one; None: the flag needs a value
+    # Defaults of other fields, by the value of this field; these values are its choices.
     presets: Mapping[str, Mapping[str, Any]] | None = None
+    # The reason, or a function that returns it, why a flag of fairseq does nothing here, or nothing
+    # while its needs are not met. Typing the flag then prints a note and is no error.
     no_effect: str | Callable[[], str] | None = None
-    files: Files | None = None
-    positional: bool = False
-    several: bool = False
+    files: Files | None = None  # the files that it names, if it is a path
+    positional: bool = False  # an argument of the command instead of a flag; ``flags`` name it too
+    several: bool = False  # the flag takes the elements of a sequence as words, not with commas
+    # The title in --help of this option and of those behind it in the class; by default that of
+    # the group.
     heading: str = ""
-    stored: bool = True
+    stored: bool = True  # False leaves it out of checkpoints and results
+    # The class sets these: name and type without None, that of the elements if it is a sequence;
+    # and whether messages call it by its flag.
     name: str = ""
     kind: Any = str
     is_sequence: bool = False
@@ -139,11 +116,7 @@ class Option:
         return (self.show or shown)(value)
 
     def read(self, value: Any) -> Any:
-        """Return the value, checked; text is read as the flag's.
-
-        Raises:
-            ConfigError: the value has another type, is none of the choices, or is out of range.
-        """
+        """Return the value, checked (ConfigError); text is read as the flag's."""
         if value is None and self.is_optional:
             return None
         value = _plain(value)
@@ -227,8 +200,7 @@ class Option:
         return ConfigError(f"{self.with_value(value)}: {text}")
 
 
-option: Any = Option
-"""Declares a field: ``gamma: int = option(1, "the power")``; see :class:`Option`."""
+option: Any = Option  # declares a field: gamma: int = option(1, "the power")
 
 
 def like(config_class: type, name: str, *default_and_help: Any, **changes: Any) -> Any:
@@ -267,24 +239,15 @@ def _elements(value: Any) -> Iterable[Any]:
 
 def _converted(value: Any, kind: Any) -> Any:
     """Return the value converted to ``kind``."""
-    if kind is bool:
-        if isinstance(value, str):
-            value = {"true": True, "false": False}.get(value.lower())
-        if isinstance(value, bool):
-            return value
-    elif kind is int:
-        # Refuse bools, which Python counts as whole numbers.
-        if isinstance(value, (str, numbers.Integral)) and not isinstance(value, bool):
-            return int(value)
-    elif kind is float:
-        if isinstance(value, (str, numbers.Real)) and not isinstance(value, bool):
-            value = float(value)
-            # Refuse NaN, which no comparison would find.
-            if not math.isnan(value):
-                return value
-    elif isinstance(value, kind):
-        return value
-    raise TypeError
+    if kind is bool and isinstance(value, str):
+        value = {"true": True, "false": False}.get(value.lower())
+    # Refuse bools, which Python counts as numbers, and NaN, which no comparison would find.
+    is_bool, number = isinstance(value, bool), {int: numbers.Integral, float: numbers.Real}
+    if kind in number and isinstance(value, (str, number[kind])) and not is_bool:
+        value = kind(value)
+    if not isinstance(value, kind) or is_bool != (kind is bool) or value != value:
+        raise TypeError
+    return value
 
 
 def shown(value: Any) -> str:
@@ -297,8 +260,8 @@ def shown(value: Any) -> str:
 
 
 OptionsOf = Callable[[Any], dict[str, Option]]
+# A type that takes classes, which mypy does not count as hashable.
 cached: Callable[[OptionsOf], OptionsOf] = functools.cache
-"""``functools.cache`` with a type that takes classes, which mypy does not count as hashable."""
 
 
 @cached
@@ -348,10 +311,9 @@ def all_options(config_class: Any) -> dict[str, Option]:
 
 
 def known_fields(config_class: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values by the fields' own names; ``values`` may use other spellings of the flags.
+    """Return the values by the fields' own names, not by other spellings of the flags.
 
-    Raises:
-        ConfigError: no field has such a name.
+    A name that no field has is a ConfigError.
     """
     # Collect all spellings of each field, and flags that stand for a value.
     names: dict[str, str] = {}

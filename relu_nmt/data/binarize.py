@@ -56,10 +56,8 @@ POINTER_BLOCK = 1 << 18
 CHUNKS_PER_COUNT = 64
 # Some chunks travel with their text, so that a run must be short to save memory.
 SENT_CHUNKS_PER_COUNT = 8
-ALIGNMENT_DTYPE = np.uint32
-"""The dtype of fairseq's alignments."""
-TAG = -1
-"""Stands for the number of pairs of a line that announces a document."""
+ALIGNMENT_DTYPE = np.uint32  # as in fairseq
+TAG = -1  # the number of pairs of a line that announces a document
 SIDES = ("source", "target")
 _PAIR = r"[0-9]{1,9}-[0-9]{1,9}"
 _ALIGNMENT = re.compile(rf"\s*({_PAIR}(\s+{_PAIR})*)?\s*")
@@ -108,36 +106,32 @@ class IndexedDataset:
         index = _map_bytes(path)
         self.dtype, count = self._read_header(path, index)
         # Compare the file's size with the number of sentences in its header.
-        expected = HEADER.size + 12 * count
+        sizes_end, expected = HEADER.size + 4 * count, HEADER.size + 12 * count
         if len(index) != expected:
             raise DataError(
                 f"{path}: {len(index):,} bytes, but {count:,} sentences need {expected:,}; the "
                 "file is cut off or damaged, binarise the corpus again"
             )
         # Check that sizes and pointers agree.
-        sizes_end = HEADER.size + 4 * count
-        self.sizes = np.frombuffer(index[HEADER.size : sizes_end], dtype="<i4")
-        pointers = np.frombuffer(index[sizes_end:], dtype="<i8")
+        self.sizes = index[HEADER.size : sizes_end].view("<i4")
         self._offsets = np.zeros(count + 1, dtype=np.int64)
         np.cumsum(self.sizes, out=self._offsets[1:], dtype=np.int64)
-        item_bytes = np.dtype(self.dtype).itemsize
-        if (count and self.sizes.min() < 0) or not np.array_equal(
-            pointers, self._offsets[:-1] * item_bytes
-        ):
+        positions = self._offsets * np.dtype(self.dtype).itemsize
+        agree = np.array_equal(index[sizes_end:].view("<i8"), positions[:-1])
+        if self.sizes.min(initial=0) < 0 or not agree:
             raise DataError(
                 f"{path}: sentence lengths and positions contradict each other; the file is "
                 "damaged, binarise the corpus again"
             )
         # Check that the token ids are complete.
         data = _map_bytes(data_path)
-        if len(data) != self._offsets[-1] * item_bytes:
+        if len(data) != positions[-1]:
             raise DataError(
-                f"{data_path}: {len(data):,} bytes, but {path.name} describes "
-                f"{self._offsets[-1] * item_bytes:,}; the files do not belong together or are "
-                "cut off, binarise the corpus again"
+                f"{data_path}: {len(data):,} bytes, but {path.name} describes {positions[-1]:,}; "
+                "the files do not belong together or are cut off, binarise the corpus again"
             )
         # View the mapped bytes as little-endian ids, without a copy.
-        self._tokens = np.frombuffer(data, dtype=np.dtype(self.dtype).newbyteorder("<"))
+        self._tokens = data.view(np.dtype(self.dtype).newbyteorder("<"))
 
     @staticmethod
     def _read_header(path: Path, index: np.ndarray) -> tuple[type[np.integer], int]:
@@ -253,18 +247,15 @@ def indexed_writer(
 
 def _finish_index(index: BinaryIO, count: int, item_bytes: int) -> None:
     """Write the pointers and the count, block by block to keep memory small."""
-    position, start = HEADER.size, 0
-    pointers_at = end_of_sizes = HEADER.size + 4 * count
-    # Compute the pointers of a block of sizes, and write them behind all sizes.
-    while position < end_of_sizes:
-        index.seek(position)
-        block = index.read(min(4 * POINTER_BLOCK, end_of_sizes - position))
+    start = 0
+    for first in range(0, count, POINTER_BLOCK):
+        # Compute the pointers of a block of sizes, and write them behind all sizes.
+        index.seek(HEADER.size + 4 * first)
+        block = index.read(4 * min(POINTER_BLOCK, count - first))
         sizes = np.frombuffer(block, dtype="<i4").astype(np.int64)
         ends = start + np.cumsum(sizes)
-        index.seek(pointers_at)
+        index.seek(HEADER.size + 4 * count + 8 * first)
         index.write(((ends - sizes) * item_bytes).astype("<i8").tobytes())
-        position += len(block)
-        pointers_at += 2 * len(block)
         start = int(ends[-1])
     # Write the number of sentences into the header.
     index.seek(COUNT_OFFSET)
@@ -342,15 +333,13 @@ def binarize(
     results = ordered_map(_binarize_chunk, tasks, workers, _prepare_tables, dictionaries)
     for i, of_side in groupby(results, key=lambda result: result[0][0]):
         name, prefix, _ = sides[i]
-        totals = dict.fromkeys(("sentences", "tokens", "unknown"), 0)
+        totals = np.zeros(3, dtype=np.int64)
         with indexed_writer(prefix, token_dtype(len(dictionaries[name]))) as add:
             for (_, _, chunk), (tokens, sizes, unknown) in of_side:
                 add(tokens, sizes)
-                totals["sentences"] += len(sizes)
-                totals["tokens"] += len(tokens)
-                totals["unknown"] += unknown
+                totals += len(sizes), len(tokens), unknown
                 advance(chunk.end - chunk.start)
-        yield totals
+        yield dict(zip(("sentences", "tokens", "unknown"), totals.tolist(), strict=True))
 
 
 def _parse_chunk(chunk: Chunk) -> tuple[np.ndarray, np.ndarray]:

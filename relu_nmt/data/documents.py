@@ -29,13 +29,12 @@ from relu_nmt.io.text_lines import split_lines
 SINGLE_SENTENCES = 1
 """The limit that stands for single sentences of any length."""
 DOCUMENT_TAG = "<d>"
+# Tests for lines that separate documents.
 SEPARATOR_TESTS: dict[str, Callable[[str], bool]] = {
     "none": lambda line: False,
-    "blank": lambda line: not line.strip(),
-    "tag": lambda line: line.strip() == DOCUMENT_TAG,
+    "blank": lambda line: not line.strip(),  # between documents; several count as one
+    "tag": lambda line: line.strip() == DOCUMENT_TAG,  # before each document
 }
-"""Tests for lines that separate documents: ``blank`` is an empty line between documents (several
-count as one), ``tag`` is a line ``<d>`` before each document."""
 SEPARATORS = tuple(SEPARATOR_TESTS)
 Boundaries = list[tuple[int, int]]
 """The number of sentences before each separator line, and the line's number in the file."""
@@ -142,10 +141,7 @@ class WindowOptions:
     ) -> "WindowConfig":
         """Return the division of documents: ``--max-doc-tokens``, or ``trained`` as in training.
 
-        Without boundaries of documents the windows are single sentences.
-
-        Raises:
-            ConfigError: an overlap of single sentences.
+        Without boundaries of documents the windows are single sentences, which cannot overlap.
         """
         limit = self.max_doc_tokens or (trained if has_documents else SINGLE_SENTENCES)
         return WindowConfig(limit, self.window_overlap, repair)
@@ -153,11 +149,7 @@ class WindowOptions:
 
 @dataclass(frozen=True)
 class WindowConfig:
-    """Division of documents for decoding.
-
-    Raises:
-        ConfigError: a number is out of range, or single sentences shall overlap.
-    """
+    """Division of documents for decoding; single sentences cannot overlap (ConfigError)."""
 
     max_doc_tokens: int = SINGLE_SENTENCES  # most tokens of a window with its context
     window_overlap: int = 0  # number of sentences before a window that it gets as context
@@ -192,7 +184,7 @@ def read_documents(path: str | os.PathLike[str], num_sentences: int | None = Non
 
 
 def write_documents(path: str | os.PathLike[str], counts: Sequence[int] | np.ndarray) -> None:
-    """Write a side file."""
+    """Write the sentences of each document to a side file."""
     write_text(path, "".join(f"{count}\n" for count in counts))
 
 
@@ -202,11 +194,11 @@ def document_sizes(sides: Sequence[tuple[str, int, Boundaries]]) -> np.ndarray:
     Several separator lines in a row count once. Those at the beginning and the end do not count:
     no document is empty. Sides that differ are a DataError that names the lines.
     """
-    inner = []
-    for _, sentences, boundaries in sides:
-        # A later line with the same number of sentences before it replaces an earlier one.
-        lines = {before: line for before, line in boundaries if 0 < before < sentences}
-        inner.append(sorted(lines.items()))
+    # A later line with the same number of sentences before it replaces an earlier one.
+    inner = [
+        sorted({before: line for before, line in boundaries if 0 < before < sentences}.items())
+        for _, sentences, boundaries in sides
+    ]
     (path, sentences, _), first = sides[0], inner[0]
     for (other_path, _, _), other in zip(sides[1:], inner[1:], strict=True):
         # Compare boundary by boundary, so that the message names the first that differs.
@@ -329,8 +321,7 @@ def plan_groups(
     Args:
         sizes: tokens of each sentence on its longer side, with its ``</s>``, int [N].
         documents: sentences of each document, int [documents].
-        limit: most tokens of a group with its one ``</s>``, for all documents or int [documents]; 1
-            makes each sentence a group.
+        limit: most tokens of a group, for all documents or int [documents]; 1: single sentences.
         overlap: most sentences of context before a group, if they fit beside its first sentence.
 
     Example:

@@ -9,7 +9,6 @@ a column for the document, an empty line ends a document.
 import hashlib
 import html
 import os
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -34,10 +33,10 @@ Pair = tuple[str, ...]
 LEFT_OUT = "pairs left out, as a side is missing or empty"
 # Native codes. <hi> and elements of no standard are kept, as their content is text.
 CODES = frozenset(("bpt", "ept", "it", "ph", "ut", "sub"))
+# Names that tools give to the document of a pair, without "x-" and text behind a colon.
 DOCUMENT_PROPERTIES = frozenset(
     ("document", "doc", "doc. no.", "file", "fileid", "filename", "source-document", "sourcefile")
 )
-"""Names that tools give to the document of a pair, without "x-" and text behind a colon."""
 
 
 def pair_format(path: str | os.PathLike[str]) -> str | None:
@@ -52,10 +51,6 @@ def pair_format(path: str | os.PathLike[str]) -> str | None:
     return ending if ending in (".tmx", ".tsv") else None
 
 
-def _code(language: str) -> str:
-    return language.strip().lower().replace("_", "-")
-
-
 def find_language(wanted: str, codes: Sequence[str]) -> int | None:
     """Return the index of a language: of its own code, or else of the first with a region.
 
@@ -63,7 +58,7 @@ def find_language(wanted: str, codes: Sequence[str]) -> int | None:
         >>> find_language("de", ["EN_US", "de-AT", "DE"]), find_language("en", ["EN_US"])
         (2, 0)
     """
-    found, name = [_code(code) for code in codes], _code(wanted)
+    name, *found = (one.strip().lower().replace("_", "-") for one in (wanted, *codes))
     if name in found:
         return found.index(name)
     return next((n for n, code in enumerate(found) if code.startswith(f"{name}-")), None)
@@ -74,9 +69,8 @@ def _one_line(text: str) -> str:
 
 
 def _names_document(kind: str) -> bool:
-    """Return whether a property of this type names the document, as x-filename:SingleString."""
-    parts = re.split(":+", kind.lower())
-    return any(part.removeprefix("x-") in DOCUMENT_PROPERTIES for part in parts)
+    """Return True if a property of this type names the document, as x-filename:SingleString."""
+    return any(x.removeprefix("x-") in DOCUMENT_PROPERTIES for x in kind.lower().split(":"))
 
 
 class _TmxUnits:
@@ -299,16 +293,10 @@ def _blocks(
 def scan_pairs(
     path: str, languages: Sequence[str], separator: str, new_file: Callable[[], BinaryIO]
 ) -> tuple[list[TextFile], str]:
-    """Parse a file of pairs, and keep each side as the text of a file of its own.
+    """Parse a file of pairs, and write each side to a file of its own from ``new_file``.
 
-    Args:
-        path: the file.
-        languages: the languages of the sides, see :func:`read_pairs`.
-        separator: the lines between documents, see ``SEPARATOR_TESTS``.
-        new_file: returns an empty file, open for writing and reading, to which a side is written.
-
-    Returns:
-        The sides, as :func:`relu_nmt.io.text_lines.scan_text` does, and their counts in one line.
+    Returns the sides, as :func:`relu_nmt.io.text_lines.scan_text` does, and their counts in one
+    line. The ``separator`` stands between documents, see ``SEPARATOR_TESTS``.
     """
     counts: Counter[str] = Counter()
     sides = [(TextFile(path, copy=file), file) for file in (new_file() for _ in languages)]

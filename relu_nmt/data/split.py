@@ -32,7 +32,8 @@ Pair = tuple[np.ndarray, np.ndarray | None]
 class Split:
     """Source and target sentences side by side, with document boundaries and raw text if kept.
 
-    A split is read group by group (:class:`relu_nmt.data.documents.Groups`).
+    A split is read group by group (:class:`relu_nmt.data.documents.Groups`). Sides of different
+    lengths are a DataError.
 
     Args:
         source: the source sentences.
@@ -40,11 +41,8 @@ class Split:
         source_vocab_size: token ids at or above it are an error; None skips the check.
         target_vocab_size: the same for the target.
         separators: ids of the symbols that end each source and each target sentence, before
-            ``</s>``; the files do not contain them. None for no such symbol.
-        alignments: word alignments (:class:`AlignmentDataset`) to train on; None for none.
-
-    Raises:
-        DataError: source, target and alignments have different numbers of sentences.
+            ``</s>``; the files do not contain them.
+        alignments: word alignments (:class:`AlignmentDataset`) to train on.
     """
 
     def __init__(
@@ -211,10 +209,7 @@ class Split:
 
     @cached_property
     def raw_source(self) -> list[str] | None:
-        """The source sentences before any text step, or None if not kept.
-
-        relu-nmt-preprocess keeps them for validation and test sets.
-        """
+        """The source sentences before any text step; kept for validation and test sets only."""
         return self._raw(self.source)
 
     @cached_property
@@ -237,10 +232,8 @@ class Split:
     def groups(self, lengths: tuple[int, ...] = (), seed: tuple[int, int] = (0, 0)) -> Groups:
         """Return all groups of the split; together they hold every sentence once, in order.
 
-        Args:
-            lengths: the limits of a group in tokens; each document gets one of several. Empty:
-                single sentences, which need no document boundaries.
-            seed: seed of the run and epoch, for the draw of lengths.
+        ``lengths`` are the limits of a group in tokens; each document gets one of several, which
+        ``seed``, of the run and the epoch, draws. None of them: single sentences.
         """
         sizes = longer_side(self.source_sizes, self.target_sizes)
         documents, limits = np.ones_like(sizes), np.array(SINGLE_SENTENCES)

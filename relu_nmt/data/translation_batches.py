@@ -22,9 +22,7 @@ from relu_nmt.errors import DataError
 
 FIRST_EPOCH = 1
 PAIRS_AS_TOKEN = 1024
-DRAW = 1
-"""Seed of the random numbers that corpus weights draw, apart from those that shuffle."""
-
+DRAW = 1  # seed of the draws of corpus weights, apart from those that shuffle
 Longest = tuple[int | None, int | None]
 """Longest source and target that a model accepts, in tokens with ``</s>``; None is no limit."""
 

@@ -95,24 +95,22 @@ def _zstd() -> Any:
     return zstandard.ZstdDecompressor().decompressobj()
 
 
+# Makers of objects with decompress, eof and unused_data, by the ending of the file's name.
 DECOMPRESSORS: dict[str, Callable[[], Any]] = {
     ".gz": partial(zlib.decompressobj, wbits=16 + zlib.MAX_WBITS),
     ".xz": lambda: import_module("lzma").LZMADecompressor(),
     ".bz2": lambda: import_module("bz2").BZ2Decompressor(),
     ".zst": _zstd,
 }
-"""Makers of objects with decompress, eof and unused_data, by the ending of the file's name."""
 
 
 class _Decompressed(io.RawIOBase):
     """The decompressed bytes of a file, which may be several compressed files in a row."""
 
     def __init__(self, file: BinaryIO, make_decompressor: Callable[[], Any]) -> None:
-        self._file = file
-        self._make = make_decompressor
+        self._file, self._make = file, make_decompressor
         self._current: Any = None
-        self._rest = b""
-        self._ready = memoryview(b"")
+        self._rest, self._ready = b"", memoryview(b"")
 
     def readable(self) -> bool:
         return True
@@ -150,9 +148,7 @@ class _Decompressed(io.RawIOBase):
 def open_text(path: str | os.PathLike[str]) -> io.BufferedReader:
     """Open a text file for reading its bytes, decompressed if its name ends so.
 
-    Raises:
-        OSError: it cannot be read; reading may raise it too, see :func:`reading`.
-        MissingExtraError: the package that decompresses it is not installed.
+    Opening and reading may raise an OSError, see :func:`reading`.
     """
     make = DECOMPRESSORS.get(Path(path).suffix)
     if make is None:
@@ -167,21 +163,14 @@ def reading(path: str | os.PathLike[str]) -> AbstractContextManager[None]:
 
 
 def find_text(path: str) -> str:
-    """Return the path of a text file, or of its compressed form: ``train.de.gz``.
-
-    If neither exists, the path comes back as it is.
-    """
+    """Return the path of a text file, or that of its compressed form, if one exists."""
     candidates = (path, *(path + ending for ending in DECOMPRESSORS))
     return next((one for one in candidates if os.path.isfile(one)), path)
 
 
 def decode_lines(data: bytes, path: str, first_line: int = 1) -> list[str]:
-    """Return the lines of ``data`` without their ends.
-
-    Bytes that are not UTF-8 are a DataError that names the file and, from ``first_line``, the line.
-    """
-    # Drop the byte order mark, which only a file's beginning has.
-    if first_line == 1:
+    """Return the lines of ``data`` without their ends; an error names the file and the line."""
+    if first_line == 1:  # only a file's beginning has a byte-order mark
         data = data.removeprefix(codecs.BOM_UTF8)
     try:
         text = data.decode("utf-8")
@@ -242,9 +231,8 @@ def scan_text(path: str, chunk_bytes: int = CHUNK_BYTES) -> TextFile:
 
 def read_chunk(chunk: Chunk) -> list[str]:
     """Return the lines of a chunk without their ends."""
-    if chunk.data is not None:
-        data = chunk.data
-    else:
+    data = chunk.data
+    if data is None:
         with reading(chunk.path), open_text(chunk.path) as file:
             file.seek(chunk.start)
             data = file.read(chunk.end - chunk.start)

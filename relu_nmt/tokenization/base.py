@@ -32,20 +32,18 @@ _BYTE_PIECE = re.compile("<0x([0-9A-F]{2})>")
 SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-class Tokenizer(ABC):
-    """Raw sentence to words and back.
+class Tokenizer:
+    """Raw sentence to words and back; by itself the words between white space.
 
-    ``@tokenizers.register("name")`` registers a new one.
-
-    Attributes:
-        package: the pip package whose version decides the result.
-        earlier: the classes of this name in earlier releases that gave other words, oldest first.
-            Data folders and checkpoints store the version, so that they keep their words.
-        options: further arguments of the constructor, by the name of a class with several names.
+    A new one overrides :meth:`split` and :meth:`join`; ``@tokenizers.register("name")`` registers
+    it.
     """
 
-    package: ClassVar[str | None] = None
+    package: ClassVar[str | None] = None  # the pip package whose version decides the result
+    # The classes of this name in earlier releases that gave other words, oldest first. Data folders
+    # and checkpoints store the version, so that they keep their words.
     earlier: ClassVar[tuple[type["Tokenizer"], ...]] = ()
+    # Further arguments of the constructor, by name, of a class that has several names.
     options: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 
     def __init__(self, language: str) -> None:
@@ -56,13 +54,13 @@ class Tokenizer(ABC):
         """Return the number of the version, from 1."""
         return len(cls.earlier) + 1
 
-    @abstractmethod
     def split(self, text: str) -> list[str]:
         """Return the words of ``text``."""
+        return text.split()
 
-    @abstractmethod
     def join(self, words: Sequence[str]) -> str:
         """Return the raw sentence of ``words``, the inverse of :meth:`split`."""
+        return " ".join(words)
 
     def without_marks(self, words: Sequence[str]) -> list[str]:
         """Return words of :meth:`split` without marks of unusual spaces."""
@@ -99,15 +97,12 @@ class SubwordModel(ABC):
     A new model overrides :meth:`learn`, :meth:`load`, :meth:`split`, :meth:`join` and
     ``file_name``; ``@subword_models.register("name")`` registers it. The ``content`` is that of the
     model's file; None for a model without a file.
-
-    Attributes:
-        file_name: name of the model's file in a data folder, such as ``subword.codes``. If each
-            language has a model, the language stands before the ending. None for no file.
-        package: the pip package whose version decides the result.
     """
 
+    # Name of the model's file in a data folder, "subword.codes"; None for no file. If each language
+    # has a model, the language stands before the ending.
     file_name: ClassVar[str | None] = None
-    package: ClassVar[str | None] = None
+    package: ClassVar[str | None] = None  # the pip package whose version decides the result
 
     def __init__(self, content: bytes | None = None) -> None:
         self.content = content
@@ -127,10 +122,7 @@ class SubwordModel(ABC):
         """Return the pieces of ``words``."""
 
     def sample(self, words: Sequence[str], strength: float, draws: random.Random) -> list[str]:
-        """Return the pieces of a random split of ``words``.
-
-        ``strength`` is the deviation from the usual split; each kind of model has its own scale.
-        """
+        """Return the pieces of a random split; ``strength`` is its deviation from the usual one."""
         raise ConfigError(f"--subword-sampling: {type(self).__name__} splits in one way only")
 
     @abstractmethod
@@ -138,10 +130,7 @@ class SubwordModel(ABC):
         """Return the words of ``pieces``, the inverse of :meth:`split`."""
 
     def letters(self, pieces: Sequence[str]) -> list[str | None]:
-        """Return the characters of each piece, without marks.
-
-        None stands for a piece without characters, such as the second byte of a character.
-        """
+        """Return the characters of each piece without marks; None for the rest of a character."""
         return list(pieces)
 
     def to_state(self) -> dict[str, Any]:
@@ -163,21 +152,13 @@ class SubwordModel(ABC):
         return cls.load(content)
 
 
+OWN, MOSES, SUBWORDS = (f"relu_nmt.tokenization.{one}" for one in ("base", "moses", "subwords"))
 tokenizers: Registry[type[Tokenizer]] = Registry(
-    "tokenizer",
-    {
-        "none": "relu_nmt.tokenization.base",
-        "moses": "relu_nmt.tokenization.moses",
-        "moses-aggressive": "relu_nmt.tokenization.moses",
-    },
+    "tokenizer", {"none": OWN, "moses": MOSES, "moses-aggressive": MOSES}
 )
+tokenizers.register("none")(Tokenizer)
 subword_models: Registry[type[SubwordModel]] = Registry(
-    "subword model",
-    {
-        "none": "relu_nmt.tokenization.base",
-        "subword-nmt": "relu_nmt.tokenization.subwords",
-        "sentencepiece": "relu_nmt.tokenization.subwords",
-    },
+    "subword model", {"none": OWN, "subword-nmt": SUBWORDS, "sentencepiece": SUBWORDS}
 )
 
 
@@ -191,19 +172,6 @@ def make_tokenizer(name: str, language: str, version: int) -> Tokenizer:
         )
     make: Callable[..., Tokenizer] = (*kind.earlier, kind)[version - 1]
     return make(language, **kind.options.get(name, {}))
-
-
-@tokenizers.register("none")
-class WhitespaceTokenizer(Tokenizer):
-    """Splits at white space and joins with single spaces."""
-
-    def split(self, text: str) -> list[str]:
-        """Return the words between white space (Unicode's, as in fairseq)."""
-        return text.split()
-
-    def join(self, words: Sequence[str]) -> str:
-        """Return the words with single spaces between them."""
-        return " ".join(words)
 
 
 @subword_models.register("none")
@@ -295,13 +263,8 @@ def sentence_splitter(language: str) -> Callable[[str], list[str]]:
     Abbreviations, dates and quotes are those of the language. Languages that the library does not
     know get rules that suit many.
     """
-    # Import late, since the package is optional.
     package = 'the package sentencex: pip install "relu-nmt[sentences]"'
     with needing(f"--split-sentences needs {package}"):
         import sentencex
 
-    def split(paragraph: str) -> list[str]:
-        sentences = (sentence.strip() for sentence in sentencex.segment(language, paragraph))
-        return [sentence for sentence in sentences if sentence]
-
-    return split
+    return lambda text: [*filter(None, map(str.strip, sentencex.segment(language, text)))]

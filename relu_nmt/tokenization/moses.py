@@ -6,7 +6,7 @@ is unusual or unusually missing: ``l @’@ homme`` has no spaces, like ``well @-
 
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import ClassVar
 
@@ -62,9 +62,8 @@ class MosesTokenizer(Tokenizer):
         return written
 
 
+# Marks at the start or end of a word. Moses splits both off, so that none of its words has them.
 NO_SPACE, SPACE = "@", "_"
-"""Marks at the start or end of a word. Moses splits both off, so that none of its words has them.
-"""
 _ESCAPES = {NO_SPACE: "&#64;", SPACE: "&#95;"}
 _CONTROLS = re.compile("[\0-\x1f]+")
 _APOSTROPHE = re.compile(r"(?<=[^\W\d_])’(?=[^\W\d_])")
@@ -76,15 +75,15 @@ def _whole_letters() -> tuple[str, str]:
 
     East Asian letters, for which it has rules, and characters above 16 bits are left out.
     """
-    combining, letters = [], []
+    combining = letters = ""
     for c in map(chr, range(0x80, 0x10000)):
         # Tell marks and format characters from letters and digits.
         kind = unicodedata.category(c)
         if kind[0] == "M" or kind == "Cf":
-            combining.append(c)
+            combining += c
         elif (kind[0] == "L" or kind == "Nd") and unicodedata.east_asian_width(c) not in "WFH":
-            letters.append(c)
-    return "".join(combining), "".join(letters)
+            letters += c
+    return combining, letters
 
 
 @tokenizers.register("moses")
@@ -128,15 +127,7 @@ class ReversibleMosesTokenizer(MosesTokenizer):
         lengths = [1 if word == "@-@" else len(word) for word in found]
         if sum(lengths) != len(text.replace(" ", "")):  # a placeholder of sacremoses in the text
             lengths = list(map(len, text.split()))
-        # Find each word in the text, and note if a space stands before it.
-        words: list[str] = []
-        spaces: list[bool] = []
-        end = 0
-        for length in lengths:
-            spaces.append(text.startswith(" ", end))
-            begin = end + spaces[-1]
-            end = begin + length
-            words.append(text[begin:end])
+        words, spaces = _cut(text, lengths)
         # Mark the words whose spaces differ from the usual ones.
         usual = self._usual_spaces(words)
         marks = [["", ""] for _ in words]
@@ -172,16 +163,12 @@ class ReversibleMosesTokenizer(MosesTokenizer):
         # Expect spaces everywhere if the detokeniser has changed the words.
         if text.replace(" ", "") != "".join(words):
             return [True] * len(words)
-        spaces, end = [], 0
-        for word in words:
-            spaces.append(text.startswith(" ", end))
-            end += spaces[-1] + len(word)
-        return spaces
+        return _cut(text, map(len, words))[1]
 
     def _unmarked(self, word: str) -> tuple[str, str, str]:
         """Return the mark at the start of a word, the word, and the mark at its end."""
-        begin = end = ""
         # Cut off marks at both ends; a lone character is no mark.
+        begin = end = ""
         if len(word) > 1 and word[0] in _ESCAPES:
             begin, word = word[0], word[1:]
         if len(word) > 1 and word[-1] in _ESCAPES:
@@ -192,6 +179,17 @@ class ReversibleMosesTokenizer(MosesTokenizer):
                 word = word.replace(escape, mark)
             word = self._detokenizer.unescape_xml(word)
         return begin, word, end
+
+
+def _cut(text: str, lengths: Iterable[int]) -> tuple[list[str], list[bool]]:
+    """Return the words of these lengths, and for each if a space stands before it in the text."""
+    words, spaces, end = [], [], 0
+    for length in lengths:
+        spaces.append(text.startswith(" ", end))
+        begin = end + spaces[-1]
+        end = begin + length
+        words.append(text[begin:end])
+    return words, spaces
 
 
 def _has_letters(word: str) -> bool:

@@ -114,24 +114,18 @@ class TextPipeline:
     def letters(self, tokens: Sequence[str]) -> list[str | None]:
         """Return the characters of each token of :meth:`encode`, see :meth:`SubwordModel.letters`.
 
-        Symbols around the sentence have none, and are empty.
+        Symbols around the sentence are empty.
         """
-        if not tokens:
-            return []
-        begin = int(self.first_symbol is not None)
-        end = len(tokens) - int(self.sentence_separator is not None)
-        last = [""] * (len(tokens) - end)
-        return [*[""] * begin, *self.subword.letters(tokens[begin:end]), *last]
+        begin, last = int(self.first_symbol is not None), int(self.sentence_separator is not None)
+        inner = self.subword.letters(tokens[begin : len(tokens) - last])
+        return [*[""] * begin, *inner, *[""] * last] if tokens else []
 
     def join_words(self, tokens: Sequence[str]) -> list[str]:
         """Join the tokens to tokenised words, without the symbols around sentences."""
         return [word for part in self.sentences(tokens) for word in self.subword.join(part)]
 
     def sentences(self, tokens: Sequence[str]) -> list[list[str]]:
-        """Cut the tokens into sentences at separators, without the symbols around them.
-
-        Without separators all tokens are one sentence.
-        """
+        """Cut the tokens into sentences at separators, if any, without the symbols around them."""
         found = [tokens]
         if self.sentence_separator is not None:
             found = [tokens[own] for own in sentence_slices(tokens, self.sentence_separator)]
@@ -143,9 +137,8 @@ class TextPipeline:
         """Return the raw text of ``tokens``, the inverse of :meth:`encode`.
 
         Sentences with separators are detokenised one by one and joined by the rules of the
-        language, so that their text does not depend on the group. Without separators the sentences
-        of a group are detokenised as one. An open quote, which Moses remembers, may then change
-        the spaces in a later sentence.
+        language. Without separators a group is detokenised as one, where an open quote, which Moses
+        remembers, may change the spaces in a later sentence.
         """
         texts = [self._detokenizer.join(self.subword.join(s)) for s in self.sentences(tokens)]
         return texts[0] if len(texts) == 1 else join_texts(texts, self.language)
@@ -156,21 +149,17 @@ class TextPipeline:
         """Return a pipeline for text that arrives in pieces, which decoding joins.
 
         ``remove_bpe`` is the kind of pieces, as in fairseq's ``--remove-bpe``; the detokenizer is
-        ``moses`` if Moses tokenised the words, or ``none``/``space``. None changes nothing. Pieces
-        of a pipeline with a subword model of its own are a ConfigError.
+        ``moses`` if Moses tokenised the words, or ``none``/``space``. None changes nothing.
         """
-        subword = self.subword
+        subword = self.subword if remove_bpe is None else WholeWords(remove_bpe)
         # Join pieces only where no subword model does it already.
-        if remove_bpe is not None:
-            if not isinstance(subword, WholeWords):
-                raise ConfigError(
-                    f"--remove-bpe {remove_bpe!r}: the data was split by "
-                    f"{subword.to_state()['name']}, which is undone anyway; leave the flag out"
-                )
-            subword = WholeWords(remove_bpe)
-        if detokenizer == "space":
-            detokenizer = "none"
-        return replace(self, subword=subword, detokenizer=detokenizer or self.detokenizer)
+        if remove_bpe is not None and not isinstance(self.subword, WholeWords):
+            raise ConfigError(
+                f"--remove-bpe {remove_bpe!r}: the data was split by "
+                f"{self.subword.to_state()['name']}, which is undone anyway; leave the flag out"
+            )
+        detokenizer = "none" if detokenizer == "space" else detokenizer or self.detokenizer
+        return replace(self, subword=subword, detokenizer=detokenizer)
 
     def to_state(self) -> dict[str, Any]:
         """Return the whole pipeline, subword model included, as JSON values."""
@@ -200,12 +189,11 @@ def load_pipeline(
         if not isinstance(symbol := description.get("first_symbol"), str | None):
             raise TypeError("a text as first_symbol")
         name, file_name = str(description["subword"]), description["subword_file"]
-        record = {} if file_name is None else manifest["files"][file_name]
+        checksum = None if file_name is None else manifest["files"][file_name].get("sha256")
     except (KeyError, TypeError) as error:
         raise DataError(
             f"{folder}: the manifest's entry of '{language}' lacks {error}; {AGAIN}"
         ) from error
-    # Check that a model with a file has one, and others none.
     if (subword_models.get(name).file_name is None) != (file_name is None):
         raise DataError(
             f"{folder}: the manifest's subword model of '{language}' is damaged ('{name}' in "
@@ -213,7 +201,7 @@ def load_pipeline(
         )
     # Load the subword model after comparing its checksum.
     path = None if file_name is None else Path(folder) / file_name
-    if path is not None and file_record(path)["sha256"] != record.get("sha256"):
+    if path is not None and file_record(path)["sha256"] != checksum:
         raise DataError(f"{path}: changed since it was made; {AGAIN}")
     subword = load_subword(name, path)
     return TextPipeline(
@@ -298,9 +286,8 @@ def convert_texts(
     The result is its number of ``sentences`` and its ``boundaries``, as JSON values.
     """
     states = {language: pipeline.to_state() for language, pipeline in pipelines.items()}
-    # Send the conversions without their lists of chunks, which are large.
+    # Send the conversions without their lists of chunks, and make the tasks lazily: both are large.
     light = [replace(c, text=TextFile(c.text.path)) for c in conversions]
-    # Make the tasks lazily, since chunks of compressed files carry their text.
     tasks = (
         (i, light[i], chunk)
         for i, conversion in enumerate(conversions)

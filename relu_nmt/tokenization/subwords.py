@@ -25,8 +25,7 @@ with needing("--subword needs the package {}: pip install subword-nmt sentencepi
 
 SEPARATOR = "@@"
 VERSION_MARK = "#version:"
-MOST_MERGED_WORDS = 500_000
-"""Words whose pieces SubwordNmt keeps."""
+MOST_MERGED_WORDS = 500_000  # words whose pieces SubwordNmt keeps
 
 SPACE_MARK = "\u2581"
 # A space mark in the text becomes the first of these characters, which texts do not contain. If a
@@ -34,20 +33,19 @@ SPACE_MARK = "\u2581"
 SPACE_MARK_OF_TEXT, ESCAPE = "\ufdd0", "\ufdd1"
 _TO_ESCAPE = re.compile(f"[{SPACE_MARK}{SPACE_MARK_OF_TEXT}{ESCAPE}]")
 _ESCAPED = re.compile(f"{ESCAPE}(.)|{SPACE_MARK_OF_TEXT}")
+# U+2585 is SentencePiece's mark of unknown characters: it learns nothing from a line with it.
 _NOT_LEARNT = re.compile(f"[{SPACE_MARK}\u2585]")
-"""U+2585 is SentencePiece's mark of unknown characters: it learns nothing from a line with it."""
-LONGEST_LINE = 4192
-"""Bytes of a line; SentencePiece learns nothing from a longer one."""
+LONGEST_LINE = 4192  # bytes of a line; SentencePiece learns nothing from a longer one
 _MOST = f".{{1,{LONGEST_LINE // 4 - 1}}}"
 # A part of a long line ends at a space if possible, or else at the end of a sentence.
 _PART = re.compile(f"{_MOST}(?: |$)|{_MOST}[。．！？.!?]|{_MOST}", re.DOTALL)
+# Below, SentencePiece's error does not name the number that the text needs; above, it is slow.
 LEAST_PIECES, MOST_PIECES = 4, 10_000_000
-"""Below, SentencePiece's error does not name the number that the text needs; above, it is slow."""
 LEARNING_SENTENCES = 1_000_000
 # Each thread sums on its own, so that the result depends on the number of threads.
 LEARNING_THREADS = 4
+# Likeliest splits of a word to draw from, and the words for which SentencePiece keeps them.
 NUM_WAYS, MOST_SAMPLED_WORDS = 64, 100_000
-"""Likeliest splits of a word to draw from, and the words for which SentencePiece keeps them."""
 
 
 @subword_models.register("subword-nmt")
@@ -87,17 +85,15 @@ class SubwordNmt(SubwordModel):
 
     def split(self, words: Sequence[str]) -> list[str]:
         """Return the pieces of ``words``; all but the last of a word end in ``@@``."""
-        known = self._pieces_of
-        pieces: list[str] = []
+        known, pieces = self._pieces_of, []
         for word in words:
-            found = known.get(word)
-            if found is None:
+            if word not in known:
                 # Empty both caches when full, which bounds the memory.
                 if len(known) >= MOST_MERGED_WORDS:
                     known.clear()
                     self._bpe.cache.clear()
-                found = known[word] = _recoverable(self._bpe.segment_tokens([word]))
-            pieces += found
+                known[word] = _recoverable(self._bpe.segment_tokens([word]))
+            pieces += known[word]
         return pieces
 
     def sample(self, words: Sequence[str], strength: float, draws: random.Random) -> list[str]:
@@ -253,10 +249,8 @@ class SentencePiece(SubwordModel):
     def learn(cls, text: LearningText, size: int, seed: int) -> bytes:
         """Learn a unigram model of at most ``size`` pieces; the characters stay as they are.
 
-        A random sample of sentences bounds the memory, and long lines are cut, as SentencePiece
-        skips them.
+        A sample of sentences bounds the memory, and long lines are cut: they would be skipped.
         """
-        # Learn from a stream of sentences, and keep all characters as they are.
         model = io.BytesIO()
         # Seed the sample of sentences, which is drawn at random.
         sentencepiece.set_random_generator_seed(seed)
