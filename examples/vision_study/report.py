@@ -11,7 +11,7 @@ from typing import Any
 
 from studies import Study
 
-from relu_nmt.applications.sweep.steps import DONE, Step, StepState
+from relu_nmt.applications.sweep.steps import DONE, Step, read_step
 from relu_nmt.errors import DataError
 from relu_nmt.evaluation.significance import mean_interval
 from relu_nmt.io.page import LEAST_SEEDS, Line, Panel, arms, csv_text, draw_panels, render_page
@@ -64,14 +64,12 @@ class Trained:
     """A training, done or not.
 
     Args:
-        step: the step of the training.
-        state: its state.
+        step: the step of the training, with its state.
         record: its known numbers by column of the CSV file.
         curves: its curves.
     """
 
     step: Step
-    state: StepState
     record: Record
     curves: Curves
 
@@ -84,18 +82,17 @@ def read_trainings(folder: Path, study: Study) -> list[Trained]:
     """
     found = []
     for path in folder.glob("*/train.json"):
-        state = StepState.read(path)
-        if state is not None and state.model.attention in study.variants:
-            step = Step(state.model, None, path.parent, state.commands)
-            found.append(Trained(step, state, _record(step, state, study), _curves(step)))
+        step = read_step(path)
+        if step is not None and step.model.attention in study.variants:
+            found.append(Trained(step, _record(step, study), _curves(step)))
     order = list(study.variants)
     return sorted(found, key=lambda t: (order.index(t.record["variant"]), t.record["seed"]))
 
 
-def _record(step: Step, state: StepState, study: Study) -> Record:
+def _record(step: Step, study: Study) -> Record:
     name = step.model.attention
     record = {"row": "training", "variant": name, "model": study.variants[name].model}
-    record |= {"seed": step.model.seed, "status": state.status}
+    record |= {"seed": step.model.seed, "status": step.status}
     with suppress(DataError):  # the training has no results yet
         result = TrainingResult.load(step.checkpoints)
         record |= {
@@ -107,7 +104,7 @@ def _record(step: Step, state: StepState, study: Study) -> Record:
         }
         if valid := result.valid.get(VALID):
             record["valid_accuracy"] = valid[-1]["accuracy"]
-    if state.status == DONE:
+    if step.status == DONE:
         path = step.folder / ACCURACY
         try:
             [accuracy] = json.loads(path.read_text("utf-8"))["accuracies"]
@@ -279,11 +276,11 @@ def _page(study: Study, trainings: Sequence[Trained], means: Sequence[Record]) -
         for kind, wanted in PLOTS.items():
             if panels := curve_panels(own, wanted):
                 figures.append((f"{model}: {kind}. {MEANING[kind]}", draw_panels(panels)))
-    environment = next((t.state.environment for t in trainings if t.state.environment), {})
+    environment = next((t.step.environment for t in trainings if t.step.environment), {})
     shown = ("cpu", "gpus", "OMP_NUM_THREADS", "relu_nmt", "revision", "torch", "python")
     facts = [(name, environment.get(name)) for name in shown]
     tests = {t.record["test_images"] for t in trainings if "test_images" in t.record}
-    commands = [(str(t.step.model), t.state.shown) for t in trainings]
+    commands = [(str(t.step.model), t.step.shown) for t in trainings]
     values = {
         "study": study,
         "means": means,

@@ -32,7 +32,7 @@ from relu_nmt.cli.command import make_parser, run_command
 from relu_nmt.cli.vision_train import ImageTrainingSettings
 from relu_nmt.config import REQUIRED, add_settings, group, option, read_settings, settings
 from relu_nmt.errors import ConfigError, DataError
-from relu_nmt.io.process import SIGNAL_EXIT_CODE, describe_environment
+from relu_nmt.io.process import describe_environment
 
 SETTINGS = tuple(dict.fromkeys(name for study in STUDIES.values() for name in study.settings))
 MIXED = ("--arch", "--recipe")
@@ -229,9 +229,7 @@ def run(settings: StudySettings) -> int:
     runner.run(lambda: write_report(folder, study))
     write_report(folder, study)
     runner.say(f"report: {folder / REPORT}")
-    if runner.signal is not None:
-        return SIGNAL_EXIT_CODE + runner.signal
-    return 1 if runner.failed else 0
+    return runner.exit_code
 
 
 def main(argv: Sequence[str] | None = None) -> int:

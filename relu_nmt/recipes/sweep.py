@@ -2,23 +2,18 @@
 
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from relu_nmt.applications.sweep.report import (
-    CARD_NAME,
-    CSV_NAME,
-    REPORT_NAME,
-    ReportData,
-    write_report,
-)
+from relu_nmt.applications.sweep.report import CARD_NAME, CSV_NAME, REPORT_NAME, write_report
 from relu_nmt.applications.sweep.runner import StepRunner
+from relu_nmt.applications.sweep.settings import UPDATES, JobsConfig, read_published
 from relu_nmt.applications.sweep.settings import SweepSettings as Settings
-from relu_nmt.applications.sweep.settings import read_published
 from relu_nmt.applications.sweep.steps import (
     CONTRASTS,
     DONE,
+    PENDING,
     SWEEP_FILE,
     Command,
     Step,
@@ -40,7 +35,7 @@ from relu_nmt.config.registry import FLAG, Spec, import_user_module
 from relu_nmt.data.data_folder import data_folders, find_pair, infer_languages, split_path
 from relu_nmt.data.documents import SINGLE_SENTENCES
 from relu_nmt.errors import ConfigError, DataError
-from relu_nmt.io.process import SIGNAL_EXIT_CODE, describe_environment
+from relu_nmt.io.process import describe_environment
 from relu_nmt.modules.config import ATTENTION_PRESETS, SLOTS
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.translation.agreement import SAME_TEXT, describe_task, require_same
@@ -48,7 +43,6 @@ from relu_nmt.translation.task import TranslationTask
 
 SettingsT = TypeVar("SettingsT")
 
-STEPS_FAILED = 1
 # A flag that the user types comes later on the command line and wins.
 TRAIN_DEFAULTS = ("--log-interval", "50")
 OUTPUT_SEPARATOR = "tag"
@@ -77,30 +71,11 @@ GENERATE_OWN_FLAGS = {
 }
 
 
-@dataclass(frozen=True)
-class SweepResult:
-    """The path of report.html, its data, number of failed steps, and the signal that stopped it.
-
-    A step that diverged is a result, no failure.
-    """
-
-    report: Path
-    data: ReportData
-    failed: int = 0
-    signal: int | None = None
-
-    @property
-    def exit_code(self) -> int:
-        """Exit code of the command: 0, 1 if a step failed, or 128 plus the signal number."""
-        if self.signal is not None:
-            return SIGNAL_EXIT_CODE + self.signal
-        return STEPS_FAILED if self.failed else 0
-
-
-def run(settings: Settings, *, progress: bool = True) -> SweepResult:
+def run(settings: Settings, *, progress: bool = True) -> StepRunner:
     """Run all steps that are not done, and write the report after every step.
 
     Each training and each evaluation is a process of its own. With ``report_only`` no step runs.
+    Return the runner of the steps, which has the exit code.
 
     Raises:
         ConfigError: the folder holds other files, or none with ``report_only``, a step was run
@@ -108,12 +83,17 @@ def run(settings: Settings, *, progress: bool = True) -> SweepResult:
         DataError: the data folder lacks boundaries, or a file is damaged.
     """
     folder = Path(settings.save_dir)
-    if settings.running.report_only:
-        return _report_only(settings, folder, progress)
-    # Check the folder and read the published results before any work.
-    _refuse_foreign(folder)
     published = None if settings.published is None else read_published(settings.published)
+    if settings.running.report_only:
+        earlier = read_description(folder)
+        if earlier is None:
+            raise ConfigError(f"--report-only: {folder} holds no sweep; give its --save-dir")
+        write_report(folder, replace(earlier, published=published or earlier.published))
+        if progress:
+            print(f"report: {folder / REPORT_NAME}")
+        return StepRunner([], JobsConfig(), {})
     # Register the user's own attentions, which the flags may name.
+    _refuse_foreign(folder)
     for path in settings.user_modules:
         import_user_module(path)
     # Check all flags and data before the first training: a sweep may take days.
@@ -139,16 +119,15 @@ def run(settings: Settings, *, progress: bool = True) -> SweepResult:
         steps = plan_steps(settings, [name for name in used if used[name] & without])
     environment = describe_environment(known["gpus"])
     # Make the runner first: it compares the steps with earlier runs before any file is written.
-    seconds = settings.time.seconds or None
-    runner = StepRunner(steps, settings.running, environment, folder, seconds, progress)
+    runner = StepRunner(steps, settings.running, environment, folder, settings.seconds, progress)
     # Run the steps, with a report after each.
     description = SweepDescription(settings, environment, published=published, task=task)
     description = write_description(folder, description)
     runner.run(lambda: write_report(folder, description))
     # Write the report also when no step had to run.
-    data = write_report(folder, description)
+    write_report(folder, description)
     runner.say(f"report: {folder / REPORT_NAME}")
-    return SweepResult(folder / REPORT_NAME, data, runner.failed, runner.signal)
+    return runner
 
 
 def _checked_trainings(
@@ -158,7 +137,7 @@ def _checked_trainings(
     if any("--no-save" in typed for typed in (config.train_flags, *config.variant_flags.values())):
         raise ConfigError("--no-save: there is no checkpoint to evaluate; leave it out")
     # Check the flags of all models, and those of each variant.
-    budget = config.time.flags[0].removeprefix("--").replace("-", "_")
+    budget = config.time_flags[0].removeprefix("--").replace("-", "_")
     own = {**TRAIN_OWN_FLAGS, budget: "--budget"}
     _refuse(TranslationTrainingSettings, "behind the --", config.train_flags, own)
     # Let variants set the attention, unlike the flags of all models.
@@ -234,19 +213,6 @@ def _refuse_foreign(folder: Path) -> None:
             )
 
 
-def _report_only(config: Settings, folder: Path, progress: bool) -> SweepResult:
-    """Write the report of the present results."""
-    earlier = read_description(folder)
-    if earlier is None:
-        raise ConfigError(f"--report-only: {folder} holds no sweep; give its --save-dir")
-    if config.published is not None:
-        earlier = replace(earlier, published=read_published(config.published))
-    result = SweepResult(folder / REPORT_NAME, write_report(folder, earlier))
-    if progress:
-        print(f"report: {result.report}")
-    return result
-
-
 def _parser(settings_class: type[SettingsT]) -> Parser:
     parser = Parser(add_help=False)
     parser.add_argument("--debug", action="store_true")
@@ -288,8 +254,8 @@ def _check_checkpoint(config: Settings, trainer: TrainerConfig) -> None:
     if number is None:
         return
     # An average: the training must write and keep enough checkpoints.
-    updates, interval = config.time.updates, trainer.save_interval_updates
-    if updates is None:
+    (budget, unit), interval = config.time, trainer.save_interval_updates
+    if unit != UPDATES:
         raise ConfigError(
             f"--checkpoint {which}: a --budget in time gives an unknown number of checkpoints; "
             "give it in updates, as 4000u"
@@ -299,6 +265,7 @@ def _check_checkpoint(config: Settings, trainer: TrainerConfig) -> None:
     kept = trainer.keep_interval_updates
     if 0 < kept < number:
         raise ConfigError(f"--checkpoint {which}: raise --keep-interval-updates {kept} to {number}")
+    updates = int(budget)
     if updates // interval < number:
         raise ConfigError(
             f"--checkpoint {which}: {updates} updates give {updates // interval} checkpoints with "
@@ -316,11 +283,11 @@ def _check_start(settings: Settings, model: SweepModel) -> None:
             "--lengths 1 and the same --attentions, --seeds and --checkpoint"
         )
     # The checkpoint exists: check that its training has ended.
-    state = Step(model, None, sentences).state
-    if state is not None and state.status != DONE:
+    training = Step(model, None, sentences).stored()
+    if training.status not in (PENDING, DONE):
         raise ConfigError(
             f"--start-from {folder}: the training of {sentences} is not done, but "
-            f"{state.status}; finish that sweep first"
+            f"{training.status}; finish that sweep first"
         )
 
 
@@ -373,7 +340,7 @@ def _train_commands(settings: Settings, model: SweepModel) -> tuple[Command, ...
         *own,
         "--doc-mixture" if model.is_mixture else "--max-doc-tokens",
         model.trained_on,
-        *settings.time.flags,
+        *settings.time_flags,
         *start,
         *("--seed", str(model.seed), "--save-dir", checkpoints),
         processes=settings.running.training_processes,

@@ -6,6 +6,7 @@ import re
 import shutil
 import statistics
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,6 @@ from relu_nmt.applications.sweep.steps import (
     DONE,
     STARTED,
     Step,
-    StepState,
     SweepModel,
     arguments_of,
 )
@@ -180,7 +180,8 @@ def make_training(folder, name, seed, accuracy, status=DONE, entropy=None):
     step = Step(model, None, folder / model.name)
     step.folder.mkdir()
     commands = (("python", "-m", "relu_nmt.cli.vision_train", "data", "--seed", str(seed)),)
-    StepState(status, commands, model, environment={"cpu": "abacus", "gpus": []}).write(step)
+    machine = {"cpu": "abacus", "gpus": []}
+    replace(step, commands=commands, status=status, environment=machine).write()
     result = TrainingResult(step.checkpoints, num_updates=20, parameters=1234, seconds=60.0)
     for updates in (10, 20):
         stats = {"num_updates": updates, "loss": 30 / updates + seed, "gnorm": 1.0, "wps": 50.0}
@@ -400,8 +401,7 @@ def test_the_report_has_the_norms_of_all_checkpoints(example, images, tmp_path, 
     train, _, measure = step.commands
     assert vision_train.main(arguments_of(train)) == 0
     assert example.norms.main(list(measure[2:])) == 0
-    state = StepState(STARTED, step.commands, step.model)
-    state.write(step)
+    replace(step, status=STARTED).write()
     study = example.studies.STUDIES["norms"]
     [found] = example.report.read_trainings(step.folder.parent, study)
     curve = found.curves["norms", "jacobian of layer 2"]

@@ -1,6 +1,7 @@
 """relu-nmt-sweep with the real commands, on documents of generated digits."""
 
 import csv
+import dataclasses
 import json
 import random
 import re
@@ -13,9 +14,8 @@ import time
 import pytest
 
 from relu_nmt.applications.sweep.runner import StepRunner
-from relu_nmt.applications.sweep.steps import StepState
 from relu_nmt.cli import score, sweep
-from relu_nmt.recipes.sweep import SweepResult, plan_steps
+from relu_nmt.recipes.sweep import plan_steps
 from tests.commands import run_steps_in_forks
 from tests.tiny import digit_documents, preprocessed, write_documents
 
@@ -268,7 +268,7 @@ def test_results_of_another_task_are_not_mixed(data, tmp_path, capsys, monkeypat
     monkeypatch.setattr(StepRunner, "run", lambda self, after_step: None)
     assert sweep.main(words(data, folder, flags)) == 0
     step = plan_steps(sweep_settings(data, folder, flags))[0]
-    StepState("done", step.commands, step.model).write(step)
+    dataclasses.replace(step, status="done").write()
     before = (folder / "sweep.json").read_text()
     (tmp_path / "text").mkdir()
     other = make_data(tmp_path / "text", "\n\n", document_separator="blank", lowercase=True)
@@ -305,11 +305,7 @@ def sweep_settings(data, folder, flags):
 def test_a_slash_behind_the_data_folder_is_the_same_command(tmp_path, monkeypatch):
     found = []
 
-    def run(settings):
-        found.append(settings)
-        return SweepResult(tmp_path, None)
-
-    monkeypatch.setattr("relu_nmt.recipes.sweep.run", run)
+    monkeypatch.setattr("relu_nmt.recipes.sweep.run", found.append)
     for data in ("data-bin", "data-bin/", "./data-bin"):
         assert sweep.main(words(data, tmp_path, "--budget 4u --lengths 32")) == 0
     first, *others = map(plan_steps, found)

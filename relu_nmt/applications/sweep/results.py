@@ -18,10 +18,12 @@ from relu_nmt.applications.sweep.steps import (
     DIVERGED,
     DONE,
     FAILED,
+    PENDING,
     STARTED,
     Step,
-    StepState,
+    SweepDescription,
     SweepModel,
+    models_in,
 )
 from relu_nmt.data.split import LENGTHS_FILE
 from relu_nmt.errors import DataError, ReluNmtError, reporting
@@ -37,7 +39,7 @@ from relu_nmt.training.config import RESULTS_FILE
 from relu_nmt.training.log import GROWTH, TELEMETRY, TRAIN, read_curves
 from relu_nmt.training.save_dir import TrainingResult
 
-PENDING, NOT_CONVERGED = "pending", "not converged"
+NOT_CONVERGED = "not converged"
 DAMAGE = (OSError, ValueError, AttributeError, KeyError, TypeError)
 """Errors of reading a file that is damaged."""
 LOWEST_CONVERGED_BLEU = 1.0
@@ -99,7 +101,7 @@ class Cell:
 
     @property
     def status(self) -> str:
-        """A status of the step, or PENDING or NOT_CONVERGED."""
+        """A status of the step, or NOT_CONVERGED."""
         return self.record["status"]
 
     @property
@@ -108,47 +110,76 @@ class Cell:
         return System(self.model.attention, self.model.lengths if self.model.is_mixture else ())
 
 
-def read_cells(folder: Path, models: Mapping[SweepModel, Sequence[int]]) -> list[Cell]:
-    """Return a cell for each model and length of its evaluation, done or not."""
-    cells = []
-    for model, lengths in models.items():
-        # Collect the columns that all evaluations of the model share.
-        home = model.folder(folder)
-        train = Step(model, None, home)
-        state, course = train.state, read_course(train)
-        shared = {
-            "attention": model.attention,
-            "trained_on": model.trained_on,
-            "mixture": int(model.is_mixture),
-            "seed": model.seed,
-            **_training_record(train, state),
-            **_contrast_record(Step(model, CONTRASTS, home)),
-            **_summary(course),
-        }
-        own = [Cell(model, length, {**shared, "length": length}, course) for length in lengths]
-        for cell in own:
-            _add_evaluation(cell, Step(model, cell.length, home), state)
-        # Mark models that fail at every length; a model weak at a single one has converged.
-        scored = [cell for cell in own if cell.status == DONE]
-        if scored and all(cell.record["d_bleu"] < LOWEST_CONVERGED_BLEU for cell in scored):
-            note = f"d-BLEU below {LOWEST_CONVERGED_BLEU:g}"
-            for cell in scored:
-                cell.record |= {"status": NOT_CONVERGED, "note": note}
-        cells += own
+@dataclass
+class Average:
+    """A system at a document length in tokens, with a cell for each seed."""
+
+    system: System
+    length: int
+    cells: list[Cell] = field(default_factory=list)
+    record: Record = field(default_factory=dict)  # columns of :func:`average_cells`
+    # d-BLEU of each resample of the documents, by converged seed.
+    resampled: dict[int, np.ndarray] = field(default_factory=dict)
+    gains: list[float] = field(default_factory=list)  # of each seed, see :func:`compare`
+
+    def values(self, column: str) -> list[float]:
+        """Return the values of the seeds that converged."""
+        records = (cell.record for cell in self.cells if cell.status == DONE)
+        return [record[column] for record in records if column in record]
+
+
+def read_results(folder: Path, description: SweepDescription) -> tuple[list[Cell], list[Average]]:
+    """Return the present results in a sweep's folder, and their means over seeds.
+
+    There is a cell for each model and length of its evaluation, done or not, in the order of
+    mixtures, attentions, lengths and seeds.
+    """
+    attentions = description.attentions
+    found = models_in(folder, description.settings).items()
+    cells = [cell for model, lengths in found for cell in _cells_of(folder, model, lengths)]
+
+    def order(cell: Cell) -> tuple[object, ...]:
+        name, mixture = cell.system
+        return mixture, [*attentions, name].index(name), name, cell.length, cell.model.seed
+
+    cells.sort(key=order)
+    return cells, average_cells(cells, attentions[0])
+
+
+def _cells_of(folder: Path, model: SweepModel, lengths: Sequence[int]) -> list[Cell]:
+    # Collect the columns that all evaluations of the model share.
+    home = model.folder(folder)
+    train = Step(model, None, home)
+    training, course = train.stored(), read_course(train)
+    shared = {
+        "attention": model.attention,
+        "trained_on": model.trained_on,
+        "mixture": int(model.is_mixture),
+        "seed": model.seed,
+        **({} if training.status == PENDING else _training_record(training)),
+        **_contrast_record(Step(model, CONTRASTS, home)),
+        **_summary(course),
+    }
+    cells = [Cell(model, length, {**shared, "length": length}, course) for length in lengths]
+    for cell in cells:
+        _add_evaluation(cell, Step(model, cell.length, home), training)
+    # Mark models that fail at every length; a model weak at a single one has converged.
+    scored = [cell for cell in cells if cell.status == DONE]
+    if scored and all(cell.record["d_bleu"] < LOWEST_CONVERGED_BLEU for cell in scored):
+        note = f"d-BLEU below {LOWEST_CONVERGED_BLEU:g}"
+        for cell in scored:
+            cell.record |= {"status": NOT_CONVERGED, "note": note}
     return cells
 
 
-def _add_evaluation(cell: Cell, step: Step, train: StepState | None) -> None:
+def _add_evaluation(cell: Cell, step: Step, training: Step) -> None:
     """Add the columns of an evaluation, and its status."""
     # An unfinished training passes its status on to the evaluation.
-    state = step.state
-    status, note = PENDING, ""
-    if train is not None and train.status != DONE:
-        status, note = train.status, train.note
-    elif train is not None:
-        status, note = (STARTED, "") if state is None else (state.status, state.note)
-    if state is not None:
-        cell.record["evaluate_command"] = state.shown
+    stored, status, note = step.stored(), training.status, training.note
+    if status == DONE:
+        status, note = STARTED if stored.status == PENDING else stored.status, stored.note
+    if stored.status != PENDING:
+        cell.record["evaluate_command"] = stored.shown
     # Count unreadable results as a failure of this evaluation alone.
     if status == DONE:
         try:
@@ -232,10 +263,8 @@ def _lengths_record(prefix: str, lengths: Mapping[str, Any]) -> Record:
     }
 
 
-def _training_record(step: Step, state: StepState | None) -> Record:
-    """Return the known columns of a training; empty before it begins."""
-    if state is None:
-        return {}
+def _training_record(step: Step) -> Record:
+    """Return the known columns of a training that has begun."""
     # Take the values of the last log interval and the last validation, as far as they are known.
     record: Record = {}
     with suppress(DataError):
@@ -253,13 +282,13 @@ def _training_record(step: Step, state: StepState | None) -> Record:
             "train_gpu_memory_bytes": results.memory.get("gpu_bytes"),
         }
     # Describe the machine and the versions.
-    machine = state.environment
+    machine = step.environment
     gpus, visible = machine.get("gpus"), machine.get("CUDA_VISIBLE_DEVICES") or "first"
     versions = " ".join(str(machine.get(name, "")) for name in ("relu_nmt", "revision"))
     record |= {
-        "train_memory_bytes": state.peak_memory or None,
-        "started": state.started,
-        "train_command": state.shown,
+        "train_memory_bytes": step.peak_memory or None,
+        "started": step.started,
+        "train_command": step.shown,
         "device": f"{gpus[0]} ({visible})" if gpus else machine.get("cpu"),
         "threads": machine.get("OMP_NUM_THREADS"),
         "relu_nmt": versions.strip(),
@@ -277,8 +306,8 @@ def _training_record(step: Step, state: StepState | None) -> Record:
 
 def _contrast_record(step: Step) -> Record:
     """Return accuracies in percent by category, with the sentences before and without them."""
-    state, record = step.state, Record()
-    if state is None or state.status != DONE:
+    record: Record = {}
+    if step.stored().status != DONE:
         return record
     path = step.path(".results.json")
     advice = f"delete {step.path('.json')} to score the contrasts again"
@@ -333,24 +362,6 @@ def _summary(course: Course) -> dict[str, float]:
 
 
 # ------------------------------------------------------------------- means over seeds
-
-
-@dataclass
-class Average:
-    """A system at a document length in tokens, with a cell for each seed."""
-
-    system: System
-    length: int
-    cells: list[Cell] = field(default_factory=list)
-    record: Record = field(default_factory=dict)  # columns of :func:`average_cells`
-    # d-BLEU of each resample of the documents, by converged seed.
-    resampled: dict[int, np.ndarray] = field(default_factory=dict)
-    gains: list[float] = field(default_factory=list)  # of each seed, see :func:`compare`
-
-    def values(self, column: str) -> list[float]:
-        """Return the values of the seeds that converged."""
-        records = (cell.record for cell in self.cells if cell.status == DONE)
-        return [record[column] for record in records if column in record]
 
 
 def average_cells(cells: Sequence[Cell], baseline: str) -> list[Average]:

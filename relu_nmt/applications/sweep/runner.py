@@ -10,7 +10,7 @@ import subprocess
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -21,15 +21,20 @@ from relu_nmt.applications.sweep.steps import (
     DONE,
     FAILED,
     FINAL,
+    PENDING,
     STARTED,
     Command,
     Step,
-    StepState,
     probe,
     shown_command,
 )
 from relu_nmt.errors import DataError, ReluNmtError, reporting
-from relu_nmt.io.process import MAXRSS_UNIT, describe_environment, handle_stop_signals
+from relu_nmt.io.process import (
+    MAXRSS_UNIT,
+    SIGNAL_EXIT_CODE,
+    describe_environment,
+    handle_stop_signals,
+)
 from relu_nmt.io.safe_write import acquire_lock
 from relu_nmt.io.work import Submit, cluster_queue, result_of
 from relu_nmt.training.save_dir import TrainingResult
@@ -42,15 +47,14 @@ POLL_SECONDS = 0.2
 RETRY_LOCK_SECONDS = 3.0
 LEFT_OUT = "left out"
 JOBS_FOLDER = "jobs"
+STEPS_FAILED = 1
 
 
 @dataclass(eq=False)
 class Task:
     """A step in a run of the sweep."""
 
-    step: Step
-    status: str | None = None  # status of its end; None while it is open or runs
-    seconds: float = 0.0  # wall time of its last run, once it has ended
+    step: Step  # PENDING, also while it runs; once it has ended, as it is stored
     not_before: float = 0.0  # monotonic time before which it is not tried again, if it was locked
     begun: float | None = None  # monotonic time of its beginning, while it runs
     index: int = 0  # index among the processes at once, see :meth:`JobsConfig.environment`
@@ -69,37 +73,6 @@ class Task:
         elif self.job is not None:
             self.job.cancel()
 
-    @property
-    def spent(self) -> float:
-        """Seconds since its beginning; 0 if it does not run."""
-        return 0.0 if self.begun is None else time.monotonic() - self.begun
-
-
-@dataclass
-class StepWork:
-    """The work of a job: run one step with its lock, log and state, like a local sweep."""
-
-    step: Step
-    config: JobsConfig
-    runner: "StepRunner | None" = field(default=None, init=False)
-
-    def __call__(self) -> int | None:
-        """Run the step; return the number of the signal that stopped it, if any."""
-        self.runner = StepRunner([self.step], self.config, describe_environment(probe()["gpus"]))
-        self.runner.run(lambda: None)
-        return self.runner.signal
-
-    def checkpoint(self) -> "DelayedSubmission":
-        """Let the training save a checkpoint; return the work that continues in another job.
-
-        submitit calls this before the cluster takes the machine away.
-        """
-        from submitit.helpers import DelayedSubmission
-
-        if self.runner is not None:
-            self.runner.end()
-        return DelayedSubmission(StepWork(self.step, self.config))
-
 
 class StepRunner:
     """A runner of steps, each training before the evaluations of its model.
@@ -108,6 +81,8 @@ class StepRunner:
     others may share a folder. Every step stores the ``environment``. Only a cluster needs the
     folder of the sweep; ``training_seconds`` is the budget, if it is a time. ``signal`` is the
     number of the signal that stopped the run, if any.
+
+    A runner of one step is the work of a job, see :mod:`relu_nmt.io.work`.
 
     Raises:
         ConfigError: a step was run with another command, or this machine has no such cluster.
@@ -142,7 +117,14 @@ class StepRunner:
     @property
     def failed(self) -> int:
         """Number of steps that crashed; those that diverged are results."""
-        return sum(task.status == FAILED for task in self.tasks)
+        return sum(task.step.status == FAILED for task in self.tasks)
+
+    @property
+    def exit_code(self) -> int:
+        """Exit code of the command: 0, 1 if a step failed, or 128 plus the signal number."""
+        if self.signal is not None:
+            return SIGNAL_EXIT_CODE + self.signal
+        return STEPS_FAILED if self.failed else 0
 
     def run(self, after_step: Callable[[], object]) -> None:
         """Run all steps that are not done; call ``after_step`` when the results have changed."""
@@ -150,7 +132,8 @@ class StepRunner:
         # Catch signals, so that trainings can save a checkpoint.
         before = handle_stop_signals(self._note_signal)
         try:
-            left, done = len(self._open()), sum(task.status in FINAL for task in self.tasks)
+            left = len(self._open())
+            done = sum(task.step.status in FINAL for task in self.tasks)
             self.say(f"{left} steps to do, {done} done before, {self._config.jobs} at once")
             has_reported_waiting = False
             # Poll until all steps have ended, or a signal stops the run.
@@ -159,7 +142,7 @@ class StepRunner:
                     next(work, None)
                 for task in self._ready() if self.signal is None else ():
                     # Its training may just have diverged.
-                    if len(self._running) < self._config.jobs and task.status is None:
+                    if len(self._running) < self._config.jobs and task.step.status == PENDING:
                         self._start(task)
                 # Report once that the next step waits for another sweep.
                 waiting = [task for task in self._open() if task.not_before]
@@ -173,44 +156,55 @@ class StepRunner:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def end(self) -> None:
-        """Ask the running steps to save their state, and wait for them; they stay unfinished.
+    def __call__(self) -> int | None:
+        """Run the step as a job of a cluster; return the number of the signal that stopped it."""
+        self._environment = describe_environment(probe()["gpus"])
+        self.run(lambda: None)
+        return self.signal
 
-        For a signal handler in the middle of :meth:`run`, after which the program ends.
+    def checkpoint(self) -> "DelayedSubmission":
+        """Let the training save a checkpoint; return the work that continues in another job.
+
+        submitit calls this in the middle of a run, before the cluster takes the machine away.
         """
+        from submitit.helpers import DelayedSubmission
+
         for task in self._running:
             task.ask_to_end()
             if task.process is not None:
                 os.waitid(os.P_PID, task.process.pid, os.WEXITED | os.WNOWAIT)
+        return DelayedSubmission(StepRunner([task.step for task in self.tasks], self._config, {}))
 
     def say(self, text: str) -> None:
         """Print an event, with the time left."""
         if not self._progress:
             return
-        clock, done = time.strftime("%H:%M:%S"), sum(task.status is not None for task in self.tasks)
-        print(f"{clock} | {done}/{len(self.tasks)} | {self._time_left()} | {text}", flush=True)
+        ended = sum(task.step.status != PENDING for task in self.tasks)
+        counts = f"{ended}/{len(self.tasks)}"
+        print(f"{time.strftime('%H:%M:%S')} | {counts} | {self._time_left()} | {text}", flush=True)
 
     def _time_left(self) -> str:
         """Return the estimated remaining time in words."""
-        left = [task for task in self.tasks if task.status is None]
-        if not left:
+        num_left = sum(task.step.status == PENDING for task in self.tasks)
+        if not num_left:
             return "nothing left"
         # Subtract the time already spent from the mean of each kind of step, as far as it is known.
         total, known = 0.0, 0
-        for kind in (True, False):
-            tasks = [task for task in self.tasks if task.step.is_training is kind]
-            seconds = [task.seconds for task in tasks if task.status == DONE]
+        for is_training in (True, False):
+            tasks = [task for task in self.tasks if task.step.is_training is is_training]
+            seconds = [task.step.seconds for task in tasks if task.step.status == DONE]
             # Before the first training, the budget counts.
-            if kind and not seconds and self._training_seconds is not None:
+            if is_training and not seconds and self._training_seconds is not None:
                 seconds = [self._training_seconds]
-            if seconds:
-                mean, own = sum(seconds) / len(seconds), [t for t in tasks if t.status is None]
-                total += sum(max(0.0, mean - task.spent) for task in own)
-                known += len(own)
+            for task in tasks if seconds else ():
+                if task.step.status == PENDING:
+                    spent = 0.0 if task.begun is None else time.monotonic() - task.begun
+                    total += max(0.0, sum(seconds) / len(seconds) - spent)
+                    known += 1
         if not total:
             return "time left unknown"
-        word = "about" if known == len(left) else "over"
-        return f"{word} {in_words(total / min(self._config.jobs, len(left)))} left"
+        word = "about" if known == num_left else "over"
+        return f"{word} {in_words(total / min(self._config.jobs, num_left))} left"
 
     def _note_signal(self, number: int, frame: FrameType | None) -> None:
         # The main loop acts on it: here a command may be starting or ending.
@@ -220,13 +214,13 @@ class StepRunner:
     # ------------------------------------------------------------------- which step is next
 
     def _open(self) -> list[Task]:
-        return [task for task in self.tasks if task.status is None and task not in self._running]
+        return [t for t in self.tasks if t.step.status == PENDING and t not in self._running]
 
     def _ready(self) -> list[Task]:
         """Return the steps that may begin now; evaluations come first, as they give results."""
         # Evaluations wait for the training of their model, locked steps for their time.
-        trainings = [task for task in self.tasks if task.step.is_training]
-        untrained = {task.step.model for task in trainings if task.status != DONE}
+        trainings = [task.step for task in self.tasks if task.step.is_training]
+        untrained = {step.model for step in trainings if step.status != DONE}
         now = time.monotonic()
         ready = [
             task
@@ -238,46 +232,46 @@ class StepRunner:
 
     def _is_done(self, task: Task) -> bool:
         """Return whether this or another sweep has finished the step, and note its end."""
-        state = task.step.finished_state()
-        if state is None:
-            return False
-        self._note_end(task, state)
-        return True
+        finished = task.step.finished()
+        if finished is not None:
+            self._note_end(task, finished)
+        return finished is not None
 
-    def _note_end(self, task: Task, state: StepState) -> None:
-        task.status, task.seconds = state.status, state.seconds
+    def _note_end(self, task: Task, step: Step) -> None:
+        task.step = step
         # Without its training, a model has no evaluations.
-        if task.step.is_training and state.status != DONE:
+        if step.is_training and step.status != DONE:
+            status = DIVERGED if step.status == DIVERGED else LEFT_OUT
             for other in self.tasks:
-                if other.step.model == task.step.model and other.status is None:
-                    other.status = state.status if state.status == DIVERGED else LEFT_OUT
+                if other.step.model == step.model and other.step.status == PENDING:
+                    other.step = replace(other.step, status=status)
 
     # ------------------------------------------------------------------- running one step
 
     def _start(self, task: Task) -> None:
         """Start a step, unless another sweep runs it or has finished it."""
         # A job takes the lock itself.
-        step = task.step
-        lock = None if self._submit is not None else acquire_lock(step.path(".lock"))
-        if lock is None and self._submit is None:
-            task.not_before = time.monotonic() + RETRY_LOCK_SECONDS
-            return
+        lock = None
+        if self._submit is None:
+            lock = acquire_lock(task.step.path(".lock"))
+            if lock is None:
+                task.not_before = time.monotonic() + RETRY_LOCK_SECONDS
+                return
         if self._is_done(task):
             if lock is not None:
                 os.close(lock)
-            self.say(f"{step}: done by another sweep")
-            self._delete_checkpoints(step)
+            self.say(f"{task.step}: done by another sweep")
+            self._delete_checkpoints(task.step)
             return
-        task.begun = time.monotonic()
+        task.begun, task.is_ending = time.monotonic(), False
         work = self._run_job(task) if lock is None else self._run_here(task, lock)
         self._running[task] = work
         next(work, None)  # until it waits for the first time
 
     def _run_here(self, task: Task, lock: int) -> Iterator[None]:
         """Run the commands of a step on this machine; yield while a command runs."""
-        step = task.step
         try:
-            state = self._begin(task)
+            step = self._begin(task)
             exit_code, status = 0, DONE
             log_file = step.path(".log")
             with reporting(f"{log_file}: cannot be written"):
@@ -290,47 +284,46 @@ class StepRunner:
                         status = STARTED
                         break
                     exit_code, memory = yield from self._execute(task, command, lock, log)
-                    state = replace(state, peak_memory=max(state.peak_memory, memory))
+                    step = replace(step, peak_memory=max(step.peak_memory, memory))
                     if exit_code != 0:
                         status = STARTED if self.signal is not None else FAILED
                         break
             seconds = self._leave(task)
             # A stopped step stays open; a failed one gets the reason.
             if status == FAILED:
-                state = replace(state, note=last_line(log_file))
+                step = replace(step, note=last_line(log_file))
                 with suppress(DataError):  # a crash before the first results
                     if step.is_training and TrainingResult.load(step.checkpoints).diverged:
                         status = DIVERGED
             if status != STARTED:
-                state = replace(state, status=status, seconds=seconds, exit_code=exit_code)
-            state.write(step)
+                step = replace(step, status=status, seconds=seconds, exit_code=exit_code)
+            step.write()
         finally:
             # Another sweep may take the lock now that the end is stored.
             os.close(lock)
-        if state.status == STARTED:
+        if status == STARTED:
             self.say(f"{step}: stopped after {in_words(seconds)}")
         else:
-            self._conclude(task, state)
+            self._conclude(task, step)
 
-    def _begin(self, task: Task) -> StepState:
-        """Give a step the lowest free index; store and return the state that it has begun."""
-        step, earlier = task.step, task.step.state
+    def _begin(self, task: Task) -> Step:
+        """Give a step the lowest free index; store and return it as begun."""
+        step, earlier = task.step, task.step.stored()
         taken = {other.index for other in self._running if other is not task}
         task.index = min(set(range(self._config.jobs)) - taken)
         variables = self._config.environment(task.index)
         shown = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
         # A training that continues keeps its peak memory.
-        continues = step.is_training and earlier is not None and earlier.commands == step.commands
-        state = StepState(
-            STARTED,
-            step.commands,
-            step.model,
+        continues = step.is_training and earlier.commands == step.commands
+        step = replace(
+            step,
+            status=STARTED,
             started=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-            peak_memory=earlier.peak_memory if earlier is not None and continues else 0,
+            peak_memory=earlier.peak_memory if continues else 0,
             environment=self._environment | {n: variables[n] for n in shown if n in variables},
         )
-        state.write(step)
-        return state
+        step.write()
+        return step
 
     def _execute(
         self, task: Task, command: Command, lock: int, log: BinaryIO
@@ -370,7 +363,7 @@ class StepRunner:
         config = replace(
             self._config, jobs=1, cluster=None, cluster_parameters=None, delete_checkpoints=False
         )
-        job = task.job = self._submit(StepWork(step, config), str(step))
+        job = task.job = self._submit(StepRunner([step], config, {}), str(step))
         self.say(f"{step}: job {job.job_id}")
         while True:
             yield
@@ -380,38 +373,37 @@ class StepRunner:
                 break
         seconds = self._leave(task)
         # Fetch the result; a job that the cluster ended has none.
-        note, stopped = "", None
+        note, stopped = f"job {job.job_id} ended without a result", None
         try:
             stopped = result_of(job)
         except ReluNmtError as error:
             note = str(error)
-        state = step.state
         # Trust the state that the job wrote at its end.
-        if state is not None and state.status != STARTED:
-            self._conclude(task, state)
+        stored = step.stored()
+        if stored.status not in (PENDING, STARTED):
+            self._conclude(task, stored)
         elif self.signal is not None or stopped is not None:
             # A step stopped by a signal stays open, and is submitted again.
             self.say(f"{step}: stopped")
         else:
-            note = note or f"job {job.job_id} ended without a result"
-            state = StepState(FAILED, step.commands, step.model, note, seconds=seconds)
-            state.write(step)
-            self._conclude(task, state)
+            step = replace(step, status=FAILED, note=note, seconds=seconds)
+            step.write()
+            self._conclude(task, step)
 
     def _leave(self, task: Task) -> float:
         """Remove a step from the running ones; return the seconds since its beginning."""
-        seconds = task.spent
+        assert task.begun is not None
+        seconds = time.monotonic() - task.begun
         del self._running[task]
-        task.begun, task.process, task.job, task.is_ending = None, None, None, False
+        task.begun, task.job = None, None
         return seconds
 
-    def _conclude(self, task: Task, state: StepState) -> None:
+    def _conclude(self, task: Task, step: Step) -> None:
         """Note the end of a step, report it, and update the report."""
-        self._note_end(task, state)
-        code = f"{state.status} (exit code {state.exit_code}): {state.note}"
-        end = f"{code if state.note else state.status} after {in_words(state.seconds)}"
-        self.say(f"{task.step}: {end}")
-        self._delete_checkpoints(task.step)
+        self._note_end(task, step)
+        code = f"{step.status} (exit code {step.exit_code}): {step.note}"
+        self.say(f"{step}: {code if step.note else step.status} after {in_words(step.seconds)}")
+        self._delete_checkpoints(step)
         try:
             self._after_step()
         except ReluNmtError as error:  # the other steps continue; the last report raises it again
@@ -419,10 +411,10 @@ class StepRunner:
 
     def _delete_checkpoints(self, step: Step) -> None:
         """Delete the unused checkpoints of a model when all its steps are done."""
-        own = [task for task in self.tasks if task.step.model == step.model]
-        if self._config.delete_checkpoints and all(task.status in FINAL for task in own):
+        own = [task.step for task in self.tasks if task.step.model == step.model]
+        if self._config.delete_checkpoints and all(one.status in FINAL for one in own):
             # Keep those that a command names: it evaluates them.
-            words = {w for task in own for command in task.step.commands for w in command}
+            words = {word for one in own for command in one.commands for word in command}
             for path in step.checkpoints.glob("*.safetensors"):
                 if str(path) not in words:
                     path.unlink(missing_ok=True)

@@ -3,7 +3,6 @@
 import os
 import re
 import shlex
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,8 @@ from relu_nmt.modules.config import ATTENTION_PRESETS
 
 REPORTS = r"report\.html|results\.csv|card\.json|sweep\.json|\.lock|models/.*"
 DEFAULT_ATTENTIONS = ("softmax", "reluformer", "sparsemax")
-SECONDS = {"s": 1, "m": 60, "h": 3600}
+TOKENIZER = "--sacrebleu-tokenizer"
+UPDATES, SECONDS = "u", {"s": 1, "m": 60, "h": 3600}
 BUDGET_EXAMPLES = "4000u (or 4000) for updates, 90s, 15m or 2h for time"
 PUBLISHED_FIELDS = {"title": str, "source": str, "columns": dict, "rows": dict}
 PUBLISHED_FORM = (
@@ -30,46 +30,20 @@ PUBLISHED_FORM = (
 )
 
 
-@dataclass(frozen=True)
-class TrainingBudget:
-    """The length of each training: a number of updates, or else a time in seconds.
+def parse_budget(text: str) -> tuple[float, str]:
+    """Return the number and the unit of ``4000u``, ``4000``, ``90s``, ``15m`` or ``2h``.
 
     Example:
-        >>> TrainingBudget.parse("15m").flags
-        ('--stop-time-hours', '0.25')
+        >>> parse_budget("4000"), parse_budget("1.5h")
+        ((4000.0, 'u'), (1.5, 'h'))
     """
-
-    updates: int | None = None
-    seconds: float = 0.0
-
-    @classmethod
-    def parse(cls, text: str) -> "TrainingBudget":
-        """Read ``4000u``, ``4000``, ``90s``, ``15m`` or ``2h``."""
-        # Split into number and unit; updates are the default.
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)([usmh]?)", text.strip().lower())
-        if match is None or float(match[1]) == 0:
-            raise ValueError(f"'{text}': expected {BUDGET_EXAMPLES}")
-        number, unit = match.groups()
-        if unit in SECONDS:
-            return cls(seconds=float(number) * SECONDS[unit])
-        if "." in number:
-            raise ValueError(f"'{text}': updates are whole numbers; expected {BUDGET_EXAMPLES}")
-        return cls(updates=int(number))
-
-    @property
-    def flags(self) -> tuple[str, str]:
-        """The flag of relu-nmt-train and its value."""
-        if self.updates is not None:
-            return ("--max-update", str(self.updates))
-        return ("--stop-time-hours", f"{self.seconds / SECONDS['h']:.6g}")
-
-    def __str__(self) -> str:
-        if self.updates is not None:
-            return f"{self.updates:,} updates"
-        for unit, name in (("h", "hours"), ("m", "minutes")):
-            if self.seconds >= SECONDS[unit]:
-                return f"{self.seconds / SECONDS[unit]:g} {name}"
-        return f"{self.seconds:g} seconds"
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([usmh]?)", text.strip().lower())
+    if match is None or float(match[1]) == 0:
+        raise ValueError(f"'{text}': expected {BUDGET_EXAMPLES}")
+    number, unit = match[1], match[2] or UPDATES
+    if unit == UPDATES and "." in number:
+        raise ValueError(f"'{text}': updates are whole numbers; expected {BUDGET_EXAMPLES}")
+    return float(number), unit
 
 
 def in_words(seconds: float) -> str:
@@ -192,7 +166,7 @@ class SweepSettings:
         None,
         f"length of EACH training: {BUDGET_EXAMPLES}",
         metavar="N[u|s|m|h]",
-        parse=checked_by(TrainingBudget.parse),
+        parse=checked_by(parse_budget),
     )
     doc_mixture: tuple[int, ...] = like(
         DocumentConfig,
@@ -280,24 +254,46 @@ class SweepSettings:
         return (*self.attentions, *variants) or DEFAULT_ATTENTIONS
 
     @property
-    def time(self) -> TrainingBudget:
-        """The budget (ConfigError: ``--budget`` is missing)."""
+    def time(self) -> tuple[float, str]:
+        """Number and unit of the budget (ConfigError: ``--budget`` is missing)."""
         if self.budget is None:
             raise ConfigError("--budget: say how long each model is trained, as 4000u or 15m")
-        return TrainingBudget.parse(self.budget)
+        return parse_budget(self.budget)
+
+    @property
+    def seconds(self) -> float | None:
+        """The budget in seconds; None if it counts updates."""
+        number, unit = self.time
+        return None if unit == UPDATES else number * SECONDS[unit]
+
+    @property
+    def time_flags(self) -> tuple[str, str]:
+        """The flag of relu-nmt-train for the budget, and its value."""
+        if self.seconds is None:
+            return ("--max-update", f"{self.time[0]:.0f}")
+        return ("--stop-time-hours", f"{self.seconds / SECONDS['h']:.6g}")
+
+    @property
+    def time_in_words(self) -> str:
+        """The budget in words."""
+        if (seconds := self.seconds) is None:
+            return f"{self.time[0]:,.0f} updates"
+        long = (name for name in ("hours", "minutes") if seconds >= SECONDS[name[0]])
+        name = next(long, "seconds")
+        return f"{seconds / SECONDS[name[0]]:g} {name}"
 
     @property
     def tokenizer_flags(self) -> tuple[str, ...]:
         """The tokeniser flag of the commands that compute BLEU; empty for the language's own."""
         name = self.sacrebleu_tokenizer
-        return () if name is None else ("--sacrebleu-tokenizer", name)
+        return () if name is None else (TOKENIZER, name)
 
     @property
     def shared_flags(self) -> tuple[str, ...]:
         """The flags that all models of a report must share, as words of a command."""
         start = () if self.start_from is None else ("--start-from", str(Path(self.start_from)))
         return (
-            *self.time.flags,
+            *self.time_flags,
             *start,
             *("--generate-flags", shlex.join(self.generate_flags)),
             *self.tokenizer_flags,

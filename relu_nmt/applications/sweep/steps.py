@@ -5,7 +5,6 @@ sweeps may share a folder, at once or one after the other, with other attentions
 The report covers all of them.
 """
 
-import itertools
 import json
 import re
 import shlex
@@ -13,21 +12,28 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
+from operator import eq
 from pathlib import Path
 from typing import Any
 
-from relu_nmt.applications.sweep.settings import SweepSettings, checked_published
+from relu_nmt.applications.sweep.settings import TOKENIZER, SweepSettings, checked_published
 from relu_nmt.config import from_dict, from_flat
 from relu_nmt.config.registry import Spec, import_user_module
 from relu_nmt.errors import ConfigError, DataError, ReluNmtError, reporting
 from relu_nmt.io.safe_write import write_text
 
-STARTED, DONE, FAILED, DIVERGED = "started", "done", "failed", "diverged"
+PENDING, STARTED, DONE, FAILED, DIVERGED = "pending", "started", "done", "failed", "diverged"
+"""States of steps: a crash or a mistake is a failure, a loss that is not finite a divergence."""
 FINAL = (DONE, DIVERGED)
-"""States of steps that do not run again; a failed step does."""
+"""States of steps that do not run again."""
 CONTRASTS = 0
 """The ``length`` of the step that scores contrasts."""
 SWEEP_FILE, MODELS = "sweep.json", "models"
+STORED = (
+    *("status", "commands", "model", "note", "started", "seconds", "peak_memory", "exit_code"),
+    "environment",
+)
+"""Fields of a step in its file."""
 
 Command = tuple[str, ...]
 TOOLS, TORCHRUN = "relu_nmt.cli.", "torch.distributed.run"
@@ -67,21 +73,15 @@ def differences(old: Sequence[str], new: Sequence[str]) -> tuple[str, str]:
         ('--lr 1', '--lr 3')
     """
     # Cut off the common beginning, and then the common end.
-    both = [list(old), list(new)]
-    same = _num_alike(*both)
-    last = _num_alike(*(words[same:][::-1] for words in both))
+    same = [*map(eq, old, new), False].index(False)
+    last = [*map(eq, old[same:][::-1], new[same:][::-1]), False].index(False)
     found = []
-    for words in both:
-        between = words[same : len(words) - last]
+    for words in (old, new):
+        between = list(words[same : len(words) - last])
         if same and between and not between[0].startswith("--"):
             between.insert(0, words[same - 1])  # the flag of this value
         found.append(shlex.join(between) or "nothing")
     return found[0], found[1]
-
-
-def _num_alike(old: Sequence[str], new: Sequence[str]) -> int:
-    pairs = zip(old, new, strict=False)
-    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 # ------------------------------------------------------------------- models and steps
@@ -121,7 +121,10 @@ class SweepModel:
 
 @dataclass(frozen=True)
 class Step:
-    """A training, or an evaluation of its model."""
+    """A training, or an evaluation of its model, and the state of its last run if it has begun.
+
+    The state is stored as a JSON file beside the results.
+    """
 
     model: SweepModel
     # Document length of the evaluation, in tokens; None for a training, CONTRASTS for the
@@ -130,16 +133,18 @@ class Step:
     folder: Path  # folder of the model, shared by all its steps
     # Program and arguments of each command.
     commands: tuple[Command, ...] = field(default=(), repr=False)
+    status: str = PENDING
+    note: str = ""  # the last line of the log, if the step did not succeed
+    started: str = ""  # time of the beginning, ISO 8601
+    seconds: float = 0.0  # wall time of the last run
+    peak_memory: int = 0  # largest resident memory of a process, in bytes
+    exit_code: int | None = None  # exit code of the last command; -N for signal N
+    environment: dict[str, Any] = field(default_factory=dict)  # machine and versions of the run
 
     @property
     def is_training(self) -> bool:
         """True for the training of the model, False for an evaluation."""
         return self.length is None
-
-    def path(self, ending: str) -> Path:
-        """Return the path of one of the step's files, ``train.log`` or ``evaluate-128.log``."""
-        kind = {None: "train", CONTRASTS: "contrasts"}.get(self.length, f"evaluate-{self.length}")
-        return self.folder / f"{kind}{ending}"
 
     @property
     def checkpoints(self) -> Path:
@@ -147,12 +152,21 @@ class Step:
         return self.folder / "checkpoints"
 
     @property
-    def state(self) -> "StepState | None":
-        """The stored state, see :meth:`StepState.read`."""
-        return StepState.read(self.path(".json"))
+    def shown(self) -> str:
+        """The commands as a user types them, in one line."""
+        return " && ".join(shlex.join(shown_command(command)) for command in self.commands)
 
-    def finished_state(self) -> "StepState | None":
-        """Return the stored state if this or another sweep has finished the step, else None.
+    def path(self, ending: str) -> Path:
+        """Return the path of one of the step's files, ``train.log`` or ``evaluate-128.log``."""
+        kind = {None: "train", CONTRASTS: "contrasts"}.get(self.length, f"evaluate-{self.length}")
+        return self.folder / f"{kind}{ending}"
+
+    def stored(self) -> "Step":
+        """Return the step as its last run stored it; this one if it was never begun."""
+        return read_step(self.path(".json"), self.length) or self
+
+    def finished(self) -> "Step | None":
+        """Return the stored step if this or another sweep has finished it, else None.
 
         The user may correct the commands of a failed step. A training that left a checkpoint must
         stay as it is, because it would continue with other settings than it began with.
@@ -160,25 +174,33 @@ class Step:
         Raises:
             ConfigError: an earlier run of the step had other commands.
         """
-        state = self.state
-        if state is None:
-            return None
+        stored = self.stored()
         # Compare without the path of Python: it may differ between machines.
         old, new = (
-            [word for command in commands for word in command[1:]]
-            for commands in (state.commands, self.commands)
+            [word for command in step.commands for word in command[1:]] for step in (stored, self)
         )
+        # Earlier versions gave no tokeniser to variants; sweep.json has that of all models.
+        if self.is_training and new.count(TOKENIZER) > old.count(TOKENIZER):
+            place = new.index(TOKENIZER)
+            del new[place : place + 2]
         has_checkpoint = self.is_training and any(self.checkpoints.glob("*.safetensors"))
-        if old != new and (state.status != FAILED or has_checkpoint):
+        if old != new and (stored.status != FAILED or has_checkpoint):
             was, now = differences(old, new)
             # A training continues from its checkpoints, so all go; an evaluation needs them.
             mark = self.folder if self.is_training else self.path(".json")
             raise ConfigError(
-                f"{self.path('.json')}: '{self}' was {state.status} with another command: it has "
+                f"{self.path('.json')}: '{self}' was {stored.status} with another command: it has "
                 f"'{was}' where there is '{now}' now. Type the old flags, choose another "
                 f"--save-dir, or delete {mark} to run it again"
             )
-        return state if state.status in FINAL else None
+        return stored if stored.status in FINAL else None
+
+    def write(self) -> None:
+        """Store the state."""
+        path, values = self.path(".json"), asdict(self)
+        with reporting(f"{path}: cannot write it"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_text(path, json.dumps({n: values[n] for n in STORED}, indent=1) + "\n")
 
     def __str__(self) -> str:
         if self.is_training:
@@ -188,49 +210,22 @@ class Step:
         return f"evaluate {self.model} at {self.length}"
 
 
-@dataclass(frozen=True)
-class StepState:
-    """The state of a step that has begun, stored as a JSON file beside its results."""
-
-    status: str  # STARTED, DONE, FAILED (a crash or a mistake) or DIVERGED (the loss is not finite)
-    commands: tuple[Command, ...]  # program and arguments of each command
-    model: SweepModel
-    note: str = ""  # the last line of the log, if the step did not succeed
-    started: str = ""  # time of the beginning, ISO 8601
-    seconds: float = 0.0  # wall time of the last run
-    peak_memory: int = 0  # largest resident memory of a process, in bytes
-    exit_code: int | None = None  # exit code of the last command; -N for signal N
-    environment: dict[str, Any] = field(default_factory=dict)  # machine and versions of the run
-
-    @property
-    def shown(self) -> str:
-        """The commands as a user types them, in one line."""
-        return " && ".join(shlex.join(shown_command(command)) for command in self.commands)
-
-    @classmethod
-    def read(cls, path: Path) -> "StepState | None":
-        """Return the state in a file; None without a file, as the step was never begun."""
-        try:
-            values = json.loads(path.read_text("utf-8"))
-            # Turn JSON's lists into tuples.
-            values["commands"] = tuple(map(tuple, values["commands"]))
-            model = values["model"]
-            values["model"] = SweepModel(**{**model, "lengths": tuple(model["lengths"])})
-            return cls(**values)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise DataError(f"{path}: cannot be read: {error.strerror}") from error
-        except (ValueError, TypeError, KeyError) as error:
-            reason = f"damaged ({error}); delete it to run the step again"
-            raise DataError(f"{path}: {reason}") from error
-
-    def write(self, step: Step) -> None:
-        """Store the state beside the results of its step."""
-        path = step.path(".json")
-        with reporting(f"{path}: cannot write it"):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_text(path, json.dumps(asdict(self), indent=1) + "\n")
+def read_step(path: Path, length: int | None = None) -> Step | None:
+    """Return the step whose state is in a file; None without a file."""
+    try:
+        values = json.loads(path.read_text("utf-8"))
+        # Turn JSON's lists into tuples.
+        values["commands"] = tuple(map(tuple, values["commands"]))
+        model = values.pop("model")
+        model = SweepModel(**{**model, "lengths": tuple(model["lengths"])})
+        return Step(model, length, path.parent, status=values.pop("status"), **values)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+    except (ValueError, TypeError, KeyError) as error:
+        reason = f"damaged ({error}); delete it to run the step again"
+        raise DataError(f"{path}: {reason}") from error
 
 
 # ------------------------------------------------------------------- the folder's description
@@ -315,13 +310,13 @@ def _check_same_setting(folder: Path, old: SweepSettings, new: SweepSettings) ->
 
 def has_results(folder: Path) -> bool:
     """Return whether a folder has models; without any, the user may correct the settings."""
-    return any(state.status != FAILED for state, _ in _trainings_in(folder))
+    return any(training.status != FAILED for training in trainings_in(folder))
 
 
-def _trainings_in(folder: Path) -> list[tuple[StepState, Path]]:
-    """Return the state of each model's training, with the model's folder."""
+def trainings_in(folder: Path) -> list[Step]:
+    """Return the trainings that have begun in a sweep's folder."""
     paths = sorted((folder / MODELS).glob("*/train.json"))
-    return [(state, path.parent) for path in paths if (state := StepState.read(path)) is not None]
+    return [step for path in paths if (step := read_step(path)) is not None]
 
 
 def planned_models(settings: SweepSettings) -> dict[SweepModel, tuple[int, ...]]:
@@ -346,11 +341,12 @@ def models_in(
     """
     # Start with the planned models, and add those in the folder.
     found = {} if settings is None else planned_models(settings)
-    for state, own_folder in _trainings_in(folder):
-        model = state.model
+    for training in trainings_in(folder):
         # Read the lengths from evaluate-128.json; skip evaluate-128.results.json.
-        names = (path.stem.removeprefix("evaluate-") for path in own_folder.glob("evaluate-*.json"))
+        paths = training.folder.glob("evaluate-*.json")
+        names = (path.stem.removeprefix("evaluate-") for path in paths)
         begun = {int(name) for name in names if name.isdigit()}
+        model = training.model
         known = found.get(model, () if model.is_mixture else model.lengths)
         found[model] = tuple(sorted({*known, *begun}))
     return found

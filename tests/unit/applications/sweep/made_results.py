@@ -10,7 +10,6 @@ from relu_nmt.applications.sweep.steps import (
     DIVERGED,
     DONE,
     FAILED,
-    StepState,
     SweepDescription,
     write_description,
 )
@@ -59,16 +58,15 @@ def make_sweep(folder, *, lengths=(128, 256, 512), seeds=(1, 2, 3), mixture=(), 
         bad = trouble and _trouble(model)
         environment = {"cpu": "Some CPU", "OMP_NUM_THREADS": "1", "torch": "2.13.0"}
         status, note = bad or (DONE, "")
-        shared = {"model": model, "started": "2026-11-21", "environment": environment}
-        StepState(
-            status, train.commands, note=note, seconds=900.0, peak_memory=7 * 10**8, **shared
-        ).write(train)
+        begun = {"started": "2026-11-21", "environment": environment}
+        values = {"status": status, "note": note, "seconds": 900.0, "peak_memory": 7 * 10**8}
+        dataclasses.replace(train, **begun, **values).write()
         _write_results(train, model)
         _write_lengths(train, model)
         if bad:
             continue
         for step in evaluations:
-            StepState(DONE, step.commands, **shared).write(step)
+            dataclasses.replace(step, status=DONE, **begun).write()
             _write_evaluation(step, counts, lines)
     return write_description(folder, description)
 

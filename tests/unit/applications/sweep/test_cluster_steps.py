@@ -1,5 +1,6 @@
 """Steps as jobs of a cluster, with submitit's local mode and without any cluster."""
 
+import dataclasses
 import os
 import pickle
 import signal
@@ -9,9 +10,9 @@ import time
 
 import pytest
 
-from relu_nmt.applications.sweep.runner import StepRunner, StepWork
+from relu_nmt.applications.sweep.runner import StepRunner
 from relu_nmt.applications.sweep.settings import JobsConfig
-from relu_nmt.applications.sweep.steps import DIVERGED, DONE, FAILED, STARTED, StepState
+from relu_nmt.applications.sweep.steps import DIVERGED, DONE, FAILED, PENDING, STARTED
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io.work import Work, cluster_queue, result_of
 from tests.unit.applications.sweep.test_runner import make_steps, quick, runs, statuses  # noqa: F401
@@ -35,9 +36,9 @@ def test_jobs_do_what_a_local_sweep_does(tmp_path, capsys):
         (steps[0].checkpoints / name).touch()
     runner = run(steps, tmp_path, jobs=2, delete_checkpoints=True)
     assert (runner.failed, runner.signal) == (1, None)
-    assert statuses(steps) == [DONE, DONE, FAILED, None]
-    assert steps[2].state.note == "ValueError: a crash"
-    assert steps[0].state.environment["cores"] >= 1
+    assert statuses(steps) == [DONE, DONE, FAILED, PENDING]
+    assert steps[2].stored().note == "ValueError: a crash"
+    assert steps[0].stored().environment["cores"] >= 1
     assert sorted(runs(tmp_path)) == ["evaluate 1 8", "train 1", "train 2"]
     assert [path.name for path in steps[0].checkpoints.iterdir()] == ["x"]
     # The same command continues: a local sweep, too, runs only failed steps.
@@ -86,7 +87,12 @@ def cluster(monkeypatch):
 
 
 def finish(status):
-    return lambda work: StepState(status, work.step.commands, work.step.model).write(work.step)
+    return lambda work: dataclasses.replace(step_of(work), status=status).write()
+
+
+def step_of(work):
+    [task] = work.tasks
+    return task.step
 
 
 def test_a_step_whose_machine_was_taken_away_is_submitted_again(tmp_path, cluster, capsys):
@@ -100,7 +106,7 @@ def test_a_step_whose_machine_was_taken_away_is_submitted_again(tmp_path, cluste
     ends += [stopped, finish(DONE), finish(DONE)]
     assert run(steps, tmp_path).failed == 0
     assert statuses(steps) == [DONE, DONE]
-    assert [job._work.step for job in submitted] == [steps[0], *steps]
+    assert [step_of(job._work) for job in submitted] == [steps[0], *steps]
     assert "train softmax mixture 8 seed 1: stopped" in capsys.readouterr().out
 
 
@@ -109,7 +115,7 @@ def test_the_failure_of_a_dead_job_names_its_log(tmp_path, cluster):
     ends += [submitit.core.utils.UncompletedJobError("Job 7\nhas no output")]
     steps = make_steps(tmp_path, "", lengths=(8,))
     assert run(steps, tmp_path).failed == 1
-    assert steps[0].state.note == "job 7: has no output (see 7_log.err)"
+    assert steps[0].stored().note == "job 7: has no output (see 7_log.err)"
 
 
 def test_a_job_that_diverged_is_a_result(tmp_path, cluster):
@@ -117,7 +123,7 @@ def test_a_job_that_diverged_is_a_result(tmp_path, cluster):
     ends += [finish(DIVERGED)]
     steps = make_steps(tmp_path, "", lengths=(8,))
     assert run(steps, tmp_path).failed == 0
-    assert statuses(steps) == [DIVERGED, None]
+    assert statuses(steps) == [DIVERGED, PENDING]
 
 
 def test_a_signal_cancels_the_jobs(tmp_path, cluster):
@@ -139,7 +145,7 @@ def test_a_signal_cancels_the_jobs(tmp_path, cluster):
 
     runner._start = start_and_interrupt
     runner.run(lambda: None)
-    assert (runner.signal, statuses(steps)) == (signal.SIGINT, [STARTED, None])
+    assert (runner.signal, statuses(steps)) == (signal.SIGINT, [STARTED, PENDING])
 
 
 def test_a_training_saves_and_continues_elsewhere_when_the_cluster_takes_the_machine(tmp_path):
@@ -150,7 +156,7 @@ def test_a_training_saves_and_continues_elsewhere_when_the_cluster_takes_the_mac
         "time.sleep(0 if os.path.exists('saved') else 60)"
     )
     steps = make_steps(tmp_path, save, lengths=())
-    work = StepWork(steps[0], JobsConfig())
+    work = StepRunner(steps, JobsConfig(), {})
     again = []
 
     def take_away(*_):
@@ -172,7 +178,7 @@ def test_a_training_saves_and_continues_elsewhere_when_the_cluster_takes_the_mac
     finally:
         signal.signal(signal.SIGUSR2, before)
     assert statuses(steps) == [STARTED]
-    for rest in work.runner._running.values():
+    for rest in work._running.values():
         rest.close()  # as the end of the process does, which gives the lock back
     assert pickle.loads(pickle.dumps(again[0])).function() is None
     assert statuses(steps) == [DONE]

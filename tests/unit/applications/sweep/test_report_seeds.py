@@ -6,7 +6,8 @@ import statistics
 
 import pytest
 
-from relu_nmt.applications.sweep.report import lines_over_lengths, read_report
+from relu_nmt.applications.sweep.report import lines_over_lengths, rows_of
+from relu_nmt.applications.sweep.results import read_results
 from tests.unit.applications.sweep.made_results import make_sweep
 from tests.unit.applications.sweep.report_pages import Tables, find, page_of
 
@@ -65,10 +66,10 @@ def test_a_single_length_has_no_chart(tmp_path):
 @pytest.mark.parametrize("seeds", [(1, 2), (1, 2, 3)])
 def test_few_seeds_are_dots_without_interval_and_bold(tmp_path, seeds):
     description = make_sweep(tmp_path, lengths=(128, 256), seeds=seeds, trouble=False)
-    data = read_report(tmp_path, description)
-    lines = lines_over_lengths(data, "d_bleu", 1.0)
-    for line, system in zip(lines, data.systems, strict=True):
-        own = [c for c in data.cells if c.system == system]
+    cells, averages = read_results(tmp_path, description)
+    rows = rows_of(averages)
+    for line, system in zip(lines_over_lengths(rows, "d_bleu", 1.0), rows, strict=True):
+        own = [c for c in cells if c.system == system]
         places = {128: 0, 256: 1}
         assert line.errors is None
         assert line.dots == [(places[c.length], c.record["d_bleu"]) for c in own]
@@ -98,7 +99,8 @@ def test_no_interval_of_a_score_reaches_below_0(tmp_path):
     high = 6.5 + 3.182 * statistics.stdev(by_seed) / 2
     table = Tables(page_of(tmp_path, description)).tables[0]
     assert table[1][1].startswith(f"6.50|0.00 to {high:.2f} seeds|")
-    [line, *_] = lines_over_lengths(read_report(tmp_path, description), "d_bleu", 1.0)
+    _, averages = read_results(tmp_path, description)
+    [line, *_] = lines_over_lengths(rows_of(averages), "d_bleu", 1.0)
     assert line.errors[0] == pytest.approx((6.5, high - 6.5))
     assert not line.dots
 
@@ -112,9 +114,9 @@ def test_a_model_that_is_weak_at_one_length_has_converged(tmp_path):
     results = json.loads(path.with_suffix(".results.json").read_text())
     results["d_bleu"]["score"] = 0.0
     path.with_suffix(".results.json").write_text(json.dumps(results))
-    data = read_report(tmp_path, description)
-    assert {cell.status for cell in data.cells} == {"done"}
-    weak = next(a for a in data.averages if (a.system.attention, a.length) == ("softmax", 128))
+    cells, averages = read_results(tmp_path, description)
+    assert {cell.status for cell in cells} == {"done"}
+    weak = next(a for a in averages if (a.system.attention, a.length) == ("softmax", 128))
     [strong] = [c.record["d_bleu"] for c in weak.cells if c.model.seed == 1]
     assert weak.record["d_bleu"] == pytest.approx(strong / 2)
 

@@ -7,14 +7,13 @@ import shutil
 
 import pytest
 
-from relu_nmt.applications.sweep.report import read_report
-from relu_nmt.applications.sweep.results import PENDING
+from relu_nmt.applications.sweep.results import read_results
 from relu_nmt.applications.sweep.settings import SweepSettings
 from relu_nmt.applications.sweep.steps import (
     CONTRASTS,
     DONE,
+    PENDING,
     Step,
-    StepState,
     models_in,
     read_description,
     write_description,
@@ -58,7 +57,7 @@ def test_the_course_of_a_diverged_training_is_shown_too(tmp_path):
     ]
     assert table[0][4:] == ["–, –"] * 4
     assert table[2][4:] == ["–, –", "1.50, 3.50", "2.00, 2.00", "0.00, 2.00"]
-    [cell] = [c for c in read_report(tmp_path, description).cells if c.status == "diverged"]
+    [cell] = [c for c in read_results(tmp_path, description)[0] if c.status == "diverged"]
     assert cell.course["query_norm"] == {100: 1.5, 200: 3.5}
     assert cell.course["gradient_norm"] == {50: 2.5, 100: 1.25}
 
@@ -66,8 +65,8 @@ def test_the_course_of_a_diverged_training_is_shown_too(tmp_path):
 def test_missing_results_are_pending(tmp_path):
     description = make_sweep(tmp_path, lengths=(128,), seeds=(1,), trouble=False)
     wider = varied(description, seeds=(1, 2))
-    data = read_report(tmp_path, wider)
-    assert [cell.status for cell in data.cells] == ["done", PENDING] * 3
+    cells, _ = read_results(tmp_path, wider)
+    assert [cell.status for cell in cells] == ["done", PENDING] * 3
     page = page_of(tmp_path, wider)
     assert "1 of 2 not begun" in page
     assert len(models_in(tmp_path)) == 3
@@ -108,7 +107,7 @@ def test_an_evaluation_without_references_is_a_failed_cell(tmp_path):
     description = make_sweep(tmp_path, lengths=(128,), seeds=(1,), trouble=False)
     path = next((tmp_path / "models").glob("softmax*/evaluate-128.results.json"))
     path.write_text(json.dumps({**json.loads(path.read_text()), "d_bleu": None}))
-    cells = read_report(tmp_path, description).cells
+    cells, _ = read_results(tmp_path, description)
     assert [cell.status for cell in cells] == ["failed", "done", "done"]
     assert "no d-BLEU" in cells[0].record["note"]
 
@@ -117,19 +116,20 @@ def test_an_evaluation_without_references_is_a_failed_cell(tmp_path):
 def test_damaged_results_are_a_failed_cell(tmp_path, ending):
     description = make_sweep(tmp_path, lengths=(128,), seeds=(1,), trouble=False)
     next((tmp_path / "models").glob(f"softmax*/evaluate-128{ending}")).write_text("{")
-    data = read_report(tmp_path, description)
-    assert [cell.status for cell in data.cells] == ["failed", "done", "done"]
-    assert "cannot be read" in data.cells[0].record["note"]
+    cells, _ = read_results(tmp_path, description)
+    assert [cell.status for cell in cells] == ["failed", "done", "done"]
+    assert "cannot be read" in cells[0].record["note"]
 
 
 def test_report_only_runs_nothing_from_python(tmp_path, capsys):
     make_sweep(tmp_path, lengths=(128,), seeds=(1,), trouble=False)
     settings = SweepSettings.of(save_dir=str(tmp_path), report_only=True)
-    result = run(settings)
-    assert result.exit_code == 0
-    assert len(result.data.cells) == 3
-    assert capsys.readouterr().out == f"report: {tmp_path / 'report.html'}\n"
-    assert run(settings, progress=False).report.exists()
+    assert run(settings).exit_code == 0
+    page = tmp_path / "report.html"
+    assert "3 evaluations of 3 models: 3 done." in page.read_text("utf-8")
+    assert capsys.readouterr().out == f"report: {page}\n"
+    page.unlink()
+    assert run(settings, progress=False).exit_code == 0 and page.exists()
     assert capsys.readouterr().out == ""
 
 
@@ -139,7 +139,7 @@ def test_damaged_statistics_are_a_failed_cell(tmp_path, found):
     path = next((tmp_path / "models").glob("softmax*/evaluate-128.results.json"))
     results = json.loads(path.read_text())
     path.write_text(json.dumps({**results, "document_statistics": found}))
-    cells = read_report(tmp_path, description).cells
+    cells, _ = read_results(tmp_path, description)
     assert [cell.status for cell in cells] == ["failed", "done", "done"]
 
 
@@ -148,10 +148,10 @@ def test_a_damaged_state_affects_only_its_model(tmp_path):
     path = next((tmp_path / "models").glob("softmax*/train.json"))
     path.write_text("{")
     with pytest.raises(DataError, match=r"train\.json: damaged .*; delete it to run the step"):
-        read_report(tmp_path, description)
+        read_results(tmp_path, description)
     path.unlink()
-    data = read_report(tmp_path, description)
-    assert [cell.status for cell in data.cells] == ["pending", "done", "done"]
+    cells, _ = read_results(tmp_path, description)
+    assert [cell.status for cell in cells] == ["pending", "done", "done"]
 
 
 def test_a_folder_keeps_to_its_data_and_remembers_attentions(tmp_path):
@@ -180,9 +180,9 @@ def test_a_folder_has_one_setting(tmp_path):
 def test_damaged_results_of_contrasts_are_an_error_that_names_the_file(tmp_path):
     description = make_sweep(tmp_path, lengths=(256,), seeds=(1,))
     model = next(iter(models_in(tmp_path)))
-    step = Step(model, CONTRASTS, model.folder(tmp_path), ())
-    StepState(DONE, (), model).write(step)
+    step = Step(model, CONTRASTS, model.folder(tmp_path), status=DONE)
+    step.write()
     for text in ("[", "[1]", '[{"name": "accuracy"}]'):
         step.path(".results.json").write_text(text)
         with pytest.raises(DataError, match=r"contrasts\.results\.json: damaged; delete "):
-            read_report(tmp_path, description)
+            read_results(tmp_path, description)

@@ -1,5 +1,6 @@
 """Steps run once each and several at a time, even if some fail."""
 
+import dataclasses
 import os
 import signal
 import sys
@@ -15,9 +16,9 @@ from relu_nmt.applications.sweep.steps import (
     DIVERGED,
     DONE,
     FAILED,
+    PENDING,
     STARTED,
     Step,
-    StepState,
     SweepModel,
     models_in,
 )
@@ -64,8 +65,7 @@ def runs(folder):
 
 
 def statuses(steps):
-    states = [step.state for step in steps]
-    return [state and state.status for state in states]
+    return [step.stored().status for step in steps]
 
 
 def test_everything_runs_once_and_is_not_repeated(tmp_path, capsys):
@@ -86,7 +86,7 @@ def test_everything_runs_once_and_is_not_repeated(tmp_path, capsys):
 def test_the_state_has_time_memory_and_environment(tmp_path):
     steps = make_steps(tmp_path, "x = bytes(50_000_000); print(len(x))", lengths=())
     run(steps)
-    state = steps[0].state
+    state = steps[0].stored()
     assert state.peak_memory > 50_000_000
     assert state.seconds > 0
     assert state.environment["torch"] == "x"
@@ -116,7 +116,7 @@ def test_a_continued_training_keeps_its_peak_memory(tmp_path):
     thread.join()
     assert statuses(steps) == [STARTED]
     assert run(steps).failed == 0
-    assert steps[0].state.peak_memory > 90_000_000
+    assert steps[0].stored().peak_memory > 90_000_000
 
 
 def test_a_crash_and_a_divergence_stop_nothing_else(tmp_path, capsys):
@@ -130,9 +130,9 @@ def test_a_crash_and_a_divergence_stop_nothing_else(tmp_path, capsys):
     steps = make_steps(tmp_path, "raise ValueError('a crash')", diverge, "", lengths=(8,))
     runner = run(steps)
     assert runner.failed == 1
-    assert statuses(steps) == [FAILED, None, DIVERGED, None, DONE, DONE]
-    assert steps[0].state.note == "ValueError: a crash"
-    assert steps[2].state.exit_code == 1
+    assert statuses(steps) == [FAILED, PENDING, DIVERGED, PENDING, DONE, DONE]
+    assert steps[0].stored().note == "ValueError: a crash"
+    assert steps[2].stored().exit_code == 1
     assert "diverged (exit code 1): error: update 3" in capsys.readouterr().out
     # A failed step runs again; a diverged one does not.
     assert run(steps).failed == 1
@@ -142,7 +142,7 @@ def test_a_crash_and_a_divergence_stop_nothing_else(tmp_path, capsys):
 def test_a_process_killed_from_outside_is_a_failure(tmp_path):
     steps = make_steps(tmp_path, "os.kill(os.getpid(), 9)", lengths=())
     assert run(steps).failed == 1
-    assert steps[0].state.exit_code == -signal.SIGKILL
+    assert steps[0].stored().exit_code == -signal.SIGKILL
 
 
 def test_processes_run_side_by_side(tmp_path):
@@ -171,7 +171,7 @@ def test_a_signal_ends_the_processes_and_the_next_run_continues(tmp_path, capsys
     runner = run(steps)
     thread.join()
     assert runner.signal == signal.SIGTERM
-    assert statuses(steps) == [STARTED, None]
+    assert statuses(steps) == [STARTED, PENDING]
     assert "stopped after" in capsys.readouterr().out
     (tmp_path / "again").touch()
     assert run(steps).failed == 0
@@ -252,7 +252,7 @@ def test_several_commands_of_a_step_stop_at_the_first_that_fails(tmp_path):
     good, bad = ((sys.executable, "-c", NOTE_RUN + c, c) for c in ("", "sys.exit(3)"))
     step = Step(model, None, tmp_path / "m", (good, bad, good))
     assert run([step]).failed == 1
-    assert step.state.exit_code == 3
+    assert step.stored().exit_code == 3
     assert runs(tmp_path) == ["", "sys.exit(3)"]
 
 
@@ -290,7 +290,7 @@ def test_the_sweep_that_sees_the_last_step_done_deletes_the_checkpoints(tmp_path
     def other_sweep():
         while len(runs(tmp_path)) < 2:
             time.sleep(0.02)
-        StepState(DONE, steps[1].commands, steps[1].model).write(steps[1])
+        dataclasses.replace(steps[1], status=DONE).write()
         os.close(lock)
 
     thread = threading.Thread(target=other_sweep)
@@ -327,7 +327,7 @@ def test_the_time_left_comes_from_the_steps_that_are_done(
     runner = StepRunner(steps, JobsConfig(jobs=jobs), {})
     for number, (task, seconds) in enumerate(zip(runner.tasks, trained + evaluated, strict=True)):
         if seconds is not None:
-            task.status, task.seconds = DONE, seconds
+            task.step = dataclasses.replace(task.step, status=DONE, seconds=seconds)
         if number in begun:
             task.begun = time.monotonic() - begun[number]
     runner.say("an event")

@@ -7,8 +7,8 @@ import pytest
 from relu_nmt.applications.sweep.settings import (
     JobsConfig,
     SweepSettings,
-    TrainingBudget,
     parse_attentions,
+    parse_budget,
 )
 from relu_nmt.errors import ConfigError
 
@@ -29,15 +29,14 @@ def sweep(**values):
     ],
 )
 def test_a_budget_counts_updates_or_time(text, flags, words):
-    budget = TrainingBudget.parse(text)
-    assert budget.flags == flags
-    assert str(budget) == words
+    settings = sweep(budget=text)
+    assert (settings.time_flags, settings.time_in_words) == (flags, words)
 
 
 @pytest.mark.parametrize("text", ["", "0", "0m", "10.5u", "10.5", "15d", "m", "-3m", "1 0"])
 def test_other_budgets_are_refused(text):
     with pytest.raises(ValueError, match=r"expected 4000u|updates are whole"):
-        TrainingBudget.parse(text)
+        parse_budget(text)
 
 
 def test_a_comma_also_separates_the_options_of_an_attention():

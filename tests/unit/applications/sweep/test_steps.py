@@ -13,7 +13,6 @@ from relu_nmt.applications.sweep.steps import (
     FAILED,
     STARTED,
     Step,
-    StepState,
     SweepModel,
     probe,
 )
@@ -33,10 +32,12 @@ def make_step(folder, kind=TRAIN, command=NEW):
 
 def test_a_state_survives_its_file(tmp_path):
     step = make_step(tmp_path)
-    assert step.state is None
-    state = StepState(DONE, step.commands, MODEL, "note", "2026", 1.5, 7, 0, {"torch": "2.13"})
-    state.write(step)
-    assert step.state == state
+    assert step.stored() == step
+    values = {"status": DONE, "note": "note", "started": "2026", "seconds": 1.5}
+    values |= {"peak_memory": 7, "exit_code": 0, "environment": {"torch": "2.13"}}
+    done = dataclasses.replace(step, **values)
+    done.write()
+    assert step.stored() == done
     assert [path.name for path in tmp_path.iterdir()] == ["train.json"]
 
 
@@ -44,18 +45,18 @@ def test_a_state_survives_its_file(tmp_path):
 def test_a_damaged_state(tmp_path, text):
     (tmp_path / "train.json").write_text(text)
     with pytest.raises(DataError, match=r"train\.json: damaged .*; delete it to run the step"):
-        _ = make_step(tmp_path).state
+        make_step(tmp_path).stored()
 
 
 def test_a_state_that_cannot_be_read_is_not_to_be_deleted(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match=r"train\.json: cannot be read: Not a directory$"):
-        _ = make_step(tmp_path / "file").state
+        make_step(tmp_path / "file").stored()
 
 
 def earlier(step, status, command=OLD):
     """Write the state of an earlier run of a step."""
-    StepState(status, (command,), MODEL).write(step)
+    dataclasses.replace(step, status=status, commands=(command,)).write()
     return step
 
 
@@ -64,36 +65,49 @@ def earlier(step, status, command=OLD):
 def test_another_command_is_an_error_that_names_the_difference(tmp_path, status, kind):
     step = earlier(make_step(tmp_path, kind), status)
     with pytest.raises(ConfigError, match="'--max-update 4000' where there is '--max-update 8000'"):
-        step.finished_state()
+        step.finished()
 
 
 @pytest.mark.parametrize(("kind", "advice"), [(TRAIN, ""), (EVALUATE, "/evaluate-128.json")])
 def test_evaluating_again_does_not_require_deleting_the_model(tmp_path, kind, advice):
     step = earlier(make_step(tmp_path, kind), DONE)
     with pytest.raises(ConfigError, match=f"or delete {tmp_path}{advice} to run it again$"):
-        step.finished_state()
+        step.finished()
 
 
 def test_an_added_flag_is_named(tmp_path):
     step = earlier(make_step(tmp_path, command=(*OLD, "--bf16")), DONE)
     with pytest.raises(ConfigError, match="it has 'nothing' where there is '--bf16'"):
-        step.finished_state()
+        step.finished()
 
 
 def test_another_python_is_the_same_command(tmp_path):
     step = earlier(make_step(tmp_path), DONE, ("/other/python", *NEW[1:]))
-    assert step.finished_state() == step.state
+    assert step.finished() == step.stored()
+
+
+def test_a_variant_of_earlier_versions_has_no_tokeniser_and_goes_on(tmp_path):
+    """Validation by BLEU took the language's own tokeniser in variants, whatever the sweep has."""
+    tokenizer = ("--sacrebleu-tokenizer", "char")
+    for kind in (TRAIN, EVALUATE):
+        now = (*NEW[:4], *tokenizer, *NEW[4:])
+        step = earlier(make_step(tmp_path, kind, now), DONE, NEW)
+        if kind == TRAIN:
+            assert step.finished() == step.stored()
+            step = earlier(make_step(tmp_path, kind, (*now, "--bf16")), DONE, NEW)
+        with pytest.raises(ConfigError, match=r"it has '.*' where there is"):
+            step.finished()
 
 
 def test_a_failed_step_may_change_unless_it_left_a_checkpoint(tmp_path):
     step = earlier(make_step(tmp_path), FAILED)
-    assert step.finished_state() is None
+    assert step.finished() is None
     step.checkpoints.mkdir()
     (step.checkpoints / "checkpoint_last.safetensors").touch()
     with pytest.raises(ConfigError, match=f"delete {tmp_path}"):
-        step.finished_state()
+        step.finished()
     evaluation = earlier(dataclasses.replace(step, length=1), FAILED)
-    assert evaluation.finished_state() is None
+    assert evaluation.finished() is None
 
 
 def test_a_command_keeps_the_lock_when_its_sweep_is_gone(tmp_path):
