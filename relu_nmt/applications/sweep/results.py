@@ -1,7 +1,4 @@
-"""The results of a sweep, read from its folder: records of models at document lengths, and means.
-
-The report shows nothing else. The course of each training is read from its log and results.json.
-"""
+"""The results in the folder of a sweep: records of models at document lengths, and their means."""
 
 import json
 from collections import Counter
@@ -96,8 +93,7 @@ class Cell:
     length: int
     record: Record = field(default_factory=dict)  # known numbers and texts by column
     course: Course = field(default_factory=dict)  # course of the training, see :func:`read_course`
-    # BLEU statistics of the documents; None before the evaluation.
-    statistics: SegmentStatistics | None = None
+    statistics: SegmentStatistics | None = None  # BLEU counts of the documents, once evaluated
 
     @property
     def status(self) -> str:
@@ -184,7 +180,7 @@ def _add_evaluation(cell: Cell, step: Step, training: Step) -> None:
     if status == DONE:
         try:
             _add_scores(cell, step)
-        except (ReluNmtError, OSError, ValueError, KeyError, TypeError) as error:
+        except (ReluNmtError, *DAMAGE) as error:
             status, note = FAILED, f"the results cannot be read: {error}"
     cell.record |= {"status": status, "note": note}
 
@@ -200,12 +196,11 @@ def _add_scores(cell: Cell, step: Step) -> None:
             record[name] = float(results[name]["score"])
             record[f"{name}_signature"] = results[name]["signature"]
     record |= _known({column: results.get(name) for column, name in RESULTS.items()})
-    # Add the parts that only some evaluations have: mechanisms without weights have no statistics.
     record |= _lengths_record("test", results.get("lengths") or {})
-    if (path := step.path(".attention.json")).exists():
-        record |= _weights_record(_read_json(path))
-    if (path := step.path(".memory.json")).exists():
-        record |= _memories_record(_read_json(path))
+    # Add the parts that only some evaluations have: mechanisms without weights have no statistics.
+    for ending, read in ((".attention", _weights_record), (".memory", _memories_record)):
+        if (path := step.path(f"{ending}.json")).exists():
+            record |= read(_read_json(path))
     # Score the documents again, by the length of the reference, the second of BLEU's counts.
     statistics = cell.statistics = SegmentStatistics.from_json(results["document_statistics"])
     record["documents"] = len(statistics.counts)
@@ -216,9 +211,8 @@ def _add_scores(cell: Cell, step: Step) -> None:
     # Results of earlier versions lack the positions.
     for title, positions in (results.get("s_bleu_by_position") or {}).items():
         for bucket, values in positions.items():
-            record[f"sentences[{title} {bucket}]"] = values["sentences"]
-            if values["score"] is not None:
-                record[f"s_bleu[{title} {bucket}]"] = values["score"]
+            columns = ("sentences", values["sentences"]), ("s_bleu", values["score"])
+            record |= _known({f"{name}[{title} {bucket}]": value for name, value in columns})
 
 
 def _read_json(path: Path) -> Any:
@@ -296,7 +290,7 @@ def _training_record(step: Step) -> Record:
         "python": machine.get("python"),
     }
     # Add the lengths of the training documents, if the file is whole.
-    with suppress(OSError, ValueError, KeyError, TypeError):
+    with suppress(*DAMAGE):
         lengths = _read_json(step.checkpoints / LENGTHS_FILE)
         for part in lengths["splits"].get("train", []):
             prefix = f"train[{part['max_doc_tokens']}]" if step.model.is_mixture else "train"
@@ -407,9 +401,8 @@ def _add_means(average: Average) -> None:
     record["seeds"] = ",".join(str(cell.model.seed) for cell in converged)
     # Count the seeds by status.
     counts = Counter(cell.status for cell in cells)
-    for status in (DONE, NOT_CONVERGED, DIVERGED, FAILED, PENDING, STARTED):
-        if counts[status]:
-            record[f"seeds_{status.replace(' ', '_')}"] = counts[status]
+    statuses = (DONE, NOT_CONVERGED, DIVERGED, FAILED, PENDING, STARTED)
+    record |= {f"seeds_{one.replace(' ', '_')}": counts[one] for one in statuses if counts[one]}
     if not converged:
         return
     # Average the numbers that all converged seeds have.
@@ -421,9 +414,7 @@ def _add_means(average: Average) -> None:
         elif name not in ("seed", *SHARED) and len(numbers) == len(values):
             record[name] = sum(numbers) / len(numbers)
     # Add the interval over seeds, if there are two or more.
-    interval = mean_interval(average.values("d_bleu"))
-    if interval is not None:
-        record["d_bleu_seed_interval"] = interval
+    record |= _known({"d_bleu_seed_interval": mean_interval(average.values("d_bleu"))})
     # Resample the documents of all seeds together, if they evaluated the same ones.
     found = [cell.statistics for cell in converged if cell.statistics is not None]
     if len(found) == len(converged) and len({len(one.counts) for one in found}) == 1:
@@ -447,11 +438,11 @@ def compare(average: Average, other: Average) -> tuple[Record, list[float]]:
     gain = sum(gains) / len(gains)
     own, base = (np.mean([side.resampled[seed] for seed in seeds], axis=0) for side in sides)
     # Add the intervals over seeds and over resamples of the documents.
-    record: Record = {"gain": gain}
-    interval = mean_interval(gains)
-    if interval is not None:
-        record["gain_seed_interval"] = interval
-    record["gain_document_interval"] = resampling_interval(own - base)
-    record["p_value"] = p_value(own, base, gain)
-    record["gain_seeds"] = ",".join(map(str, seeds))
-    return record, gains
+    record = {
+        "gain": gain,
+        "gain_seed_interval": mean_interval(gains),
+        "gain_document_interval": resampling_interval(own - base),
+        "p_value": p_value(own, base, gain),
+        "gain_seeds": ",".join(map(str, seeds)),
+    }
+    return _known(record), gains
