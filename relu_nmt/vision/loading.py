@@ -38,6 +38,8 @@ from relu_nmt.vision.vision_transformer import VisionTransformer
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+    Picture = Image | str | os.PathLike[str]
+
 TASK_NAME = "image_classification"
 BATCH_SIZE = 32
 
@@ -169,7 +171,7 @@ class ImageClassifier:
 
     def classify(
         self,
-        images: Iterable["Image | str | os.PathLike[str]"],
+        images: "Picture | Iterable[Picture]",
         top_k: int | None = None,
         batch_size: int = BATCH_SIZE,
         damaged: Callable[[DataError], object] | None = None,
@@ -177,7 +179,7 @@ class ImageClassifier:
         """Return the probabilities of classes for each picture, the likeliest class first.
 
         Args:
-            images: files, or images of Pillow.
+            images: files or images of Pillow, or a single one.
             top_k: number of classes to return; all by default.
             batch_size: pictures to classify at once.
             damaged: called with the error of each picture that cannot be read, whose result is
@@ -186,6 +188,9 @@ class ImageClassifier:
         Raises:
             DataError: a file is missing or no image, or an image has pixels of 32 bits.
         """
+        # A text is one path, not one for each of its letters.
+        if isinstance(images, str) or not isinstance(images, Iterable):
+            images = [images]
         remaining, results = iter(images), []
         while chunk := list(itertools.islice(remaining, batch_size)):
             # Read a batch; damaged pictures have no view and an empty result.
@@ -196,7 +201,7 @@ class ImageClassifier:
 
     def _view(
         self,
-        image: "Image | str | os.PathLike[str]",
+        image: "Picture",
         damaged: Callable[[DataError], object] | None,
     ) -> np.ndarray | None:
         """Return the pixels of a picture; None if ``damaged`` was called with its error."""

@@ -23,11 +23,12 @@ from relu_nmt.modules.multihead import MultiheadAttention, SelfAttention
 from relu_nmt.modules.transformer_layer import run_layer
 from relu_nmt.vision import vision_models
 from relu_nmt.vision.base import (
-    BatchNorm,
     Block,
+    Convolutions,
     EncodedImages,
     Grid,
     VisionModel,
+    convolved,
     exempt_from_decay,
     grid_of,
     growing,
@@ -344,10 +345,10 @@ class ConvolutionalAttention(MultiheadAttention):
         return self.finish(self.attend(q, k, v, visibility), x)
 
 
-def depth_wise(dim: int, stride: int) -> nn.Sequential:
+def depth_wise(dim: int, stride: int) -> Convolutions:
     """Return a new depth-wise 3 x 3 convolution with batch normalisation."""
-    return nn.Sequential(
-        nn.Conv2d(dim, dim, 3, stride, padding=1, groups=dim, bias=False), BatchNorm(dim)
+    return Convolutions(
+        nn.Conv2d(dim, dim, 3, stride, padding=1, groups=dim, bias=False), nn.BatchNorm2d(dim)
     )
 
 
@@ -409,7 +410,7 @@ class ConvolutionalTransformer(VisionModel):
         _check_size(images.shape[2:])
         image, intermediate, class_tokens, layer = images, {}, {}, 0
         for embedding, stage in zip(self.embeddings, self.stages, strict=True):
-            image = embedding["convolution"](image)  # [B, D, height, width]
+            image = convolved(embedding["convolution"], image)  # [B, D, height, width]
             grid = Grid(image.size(2), image.size(3))
             x = embedding["norm"](image.flatten(2).transpose(1, 2))  # [B, N, D]
             if stage is self.stages[-1]:

@@ -17,8 +17,8 @@ from relu_nmt.modules.transformer_layer import run_layer
 from relu_nmt.vision import vision_models
 from relu_nmt.vision.base import (
     NORM_EPS,
-    BatchNorm,
     Block,
+    Convolutions,
     EncodedImages,
     Grid,
     VisionModel,
@@ -135,12 +135,12 @@ def convolutional_stem(config: VisionTransformerConfig) -> nn.Sequential:
         stride = [2 if step <= n else 1 for n in halvings]
         layers += [
             nn.Conv2d(width, wider, 3, (stride[0], stride[1]), padding=1, bias=False),
-            BatchNorm(wider),
+            nn.BatchNorm2d(wider),
             ACTIVATIONS[config.conv_activation](),
         ]
         width = wider
     # The last convolution has no activation.
-    return nn.Sequential(OrderedDict(layers=nn.Sequential(*layers[:-1])))
+    return nn.Sequential(OrderedDict(layers=Convolutions(*layers[:-1])))
 
 
 def fourier_positions(grid: Grid, device: torch.device) -> Tensor:
@@ -161,18 +161,18 @@ def fourier_positions(grid: Grid, device: torch.device) -> Tensor:
     return torch.cat([rows, columns], 2).flatten(0, 1)  # [N, 64]
 
 
-def local_patch_interaction(config: VisionTransformerConfig) -> nn.Sequential:
+def local_patch_interaction(config: VisionTransformerConfig) -> Convolutions:
     """Return two depth-wise 3 x 3 convolutions of a map, with activation and BatchNorm between.
 
     Reference: El-Nouby et al. 2021, section 3.3; the activation precedes the BatchNorm, as in the
     public code.
     """
     dim = config.embed_dim
-    return nn.Sequential(
+    return Convolutions(
         OrderedDict(
             first=nn.Conv2d(dim, dim, 3, padding=1, groups=dim),
             activation=ACTIVATIONS[config.conv_activation](),
-            norm=BatchNorm(dim),
+            norm=nn.BatchNorm2d(dim),
             second=nn.Conv2d(dim, dim, 3, padding=1, groups=dim),
         )
     )

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from PIL import Image
 from relu_nmt import ImageClassifier
 from relu_nmt.errors import CheckpointError, DataError
 from relu_nmt.vision.config import PreprocessingConfig
+from relu_nmt.vision.image_files import read_image
 from relu_nmt.vision.images import open_images
 from relu_nmt.vision.transforms import ImageTransform
 from tests.commands import run_here
@@ -145,6 +147,13 @@ def test_evaluation_can_be_restricted_to_a_list_of_classes(trained, tmp_path):
     assert (
         f"'sky blue' of two is not among the 3 classes of {checkpoint(trained)}" in refused.stderr
     )
+
+
+@pytest.mark.parametrize("kind", [str, Path, read_image])
+def test_a_single_picture_is_classified(trained, kind):
+    photo = trained / "images/test/red/0001.png"
+    classifier = ImageClassifier.from_checkpoint(checkpoint(trained), "cpu")
+    assert classifier.classify(kind(photo)) == classifier.classify([photo])
 
 
 def test_classify_prints_the_likeliest_classes(trained):
