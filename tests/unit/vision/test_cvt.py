@@ -49,7 +49,7 @@ def test_parameter_counts_and_map_sizes_match_the_paper():
     for stage, dim in zip(model.stages, (64, 192, 384), strict=True):
         for block in stage:
             assert sum(p.numel() for p in block.parameters()) == 12 * dim**2 + 46 * dim
-    rates = [[b.feed_forward_residual.drop_path.p for b in stage] for stage in model.stages]
+    rates = [[b.feed_forward_residual.drop_path for b in stage] for stage in model.stages]
     assert rates[:2] == [[0.0], [0.0, 0.0]]
     assert rates[2] == pytest.approx([0.1 * i / 9 for i in range(10)])
 

@@ -65,7 +65,7 @@ def test_the_rate_of_drop_path_grows_linearly_over_all_blocks():
     config = VisionTransformerConfig.of(**architectures["swin_tiny"])
     with torch.device("meta"):
         model = build_vision_model(config, 2)
-    rates = [b.attention_residual.drop_path.p for stage in model.stages for b in stage]
+    rates = [b.attention_residual.drop_path for stage in model.stages for b in stage]
     assert rates == pytest.approx([0.2 * i / 11 for i in range(12)])
 
 

@@ -125,10 +125,10 @@ def test_a_block_is_attention_then_convolutions_then_the_feed_forward_network(lo
 
 def test_stochastic_depth_has_one_rate_and_skips_no_class_attention():
     model = small_model(drop_path=0.2)
-    rates = [block.local_residual.drop_path.p for block in model.blocks]
-    rates += [block.attention_residual.drop_path.p for block in model.blocks]
+    rates = [block.local_residual.drop_path for block in model.blocks]
+    rates += [block.attention_residual.drop_path for block in model.blocks]
     assert rates == [0.2] * 4
-    assert [block.attention_residual.drop_path.p for block in model.class_blocks] == [0, 0]
+    assert [block.attention_residual.drop_path for block in model.class_blocks] == [0, 0]
 
 
 def test_intermediate_features_are_outputs_of_the_blocks():
