@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -84,12 +85,9 @@ class TranslationTraining(Training):
         settings = self.settings
         self.task = self._open_task()
         model = self._model()
-        path = self.checkpoint_to_continue
-        if path is not None and self._earlier is not None:
-            notes = compare_with_data(
-                path, self._earlier, self.task, self._folders[0], self.goes_on
-            )
-            for note in notes:
+        if (path := self.checkpoint_to_continue) is not None and self._earlier is not None:
+            compared = path, self._earlier, self.task, self._folders[0], self.goes_on
+            for note in compare_with_data(*compared):
                 self.say(f"note: {note}")
         teachers = self._teachers()
         alignment_lambda = settings.alignment_lambda if settings.load_alignments else 0.0
@@ -99,16 +97,16 @@ class TranslationTraining(Training):
         if teachers:
             objective = TaughtObjective(teachers, settings.teacher, *arguments)
         # Open the batches, and the scorer of the first validation set.
-        self._longest = self._longest_of(model, *teachers)
+        models = (model, *teachers)
+        self._longest = self._longest_of(*models)
         self._longest_sentences = (
-            least_limit(one.most_tokens("source", True) for one in (model, *teachers)),
-            least_limit(one.most_tokens("target", True) for one in (model, *teachers)),
+            least_limit(one.most_tokens("source", True) for one in models),
+            least_limit(one.most_tokens("target", True) for one in models),
         )
         train, valid = self._batches(objective)
         settings, batching = self.settings, self.settings.batching
-        scorer = None
-        if settings.eval_bleu and valid:
-            scorer = self._bleu_of(model, next(iter(valid.values())))
+        first = next(iter(valid.values()), None) if settings.eval_bleu else None
+        scorer = None if first is None else self._bleu_of(model, first)
         return self.trainer_of(
             objective,
             TrainingData(train, valid, scorer),
@@ -137,14 +135,12 @@ class TranslationTraining(Training):
         copy = self.new_model(build)
         weights = fit_mechanisms(copy, weights, slots)
         load_weights(copy, weights, self.settings.trainer.finetune_from_model or "")
-        factors = None
-        if self.process.is_first:
-            factors = calibrate(copy, batches.sample(SAMPLE_TOKENS), slots)
+        is_first = self.process.is_first
+        found = calibrate(copy, batches.sample(SAMPLE_TOKENS), slots) if is_first else None
         # Give every process the same factors, since sums may differ in their last digits.
-        factors = self.process.gather(factors)[0]
-        for by_name in factors.values():
-            for name, factor in by_name.items():
-                scale_queries(weights, name, factor)
+        factors = self.process.gather(found)[0]
+        for name, factor in chain.from_iterable(own.items() for own in factors.values()):
+            scale_queries(weights, name, factor)
         for line in describe(slots, factors):
             self.say(line)
         return weights
@@ -181,11 +177,8 @@ class TranslationTraining(Training):
     def _model(self) -> EncoderDecoder:
         """Return a new model, and print its size."""
         task, config = self.task, self.settings.model
-        for language, dictionary in (
-            (task.source_lang, task.source_dictionary),
-            (task.target_lang, task.target_dictionary),
-        ):
-            self.say(f"[{language}] dictionary: {len(dictionary)} types")
+        self.say(f"[{task.source_lang}] dictionary: {len(task.source_dictionary)} types")
+        self.say(f"[{task.target_lang}] dictionary: {len(task.target_dictionary)} types")
         # Refuse to share embeddings of symbols that two dictionaries number differently.
         if config.share_all_embeddings and not task.joined_dictionary:
             raise ConfigError(
@@ -246,12 +239,10 @@ class TranslationTraining(Training):
         """Return the batches for training and validation, and print their sizes."""
         train = ShardedBatches(self._folders, self._training_batches)
         train = self._with_sizes(train, objective)
-        settings = self.settings
-        names = settings.valid_subset.split(",")
-        if settings.trainer.disable_validation:
-            names = []
+        trainer = self.settings.trainer
+        names = [] if trainer.disable_validation else self.settings.valid_subset.split(",")
         valid = {name: self._validation_batches(name) for name in names}
-        if self.process.is_first and not settings.trainer.no_save:
+        if self.process.is_first and not trainer.no_save:
             self._write_lengths([train.batches, *valid.values()])
         return train, valid
 
@@ -266,27 +257,25 @@ class TranslationTraining(Training):
             # Keep the number of a checkpoint to go on from, if there is one.
             path = self.checkpoint_to_continue if self.goes_on else None
             args = (read_metadata(path).get("args") if path else None) or {}
-            stored = args.get("batching", {}).get("max_tokens")
-            share = -(-wanted // process.world_size) if wanted else None
-            lengths = self.settings.documents.training_lengths
-            batches, least = train.batches, max(train.longest_group, *lengths, 1)
-            tokens = stored
+            tokens = stored = args.get("batching", {}).get("max_tokens")
             if not stored or trainer.preflight:
                 # Bring the model, or this process's part, to the device as the trainer does.
                 if trainer.ddp_backend == FULLY_SHARDED:
                     process.wrap(objective, FULLY_SHARDED)
                 parts = Components(objective.to(process.device).train(), trainer, process)
-                tokens = fitting_tokens(parts, batches.largest_within, least, share, stored)
+                share = -(-wanted // process.world_size) if wanted else None
+                least = max(train.longest_group, *self.settings.documents.training_lengths, 1)
+                batch_of = train.batches.largest_within
+                tokens = fitting_tokens(parts, batch_of, least, share, stored)
                 if isinstance(objective, TaughtObjective):
                     objective.forget_largest()
             told.append(f"--max-tokens auto: {tokens:,}" + f", as in {path}" * bool(stored))
         if wanted:
             # Take the number of batches that comes closest.
             together = tokens * process.world_size
-            batches_of_update = max(1, round(wanted / together))
-            trainer = replace(trainer, update_freq=(batches_of_update,))
-            size = f"{batches_of_update * together:,} tokens"
-            told.append(f"--update-freq {batches_of_update} for updates of {size}")
+            count = max(1, round(wanted / together))
+            trainer = replace(trainer, update_freq=(count,))
+            told.append(f"--update-freq {count} for updates of {count * together:,} tokens")
         self.say("; ".join(told))
         batching = replace(batching, max_tokens=tokens, update_tokens=None)
         self.settings = replace(self.settings, batching=batching, trainer=trainer)
@@ -350,22 +339,22 @@ class TranslationTraining(Training):
                     "--align-suffix, or leave --load-alignments out"
                 )
         # Begin sources of further corpora with unused symbols, if tags are asked for.
-        tags = [-1] * len(corpora)
+        tags, count = [-1] * len(corpora), len(options.extra_data)
         if options.tag_extra_data:
             dictionary = self.task.source_dictionary
             fillers = dictionary.fillers
-            if len(fillers) < len(options.extra_data):
-                wanted = len(dictionary) - len(fillers) + len(options.extra_data)
+            if len(fillers) < count:
                 raise ConfigError(
                     f"--tag-extra-data: the source dictionary has {len(fillers)} unused entries "
-                    f"for {len(options.extra_data)} tags; preprocess with --padding-factor {wanted}"
+                    f"for {count} tags; preprocess with --padding-factor "
+                    f"{len(dictionary) - len(fillers) + count}"
                 )
-            tags[1:] = fillers[: len(options.extra_data)]
+            tags[1:] = fillers[:count]
         # Warn of corpora without boundaries if others have them.
-        if self.settings.documents.active and any(one.documents is not None for one in corpora):
-            for one in corpora:
-                if one.documents is None:
-                    self.say(f"{one.stem}: no document boundaries, so that each sentence is one")
+        without = [one for one in corpora if one.documents is None]
+        if options.documents.active and len(without) < len(corpora):
+            for one in without:
+                self.say(f"{one.stem}: no document boundaries, so that each sentence is one")
         return self._prepared(Split.chained(corpora, tags), options.tag_extra_data)
 
     def _checked(self, splits: list[Split]) -> Split:
@@ -378,7 +367,7 @@ class TranslationTraining(Training):
 
     def _prepared(self, split: Split, has_tags: bool = False) -> Split:
         """Return a split with long sources cut and documents required, as the settings say."""
-        longest = self._longest[0]
+        longest, documents = self._longest[0], self.settings.documents
         # Cut long sources, which works for single sentences only.
         if self.settings.truncate_source:
             if longest is None:
@@ -386,7 +375,7 @@ class TranslationTraining(Training):
                     "--truncate-source: the model reads sources of any length; give "
                     "--max-source-positions, at which they are cut, or leave the flag out"
                 )
-            if self.settings.documents.active:
+            if documents.active:
                 raise ConfigError(
                     "--truncate-source cuts single sentences; leave it out for documents"
                 )
@@ -397,12 +386,11 @@ class TranslationTraining(Training):
                     f"{split.name}: {cut:,} sources are cut at {split.longest_source} tokens "
                     "(--truncate-source)"
                 )
-        if self.settings.documents.active:
+        if documents.active:
             # Require boundaries of documents if groups have several sentences.
-            documents = self.settings.documents
             flag = "--doc-mixture" if documents.doc_mixture else "--max-doc-tokens"
-            longest = max(*documents.training_lengths, documents.validation_length)
-            split.require_documents(flag, longest)
+            lengths = *documents.training_lengths, documents.validation_length
+            split.require_documents(flag, max(lengths))
         return split
 
     def _write_lengths(self, batches: Iterable[TranslationBatches]) -> None:
@@ -434,10 +422,8 @@ class TranslationTraining(Training):
             task.separators,
             first_symbol=task.target_text.first_symbol,
         )
-        shared, of_documents = (self.process, self.say), self.settings.documents.active
-        bleu = ValidationBleu(
-            generator, task, batches, options, *shared, of_documents, self._longest[0]
-        )
+        shared = self.process, self.say, options.documents.active, self._longest[0]
+        bleu = ValidationBleu(generator, task, batches, options, *shared)
         if bleu.scorer.note:
             self.say(f"note: {bleu.scorer.note}")
         return bleu
