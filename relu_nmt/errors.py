@@ -8,6 +8,8 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+IN_BRACKETS = "{} ({})"
+"""Form of a message: the text, and the reason in brackets."""
 NO_MEMORY = ("can't allocate memory", "not enough memory", "bad allocation", "out of memory")
 """Parts of PyTorch's messages about missing memory, on CPU and GPU."""
 
@@ -55,12 +57,13 @@ def reporting(
     text: str | os.PathLike[str],
     kind: type[ReluNmtError] = DataError,
     caught: type[Exception] | tuple[type[Exception], ...] = OSError,
+    form: str = "{}: {}",
 ) -> Iterator[None]:
     """Turn an error inside the block into one of this kind: the text, and the reason behind it."""
     try:
         yield
     except caught as error:
-        raise kind(f"{text}: {getattr(error, 'strerror', None) or error}") from error
+        raise kind(form.format(text, getattr(error, "strerror", None) or error)) from error
 
 
 @contextmanager

@@ -25,11 +25,7 @@ from relu_nmt.data.data_folder import DATA_FILES, data_option
 from relu_nmt.data.documents import DocumentConfig
 from relu_nmt.errors import ConfigError
 from relu_nmt.evaluation.metrics import tokenizer_option
-from relu_nmt.modules.config import (
-    AttentionRegularizerConfig,
-    arch_option,
-    attention_preset_option,
-)
+from relu_nmt.modules.config import AttentionRegularizerConfig, arch_option, attention_preset_option
 from relu_nmt.training.config import TrainerConfig
 from relu_nmt.translation.config import TeacherConfig, TransformerConfig, architectures
 from relu_nmt.translation.search.config import GenerationConfig

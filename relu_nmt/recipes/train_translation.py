@@ -24,7 +24,7 @@ from relu_nmt.data.translation_batches import (
     least_limit,
 )
 from relu_nmt.engine import FastDecoder, install
-from relu_nmt.errors import CheckpointError, ConfigError, DataError
+from relu_nmt.errors import CheckpointError, ConfigError, DataError, reporting
 from relu_nmt.io.safe_write import write_text
 from relu_nmt.recipes.training import Training, run_training
 from relu_nmt.recipes.validation_bleu import ValidationBleu
@@ -405,13 +405,9 @@ class TranslationTraining(Training):
         if not content["splits"]:
             return
         folder = Path(self.settings.trainer.save_dir)
-        try:
+        with reporting(f"--save-dir {folder}: cannot write {LENGTHS_FILE}", ConfigError):
             folder.mkdir(parents=True, exist_ok=True)
             write_text(folder / LENGTHS_FILE, json.dumps(content, indent=2) + "\n")
-        except OSError as error:
-            raise ConfigError(
-                f"--save-dir {folder}: cannot write {LENGTHS_FILE}: {error.strerror}"
-            ) from error
 
     def _bleu_of(self, model: EncoderDecoder, batches: TranslationBatches) -> ValidationBleu:
         options, task = self.settings, self.task

@@ -6,12 +6,7 @@ import re
 from functools import partial
 
 from relu_nmt.config import READ, WRITTEN, Files, flag_of, group, option, settings, shown
-from relu_nmt.config.shared import (
-    VALIDATES,
-    PrecisionOptions,
-    no_progress_bar_option,
-    seed_option,
-)
+from relu_nmt.config.shared import VALIDATES, PrecisionOptions, no_progress_bar_option, seed_option
 from relu_nmt.errors import ConfigError
 from relu_nmt.training import OPTIMIZERS
 from relu_nmt.training.schedules import ScheduleConfig

@@ -13,10 +13,13 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
-from relu_nmt.errors import ConfigError, DataError, needing
+from tqdm import tqdm
+
+from relu_nmt.errors import IN_BRACKETS, ConfigError, DataError, needing, reporting
 from relu_nmt.io.process import discard_output
 from relu_nmt.training.config import TrainerConfig
 
@@ -36,6 +39,8 @@ NOT_DRAWN = ("epoch", "update", "num_updates")
 UPDATES_LINE = re.compile(r"\| train_inner \| epoch \d+: +\d+ / \d+ (.*)")
 SLOT_STATISTIC = re.compile(r"attention/([^./]*)\.[^./]*\.([^./]*)/(.*)")
 VALID_LINE = re.compile(r"\| epoch \d+ \| valid on '(.+?)' subset \| (.*)")
+
+_reporting = partial(reporting, kind=ConfigError, form=IN_BRACKETS)
 
 Stats = Mapping[str, float]
 Curves = dict[tuple[str, str], dict[int, float]]
@@ -121,7 +126,7 @@ class TrainingLog:
         self.lost: OSError | None = None
         default = "tqdm" if sys.stderr.isatty() and not config.no_progress_bar else "simple"
         self._format = config.log_format or default
-        self._bar: Any = None
+        self._bar = tqdm(disable=True)
         # Streams of lines; None stands for the standard output of the moment.
         self._streams: dict[str, TextIO | None] = {OUTPUT: None} if shown and not quiet else {}
         if config.log_file and not quiet:
@@ -152,17 +157,18 @@ class TrainingLog:
 
     def begin_epoch(self, epoch: int, done: int, total: int) -> None:
         """Begin an epoch of ``total`` updates, ``done`` of which were made before a resume."""
-        if self._format == "tqdm" and OUTPUT in self._streams:
-            from tqdm import tqdm
-
-            self._bar = tqdm(
-                initial=done, total=total, desc=f"epoch {epoch:03d}", leave=False, file=sys.stderr
-            )
+        self._bar = tqdm(
+            initial=done,
+            total=total,
+            desc=f"epoch {epoch:03d}",
+            leave=False,
+            file=sys.stderr,
+            disable=self._format != "tqdm" or OUTPUT not in self._streams,
+        )
 
     def advance(self) -> None:
         """Move the bar on by one update."""
-        if self._bar is not None:
-            self._bar.update()
+        self._bar.update()
 
     def updates(self, epoch: int, position: int, total: int, stats: Stats) -> None:
         """Print the averages since the last such line, after ``position`` of ``total`` updates."""
@@ -173,7 +179,7 @@ class TrainingLog:
             values = ", ".join(f"{n}={format_value(n, v)}" for n, v in stats.items())
             text = f"epoch {epoch:03d}:  {position:5d} / {total:d} {values}"
             self._write(_stamped("train_inner", text))
-        elif self._bar is not None:
+        elif self._format == "tqdm":
             self._bar.set_postfix({n: format_value(n, v) for n, v in stats.items()}, refresh=True)
         self._add_curves("train_inner", stats)
 
@@ -196,7 +202,7 @@ class TrainingLog:
 
     def end_epoch(self, epoch: int, stats: Stats) -> None:
         """Print the averages of an epoch."""
-        self._close_bar()
+        self._bar.close()
         self._summary(epoch, TRAIN, "", stats)
 
     def validation(self, epoch: int, subset: str, stats: Stats) -> None:
@@ -205,7 +211,7 @@ class TrainingLog:
 
     def close(self) -> None:
         """Close the bar, the log file and TensorBoard's files."""
-        self._close_bar()
+        self._bar.close()
         if (file := self._streams.pop(FILE, None)) is not None:
             with self._may_be_lost(FILE):
                 file.close()
@@ -213,11 +219,6 @@ class TrainingLog:
             for writer in self._writers.values():
                 writer.close()
         self._writers.clear()
-
-    def _close_bar(self) -> None:
-        if self._bar is not None:
-            self._bar.close()
-            self._bar = None
 
     def _summary(self, epoch: int, name: str, title: str, stats: Stats) -> None:
         """Print averages as one line, and add them to the curves of ``name``."""
@@ -243,13 +244,11 @@ class TrainingLog:
             self._writers[tag].flush()
 
     def _write(self, line: str) -> None:
-        if self._bar is not None:
-            self._bar.clear()
+        self._bar.clear()
         for part, stream in list(self._streams.items()):
             with self._may_be_lost(part):
                 print(line, file=stream, flush=True)
-        if self._bar is not None:
-            self._bar.refresh()
+        self._bar.refresh()
 
     @contextmanager
     def _may_be_lost(self, part: str) -> Iterator[None]:
@@ -277,21 +276,15 @@ def _summary_writer(folder: str) -> type:
     with needing(f"--tensorboard-logdir needs {package}"):
         from torch.utils.tensorboard import SummaryWriter
     # Make the folder now, so that an error comes before the training.
-    try:
+    with _reporting(f"--tensorboard-logdir {folder}: cannot be made"):
         Path(folder).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(
-            f"--tensorboard-logdir {folder}: cannot be made ({error.strerror})"
-        ) from error
     return SummaryWriter
 
 
 def _open_file(path: str) -> TextIO:
-    try:
+    with _reporting(f"--log-file {path}: cannot be written"):
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         return open(path, "a", encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"--log-file {path}: cannot be written ({error.strerror})") from error
 
 
 def _json_values(stats: Stats) -> dict[str, float | None]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from relu_nmt.errors import CheckpointError, ConfigError, DataError
+from relu_nmt.errors import IN_BRACKETS, CheckpointError, ConfigError, DataError, reporting
 from relu_nmt.io.process import SIGNAL_EXIT_CODE, peak_gpu_bytes, peak_resident_bytes
 from relu_nmt.io.safe_write import (
     acquire_lock,
@@ -166,11 +166,9 @@ class TrainingResult:
         speeds = ("tokens_per_second", "updates_per_second")
         values = {name: getattr(self, name) for name in (*self._stored(), *speeds)}
         values = {"format": FORMAT, **values}
-        try:
+        with reporting(f"{path}: cannot be written", form=IN_BRACKETS):
             path.parent.mkdir(parents=True, exist_ok=True)
             write_text(path, json.dumps(values, ensure_ascii=False, indent=1) + "\n")
-        except OSError as error:
-            raise DataError(f"{path}: cannot be written ({error.strerror})") from error
 
     @classmethod
     def _stored(cls) -> list[str]:
@@ -185,16 +183,16 @@ class TrainingResult:
             DataError: no such file, or a file of another format.
         """
         path = Path(folder) / RESULTS_FILE
+        with reporting(f"{path}: cannot be read", form=IN_BRACKETS):
+            text = path.read_bytes()
         try:
-            values = json.loads(path.read_text(encoding="utf-8"))
+            values = json.loads(text)
             if values["format"] != FORMAT:
                 raise DataError(
                     f"{path}: format {values['format']}, but this relu_nmt reads format {FORMAT}; "
                     "use the relu_nmt that wrote it"
                 )
             return cls(Path(folder), **{name: values[name] for name in cls._stored()})
-        except OSError as error:
-            raise DataError(f"{path}: cannot be read ({error.strerror})") from error
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(
                 f"{path}: damaged, or not the results of a training; remove it to go on without "
@@ -359,14 +357,10 @@ class CheckpointFolder:
             return
         checkpoint_bytes = num_weights * (VALUES_PER_WEIGHT + averaged) * BYTES_PER_VALUE
         # Make the folder, and a file in it, to find missing permissions now.
-        try:
+        with reporting(f"--save-dir {self.path}: cannot be written", ConfigError, form=IN_BRACKETS):
             self.path.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=self.path):
                 pass
-        except OSError as error:
-            raise ConfigError(
-                f"--save-dir {self.path}: cannot be written ({error.strerror})"
-            ) from error
         # Count the files that saving adds before it removes old ones.
         config = self._config
         names = self.names(
@@ -416,10 +410,8 @@ class CheckpointFolder:
 
 def numbered_checkpoints(folder: Path, pattern: str) -> list[tuple[float, Path]]:
     """Return a folder's checkpoints by the number, the group of ``pattern``, in their names."""
-    try:
+    with reporting(f"{folder}: cannot read the folder", CheckpointError):
         names = os.listdir(folder)
-    except OSError as error:
-        raise CheckpointError(f"{folder}: cannot read the folder: {error.strerror}") from error
     return sorted((number, folder / name) for number, name in _numbers(pattern, names))
 
 
