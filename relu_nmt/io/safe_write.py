@@ -151,10 +151,9 @@ def _locked(folder: Path, is_made: bool) -> int | None:
     """Lock an existing temporary folder; see :func:`_acquire`."""
     try:
         lock = os.open(folder / LOCK, os.O_RDWR | (os.O_CREAT if is_made else 0), 0o600)
-    except FileNotFoundError:  # a foreign folder, or another process has just removed it
-        return None
-    except OSError:
-        if is_made:
+    except OSError as error:
+        # It is a foreign folder, or another process has just removed it.
+        if is_made and not isinstance(error, FileNotFoundError):
             raise
         return None
     try:

@@ -160,10 +160,9 @@ def shapes_of(batch: Any) -> str:
         >>> shapes_of(SimpleNamespace(ids=torch.ones(3), src_tokens=torch.ones(3, 7)))
         'src_tokens 3 x 7'
     """
-    tensors = {name: one for name, one in vars(batch).items() if isinstance(one, Tensor)}
-    shown = {name: " x ".join(map(str, one.shape)) for name, one in tensors.items()}
-    large = [f"{name} {shown[name]}" for name, one in tensors.items() if one.dim() > 1]
-    return ", ".join(large or [f"{name} {size}" for name, size in shown.items()])
+    shapes = {name: one.shape for name, one in vars(batch).items() if isinstance(one, Tensor)}
+    large = {name: shape for name, shape in shapes.items() if len(shape) > 1}
+    return ", ".join(f"{n} {' x '.join(map(str, shape))}" for n, shape in (large or shapes).items())
 
 
 @contextmanager

@@ -54,20 +54,19 @@ class TrainingResult:
         save_dir: folder of the file and of the checkpoints; None if none are written.
         ended: the reason of the end, for the user; None while it runs or if it was killed.
         signal: number of the signal that interrupted it, if one did.
-        diverged: it ended because loss or gradient were not finite, or no loss scale of float16
-            worked.
+        diverged: loss or gradient were not finite, or no loss scale of float16 worked.
         epoch: epoch of the last update, from 1.
         seconds: time of running, validation and saving included.
         parameters: number of the model's parameters, frozen ones included.
         train: averages by name since the log interval before, each with ``epoch`` and
-            ``num_updates``: losses in bits, ``lr``, ``wps`` (tokens per second), ``ups`` (updates
-            per second) and so on, as in the log.
+            ``num_updates``: losses in bits, ``lr``, ``wps`` (tokens per second) and so on, as in
+            the log.
         epochs: the same for each finished epoch.
         valid: by validation set, its metrics at each validation, and the signatures of scores.
         best: ``metric``, ``value`` and ``num_updates`` of the best validation so far.
         memory: most bytes over all runs: ``resident_bytes`` of the first process,
             ``gpu_bytes`` of tensors on its GPU; None where they are not counted.
-        log_lost: the error that ended a part of the log, if one did; the training went on.
+        log_lost: the error that ended a part of the log, if one did.
 
     Example:
         >>> result = TrainingResult(num_updates=20)

@@ -72,8 +72,7 @@ class Trainer:
     def train(self) -> TrainingResult:
         """Train up to a limit or a signal, from a checkpoint if the folder has one.
 
-        The result is also written beside the checkpoints: with each of them, at each validation
-        and at the end.
+        The result is also written there, with each checkpoint, at each validation and at the end.
 
         Raises:
             ReluNmtError: a file cannot be read or written, or is damaged; a check before the first
@@ -121,15 +120,23 @@ class Trainer:
         self._write_result()
         try:
             with noting_signals() as self._signals:
+                # Validate and save if a signal left that out after the last update.
                 if self.state.interrupted:
-                    self._make_up_for_interruption()
+                    self.state.interrupted = False
+                    if self.state.batch_offset < self.state.num_batches:
+                        self._validate_and_save(end_of_epoch=False)
+                    else:
+                        self._reason = None  # the end of the epoch is left
                 while self._reason is None:
                     self._train_epoch()
         except BaseException as error:
             self.result.ended = str(error) or type(error).__name__
             self.result.diverged = isinstance(error, TrainingError)
-            # Save the updates before damaged data, so that none are lost.
-            is_saved = self._save_before(error)
+            # Save the updates before damaged data, of this or another process.
+            is_for_data = isinstance(error, DataError) or LOST_PEER in str(error)
+            keeps = not self.config.no_save and not is_sharded(self.parts.objective)
+            if is_saved := is_for_data and keeps and self.state.num_updates > 0:
+                self._save(end_of_epoch=False, keeps_last=True)
             with suppress(DataError):  # the first error is the one to show
                 self._write_result()
             if is_saved and isinstance(error, DataError):
@@ -137,22 +144,6 @@ class Trainer:
                 command = self.config.same_command
                 raise DataError(f"{error}; {command} goes on from {where}") from error
             raise
-
-    def _save_before(self, error: BaseException) -> bool:
-        """Save the last update if damaged data ended this or another process; return True if so."""
-        is_for_data = isinstance(error, DataError) or LOST_PEER in str(error)
-        keeps = not self.config.no_save and not is_sharded(self.parts.objective)
-        if is_saved := is_for_data and keeps and self.state.num_updates > 0:
-            self._save(end_of_epoch=False, keeps_last=True)
-        return is_saved
-
-    def _make_up_for_interruption(self) -> None:
-        """Validate and save if a signal left that out after the last update."""
-        self.state.interrupted = False
-        if self.state.batch_offset < self.state.num_batches:
-            self._validate_and_save(end_of_epoch=False)
-        else:
-            self._reason = None  # the end of the epoch is left
 
     def _train_epoch(self) -> None:
         """Train from the stored position to the end of the epoch, or until a reason to stop."""
@@ -174,11 +165,10 @@ class Trainer:
         batches = load_ahead(source.load, wanted, config.num_workers, on_gpu)
         self.log.begin_epoch(state.epoch, self._position(), self._num_updates)
         self._lap = time.monotonic()
-        for update in updates:
+        for own in updates:
             # A process without a batch computes another one with weight 0.
-            if self._update(
-                [(next(batches), 1) if i is not None else (source.load(0), 0) for i in update]
-            ):
+            pairs = [(next(batches), 1) if i is not None else (source.load(0), 0) for i in own]
+            if self._update(pairs):
                 self._between_updates()
             if self._reason:
                 batches.close()
@@ -231,19 +221,17 @@ class Trainer:
             told = f"{first} that is not finite" if first else "made again, all of it is finite"
             raise TrainingError(f"{error}; {told}") from error
         # Add the numbers to the meters, with the time since those before.
-        state = self.state
-        now = time.monotonic()
+        state, now = self.state, time.monotonic()
         own.seconds, self._lap = now - self._lap, now
-        for meters in (state.inner, state.epoch_meters):
-            meters.add(own)
+        state.inner.add(own)
+        state.epoch_meters.add(own)
         self.result.epoch = update.epoch
         self.log.advance()
         if update.telemetry:
             self.log.telemetry(update.epoch, update.num_updates, update.telemetry)
         if update.num_updates % self.config.log_interval == 0:
-            counts = update.num_updates, update.lr, update.loss_scale
-            stats = state.inner.stats(*counts, self._wall())
-            state.inner = Meters()
+            counts = update.num_updates, update.lr, update.loss_scale, self._wall()
+            stats, state.inner = state.inner.stats(*counts), Meters()
             self.log.updates(update.epoch, self._position(), self._num_updates, stats)
             self.result.train.append(entry(update.epoch, stats))
 

@@ -7,7 +7,6 @@ learning rate of every group.
 
 import math
 import sys
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
 
 FAIRSEQ_SCALE_WINDOW = 2**14
 SHOWN_IDS = 20
-# The first entries of an update's vector, before a total and a count for each metric.
-HEAD = ("sample_size", "num_tokens", "num_sentences", "interrupt_votes", "time_votes")
 
 
 @OPTIMIZERS.register("adamw")
@@ -173,7 +170,7 @@ class Update:
         seed: seed of the forward pass.
         batches: the batches of this process.
         names: names of the metrics.
-        values: float64 [1 + HEAD + 2 * metrics + batches] on the device: the gradient's norm before
+        values: float64 [6 + 2 * metrics + batches] on the device: the gradient's norm before
             clipping; sums over all processes; each batch's own loss.
         skipped: gradients overflowed and the optimiser made no step.
         loss_scale: the loss scale of float16.
@@ -209,7 +206,8 @@ class Update:
         # Go forward and backward with each batch.
         torch.manual_seed(self.seed)
         parts.optimizer.zero_grad(set_to_none=True)
-        head = Counter(interrupt_votes=int(votes[0]), time_votes=int(votes[1]))
+        options: dict[str, Any] = {"dtype": torch.float64, "device": parts.process.device}
+        counts = [0.0, 0.0, 0.0]  # of samples, tokens and sentences
         sums: dict[str, tuple[Any, float]] = {}
         losses: list[Tensor] = []
         for number, (batch, weight) in enumerate(batches, 1):
@@ -223,19 +221,15 @@ class Update:
                 # Scale for float16, and by the weight, 0 for a batch without effect.
                 parts.scaler.scale(output.loss * weight).backward()
             losses.append(output.loss.detach())
-            head.update(
-                sample_size=weight * output.sample_size,
-                num_tokens=weight * batch.num_tokens,
-                num_sentences=weight * batch.num_sentences,
-            )
+            more = output.sample_size, batch.num_tokens, batch.num_sentences
+            counts = [old + weight * own for old, own in zip(counts, more, strict=True)]
             # A batch of weight 0 only gives the names of the metrics.
             metrics = all_metrics(output)
             add_metrics(sums, {n: (weight * t, weight * c) for n, (t, c) in metrics.items()})
             self.telemetry = self.telemetry or output.telemetry
-        # Sum over the processes in one vector: [head, then total and count of each metric].
+        # Sum over the processes in one vector: [counts, votes, total and count of each metric].
         parts.process.average(parts.statistics)
-        options: dict[str, Any] = {"dtype": torch.float64, "device": parts.process.device}
-        numbers = [torch.tensor([head[name] for name in HEAD], **options)]
+        numbers = [torch.tensor([*counts, *votes], **options)]
         for total, count in sums.values():
             numbers.append(torch.stack([total.double(), torch.tensor(count, **options)]))
         vector = parts.process.sum(torch.cat(numbers))
@@ -253,18 +247,15 @@ class Update:
         self.loss_scale = parts.loss_scale
 
     def read(self, parts: "Components") -> tuple[Meters, tuple[bool, bool]]:
-        """Wait for the numbers, which are sums over all batches and processes.
+        """Wait for the sums over all batches and processes, and return them without the time.
 
-        Returns:
-            The sums without the time, and for each of the votes True if a process has cast it.
+        With them come the votes, each True if a process has cast it.
 
         Raises:
             TrainingError: the loss or the gradient is not finite.
         """
         # Take the vector apart.
-        gradient_norm, *values = self.values.tolist()
-        head = dict(zip(HEAD, values, strict=False))
-        pairs = values[len(HEAD) :]
+        gradient_norm, _, tokens, sentences, signals, times, *pairs = self.values.tolist()
         metrics = {name: (pairs[2 * i], pairs[2 * i + 1]) for i, name in enumerate(self.names)}
         # Refuse numbers that are not finite.
         bad = [name for name, (total, _) in metrics.items() if not math.isfinite(total)]
@@ -277,9 +268,8 @@ class Update:
                 "--warmup-updates or set --clip-norm; earlier checkpoints are unharmed"
             )
         clips = int(0 < parts.config.clip_norm < gradient_norm)
-        tokens, sentences = head["num_tokens"], head["num_sentences"]
         meters = Meters(metrics, tokens, sentences, 1, gradient_norm, clips)
-        return meters, (head["interrupt_votes"] > 0, head["time_votes"] > 0)
+        return meters, (signals > 0, times > 0)
 
 
 def _suspects(process: ProcessGroup, batches: Sequence[Batch], losses: list[float]) -> str:
