@@ -3,6 +3,7 @@
 import io
 import os
 import platform
+import resource
 import signal
 import subprocess
 import sys
@@ -18,8 +19,7 @@ from typing import Any
 import relu_nmt
 from relu_nmt.errors import DataError
 
-_NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1")
-STOP_SIGNALS = tuple(getattr(signal, name) for name in _NAMES if hasattr(signal, name))
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 """The signals of Ctrl-C, a shell, a closed terminal and a cluster's queue."""
 SIGNAL_EXIT_CODE = 128
 """The exit code after a signal is this plus its number, as in a shell."""
@@ -140,12 +140,8 @@ def free_memory(root: str = "/") -> int:
     return max(0, free)
 
 
-def peak_resident_bytes() -> int | None:
-    """Return the peak resident memory of this process; None where the system does not count it."""
-    try:
-        import resource
-    except ImportError:  # Windows
-        return None
+def peak_resident_bytes() -> int:
+    """Return the peak resident memory of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * MAXRSS_UNIT
 
 

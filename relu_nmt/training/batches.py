@@ -126,8 +126,7 @@ def load_ahead(
 ) -> Generator[Any, None, None]:
     """Yield ``load(index)`` in order, while ``num_workers`` threads load the next batches.
 
-    Without threads each batch is loaded when it is due. ``pin_memory`` moves batches with such a
-    method to page-locked memory, from which a GPU copies faster.
+    ``pin_memory`` moves batches with such a method to memory from which a GPU copies faster.
     """
 
     def load_pinned(index: int) -> Any:
@@ -218,7 +217,7 @@ def peak_of(parts: "Components", batch: Batch) -> int:
     with leaving_no_trace(parts.objective), naming_batch(batch, "preflight"):
         parts.loss(batch).loss.backward()
         # Read the peak of the GPU's tensors, or of this process on a CPU.
-        peak = peak_resident_bytes() or 0
+        peak = peak_resident_bytes()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
             peak = torch.cuda.max_memory_allocated(device)
@@ -244,7 +243,7 @@ def memory_of(process: ProcessGroup) -> int:
         Path("/proc/self/clear_refs").write_text("5", "ascii")
     # Share the machine's memory with its other processes.
     local = int(os.environ.get("LOCAL_WORLD_SIZE", process.world_size))
-    return free_memory() // local + (peak_resident_bytes() or 0)
+    return free_memory() // local + peak_resident_bytes()
 
 
 def largest_that_fits(

@@ -6,9 +6,8 @@ safetensors maps ``format``, ``version``, ``tied``, ``model_config``, ``task``, 
 and ``args`` to JSON. A file is written beside its place and renamed, so an interrupted or failed
 write never harms an older checkpoint.
 
-The metadata also has a CRC-32 of every tensor and of the other metadata. It finds every change of
-up to 32 neighbouring bits on the disk or on the way; it is no protection against forgery. Earlier
-files without checksums are read unchecked. :func:`read_tensors` reads weights of other libraries.
+The metadata also has a CRC-32 of every tensor and of the other metadata, which is no protection
+against forgery. Earlier files have none. :func:`read_tensors` reads weights of other libraries.
 """
 
 import json

@@ -102,14 +102,9 @@ class Meters:
 class TrainingLog:
     """Log lines, in ``json`` each an object, and TensorBoard curves from the same numbers.
 
-    Args:
-        config: format of the log, and its file.
-        quiet: log nothing (all processes but the first).
-        shown: print on standard output; the log file and TensorBoard do not depend on it.
-
-    Attributes:
-        lost: the first error that ended a part of the log, such as a full disk or a closed pipe.
-            Training goes on without that part.
+    All processes but the first are ``quiet``. Without ``shown`` only the log file and TensorBoard
+    are written. ``lost`` is the first error that ended a part of the log, such as a full disk or a
+    closed pipe; training goes on without that part.
 
     Raises:
         ConfigError: the log file cannot be written.

@@ -147,8 +147,7 @@ class TrainingResult:
         self.num_updates, self.seconds = num_updates, seconds
         peaks = {"resident_bytes": peak_resident_bytes(), "gpu_bytes": peak_gpu_bytes()}
         for name, peak in peaks.items():
-            known = [value for value in (self.memory.get(name), peak) if value is not None]
-            self.memory[name] = max(known, default=None)
+            self.memory[name] = max(self.memory.get(name) or 0, peak or 0) or None
 
     def set_best(self, metric: str, score: float | None, subset: str | None) -> None:
         """Set the best score, found in a validation set (None: the first), and its update."""
@@ -204,8 +203,8 @@ class TrainingResult:
     ) -> "TrainingResult":
         """Return the result of the run that a training goes on with, or a new one.
 
-        Entries after the checkpoint, made after ``num_updates``, are dropped, and so is the end of
-        that run. A checkpoint of another folder begins a new result.
+        The end of that run and entries after ``num_updates`` are dropped. A checkpoint of another
+        folder begins a new result.
         """
         continues = checkpoint is not None and checkpoint.parent.resolve() == folder.resolve()
         if not continues or not (folder / RESULTS_FILE).exists():
@@ -248,9 +247,8 @@ class CheckpointFolder:
     ) -> list[str]:
         """Return the names of the checkpoint after an update.
 
-        ``kept_score`` is its score, if :meth:`keeps` is true of it. Training must be able to go on
-        from an ``interrupted`` one. Deviation from fairseq: a checkpoint saved by updates at the
-        end of an epoch has both names.
+        ``kept_score`` is its score, if :meth:`keeps` is true of it. Deviation from fairseq: a
+        checkpoint saved by updates at the end of an epoch has both names.
         """
         config = self._config
         if config.no_save:

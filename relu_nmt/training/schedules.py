@@ -33,9 +33,6 @@ class Schedule(ABC):
         max_update: the last update of the training, 0 if not limited.
         maximize: a larger validation score is better.
 
-    Raises:
-        ConfigError: the options do not suffice.
-
     Example:
         >>> config = ScheduleConfig(lr=(1e-3,), lr_scheduler="inverse_sqrt:warmup=4")
         >>> schedule = build_schedule(config)

@@ -77,10 +77,7 @@ class TrainingState:
     interrupted: bool = False
 
     def begin_epoch(self, num_batches: int) -> bool:
-        """Set the number of batches; if it changed in the middle of an epoch, scale the offset.
-
-        Returns True in this case: the position is approximate.
-        """
+        """Set the number of batches; if it changed in an epoch, scale the offset, return True."""
         changed = self.batch_offset > 0 and self.num_batches not in (0, num_batches)
         if changed:
             self.batch_offset = round(self.batch_offset * num_batches / self.num_batches)
@@ -189,10 +186,9 @@ StartWeights = Callable[[Checkpoint], Mapping[str, Tensor]]
 
 
 class Components:
-    """The model that is trained, with its optimiser, schedule, precision and average.
+    """The module ``model`` of an objective, with its optimiser, schedule, precision and average.
 
-    It is the module ``model`` of the ``objective``, the loss, which is on its device already.
-    ``wrapped`` is the objective that averages gradients over processes, by default itself.
+    The objective is on its device already, ``wrapped`` to average gradients over processes.
     """
 
     def __init__(
@@ -233,14 +229,12 @@ class Components:
 
     @torch.no_grad()
     def normalise_gradients(self, sample_size: Tensor) -> Tensor:
-        """Divide summed gradients by the sample size and clip them; return the norm before.
-
-        DistributedDataParallel averages over the processes; ``world_size`` undoes that.
-        """
+        """Divide summed gradients by the sample size and clip them; return the norm before."""
         # Undo the loss scale, so that norms are comparable.
         self.scaler.unscale_(self.optimizer)
         gradients = [own_part(p.grad) for p in self._parameters if p.grad is not None]
-        # Keep the factor on the device, without a wait for the GPU.
+        # Keep the factor on the device, without a wait for the GPU. Its world_size undoes the mean
+        # of DistributedDataParallel over the processes.
         factor = (self.process.world_size / sample_size.clamp(min=1)).to(gradients[0].dtype)
         norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
         if is_sharded(self.objective):
