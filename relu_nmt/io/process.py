@@ -25,8 +25,6 @@ SIGNAL_EXIT_CODE = 128
 """The exit code after a signal is this plus its number, as in a shell."""
 MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 """Unit of the system's count in bytes: Linux counts KiB, macOS bytes."""
-QUOTA_FILE = "/sys/fs/cgroup/cpu.max"
-"""The processor time that a Linux container may use (cgroups, version 2)."""
 CGROUPS = (
     ("", "memory.max", "memory.current"),
     ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
@@ -42,11 +40,8 @@ The usual 300,000 keep the others from their cores where these are shared with o
 # with the usual number more than 40 s.
 PACKAGES = ("torch", "numpy", "sacrebleu", "sentencepiece", "subword-nmt", "matplotlib")
 """The packages whose versions :func:`describe_environment` names."""
-LOAD_FILE = "/proc/loadavg"
-OWN_TASKS = "/proc/self/task"
-LOOKS = 5
-BETWEEN_LOOKS = 0.02
-"""Seconds between two looks at the load of a crowded machine."""
+LOOKS, BETWEEN_LOOKS = 5, 0.02
+"""Looks at the load of a crowded machine, and the seconds between two."""
 
 
 @contextmanager
@@ -105,7 +100,7 @@ def handle_stop_signals(handler: Callable[[int, FrameType | None], Any]) -> dict
     return {number: signal.signal(number, handler) for number in heard}
 
 
-def available_cores(quota_file: str = QUOTA_FILE) -> int:
+def available_cores(quota_file: str = "/sys/fs/cgroup/cpu.max") -> int:
     """Return the number of cores that this process may use, the quota of its container included."""
     cores = os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
@@ -162,7 +157,9 @@ def choose_threads(environment: MutableMapping[str, str] = os.environ) -> None:
         environment["GOMP_SPINCOUNT"] = SPIN_COUNT
 
 
-def other_threads(load_file: str = LOAD_FILE, own_tasks: str = OWN_TASKS) -> int | None:
+def other_threads(
+    load_file: str = "/proc/loadavg", own_tasks: str = "/proc/self/task"
+) -> int | None:
     """Return the number of other processes' threads that run now; None if unknown."""
     try:
         running = int(Path(load_file).read_text("ascii").split()[3].split("/")[0])

@@ -3,7 +3,7 @@
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext, suppress
+from contextlib import closing, nullcontext, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -131,8 +131,8 @@ def smaller_batches(settings: Any) -> str:
 def run_training(training_class: type[Training], settings: Any, progress: bool) -> TrainingResult:
     """Join the other processes, make a training, and run it or go on with it."""
     config = settings.trainer
-    process = join_processes(config.cpu)
-    try:
+    # Leave the group of processes at the end, also after an error.
+    with closing(join_processes(config.cpu)) as process:
         # Let the first process alone check and lock the folder.
         folder = CheckpointFolder(config)
         note = refuse_unrelated(folder, settings) if process.is_first else ""
@@ -153,10 +153,7 @@ def run_training(training_class: type[Training], settings: Any, progress: bool) 
                 raise
             if (peak := peak_gpu_bytes()) is not None:
                 log.say(f"peak GPU memory: {peak:,} bytes")
-    finally:
-        # Leave the group of processes, also after an error.
-        process.close()
-    return result
+            return result
 
 
 def refuse_other_model(path: Path, stored: Mapping[str, Any], model: Any) -> None:
@@ -201,10 +198,9 @@ def refuse_unrelated(folder: CheckpointFolder, settings: Any) -> str:
     advice = f"choose another --save-dir than {folder.path}, or move the file away"
     # Compare the settings with those in a checkpoint of the folder.
     if (path := folder.present()) is not None:
-        try:
+        stored = {}
+        with suppress(CheckpointError):  # a foreign file
             stored = read_metadata(path)
-        except CheckpointError:  # a foreign file
-            stored = {}
         if "training_state" in stored and _is_equal(stored.get("args"), settings):
             return f"note: {path} is of the same training, which starts again and writes over it"
         raise ConfigError(

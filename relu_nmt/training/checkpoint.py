@@ -16,6 +16,7 @@ import pickle
 import re
 import zlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -130,19 +131,18 @@ def without_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tens
 
 
 def load_weights(
-    model: nn.Module, tensors: Mapping[str, Tensor], origin: str | os.PathLike[str]
+    model: nn.Module,
+    tensors: Mapping[str, Tensor],
+    origin: str | os.PathLike[str],
+    own: Mapping[str, Tensor] | None = None,
 ) -> None:
-    """Copy stored weights into the model."""
-    own = model.state_dict()
-    check_fit(own, tensors, origin)
-    model.load_state_dict({name: part_like(tensor, own[name]) for name, tensor in tensors.items()})
+    """Copy stored weights into the model, all that it has, or those of the names ``own``.
 
-
-def check_fit(
-    own: Mapping[str, Tensor], tensors: Mapping[str, Tensor], origin: str | os.PathLike[str]
-) -> None:
-    """Refuse tensors of a checkpoint whose names or shapes are not those of the model's own."""
+    Raises:
+        CheckpointError: names or shapes are not those of the model.
+    """
     # Collect tensors of another shape, and names that only one side has.
+    own = own or model.state_dict()
     unlike = [
         f"{name} {list(tensors[name].shape)} instead of {list(own[name].shape)}"
         for name in own
@@ -160,6 +160,8 @@ def check_fit(
                 "model flags (--config reads them from a checkpoint) and data, or another "
                 "--save-dir for a fresh start"
             )
+    parts = {name: part_like(tensor, own[name]) for name, tensor in tensors.items()}
+    model.load_state_dict(parts, strict=False)
 
 
 def read_metadata(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -217,10 +219,9 @@ def _read_header(source: Path) -> dict[str, Any]:
     checksum = raw.pop("metadata_checksum", None)
     if checksum != (str(_checksum_of_texts(raw)) if "checksums" in raw else None):
         raise _damaged(source, "its metadata does not fit its checksum")
-    try:
+    metadata: dict[str, Any] = {}
+    with suppress(ValueError):
         metadata = {key: json.loads(value) for key, value in raw.items()}
-    except ValueError:
-        metadata = {}
     if metadata.pop("format", None) != FORMAT:
         raise CheckpointError(
             f"{source}: a safetensors file, but not a checkpoint of relu_nmt; "

@@ -3,6 +3,7 @@
 import math
 import os
 import re
+from contextlib import suppress
 from functools import partial
 
 from relu_nmt.config import READ, WRITTEN, Files, flag_of, group, option, settings, shown
@@ -102,10 +103,9 @@ class OptimizerConfig:
         found = {}
         for text in self.lr_scales:
             part, _, factor = text.partition("=")
-            try:
+            found[part] = 0.0
+            with suppress(ValueError):
                 found[part] = float(factor)
-            except ValueError:
-                found[part] = 0.0
             if not 0 < found[part] < math.inf:
                 raise ConfigError(f"--lr-scales {text}: expected PART=X with a number above 0")
         return found

@@ -16,7 +16,6 @@ from relu_nmt.modules.objective import LossOutput
 from relu_nmt.training.batches import Batch
 from relu_nmt.training.checkpoint import (
     Checkpoint,
-    check_fit,
     load_checkpoint,
     load_weights,
     without_prefix,
@@ -137,16 +136,17 @@ class WeightAverage:
     """
 
     def __init__(self, model: nn.Module, config: OptimizerConfig) -> None:
-        self._parameters: dict[str, Tensor] = averaged_tensors(model) if config.store_ema else {}
         self._config = config
+        self._parameters = averaged_tensors(model) if config.store_ema else {}
         self._averages = {name: p.detach().clone() for name, p in self._parameters.items()}
 
     @torch.no_grad()
     def update(self, num_updates: int) -> None:
         """Add the weights after update ``num_updates`` (from 1) to the average."""
-        if not self._averages or num_updates % self._config.ema_update_freq:
+        config = self._config
+        if not self._averages or num_updates % config.ema_update_freq:
             return
-        share = 1.0 if num_updates < self._config.ema_start_update else 1 - self._config.ema_decay
+        share = 1.0 if num_updates < config.ema_start_update else 1 - config.ema_decay
         averages = [own_part(tensor) for tensor in self._averages.values()]
         weights = [own_part(tensor) for tensor in self._parameters.values()]
         torch._foreach_lerp_(averages, weights, weight=share)
@@ -329,10 +329,7 @@ class Components:
         load_weights(self.model, checkpoint.model_tensors, path)
         self.average.restart()
         if raw := without_prefix(checkpoint.training_tensors, RAW_PREFIX):
-            own = averaged_tensors(self.model)
-            check_fit(own, raw, path)
-            raw = {name: part_like(tensor, own[name]) for name, tensor in raw.items()}
-            self.model.load_state_dict(raw, strict=False)  # other buffers are in place
+            load_weights(self.model, raw, path, averaged_tensors(self.model))
         # Load optimiser, loss scale and schedule, unless the flags reset them.
         if not config.reset_optimizer:
             tensors = without_prefix(checkpoint.training_tensors, OPTIMIZER_PREFIX)

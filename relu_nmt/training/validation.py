@@ -165,10 +165,10 @@ def measure(
         # Add up the metrics of this process's batches.
         pinned = parts.process.device.type == "cuda"
         workers = 0 if largest_only else parts.config.num_workers
-        with progress_bar(
-            "validation", len(mine), "batches", only_if_slow=True, say=say
-        ) as advance:
-            for index, batch in enumerate(load_ahead(source.load, mine, workers, pinned)):
+        batches = load_ahead(source.load, mine, workers, pinned)
+        slow = progress_bar("validation", len(mine), "batches", only_if_slow=True, say=say)
+        with slow as advance:
+            for index, batch in enumerate(batches):
                 advance(1)
                 if batch.num_sentences == 0 and not is_sharded(parts.objective):
                     continue
@@ -183,11 +183,11 @@ def measure(
                 if largest_only:
                     break
         # Add up the processes, and score translations.
-        over_processes: dict[str, tuple[float, float]] = {}
-        read = {name: (float(total), count) for name, (total, count) in sums.items()}
-        for one in parts.process.gather(read):
-            add_metrics(over_processes, one)
-        averages = metric_averages(over_processes)
+        of_all: dict[str, tuple[float, float]] = {}
+        own = {name: (float(total), count) for name, (total, count) in sums.items()}
+        for one in parts.process.gather(own):
+            add_metrics(of_all, one)
+        averages = metric_averages(of_all)
         if scorer is not None:
             with whole_weights(parts.objective):
                 averages |= scorer.score()
