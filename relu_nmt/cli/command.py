@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, NoReturn
 
@@ -43,7 +44,8 @@ class Parser(argparse.ArgumentParser):
         unknown = re.findall(r"(?<!\S)--[^\s=]+", words)
         advice = (*NEAREST.items(), *ELSEWHERE.items())
         for flag in unknown:
-            if instead := next((text for flags, text in advice if flag in flags.split()), ""):
+            found = (text for flags, text in advice if is_one_of(flag, flags))
+            if instead := next(found, ""):
                 number = re.search(rf"{flag}[ =](\d[\d.]*)", words)
                 instead = re.sub(r"\bN\b", number[1], instead) if number else instead
                 raise ConfigError(f"{flag}: {instead}")
@@ -53,6 +55,11 @@ class Parser(argparse.ArgumentParser):
                 raise ConfigError(f"{flag}: it is a flag of {' and '.join(commands[:MOST_NAMED])}")
         hint = close_names(unknown[0], self._option_string_actions) if unknown else ""
         raise ConfigError(f"{message}; {hint}" if hint else f"{message}; see --help")
+
+
+def is_one_of(flag: str, patterns: str) -> bool:
+    """Return True if a flag fits one of the patterns, as ``--bpe --moses-*``."""
+    return any(fnmatchcase(flag, pattern) for pattern in patterns.split())
 
 
 def _commands_with(flag: str) -> list[str]:
@@ -206,18 +213,15 @@ NEAREST = {
     "it out",
     "--encoder-layers-to-keep --decoder-layers-to-keep": "a model keeps all its layers; "
     "--encoder-layers and --decoder-layers set their number in a new one",
-    "--distributed-world-size --distributed-num-procs --distributed-port --distributed-rank "
-    "--distributed-init-method --distributed-backend --nprocs-per-node --local-rank "
-    "--local_rank": "torchrun starts the processes: torchrun --nproc-per-node N -m "
-    "relu_nmt.cli.train",
+    "--distributed-no-spawn": "torchrun starts the processes anyway; leave it out",
+    "--distributed-* --nprocs-per-node --local-rank --local_rank": "torchrun starts the processes: "
+    "torchrun --nproc-per-node N -m relu_nmt.cli.train",
     "--device-id": "torchrun starts the processes: torchrun --nproc-per-node N -m "
     "relu_nmt.cli.train; CUDA_VISIBLE_DEVICES chooses GPUs",
-    "--distributed-no-spawn": "torchrun starts the processes anyway; leave it out",
     "--find-unused-parameters": "--ddp-backend legacy_ddp does the same",
-    "--bpe --bpe-codes --sentencepiece-model --moses-target-lang --moses-source-lang "
-    "--moses-no-dash-splits --moses-no-escape": "the checkpoint holds tokeniser and subwords, and "
-    "the input is raw text; leave it out (relu-nmt-preprocess --tokenizer, --subword and "
-    "--subword-model choose them)",
+    "--bpe --bpe-codes --sentencepiece-model --moses-*": "the checkpoint holds tokeniser and "
+    "subwords, and the input is raw text; leave it out (relu-nmt-preprocess --tokenizer, --subword "
+    "and --subword-model choose them)",
     "--fp16-no-flatten-grads --fp16-scale-tolerance --on-cpu-convert-precision": "--fp16 needs no "
     "such setting: weights stay in 32 bits; leave it out",
     "--memory-efficient-bf16": "weights stay in 32 bits here: --bf16",
@@ -247,12 +251,10 @@ NEAREST = {
     "--encoder-embed-path --decoder-embed-path": "embeddings are trained; --finetune-from-model "
     "starts from a model's",
     "--decoder-output-dim": "the output has --decoder-embed-dim; leave it out",
-    "--adaptive-input --adaptive-softmax-cutoff --adaptive-softmax-dropout "
-    "--adaptive-softmax-factor --tie-adaptive-weights --tie-adaptive-proj": "there is one output "
-    "layer, over the whole dictionary; --nwordssrc and --nwordstgt of relu-nmt-preprocess bound it",
-    "--quant-noise-pq --quant-noise-pq-block-size --quant-noise-scalar "
-    "--quantization-config-path": "training has no quantisation; --int8 of relu-nmt-generate saves "
-    "time",
+    "--adaptive-* --tie-adaptive-*": "there is one output layer, over the whole dictionary; "
+    "--nwordssrc and --nwordstgt of relu-nmt-preprocess bound it",
+    "--quant-noise-* --quantization-config-path": "training has no quantisation; --int8 of "
+    "relu-nmt-generate saves time",
     "--offload-activations --pipeline-checkpoint": "--checkpoint-activations saves memory",
     "--upsample-primary": "splits train, train1, train2... of one folder are joined without "
     "weights; preprocess the text to weight into a folder DATA of its own, the rest into OTHER, "
@@ -260,10 +262,8 @@ NEAREST = {
     "--tagged": "--tag-extra-data of relu-nmt-train begins the sources of --extra-data with a tag",
     "--lm-path": "no language model is mixed in; several models with --path a:b are an ensemble",
     "--lm-weight": "no language model is mixed in; leave it out",
-    "--iter-decode-max-iter --iter-decode-eos-penalty --iter-decode-force-max-iter "
-    "--iter-decode-with-beam --decoding-format --print-step "
-    "--iter-decode-with-external-reranker": "models write from left to right; --beam sets their "
-    "search",
+    "--iter-decode-* --decoding-format --print-step": "models write from left to right; --beam "
+    "sets their search",
     "--retain-iter-history": "models write from left to right; --nbest prints more translations",
     "--raw-text": "the data folder keeps raw text where the checkpoint needs it; leave it out",
     "--eos-token": "the end symbol is that of the dictionary; leave it out",
@@ -277,12 +277,9 @@ NEAREST = {
     "--gradient-as-bucket-view": "PyTorch's default is used; leave it out",
     "--fix-batches-to-gpus": "batches are shuffled among processes; leave it out",
     "--heartbeat-timeout": "torchrun watches its processes; leave it out",
-    "--zero-sharding --cpu-offload --model-parallel-size --pipeline-model-parallel "
-    "--pipeline-balance --pipeline-devices --pipeline-chunks --pipeline-encoder-balance "
-    "--pipeline-encoder-devices --pipeline-decoder-balance --pipeline-decoder-devices "
-    "--no-reshard-after-forward --fp32-reduce-scatter --use-sharded-state "
-    "--not-fsdp-flatten-parameters --min-params-to-wrap": "--ddp-backend fully_sharded divides "
-    "weights, gradients and optimiser among processes",
+    "--zero-sharding --cpu-offload --model-parallel-size --pipeline-* --no-reshard-after-forward "
+    "--fp32-reduce-scatter --use-sharded-state --not-fsdp-* --min-params-to-wrap": "--ddp-backend "
+    "fully_sharded divides weights, gradients and optimiser among processes",
     "--lang-pairs --langs": "a model translates one way, from --source-lang to --target-lang; "
     "train one for each pair",
     "--fixed-validation-seed": "validation draws no random numbers; leave it out",
@@ -321,7 +318,7 @@ NEAREST = {
     "--sacrebleu-char-level": "--sacrebleu-tokenizer char is the same",
     "--output-format": "there is one format of data; leave it out",
 }
-"""Advice for flags that no command has, with spaces between them; N stands for the typed number."""
+"""Advice for flags that no command has; N stands for the typed number."""
 
 ELSEWHERE = {
     "--constraints": "relu-nmt-interactive and relu-nmt-translate-document force terms",

@@ -137,21 +137,18 @@ class CosineSchedule(Schedule):
         """Return the learning rate of an update."""
         if num_updates < self.warmup:
             return self.warming_up(num_updates)
-        index, position, length = self._period_of(num_updates - self.warmup)
+        # Find the number of the period (from 0), its start and its length.
+        updates, growth, period = num_updates - self.warmup, self.t_mult, self.period
+        if growth == 1:
+            index = int(updates // period)
+            start, length = period * index, period
+        else:
+            # Invert the sum of the lengths so far, a geometric series.
+            index = math.floor(math.log(1 - updates / period * (1 - growth), growth))
+            start, length = (1 - growth**index) / (1 - growth) * period, growth**index * period
         shrink = self.shrink**index
         low, high = self.min_lr * shrink, self.peak * shrink
-        return low + 0.5 * (high - low) * (1 + math.cos(math.pi * position / length))
-
-    def _period_of(self, updates: int) -> tuple[int, float, float]:
-        """Return the period's number (from 0), the updates since its start, and its length."""
-        growth = self.t_mult
-        if growth == 1:
-            index = int(updates // self.period)
-            return index, updates - self.period * index, self.period
-        # Invert the sum of the lengths so far, a geometric series.
-        index = math.floor(math.log(1 - updates / self.period * (1 - growth), growth))
-        start = (1 - growth**index) / (1 - growth) * self.period
-        return index, updates - start, growth**index * self.period
+        return low + 0.5 * (high - low) * (1 + math.cos(math.pi * (updates - start) / length))
 
 
 @SCHEDULES.register("polynomial_decay")
