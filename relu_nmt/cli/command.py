@@ -28,10 +28,8 @@ Batches of text rarely repeat a shape, so that oneDNN's own limit of 1,024 mainl
 
 MOST_NAMED = 3
 """Most commands that an error message names."""
-USER_ERROR = 2
-INTERRUPTED = 130
-READER_LEFT = 141
-"""Exit code if the reader of standard output left: 128 + SIGPIPE, as in a shell."""
+USER_ERROR, INTERRUPTED, READER_LEFT = 2, 130, 141
+"""Exit codes; those of a signal are 128 + SIGINT and 128 + SIGPIPE, as in a shell."""
 
 
 class Parser(argparse.ArgumentParser):

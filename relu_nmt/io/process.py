@@ -36,8 +36,6 @@ SPIN_COUNT = "1000"
 """Turns that a thread waits for the others before it sleeps.
 
 The usual 300,000 keep the others from their cores where these are shared with other processes."""
-# 30 products [320, 256] [256, 1024] by 4 threads beside 20 busy processes on 4 cores: 0.7 to 1.9 s,
-# with the usual number more than 40 s.
 PACKAGES = ("torch", "numpy", "sacrebleu", "sentencepiece", "subword-nmt", "matplotlib")
 """The packages whose versions :func:`describe_environment` names."""
 LOOKS, BETWEEN_LOOKS = 5, 0.02

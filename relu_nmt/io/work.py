@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tqdm import tqdm
 
-from relu_nmt.errors import ConfigError, ReluNmtError
+from relu_nmt.errors import ConfigError, ReluNmtError, needing
 
 if TYPE_CHECKING:
     from submitit import Job
@@ -216,16 +216,12 @@ def cluster_queue(name: str, parameters: Mapping[str, Any], folder: Path) -> Sub
     ``folder`` of the jobs' descriptions and output.
 
     Raises:
-        ConfigError: submitit is not installed, or this machine has no such cluster, or the cluster
-            no such parameter.
+        ConfigError: this machine has no such cluster, or the cluster no such parameter.
+        MissingExtraError: submitit is not installed.
     """
-    try:
+    with needing("--cluster: submitit is not installed; pip install 'relu-nmt[cluster]'"):
         import submitit
         from submitit.core.utils import FailedJobError, FailedSubmissionError
-    except ImportError as error:
-        raise ConfigError(
-            "--cluster: submitit is not installed; pip install 'relu-nmt[cluster]'"
-        ) from error
     try:
         folder.mkdir(parents=True, exist_ok=True)
         executor = submitit.AutoExecutor(folder, cluster=name)

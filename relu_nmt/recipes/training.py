@@ -193,7 +193,8 @@ def refuse_unrelated(folder: CheckpointFolder, settings: Any) -> str:
     Return a note on files that the training replaces, empty without any: the checkpoints of an
     equal training without ``checkpoint_last``, or results without checkpoints.
     """
-    if not folder.begins_here():
+    start, place = folder.restore_path(), folder.path.resolve()
+    if settings.trainer.no_save or (start is not None and start.parent.resolve() == place):
         return ""
     advice = f"choose another --save-dir than {folder.path}, or move the file away"
     # Compare the settings with those in a checkpoint of the folder.

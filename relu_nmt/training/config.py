@@ -111,11 +111,6 @@ class OptimizerConfig:
         return found
 
 
-def _of_one_process() -> str:
-    """Return the reason why --ddp-backend has no effect; empty if it has one."""
-    return "" if int(os.environ.get("WORLD_SIZE", "1")) > 1 else "there is one process"
-
-
 @settings
 class TrainerConfig(PrecisionOptions):
     """All settings of a :class:`~relu_nmt.training.trainer.Trainer`."""
@@ -146,7 +141,7 @@ class TrainerConfig(PrecisionOptions):
         "pytorch_ddp",
         "legacy_ddp allows unused weights, fully_sharded shards the model",
         choices=DDP_BACKENDS,
-        no_effect=_of_one_process,
+        no_effect=lambda: "there is one process" * (os.environ.get("WORLD_SIZE", "1") == "1"),
     )
     disable_validation: bool = option(False, "never validate", heading="validation and checkpoints")
     validate_interval: int = _validating(1, "validate every N epochs", least=1)

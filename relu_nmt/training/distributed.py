@@ -1,9 +1,8 @@
 """The processes that train together, one or those of torchrun, and the signals to them.
 
 With ``--ddp-backend fully_sharded`` each process holds only its part of weights, gradients and
-optimiser, for models above one device. PyTorch's FSDP2 gathers the weights of each layer when it
-runs, and frees them afterwards. The functions for it also take models that are not sharded, and
-leave these unchanged.
+optimiser. PyTorch's FSDP2 gathers the weights of each layer when it runs, and frees them
+afterwards. The functions for it leave models that are not sharded unchanged.
 """
 
 import ctypes

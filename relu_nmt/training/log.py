@@ -124,8 +124,10 @@ class TrainingLog:
         self._bar = tqdm(disable=True)
         # Streams of lines; None stands for the standard output of the moment.
         self._streams: dict[str, TextIO | None] = {OUTPUT: None} if shown and not quiet else {}
-        if config.log_file and not quiet:
-            self._streams[FILE] = _open_file(config.log_file)
+        if (path := config.log_file) and not quiet:
+            with _reporting(f"--log-file {path}: cannot be written"):
+                Path(path).parent.mkdir(parents=True, exist_ok=True)
+                self._streams[FILE] = open(path, "a", encoding="utf-8")  # noqa: SIM115
         board = config.tensorboard_logdir
         self._writer_class = _summary_writer(board) if board and not quiet else None
         # TensorBoard has one run per tag (train_inner, train, valid), as in fairseq.
@@ -274,12 +276,6 @@ def _summary_writer(folder: str) -> type:
     with _reporting(f"--tensorboard-logdir {folder}: cannot be made"):
         Path(folder).mkdir(parents=True, exist_ok=True)
     return SummaryWriter
-
-
-def _open_file(path: str) -> TextIO:
-    with _reporting(f"--log-file {path}: cannot be written"):
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        return open(path, "a", encoding="utf-8")
 
 
 def _json_values(stats: Stats) -> dict[str, float | None]:

@@ -310,16 +310,10 @@ class CheckpointFolder:
             return None
         raise CheckpointError(f"--restore-file {wanted}: no such file, here or in {self.path}")
 
-    def begins_here(self) -> bool:
-        """Return True if the training writes here and starts from no checkpoint of this folder."""
-        start = self.restore_path()
-        goes_on = start is not None and start.parent.resolve() == self.path.resolve()
-        return not (goes_on or self._config.no_save)
-
     def present(self) -> Path | None:
         """Return the first file here that has the name of a training's checkpoint, if any."""
-        names = sorted(os.listdir(self.path)) if self.path.is_dir() else []
-        return next((self.path / name for name in names if WRITTEN.fullmatch(name)), None)
+        files = sorted(self.path.iterdir()) if self.path.is_dir() else []
+        return next((file for file in files if WRITTEN.fullmatch(file.name)), None)
 
     @contextmanager
     def owned(self) -> Iterator[None]:

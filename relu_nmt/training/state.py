@@ -34,10 +34,10 @@ from relu_nmt.training.schedules import build_schedule
 from relu_nmt.training.update import (
     autocast_dtype,
     build_optimizer,
-    loss_scaler,
     running_statistics,
 )
 
+FAIRSEQ_SCALE_WINDOW = 2**14
 OPTIMIZER_PREFIX = "optimizer."
 RAW_PREFIX = "train.model."
 
@@ -82,13 +82,6 @@ class TrainingState:
             self.batch_offset = round(self.batch_offset * num_batches / self.num_batches)
         self.num_batches = num_batches
         return changed
-
-    def next_epoch(self) -> None:
-        """Move to the start of the next epoch."""
-        self.epoch += 1
-        self.batch_offset = 0
-        self.num_batches = 0
-        self.epoch_meters = Meters()
 
     def add_score(self, score: float, maximize: bool) -> bool:
         """Count a validation score; return True if it is at least as good as the best so far."""
@@ -209,7 +202,12 @@ class Components:
         self.statistics = list(running_statistics(objective).values())
         self.schedule = build_schedule(config.schedule, config.max_update, config.maximize)
         self.dtype = autocast_dtype(config, process.device)
-        self.scaler = loss_scaler(config, process.world_size)
+        # The loss scale of float16, with fairseq's window; without it the scaler changes nothing.
+        updates = FAIRSEQ_SCALE_WINDOW // process.world_size // config.update_freq[0]
+        window, start = config.fp16_scale_window or max(1, updates), config.fp16_init_scale
+        self.scaler = torch.amp.GradScaler(
+            "cuda", start, growth_interval=window, enabled=config.fp16
+        )
         self.average = WeightAverage(model, config.optimizer)
 
     def autocast(self) -> torch.autocast:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -16,7 +17,7 @@ from relu_nmt.training.distributed import LOST_PEER, ProcessGroup, is_sharded, n
 from relu_nmt.training.log import Meters, TrainingLog
 from relu_nmt.training.save_dir import CheckpointFolder, TrainingResult, entry
 from relu_nmt.training.state import Components, StartWeights, TrainingState
-from relu_nmt.training.update import Update, first_not_finite, update_seed
+from relu_nmt.training.update import Update, first_not_finite
 from relu_nmt.training.validation import (
     check_before_start,
     forget_other_measure,
@@ -182,7 +183,9 @@ class Trainer:
         """
         state = self.state
         number = state.num_updates + 1
-        seed = update_seed(self.config.seed, number, self._process.rank)
+        # Seed each update, so that a resumed training draws the same numbers.
+        seeds = np.random.SeedSequence((self.config.seed, number, self._process.rank))
+        seed = int(seeds.generate_state(1, np.uint64)[0])
         update = Update(number, state.epoch, self._learning_rate(number), seed)
         # Vote in the update, so that all processes stop at the same one.
         votes = bool(self._signals), self.config.time_is_up(self._wall())
@@ -282,7 +285,8 @@ class Trainer:
         # Move to the next epoch, and save.
         if end_of_epoch:
             self.parts.schedule.end_epoch(state.num_updates, score)
-            state.next_epoch()
+            state.epoch, state.epoch_meters = state.epoch + 1, Meters()
+            state.batch_offset = state.num_batches = 0
             self._reason = self._rate_has_fallen() or self._reason
         if save or is_best or is_kept or self._reason is not None:
             self._save(end_of_epoch, score, is_best, is_kept)

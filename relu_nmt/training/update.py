@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -22,14 +21,13 @@ from relu_nmt.errors import ConfigError, TrainingError
 from relu_nmt.modules.objective import LossOutput
 from relu_nmt.training import OPTIMIZERS
 from relu_nmt.training.batches import Batch, naming_batch
-from relu_nmt.training.config import OptimizerConfig, TrainerConfig
+from relu_nmt.training.config import OptimizerConfig
 from relu_nmt.training.distributed import ProcessGroup, exchanging, is_sharded, own_part
 from relu_nmt.training.log import Meters, add_metrics
 
 if TYPE_CHECKING:
     from relu_nmt.training.state import Components
 
-FAIRSEQ_SCALE_WINDOW = 2**14
 SHOWN_IDS = 20
 
 
@@ -151,14 +149,6 @@ def autocast_dtype(asked: PrecisionOptions, device: torch.device) -> torch.dtype
 def has_fast_bfloat16() -> bool:
     """Return True if the CPU multiplies bfloat16 (AVX512-BF16, AMX) faster than float32."""
     return torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
-
-
-def loss_scaler(config: TrainerConfig, world_size: int) -> torch.amp.GradScaler:
-    """Return the loss scale of float16; without it the scaler changes nothing."""
-    updates = FAIRSEQ_SCALE_WINDOW // world_size // config.update_freq[0]
-    window = config.fp16_scale_window or max(1, updates)
-    start = config.fp16_init_scale
-    return torch.amp.GradScaler("cuda", start, growth_interval=window, enabled=config.fp16)
 
 
 @dataclass
@@ -300,11 +290,6 @@ def all_metrics(output: LossOutput) -> Mapping[str, tuple[Tensor, float]]:
     """Return (sum, count) of the objective's metrics and the loss, by name."""
     loss = {"loss": (output.loss.detach(), float(output.sample_size))}
     return output.metrics if "loss" in output.metrics else {**loss, **output.metrics}
-
-
-def update_seed(seed: int, num_updates: int, rank: int) -> int:
-    """Return the seed of an update, the same for a resumed training."""
-    return int(np.random.SeedSequence((seed, num_updates, rank)).generate_state(1, np.uint64)[0])
 
 
 def first_not_finite(parts: "Components", batches: Sequence[Batch]) -> str | None:
