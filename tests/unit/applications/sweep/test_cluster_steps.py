@@ -13,7 +13,7 @@ import pytest
 from relu_nmt.applications.sweep.runner import StepRunner
 from relu_nmt.applications.sweep.settings import JobsConfig
 from relu_nmt.applications.sweep.steps import DIVERGED, DONE, FAILED, PENDING, STARTED
-from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.errors import ConfigError, DataError, MissingExtraError
 from relu_nmt.io.work import Work, cluster_queue, result_of
 from tests.unit.applications.sweep.test_runner import make_steps, quick, runs, statuses  # noqa: F401
 
@@ -209,7 +209,7 @@ def test_an_unknown_parameter_of_submitit_is_an_error(tmp_path, parameters, mess
 
 def test_without_submitit_there_is_a_hint(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "submitit", None)
-    with pytest.raises(ConfigError, match=r"pip install 'relu-nmt\[cluster\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install 'relu-nmt\[cluster\]'"):
         cluster_queue("local", {}, tmp_path)
 
 
