@@ -121,22 +121,18 @@ class FastDecoder(StepDecoder):
         tokens = step.tokens if state.shortlist is None else state.shortlist[step.tokens]
         x, visibility = decoder.embed_step(tokens, state)
         x = x.reshape(1, -1, x.size(-1))  # [1, B K, D]
-        # Leave out dead beams if that is worth it, [1, N, D].
-        rows, given = self._computed(step) or (None, None)
+        # Leave out dead beams if that is worth it, [1, N, D]; fill up to a multiple for oneDNN only,
+        # since own kernels take any number.
+        rows = given = None
+        if step.rows is not None and len(step.rows) <= MAX_COMPUTED_SHARE * x.size(1):
+            own_products = native.is_wanted() and native.has_kernel("linear_float")
+            multiple = 1 if own_products else ONEDNN_ROW_MULTIPLE
+            rows, given = computed_beams(step.rows, x.size(1), multiple) or (None, None)
         if rows is not None:
             x = x.index_select(1, rows)
         # Compute the positions' rotation and bias once, for all layers.
         relative, across = decoder.relative(visibility), state.cross_visibility
         return x, StepView(x.size(1), rows, given, visibility, relative, across, state.caches)
-
-    def _computed(self, step: SearchStep) -> tuple[Tensor, Tensor] | None:
-        """Return the result of :func:`computed_beams`, or None where it would not pay."""
-        num_beams = step.tokens.numel()
-        if step.rows is None or len(step.rows) > MAX_COMPUTED_SHARE * num_beams:
-            return None
-        # Fill up to a multiple only for oneDNN, since own kernels take any number.
-        own_products = native.is_wanted() and native.has_kernel("linear_float")
-        return computed_beams(step.rows, num_beams, 1 if own_products else ONEDNN_ROW_MULTIPLE)
 
     def _through_layers(
         self, x: Tensor, views: Sequence[StepView], want_weights: bool

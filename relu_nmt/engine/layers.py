@@ -126,8 +126,9 @@ class LayersKernel:
 
     def __init__(self, layers: Sequence[TransformerLayer]) -> None:
         self.layers = list(layers)
-        self.linears = [linear for layer in layers for linear in _linears(layer).values()]
-        self.attentions = [attention for layer in layers for attention in _attentions(layer)]
+        parts = [_parts(layer) for layer in layers]
+        self.linears = [linear for linears, _, _ in parts for linear in linears.values()]
+        self.attentions = [attention for *_, attentions in parts for attention in attentions]
         self.kernel, self.kept = KERNELS[self.linears[0].kernel]
         # Remember the largest map, which decides if kernels are worth it.
         self.largest = max(self.linears, key=lambda linear: linear.weight.numel())
@@ -165,7 +166,7 @@ class LayersKernel:
     def __call__(self, x: Tensor, views: Sequence[StepView]) -> Tensor:
         """Return the states [1, N, D] behind the last layer, before the final norm; caches grow."""
         # Renew the addresses if the norms have moved, as into memory that processes share.
-        norm, constant = _norms(self.layers[0])["own_norm"], self._constant
+        norm, constant = _norm(self.layers[0].self_attention_residual), self._constant
         if constant is None or constant[0] != norm.weight.data_ptr():
             # Assign the finished object, because other threads may use it.
             constant = self._constant = _constant_arguments(self.layers)
@@ -232,15 +233,14 @@ def _constant_arguments(layers: Sequence[TransformerLayer]) -> tuple[int, list[V
     # Collect the weights of all layers; the caller holds the tensors, whose addresses are used.
     weights: list[Values] = []
     for layer in layers:
-        maps = {name: each.kernel_weights for name, each in _linears(layer).items()}
-        norms = {
-            name: {"gain": norm.weight, "bias": getattr(norm, "bias", None)}
-            for name, norm in _norms(layer).items()
-        }
-        weights.append({**maps, **norms})
-    # Read the sizes from the first layer; all layers are alike.
-    inner, outer = (_linears(layers[0])[name] for name in ("inner", "outer"))
-    norm = _norms(layers[0])["own_norm"]
+        linears, residuals, _ = _parts(layer)
+        norms = {name: _norm(residual) for name, residual in residuals.items()}
+        maps = {name: each.kernel_weights for name, each in linears.items()}
+        pairs = {n: {"gain": x.weight, "bias": getattr(x, "bias", None)} for n, x in norms.items()}
+        weights.append({**maps, **pairs})
+    # Read the sizes from the last layer; all layers are alike.
+    inner, outer = linears["inner"], linears["outer"]
+    norm = _norm(layers[0].self_attention_residual)
     fields = {
         "weights": torch.tensor([native.words_of("LayerWeights", own) for own in weights]),
         "layers": len(layers),
@@ -260,19 +260,20 @@ def _kind(layer: TransformerLayer) -> tuple[Any, ...] | None:
     is_relu = type(network) is FeedForward and network.activation is F.relu
     if cross is None or not is_relu or network.gated or network.normed:
         return None
-    norms, linears = list(_norms(layer).values()), list(_linears(layer).values())
+    linears, residuals, attentions = _parts(layer)
+    norms = [_norm(residual) for residual in residuals.values()]
     # Collect the kernels of the affine maps, with an empty name for a map without.
     kernels = {
         linear.kernel if isinstance(linear, PanelLinear) and linear.has_kernel else ""
-        for linear in linears
+        for linear in linears.values()
     }
     # Require plain modules, whose computations the kernel repeats.
     fits = (
         own.parts == 3
         and type(own) is SelfAttention
         and type(cross) is CrossAttention
-        and all(_has_kernel(attention) for attention in _attentions(layer))
-        and all(residual.gain is None for residual in _residuals(layer).values())
+        and all(_has_kernel(attention) for attention in attentions)
+        and all(residual.gain is None for residual in residuals.values())
         and {type(norm) for norm in norms} in ({nn.LayerNorm}, {RMSNorm})
         and all(isinstance(norm.weight, Tensor) for norm in norms)
         and len({norm.eps for norm in norms}) == 1
@@ -281,27 +282,15 @@ def _kind(layer: TransformerLayer) -> tuple[Any, ...] | None:
     )
     if not fits:
         return None
-    forms = [(type(a), a.config, a.num_heads, a.head_dim) for a in _attentions(layer)]
+    forms = [(type(a), a.config, a.num_heads, a.head_dim) for a in attentions]
     normed = type(norms[0]), norms[0].eps, layer.feed_forward_residual.normalize_before
-    return kernels, normed, forms, linears[-1].weight.shape
+    return kernels, normed, forms, linears["outer"].weight.shape
 
 
-def _residuals(layer: TransformerLayer) -> dict[str, Residual]:
-    return {
-        "own_norm": layer.self_attention_residual,
-        "memory_norm": layer.cross_attention_residual,
-        "feed_forward_norm": layer.feed_forward_residual,
-    }
-
-
-def _norms(layer: TransformerLayer) -> dict[str, nn.LayerNorm | RMSNorm]:
-    """Return the norms of a layer by their names in ``LayerWeights``."""
-    norms = {name: residual.norm for name, residual in _residuals(layer).items()}
-    return cast(dict[str, nn.LayerNorm | RMSNorm], norms)
-
-
-def _linears(layer: TransformerLayer) -> dict[str, PanelLinear]:
-    """Return the affine maps of a layer by their names in ``LayerWeights``."""
+def _parts(
+    layer: TransformerLayer,
+) -> tuple[dict[str, PanelLinear], dict[str, Residual], list[Attention]]:
+    """Return a layer's maps and residuals, by names in ``LayerWeights``, and its attentions."""
     own, cross, network = layer.self_attention, layer.cross_attention, layer.feed_forward
     assert cross is not None, "the kernel is for decoders"
     linears = {
@@ -312,12 +301,16 @@ def _linears(layer: TransformerLayer) -> dict[str, PanelLinear]:
         "inner": network.inner,
         "outer": network.outer,
     }
-    return cast(dict[str, PanelLinear], linears)
+    residuals = {
+        "own_norm": layer.self_attention_residual,
+        "memory_norm": layer.cross_attention_residual,
+        "feed_forward_norm": layer.feed_forward_residual,
+    }
+    return cast(dict[str, PanelLinear], linears), residuals, [own.attention, cross.attention]
 
 
-def _attentions(layer: TransformerLayer) -> list[Attention]:
-    assert layer.cross_attention is not None, "the kernel is for decoders"
-    return [layer.self_attention.attention, layer.cross_attention.attention]
+def _norm(residual: Residual) -> nn.LayerNorm | RMSNorm:
+    return cast(nn.LayerNorm | RMSNorm, residual.norm)
 
 
 def _has_kernel(attention: Attention) -> bool:

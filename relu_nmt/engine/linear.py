@@ -75,7 +75,7 @@ class PanelLinear(nn.Module, ABC):
         """Groups of bytes in one row of the panels."""
         panels = self.kernel_weights["panels"]
         assert panels is not None, "every kernel reads panels"
-        return -(-self.weight.size(1) * panels.element_size() // GROUP_BYTES)
+        return panels.size(1)
 
     def drop_copies(self) -> None:
         """Drop the copies, after the weight has changed."""
@@ -103,8 +103,7 @@ class PackedLinear(PanelLinear, nn.Linear):
     """``nn.Linear`` with a second copy of its weight, in the order in which a CPU reads it.
 
     The copy serves on CPUs, without gradients, in its own dtype and while the weight is unchanged.
-    Otherwise the original ``nn.Linear``, whose parameters this module shares, computes the map. A
-    step of a search maps a few rows, and so reads the weight once, in order. The product is a
+    Otherwise ``nn.Linear``, whose parameters this module shares, computes the map. The product is a
     kernel of :mod:`relu_nmt.engine.native`. Where that is missing, or several threads are faster,
     oneDNN computes it with a copy of its own.
     """
