@@ -121,7 +121,7 @@ class FastDecoder(StepDecoder):
         tokens = step.tokens if state.shortlist is None else state.shortlist[step.tokens]
         x, visibility = decoder.embed_step(tokens, state)
         x = x.reshape(1, -1, x.size(-1))  # [1, B K, D]
-        # Leave out dead beams if that is worth it, [1, N, D]; fill up to a multiple for oneDNN only,
+        # Leave out dead beams if that is worth it, [1, N, D]; fill up only for oneDNN,
         # since own kernels take any number.
         rows = given = None
         if step.rows is not None and len(step.rows) <= MAX_COMPUTED_SHARE * x.size(1):

@@ -5,7 +5,7 @@ again. Only sums couple the keys of a row, so that no running maximum or rescali
 in flash attention for softmax.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -14,7 +14,11 @@ from torch import Tensor
 
 from relu_nmt.attention.base import AttentionOutput, AttentionProblem
 from relu_nmt.attention.kernels import tuned
-from relu_nmt.attention.kernels.reference import in_one_dtype, refuse_second_derivatives
+from relu_nmt.attention.kernels.reference import (
+    in_one_dtype,
+    refuse_second_derivatives,
+    without_inputs,
+)
 from relu_nmt.attention.masks import Visibility, dropout_factors
 
 
@@ -137,9 +141,6 @@ def live_keys(weights: Tensor) -> Tensor | None:
     return live if len(live) <= enough else None
 
 
-NO_INPUT = torch.empty(0)
-
-
 def pointwise(problem: AttentionProblem) -> AttentionOutput:
     """Return the outputs of pointwise attention and the row sums, if wanted.
 
@@ -151,9 +152,7 @@ def pointwise(problem: AttentionProblem) -> AttentionOutput:
     table = None if problem.bias is None else problem.bias.table
     # Cast here, since the function turns autocast off.
     inputs = in_one_dtype(problem)
-    # Autograd keeps the inputs; those of the problem would outlive the backward pass.
-    plan = replace(problem, q=NO_INPUT, k=NO_INPUT, v=NO_INPUT)
-    values, *sums = _Blockwise.apply(*inputs, table, plan, seed)
+    values, *sums = _Blockwise.apply(*inputs, table, without_inputs(problem), seed)
     return AttentionOutput(
         values.to(problem.v.dtype), sums=tuple(sums) if problem.need.rows else None
     )

@@ -26,6 +26,8 @@ from relu_nmt.attention.records import NULL_SUM
 from relu_nmt.attention.regulariser import entropy
 from relu_nmt.errors import ConfigError
 
+NO_INPUT = torch.empty(0)
+
 
 def row_sums(weights: Tensor, need: Need, non_negative: bool = True) -> RowSums:
     """Return the sums over the last dimension of weights [B, H, Nq, Nk], 0 where masked."""
@@ -145,6 +147,11 @@ def in_one_dtype(problem: AttentionProblem) -> tuple[Tensor, Tensor, Tensor]:
     if torch.is_autocast_enabled(v.device.type) and dtype != torch.float64:
         dtype = torch.get_autocast_dtype(v.device.type)
     return q.to(dtype), k.to(dtype), v.to(dtype)
+
+
+def without_inputs(problem: AttentionProblem) -> AttentionProblem:
+    """Return the problem without q, k and v: autograd keeps those that its backward pass needs."""
+    return replace(problem, q=NO_INPUT, k=NO_INPUT, v=NO_INPUT)
 
 
 def whole_rows(problem: AttentionProblem) -> AttentionOutput:

@@ -7,15 +7,19 @@ import contextlib
 import importlib.util
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from relu_nmt.attention.base import AttentionOutput, AttentionProblem, Need
+from relu_nmt.attention.base import AttentionOutput, AttentionProblem
 from relu_nmt.attention.kernels import tuned
-from relu_nmt.attention.kernels.reference import in_one_dtype, refuse_second_derivatives
+from relu_nmt.attention.kernels.reference import (
+    in_one_dtype,
+    refuse_second_derivatives,
+    without_inputs,
+)
 from relu_nmt.attention.kernels.tuned import INTERPRETED, Blocks, candidates, choose
 from relu_nmt.attention.masks import ScoreBias
 from relu_nmt.errors import ConfigError, MissingExtraError
@@ -78,105 +82,77 @@ def require(device: torch.device | None) -> None:
 
 def pointwise(problem: AttentionProblem) -> AttentionOutput:
     """Return the outputs of pointwise attention and the sums over its rows, if wanted."""
-    visibility, need = problem.visibility, problem.need
-    # Collect the inputs of both directions in the dtypes of the kernels.
-    mask = visibility.key_mask
-    threshold = round(problem.dropout * _DROPOUT_LEVELS)
-    task = _Task(
-        problem.attention.map,
-        _prepared(problem.bias),
-        visibility.hides_later,
-        None if mask is None else mask.contiguous().view(torch.uint8),
-        visibility.key_bounds,
-        problem.row_scale.detach().float(),
-        # Draw the seed on the CPU: reading one from the GPU would wait for it.
-        int(torch.randint(1 << 31, ())) if threshold else 0,
-        threshold,
-        need,
-    )
-    table = None if task.bias is None else task.bias.table
-    out, *sums = _PointwiseAttention.apply(*in_one_dtype(problem), table, task)
-    return AttentionOutput(out.to(problem.v.dtype), sums=tuple(sums) if need.rows else None)
+    # Prepare the inputs of both directions besides q, k and v in the dtypes of the kernels.
+    bias, scale = _prepared(problem.bias), problem.row_scale.detach().float()
+    plan = replace(without_inputs(problem), bias=bias, row_scale=scale)
+    # Draw the seed of dropout on the CPU: reading one from the GPU would wait for it.
+    seed = int(torch.randint(1 << 31, ())) if _threshold(plan) else 0
+    table = None if bias is None else bias.table
+    out, *sums = _PointwiseAttention.apply(*in_one_dtype(problem), table, plan, seed)
+    return AttentionOutput(out.to(problem.v.dtype), sums=tuple(sums) if problem.need.rows else None)
 
 
-@dataclass(frozen=True)
-class _Task:
-    """The inputs of both directions besides q, k, v and their gradients.
+def _threshold(plan: AttentionProblem) -> int:
+    """Return the random number of 24 bits below which a weight is dropped; 0 without dropout."""
+    return round(plan.dropout * _DROPOUT_LEVELS)
 
-    Args:
-        map: h, a :class:`~relu_nmt.attention.pointwise.PointwiseMap`.
-        bias: with a table [H, R] float32 and codes int32.
-        causal: hide later keys.
-        key_mask: [B, Nk] uint8, 1 = visible.
-        key_bounds: [B, 2] int32, see :attr:`Visibility.key_bounds`.
-        scale: c, [B or 1, 1, Nq or 1] float32.
-        seed: of the dropout mask, the same in both directions.
-        threshold: drop a weight if its random number of 24 bits is below; 0 without dropout.
-        need: the sums and telemetry of the rows that are wanted.
+
+def _arguments(
+    plan: AttentionProblem,
+    seed: int,
+    inputs: tuple[Tensor, ...],
+    others: tuple[Tensor | None, ...],
+    outputs: tuple[Tensor, ...],
+) -> tuple[Any, ...]:
+    """Return all arguments of a kernel but the constants that it is compiled for.
+
+    ``inputs`` are q, k, v, and in the backward pass the gradient of the output; ``others`` its
+    other tensors, in its order; ``outputs`` those of ``others`` that have strides.
     """
+    # The mask of visible keys is [B, Nk] uint8, c is [B or 1, 1, Nq or 1].
+    bias, scale, mask = plan.bias, plan.row_scale, plan.visibility.key_mask
+    if mask is not None:
+        mask = mask.contiguous().view(torch.uint8)
+    # Codes and table of the bias, with a stride of 0 for codes that all samples share.
+    tensors: tuple[Tensor | None, ...] = (None, None, None)
+    numbers: tuple[int, ...] = (0, 0, 0, 0)
+    if bias is not None:
+        codes = bias.query_codes, bias.key_codes
+        tensors = (bias.table, *codes)
+        batches = (x.size(1) if x.size(0) > 1 else 0 for x in codes)
+        numbers = (bias.zero, bias.table.size(1), *batches)
+    # Tensors, their strides, then numbers, in the order of the kernels.
+    threshold = _threshold(plan)
+    return (
+        *(*inputs, scale, mask, plan.visibility.key_bounds, *tensors, *others),
+        *(stride for x in (*inputs, *outputs) for stride in x.stride()[:3]),
+        scale.stride(0) if scale.size(0) > 1 else 0,
+        scale.stride(2) if scale.size(2) > 1 else 0,
+        mask.stride(0) if mask is not None and mask.size(0) > 1 else 0,
+        *numbers,
+        *(seed, threshold, _DROPOUT_LEVELS / (_DROPOUT_LEVELS - threshold)),
+        *(inputs[0].size(1), inputs[0].size(2), inputs[1].size(2)),
+    )
 
-    map: Any
-    bias: ScoreBias | None
-    causal: bool
-    key_mask: Tensor | None
-    key_bounds: Tensor | None
-    scale: Tensor
-    seed: int
-    threshold: int
-    need: Need
 
-    def arguments(
-        self,
-        inputs: tuple[Tensor, ...],
-        others: tuple[Tensor | None, ...],
-        outputs: tuple[Tensor, ...],
-    ) -> tuple[Any, ...]:
-        """Return all arguments of a kernel but the constants that it is compiled for.
-
-        ``inputs`` are q, k, v, and in the backward pass the gradient of the output; ``others`` its
-        other tensors, in its order; ``outputs`` those of ``others`` that have strides.
-        """
-        # Codes and table of the bias, with a stride of 0 for codes that all samples share.
-        bias, scale, mask = self.bias, self.scale, self.key_mask
-        tensors: tuple[Tensor | None, ...] = (None, None, None)
-        numbers: tuple[int, ...] = (0, 0, 0, 0)
-        if bias is not None:
-            codes = bias.query_codes, bias.key_codes
-            tensors = (bias.table, *codes)
-            batches = (x.size(1) if x.size(0) > 1 else 0 for x in codes)
-            numbers = (bias.zero, bias.table.size(1), *batches)
-        # Tensors, their strides, then numbers, in the order of the kernels.
-        return (
-            *(*inputs, scale, mask, self.key_bounds, *tensors, *others),
-            *(stride for x in (*inputs, *outputs) for stride in x.stride()[:3]),
-            scale.stride(0) if scale.size(0) > 1 else 0,
-            scale.stride(2) if scale.size(2) > 1 else 0,
-            mask.stride(0) if mask is not None and mask.size(0) > 1 else 0,
-            *numbers,
-            self.seed,
-            self.threshold,
-            _DROPOUT_LEVELS / (_DROPOUT_LEVELS - self.threshold),
-            *(inputs[0].size(1), inputs[0].size(2), inputs[1].size(2)),
-        )
-
-    def constants(self, q: Tensor, v: Tensor) -> dict[str, Any]:
-        """Return the constants for which all kernels are compiled."""
-        assert self.map.kernels is not None, "supports() refuses such maps"
-        # Get the map and its derivative as functions of the device.
-        value, slope = self.map.kernels()
-        return {
-            "VALUE": value,
-            "SLOPE": slope,
-            "POWER": self.map.power,
-            "HAS_BIAS": self.bias is not None,
-            "CAUSAL": self.causal,
-            "HAS_MASK": self.key_mask is not None,
-            "DROPOUT": self.threshold > 0,
-            "WIDTH": q.size(3),
-            "VALUE_WIDTH": v.size(3),
-            "PADDED": _padded(q.size(3)),
-            "VALUE_PADDED": _padded(v.size(3)),
-        }
+def _constants(plan: AttentionProblem, q: Tensor, v: Tensor) -> dict[str, Any]:
+    """Return the constants for which all kernels are compiled."""
+    # Get the map and its derivative as functions of the device.
+    map = plan.attention.map
+    value, slope = map.kernels()
+    return {
+        "VALUE": value,
+        "SLOPE": slope,
+        "POWER": map.power,
+        "HAS_BIAS": plan.bias is not None,
+        "CAUSAL": plan.visibility.hides_later,
+        "HAS_MASK": plan.visibility.key_mask is not None,
+        "DROPOUT": _threshold(plan) > 0,
+        "WIDTH": q.size(3),
+        "VALUE_WIDTH": v.size(3),
+        "PADDED": _padded(q.size(3)),
+        "VALUE_PADDED": _padded(v.size(3)),
+    }
 
 
 class _PointwiseAttention(torch.autograd.Function):
@@ -184,16 +160,40 @@ class _PointwiseAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, table: Tensor | None, task: _Task
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        table: Tensor | None,
+        plan: AttentionProblem,
+        seed: int,
     ) -> tuple[Tensor | None, ...]:
-        q, k, v = _rows_in_one_piece(q), _rows_in_one_piece(k), _rows_in_one_piece(v)
-        out, total, logs, nonzero, largest = _forward(q, k, v, task)
+        from relu_nmt.attention.kernels.triton_kernels import forward_kernel
+
+        q, k, v = (_rows_in_one_piece(x) for x in (q, k, v))
         ctx.save_for_backward(q, k, v)
-        ctx.task = task
+        ctx.plan, ctx.seed = plan, seed
+        # Make room for the outputs, and for total, logs, nonzero and largest where wanted.
+        out = _empty_like_tokens(v, q.size(2))
+        rows, telemetry = plan.need.rows, plan.need.telemetry
+        logs = rows and plan.attention.map.non_negative
+        sums = [
+            q.new_empty(q.shape[:3], dtype=torch.float32) if wanted else None
+            for wanted in (rows, logs, telemetry, telemetry)
+        ]
+        arguments = _arguments(plan, seed, (q, k, v), (out, *sums), (out,))
+        constants = {**_constants(plan, q, v), "SUMS": rows, "LOGS": logs, "TELEMETRY": telemetry}
+        # Scale first in float16, which unscaled weights may overflow.
+        constants["SCALE_FIRST"] = v.dtype == torch.float16
+
+        def launch(blocks: Blocks) -> None:
+            _run(forward_kernel, q.size(2), blocks.rows, arguments, constants, blocks, q)
+
+        launch(_blocks("forward", launch, q, k, v, plan)[0])
         # Leave missing gradients None, so that the kernels leave them out.
         ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(*(x for x in (nonzero, largest) if x is not None))
-        return out, total, logs, nonzero, largest
+        ctx.mark_non_differentiable(*(x for x in sums[2:] if x is not None))
+        return out, *sums
 
     @staticmethod
     def backward(
@@ -205,42 +205,14 @@ class _PointwiseAttention(torch.autograd.Function):
             do = v.new_zeros(()).expand(*q.shape[:3], v.size(3))
         sums = [None if g is None else g.float().contiguous() for g in (grad_total, grad_logs)]
         inputs = q, k, v, _rows_in_one_piece(do)
-        return *_gradients(inputs, sums, ctx.task, bias_grad=ctx.needs_input_grad[3]), None
-
-
-def _forward(q: Tensor, k: Tensor, v: Tensor, task: _Task) -> tuple[Tensor | None, ...]:
-    """Return the output, and total, weighted logs, non-zeros and largest weight of the rows."""
-    from relu_nmt.attention.kernels.triton_kernels import forward_kernel
-
-    # Make room for the outputs and for the sums that are wanted.
-    out = _empty_like_tokens(v, q.size(2))
-    rows, telemetry = task.need.rows, task.need.telemetry
-    logs = rows and task.map.non_negative
-    sums = tuple(
-        q.new_empty(q.shape[:3], dtype=torch.float32) if wanted else None
-        for wanted in (rows, logs, telemetry, telemetry)
-    )
-    arguments = task.arguments((q, k, v), (out, *sums), (out,))
-    constants = {
-        **task.constants(q, v),
-        "SUMS": rows,
-        "LOGS": logs,
-        "TELEMETRY": telemetry,
-        # Unscaled weights may overflow float16.
-        "SCALE_FIRST": v.dtype == torch.float16,
-    }
-
-    def launch(blocks: Blocks) -> None:
-        _run(forward_kernel, q.size(2), blocks.rows, arguments, constants, blocks, q)
-
-    launch(_blocks("forward", launch, q, k, v, task)[0])
-    return out, *sums
+        return *_gradients(ctx.plan, ctx.seed, inputs, sums, ctx.needs_input_grad[3]), None, None
 
 
 def _gradients(
+    plan: AttentionProblem,
+    seed: int,
     inputs: tuple[Tensor, Tensor, Tensor, Tensor],
     grad_sums: list[Tensor | None],
-    task: _Task,
     bias_grad: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Return the gradients of q, k, v and the table of the bias.
@@ -257,25 +229,25 @@ def _gradients(
     dq, dk, dv = (_empty_like_tokens(x, x.size(2)) for x in (q, k, v))
     has_total, has_logs = (grad is not None for grad in grad_sums)
     scale_first = has_total or has_logs or v.dtype == torch.float16
-    constants = {**task.constants(q, v), "TOTAL_GRAD": has_total, "LOGS_GRAD": has_logs}
+    constants = {**_constants(plan, q, v), "TOTAL_GRAD": has_total, "LOGS_GRAD": has_logs}
 
     # Each pass as a function of its block sizes, to be measured.
     def by_rows(blocks: Blocks) -> Tensor | None:
         """Write the gradient of q; return that of the bias's table [H, R], if wanted."""
         grad_table = None
-        if bias_grad and task.bias is not None:
+        if bias_grad and plan.bias is not None:
             # One table a sample, so that fewer threads wait for the same entry.
-            grad_table = task.bias.table.new_zeros(q.size(0), *task.bias.table.shape)
-        arguments = task.arguments(inputs, (*grad_sums, dq, grad_table), (dq,))
+            grad_table = plan.bias.table.new_zeros(q.size(0), *plan.bias.table.shape)
+        arguments = _arguments(plan, seed, inputs, (*grad_sums, dq, grad_table), (dq,))
         own = {**constants, "SCALE_FIRST": scale_first, "BIAS_GRAD": bias_grad}
         _run(rows_kernel, q.size(2), blocks.rows, arguments, own, blocks, q)
         return None if grad_table is None else grad_table.sum(0)
 
     def by_columns(blocks: Blocks, sum_dq: Tensor | None = None) -> None:
         """Write the gradients of k and v, and add that of q to ``sum_dq`` [B, H, Nq, d]."""
-        arguments = task.arguments(inputs, (*grad_sums, sum_dq, dk, dv), (dk, dv))
+        arguments = _arguments(plan, seed, inputs, (*grad_sums, sum_dq, dk, dv), (dk, dv))
         # The scale may vary within a block of rows.
-        varying = task.scale.size(2) > 1
+        varying = plan.row_scale.size(2) > 1
         own = {**constants, "SCALE_FIRST": varying or scale_first, "FUSED": sum_dq is not None}
         _run(columns_kernel, dk.size(2), blocks.columns, arguments, own, blocks, dk)
 
@@ -286,10 +258,10 @@ def _gradients(
         return sum_dq
 
     # Compare their times, if the device may add in any order.
-    row_blocks, row_time = _blocks("rows", by_rows, q, k, v, task)
-    column_blocks, column_time = _blocks("columns", by_columns, q, k, v, task)
+    row_blocks, row_time = _blocks("rows", by_rows, q, k, v, plan)
+    column_blocks, column_time = _blocks("columns", by_columns, q, k, v, plan)
     if _any_order() and row_time > 0 and not bias_grad:
-        fused_blocks, fused_time = _blocks("fused", in_one, q, k, v, task)
+        fused_blocks, fused_time = _blocks("fused", in_one, q, k, v, plan)
         if fused_time < row_time + column_time:
             return dq.copy_(in_one(fused_blocks)), dk, dv, None
     # Run the two passes with their best sizes.
@@ -307,18 +279,18 @@ def _prepared(bias: ScoreBias | None) -> ScoreBias | None:
 
 
 def _blocks(
-    kernel: str, launch: Any, q: Tensor, k: Tensor, v: Tensor, task: _Task
+    kernel: str, launch: Any, q: Tensor, k: Tensor, v: Tensor, plan: AttentionProblem
 ) -> tuple[Blocks, float]:
     """Return the block sizes for a kernel and its milliseconds, 0 if not measured."""
     # Use fixed sizes in the interpreter, which is too slow to measure.
+    rectifies = plan.attention.map.rectifies
     if _interpreted():
-        return Blocks(**{**vars(INTERPRETED), "skip": task.map.rectifies}), 0.0
-    width = max(_padded(q.size(3)), _padded(v.size(3)))
-    rectifies = task.map.rectifies
+        return Blocks(**{**vars(INTERPRETED), "skip": rectifies}), 0.0
+    width, causal = max(_padded(q.size(3)), _padded(v.size(3))), plan.visibility.hides_later
     # Measure long inputs only, and never while a graph is captured.
     long = min(q.size(2), k.size(2)) >= tuned.TRITON_LONG
     long = long and not torch.cuda.is_current_stream_capturing()
-    key = (kernel, q.device, q.dtype, width, task.causal, rectifies, long, task.bias is None)
+    key = (kernel, q.device, q.dtype, width, causal, rectifies, long, plan.bias is None)
     return choose(key, candidates(kernel, width, q.dtype, long, rectifies), launch, long)
 
 
