@@ -285,23 +285,20 @@ def average_checkpoints(paths: Sequence[Path]) -> Checkpoint:
     Integer tensors come from the first checkpoint, as do settings and task. Tied weights stay tied.
     """
     first = load_checkpoint(paths[0])
-    # Add up the weights, by the identity of the first checkpoint's tensor: tied ones once.
-    names = {id(own): name for name, own in reversed(first.model_tensors.items())}
-    means = {id(own): own for own in first.model_tensors.values()}
-    sums: dict[int, Tensor] = {}
-    for path in paths:
-        checkpoint = first if path is paths[0] else load_checkpoint(path)
-        _check_same_model(first, paths[0], checkpoint, path)
-        for key, own in means.items():
-            if own.is_floating_point():
-                value = checkpoint.model_tensors[names[key]].double()
-                sums[key] = sums[key] + value if key in sums else value
-    for key, total in sums.items():
-        means[key] = (total / len(paths)).to(means[key].dtype)
+    own = first.model_tensors
+    # Add up the weights by the first name of each tensor: tied ones once.
+    names = {id(x): name for name, x in reversed(own.items()) if x.is_floating_point()}
+    sums = {name: own[name].double() for name in names.values()}
+    for path in paths[1:]:
+        other = load_checkpoint(path)
+        _check_same_model(first, paths[0], other, path)
+        for name in sums:
+            sums[name] = sums[name] + other.model_tensors[name].double()
+    means = {name: (total / len(paths)).to(own[name].dtype) for name, total in sums.items()}
     # Leave out the training state, since the mean is for decoding only.
     metadata = {k: v for k, v in first.metadata.items() if k != "training_state"}
     metadata["averaged"] = [path.name for path in paths]
-    return Checkpoint({k: means[id(own)] for k, own in first.model_tensors.items()}, metadata)
+    return Checkpoint({k: means.get(names.get(id(x), ""), x) for k, x in own.items()}, metadata)
 
 
 def _check_same_model(first: Checkpoint, first_path: Path, other: Checkpoint, path: Path) -> None:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from relu_nmt.attention import attentions
 from relu_nmt.config.registry import Spec
+from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.errors import CheckpointError, needing
 from relu_nmt.modules.config import SLOTS
 from relu_nmt.modules.multihead import CrossAttention, SelfAttention
@@ -44,11 +45,6 @@ class _Graph(nn.Module):
 
     def forward(self, *inputs: Tensor) -> Tensor:
         return self.compute(self.model, *inputs)
-
-
-def _encode(model: EncoderDecoder, src_tokens: Tensor) -> Tensor:
-    """Return the states [B, S, D] of src_tokens [B, S] int64, right-padded."""
-    return model.encoder(src_tokens).states
 
 
 def _decode(
@@ -90,7 +86,8 @@ def save_onnx(model: EncoderDecoder, task: TranslationTask, folder: Path) -> Non
     targets = torch.tensor([[2, 3, 3, 3], [2, 3, 3, 1], [2, 3, 1, 1]])
     # Export both graphs.
     inputs = {"src_tokens": (sources, source)}
-    _export(_Graph(model, _encode), inputs, "encoder_states", folder / "encoder.onnx")
+    graph = _Graph(model, lambda model, src_tokens: model.encoder(src_tokens).states)
+    _export(graph, inputs, "encoder_states", folder / "encoder.onnx")
     inputs = {
         "prev_output_tokens": (targets, target),
         "encoder_states": (torch.randn(3, 5, model.config.encoder_embed_dim), source),
@@ -98,17 +95,13 @@ def save_onnx(model: EncoderDecoder, task: TranslationTask, folder: Path) -> Non
     }
     _export(_Graph(model, _decode), inputs, "logits", folder / "decoder.onnx")
     # Write everything else that a runtime needs.
-    source_symbols, target_symbols = (
-        [words[index] for index in range(len(words))]
-        for words in (task.source_dictionary, task.target_dictionary)
-    )
     content = {
         "source_lang": task.source_lang,
         "target_lang": task.target_lang,
         "longest": longest,
         "special": {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3},
-        "source_symbols": source_symbols,
-        "target_symbols": target_symbols,
+        "source_symbols": _symbols(task.source_dictionary),
+        "target_symbols": _symbols(task.target_dictionary),
         # A model of several languages reads and writes the symbol of the language first.
         "source_first_symbol": task.source_text.first_symbol,
         "target_first_symbol": task.target_text.first_symbol,
@@ -129,10 +122,12 @@ def save_image_onnx(classifier: ImageClassifier, folder: Path) -> None:
     _export(graph, inputs, "logits", folder / "model.onnx")
     # Write the preprocessing of the images.
     preprocessing = dataclasses.asdict(classifier.transform.config)
-    sides = [height, width]
-    _write_json(
-        folder, {"classes": classifier.classes, "size": sides, "preprocessing": preprocessing}
-    )
+    content = {"classes": classifier.classes, "size": [height, width]}
+    _write_json(folder, {**content, "preprocessing": preprocessing})
+
+
+def _symbols(dictionary: Dictionary) -> list[str]:
+    return [dictionary[index] for index in range(len(dictionary))]
 
 
 def _prepare(model: EncoderDecoder, side: str, most: int | None) -> int:
@@ -169,8 +164,7 @@ def _export(
             )
             assert program is not None, "dynamo=True returns a program"
             program.save(path)
-    except OSError:
-        # Pass on errors of writing the file.
+    except OSError:  # of writing the file
         raise
     except Exception as error:  # the exporter raises any exception for unsupported code
         # Report the line that names the error, without the trace.
@@ -226,7 +220,7 @@ def save_ctranslate2(model: EncoderDecoder, task: TranslationTask, folder: Path)
         (task.source_dictionary, spec.register_source_vocabulary),
         (task.target_dictionary, spec.register_target_vocabulary),
     ):
-        symbols = [dictionary[index] for index in range(len(dictionary))]
+        symbols = _symbols(dictionary)
         symbols[dictionary.pad_index] = "<blank>"
         register(symbols)
     # Describe how sources end and translations begin, and write the files.

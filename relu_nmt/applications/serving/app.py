@@ -306,11 +306,8 @@ def _add_routes(
 ) -> None:
     # Prepare answers that never change: the page and the model's description.
     page, headers = _page()
-    own_limits = Limits(
-        bytes=limits.max_request_bytes,
-        tokens=limits.max_request_tokens,
-        seconds=limits.request_seconds,
-    )
+    sizes = {"bytes": limits.max_request_bytes, "tokens": limits.max_request_tokens}
+    own_limits = Limits(**sizes, seconds=limits.request_seconds)
     description = ModelDescription(**service.describe(), limits=own_limits)
 
     unread: dict[asyncio.Future[None], int] = {}
@@ -349,9 +346,8 @@ def _add_routes(
     async def tell_health() -> JSONResponse:
         """Report whether the server accepts requests."""
         # Answer 503 while stopping, so that health checks fail.
-        status = "ok" if desk.is_open else "stopping"
-        values = {"status": status, "waiting": desk.num_waiting}
-        return JSONResponse(values, 200 if desk.is_open else 503)
+        status, code = ("ok", 200) if desk.is_open else ("stopping", 503)
+        return JSONResponse({"status": status, "waiting": desk.num_waiting}, code)
 
     @app.get("/metrics", response_class=PlainTextResponse)
     async def tell_metrics() -> Response:

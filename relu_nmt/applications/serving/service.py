@@ -79,17 +79,17 @@ class TranslationService:
         """Return the description of the model as JSON values."""
         translator = self._translator
         models = translator.models
-        # Describe the attention of each slot by its first layer.
-        slots = {}
-        for slot in SLOTS:
-            attention = attention_of(models[0], slot, 0)
-            slots[slot] = {
+        # Describe each slot by its first layer. Only a single model shows weights, no ensemble.
+        slots = {
+            slot: {
                 "mechanism": str(models[0].config.attention_of(slot)),
                 "layers": len(layers_of(models[0], slot)),
                 "heads": attention.num_heads,
-                # Offer the weights of a single model only, not of an ensemble.
                 "has_weights": attention.capabilities.weights and len(models) == 1,
             }
+            for slot in SLOTS
+            for attention in [attention_of(models[0], slot, 0)]
+        }
         # Add the languages, the size and the defaults of the search.
         return {
             "source_lang": translator.task.source_lang,
@@ -184,9 +184,23 @@ class TranslationService:
         query_side = source if slot == "encoder" else target
         key_side = target if slot == "decoder" else source
         rows = _rows(query_side[1], line)
-        # Count the weights before the model computes them, and refuse too many.
+        # Count the weights before the model computes them, and refuse too many. The model computes
+        # all queries; the answer may have the rows of one line only.
         num_queries, num_keys = (len(_rows(side[1], None)) for side in (query_side, key_side))
-        size = self._checked_size(slot, num_queries, len(rows), num_keys)
+        num_layers = len(layers_of(translator.models[0], slot))
+        num_heads = num_layers * attention_of(translator.models[0], slot, 0).num_heads
+        if num_heads * num_queries * num_keys > MOST_WEIGHTS:
+            raise HTTPException(
+                413,
+                f"{num_queries:,} and {num_keys:,} tokens are too many to show the attention of "
+                "all layers; ask for fewer lines",
+            )
+        if (size := num_heads * len(rows) * num_keys) > MOST_NUMBERS:
+            raise HTTPException(
+                413,
+                f"{size:,} weights are more than the {MOST_NUMBERS:,} of an answer; ask for a "
+                "line, or for fewer",
+            )
         # Locate the tokens of queries and keys in the text.
         queries, keys = self._tokens(*query_side, ticket), self._tokens(*key_side, ticket)
         if slot == "decoder":
@@ -194,7 +208,6 @@ class TranslationService:
 
         # Compute the weights, [layers, heads, rows, keys], and write the JSON in parts.
         def write() -> bytes:
-            num_layers = len(layers_of(translator.models[0], slot))
             places = [AttentionPlace(slot, layer) for layer in range(num_layers)]
             weights = self.batcher.run(
                 lambda: np.stack(attention_weights(ensemble, places, source_ids, target_ids)),
@@ -222,26 +235,6 @@ class TranslationService:
             [own.as_read(of_targets) for own in targets],
             self._texts_of_single,
         )
-
-    def _checked_size(self, slot: str, num_queries: int, num_rows: int, num_keys: int) -> int:
-        """Return the number of weights in an answer, and refuse too many."""
-        # The model computes all queries; the answer may have the rows of one line only.
-        model = self._translator.models[0]
-        num_heads = len(layers_of(model, slot)) * attention_of(model, slot, 0).num_heads
-        if num_heads * num_queries * num_keys > MOST_WEIGHTS:
-            raise HTTPException(
-                413,
-                f"{num_queries:,} and {num_keys:,} tokens are too many to show the attention of "
-                "all layers; ask for fewer lines",
-            )
-        size = num_heads * num_rows * num_keys
-        if size > MOST_NUMBERS:
-            raise HTTPException(
-                413,
-                f"{size:,} weights are more than the {MOST_NUMBERS:,} of an answer; ask for a "
-                "line, or for fewer",
-            )
-        return size
 
     def _tokens(
         self,
@@ -317,9 +310,8 @@ def weights_json(weights: np.ndarray, ticket: Ticket) -> Iterator[bytes]:
     """Yield the weights as JSON, row by row, to let other threads run in between."""
     if weights.ndim == 1:
         ticket.check()
-        yield json.dumps(
-            np.round(weights.astype(np.float64), DECIMALS).tolist(), allow_nan=False
-        ).encode()
+        row = np.round(weights.astype(np.float64), DECIMALS).tolist()
+        yield json.dumps(row, allow_nan=False).encode()
         return
     for index, part in enumerate(weights):
         yield b", " if index else b"["
