@@ -354,8 +354,7 @@ def token_spans(text: str, tokens: Sequence[str], pipeline: TextPipeline) -> lis
     for i, j in _same("".join(p[0] for p in places), "".join(o[0] for o in owners)):
         place, index = places[i][1], owners[j][1]
         found[index] = (found[index][0] if index in found else place, place + 1)
-    # Give adjacent text to found tokens, then a place to every token.
-    _widen(text, pieces, found)
+    # Give a place to every token, and adjacent text to found ones.
     return _all_spans(text, pieces, found)
 
 
@@ -390,56 +389,37 @@ def _meetings(written: str, read: str, i: int, j: int) -> Iterator[tuple[int, in
                     yield here, there
 
 
-def _widen(text: str, pieces: Sequence[str | None], found: dict[int, Span]) -> None:
-    """Extend tokens by adjacent characters of no other token, such as invisible letters."""
-    missing = [0]  # running count of tokens that were not found
-    for index, piece in enumerate(pieces):
-        missing.append(missing[-1] + (bool(piece) and index not in found))
-    # Look at the text between each two found tokens, unless a missing token may own it.
-    for before, behind in pairwise([None, *found, None]):
-        first = 0 if before is None else before + 1
-        if missing[len(pieces) if behind is None else behind] > missing[first]:
-            continue
-        begin = 0 if before is None else found[before][1]
-        end = len(text) if behind is None else found[behind][0]
-        # Words that touch a token become part of it.
-        gap = text[begin:end]
-        words = gap.split()
-        if before is not None and words and gap.startswith(words[0]):
-            found[before] = (found[before][0], begin + len(words.pop(0)))
-        if behind is not None and words and gap.endswith(words[-1]):
-            found[behind] = (end - len(words[-1]), found[behind][1])
-
-
 def _all_spans(text: str, pieces: Sequence[str | None], found: dict[int, Span]) -> list[Span]:
     """Return a span for each token: its own, or the text between its neighbours' spans."""
-    # Find the begin of the next found token behind each token.
-    behind = [len(text)]
-    for index in reversed(range(len(pieces))):
-        behind.append(found[index][0] if index in found else behind[-1])
-    behind.reverse()
-    # Go through the tokens, and remember the end of the last found one.
     spans: list[Span] = []
-    between: dict[int, Span] = {}
-    last = 0
-    for index, piece in enumerate(pieces):
-        begin = min(last, behind[index + 1])
-        if index in found:
-            spans.append(found[index])
-            last = found[index][1]
-        elif piece is None and spans:
-            # Repeat the span of the character's first byte.
-            spans.append(spans[-1])
-        elif not piece:
-            # Place the empty span no further left than the last token.
-            begin = max(begin, spans[-1][0]) if spans else begin
-            spans.append((begin, begin))
-        else:
-            # Share the text between two found tokens among all missing ones.
-            if begin not in between:
-                # Leave out the spaces around it.
-                inner = text[begin : behind[index + 1]].lstrip()
-                first = behind[index + 1] - len(inner) if inner else begin
-                between[begin] = (first, first + len(inner.rstrip()))
-            spans.append(between[begin])
+    # Go through the texts between each two found tokens, and the tokens between them.
+    for before, behind in pairwise([-1, *found, len(pieces)]):
+        begin = found[before][1] if before >= 0 else 0
+        end = found[behind][0] if behind < len(pieces) else len(text)
+        between = pieces[before + 1 : behind]
+        # If no token between may own the text, words that touch a found token become part of it.
+        gap = text[begin:end]
+        words = [] if any(between) else gap.split()
+        if before >= 0 and words and gap.startswith(words[0]):
+            begin += len(words.pop(0))
+            found[before] = (found[before][0], begin)
+        if behind < len(pieces) and words and gap.endswith(words[-1]):
+            end -= len(words[-1])
+            found[behind] = (end, found[behind][1])
+        if before >= 0:
+            spans.append(found[before])
+        # Share the text among all missing tokens, without the spaces around it.
+        begin = min(begin, end)
+        inner = text[begin:end].lstrip()
+        first = end - len(inner) if inner else begin
+        for piece in between:
+            if piece:
+                spans.append((first, first + len(inner.rstrip())))
+            elif piece is None and spans:
+                # Repeat the span of the character's first byte.
+                spans.append(spans[-1])
+            else:
+                # Place an empty span no further left than the last token.
+                place = max(begin, spans[-1][0]) if spans else begin
+                spans.append((place, place))
     return spans

@@ -14,11 +14,7 @@ from torch import Tensor
 
 from relu_nmt.attention.base import AttentionOutput, AttentionProblem
 from relu_nmt.attention.kernels import tuned
-from relu_nmt.attention.kernels.reference import (
-    in_one_dtype,
-    refuse_second_derivatives,
-    without_inputs,
-)
+from relu_nmt.attention.kernels.reference import by_function, refuse_second_derivatives
 from relu_nmt.attention.masks import Visibility, dropout_factors
 
 
@@ -147,15 +143,7 @@ def pointwise(problem: AttentionProblem) -> AttentionOutput:
     Reference: the products of FlashAttention (Dao et al. 2022, algorithms 1 and 4) without its
     softmax; ReLUFormer Eq. 5 for the weights and Eq. 7 for the sums.
     """
-    # The seed comes from the global generator, so that torch.manual_seed repeats everything.
-    seed = int(torch.randint(1 << 62, ())) if problem.dropout > 0 else 0
-    table = None if problem.bias is None else problem.bias.table
-    # Cast here, since the function turns autocast off.
-    inputs = in_one_dtype(problem)
-    values, *sums = _Blockwise.apply(*inputs, table, without_inputs(problem), seed)
-    return AttentionOutput(
-        values.to(problem.v.dtype), sums=tuple(sums) if problem.need.rows else None
-    )
+    return by_function(_Blockwise, problem, problem, 1 << 62)
 
 
 def supports(problem: AttentionProblem) -> bool:

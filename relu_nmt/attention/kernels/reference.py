@@ -140,18 +140,27 @@ def refuse_second_derivatives(backend: str) -> None:
         )
 
 
-def in_one_dtype(problem: AttentionProblem) -> tuple[Tensor, Tensor, Tensor]:
-    """Return :func:`centered` q and k, and v, in the dtype that their products have."""
+def by_function(
+    function: Any, problem: AttentionProblem, plan: AttentionProblem, num_seeds: int
+) -> AttentionOutput:
+    """Solve a problem of pointwise attention by an autograd function.
+
+    The function takes :func:`centered` q and k, v, the table of the bias, a plan and a seed of
+    dropout; it returns the values and the sums over the rows. The plan is the problem as the
+    function needs it, here without q, k and v: autograd keeps those of the backward pass.
+    """
+    # The seed comes from the global generator, so that torch.manual_seed repeats everything.
+    # Draw it on the CPU: reading one from the GPU would wait for it.
+    seed = int(torch.randint(num_seeds, ())) if problem.dropout > 0 else 0
+    plan = replace(plan, q=NO_INPUT, k=NO_INPUT, v=NO_INPUT)
+    table = None if plan.bias is None else plan.bias.table
+    # Cast here to the dtype of the products, since a function turns autocast off.
     (q, k), v = centered(problem), problem.v
     dtype = v.dtype
     if torch.is_autocast_enabled(v.device.type) and dtype != torch.float64:
         dtype = torch.get_autocast_dtype(v.device.type)
-    return q.to(dtype), k.to(dtype), v.to(dtype)
-
-
-def without_inputs(problem: AttentionProblem) -> AttentionProblem:
-    """Return the problem without q, k and v: autograd keeps those that its backward pass needs."""
-    return replace(problem, q=NO_INPUT, k=NO_INPUT, v=NO_INPUT)
+    values, *sums = function.apply(q.to(dtype), k.to(dtype), v.to(dtype), table, plan, seed)
+    return AttentionOutput(values.to(v.dtype), sums=tuple(sums) if problem.need.rows else None)
 
 
 def whole_rows(problem: AttentionProblem) -> AttentionOutput:

@@ -15,11 +15,7 @@ from torch import Tensor
 
 from relu_nmt.attention.base import AttentionOutput, AttentionProblem
 from relu_nmt.attention.kernels import tuned
-from relu_nmt.attention.kernels.reference import (
-    in_one_dtype,
-    refuse_second_derivatives,
-    without_inputs,
-)
+from relu_nmt.attention.kernels.reference import by_function, refuse_second_derivatives
 from relu_nmt.attention.kernels.tuned import INTERPRETED, Blocks, candidates, choose
 from relu_nmt.attention.masks import ScoreBias
 from relu_nmt.errors import ConfigError, MissingExtraError
@@ -84,12 +80,8 @@ def pointwise(problem: AttentionProblem) -> AttentionOutput:
     """Return the outputs of pointwise attention and the sums over its rows, if wanted."""
     # Prepare the inputs of both directions besides q, k and v in the dtypes of the kernels.
     bias, scale = _prepared(problem.bias), problem.row_scale.detach().float()
-    plan = replace(without_inputs(problem), bias=bias, row_scale=scale)
-    # Draw the seed of dropout on the CPU: reading one from the GPU would wait for it.
-    seed = int(torch.randint(1 << 31, ())) if _threshold(plan) else 0
-    table = None if bias is None else bias.table
-    out, *sums = _PointwiseAttention.apply(*in_one_dtype(problem), table, plan, seed)
-    return AttentionOutput(out.to(problem.v.dtype), sums=tuple(sums) if problem.need.rows else None)
+    plan = replace(problem, bias=bias, row_scale=scale)
+    return by_function(_PointwiseAttention, problem, plan, 1 << 31)
 
 
 def _threshold(plan: AttentionProblem) -> int:
