@@ -14,7 +14,6 @@ import torch
 from relu_nmt.config import to_dict
 from relu_nmt.config.registry import import_user_module
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.engine.layers import _norms
 from relu_nmt.errors import ConfigError
 from relu_nmt.tokenization.base import WholeWords
 from relu_nmt.tokenization.pipeline import TextPipeline
@@ -151,7 +150,7 @@ def test_kernels_find_weights_that_moved_to_shared_memory(tmp_path):
     assert found_by(translator) == expected and len(taken) == 1000
     for decoder in translator.decoders:
         if (kernel := decoder.layers_kernel) is not None:
-            norm = _norms(kernel.layers[0])["own_norm"]
+            norm = kernel.layers[0].self_attention_residual.norm
             assert kernel._constant[0] == norm.weight.data_ptr()
 
 
