@@ -31,20 +31,15 @@ class AverageSettings:
 
     def check(self) -> None:
         """Compare the settings with each other."""
+        both = "--num-epoch-checkpoints and --num-update-checkpoints"
         counts = [self.num_epoch_checkpoints, self.num_update_checkpoints]
         given = [count for count in counts if count is not None]
         if len(given) > 1:
-            raise ConfigError(
-                "--num-epoch-checkpoints and --num-update-checkpoints exclude each other"
-            )
+            raise ConfigError(f"{both} exclude each other")
         if not given and self.checkpoint_upper_bound is not None:
-            raise ConfigError(
-                "--checkpoint-upper-bound needs --num-epoch-checkpoints or --num-update-checkpoints"
-            )
+            raise ConfigError(f"--checkpoint-upper-bound needs {both.replace('and', 'or')}")
         if given and len(self.inputs) != 1:
-            raise ConfigError(
-                "--num-epoch-checkpoints and --num-update-checkpoints need one folder as --inputs"
-            )
+            raise ConfigError(f"{both} need one folder as --inputs")
 
 
 main = RecipeCommand(

@@ -215,10 +215,9 @@ def describe_environment(gpus: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def _version(package: str) -> str:
-    try:
+    with suppress(metadata.PackageNotFoundError):
         return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "absent"
+    return "absent"
 
 
 def _revision() -> str:

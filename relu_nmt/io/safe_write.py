@@ -29,11 +29,10 @@ _CLONE = 0x40049409
 
 def try_lock(descriptor: int) -> bool:
     """Lock an open file or folder; return False if another process holds its lock."""
-    try:
+    with suppress(BlockingIOError):
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+        return True
+    return False
 
 
 def acquire_lock(path: Path) -> int | None:

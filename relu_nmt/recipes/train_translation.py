@@ -288,8 +288,8 @@ class TranslationTraining(Training):
         # Refuse sentences that fit into no batch, if single sentences are trained on.
         if not batching.skip_invalid_size_inputs and (not lengths or SINGLE_SENTENCES in lengths):
             split.refuse_too_long(batching.max_tokens)
-        seed, weights = self.settings.trainer.seed, self.settings.corpus_weights
-        return self._batches_of(split, batching.training_limits, lengths, seed, weights)
+        how = self.settings.trainer.seed, self.settings.corpus_weights
+        return self._batches_of(split, batching.training_limits, lengths, *how)
 
     def _validation_batches(self, name: str) -> TranslationBatches:
         """Return batches of all sentences of a split, in groups if documents are trained on."""

@@ -53,10 +53,8 @@ class Training(ABC):
     """
 
     def __init__(self, settings: Any, process: ProcessGroup, log: TrainingLog) -> None:
-        self.settings = settings
-        self.process = process
-        self.log = log
-        self.say = log.say
+        self.settings, self.process = settings, process
+        self.log, self.say = log, log.say
         # The checkpoint of this training, or the one of which it takes only the weights.
         config = settings.trainer
         restored = CheckpointFolder(config).restore_path()

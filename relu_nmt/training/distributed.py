@@ -147,14 +147,12 @@ def keep_freed_memory() -> None:
 
 
 def _environment_number(name: str, default: int | None) -> int:
-    text = os.environ.get(name)
-    if text is None and default is not None:
-        return default
+    text = os.environ.get(name, "" if default is None else str(default))
     try:
-        return int(text or "")
+        return int(text)
     except ValueError:
         raise ConfigError(
-            f"WORLD_SIZE is set, but {name} is '{text or ''}'; start several processes with "
+            f"WORLD_SIZE is set, but {name} is '{text}'; start several processes with "
             "torchrun --nproc-per-node N"
         ) from None
 

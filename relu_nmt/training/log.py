@@ -28,8 +28,7 @@ TELEMETRY_DIGITS = 4
 LOSS_SUFFIX = "loss"
 """Averages with this ending are losses: kept in nats, reported in bits as in fairseq."""
 DECIMALS = {"ppl": 2, "wps": 1, "ups": 2, "wpb": 1, "bsz": 1, "clip": 1, "train_wall": 0, "wall": 0}
-EXACT = ("lr", "loss_scale")
-DEFAULT_DECIMALS = 3
+EXACT, DEFAULT_DECIMALS = ("lr", "loss_scale"), 3
 OUTPUT, FILE, BOARD = "standard output", "the log file", "TensorBoard's files"
 """The parts of a log, as a note on the loss of one names it."""
 TRAIN, TELEMETRY = "train", "telemetry"
@@ -128,10 +127,17 @@ class TrainingLog:
             with _reporting(f"--log-file {path}: cannot be written"):
                 Path(path).parent.mkdir(parents=True, exist_ok=True)
                 self._streams[FILE] = open(path, "a", encoding="utf-8")  # noqa: SIM115
-        board = config.tensorboard_logdir
-        self._writer_class = _summary_writer(board) if board and not quiet else None
         # TensorBoard has one run per tag (train_inner, train, valid), as in fairseq.
         self._writers: dict[str, Any] = {}
+        self._writer_class: type | None = None
+        if (board := config.tensorboard_logdir) and not quiet:
+            package = "the package tensorboard; install it with pip install tensorboard"
+            with needing(f"--tensorboard-logdir needs {package}"):
+                from torch.utils.tensorboard import SummaryWriter
+            # Make the folder now, so that an error comes before the training.
+            with _reporting(f"--tensorboard-logdir {board}: cannot be made"):
+                Path(board).mkdir(parents=True, exist_ok=True)
+            self._writer_class = SummaryWriter
         self._first_update = 0
         self._warned: set[str] = set()
 
@@ -267,17 +273,6 @@ class TrainingLog:
                 print(text + "training goes on without", file=sys.stderr, flush=True)
 
 
-def _summary_writer(folder: str) -> type:
-    """Return TensorBoard's class that writes curves, and make the folder."""
-    package = "the package tensorboard; install it with pip install tensorboard"
-    with needing(f"--tensorboard-logdir needs {package}"):
-        from torch.utils.tensorboard import SummaryWriter
-    # Make the folder now, so that an error comes before the training.
-    with _reporting(f"--tensorboard-logdir {folder}: cannot be made"):
-        Path(folder).mkdir(parents=True, exist_ok=True)
-    return SummaryWriter
-
-
 def _json_values(stats: Stats) -> dict[str, float | None]:
     """Return rounded values for JSON, with None for infinity and NaN."""
     return {n: rounded(n, v) if math.isfinite(v) else None for n, v in stats.items()}
@@ -366,10 +361,9 @@ def read_curves(path: str | os.PathLike[str], may_be_empty: bool = False) -> Cur
 
 
 def _json(text: str) -> Any:
-    try:
+    with suppress(ValueError, RecursionError):
         return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
+    return None
 
 
 def _add_line(curves: Curves, line: str) -> None:

@@ -47,17 +47,13 @@ class Trainer:
         log: TrainingLog | None = None,
         start: StartWeights | None = None,
     ) -> None:
-        self.config = config
-        self._start = start
-        self.state = TrainingState()
-        self.result = TrainingResult()
+        self.config, self._process, self._data = config, process, data
+        self._start, self._description = start, description
+        self.state, self.result = TrainingState(), TrainingResult()
         # Shard first: sharding makes new parameters, which optimiser and average must have.
         wrapped = process.wrap(objective.train(), config.ddp_backend)
         self.parts = Components(objective, config, process, wrapped)
         self.log = log or TrainingLog(config, quiet=not process.is_first)
-        self._description = description
-        self._process = process
-        self._data = data
         self._folder = CheckpointFolder(config)
         # Waiting for the numbers of each update would leave a GPU idle.
         self._reads_late = process.device.type != "cpu"

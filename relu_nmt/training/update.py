@@ -158,12 +158,11 @@ class Update:
     Args:
         num_updates: number of the update, from 1.
         seed: seed of the forward pass.
-        batches: the batches of this process.
-        names: names of the metrics.
+        batches: those of this process.
+        names: those of the metrics.
         values: float64 [6 + 2 * metrics + batches] on the device: the gradient's norm before
             clipping; sums over all processes; each batch's own loss.
         skipped: gradients overflowed and the optimiser made no step.
-        loss_scale: the loss scale of float16.
     """
 
     num_updates: int
