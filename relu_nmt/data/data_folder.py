@@ -26,26 +26,24 @@ from relu_nmt.io.safe_write import write_text
 
 MANIFEST_NAME = "manifest.json"
 JOURNAL_NAME = "journal.json"
-WORK_FOLDER = "preprocess.unfinished"
-"""The folder, in a data folder, of the journal of a run that has not made it yet."""
+WORK_FOLDER = "preprocess.unfinished"  # has the journal of a run that has not ended
 FORMAT_NAME = "relu_nmt data folder"
 FORMAT_VERSION = 1
 AGAIN = "run relu-nmt-preprocess again"
 REQUIRED = {"source_lang": str, "text": dict, "splits": dict, "files": dict}
-OTHER_FOLDERS: tuple[tuple[str, Callable[[str], bool]], ...] = (
-    ("a folder of checkpoints, and ", lambda name: name.endswith((".safetensors", ".pt"))),
-    ("a folder of images, and ", lambda name: name.endswith((".jpg", ".jpeg", ".png", ".zip"))),
-    ("a folder of text, and ", lambda name: bool(re.search(r"\.[a-z]{2}(\.gz)?$|\.txt$", name))),
-)
-"""Folders that users give by mistake, each with a test for the name of one of its files."""
-NO_LANGUAGE = str(None)
-"""The target language in the names of source-only data, as in fairseq."""
+# Folders that users give by mistake, each with the endings of its files.
+OTHER_FOLDERS = {
+    "a folder of checkpoints, and ": r"\.(safetensors|pt)$",
+    "a folder of images, and ": r"\.(jpg|jpeg|png|zip)$",
+    "a folder of text, and ": r"\.[a-z]{2}(\.gz)?$|\.txt$",
+}
+NO_LANGUAGE = str(None)  # the target language in the names of source-only data, as in fairseq
+# Regular expression of the names of a data folder's files; a manifest may list further ones.
 FILE_NAMES = (
     r"dict\.[^.]+\.txt|[^.]+\.[^.-]+-[^.-]+\.(documents|[^.]+\.(bin|idx|raw))"
     r"|[^.]+\.align\.[^.-]+-[^.-]+\.(bin|idx)|manifest\.json"
     r"|subword(\.[^.]+)?\.codes|sentencepiece(\.[^.]+)?\.model"
 )
-"""Regular expression of the names of a data folder's files; a manifest may list further ones."""
 _INDEX_NAME = re.compile(r"(?P<split>[^.]+)\.(?P<src>[^.-]+)-(?P<tgt>[^.-]+)\.(?P<lang>[^.]+)\.idx")
 
 
@@ -72,8 +70,7 @@ def pair_name(source_lang: str, target_lang: str | None) -> str:
 def split_path(folder: str | os.PathLike[str], split: str, pair: str, ending: str) -> Path:
     """Return the path of a file of a split: ``folder/train.de-en.documents``.
 
-    The ending is ``documents``, ``de.raw``, or ``de`` for the binarised text without ``.bin`` and
-    ``.idx``.
+    The ending is ``documents``, ``de.raw``, or ``de`` for ``.bin`` and ``.idx``.
     """
     return Path(folder) / f"{split}.{pair}.{ending}"
 
@@ -120,7 +117,8 @@ def infer_languages(folder: str | os.PathLike[str]) -> tuple[str, str]:
     matches = [match for name in names if (match := _INDEX_NAME.fullmatch(name))]
     pairs = {(match["src"], match["tgt"]) for match in matches}
     if not pairs:
-        found = next((kind for kind, ends in OTHER_FOLDERS if any(map(ends, names))), "")
+        kinds = OTHER_FOLDERS.items()
+        found = next((kind for kind, end in kinds if any(re.search(end, x) for x in names)), "")
         raise DataError(
             f"{folder}: {found}no binarised corpus (no file like train.de-en.de.idx); make it with "
             "relu-nmt-preprocess"
@@ -142,19 +140,17 @@ def find_pair(
 
     A split that is not there is a DataError that lists the others.
     """
-    directions = [
-        pair_name(source_lang, target_lang),
-        pair_name(target_lang, source_lang),
-        pair_name(source_lang, None),
-    ]
-    for pair in directions:
-        if paths_of(split_path(folder, split, pair, source_lang))[0].exists():
+    languages = ((source_lang, target_lang), (target_lang, source_lang), (source_lang, None))
+    wanted = {}
+    for pair in (pair_name(*own) for own in languages):
+        wanted[pair], _ = paths_of(split_path(folder, split, pair, source_lang))
+        if wanted[pair].exists():
             return pair
-    wanted, _ = paths_of(split_path(folder, split, directions[0], source_lang))
     names = os.listdir(folder) if os.path.isdir(folder) else []
     splits = {match["split"] for name in names if (match := _INDEX_NAME.fullmatch(name))}
     known = f"; the folder holds: {', '.join(sorted(splits))}" if splits else ""
-    raise DataError(f"{wanted}: no such file; there is no split '{split}'{known}")
+    first = next(iter(wanted.values()))
+    raise DataError(f"{first}: no such file; there is no split '{split}'{known}")
 
 
 def file_record(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -163,7 +159,7 @@ def file_record(path: str | os.PathLike[str]) -> dict[str, Any]:
     with open(path, "rb") as file:
         while block := file.read(1 << 20):
             digest.update(block)
-    return {"bytes": os.stat(path).st_size, "sha256": digest.hexdigest()}
+        return {"bytes": file.tell(), "sha256": digest.hexdigest()}
 
 
 def write_manifest(folder: str | os.PathLike[str], content: dict[str, Any]) -> dict[str, Any]:
@@ -179,9 +175,7 @@ def read_manifest(
 ) -> dict[str, Any] | None:
     """Return the manifest of a data folder, or None if it has none (fairseq made it).
 
-    Raises:
-        DataError: the folder is not complete, the manifest is damaged, or a file it lists is
-            missing, of another size or, ``with_checksums``, was changed.
+    A file that is missing, has another size or, ``with_checksums``, was changed is a DataError.
     """
     content = manifest_content(folder)
     if content is None and (Path(folder) / WORK_FOLDER).exists():
@@ -239,12 +233,7 @@ class Journal:
 
     A step counts as finished if the job had the same key, a hash of all its settings and inputs,
     and all files of the step still have the same contents. A job with another key empties the
-    folder, and removes the files that the other job made in the data folder.
-
-    Args:
-        folder: the working folder.
-        key: that of the job.
-        given: files that are read, and never removed.
+    folder, and removes the files that the other job made in the data folder, but no ``given`` one.
     """
 
     def __init__(
@@ -287,8 +276,7 @@ class Journal:
     ) -> dict[str, Any]:
         """Return the results of steps, given their files; ``work`` does the unfinished ones.
 
-        It yields the JSON result of each step that it gets, once the files are complete. The result
-        None becomes True.
+        It yields the JSON result of each step once its files are complete; None becomes True.
         """
         results = {step: self.result(step) for step in steps}
         todo = [step for step, result in results.items() if result is None]

@@ -59,11 +59,9 @@ class Dictionary:
         return symbol in self._indices
 
     def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Dictionary)
-            and self._symbols == other._symbols
-            and self._indices == other._indices
-        )
+        if not isinstance(other, Dictionary):
+            return False
+        return self._symbols == other._symbols and self._indices == other._indices
 
     __hash__ = None  # type: ignore[assignment]  # mutable only while it is built, but large
 
@@ -76,10 +74,8 @@ class Dictionary:
     @property
     def fillers(self) -> list[int]:
         """Ids of the unused symbols that pad the dictionary to a round size."""
-        words = zip(self._symbols, self._counts, strict=True)
-        return [
-            i for i, (word, count) in enumerate(words) if count == 0 and word.startswith(FILLER)
-        ]
+        words = enumerate(zip(self._symbols, self._counts, strict=True))
+        return [i for i, (word, count) in words if count == 0 and word.startswith(FILLER)]
 
     def index(self, symbol: str) -> int:
         """Return the id of ``symbol``, or that of ``<unk>``."""
@@ -94,8 +90,7 @@ class Dictionary:
 
         ``place`` is its id: that of a ``madeupword``, which it replaces, or the size of the
         dictionary. By default, and if ``place`` is taken, the symbol replaces the first
-        ``madeupword``. Without a ``madeupword`` it comes last. A symbol that the dictionary has is
-        a DataError.
+        ``madeupword``; without one it comes last.
         """
         if symbol in self:
             raise DataError(f"dictionary: the symbol '{symbol}' is in it already")
@@ -134,11 +129,8 @@ class Dictionary:
     def symbols_of(self, ids: Iterable[int], unk: str = UNK) -> list[str]:
         """Return the symbols of ``ids``, leaving out ``<s>``, ``<pad>`` and ``</s>``."""
         dropped = (self.bos_index, self.pad_index, self.eos_index)
-        return [
-            unk if i == self.unk_index else self._symbols[i]
-            for i in map(int, ids)
-            if i not in dropped
-        ]
+        kept = (i for i in map(int, ids) if i not in dropped)
+        return [unk if i == self.unk_index else self._symbols[i] for i in kept]
 
     @classmethod
     def from_counts(
@@ -150,15 +142,14 @@ class Dictionary:
     ) -> "Dictionary":
         """Build the dictionary of a text as fairseq does, from the occurrences of each word.
 
-        The symbols stand in the order of falling count, equal counts in code-point order. Special
-        symbols do not count, even if the text contains them. Words below the threshold are left
-        out; ``nwords`` bounds the size if it is above 0. ``madeupword0000``... fill up to a
-        multiple.
+        The symbols stand in the order of falling count, equal counts in code-point order, without
+        special symbols and words below the threshold. ``nwords`` bounds the size if it is above 0.
+        ``madeupword0000``... fill up to a multiple.
 
         Reference: fairseq 0.12, ``Dictionary.finalize`` and ``pad_to_multiple_``.
         """
-        words = {word: n for word, n in counts.items() if word not in SPECIAL_SYMBOLS}
-        ordered = sorted(words.items(), key=lambda item: (-item[1], item[0]))
+        words = (item for item in counts.items() if item[0] not in SPECIAL_SYMBOLS)
+        ordered = sorted(words, key=lambda item: (-item[1], item[0]))
         # Cut rare words, leaving room for the special symbols.
         if nwords > 0:
             ordered = ordered[: max(0, nwords - len(SPECIAL_SYMBOLS))]

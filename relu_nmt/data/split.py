@@ -81,13 +81,12 @@ class Split:
         """Return the sentences of several splits of one task as one, under the name of the first.
 
         If only some splits have document boundaries, each sentence of the others is a document.
-        ``tags`` are ids of the symbols that begin the source sentences of each split, -1 for none;
-        empty: no split has one. A target side, or word alignments, of some alone are a DataError.
+        ``tags`` are ids of the symbols that begin the source sentences of each split, -1 for none.
         """
         first, *others = splits
         if not others:
             return first
-        # Either all splits have a target side (and alignments), or none.
+        # Let all splits have a target side (and alignments), or none.
         for part, name in (("target", "target side"), ("alignments", "word alignments")):
             having = [split for split in splits if getattr(split, part) is not None]
             if 0 < len(having) < len(splits):
@@ -194,8 +193,7 @@ class Split:
     def require_documents(self, purpose: str, length: int) -> np.ndarray:
         """Return the sentences of each document, int64 [documents], for the flag ``purpose``.
 
-        Single sentences need no boundaries: each is then a document. Otherwise unknown boundaries
-        are a DataError.
+        Single sentences need no boundaries: each is then a document.
         """
         if self.documents is None and length == SINGLE_SENTENCES:
             return np.ones(len(self), dtype=np.int64)
@@ -294,9 +292,8 @@ class Split:
             source = np.append(tag, source)
         if self.target is None:
             return source, None
-        return source, join_sentences(
-            [self._sentence(self.target, i, 1, separators) for i in sentences]
-        )
+        targets = [self._sentence(self.target, i, 1, separators) for i in sentences]
+        return source, join_sentences(targets)
 
     def aligned(self, sentences: range) -> np.ndarray:
         """Return the aligned source and target positions of consecutive pairs, int64 [P, 2].
@@ -398,22 +395,18 @@ def lengths_in_words(description: dict[str, Any]) -> str:
     """Return the result of :func:`describe_lengths` in one line."""
     limit = description["max_doc_tokens"]
     kind = "single sentences" if limit == SINGLE_SENTENCES else f"groups of up to {limit} tokens"
-    parts = [
-        f"{kind}: {description['groups']:,} from {description['documents']:,} documents with "
-        f"{description['sentences']:,} sentences"
-    ]
+    text = "{groups:,} from {documents:,} documents with {sentences:,} sentences"
     # Add the distribution of the lengths, if any group is left.
     if "tokens" in description:
         low, middle, high = description["quantiles_tokens"].values()
-        parts.append(
-            f"tokens mean {description['mean_tokens']:.0f}, 10% {low:.0f}, median {middle:.0f}, "
-            f"90% {high:.0f}, longest {description['longest_tokens']:,}; sentences mean "
-            f"{description['mean_sentences']:.1f}"
+        text += f"; tokens mean {{mean_tokens:.0f}}, 10% {low:.0f}, median {middle:.0f}, "
+        text += (
+            f"90% {high:.0f}, longest {{longest_tokens:,}}; sentences mean {{mean_sentences:.1f}}"
         )
     if description["over_long_sentences"]:
         action = "kept whole" if description["over_long_kept"] else "left out"
-        parts.append(f"{description['over_long_sentences']:,} longer sentences are {action}")
-    return "; ".join(parts)
+        text += f"; {{over_long_sentences:,}} longer sentences are {action}"
+    return f"{kind}: {text.format(**description)}"
 
 
 def first_of(mask: np.ndarray) -> tuple[int, str]:

@@ -119,8 +119,7 @@ class TranslationBatches:
     Args:
         split: the sentence pairs, and document boundaries if sentences are joined.
         limits: most tokens and sentences of a batch.
-        lengths: limits of a group in tokens, see :meth:`Split.groups`; with several, each epoch
-            draws one for each document.
+        lengths: limits of a group in tokens; of several, each epoch draws one for each document.
         seed: shuffles batches and draws lengths; sentences over the limit of their group are left
             out. None (validation) sorts batches by length and keeps such sentences.
         skip_too_long: leave out groups that are longer than the model accepts, and in training
@@ -130,9 +129,6 @@ class TranslationBatches:
         longest_sentences: the same of each sentence, if positions restart there.
         weights: number of times that an epoch reads each corpus of the split, by default once; for
             a fraction each epoch draws documents.
-
-    Raises:
-        DataError: no sentence is left, the model does not accept one, or boundaries are unknown.
     """
 
     def __init__(
@@ -147,14 +143,9 @@ class TranslationBatches:
         weights: Sequence[float] = (),
     ) -> None:
         assert seed is not None or len(lengths) <= 1, "dealing needs a seed"
-        self.split = split
-        self._limits = limits
-        self._lengths = lengths
-        self._seed = seed
-        self._skip_too_long = skip_too_long
-        self._longest = longest
-        self._weights = np.array(weights)
-        self._longest_sentences = longest_sentences
+        self.split, self._limits, self._lengths, self._seed = split, limits, lengths, seed
+        self._longest, self._longest_sentences = longest, longest_sentences
+        self._skip_too_long, self._weights = skip_too_long, np.array(weights)
         self._plan: list[np.ndarray] = []
         if not skip_too_long:
             self._refuse_unreadable()
@@ -180,9 +171,8 @@ class TranslationBatches:
     def _refuse_unreadable(self) -> None:
         """Refuse groups, of any epoch, that are longer than the model accepts."""
         # Try each length for all documents, as any epoch may draw it.
-        plans: list[tuple[int, ...]] = [(length,) for length in self._lengths] or [()]
-        for lengths in plans:
-            groups = self._usable(self.split.groups(lengths))
+        for i in range(max(1, len(self._lengths))):
+            groups = self._usable(self.split.groups(self._lengths[i : i + 1]))
             own = self.split.group_sizes(groups)
             for side, most, sizes in zip(("source", "target"), self._longest, own, strict=True):
                 if most is None or sizes is None or sizes.max(initial=0) <= most:
@@ -283,8 +273,7 @@ class TranslationBatches:
     def largest(self) -> int:
         """Return the number of the batch of the planned epoch that takes the most memory.
 
-        Memory grows with the padded tokens and with the pairs of tokens in attention.
-        PAIRS_AS_TOKEN pairs take as much memory as one token.
+        It grows with the padded tokens, and with their pairs: PAIRS_AS_TOKEN count as a token.
         """
         # Join all batches to one array, with the start of each.
         rows = np.array([len(members) for members in self._plan])
@@ -314,9 +303,8 @@ class TranslationBatches:
     def _read(self, members: np.ndarray) -> TranslationBatch:
         """Read a batch of these groups of the epoch."""
         groups = [self._used.sentences(member) for member in members.tolist()]
-        alignments = None
-        if self.split.alignments is not None:
-            alignments = [self.split.aligned(group) for group in groups]
+        has_alignments = self.split.alignments is not None
+        alignments = [self.split.aligned(own) for own in groups] if has_alignments else None
         pairs = [self.split.joined(group) for group in groups]
         return collate(pairs, self._used.first[members], alignments)
 
@@ -329,13 +317,11 @@ class ShardedBatches:
     """
 
     def __init__(self, folders: Sequence[str], make: Callable[[str], TranslationBatches]) -> None:
-        self._folders = folders
-        self._make = make
+        self._folders, self._make, self._epoch = folders, make, FIRST_EPOCH
         self.longest_group = 0  # of all folders, in tokens
         for folder in reversed(folders):
             self.batches = make(folder)
             self.longest_group = max(self.longest_group, self.batches.longest_group)
-        self._epoch = FIRST_EPOCH
 
     def within(self, max_tokens: int) -> "ShardedBatches":
         """Return the same folders in batches of at most ``max_tokens``."""
@@ -374,10 +360,9 @@ def plan_batches(
 ) -> list[np.ndarray]:
     """Return the sentence numbers of each batch of an epoch, int64, grouped by similar length.
 
-    The plan takes 8 bytes a sentence. Sentences are sorted by the longer side, then source, then
-    target length, so that neither side needs much padding. A sentence longer than ``max_tokens``
-    gets a batch of its own. The seed (seed, epoch) gives the order of the batches and of equally
-    long sentences; without it batches and sentences are sorted by length.
+    Sentences are sorted by the longer side, then source, then target length. One that is longer
+    than ``max_tokens`` gets a batch of its own. The seed (seed, epoch) gives the order of the
+    batches and of equally long sentences; without it batches are sorted by length.
 
     Example:
         >>> [one.tolist() for one in plan_batches(np.array([3, 5, 4]), None, BatchLimits(10))]
@@ -386,16 +371,13 @@ def plan_batches(
     count = len(source_sizes)
     targets = source_sizes if target_sizes is None else target_sizes
     longer = longer_side(source_sizes, target_sizes)
-    # Sort by length; equal lengths come in random order if there is a seed.
-    if shuffle_seed is None:
-        generator = None
-        order = np.lexsort((targets, source_sizes, longer))
-    else:
+    # Sort by length; lexsort is stable, so equal lengths stay in a random order if there is a seed.
+    generator, shuffled = None, np.arange(count)
+    if shuffle_seed is not None:
         generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence(shuffle_seed)))
         shuffled = generator.permutation(count)
-        # lexsort is stable, so equal lengths stay in the random order.
-        keys = (targets[shuffled], source_sizes[shuffled], longer[shuffled])
-        order = shuffled[np.lexsort(keys)]
+    keys = (targets[shuffled], source_sizes[shuffled], longer[shuffled])
+    order = shuffled[np.lexsort(keys)]
     # Cut the sorted sentences into batches, and shuffle the batches.
     sizes, starts = longer[order].tolist(), [0]
     while starts[-1] < count:
@@ -403,7 +385,6 @@ def plan_batches(
     visit = np.arange(len(starts) - 1)
     if generator is not None:
         generator.shuffle(visit)
-    order = order.astype(np.int64, copy=False)
     return [order[starts[batch] : starts[batch + 1]] for batch in visit]
 
 

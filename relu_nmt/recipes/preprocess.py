@@ -41,18 +41,15 @@ from relu_nmt.tokenization.base import subword_models, tokenizers
 from relu_nmt.tokenization.pipeline import TextPipeline
 
 JOBS_FOLDER = "jobs"
-# Settings without effect on the result.
-WITHOUT_EFFECT = (
+GIVEN_FILES = ("srcdict", "tgtdict", "subword_model")
+# Settings without effect on the result, and those that name files, of which the contents count.
+NOT_IN_KEY = (
     *("workers", "overwrite", "destdir", "task", "dataset_impl", "no_progress_bar"),
     *("cluster", "cluster_parameters", "like"),
+    *("trainpref", "validpref", "testpref", "align_suffix", *GIVEN_FILES),
 )
-# Settings that name files, of which the contents count, not the path.
-GIVEN_FILES = ("srcdict", "tgtdict", "subword_model")
-SAMPLED_LINES, SAMPLED_CHUNKS = 1000, 20
-SAMPLED_CHARACTERS = 1_000_000
-SMALL_SHARE = 0.01
-"""Share of changed lines that is too small for advice."""
-FILE_SETTINGS = ("trainpref", "validpref", "testpref", "align_suffix", *GIVEN_FILES)
+SAMPLED_LINES, SAMPLED_CHUNKS, SAMPLED_CHARACTERS = 1000, 20, 1_000_000
+SMALL_SHARE = 0.01  # share of changed lines that is too small for advice
 
 
 def run(settings: Settings, *, progress: bool = True) -> dict[str, Any]:
@@ -148,12 +145,7 @@ def _build(job: Job, key: str) -> dict[str, Any]:
 
 def _key(job: Job) -> str:
     """Return a hash of the job's settings and of the contents of its files."""
-    # Take the settings that change the result; files count by content, not by path.
-    settings = {
-        name: value
-        for name, value in to_dict(job.config).items()
-        if name not in (*WITHOUT_EFFECT, *FILE_SETTINGS)
-    }
+    settings = {name: x for name, x in to_dict(job.config).items() if name not in NOT_IN_KEY}
     if not job.config.subword_sampling:  # keep the keys of folders of earlier versions
         del settings["subword_sampling"]
     settings |= {f"text {la}": text.to_state() for la, text in job.texts.items()}
@@ -255,22 +247,20 @@ def _dictionary(
     job: Job, languages: tuple[str, ...], side: str, texts: Mapping[SideKey, TextFile]
 ) -> Dictionary:
     """Return the dictionary of these languages, by the settings of ``side``: src or tgt."""
+    config = job.config
     # Take a model's or a given dictionary; a joined one may come from either flag.
     if job.dictionaries:
         return job.dictionaries[languages[0]]
-    given = getattr(job.config, f"{side}dict")
-    if job.config.joined_dictionary:
-        given = given or job.config.tgtdict
-    if given is not None:
+    given = getattr(config, f"{side}dict") or (config.joined_dictionary and config.tgtdict)
+    if given:
         return Dictionary.load(given)
     # Count the words of the training text.
     files = [texts["train", language] for language in languages]
     label = f"count {'+'.join(languages)}"
     with progress_bar(label, sum(file.num_bytes for file in files)) as advance:
         counts = count_words(files, job.workers, advance)
-    threshold = getattr(job.config, f"threshold{side}")
-    nwords = getattr(job.config, f"nwords{side}")
-    dictionary = Dictionary.from_counts(counts, threshold, nwords, job.config.padding_factor)
+    threshold, nwords = (getattr(config, f"{name}{side}") for name in ("threshold", "nwords"))
+    dictionary = Dictionary.from_counts(counts, threshold, nwords, config.padding_factor)
     if not dictionary.num_words:
         names = " and ".join(job.inputs["train", language].path for language in languages)
         reason = f"--threshold{side} {threshold} and --nwords{side} {nwords} leave no word of"
@@ -349,31 +339,28 @@ def _describe(
         files += paths_of(job.path(split, language))
     for split in alignments:
         files += paths_of(alignment_path(job.folder, split, config.pair))
+
+    def described(text: TextFile, counts: Mapping[str, int], *names: str) -> dict[str, Any]:
+        own = {name: counts[name] for name in names}
+        return {"input": text.path, "input_sha256": text.sha256, **own}
+
     # Describe the sides, documents and alignments of each split.
     splits: dict[str, dict[str, Any]] = {}
     for split in config.splits():
-        of_sides = {
-            language: {
-                "input": job.inputs[split, language].path,
-                "input_sha256": job.inputs[split, language].sha256,
-                "tokens": sides[split, language]["tokens"],
-                "unknown": sides[split, language]["unknown"],
-            }
-            for language in config.languages
-        }
         has_documents = split in job.num_documents
+        keys = {language: (split, language) for language in config.languages}
         splits[split] = {
             "sentences": sides[split, config.languages[0]]["sentences"],
             "documents": job.num_documents.get(split),
             "documents_file": job.path(split, "documents").name if has_documents else None,
-            "sides": of_sides,
+            "sides": {
+                language: described(job.inputs[key], sides[key], "tokens", "unknown")
+                for language, key in keys.items()
+            },
         }
         if split in alignments:
-            splits[split]["alignments"] = {
-                "input": job.alignments[split].path,
-                "input_sha256": job.alignments[split].sha256,
-                "pairs": alignments[split]["pairs"],
-            }
+            own = described(job.alignments[split], alignments[split], "pairs")
+            splits[split]["alignments"] = own
     # Describe the text steps of each language, from which models start.
     texts = {
         language: {

@@ -35,39 +35,25 @@ from relu_nmt.tokenization.base import (
 )
 from relu_nmt.tokenization.pipeline import Conversion, TextPipeline, convert_texts
 
-SideKey = tuple[str, str]
-"""Split and language: ("train", "de")."""
-UNNAMED = ("source", "target")
-"""Languages of an imported model whose files name none."""
+SideKey = tuple[str, str]  # split and language: ("train", "de")
+UNNAMED = ("source", "target")  # languages of an imported model whose files name none
 
 
 @dataclass
 class Job:
-    """A data folder to make, and the steps that turn its texts into tokens between spaces.
+    """A data folder to make, and the steps that turn its texts into tokens between spaces."""
 
-    Args:
-        config: the settings, with the languages of the model of ``--like``.
-        say: prints a line.
-        endings: the ending of the files of each language.
-        texts: the text steps of the model by language; empty without a model.
-        dictionaries: its dictionaries likewise.
-
-    Attributes:
-        num_documents: number of documents of each split with known boundaries.
-        separators: line numbers of the separators in each split's source text.
-        model_paths: file of the subword model of each language, if any.
-        open_files: closes the files of :meth:`new_file`.
-    """
-
-    config: Settings
-    say: Callable[[str], None]
-    endings: Mapping[str, str]
+    config: Settings  # with the languages of the model of --like
+    say: Callable[[str], None]  # prints a line
+    endings: Mapping[str, str]  # the ending of the files of each language
+    # Text steps and dictionary of the model by language; empty without a model.
     texts: Mapping[str, TextPipeline] = field(default_factory=dict)
     dictionaries: Mapping[str, Dictionary] = field(default_factory=dict)
+    # Documents of each split with known boundaries; separator lines of each split's source text.
     num_documents: dict[str, int] = field(default_factory=dict, init=False)
     separators: dict[str, list[int]] = field(default_factory=dict, init=False)
-    model_paths: dict[str, Path] = field(default_factory=dict, init=False)
-    open_files: ExitStack = field(default_factory=ExitStack, init=False)
+    model_paths: dict[str, Path] = field(default_factory=dict, init=False)  # by language
+    open_files: ExitStack = field(default_factory=ExitStack, init=False)  # those of ``new_file``
 
     @property
     def folder(self) -> Path:
@@ -105,33 +91,26 @@ class Job:
         """
         config = self.config
         # Learn the subword model on the words of the training text, or copy given ones.
-        todo = {key: text for key, text in self.inputs.items() if key[0] == "train"}
+        train = {key: text for key, text in self.inputs.items() if key[0] == "train"}
         done: dict[SideKey, TextFile] = {}
         if config.learns_subwords:
-            words = self._through(journal, todo, "words")
+            words = self._through(journal, train, "words")
             self._learn(journal, words)
             done = self._through(journal, words, "pieces")
-            todo = {}
         else:
             self._copy_models(journal)
         # Take the rest of the text through all steps at once.
-        if not config.dict_only:
-            todo = {key: text for key, text in self.inputs.items() if key not in done}
-        done |= self._through(journal, todo, "tokens")
-        return done
+        wanted = train if config.dict_only else self.inputs
+        rest = {key: text for key, text in wanted.items() if key not in done}
+        return done | self._through(journal, rest, "tokens")
 
     def pipelines(self) -> dict[str, TextPipeline]:
         """Return the text steps of each language, without subwords before a model is learnt."""
-        config = self.config
-        return dict(self.texts) or {
-            language: TextPipeline(
-                language,
-                config.tokenizer,
-                config.lowercase,
-                load_subword(config.subword, self.model_paths.get(language)),
-            )
-            for language in config.languages
-        }
+        config, found = self.config, dict(self.texts)
+        for language in () if found else config.languages:
+            subword = load_subword(config.subword, self.model_paths.get(language))
+            found[language] = TextPipeline(language, config.tokenizer, config.lowercase, subword)
+        return found
 
     def _through(
         self, journal: Journal, texts: Mapping[SideKey, TextFile], step: str
@@ -188,20 +167,18 @@ class Job:
         self, journal: Journal, split: str, found: Mapping[SideKey, Mapping[str, Any]]
     ) -> None:
         """Compare sentences and document boundaries of a split's sides; write the boundaries."""
-        sides = {
-            self.inputs[split, language].path: found[split, language]
-            for language in self.config.languages
-        }
+        config = self.config
+        sides = {self.inputs[split, la].path: found[split, la] for la in config.languages}
         for path, side in sides.items():
             if side["sentences"] == 0:
                 raise DataError(f"{path}: no sentences in it, only document separators")
-            if self.config.document_separator == "tag" and not side["boundaries"]:
+            if config.document_separator == "tag" and not side["boundaries"]:
                 raise DataError(
                     f"{path}: no line {DOCUMENT_TAG} in it, but --document-separator tag expects "
                     "one before each document"
                 )
         # Write the document boundaries.
-        if self.config.document_separator != "none":
+        if config.document_separator != "none":
             sizes = document_sizes(
                 [(path, side["sentences"], side["boundaries"]) for path, side in sides.items()]
             )
@@ -210,8 +187,8 @@ class Job:
             journal.finish(f"{split} documents", write, [side_file])
             self.num_documents[split] = len(sizes)
             # Keep the lines of the separators, since word alignments count all lines.
-            of_source = found[split, self.config.languages[0]]
-            self.separators[split] = [line for _, line in of_source["boundaries"]]
+            boundaries = found[split, config.languages[0]]["boundaries"]
+            self.separators[split] = [line for _, line in boundaries]
         # Compare the totals last, since differing documents give a more exact error.
         check_parallel({path: side["sentences"] for path, side in sides.items()}, "sentences")
 
@@ -253,12 +230,7 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def make_job(settings: Settings, say: Callable[[str], None]) -> Job:
-    """Return the job of the settings, with languages, steps and dictionaries of ``--like``.
-
-    Raises:
-        CheckpointError: the file is missing, damaged, or not that of a translation model.
-        ConfigError: a flag contradicts the model.
-    """
+    """Return the job of the settings, with languages, steps and dictionaries of ``--like``."""
     if settings.like is None:
         return Job(settings, say, {language: language for language in settings.languages})
     # Import late what needs PyTorch.
@@ -274,15 +246,10 @@ def make_job(settings: Settings, say: Callable[[str], None]) -> Job:
         pair = f"{task.source_lang} to {task.target_lang}"
         _check_language(settings, name, text.language, pair, say)
     # Take the steps from raw text to the tokens of a data folder.
-    texts = [
-        replace(
-            text,
-            subword=WholeWords() if isinstance(text.subword, WholeWords) else text.subword,
-            sentence_separator=None,
-            detokenizer="",
-        )
-        for text in (task.source_text, task.target_text)
-    ]
+    texts = []
+    for text in (task.source_text, task.target_text):
+        subword = WholeWords() if isinstance(text.subword, WholeWords) else text.subword
+        texts.append(replace(text, subword=subword, sentence_separator=None, detokenizer=""))
     # Free the place of the separator: reading adds it to sentences.
     words = [task.source_dictionary, task.target_dictionary]
     if task.has_sentence_separator:
@@ -305,10 +272,7 @@ def make_job(settings: Settings, say: Callable[[str], None]) -> Job:
 def _check_language(
     settings: Settings, name: str, theirs: str, pair: str, say: Callable[[str], None]
 ) -> None:
-    """Raise a ConfigError if the given code of a language cannot be that of the model.
-
-    ``de`` may name the same as ``deu_Latn``, but not as ``fra``.
-    """
+    """Refuse a given code that cannot name the model's language: ``de`` is ``deu``, not ``fra``."""
     given = getattr(settings, name)
     if given in (None, theirs):
         return
@@ -324,14 +288,11 @@ def _check_language(
 
 def _with_steps(settings: Settings, texts: Sequence[TextPipeline], joined: bool) -> Settings:
     """Return the settings with the languages and the text steps of a model."""
-    steps: list[dict[str, Any]] = [
-        {
-            "tokenizer": text.tokenizer,
-            "lowercase": text.lowercase,
-            "subword": subword_models.name_of(type(text.subword)),
-        }
-        for text in texts
-    ]
+    steps: list[dict[str, Any]] = []
+    for text in texts:
+        subword = subword_models.name_of(type(text.subword))
+        own = {"tokenizer": text.tokenizer, "lowercase": text.lowercase, "subword": subword}
+        steps.append(own)
     # Refuse sides with other steps, which no settings describe, and flags that change steps.
     if steps[0] != steps[1]:
         raise ConfigError(
