@@ -26,7 +26,7 @@ from relu_nmt.config.fields import (
     spread,
 )
 from relu_nmt.config.registry import Files, Registry, Spec, refuse_shared_files
-from relu_nmt.errors import ConfigError
+from relu_nmt.errors import ConfigError, reporting
 
 ClassT = TypeVar("ClassT", bound=type)
 ConfigT = TypeVar("ConfigT")
@@ -298,8 +298,8 @@ def merged(
 ) -> ConfigT:
     """Return settings: given values, then ``base`` (a file), then presets, then the defaults.
 
-    A given preset that differs from that of ``base`` goes before ``base``. Values of ``base`` and
-    of presets that would do nothing beside the given ones are left out.
+    A given preset that differs from that of ``base`` goes before ``base``. Other values that would
+    do nothing beside the given ones are left out.
     """
     values = all_values(config_class, given, base or {})
     # Drop idle values of files and presets, and refuse idle ones of the user.
@@ -372,10 +372,8 @@ def build_part(kind: Any, spec: Spec, flag: str, *arguments: Any) -> Any:
 
     Errors in the options name flag and spec.
     """
-    try:
+    with reporting(f"{flag} {spec}", ConfigError, ConfigError):
         return kind(kind.Config.of(**spec.options), *arguments)
-    except ConfigError as error:
-        raise ConfigError(f"{flag} {spec}: {error}") from error
 
 
 def chosen_part(config: Any, name: str) -> tuple[Any, Any]:
@@ -399,7 +397,5 @@ def chosen_part(config: Any, name: str) -> tuple[Any, Any]:
         is_set = value != other.default or (registry.is_built_in(spec.name) and value is not None)
         if is_set and own in options_of(part_class):
             values[own] = value[place] if other.is_sequence else value
-    try:
+    with reporting(entry.with_value(str(spec)), ConfigError, ConfigError):
         return part, part_class.of(**values)
-    except ConfigError as error:
-        raise ConfigError(f"{entry.with_value(str(spec))}: {error}") from error

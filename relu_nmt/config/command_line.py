@@ -11,7 +11,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -31,23 +31,27 @@ from relu_nmt.config.registry import READ, Files, Registry, refuse_shared_files
 from relu_nmt.errors import ConfigError
 
 ConfigT = TypeVar("ConfigT")
-MOST_SHOWN_CHOICES = 6
-MOST_SHOWN_TEXT = 24
+MOST_SHOWN_CHOICES, MOST_SHOWN_TEXT = 6, 24
 HELP_WIDTH, HELP_COLUMN = 100, 32
 ON = " (on by default)"
 MOST_USED, IDLE = "most used", "accepted as in fairseq, without effect"
-BY_FLAG = "by flag: "
-"""Prefix, in a parsed namespace, of the name of an argument that was typed with its flag."""
+BY_FLAG = "by flag: "  # prefix, in a namespace, of the name of an argument typed with its flag
 MOST_VALUES = 100_000
 TAG = "tag:yaml.org,2002:"
-CORE_SCHEMA = {
-    "null": "~|null|Null|NULL|",
-    "bool": "true|True|TRUE|false|False|FALSE",
-    "int": "[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+",
-    "float": r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?"
-    r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
+FLOAT = r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?"
+# Patterns of plain scalars other than text, and what reads them (YAML 1.2.2, 10.3.2).
+CORE_SCHEMA: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "null": ("~|null|Null|NULL|", lambda text: None),
+    "bool": ("true|True|TRUE|false|False|FALSE", lambda text: text.lower() == "true"),
+    "int": (
+        "[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+",
+        lambda text: int(text, {"0o": 8, "0x": 16}.get(text[:2], 10)),
+    ),
+    "float": (  # Python writes infinity and NaN without the point
+        rf"{FLOAT}|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
+        lambda text: float(text.replace(".", "", 1) if text[-1].isalpha() else text),
+    ),
 }
-"""Patterns of plain scalars other than text (YAML 1.2.2, 10.3.2)."""
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
@@ -177,8 +181,8 @@ def read_settings(config_class: type[ConfigT], namespace: argparse.Namespace) ->
 
     With ``--dump-config`` print them as YAML and end the program, as with ``--help``.
     """
-    given = _given(all_options(config_class), vars(namespace))
-    file = namespace.config
+    options, file = all_options(config_class), namespace.config
+    given = _given(options, vars(namespace))
     base = {} if file is None else read_settings_file(config_class, file)
     config = merged(config_class, given, base)
     # Refuse shared files. A training may go on with the settings in its own folder.
@@ -187,7 +191,13 @@ def read_settings(config_class: type[ConfigT], namespace: argparse.Namespace) ->
         *READ.of("module", "--user-module", getattr(namespace, "user_module", ())),
     ]
     refuse_shared_files([*read, *paths_in(config)])
-    _note_no_effect(config, given)
+    # Print a note on fairseq's flags that do nothing here, in the first process only.
+    idle = {entry.name for entry, _ in idle_options(config_class, flat(to_dict(config)), given)}
+    for name, entry in options.items() if os.environ.get("RANK", "0") == "0" else ():
+        if name in given and entry.no_effect and (name in idle or not entry.needs):
+            reason = entry.no_effect() if callable(entry.no_effect) else entry.no_effect
+            if reason:
+                print(f"note: {entry.label} has no effect: {reason}", file=sys.stderr)
     if namespace.dump_config:
         print(to_yaml(config), end="")
         raise SystemExit(0)
@@ -215,18 +225,6 @@ def _given(options: Mapping[str, Option], typed: Mapping[str, Any]) -> dict[str,
             given[rest] = [word, *given.get(rest, ())]
         given[name] = value
     return given
-
-
-def _note_no_effect(config: Any, given: Mapping[str, Any]) -> None:
-    """Print a note on fairseq's flags that do nothing here, in the first process only."""
-    if os.environ.get("RANK", "0") != "0":
-        return
-    idle = {option.name for option, _ in idle_options(type(config), flat(to_dict(config)), given)}
-    for name, entry in all_options(type(config)).items():
-        if name in given and entry.no_effect and (name in idle or not entry.needs):
-            reason = entry.no_effect() if callable(entry.no_effect) else entry.no_effect
-            if reason:
-                print(f"note: {entry.label} has no effect: {reason}", file=sys.stderr)
 
 
 def read_settings_file(config_class: type, path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -363,14 +361,13 @@ def _loader() -> Any:
             return node
 
     def construct(loader: Any, node: Any) -> Any:
-        kind = node.tag.removeprefix(TAG)
-        text = loader.construct_scalar(node)
+        kind, text = node.tag.removeprefix(TAG), loader.construct_scalar(node)
+        pattern, read = CORE_SCHEMA[kind]
         # Refuse a text with an explicit tag that it does not fit.
-        if not re.fullmatch(CORE_SCHEMA[kind], text):
-            raise yaml.constructor.ConstructorError(
-                None, None, f"'{text}' is not a {kind} of YAML 1.2", node.start_mark
-            )
-        return _scalar(kind, text)
+        if not re.fullmatch(pattern, text):
+            wrong = f"'{text}' is not a {kind} of YAML 1.2"
+            raise yaml.constructor.ConstructorError(None, None, wrong, node.start_mark)
+        return read(text)
 
     # Keep merge keys alone of YAML 1.1, and add the core schema.
     Loader.yaml_implicit_resolvers = {"<": [(f"{TAG}merge", re.compile(r"<<\Z"))]}
@@ -380,18 +377,6 @@ def _loader() -> Any:
     # Leave out dates, which the core schema does not have.
     Loader.add_constructor(f"{TAG}timestamp", Loader.construct_undefined)
     return Loader
-
-
-def _scalar(kind: str, text: str) -> bool | int | float | None:
-    """Return the value of a plain scalar of the core schema."""
-    if kind == "null":
-        return None
-    if kind == "bool":
-        return text.lower() == "true"
-    if kind == "int":
-        return int(text, {"0o": 8, "0x": 16}.get(text[:2], 10))
-    # Python writes infinity and NaN without the point.
-    return float(text.replace(".", "", 1) if text[-1].isalpha() else text)
 
 
 @cache
@@ -415,7 +400,7 @@ def _dumper() -> Any:
 
 def _add_core_schema(kind_of_yaml: Any) -> None:
     """Add the core schema to the scalars that a loader or dumper distinguishes from texts."""
-    for kind, pattern in CORE_SCHEMA.items():
+    for kind, (pattern, _) in CORE_SCHEMA.items():
         kind_of_yaml.add_implicit_resolver(TAG + kind, re.compile(rf"(?:{pattern})\Z"), None)
 
 

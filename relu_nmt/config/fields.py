@@ -15,7 +15,7 @@ from dataclasses import MISSING, dataclass
 from typing import Any, cast, get_args, get_origin, get_type_hints
 
 from relu_nmt.config.registry import Files, Registry, Spec, close_names
-from relu_nmt.errors import ConfigError
+from relu_nmt.errors import ConfigError, reporting
 
 REQUIRED: Any = MISSING  # the default of an option that must be given
 
@@ -121,10 +121,8 @@ class Option:
             return None
         value = _plain(value)
         if isinstance(value, str) and self.parse is not None:
-            try:
+            with reporting(self.label, ConfigError, (ValueError, ConfigError)):
                 value = self.parse(value)
-            except (ValueError, ConfigError) as error:
-                raise ConfigError(f"{self.label}: {error}") from error
         if not self.is_sequence:
             return self._read_element(value, value)
         values = tuple(self._read_element(_plain(element), value) for element in _elements(value))
@@ -154,10 +152,8 @@ class Option:
     def _check_choice(self, value: Any, whole: Any) -> None:
         names = self.choices.names() if isinstance(self.choices, Registry) else self.choices or ()
         if self.with_options:
-            try:
+            with reporting(self.label, ConfigError, ConfigError):
                 value = Spec.parse(value).name
-            except ConfigError as error:
-                raise ConfigError(f"{self.label}: {error}") from error
         # Presets may know more names than they list.
         if value in (names if self.presets is None else self.presets):
             return
@@ -392,9 +388,7 @@ def _part_values(entry: Option, spec: Spec, text: str) -> dict[str, Any]:
     part_class = getattr(cast(Registry[Any], entry.choices).get(spec.name), "Config", None)
     if part_class is None:
         raise ConfigError(f"{text}: {spec.name} has no options")
-    try:
+    with reporting(text, ConfigError, ConfigError):
         options = options_of(part_class)
         known = known_fields(part_class, spec.options)
         return {name: options[name].read(value) for name, value in known.items()}
-    except ConfigError as error:
-        raise ConfigError(f"{text}: {error}") from error

@@ -22,8 +22,7 @@ from relu_nmt.errors import ConfigError
 
 T = TypeVar("T")
 FLAG = "--user-module"
-MODULE_PREFIX = "relu_nmt_user_"
-"""Prefix of the name of each module that a file of the user's becomes."""
+MODULE_PREFIX = "relu_nmt_user_"  # of the name of each module that a file of the user's becomes
 
 
 def close_names(name: Any, known: Collection[str]) -> str:
@@ -68,13 +67,9 @@ class Spec:
 class Registry(Generic[T]):
     """A table of parts of one kind, such as attention mechanisms, by name.
 
-    Built-in entries are listed as ``name -> module``. The first :meth:`get` of a name imports its
-    module, which registers the entry with :meth:`register`. So listing the names imports nothing,
-    and a file of the user's registers in the same way.
-
-    Args:
-        kind: noun for error messages ("attention").
-        modules: built-in names and the modules that register them.
+    ``modules`` are the built-in names and the modules that register them: the first :meth:`get` of
+    a name imports its module. So listing the names imports nothing, and a file of the user's
+    registers in the same way. ``kind`` is a noun for error messages ("attention").
 
     Example:
         >>> shapes = Registry("shape", {})
@@ -110,11 +105,7 @@ class Registry(Generic[T]):
         return name in self._modules
 
     def get(self, name: str) -> T:
-        """Return the entry called ``name``; its module is imported at the first call.
-
-        Raises:
-            ConfigError: no such name; the message lists the close ones.
-        """
+        """Return the entry called ``name``; its module is imported at the first call."""
         if name not in self._entries and name in self._modules:
             importlib.import_module(self._modules[name])
         if name not in self._entries:
@@ -133,11 +124,7 @@ class Registry(Generic[T]):
         raise KeyError(f"{entry} is not a registered {self.kind}")
 
     def check(self, text: str) -> None:
-        """Refuse ``NAME`` or ``NAME:option=value`` of an unknown name, without importing a module.
-
-        Raises:
-            ConfigError: no such name, or an option has no value.
-        """
+        """Refuse ``NAME`` or ``NAME:option=value`` of an unknown name; import no module."""
         name = Spec.parse(text).name
         if name not in self.names():
             self.get(name)
@@ -147,9 +134,6 @@ def import_user_module(path: str) -> str:
     """Run a file of the user's, which registers parts, unless it has run already; return its path.
 
     The file is a ``.py`` file, or a folder with an ``__init__.py``.
-
-    Raises:
-        ConfigError: the file does not exist, or running it fails.
     """
     given = Path(path).resolve()
     file = given / "__init__.py" if given.is_dir() else given
@@ -180,29 +164,19 @@ def import_user_module(path: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Files:
-    """The files that an option names; :meth:`of` returns those of each path in its value.
+    """The files that an option names; :meth:`of` returns those of each path in its value."""
 
-    Args:
-        written: the command writes them; otherwise it reads them.
-        names: regular expression of the file names, if the path is a folder; or a function that
-            returns it for the folder.
-        deep: the files may also lie in folders below the folder; their names are relative paths.
-        beside: regular expression of the names of further files beside the path; ``NAME`` stands
-            for the path's own name and ``STEM`` for that without its suffix.
-        separator: text between several paths in one value.
-        part_of: fields of written folders that these files may belong to.
-        option: the field and the label of the option; :meth:`of` sets this and the path.
-        text: the path, as it is given.
-    """
-
-    written: bool = False
+    written: bool = False  # the command writes them; otherwise it reads them
+    # Regular expression of the file names if the path is a folder; or a function that returns it.
     names: str | Callable[[Path], str] = ""
-    deep: bool = False
+    deep: bool = False  # the files may also lie in folders below; names are then relative paths
+    # Regular expression of the names of further files beside the path; NAME stands for the path's
+    # own name and STEM for that without its suffix.
     beside: str = ""
-    separator: str = ""
-    part_of: tuple[str, ...] = ()
-    option: tuple[str, str] = ("", "")
-    text: str = ""
+    separator: str = ""  # text between several paths in one value
+    part_of: tuple[str, ...] = ()  # fields of written folders that these files may belong to
+    option: tuple[str, str] = ("", "")  # its field and label; :meth:`of` sets this and the path
+    text: str = ""  # the path, as it is given
 
     def of(self, name: str, label: str, value: Any) -> Iterator["Files"]:
         """Yield the files of each path in an option's value, without streams and devices."""
@@ -265,12 +239,7 @@ READ, WRITTEN, CHECKPOINTS = Files(), Files(written=True), Files(separator=":")
 
 
 def refuse_shared_files(paths: Iterable[Files]) -> None:
-    """Refuse a written file that is also read, or written twice.
-
-    Raises:
-        ConfigError: two paths are one file, by name or by a link, or one of them is a file that the
-            other stands for.
-    """
+    """Refuse a written file that is also read, or written twice, by name or by a link."""
     for first, second in combinations(paths, 2):
         written, other = (second, first) if second.written else (first, second)
         (name, label), (other_name, other_label) = first.option, second.option

@@ -8,26 +8,17 @@ from relu_nmt.config.fields import checked_by, option
 from relu_nmt.errors import ConfigError
 
 RIGHT_PADDING = "padding stands on the right, and changes no translation"
-VALIDATES = ("disable_validation", False)
-"""The condition of options that only a validation reads."""
-AUTO_TOKENS = 10**15
-"""The value of ``--max-tokens auto``: no limit but that of the memory."""
+VALIDATES = ("disable_validation", False)  # the condition of options that only a validation reads
+AUTO_TOKENS = 10**15  # the value of --max-tokens auto: no limit but that of the memory
 
 
 # Options of several commands, which change their defaults or help texts by keywords.
+_lang_option = partial(option, default=None)
 source_lang_option = partial(
-    option,
-    default=None,
-    help="source language (default: as binarised)",
-    flags=("-s",),
-    metavar="SRC",
+    _lang_option, help="source language (default: as binarised)", flags=("-s",), metavar="SRC"
 )
 target_lang_option = partial(
-    option,
-    default=None,
-    help="target language (default: as binarised)",
-    flags=("-t",),
-    metavar="TGT",
+    _lang_option, help="target language (default: as binarised)", flags=("-t",), metavar="TGT"
 )
 subset_option = partial(
     option, default="test", help="split to translate: test, valid, train...", metavar="SPLIT"
@@ -35,8 +26,8 @@ subset_option = partial(
 max_tokens_option = partial(
     option,
     default=None,
-    help="most tokens in a batch: sentences x longest side, padding counted",
     least=1,
+    help="most tokens in a batch: sentences x longest side, padding counted",
 )
 batch_size_option = partial(
     option, default=None, help="most sentences in a batch", least=1, flags=("--max-sentences",)
@@ -78,17 +69,11 @@ class FairseqOptions:
 
 @dataclass(frozen=True)
 class BatchLimits:
-    """The limits of a batch; None is no limit.
+    """The limits of a batch; None is no limit."""
 
-    Args:
-        max_tokens: longest sentence of the batch (either side) x sentences.
-        max_sentences: number of sentences.
-        multiple: larger batches have a multiple of this number of sentences.
-    """
-
-    max_tokens: int | None = None
+    max_tokens: int | None = None  # longest sentence of the batch (either side) x sentences
     max_sentences: int | None = None
-    multiple: int = 1
+    multiple: int = 1  # larger batches have a multiple of this number of sentences
 
 
 def _tokens_or_auto(text: str) -> str | int:
@@ -123,10 +108,7 @@ class BatchingConfig:
         1, "make the size of larger batches a multiple of N", least=1
     )
     max_tokens_valid: int | None = option(
-        None,
-        "--max-tokens for validation, if another",
-        least=1,
-        needs=VALIDATES,
+        None, "--max-tokens for validation, if another", least=1, needs=VALIDATES
     )
     batch_size_valid: int | None = option(
         None,

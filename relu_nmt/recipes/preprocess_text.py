@@ -373,16 +373,16 @@ def _find_texts(
             if not os.path.isfile(prefix):
                 raise DataError(f"{prefix}: no such file")
             pair_files[split] = prefix
-        else:
-            paths |= {(split, language): path for language, path in files.items()}
-    for (split, language), path in paths.items():
-        if not os.path.isfile(path):
-            flag = f"--{split.rstrip('0123456789')}pref"
-            raise DataError(
-                f"{path}: no such file; its name is that of {flag} with the language "
-                f"'{endings[language]}' after a dot (and .gz, .xz, .bz2 or .zst if it is "
-                "compressed)"
-            )
+            continue
+        for language, path in files.items():
+            if not os.path.isfile(path):
+                flag = f"--{split.rstrip('0123456789')}pref"
+                raise DataError(
+                    f"{path}: no such file; its name is that of {flag} with the language "
+                    f"'{endings[language]}' after a dot (and .gz, .xz, .bz2 or .zst if it is "
+                    "compressed)"
+                )
+            paths[split, language] = path
     return pair_files, paths
 
 
