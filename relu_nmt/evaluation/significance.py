@@ -137,38 +137,6 @@ def mean_interval(values: Sequence[float]) -> float | None:
     return quantile * statistics.stdev(values) / math.sqrt(len(values))
 
 
-@dataclass(frozen=True)
-class BootstrapEstimate:
-    """A score and its variation over bootstrap resamples of the segments."""
-
-    value: float  # score of all segments
-    mean: float  # mean over the resamples
-    interval: float  # half the width of the interval that holds 95% of the resamples
-
-    def __str__(self) -> str:
-        return f"{self.value:.2f} (mean = {self.mean:.2f} +- {self.interval:.2f})"
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """The comparison of two systems on the same segments."""
-
-    metric: str  # name of the score: d-BLEU
-    system: BootstrapEstimate  # score of the system
-    baseline: BootstrapEstimate  # score of the other system
-    p_value: float  # share of resamples with a difference this large by chance
-    num_segments: int  # number of resampled documents or lines
-    signature: str  # sacreBLEU's, with the resamples and their seed
-    difference: float  # score of the system less that of the baseline
-
-    def __str__(self) -> str:
-        return (
-            f"{self.metric} = {self.system} baseline = {self.baseline} "
-            f"difference = {self.difference:+.2f} p = {self.p_value:.4f} "
-            f"resampled = {self.num_segments} signature: {self.signature}"
-        )
-
-
 def paired_bootstrap(
     metric: MetricConfig,
     system: Sequence[str],
@@ -176,8 +144,11 @@ def paired_bootstrap(
     references: Sequence[Sequence[str]],
     samples: int = DEFAULT_SAMPLES,
     prefix: str = "",
-) -> Comparison:
+) -> tuple[str, dict[str, Any]]:
     """Compare two systems by resampling the same segments for both.
+
+    Return the line to print and its values: ``value``, ``mean`` over the resamples and ``interval``
+    of each system, the ``p_value`` and the ``difference`` of the systems.
 
     Segments are lines, or whole documents joined by
     :func:`relu_nmt.evaluation.document_scores.join_lines`; ``prefix`` is then ``d-``. As in
@@ -207,18 +178,32 @@ def paired_bootstrap(
     both = [SegmentStatistics.of(metric, lines, references) for lines in (system, baseline)]
     resampled = resampled_scores(both, samples, None if seed == "none" else int(seed))
     estimates = [
-        BootstrapEstimate(found.score(), float(scores.mean()), resampling_interval(scores))
+        {
+            "value": found.score(),
+            "mean": float(scores.mean()),
+            "interval": resampling_interval(scores),
+        }
         for found, scores in zip(both, resampled, strict=True)
     ]
-    difference = estimates[0].value - estimates[1].value
+    difference = estimates[0]["value"] - estimates[1]["value"]
+    by_chance = p_value(resampled[0], resampled[1], difference)
     # Put samples and seed at sacreBLEU's place in the signature.
     signature = score.signature.replace("|", f"|bs:{samples}|seed:{seed}|", 1)
-    return Comparison(
-        f"{prefix}{score.name}",
-        estimates[0],
-        estimates[1],
-        p_value(resampled[0], resampled[1], difference),
-        len(system),
-        signature,
-        difference,
+    name, number = f"{prefix}{score.name}", len(system)
+    own, other = (
+        f"{found['value']:.2f} (mean = {found['mean']:.2f} +- {found['interval']:.2f})"
+        for found in estimates
     )
+    line = (
+        f"{name} = {own} baseline = {other} difference = {difference:+.2f} p = {by_chance:.4f} "
+        f"resampled = {number} signature: {signature}"
+    )
+    return line, {
+        "metric": name,
+        "system": estimates[0],
+        "baseline": estimates[1],
+        "p_value": by_chance,
+        "num_segments": number,
+        "signature": signature,
+        "difference": difference,
+    }

@@ -32,7 +32,7 @@ from relu_nmt.data.pair_files import read_pairs
 from relu_nmt.data.split import Split
 from relu_nmt.errors import ReluNmtError
 from relu_nmt.io.text_lines import read_lines
-from relu_nmt.recipes.score_contrasts import read_contrasts
+from relu_nmt.recipes.score import read_contrasts
 from relu_nmt.tokenization.base import load_subword
 from relu_nmt.tokenization.subwords import SentencePiece
 from relu_nmt.training.checkpoint import load_checkpoint, read_metadata

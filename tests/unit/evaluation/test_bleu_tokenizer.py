@@ -92,8 +92,8 @@ def test_scores_of_documents_and_comparisons_use_the_tokeniser():
     aligned = AlignedDocuments([hypotheses], [[references]])
     assert aligned.document_score(metric).value == expected[0]
     assert aligned.sentence_score(metric).value == expected[1]
-    comparison = paired_bootstrap(metric, hypotheses, references, [references], samples=9)
-    assert comparison.system.value == expected[1] and "|tok:zh|" in comparison.signature
+    _, comparison = paired_bootstrap(metric, hypotheses, references, [references], samples=9)
+    assert comparison["system"]["value"] == expected[1] and "|tok:zh|" in comparison["signature"]
 
 
 def test_the_scores_of_stored_counts_need_no_tokeniser(with_mecab, monkeypatch):

@@ -27,33 +27,35 @@ def made_systems(count=40):
 
 def test_resamples_are_of_whole_segments():
     references, better, worse = made_systems(6)
-    found = paired_bootstrap(MetricConfig(), better, worse, [references], samples=30, prefix="d-")
+    line, found = paired_bootstrap(
+        MetricConfig(), better, worse, [references], samples=30, prefix="d-"
+    )
     lots = np.random.default_rng(12345).choice(6, size=(30, 6), replace=True)
-    for lines, estimate in ((better, found.system), (worse, found.baseline)):
+    for lines, estimate in ((better, found["system"]), (worse, found["baseline"])):
         scores = [
             MetricConfig().score([lines[i] for i in row], [[references[i] for i in row]]).value
             for row in lots
         ]
-        assert estimate.mean == pytest.approx(np.mean(scores), abs=1e-3)
-        assert estimate.value == pytest.approx(MetricConfig().score(lines, [references]).value)
-    assert found.metric == "d-BLEU"
-    assert found.num_segments == 6
-    assert "bs:30|seed:12345" in found.signature
-    assert str(found).startswith(f"d-BLEU = {found.system.value:.2f} (mean = ")
+        assert estimate["mean"] == pytest.approx(np.mean(scores), abs=1e-3)
+        assert estimate["value"] == pytest.approx(MetricConfig().score(lines, [references]).value)
+    assert found["metric"] == "d-BLEU"
+    assert found["num_segments"] == 6
+    assert "bs:30|seed:12345" in found["signature"]
+    assert line.startswith(f"d-BLEU = {found['system']['value']:.2f} (mean = ")
 
 
 def test_a_better_system_is_significant_and_an_equal_one_is_not():
     references, better, worse = made_systems()
-    forth = paired_bootstrap(MetricConfig(), better, worse, [references], samples=200)
-    back = paired_bootstrap(MetricConfig(), worse, better, [references], samples=200)
-    assert forth.p_value < 0.01
-    assert forth.difference > 5
-    assert (back.p_value, back.difference) == (forth.p_value, -forth.difference)
-    same = paired_bootstrap(MetricConfig("chrf"), better, better, [references], samples=200)
-    assert (same.p_value, same.difference, same.metric) == (1.0, 0.0, "chrF2")
+    _, forth = paired_bootstrap(MetricConfig(), better, worse, [references], samples=200)
+    _, back = paired_bootstrap(MetricConfig(), worse, better, [references], samples=200)
+    assert forth["p_value"] < 0.01
+    assert forth["difference"] > 5
+    assert (back["p_value"], back["difference"]) == (forth["p_value"], -forth["difference"])
+    _, same = paired_bootstrap(MetricConfig("chrf"), better, better, [references], samples=200)
+    assert (same["p_value"], same["difference"], same["metric"]) == (1.0, 0.0, "chrF2")
     # One other word in one line is no evidence.
     almost = [*better[:-1], better[-1].replace("x", "y")[:-1] + "y"]
-    assert paired_bootstrap(MetricConfig(), almost, better, [references]).p_value > 0.1
+    assert paired_bootstrap(MetricConfig(), almost, better, [references])[1]["p_value"] > 0.1
 
 
 def test_texts_that_cannot_be_compared_are_errors():
@@ -82,7 +84,7 @@ def test_the_numbers_equal_those_of_sacrebleu(metric):
     almost = [line.replace("w1 ", "x ") for line in better]
     assert almost != better
     for other in (worse, almost):
-        found = paired_bootstrap(metric, better, other, references, samples=300)
+        _, found = paired_bootstrap(metric, better, other, references, samples=300)
         test = PairedTest(
             [("baseline", other), ("system", better)],
             {"score": metric.build()},
@@ -92,13 +94,13 @@ def test_the_numbers_equal_those_of_sacrebleu(metric):
         )
         signatures, scores = test()
         [(name, signature)] = signatures.items()
-        assert (found.metric, found.signature) == (name, str(signature))
-        assert found.p_value == scores[name][1].p_value
-        for own, expected in zip((found.baseline, found.system), scores[name], strict=True):
-            assert own.value == pytest.approx(expected.score)
+        assert (found["metric"], found["signature"]) == (name, str(signature))
+        assert found["p_value"] == scores[name][1].p_value
+        for own, expected in zip((found["baseline"], found["system"]), scores[name], strict=True):
+            assert own["value"] == pytest.approx(expected.score)
             # sacreBLEU sums its counts in 32 bits.
-            assert own.mean == pytest.approx(expected.mean, abs=1e-4)
-            assert own.interval == pytest.approx(expected.ci, abs=1e-4)
+            assert own["mean"] == pytest.approx(expected.mean, abs=1e-4)
+            assert own["interval"] == pytest.approx(expected.ci, abs=1e-4)
 
 
 def test_several_systems_share_their_resamples():

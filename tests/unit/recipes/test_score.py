@@ -6,7 +6,7 @@ import torch
 
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.errors import ConfigError, DataError
-from relu_nmt.recipes.score_contrasts import (
+from relu_nmt.recipes.score import (
     Contrast,
     accuracies,
     contrast_scores,
