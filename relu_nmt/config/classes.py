@@ -84,7 +84,7 @@ or leave it out
 def with_own_config(cls: ClassT) -> ClassT:
     """Make options in the body of a class its settings class ``Config``.
 
-    They are added to those of the ``Config`` that it inherits. The class keeps the defaults.
+    They are added to those of the ``Config`` that it inherits or has. The class keeps the defaults.
 
     Example:
         >>> from relu_nmt.config.fields import option
@@ -95,7 +95,7 @@ def with_own_config(cls: ClassT) -> ClassT:
         (0.9, 0.5)
     """
     own = {name: value for name, value in vars(cls).items() if isinstance(value, Option)}
-    if own:
+    if own or not hasattr(cls, "Config"):
         bases = (cls.Config,) if hasattr(cls, "Config") else ()
         body = {"__doc__": cls.__doc__, "__module__": cls.__module__, **own}
         made = type(f"{cls.__name__}Config", bases, body)

@@ -9,10 +9,10 @@ from torch import Tensor
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.errors import ConfigError
 from relu_nmt.translation.search.config import GenerationConfig
+from relu_nmt.translation.search.constraints import TokenConstraints
 from relu_nmt.translation.search.hypotheses import (
     Continuations,
     Hypothesis,
-    LengthLimits,
     SearchHistory,
     of_beams,
 )
@@ -58,7 +58,7 @@ class BeamSearch:
         src_tokens: Tensor,
         is_word: Tensor,
         ids: np.ndarray,
-        constraints: LengthLimits,
+        constraints: TokenConstraints,
         listed: Tensor | None = None,
     ) -> None:
         self._config, self._scorer, self._symbols = config, scorer, symbols

@@ -13,7 +13,6 @@ from relu_nmt.data.documents import Separators
 from relu_nmt.errors import ConfigError
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.forced_terms import TermTracker
-from relu_nmt.translation.search.hypotheses import LengthLimits, allow_only, column, of_parents
 from relu_nmt.translation.search.selection import (
     block_repeated_ngrams,
     block_terms,
@@ -22,7 +21,7 @@ from relu_nmt.translation.search.selection import (
 from relu_nmt.translation.search.translations import SourceSentence
 
 
-class TokenConstraints(LengthLimits):
+class TokenConstraints:
     """Forbidden and forced tokens at each step, for the live sentences of one batch.
 
     A translation may have to have as many sentences as its source. The end symbol then follows the
@@ -34,6 +33,12 @@ class TokenConstraints(LengthLimits):
     ``most_of_a_sentence`` tokens, as the models can write, the separator is forced. It is taken out
     of the distribution for a source without separator, if the model reads single sentences so.
     The limits leave room for all sentences, and for their prefixes and terms.
+
+    Attributes:
+        limits: most tokens before the end symbol, int64 [B].
+        context_sizes: forced tokens of a known context, int64 [B].
+        terms: progress with forced terms; None for none.
+        idle_token: token for beams without a hypothesis, so that no sentence of theirs gets long.
     """
 
     def __init__(
@@ -48,10 +53,11 @@ class TokenConstraints(LengthLimits):
         most_of_a_sentence: int | None = None,
         num_free: int = 0,
     ) -> None:
-        lengths = np.array([len(source.ids) for source in sources], dtype=np.int64)
-        contexts = np.array([len(source.context) for source in sources], dtype=np.int64)
-        super().__init__(config, symbols, lengths, contexts, most_tokens)
+        self._config, self._symbols = config, symbols
         self._prefixes, self._num_free = prefixes, num_free
+        lengths = np.array([len(source.ids) for source in sources], dtype=np.int64)
+        self.limits = config.length_limits(lengths, most_tokens)
+        self.context_sizes = np.array([len(source.context) for source in sources], dtype=np.int64)
         # Sentences to write, and tokens of the current one, [B, K]; [B, 1] before the first token.
         self._separator = -1 if separators is None else separators[1]
         self._left: Tensor | None = None
@@ -69,12 +75,14 @@ class TokenConstraints(LengthLimits):
         self.idle_token = None if self._length is None else self._separator
         # Banned terms of several tokens and n-grams need the tokens written so far, [B, K, t].
         self._banned = [source.banned for source in sources]
+        self._has_bans = any(self._banned)
         self._history: Tensor | None = None
         self._keeps_history = bool(config.no_repeat_ngram_size) or any(
             len(term) > 1 for own in set(self._banned) for term in own
         )
         # Follow forced terms, if any sentence has some.
         forced = [source.forced for source in sources]
+        self.terms: TermTracker | None = None
         if any(own.num_tokens for own in forced):
             config.check_terms()
             separator = -1 if self._left is None else self._separator
@@ -92,7 +100,8 @@ class TokenConstraints(LengthLimits):
                 f"prefixes and forced terms, but the model can write {most_tokens - 1}; give a "
                 "smaller --max-doc-tokens, shorter prefixes or fewer terms"
             )
-        # Sentences end, or are full, only from these steps.
+        # Outputs are too short only before the first of these steps, and end from the others on.
+        self._last_too_short = int(self.context_sizes.max(initial=0)) + config.min_len
         self._first_limit = int(self.limits.min())
         if self._left is not None:
             number = self._left[:, 0].cpu().numpy()
@@ -123,24 +132,34 @@ class TokenConstraints(LengthLimits):
 
     def are_alike(self, step: int) -> bool:
         """Return True if the same tokens are forbidden for all hypotheses at a step."""
-        special = (self._prefixes, self._left, self._length, self.terms, self._history)
-        is_plain = all(each is None for each in special) and not any(self._banned)
-        is_plain = is_plain and not self._is_mixed
-        return is_plain and super().are_alike(step)
+        if self._has_bans or self._is_mixed or self.terms is not None:
+            return False
+        special = (self._prefixes, self._left, self._length, self._history)
+        return (
+            all(each is None for each in special)
+            and self._last_too_short <= step < self._first_limit
+        )
 
     def apply(self, log_probs: Tensor, step: int) -> None:
-        """Change log_probs [B, K, V]; see :meth:`LengthLimits.apply`.
+        """Change log_probs [B, K, V] of the token after ``step`` others, in place.
 
-        The longest length and the number of sentences have the highest priority, then forced
-        prefixes, then forced terms.
+        Forbidden tokens become -inf. If :meth:`are_alike`, log_probs may be those of any
+        hypotheses, in any shape [..., ..., V]. The longest length and the number of sentences have
+        the highest priority, then forced prefixes, then forced terms.
         """
         config, symbols, separator = self._config, self._symbols, self._separator
-        self._penalise(log_probs)
+        # Forbid the symbols that no output has, and subtract the finite penalty of <unk>.
+        log_probs[:, :, symbols.bos_index : symbols.pad_index + 1] = -torch.inf  # neighbours
+        if config.unkpen and config.unkpen < math.inf:
+            log_probs[:, :, symbols.unk_index] -= config.unkpen
         if self._single is not None:
             single = self._single if self._is_mixed else None
             exclude_token(log_probs, separator, single)
-        # Save the columns that later steps may allow again; none at most steps.
-        special = set() if self.are_alike(step) else {symbols.eos_index}
+        if self.are_alike(step):
+            self._ban(log_probs)
+            return
+        # Save the columns that later steps may allow again.
+        special = {symbols.eos_index}
         if self._left is not None or self._length is not None:
             special.add(separator)
         before = {token: log_probs[:, :, token].clone() for token in special}
@@ -172,34 +191,34 @@ class TokenConstraints(LengthLimits):
             if self._left is not None:
                 full = full & (self._left > 0)
             allow_only(separator, before, log_probs, full)
-        self._end_at_limit(log_probs, step, before)
+        if (at_limit := step >= self.limits).any():
+            allow_only(symbols.eos_index, before, log_probs, column(at_limit, log_probs))
 
     def _ban(self, log_probs: Tensor) -> None:
         """Forbid the banned terms of each sentence, and <unk> if its penalty is infinite."""
         if self._config.unkpen == math.inf:
             log_probs[:, :, self._symbols.unk_index] = -torch.inf
+        if not self._has_bans:
+            return
         # Sentences of one text share a list; forbid its terms for all of them at once.
-        rows: dict[int, list[int]] = {}
-        for row, terms in enumerate(self._banned):
-            if terms:
-                rows.setdefault(id(terms), []).append(row)
-        for own in rows.values():
-            terms = self._banned[own[0]]
-            if len(own) == len(log_probs):
+        for terms in {id(own): own for own in self._banned if own}.values():
+            rows = [row for row, own in enumerate(self._banned) if own is terms]
+            if len(rows) == len(log_probs):
                 block_terms(log_probs, self._history, terms)
                 continue
             # Write a changed copy back, since a list of rows makes no view.
-            part = log_probs[own]
-            block_terms(part, None if self._history is None else self._history[own], terms)
-            log_probs[own] = part
+            part = log_probs[rows]
+            block_terms(part, None if self._history is None else self._history[rows], terms)
+            log_probs[rows] = part
 
     def _forbid_the_end(self, log_probs: Tensor, step: int) -> None:
         """Forbid the end symbol, and the separator before it, where a hypothesis is too short."""
         # The end symbol now, or the last separator, after which it would be forced.
-        too_short = self._too_short(step, log_probs)
+        least = self.context_sizes + self._config.min_len
+        too_short = column(step < least, log_probs)
         log_probs[:, :, self._symbols.eos_index].masked_fill_(too_short, -torch.inf)
         if self._left is not None:
-            too_short = self._too_short(step + 1, log_probs) & (self._left == 1)
+            too_short = column(step + 1 < least, log_probs) & (self._left == 1)
             log_probs[:, :, self._separator].masked_fill_(too_short, -torch.inf)
 
     def _count(self, left: Tensor, log_probs: Tensor, step: int, before: dict[int, Tensor]) -> None:
@@ -231,7 +250,7 @@ class TokenConstraints(LengthLimits):
         return rows, values
 
     def advance(self, parents: Tensor | None, tokens: Tensor) -> None:
-        """See :meth:`LengthLimits.advance`."""
+        """Append the chosen tokens [B, K] to beams ``parents`` [B, K]; None: the same beams."""
         ends = tokens == self._separator
         if self._left is not None:
             self._left = of_parents(self._left, parents, ends) - ends.long()
@@ -252,11 +271,33 @@ class TokenConstraints(LengthLimits):
         self._history = torch.cat([history, newest], dim=2)
 
     def keep(self, rows: Tensor, mask: np.ndarray) -> None:
-        """See :meth:`LengthLimits.keep`."""
-        super().keep(rows, mask)
+        """Keep only these rows [B'], the sentences of the mask [B]."""
+        self.limits, self.context_sizes = self.limits[mask], self.context_sizes[mask]
         self._banned = list(itertools.compress(self._banned, mask))
         if self.terms is not None:
             self.terms.keep(mask)
         for name in ("_prefixes", "_history", "_left", "_length", "_single"):
             if (values := getattr(self, name)) is not None:
                 setattr(self, name, values.index_select(0, rows))
+
+
+def of_parents(values: Tensor, parents: Tensor | None, like: Tensor) -> Tensor:
+    """Return the values [B, K] or [B, 1] of each beam's parent, [B, K] as ``like``."""
+    values = values.expand(like.shape)
+    return values if parents is None else values.gather(1, parents)
+
+
+def column(values: np.ndarray, like: Tensor) -> Tensor:
+    """Return values of each sentence [B] as [B, 1] on the device of ``like``."""
+    return torch.from_numpy(values).to(like.device)[:, None]
+
+
+def allow_only(token: int, before: dict[int, Tensor], log_probs: Tensor, where: Tensor) -> None:
+    """Forbid all tokens except one, in place, for the beams ``where``, bool [B, K] or [B, 1].
+
+    ``before`` has the token's log-probabilities [B, K] from the model, by token id.
+    """
+    sentence, beam = where.expand(before[token].shape).nonzero(as_tuple=True)
+    if len(sentence):
+        log_probs[sentence, beam] = -torch.inf
+        log_probs[sentence, beam, token] = before[token][sentence, beam]

@@ -18,7 +18,7 @@ from relu_nmt.translation.search.batches import Found, plan_batches, run_batches
 from relu_nmt.translation.search.beam_search import BeamSearch
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.constraints import TokenConstraints
-from relu_nmt.translation.search.hypotheses import Hypothesis, LengthLimits
+from relu_nmt.translation.search.hypotheses import Hypothesis
 from relu_nmt.translation.search.scoring import build_scorer, score_references, words_of
 from relu_nmt.translation.search.shortlist import Shortlist
 from relu_nmt.translation.search.translations import SourceSentence
@@ -233,20 +233,14 @@ class Generator:
             if separators is not None:
                 place = int(torch.searchsorted(listed, separators.target))
                 separators = separators._replace(target=place)
-        # Constrain the lengths; and more where it is asked for.
-        most, special = ensemble.max_positions, has_terms or config.no_repeat_ngram_size
-        if prefixes is None and separators is None and not special:
-            lengths = np.array([len(own.ids) for own in sources], dtype=np.int64)
-            limits = LengthLimits(config, symbols, lengths, np.zeros_like(lengths), most)
-        else:
-            rest = prefixes, separators, most, most_of_a_sentence, len(self._first)
-            limits = TokenConstraints(config, symbols, sources, src_tokens, *rest)
+        rest = prefixes, separators, ensemble.max_positions, most_of_a_sentence, len(self._first)
+        constraints = TokenConstraints(config, symbols, sources, src_tokens, *rest)
         # Encode the sources, which may need more memory than there is.
         is_word = words_of(src_tokens, symbols, self._separators)
         scorer = self._scorer
         with self._memory_advice(src_tokens):
             return BeamSearch(
-                ensemble, config, scorer, symbols, src_tokens, is_word, ids, limits, listed
+                ensemble, config, scorer, symbols, src_tokens, is_word, ids, constraints, listed
             )
 
     def _beginning(self, source: SourceSentence) -> np.ndarray:

@@ -1,15 +1,12 @@
-"""Open and finished hypotheses, their lengths, and the back-pointers that lead to their tokens."""
+"""Open and finished hypotheses, and the back-pointers that lead to their tokens."""
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.translation.search.config import GenerationConfig
-from relu_nmt.translation.search.forced_terms import TermTracker
 
 
 @dataclass(frozen=True)
@@ -52,12 +49,6 @@ class Continuations:
         return Continuations(*(x if x is None else x.index_select(0, rows) for x in columns))  # type: ignore[arg-type]
 
 
-def of_parents(values: Tensor, parents: Tensor | None, like: Tensor) -> Tensor:
-    """Return the values [B, K] or [B, 1] of each beam's parent, [B, K] as ``like``."""
-    values = values.expand(like.shape)
-    return values if parents is None else values.gather(1, parents)
-
-
 def of_beams(attention: Tensor | None, parents: Tensor | None) -> Tensor | None:
     """Return the attention [B, M, S] of beams ``parents`` [B, M]; None: the same beams."""
     if attention is None or parents is None:
@@ -70,7 +61,7 @@ class SearchHistory:
 
     For each live sentence it holds the best k finished hypotheses of every group of beams.
     :meth:`take` stores those of sentences that are done; :meth:`results` follows the back-pointers.
-    ``limits`` and ``context_sizes`` are those of :class:`LengthLimits`.
+    ``limits`` and ``context_sizes`` are those of the constraints.
 
     Attributes:
         scores: of the best k finished hypotheses, best first, [B, G, k].
@@ -202,96 +193,3 @@ class SearchHistory:
                 rows = row_of[sentences[reached]]
                 alignment[reached, t] = positions.cpu().numpy()[rows, beams[reached]]
         return tokens, totals, alignment
-
-
-class LengthLimits:
-    """The shortest and the longest output of each sentence of a batch, for every search.
-
-    :class:`~relu_nmt.translation.search.constraints.TokenConstraints` adds prefixes, sentences,
-    repetitions and terms, where any is asked for. ``min_len`` counts the tokens after a context.
-
-    Attributes:
-        limits: most tokens before the end symbol, int64 [B].
-        context_sizes: forced tokens of a known context, int64 [B].
-        terms: progress with forced terms; None for none.
-        idle_token: token for beams without a hypothesis, so that no sentence of theirs gets long.
-    """
-
-    terms: TermTracker | None = None
-    idle_token: int | None = None
-
-    def __init__(
-        self,
-        config: GenerationConfig,
-        symbols: Dictionary,
-        source_lengths: np.ndarray,
-        context_sizes: np.ndarray,
-        most_tokens: int | None = None,
-    ) -> None:
-        self._config, self._symbols = config, symbols
-        self.limits = config.length_limits(source_lengths, most_tokens)
-        self.context_sizes = context_sizes
-        # Outputs are too short only before the first step, and end only from the second one.
-        self._last_too_short = int(context_sizes.max(initial=0)) + config.min_len
-        self._first_limit = int(self.limits.min())
-
-    def are_alike(self, step: int) -> bool:
-        """Return True if the same tokens are forbidden for all hypotheses at a step."""
-        return self._last_too_short <= step < self._first_limit
-
-    def apply(self, log_probs: Tensor, step: int) -> None:
-        """Change log_probs [B, K, V] of the token after ``step`` others, in place.
-
-        Forbidden tokens become -inf. If :meth:`are_alike`, log_probs may be those of any
-        hypotheses, in any shape [..., ..., V].
-        """
-        self._penalise(log_probs)
-        if self._config.unkpen == math.inf:
-            log_probs[:, :, self._symbols.unk_index] = -torch.inf
-        if self.are_alike(step):
-            return
-        # Save the scores of the end, which the limit may allow again.
-        eos = self._symbols.eos_index
-        before = {eos: log_probs[:, :, eos].clone()}
-        log_probs[:, :, eos].masked_fill_(self._too_short(step, log_probs), -torch.inf)
-        self._end_at_limit(log_probs, step, before)
-
-    def _penalise(self, log_probs: Tensor) -> None:
-        """Forbid the symbols that no output has, and subtract the finite penalty of <unk>."""
-        config, symbols = self._config, self._symbols
-        log_probs[:, :, symbols.bos_index : symbols.pad_index + 1] = -torch.inf  # neighbours
-        if config.unkpen and config.unkpen < math.inf:
-            log_probs[:, :, symbols.unk_index] -= config.unkpen
-
-    def _too_short(self, step: int, like: Tensor) -> Tensor:
-        """Return True for sentences that must not end after ``step`` tokens, bool [B, 1]."""
-        return column(step < self.context_sizes + self._config.min_len, like)
-
-    def _end_at_limit(self, log_probs: Tensor, step: int, before: dict[int, Tensor]) -> None:
-        """End hypotheses at the longest output; ``before`` has the end's scores."""
-        if step >= self._first_limit:
-            at_limit = column(step >= self.limits, log_probs)
-            allow_only(self._symbols.eos_index, before, log_probs, at_limit)
-
-    def advance(self, parents: Tensor | None, tokens: Tensor) -> None:
-        """Append the chosen tokens [B, K] to beams ``parents`` [B, K]; None: the same beams."""
-
-    def keep(self, rows: Tensor, mask: np.ndarray) -> None:
-        """Keep only these rows [B'], the sentences of the mask [B]."""
-        self.limits, self.context_sizes = self.limits[mask], self.context_sizes[mask]
-
-
-def column(values: np.ndarray, like: Tensor) -> Tensor:
-    """Return values of each sentence [B] as [B, 1] on the device of ``like``."""
-    return torch.from_numpy(values).to(like.device)[:, None]
-
-
-def allow_only(token: int, before: dict[int, Tensor], log_probs: Tensor, where: Tensor) -> None:
-    """Forbid all tokens except one, in place, for the beams ``where``, bool [B, K] or [B, 1].
-
-    ``before`` has the token's log-probabilities [B, K] from the model, by token id.
-    """
-    sentence, beam = where.expand(before[token].shape).nonzero(as_tuple=True)
-    if len(sentence):
-        log_probs[sentence, beam] = -torch.inf
-        log_probs[sentence, beam, token] = before[token][sentence, beam]

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from relu_nmt.attention.base import Need
 from relu_nmt.attention.records import record_attention
-from relu_nmt.config import build_part, option, settings
+from relu_nmt.config import build_part, option
+from relu_nmt.config.classes import with_own_config
 from relu_nmt.config.registry import Spec
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.documents import Separators
@@ -59,15 +60,16 @@ class Scorer(ABC):
         search: settings of the search, with the length penalty.
     """
 
-    @settings(flags=False)
-    class Config:
-        """Options of the scorer."""
+    Config: ClassVar[type]
 
     needs_attention: ClassVar[bool] = False
     """Record the cross-attention that also aligns tokens, for :attr:`Outputs.attention`."""
 
     uses_length_penalty: ClassVar[bool] = False
     """The score depends on ``--lenpen`` and its kind; without, these flags are refused."""
+
+    def __init_subclass__(cls) -> None:
+        with_own_config(cls)
 
     def __init__(self, config: Any, search: GenerationConfig) -> None:
         self.config = config
@@ -125,12 +127,7 @@ class CoverageScorer(LengthScorer):
     Reference: Wu et al. 2016, "Google's neural machine translation system", section 7, Eq. 14.
     """
 
-    @settings(flags=False)
-    class Config:
-        """Options of the scorer."""
-
-        beta: float = option(0.2, "weight of the coverage penalty", least=0)
-
+    beta: float = option(0.2, "weight of the coverage penalty", least=0)
     needs_attention = True
 
     def score(self, outputs: Outputs) -> Tensor:
