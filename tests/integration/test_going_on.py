@@ -58,6 +58,20 @@ def test_another_model_direction_or_optimiser_is_refused(data, begun, flags, tol
     assert (begun / "checkpoint_last.safetensors").read_bytes() == before
 
 
+def test_parts_may_be_frozen_and_trained_one_after_the_other(data, tmp_path):
+    train(data, tmp_path, "--max-update", "1")
+    was = tiny.weights(tmp_path)
+    done = train(data, tmp_path, "--freeze", "encoder,embeddings", "--max-update", "2")
+    assert "--freeze encoder,embeddings (was '')" in done.stdout
+    now = tiny.weights(tmp_path)
+    changed = {name for name in now if not torch.equal(now[name], was[name])}
+    assert changed and not any(name.startswith("encoder.") for name in changed)
+    train(data, tmp_path, "--freeze", "decoder", "--max-update", "3")
+    then = tiny.weights(tmp_path)
+    assert any(not torch.equal(then[n], now[n]) for n in then if n.startswith("encoder."))
+    assert all(torch.equal(then[n], now[n]) for n in then if n.startswith("decoder."))
+
+
 def test_its_weights_may_start_another(data, begun, tmp_path):
     start = ("--finetune-from-model", begun / "checkpoint_last.safetensors", "--max-update", "1")
     train(data, tmp_path, *start, "--source-lang", "en", "--target-lang", "de")
