@@ -98,27 +98,32 @@ class SentenceRows:
         """
         return self.first[documents] + numbers.minimum(self.counts[documents] - 1)
 
-    def own(self, causal: bool, divided: bool = False) -> "SentenceView":
+    def own(self, document: Visibility, divided: bool = False) -> "SentenceView":
         """Return the view of self-attention: tokens see their own sentence."""
-        return SentenceView(self, self, _visibility(self, self, causal), divided=divided)
+        inside = _visibility(self, self, document.causal)
+        return SentenceView(document, self, self, inside, divided=divided)
 
-    def across(self, source: "SentenceRows", divided: bool = False) -> "SentenceView":
+    def across(
+        self, source: "SentenceRows", document: Visibility, divided: bool = False
+    ) -> "SentenceView":
         """Return the view of cross-attention: tokens see the source sentence of their number."""
         if not torch.equal(self.counts, source.counts):
             # Find the source sentence of each row, since the counts differ.
             documents = torch.arange(len(self.counts), device=self.counts.device)
             of_rows = documents.repeat_interleave(self.counts, output_size=len(self.numbers))
             source = replace(source, seen=source.rows_of(of_rows, self.numbers))
-        return SentenceView(self, source, _visibility(self, source), divided=divided)
+        inside = _visibility(self, source)
+        return SentenceView(document, self, source, inside, divided=divided)
 
 
 @dataclass(frozen=True)
 class SentenceView:
-    """The local part of an attention: each query sees one sentence."""
+    """The tokens visible to each query, in the whole document and in one sentence of it."""
 
+    document: Visibility
     queries: SentenceRows
     keys: SentenceRows
-    visibility: Visibility  # the keys of its row visible to each query
+    inside: Visibility  # the keys of its row visible to each query
     # In a search, the rows of queries whose row of keys differs from the last step's; None: perhaps
     # all.
     changed: Tensor | None = None
@@ -128,11 +133,12 @@ class SentenceView:
 
     @classmethod
     def of_beams(
-        cls, numbers: Tensor, source: SentenceRows, last: "SentenceView | None" = None
+        cls, numbers: Tensor, source: SentenceRows, last: "Visibility | SentenceView"
     ) -> "SentenceView":
         """Return the view of the newest token of each hypothesis, in sentences ``numbers`` [B, K].
 
-        ``last`` is the view of the last step, if the B documents of ``source`` are the same.
+        ``last`` is the view of the last step, if the B documents of ``source`` are the same, or
+        else the visibility of the documents.
         """
         # Make each newest token a row of its own.
         queries = SentenceRows.of_beams(numbers, numbers.numel(), 1)
@@ -140,9 +146,17 @@ class SentenceView:
         seen = source.rows_of(documents, numbers).flatten()
         keys = replace(source, seen=seen)
         # Note the rows whose source sentence differs from the last step's.
-        before = None if last is None else last.keys.seen
-        changed = None if before is None else (seen != before).nonzero().squeeze(1)
-        return cls(queries, keys, _visibility(queries, keys), changed)
+        inside = _visibility(queries, keys)
+        if isinstance(last, Visibility):
+            return cls(last, queries, keys, inside)
+        assert last.keys.seen is not None, "from this function"
+        changed = (seen != last.keys.seen).nonzero().squeeze(1)
+        return cls(last.document, queries, keys, inside, changed)
+
+    @property
+    def num_queries(self) -> int:
+        """Number of queries of the document."""
+        return self.document.num_queries
 
     @cached_property
     def parts(self) -> list[tuple[Visibility, Tensor, Tensor]]:
@@ -153,11 +167,11 @@ class SentenceView:
         queries = self.queries
         index, key_mask = self.keys.paired(self.keys.index), self.keys.paired(self.keys.mask)
         if not self.divided:
-            return [(self.visibility, queries.index, index)]
+            return [(self.inside, queries.index, index)]
         # Group rows by the power of 2 that holds the longer one of query and key sentence.
         lengths = torch.stack([queries.mask.sum(1), key_mask.sum(1)])  # [2, R]
         powers = torch.frexp((lengths.amax(0).clamp_min(SHORT) - 1).double()).exponent
-        num_tokens, causal = int(lengths[0].sum()), self.visibility.causal
+        num_tokens, causal = int(lengths[0].sum()), self.inside.causal
         parts = []
         for power in powers.unique():
             rows = (powers == power).nonzero().squeeze(1)

@@ -14,7 +14,6 @@ from relu_nmt.modules.positions import RelativePositions
 from relu_nmt.translation.aligned_attention import (
     AlignedCrossAttention,
     AlignedSelfAttention,
-    AlignedVisibility,
 )
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.decoder import Decoder, DecoderState, LayerCache
@@ -53,10 +52,10 @@ class _AlignedStack(TransformerStack):
         return self.training and not tuned.waits(tokens)
 
     def relative(  # type: ignore[override]
-        self, visibility: AlignedVisibility
+        self, visibility: SentenceView
     ) -> list[RelativePositions | None]:
         """Return the rotations and biases of the whole document and of each part of sentences."""
-        inside = [part for part, *_ in visibility.sentences.parts]
+        inside = [part for part, *_ in visibility.parts]
         return [self.embedding.positions.relative(one) for one in (visibility.document, *inside)]
 
 
@@ -71,9 +70,9 @@ class AlignedEncoder(_AlignedStack, Encoder):
         # A separator belongs to the sentence that it ends.
         ends = src_tokens.eq(self.separator)
         sentences = SentenceRows.of_tokens(ends.cumsum(1) - ends.long(), key_mask)
-        own = sentences.own(causal=False, divided=self.divides(src_tokens))
+        own = sentences.own(document, self.divides(src_tokens))
         x = self.embedding(src_tokens, places=sentences.positions)
-        states = self.run_layers(x, AlignedVisibility(document, own))  # type: ignore[arg-type]
+        states = self.run_layers(x, own)  # type: ignore[arg-type]
         return EncoderOutput(states, key_mask, sentences)
 
 
@@ -86,21 +85,16 @@ class AlignedDecoder(_AlignedStack, Decoder):
     def forward(self, prev_output_tokens: Tensor, encoder_out: EncoderOutput) -> Tensor:
         """Return the states [B, T, D] of prev_output_tokens [B, T], right-padded."""
         assert encoder_out.sentences is not None, "from an aligned encoder"
-        own, cross = self.visibilities(prev_output_tokens, encoder_out)
+        documents = self.visibilities(prev_output_tokens, encoder_out)
         # Number the sentences: a separator as input already belongs to the next one.
         numbers = prev_output_tokens.eq(self.separator).cumsum(1)
         sentences = SentenceRows.of_tokens(numbers, prev_output_tokens != self.pad_index)
         divided = self.divides(prev_output_tokens)
         # Show each token its own sentence, and the source sentence of equal number.
-        inside = sentences.own(causal=True, divided=divided)
-        across = sentences.across(encoder_out.sentences, divided=divided)
+        own = sentences.own(documents[0], divided)
+        cross = sentences.across(encoder_out.sentences, documents[1], divided)
         x = self.embed(prev_output_tokens, places=sentences.positions)
-        return self.run_layers(
-            x,
-            AlignedVisibility(own, inside),  # type: ignore[arg-type]
-            encoder_out.states,
-            AlignedVisibility(cross, across),  # type: ignore[arg-type]
-        )
+        return self.run_layers(x, own, encoder_out.states, cross)  # type: ignore[arg-type]
 
     def embed(self, tokens: Tensor, start: int = 0, places: Tensor | None = None) -> Tensor:
         """Return the embedded tokens [B, N, D]; every sentence starts with ``</s>``."""
@@ -129,11 +123,11 @@ class AlignedDecoder(_AlignedStack, Decoder):
 
     def embed_step(  # type: ignore[override]
         self, tokens: Tensor, state: DecoderState
-    ) -> tuple[Tensor, AlignedVisibility]:
+    ) -> tuple[Tensor, SentenceView]:
         """See :meth:`Decoder.embed_step`."""
         assert isinstance(state, AlignedState), "start returns this class"
         visibility = state.grow(tokens)
-        places = visibility.sentences.visibility.query_positions().reshape(-1, 1)
+        places = visibility.inside.query_positions().reshape(-1, 1)
         x = self.embed(tokens.reshape(-1, 1), places=places)
         return x.view(-1, visibility.num_queries, x.size(-1)), visibility
 
@@ -150,9 +144,8 @@ class AlignedState(DecoderState):
         self._source = source
         self._separator = separator
         self._numbers = self._ancestry[:, 0].long()  # [R, M], number of each entry's sentence
-        self._across: SentenceView | None = None
 
-    def grow(self, tokens: Tensor) -> AlignedVisibility:  # type: ignore[override]
+    def grow(self, tokens: Tensor) -> SentenceView:  # type: ignore[override]
         """See :meth:`DecoderState.grow`."""
         # Number the new entries: one more than the token before if they follow a separator.
         document = super().grow(tokens)
@@ -166,26 +159,17 @@ class AlignedState(DecoderState):
         rows = SentenceRows.of_beams(numbers, *numbers.shape)
         own = ancestry & (self._numbers[:, None, :used] == numbers[:, :, None])
         begin = int(own.any(0).any(0).byte().argmax())  # no beam sees an entry before it
-        inside = SentenceView(rows, rows, TreeVisibility(own[:, :, begin:], rows=(rows, rows)))
+        inside = TreeVisibility(own[:, :, begin:], rows=(rows, rows))
         # A beam sees the source sentence of equal number.
-        of_beams = numbers.reshape(tokens.shape)
-        self._across = SentenceView.of_beams(of_beams, self._source, self._across)
-        return AlignedVisibility(document, inside)
-
-    @property
-    def cross_visibility(self) -> AlignedVisibility:  # type: ignore[override]
-        """See :attr:`DecoderState.cross_visibility`; call :meth:`grow` first."""
-        assert self._across is not None, "cross_visibility depends on the newest tokens"
-        return AlignedVisibility(self._cross, self._across)
+        self.cross_visibility = SentenceView.of_beams(  # type: ignore[assignment]
+            numbers.reshape(tokens.shape), self._source, self.cross_visibility
+        )
+        return SentenceView(document, rows, rows, inside)
 
     def keep(self, sentences: Tensor) -> None:
         """See :meth:`DecoderState.keep`."""
         super().keep(sentences)
-        self._source, self._across = self._source.select(sentences), None
-
-    def _spread(self, beam_size: int) -> None:
-        super()._spread(beam_size)
-        self._across = None
+        self._source = self._source.select(sentences)
 
     def _take(self, trees: Tensor) -> Tensor:
         entries = super()._take(trees)

@@ -6,14 +6,12 @@ attend to the whole document, with the same projections, and mix both outputs.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from relu_nmt.attention.base import Attention
-from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.sentences import SentenceRows, SentenceView
 from relu_nmt.modules.multihead import CrossAttention, MultiheadAttention, SelfAttention
 from relu_nmt.modules.positions import RelativePositions, sinusoids
@@ -25,19 +23,6 @@ the gate is still half of its maximum."""
 SENTENCE_BIAS = 4.0
 """Sigmoid(4) = 0.98, for a start from a sentence model, whose translations of documents are then
 as good as those of sentences."""
-
-
-@dataclass(frozen=True)
-class AlignedVisibility:
-    """The tokens visible to each query, in its sentence and in the whole document."""
-
-    document: Visibility  # the visible tokens of the document
-    sentences: SentenceView  # the visible tokens of one sentence
-
-    @property
-    def num_queries(self) -> int:
-        """Number of queries of the document."""
-        return self.document.num_queries
 
 
 class AlignedCache(LayerCache):
@@ -108,9 +93,22 @@ class DocumentGate(nn.Module):
         waves = sinusoids(torch.cat([numbers, numbers.new_zeros(1)]), len(self.number_gain))
         return (waves[:-1] - waves[-1:]).to(self.number_gain.dtype) * self.number_gain
 
+    def numbered(self, x: Tensor, projection: nn.Module, rows: SentenceRows, width: int) -> Tensor:
+        """Add the projected vectors of the sentences' numbers to queries and keys.
 
-class _Gated(MultiheadAttention):
-    """Attention inside sentences, with an optional gate to attention to the whole document."""
+        The projected states x [B, N, ...] begin with queries and keys, ``width`` channels, before
+        values.
+        """
+        # Project the vectors without bias, which x has already, and leave values unchanged.
+        vectors = self.numbers(rows.numbers)  # [R, D]
+        change = projection(vectors) - projection(torch.zeros_like(vectors[:1]))
+        change = F.pad(change[:, :width], (0, x.size(-1) - width))
+        # Look up the change of each token's sentence, and add it.
+        return x + F.embedding(rows.row_of, change).view_as(x)
+
+
+class AlignedSelfAttention(SelfAttention):
+    """Self-attention inside sentences; with a gate also in the whole document."""
 
     def __init__(self, embed_dim: int, attention: Attention, gated: bool) -> None:
         super().__init__(embed_dim, attention)
@@ -118,33 +116,12 @@ class _Gated(MultiheadAttention):
 
     def finish(self, values: Tensor, x: Tensor) -> Tensor:
         """Return the output [B, Nq, D] of values [B, Nq, D], or of both kinds side by side."""
-        if self.gate is None:
-            return super().finish(values, x)
-        local, whole = (self.attention.finish(part, x) for part in values.chunk(2, dim=-1))
-        return self.out_proj(self.gate(local, whole))
-
-    def numbered(self, x: Tensor, projection: nn.Module, rows: SentenceRows, width: int) -> Tensor:
-        """Add the projected vectors of the sentences' numbers to queries and keys.
-
-        The projected states x [B, N, ...] begin with queries and keys, ``width`` channels, before
-        values.
-        """
-        assert self.gate is not None, "only gated attention sees the whole document"
-        # Project the vectors without bias, which x has already, and leave values unchanged.
-        vectors = self.gate.numbers(rows.numbers)  # [R, D]
-        change = projection(vectors) - projection(torch.zeros_like(vectors[:1]))
-        change = F.pad(change[:, :width], (0, x.size(-1) - width))
-        # Look up the change of each token's sentence, and add it.
-        return x + F.embedding(rows.row_of, change).view_as(x)
-
-
-class AlignedSelfAttention(_Gated, SelfAttention):
-    """Self-attention inside sentences."""
+        return _finish(self, values, x, self.gate)
 
     def values(  # type: ignore[override]
         self,
         projected: Tensor,
-        visibility: AlignedVisibility,
+        visibility: SentenceView,
         relative: Sequence[RelativePositions | None] | None = None,
         cache: AlignedCache | None = None,
     ) -> Tensor:
@@ -154,27 +131,27 @@ class AlignedSelfAttention(_Gated, SelfAttention):
         sentences.
         """
         # Attend inside sentences, part by part: projected rows are [R, L, 3 D].
-        local, used = visibility.sentences, visibility.document.num_keys
-        whole_document, *positions = relative or [None] * (1 + len(local.parts))
+        whole_document, *positions = relative or [None] * (1 + len(visibility.parts))
         made = []
         for x, (part, *_), inside in zip(
-            local.take_queries(projected), local.parts, positions, strict=True
+            visibility.take_queries(projected), visibility.parts, positions, strict=True
         ):
             q, k, v = self.heads(x)
             if inside is not None:
                 q, k = inside.rotate(q, k)
             if cache is not None:
                 # Every beam sees only the last num_keys entries.
-                k, v = (kept[:, :, -part.num_keys :] for kept in cache.append(k, v, used))
+                kept = cache.append(k, v, visibility.document.num_keys)
+                k, v = (each[:, :, -part.num_keys :] for each in kept)
             bias = None if inside is None else inside.bias
             made.append(self.attend(q, k, v, part, bias))
-        values = local.put(made).view(*projected.shape[:2], -1)  # [B, N, D]
+        values = visibility.put(made).view(*projected.shape[:2], -1)  # [B, N, D]
         if self.gate is None:
             return values
         # Attend to the whole document, and join both to [B, N, 2 D].
         width = (self.parts - 1) * self.embed_dim
         whole = super().values(
-            self.numbered(projected, self.qkv, local.queries, width),
+            self.gate.numbered(projected, self.qkv, visibility.queries, width),
             visibility.document,
             whole_document,
             None if cache is None else cache.whole,
@@ -182,39 +159,56 @@ class AlignedSelfAttention(_Gated, SelfAttention):
         return torch.cat([values, whole], dim=-1)
 
 
-class AlignedCrossAttention(_Gated, CrossAttention):
-    """Attention of each target sentence to the source sentence of equal number."""
+class AlignedCrossAttention(CrossAttention):
+    """Attention of target sentences to source sentences; with a gate also to the whole source."""
+
+    def __init__(self, embed_dim: int, attention: Attention, gated: bool) -> None:
+        super().__init__(embed_dim, attention)
+        self.gate = DocumentGate(embed_dim) if gated else None
+
+    def finish(self, values: Tensor, x: Tensor) -> Tensor:
+        """Return the output [B, Nq, D] of values [B, Nq, D], or of both kinds side by side."""
+        return _finish(self, values, x, self.gate)
 
     def remember(self, memory: Tensor, rows: SentenceRows) -> AlignedCache:
         """Return a cache with the keys and values of a memory [B, S, D] of these sentences."""
         kv = self.kv(memory)
         whole = None
         if self.gate is not None:
-            whole = LayerCache(*self.memory_heads(self.numbered(kv, self.kv, rows, self.embed_dim)))
+            numbered = self.gate.numbered(kv, self.kv, rows, self.embed_dim)
+            whole = LayerCache(*self.memory_heads(numbered))
         return AlignedCache(*self.memory_heads(rows.take(kv)), whole)
 
     def values(  # type: ignore[override]
-        self, q: Tensor, visibility: AlignedVisibility, memory: Tensor | AlignedCache
+        self, q: Tensor, visibility: SentenceView, memory: Tensor | AlignedCache
     ) -> Tensor:
         """Return the joined heads of queries [B, N, D]; see :meth:`finish`."""
         # Take keys and values from the cache, or project the memory.
-        local, whole = visibility.sentences, None
+        whole = None
         if isinstance(memory, AlignedCache):
-            heads = [memory.paired(local)]
+            heads = [memory.paired(visibility)]
             whole = None if memory.whole is None else memory.whole.memory()
         else:
             kv = self.kv(memory)
-            heads = [self.memory_heads(rows) for rows in local.take_keys(kv)]
+            heads = [self.memory_heads(rows) for rows in visibility.take_keys(kv)]
             if self.gate is not None:
-                numbered = self.numbered(kv, self.kv, local.keys, self.embed_dim)
+                numbered = self.gate.numbered(kv, self.kv, visibility.keys, self.embed_dim)
                 whole = self.memory_heads(numbered)
         # Attend to source sentences, and with a gate to the whole source.
+        rows, parts = visibility.take_queries(q), visibility.parts
         made = [
             self.attend_to(*kv, x, part)
-            for x, kv, (part, *_) in zip(local.take_queries(q), heads, local.parts, strict=True)
+            for x, kv, (part, *_) in zip(rows, heads, parts, strict=True)
         ]
-        values = local.put(made).view_as(q)
-        if whole is None:
+        values = visibility.put(made).view_as(q)
+        if whole is None or self.gate is None:
             return values
-        q = self.numbered(q, self.q, local.queries, self.embed_dim)
+        q = self.gate.numbered(q, self.q, visibility.queries, self.embed_dim)
         return torch.cat([values, self.attend_to(*whole, q, visibility.document)], dim=-1)
+
+
+def _finish(
+    module: MultiheadAttention, values: Tensor, x: Tensor, gate: DocumentGate | None
+) -> Tensor:
+    parts = [module.attention.finish(part, x) for part in values.split(module.embed_dim, dim=-1)]
+    return module.out_proj(parts[0] if gate is None else gate(*parts))

@@ -89,6 +89,7 @@ class DecoderState:
         length: number of tokens of each hypothesis.
         shortlist: ids of the only allowed symbols, int64 [V']; None: all.
         project: map of final states to the logits of the shortlist; None: no such map.
+        cross_visibility: the source tokens visible to the beams of each sentence.
     """
 
     def __init__(
@@ -107,12 +108,7 @@ class DecoderState:
         self._beam_size = 1
         self._used = 0
         self._ancestry = key_mask.new_zeros(key_mask.size(0), 1, 1)  # [R, k, M] bool
-        self._cross = self._make_cross_visibility()
-
-    @property
-    def cross_visibility(self) -> Visibility:
-        """The source tokens visible to the beams of each sentence."""
-        return self._cross
+        self.cross_visibility = self._make_cross_visibility()
 
     def grow(self, tokens: Tensor) -> Visibility:
         """Give every beam its next entry; return the visibility of the newest tokens [B, K] int64.
@@ -155,7 +151,7 @@ class DecoderState:
         for cache in self.caches:
             cache.keep(sentences)
         self._key_mask = self._key_mask.index_select(0, sentences)
-        self._cross = self._make_cross_visibility()
+        self.cross_visibility = self._make_cross_visibility()
 
     def _spread(self, beam_size: int) -> None:
         """Turn the single beam of each sentence into this many equal beams."""
@@ -163,7 +159,7 @@ class DecoderState:
         self._ancestry = self._ancestry.expand(-1, beam_size // self.num_groups, -1)
         self._take(sentences.repeat_interleave(self.num_groups))
         self._beam_size = beam_size
-        self._cross = self._make_cross_visibility()
+        self.cross_visibility = self._make_cross_visibility()
 
     def _take(self, trees: Tensor) -> Tensor:
         """Keep these trees [R'], drop entries of no hypothesis; return the kept ones, [R', M']."""
