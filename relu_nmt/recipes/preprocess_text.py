@@ -252,7 +252,7 @@ def make_job(settings: Settings, say: Callable[[str], None]) -> Job:
         texts.append(replace(text, subword=subword, sentence_separator=None, detokenizer=""))
     # Free the place of the separator: reading adds it to sentences.
     words = [task.source_dictionary, task.target_dictionary]
-    if task.has_sentence_separator:
+    if task.separators is not None:
         words = [one.without_symbol(SENTENCE_SEPARATOR) for one in words]
     endings = settings.source_lang, settings.target_lang
     settings = _with_steps(settings, texts, words[0] == words[1])

@@ -170,7 +170,7 @@ class TranslationTraining(Training):
         if settings.documents.sentence_separator:
             if path is None and teacher is not None:
                 theirs = stored_task(teacher.split(os.pathsep)[0])
-                known = theirs if theirs and theirs.has_sentence_separator else None
+                known = theirs if theirs and theirs.separators else None
             task = task.with_sentence_separator(known)
         return task
 
@@ -210,9 +210,9 @@ class TranslationTraining(Training):
             return []
         models, task, _ = load_models(path, "auto", None)
         # Name the separator first, which makes dictionaries differ.
-        if task.has_sentence_separator != self.task.has_sentence_separator:
+        if (task.separators is None) != (self.task.separators is None):
             how = "without --sentence-separator; take a teacher of documents, or leave the flag out"
-            if task.has_sentence_separator:
+            if task.separators is not None:
                 how = "with --sentence-separator; give it here too"
             raise CheckpointError(f"--teacher {path}: trained {how}")
         for side in ("source", "target"):

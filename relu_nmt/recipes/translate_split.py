@@ -222,7 +222,7 @@ class _Run:
 
     def _warm_up(self) -> None:
         """Translate one sentence, so that loading and compiling do not count for the speed."""
-        least = 1 + self._task.has_sentence_separator
+        least = 1 + (self._task.separators is not None)
         [words] = np.nonzero(self._split.source_sizes > least)
         if len(words):
             one = self._documents(range(words[0], words[0] + 1), np.ones(1, dtype=np.int64))

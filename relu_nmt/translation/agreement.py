@@ -37,18 +37,16 @@ def describe_task(task: TranslationTask, way_back: bool = True) -> dict[str, str
 
     ``way_back`` includes the steps that change decoded text but no token id.
     """
-    sides = {
-        "source": (task.source_text, task.source_dictionary),
-        "target": (task.target_text, task.target_dictionary),
-    }
+    texts = {"source": task.source_text, "target": task.target_text}
     # Describe languages and dictionaries, which are always known.
-    found = {f"{side} language": text.language for side, (text, _) in sides.items()}
-    for side, (_, words) in sides.items():
+    found = {f"{side} language": text.language for side, text in texts.items()}
+    for side in texts:
+        words = getattr(task, f"{side}_dictionary")
         symbols = fingerprint([words[i] for i in range(len(words))])
         found[f"{side} dictionary"] = f"{len(words):,} symbols {symbols}"
     # Describe the steps of the text.
-    for side, (text, _) in sides.items() if _has_known_text(task) else ():
-        steps = describe_text(text)
+    for side, text in texts.items() if _has_known_text(task) else ():
+        steps = _describe_text(text)
         found |= {f"{side} {k}": v for k, v in steps.items() if way_back or k not in WAY_BACK}
     return found
 
@@ -58,7 +56,7 @@ def _has_known_text(task: TranslationTask) -> bool:
     return task.folder is None or manifest_content(task.folder) is not None
 
 
-def describe_text(pipeline: TextPipeline) -> dict[str, str]:
+def _describe_text(pipeline: TextPipeline) -> dict[str, str]:
     """Return each step of one language's text in words, by name."""
     subword, joined = pipeline.subword.to_state(), NONE
     if subword["name"] == JOINED:  # it splits no words
@@ -128,36 +126,29 @@ def at_folder(
             continue
         dictionary = Dictionary.load(file)
         # Add the separator that the task has but the folder's file lacks.
-        if task.has_sentence_separator and SENTENCE_SEPARATOR not in dictionary:
+        if task.separators is not None and SENTENCE_SEPARATOR not in dictionary:
             place = own.index(SENTENCE_SEPARATOR)
             dictionary = dictionary.with_symbol(SENTENCE_SEPARATOR, place)
         if dictionary != own:
-            raise DataError(
-                f"{file}: not the dictionary of {own_place}; "
-                + (f"preprocess with {flag} and that" if task.folder else f"{LIKE} {own_place}")
-            )
-    # Compare the steps of the text.
+            remedy = f"preprocess with {flag} and that" if task.folder else f"{LIKE} {own_place}"
+            raise DataError(f"{file}: not the dictionary of {own_place}; {remedy}")
+    # Compare the steps of the text, except for separators and sides that the folder lacks.
     if manifest is not None and _has_known_text(task):
-        found = replace(
-            task,
-            source_text=_text_in(path, manifest, task.source_text),
-            target_text=_text_in(path, manifest, task.target_text),
-        )
+        found = [
+            replace(
+                load_pipeline(path, manifest, own.language),
+                sentence_separator=own.sentence_separator,
+                separates_alone=own.separates_alone,
+            )
+            if own.language in manifest["text"]
+            else own
+            for own in (task.source_text, task.target_text)
+        ]
+        theirs = replace(task, source_text=found[0], target_text=found[1])
         advice = SAME_TEXT if task.folder else f"{LIKE} {own_place}, or translate raw text"
-        known, other = (describe_task(one, way_back=False) for one in (task, found))
+        known, other = (describe_task(one, way_back=False) for one in (task, theirs))
         require_same(known, own_place, other, path, advice, DataError)
     return replace(task, folder=Path(path))
-
-
-def _text_in(
-    folder: str | os.PathLike[str], manifest: Mapping[str, Any], own: TextPipeline
-) -> TextPipeline:
-    """Return the text steps of a data folder; the separators, and missing sides, are ``own``."""
-    if own.language not in manifest["text"]:
-        return own
-    text = load_pipeline(folder, manifest, own.language)
-    separator, alone = own.sentence_separator, own.separates_alone
-    return replace(text, sentence_separator=separator, separates_alone=alone)
 
 
 def compare_with_data(
@@ -176,50 +167,34 @@ def compare_with_data(
             f"{path}: was trained on {pairs[0]}, not {pairs[1]}; give the same --source-lang "
             "and --target-lang, or another --save-dir for a fresh start"
         )
+    # Compare the dictionaries; one may only add the separator behind the other symbols.
     for side in ("source", "target"):
-        _check_dictionary(path, theirs, own, side, data)
-    notes = _compare_text(path, theirs, own, data)
-    if pairs[0] != pairs[1]:
-        notes.append(f"{path} translates {pairs[0]}, and learns {pairs[1]} now")
-    return notes
-
-
-def _compare_text(
-    path: Path, theirs: TranslationTask, own: TranslationTask, data: str
-) -> list[str]:
-    """Compare the preparation of a checkpoint's text with that of the data."""
-    # Leave out the properties that other checks compare.
-    known, given = (
+        stored, given = (getattr(task, f"{side}_dictionary") for task in (theirs, own))
+        if stored == given:
+            continue
+        if theirs.separators is not None and own.separators is None:
+            raise CheckpointError(f"{path}: trained with --sentence-separator; give it here too")
+        adds_symbol = own.separators is not None and SENTENCE_SEPARATOR not in stored
+        if not adds_symbol or stored.with_symbol(SENTENCE_SEPARATOR, len(stored)) != given:
+            raise CheckpointError(
+                f"{path}: trained with another {side} dictionary than that of "
+                f"{data}; {LIKE} {path}, {FRESH_START}"
+            )
+    # Compare the preparation of the text, without what was compared already.
+    notes = []
+    known, found = (
         {k: v for k, v in describe_task(one, way_back=False).items() if not k.endswith(APART)}
         for one in (theirs, own)
     )
     # Recognise models of other toolkits: their checkpoints name no data folder.
     is_imported = "data" not in (read_metadata(path).get("args") or {})
-    if is_imported and own.source_text.keeps_text and own.target_text.keeps_text:
-        if not given or given == known:
-            return []
-        return [
+    if not (is_imported and own.source_text.keeps_text and own.target_text.keeps_text):
+        require_same(known, path, found, data, f"{LIKE} {path}, {FRESH_START}")
+    elif found and found != known:
+        notes.append(
             f"{path} takes raw text, but that of {data} is prepared; the new model takes "
             "text that is prepared in the same way"
-        ]
-    require_same(known, path, given, data, f"{LIKE} {path}, {FRESH_START}")
-    return []
-
-
-def _check_dictionary(
-    path: Path, theirs: TranslationTask, own: TranslationTask, side: str, data: str
-) -> None:
-    """Compare a dictionary of a checkpoint with the data's."""
-    stored, given = (getattr(task, f"{side}_dictionary") for task in (theirs, own))
-    if stored == given:
-        return
-    if theirs.has_sentence_separator and not own.has_sentence_separator:
-        raise CheckpointError(f"{path}: trained with --sentence-separator; give it here too")
-    # Accept a dictionary that only adds the separator behind the others.
-    adds_symbol = own.has_sentence_separator and SENTENCE_SEPARATOR not in stored
-    if adds_symbol and stored.with_symbol(SENTENCE_SEPARATOR, len(stored)) == given:
-        return
-    raise CheckpointError(
-        f"{path}: trained with another {side} dictionary than that of "
-        f"{data}; {LIKE} {path}, {FRESH_START}"
-    )
+        )
+    if pairs[0] != pairs[1]:
+        notes.append(f"{path} translates {pairs[0]}, and learns {pairs[1]} now")
+    return notes

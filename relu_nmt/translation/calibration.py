@@ -6,14 +6,15 @@ queries scales its rows, and needs no new parameter. Layers are calibrated from 
 the outputs of the calibrated ones below.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from relu_nmt.attention.base import Attention, Need
-from relu_nmt.attention.records import NULL_SUM, record_attention
+from relu_nmt.attention.records import NULL_SUM, AttentionRecord, record_attention
 from relu_nmt.config.registry import Spec
 from relu_nmt.data.translation_batches import TranslationBatch
 from relu_nmt.modules.config import SLOTS
@@ -53,8 +54,7 @@ def fit_mechanisms(
     parts = model.named_modules()
     inside = tuple(f"{n}." for n, m in parts if isinstance(m, Attention) and m.slot in slots)
     kept = {name: tensor for name, tensor in weights.items() if not name.startswith(inside)}
-    own = {n: t.clone() for n, t in model.state_dict().items() if n.startswith(inside)}
-    return {**kept, **own}
+    return kept | {n: t.clone() for n, t in model.state_dict().items() if n.startswith(inside)}
 
 
 @torch.no_grad()
@@ -74,31 +74,28 @@ def calibrate(model: EncoderDecoder, batch: TranslationBatch, slots: Mapping[str
         own = factors[attention.slot]
         # Repeat it, since a bias of the scores stays as it is.
         for _ in range(ROUNDS):
-            total = _mean_row_sum(lambda: module.forward(*args, **kwargs), attention)
+            with record_attention(attention, Need(weights=True)) as records:
+                module.forward(*args, **kwargs)
+            total = _mean_row_sum(records)
             if total <= NULL_SUM or abs(total - 1) < CLOSE_TO_1:
                 return
             factor = total ** (-1 / (attention.degree or 1))
             own[name] = own.get(name, 1.0) * factor
             scale_queries(weights, name, factor)
 
-    hooks = [
-        module.register_forward_pre_hook(scale, with_kwargs=True)
-        for module in names
-        if isinstance(module, MultiheadAttention) and module.attention.slot in slots
-        if module.attention.degree is not None
-    ]
     assert batch.prev_output_tokens is not None, "training batches have targets"
-    model.eval()(batch.src_tokens, batch.prev_output_tokens)
-    for hook in hooks:
-        hook.remove()
+    with ExitStack() as hooks:
+        for module in names:
+            own = module.attention if isinstance(module, MultiheadAttention) else None
+            if own is not None and own.slot in slots and own.degree is not None:
+                hooks.enter_context(module.register_forward_pre_hook(scale, with_kwargs=True))
+        model.eval()(batch.src_tokens, batch.prev_output_tokens)
     return factors
 
 
-def _mean_row_sum(run: Callable[[], object], attention: Attention) -> float:
-    """Return the mean over heads and real rows of the sum of absolute weights in a run."""
+def _mean_row_sum(records: Sequence[AttentionRecord]) -> float:
+    """Return the mean over heads and real rows of the sum of absolute weights."""
     sums = count = 0.0
-    with record_attention(attention, Need(weights=True)) as records:
-        run()
     # Add up the records: attention inside sentences has one for each part.
     for record in records:
         assert record.weights is not None, "homogeneous mechanisms have weights"

@@ -34,12 +34,11 @@ ESCAPED_UNK = f"<{UNK}>"
 
 @dataclass(frozen=True, eq=False)
 class TranslationTask:
-    """Text steps and dictionaries of a language pair.
+    """Text steps, which map raw sentences to tokens and back, and dictionaries of a language pair.
 
     A task comes from a data folder (:meth:`from_data_folder`) or from a checkpoint
     (:meth:`from_state`). Only the former can load splits; ``agreement.at_folder`` gives the latter
-    a folder. Text steps map raw sentences to tokens and back; a joined target dictionary equals the
-    source dictionary.
+    a folder.
 
     Example:
         >>> words = Dictionary(["ein", "Haus"])
@@ -99,34 +98,28 @@ class TranslationTask:
             swapped = second == source_lang or first == target_lang
             source_lang, target_lang = (second, first) if swapped else (first, second)
         # Load text steps and dictionaries.
-        texts, dictionaries = [], []
-        for language in (source_lang, target_lang):
-            text = TextPipeline(language)
-            if manifest is not None:
-                text = load_pipeline(path, manifest, language)
+        languages, dictionaries = (source_lang, target_lang), []
+        texts = [
+            TextPipeline(own) if manifest is None else load_pipeline(path, manifest, own)
+            for own in languages
+        ]
+        for language in languages:
             file = dictionary_path(path, language)
-            dictionary = Dictionary.load(file)
-            if not dictionary.num_words:
+            dictionaries.append(Dictionary.load(file))
+            if not dictionaries[-1].num_words:
                 raise DataError(
                     f"{file}: no words in it; was the training text empty? "
                     "run relu-nmt-preprocess again"
                 )
-            texts.append(text)
-            dictionaries.append(dictionary)
         return cls(texts[0], texts[1], dictionaries[0], dictionaries[1], Path(path))
 
     def with_post_processing(
         self, remove_bpe: str | None = None, detokenizer: str | None = None
     ) -> "TranslationTask":
-        """Return the task for text that arrives segmented, whose translations must be joined.
-
-        See :meth:`TextPipeline.with_post_processing`.
-        """
-        return replace(
-            self,
-            source_text=self.source_text.with_post_processing(remove_bpe, detokenizer),
-            target_text=self.target_text.with_post_processing(remove_bpe, detokenizer),
-        )
+        """Return the task with both :meth:`TextPipeline.with_post_processing`."""
+        texts = self.source_text, self.target_text
+        source, target = (text.with_post_processing(remove_bpe, detokenizer) for text in texts)
+        return replace(self, source_text=source, target_text=target)
 
     def with_sentence_separator(
         self, earlier: "TranslationTask | None" = None
@@ -145,42 +138,31 @@ class TranslationTask:
             DataError: ``<sep>`` is a word of the text itself.
         """
         # Take over the ids from the earlier model.
-        dictionaries = self.source_dictionary, self.target_dictionary
         source, target, alone = None, None, True
         if earlier is not None:
-            last = Separators(len(dictionaries[0]), len(dictionaries[1]), alone=False)
-            source, target, alone = earlier.separators or last
-        # Check both sides for the symbol, which must be new.
-        for language, dictionary in zip(
-            (self.source_lang, self.target_lang), dictionaries, strict=True
-        ):
+            sizes = len(self.source_dictionary), len(self.target_dictionary)
+            source, target, alone = earlier.separators or Separators(*sizes, alone=False)
+        # Add the symbol, which must be new, to both sides.
+        changes: dict[str, Any] = {}
+        for side, place in (("source", source), ("target", target)):
+            text, dictionary = getattr(self, f"{side}_text"), getattr(self, f"{side}_dictionary")
             if SENTENCE_SEPARATOR in dictionary:
+                file = dictionary_path(self.folder or "", text.language)
                 raise DataError(
-                    f"{dictionary_path(self.folder or '', language)}: '{SENTENCE_SEPARATOR}' is a "
-                    "word of the text, so it cannot separate sentences; replace it in the text "
-                    "and run relu-nmt-preprocess again, or leave --sentence-separator out"
+                    f"{file}: '{SENTENCE_SEPARATOR}' is a word of the text, so it cannot separate "
+                    "sentences; replace it in the text and run relu-nmt-preprocess again, or leave "
+                    "--sentence-separator out"
                 )
-        texts = [
-            replace(text, sentence_separator=SENTENCE_SEPARATOR, separates_alone=alone)
-            for text in (self.source_text, self.target_text)
-        ]
-        return replace(
-            self,
-            source_text=texts[0],
-            target_text=texts[1],
-            source_dictionary=dictionaries[0].with_symbol(SENTENCE_SEPARATOR, source),
-            target_dictionary=dictionaries[1].with_symbol(SENTENCE_SEPARATOR, target),
-        )
-
-    @property
-    def has_sentence_separator(self) -> bool:
-        """True if ``<sep>`` ends each sentence."""
-        return self.target_text.sentence_separator is not None
+            changes[f"{side}_text"] = replace(
+                text, sentence_separator=SENTENCE_SEPARATOR, separates_alone=alone
+            )
+            changes[f"{side}_dictionary"] = dictionary.with_symbol(SENTENCE_SEPARATOR, place)
+        return replace(self, **changes)
 
     @property
     def separators(self) -> Separators | None:
         """Ids of ``<sep>`` in source and target; None if sentences do not end in it."""
-        if not self.has_sentence_separator:
+        if self.target_text.sentence_separator is None:
             return None
         sides = self.source_dictionary, self.target_dictionary
         source, target = (dictionary.index(SENTENCE_SEPARATOR) for dictionary in sides)
@@ -203,8 +185,7 @@ class TranslationTask:
             target = IndexedDataset(split_path(folder, split, pair, self.target_lang))
         sizes = len(self.source_dictionary), len(self.target_dictionary)
         # Open the alignments, swapped if the folder has the other direction.
-        alignments = None
-        prefix = alignment_path(folder, split, pair)
+        alignments, prefix = None, alignment_path(folder, split, pair)
         if with_alignments and paths_of(prefix)[0].exists():
             swapped = pair == pair_name(self.target_lang, self.source_lang)
             alignments = AlignmentDataset(prefix, swapped)

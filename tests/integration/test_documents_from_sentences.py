@@ -59,7 +59,7 @@ def document_model(path, folder, **form):
 
 def assert_same(sentences, documents, lines, **search):
     """Compare tokens and scores of all hypotheses."""
-    free = [{"free_sentence_count": True}] * documents.task.has_sentence_separator
+    free = [{"free_sentence_count": True}] * (documents.task.separators is not None)
     for settings in ({"beam": 1}, {"nbest": 3}, *free):
         given = {**SEARCH, **search, **settings}
         found = documents.translate_nbest(lines, **given)

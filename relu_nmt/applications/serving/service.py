@@ -96,7 +96,7 @@ class TranslationService:
             "target_lang": translator.task.target_lang,
             "parameters": sum(w.numel() for model in models for w in model.parameters()),
             "max_doc_tokens": self._windows.max_doc_tokens,
-            "keeps_sentences": translator.task.has_sentence_separator,
+            "keeps_sentences": translator.task.separators is not None,
             "beam": self._config.beam,
             "attention": slots,
         }

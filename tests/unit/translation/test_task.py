@@ -229,8 +229,7 @@ def test_separators_on_an_existing_folder(raw_folder):
     plain = TranslationTask.from_data_folder(raw_folder)
     task = plain.with_sentence_separator()
     assert task.joined_dictionary
-    assert task.has_sentence_separator
-    assert not plain.has_sentence_separator
+    assert task.separators is not None and plain.separators is None
     number = task.source_dictionary.index("<sep>")
     before, after = plain.load_split("valid"), task.load_split("valid")
     assert after.source_sizes.tolist() == (before.source_sizes + 1).tolist()
@@ -242,7 +241,7 @@ def test_separators_on_an_existing_folder(raw_folder):
     assert task.references(task.load_split("valid")) == ENGLISH
     # A checkpoint keeps it, and finds the folder's dictionary to be its own.
     again = TranslationTask.from_state(json.loads(json.dumps(task.to_state())))
-    assert again.has_sentence_separator
+    assert again.separators is not None
     assert at_folder(again, raw_folder).load_split("valid").pair(1)[1].tolist() == (
         after.pair(1)[1].tolist()
     )
