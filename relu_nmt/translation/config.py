@@ -119,14 +119,13 @@ class TransformerConfig(TransformerOptions):
                 f"{self.decoder_embed_dim} must be equal"
             )
         for side in ("encoder", "decoder"):
-            width = getattr(self, f"{side}_embed_dim")
-            heads = getattr(self, f"{side}_attention_heads")
+            shape = "embed_dim", "attention_heads", "layers"
+            width, heads, layers = (getattr(self, f"{side}_{name}") for name in shape)
             if width % heads:
                 raise ConfigError(
                     f"--{side}-embed-dim {width} must be a multiple of "
                     f"--{side}-attention-heads {heads}"
                 )
-            layers = getattr(self, f"{side}_layers")
             if self.document_attention == "aligned" and self.global_layers > layers:
                 raise ConfigError(
                     f"--global-layers {self.global_layers} is more than --{side}-layers {layers}"
@@ -136,11 +135,10 @@ class TransformerConfig(TransformerOptions):
                 f"--alignment-layer {self.alignment_layer}: the decoder's layers are 0 to "
                 f"{self.decoder_layers - 1}"
             )
-        heads = self.decoder_attention_heads
-        if self.alignment_heads is not None and self.alignment_heads > heads:
+        if (self.alignment_heads or 0) > self.decoder_attention_heads:
             raise ConfigError(
                 f"--alignment-heads {self.alignment_heads} is more than --decoder-attention-heads "
-                f"{heads}"
+                f"{self.decoder_attention_heads}"
             )
 
     def sees_document(self, slot: str, layer: int) -> bool:

@@ -89,11 +89,6 @@ class TransformerStack(nn.Module):
         """Return the cross-attention of a layer, counted from 0."""
         return CrossAttention(embed_dim, make_mechanism(self.config, "cross", layer))
 
-    @property
-    def self_attentions(self) -> list[SelfAttention]:
-        """The self-attention of every layer."""
-        return [layer.self_attention for layer in self.layers]
-
     def relative(self, visibility: Visibility) -> RelativePositions | None:
         """Return the rotation and bias of the position scheme, for the layers of one pass."""
         return self.embedding.positions.relative(visibility)

@@ -70,12 +70,9 @@ class EncoderDecoder(nn.Module):
         # Make the embedding tables [V, D], one for both sides if shared.
         self.config = config
         dim = config.decoder_embed_dim
-        source_table = _token_embedding(source_vocab_size, dim, pad_index)
-        target_table = (
-            source_table
-            if config.share_all_embeddings
-            else _token_embedding(target_vocab_size, dim, pad_index)
-        )
+        source_table = target_table = _token_embedding(source_vocab_size, dim, pad_index)
+        if not config.share_all_embeddings:
+            target_table = _token_embedding(target_vocab_size, dim, pad_index)
         # Make encoder and decoder.
         if config.document_attention == "aligned":
             assert separators is not None, "checked above"

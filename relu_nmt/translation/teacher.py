@@ -51,9 +51,8 @@ LEAST_REST = 1e-6
 class TaughtObjective(TranslationObjective):
     """The loss of translation that also learns from a teacher; validation is without it.
 
-    Args:
-        teachers: trained models on the device of the training, whose mean probabilities teach.
-        arguments: those of :class:`TranslationObjective`.
+    The teachers are trained models on the device of the training; their mean probabilities teach.
+    ``arguments`` are those of :class:`TranslationObjective`.
 
     Raises:
         ConfigError: attention is to be taught to a model of another depth or width.
