@@ -93,8 +93,7 @@ def require_same(
     """Compare two descriptions, values in words, in the names that both have.
 
     Raises:
-        ReluNmtError: they differ. The message has the first difference, their files or folders, and
-            the advice at its end; its class is ``error``.
+        ReluNmtError: they differ; its class is ``error``, its message ends with the advice.
     """
     # Stop at the first difference, leaving out names that only one side has.
     for name, value in own.items():
@@ -180,7 +179,7 @@ def compare_with_data(
                 f"{path}: trained with another {side} dictionary than that of "
                 f"{data}; {LIKE} {path}, {FRESH_START}"
             )
-    # Compare the preparation of the text, without what was compared already.
+    # Compare the preparation of the text, without languages, dictionaries and separators.
     notes = []
     known, found = (
         {k: v for k, v in describe_task(one, way_back=False).items() if not k.endswith(APART)}

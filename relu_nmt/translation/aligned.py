@@ -36,16 +36,14 @@ class _AlignedStack(TransformerStack):
     def make_self_attention(self, embed_dim: int, layer: int) -> AlignedSelfAttention:
         """See :meth:`TransformerStack.make_self_attention`."""
         mechanism = make_mechanism(self.config, self.side, layer)
-        return AlignedSelfAttention(
-            embed_dim, mechanism, self.config.sees_document(self.side, layer)
-        )
+        gated = self.config.sees_document(self.side, layer)
+        return AlignedSelfAttention(embed_dim, mechanism, gated)
 
     def make_cross_attention(self, embed_dim: int, layer: int) -> AlignedCrossAttention:
         """See :meth:`TransformerStack.make_cross_attention`."""
         mechanism = make_mechanism(self.config, "cross", layer)
-        return AlignedCrossAttention(
-            embed_dim, mechanism, self.config.sees_document(self.side, layer)
-        )
+        gated = self.config.sees_document("cross", layer)
+        return AlignedCrossAttention(embed_dim, mechanism, gated)
 
     def divides(self, tokens: Tensor) -> bool:
         """Return True to compute attention in parts."""

@@ -68,11 +68,9 @@ class LayerCache:
         """Keep target entries: [R', H, M'] int64, their indices among the R H M old vectors."""
         if self.target is not None:
             # ``gather`` would copy each number separately.
-            keys, values = (x.reshape(-1, x.size(3)) for x in self.target)
-            self.target = (
-                keys.index_select(0, index.flatten()).view(*index.shape, -1),
-                values.index_select(0, index.flatten()).view(*index.shape, -1),
-            )
+            rows = (x.reshape(-1, x.size(3)).index_select(0, index.flatten()) for x in self.target)
+            keys, values = (x.view(*index.shape, -1) for x in rows)
+            self.target = keys, values
 
     def keep(self, sentences: Tensor) -> None:
         """Keep the sources with these indices [B']."""

@@ -210,9 +210,8 @@ def load_model(
     if not isinstance(stored, dict):
         raise CheckpointError(f"{path}: its model_config is no table of settings")
     # Build the model and load its weights.
-    settings = {**stored, **changed}
     try:
-        model = build_model(from_dict(TransformerConfig, settings), task)
+        model = build_model(from_dict(TransformerConfig, {**stored, **changed}), task)
     except ConfigError as error:  # for example an attention from a user's file
         raise CheckpointError(f"{path}: {error}") from error
     load_weights(model, checkpoint.model_tensors, path)

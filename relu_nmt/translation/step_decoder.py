@@ -154,9 +154,8 @@ class StepDecoder:
             logits = logits[:, :, few]
         log_probs = torch.log_softmax(logits / temperature, dim=-1)
         # The first record counts: gated aligned attention has a second one, of the document.
-        return StepScores(
-            log_probs, decoder.alignment_weights(records[0]) if want_weights else None
-        )
+        weights = decoder.alignment_weights(records[0]) if want_weights else None
+        return StepScores(log_probs, weights)
 
 
 class Ensemble:

@@ -60,7 +60,7 @@ class TranslationTask:
 
     @property
     def target_lang(self) -> str:
-        """Target language, as in file names ("en")."""
+        """Target language, likewise."""
         return self.target_text.language
 
     @property
@@ -209,8 +209,7 @@ class TranslationTask:
     def references(self, split: Split) -> list[str]:
         """Return the target sentences of a split, to compare translations with.
 
-        These are the raw sentences, if the folder has them, and else the binarised data. Segmented
-        text is joined as in translations (:meth:`with_post_processing`).
+        They are raw if the folder has raw text, and joined as translations if it is segmented.
 
         Raises:
             DataError: the split is damaged or source-only.
