@@ -111,21 +111,15 @@ def read_fairseq(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str
         isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in tensors.items()
     ):
         raise CheckpointError(f"{path}: no model in it; expected a checkpoint of fairseq")
-    return _settings(found, path), tensors
-
-
-def _settings(found: Mapping[str, Any], path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the settings, stored as ``args`` until fairseq 0.9, later as ``cfg`` with parts."""
+    # Join the settings, stored as ``args`` until fairseq 0.9, later as ``cfg`` with parts.
     parts = [found.get("args")]
     if isinstance(config := found.get("cfg"), dict):
         parts += [config.get("task"), config.get("model")]
     known = [vars(p) if isinstance(p, argparse.Namespace) else p for p in parts]
-    settings = {
-        name: value for part in known if isinstance(part, dict) for name, value in part.items()
-    }
+    settings = {k: v for part in known if isinstance(part, dict) for k, v in part.items()}
     if "encoder_attention_heads" not in settings:
         raise CheckpointError(f"{path}: the settings of no transformer of fairseq in it")
-    return settings
+    return settings, tensors
 
 
 def transformer_config(
@@ -179,7 +173,12 @@ def transformer_tensors(
         _NUMBERED_NORM.sub(lambda m: f"{m[1]}.{_NORMS[m[2]][int(m[3])]}.", name): t
         for name, t in tensors.items()
     }
-    tensors = joined_projections(_separate_projections(tensors))
+    # Split queries, keys and values, stored as one until 0.8; then join them as here.
+    for name in [name for name in tensors if "in_proj_" in name]:
+        start, _, kind = name.rpartition("in_proj_")
+        for part, own in zip("qkv", tensors.pop(name).chunk(3), strict=True):
+            tensors[f"{start}{part}_proj.{kind}"] = own
+    tensors = joined_projections(tensors)
     # Rename embeddings, norms and layers; drop the rows of positions before the first.
     ours = {}
     for name, tensor in tensors.items():
@@ -204,30 +203,15 @@ def our_name(name: str) -> str:
     return _LAYER.sub(lambda m: f"{m[1]}.{PARTS.get(m[2], m[2])}.{m[3]}", name)
 
 
-def _separate_projections(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors with queries, keys and values split, as one was stored until 0.8."""
-    found = {}
-    for name, tensor in tensors.items():
-        start, packed, kind = name.rpartition("in_proj_")
-        if not packed:
-            found[name] = tensor
-            continue
-        for part, own in zip("qkv", tensor.chunk(3), strict=True):
-            found[f"{start}{part}_proj.{kind}"] = own
-    return found
-
-
 def joined_projections(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Join the projections ``self_attn.q_proj.weight`` and so on of queries, keys and values."""
     found = dict(tensors)
     for name in tensors:
-        if "_attn.q_proj." not in name:
-            continue
-        # Join all three for self-attention, keys and values for cross-attention.
         parts = [name.replace(".q_proj.", f".{part}_proj.") for part in "qkv"]
         # Leave names alone whose keys or values are missing.
-        if not all(part in found for part in parts):
+        if "_attn.q_proj." not in name or not all(part in found for part in parts):
             continue
+        # Join all three for self-attention, keys and values for cross-attention.
         q, k, v = (found.pop(part) for part in parts)
         if "self_attn" in name:
             found[name.replace("q_proj", "qkv")] = torch.cat([q, k, v])

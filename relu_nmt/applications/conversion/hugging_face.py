@@ -114,8 +114,21 @@ def read_hub_model(
 def _marian_vocabulary(
     folder: Path, source_lang: str | None, target_lang: str | None
 ) -> Vocabulary:
-    symbols = _symbols_of_json(folder / "vocab.json")
-    code = _language_code(folder / "vocab.json", symbols, target_lang)
+    path = folder / "vocab.json"
+    symbols = _symbols_of_json(path)
+    # Symbols such as >>fra<< name the target languages of a model of several.
+    found = [match[1] for match in map(LANGUAGE_CODE.fullmatch, symbols) if match is not None]
+    if not found and target_lang is not None:
+        raise ConfigError(
+            f"--target-lang {target_lang}: {path} names no languages, so the model has a single "
+            "one; leave the flag out"
+        )
+    if found and target_lang not in found:
+        given = "of several target languages; give --target-lang"
+        if target_lang is not None:
+            given = f"without the target language {target_lang!r}; --target-lang is"
+        raise ConfigError(f"{path}: a model {given} one of {', '.join(sorted(found))}")
+    code = f">>{target_lang}<<" if found else None
     # Use general names if the tokenizer's file names no languages.
     names = _read_json(folder / NAMES) if (folder / NAMES).exists() else {}
     source = str(source_lang or names.get("source_lang") or "source")
@@ -274,26 +287,6 @@ def _added_symbols(folder: Path, first: int) -> list[str]:
     return [one["content"] if isinstance(one, dict) else str(one) for one in listed]
 
 
-def _language_code(path: Path, symbols: list[str], target_lang: str | None) -> str | None:
-    """Return the symbol that selects the target language; None for a model with one."""
-    # Symbols such as >>fra<< name the languages.
-    found = [match[1] for match in map(LANGUAGE_CODE.fullmatch, symbols) if match is not None]
-    if not found:
-        if target_lang is not None:
-            raise ConfigError(
-                f"--target-lang {target_lang}: {path} names no languages, so the model has a "
-                "single one; leave the flag out"
-            )
-        return None
-    # Require a language, and one that the model has.
-    if target_lang not in found:
-        given = "of several target languages; give --target-lang"
-        if target_lang is not None:
-            given = f"without the target language {target_lang!r}; --target-lang is"
-        raise ConfigError(f"{path}: a model {given} one of {', '.join(sorted(found))}")
-    return f">>{target_lang}<<"
-
-
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         with reporting(f"{path}: cannot read it", CheckpointError):
@@ -313,12 +306,10 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
         if path.exists():
             return read_tensors(path)
         if index.exists():
-            return _read_parts(index)
-    raise CheckpointError(f"{folder}: neither {' nor '.join(WEIGHTS)} in it")
-
-
-def _read_parts(index: Path) -> dict[str, Tensor]:
-    """Return the weights of all files that an index names."""
+            break
+    else:
+        raise CheckpointError(f"{folder}: neither {' nor '.join(WEIGHTS)} in it")
+    # Read all files that the index names.
     files = _read_json(index).get("weight_map")
     if not isinstance(files, dict) or not all(
         isinstance(name, str) and Path(name).name == name for name in files.values()
