@@ -62,12 +62,11 @@ class AlignedEncoder(_AlignedStack, Encoder):
 
     def forward(self, src_tokens: Tensor) -> EncoderOutput:
         """Encode src_tokens [B, S], right-padded."""
-        key_mask = src_tokens != self.pad_index
-        length = src_tokens.size(1)
+        key_mask, length = src_tokens != self.pad_index, src_tokens.size(1)
         document = Visibility(length, length, key_mask=key_mask, query_mask=key_mask)
         # A separator belongs to the sentence that it ends.
-        ends = src_tokens.eq(self.separator)
-        sentences = SentenceRows.of_tokens(ends.cumsum(1) - ends.long(), key_mask)
+        ends = src_tokens.eq(self.separator).long()
+        sentences = SentenceRows.of_tokens(ends.cumsum(1) - ends, key_mask)
         own = sentences.own(document, self.divides(src_tokens))
         x = self.embedding(src_tokens, places=sentences.positions)
         states = self.run_layers(x, own)  # type: ignore[arg-type]

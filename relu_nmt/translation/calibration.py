@@ -95,8 +95,8 @@ def calibrate(model: EncoderDecoder, batch: TranslationBatch, slots: Mapping[str
 
 def _mean_row_sum(records: Sequence[AttentionRecord]) -> float:
     """Return the mean over heads and real rows of the sum of absolute weights."""
-    sums = count = 0.0
     # Add up the records: attention inside sentences has one for each part.
+    sums = count = 0.0
     for record in records:
         assert record.weights is not None, "homogeneous mechanisms have weights"
         totals = record.weights.abs().sum(-1, dtype=torch.float64)  # [B, H, Nq]

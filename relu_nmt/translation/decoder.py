@@ -219,18 +219,17 @@ class Decoder(TransformerStack):
     def forward(self, prev_output_tokens: Tensor, encoder_out: EncoderOutput) -> Tensor:
         """Return the states [B, T, D] of prev_output_tokens [B, T], right-padded."""
         own, cross = self.visibilities(prev_output_tokens, encoder_out)
-        x = self.embed(prev_output_tokens)
-        return self.run_layers(x, own, encoder_out.states, cross)
+        return self.run_layers(self.embed(prev_output_tokens), own, encoder_out.states, cross)
 
     def visibilities(
         self, prev_output_tokens: Tensor, encoder_out: EncoderOutput
     ) -> tuple[Visibility, Visibility]:
         """Return the target and the source positions visible to each target position."""
-        length, memory = prev_output_tokens.size(1), encoder_out.states
         real, key_mask = prev_output_tokens != self.pad_index, encoder_out.key_mask
+        length = real.size(1)
         # Padding stands on the right, where causality already hides it from real queries.
         own = Visibility(length, length, query_mask=real, causal=True, device=real.device)
-        cross = Visibility(length, memory.size(1), key_mask=key_mask, query_mask=real)
+        cross = Visibility(length, key_mask.size(1), key_mask=key_mask, query_mask=real)
         return own, cross
 
     def embed(self, tokens: Tensor, start: int = 0, places: Tensor | None = None) -> Tensor:

@@ -135,8 +135,7 @@ class Encoder(TransformerStack):
 
     def forward(self, src_tokens: Tensor) -> EncoderOutput:
         """Encode src_tokens [B, S], right-padded."""
-        key_mask = src_tokens != self.pad_index
-        length = src_tokens.size(1)
+        key_mask, length = src_tokens != self.pad_index, src_tokens.size(1)
         visibility = Visibility(length, length, key_mask=key_mask, query_mask=key_mask)
         return EncoderOutput(self.run_layers(self.embedding(src_tokens), visibility), key_mask)
 

@@ -138,8 +138,7 @@ class StepDecoder:
         return [self._step(step, temperature, want_weights) for step in steps]
 
     def _step(self, step: SearchStep, temperature: float, want_weights: bool) -> StepScores:
-        decoder, state = self.model.decoder, step.state
-        few = state.shortlist
+        decoder, state, few = self.model.decoder, step.state, step.state.shortlist
         tokens = step.tokens if few is None else few[step.tokens]
         # Beams of one tree are queries of one attention: x is [R, k, D].
         x, visibility = decoder.embed_step(tokens, state)
@@ -167,8 +166,7 @@ class Ensemble:
         max_positions: longest target that every model can write, in tokens with the end symbol;
             None for any, as of the others.
         max_source_positions: longest source that every model can read.
-        max_sentence_positions: longest sentence of a target, with the symbol that ends it.
-        max_source_sentence_positions: longest sentence of a source, likewise.
+        max_sentence_positions, max_source_sentence_positions: the same of a sentence.
 
     Raises:
         ConfigError: no model at all.

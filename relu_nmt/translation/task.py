@@ -164,8 +164,8 @@ class TranslationTask:
         """Ids of ``<sep>`` in source and target; None if sentences do not end in it."""
         if self.target_text.sentence_separator is None:
             return None
-        sides = self.source_dictionary, self.target_dictionary
-        source, target = (dictionary.index(SENTENCE_SEPARATOR) for dictionary in sides)
+        source = self.source_dictionary.index(SENTENCE_SEPARATOR)
+        target = self.target_dictionary.index(SENTENCE_SEPARATOR)
         return Separators(source, target, self.target_text.separates_alone)
 
     def load_split(self, split: str, with_alignments: bool = False) -> Split:
@@ -242,13 +242,13 @@ class TranslationTask:
 
     def to_state(self) -> dict[str, Any]:
         """Return text steps and dictionaries as JSON values, for a checkpoint."""
-        joined = self.joined_dictionary
+        target = None if self.joined_dictionary else self.target_dictionary.to_text()
         return {
             "name": TASK_NAME,
             "source_text": self.source_text.to_state(),
             "target_text": self.target_text.to_state(),
             "source_dictionary": self.source_dictionary.to_text(),
-            "target_dictionary": None if joined else self.target_dictionary.to_text(),
+            "target_dictionary": target,
         }
 
     @classmethod
