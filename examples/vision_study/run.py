@@ -25,7 +25,7 @@ from relu_nmt.applications.sweep.steps import (
     Step,
     SweepModel,
     arguments_of,
-    probe,
+    gpu_names,
     tool,
 )
 from relu_nmt.cli.command import make_parser, run_command
@@ -224,7 +224,7 @@ def run(settings: StudySettings) -> int:
             for command in step.commands:
                 print(shlex.join(command))
         return 0
-    environment = describe_environment(probe()["gpus"])
+    environment = describe_environment(gpu_names())
     runner = StepRunner(steps, settings.running, environment, folder)
     runner.run(lambda: write_report(folder, study))
     write_report(folder, study)

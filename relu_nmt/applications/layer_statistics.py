@@ -96,22 +96,16 @@ class AttentionStatistics:
         and in the causal slot by number of visible keys. Signed weights lack some statistics;
         ``without_weights`` lists the slots whose mechanism has no weights.
         """
-        # Means of each module, and lists of them by slot.
         modules = {f"{slot}.{layer}": _of_module(s) for (slot, layer), s in self._sums.items()}
-        means = {place: modules[f"{place[0]}.{place[1]}"]["mean"] for place in self._sums}
-        of_slot = {
-            slot: [own for place, own in means.items() if place[0] == slot] for slot in SLOTS
-        }
+        overall, slots = _summary({name: part["mean"] for name, part in modules.items()})
         return {
             "definitions": OF_ATTENTION,
             "sentences": self._num_sentences,
             "attention": {slot: self._model.config.attention_of(slot) for slot in SLOTS},
             # Name slots without weights only after a pass: before it, no slot has sums.
-            "without_weights": [slot for slot in SLOTS if not of_slot[slot]]
-            if self._num_sentences
-            else [],
-            "overall": _with_exp(_means_of(list(means.values()))),
-            "slots": {slot: _with_exp(_means_of(own)) for slot, own in of_slot.items() if own},
+            "without_weights": [slot for slot in SLOTS if self._sums and slot not in slots],
+            "overall": _with_exp(overall),
+            "slots": {slot: _with_exp(means) for slot, means in slots.items()},
             "modules": modules,
         }
 
@@ -144,9 +138,8 @@ def _with_exp(means: dict[str, float]) -> dict[str, float]:
     result = {}
     for name, value in means.items():
         # Drop a mean of exp(H): exp of the mean H replaces it.
-        if name == "exp_entropy":
-            continue
-        result[name] = value
+        if name != "exp_entropy":
+            result[name] = value
         if name == "entropy":
             result["exp_entropy"] = math.exp(value)
     return result
@@ -225,19 +218,16 @@ class LayerStatistics:
             name: sums.report() for name, sums in self._memories.items() if self._num_sentences
         }
         # Average all but the numbers of tokens and keys.
-        means = {
-            name: {key: value for key, value in part.items() if key not in ("tokens", "size")}
-            for name, part in modules.items()
-        }
-        sides: dict[str, list[Mapping[str, Any]]] = {}
-        for name, part in means.items():
-            sides.setdefault(name.partition(".")[0], []).append(part)
+        counts = ("tokens", "size")
+        overall, sides = _summary(
+            {n: {k: v for k, v in part.items() if k not in counts} for n, part in modules.items()}
+        )
         return {
             "definitions": OF_MEMORIES,
             "sentences": self._num_sentences,
             "feed_forward": self._model.config.feed_forward,
-            "overall": _means_of(list(means.values())),
-            "sides": {side: _means_of(parts) for side, parts in sides.items()},
+            "overall": overall,
+            "sides": sides,
             "modules": modules,
         }
 
@@ -373,14 +363,23 @@ def anisotropy(values: Tensor) -> float | None:
     return (float(rows.sum(0).square().sum()) - number) / (number * (number - 1))
 
 
+def _summary(modules: Mapping[str, Mapping[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the means over modules such as ``encoder.0``, and those of each side or slot."""
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for name, part in modules.items():
+        groups.setdefault(name.partition(".")[0], []).append(part)
+    means = {name: _means_of(parts) for name, parts in groups.items()}
+    return _means_of(list(modules.values())), means
+
+
 def _means_of(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the means of the values that all parts have; None if no part knows the value."""
     means: dict[str, Any] = {}
     for name in parts[0] if parts else ():
-        if not all(name in part for part in parts):
-            continue
-        values = [part[name] for part in parts]
+        values = [part[name] for part in parts if name in part]
         known = [value for value in values if value is not None]
+        if len(values) < len(parts):
+            continue
         # Average mappings, such as the sums by percent, value by value.
         if isinstance(values[0], dict):
             means[name] = _means_of(values)

@@ -201,7 +201,8 @@ class WeightStatistics:
         for (slot, sees), of_slot in itertools.groupby(places, lambda place: place[:2]):
             layers, all_rows = [], 0
             for place in of_slot:
-                rows, means = self._rows[place], _means(self._sums[place])
+                rows = self._rows[place]
+                means = {name: _ratio(*sums) for name, sums in self._sums[place].items()}
                 where = {"slot": slot, "sees": sees, "layer": place[2]}
                 for head in range(len(means["sum"])):
                     # Leave out the entropy of mean weights, which belongs to the whole layer.
@@ -215,14 +216,6 @@ class WeightStatistics:
             where = {"slot": slot, "sees": sees, "layer": "mean", "head": "mean"}
             found.append({**where, "rows": all_rows, **_record(whole)})
         return found
-
-
-def _means(sums: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the means of each head, [H] or [H, percents]; NaN without a row."""
-    return {
-        name: np.divide(totals, counts, out=np.full_like(totals, np.nan), where=counts > 0)
-        for name, (totals, counts) in sums.items()
-    }
 
 
 def _tables(
@@ -290,20 +283,15 @@ def _ranks(shares: Tensor, counts: Tensor, counted: Tensor) -> dict[str, Table]:
     # Find the last counted key; round down a little first: 3 % of 100 must not become 4.
     last = (percents * counts[..., None] / 100 - 1e-9).ceil().long() - 1
     last = last.expand(*ranked.shape[:3], -1)
-    values = ranked.cumsum(-1), ranked
-    return {
-        name: (each.gather(-1, last), counted[..., None])
-        for name, each in zip(RANKED, values, strict=True)
-    }
+    found = ranked.cumsum(-1).gather(-1, last), ranked.gather(-1, last)
+    return {name: (each, counted[..., None]) for name, each in zip(RANKED, found, strict=True)}
 
 
 def sentence_numbers(sizes: np.ndarray, separated: bool) -> np.ndarray:
     """Return the sentence number of each token of joined sentences, int64 [n].
 
-    Args:
-        sizes: tokens of each sentence with its ``</s>``, int; only the last ``</s>`` stays.
-        separated: a separator ends each sentence. The final ``</s>`` then gets a number of its
-            own, as for attention that stays inside sentences.
+    ``sizes`` has the tokens of each sentence with its ``</s>``; only the last ``</s>`` stays. With
+    separators it gets a number of its own, as for attention that stays inside sentences.
 
     Example:
         >>> sentence_numbers(np.array([3, 2]), separated=False).tolist()
@@ -347,11 +335,15 @@ def _entropy(shares: Tensor) -> Tensor:
     return -torch.xlogy(shares, shares).sum(-1)
 
 
+def _ratio(totals: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Return the means, NaN where the count is 0."""
+    return np.divide(totals, counts, out=np.full_like(totals, np.nan), where=counts > 0)
+
+
 def _mean(values: np.ndarray) -> np.ndarray:
     """Return the mean of the known values along the first axis; NaN where none is known."""
     known = ~np.isnan(values)
-    total = np.where(known, values, 0.0).sum(0)
-    return np.divide(total, known.sum(0), out=np.full_like(total, np.nan), where=known.any(0))
+    return _ratio(np.where(known, values, 0.0).sum(0), known.sum(0))
 
 
 def _record(means: dict[str, np.ndarray]) -> dict[str, Any]:
@@ -361,13 +353,9 @@ def _record(means: dict[str, np.ndarray]) -> dict[str, Any]:
         values["exp_entropy"] = math.exp(values["entropy"])
         values["entropy_bits"] = values["entropy"] / math.log(2)
     # Ranks become dictionaries by percent.
+    ranks = {name: dict(zip(PERCENTS, means[name].tolist(), strict=True)) for name in RANKED}
     ranks = {
-        name: {
-            percent: value
-            for percent, value in zip(PERCENTS, means[name].tolist(), strict=True)
-            if not math.isnan(value)
-        }
-        for name in RANKED
+        name: {p: v for p, v in own.items() if not math.isnan(v)} for name, own in ranks.items()
     }
     return {name: values[name] for name in ANALYSED if name in values} | ranks
 

@@ -20,21 +20,22 @@ from relu_nmt.applications.sweep.steps import (
     SweepDescription,
     SweepModel,
     arguments_of,
+    gpu_names,
     has_results,
     planned_models,
-    probe,
     read_description,
     tool,
     write_description,
 )
+from relu_nmt.attention import attentions
 from relu_nmt.cli.command import Parser
 from relu_nmt.cli.generate import TranslateSplitSettings
 from relu_nmt.cli.train import TranslationTrainingSettings
-from relu_nmt.config import add_settings, flag_of, read_settings
+from relu_nmt.config import add_settings, flag_of, from_flat, read_settings
 from relu_nmt.config.registry import FLAG, Spec, import_user_module
 from relu_nmt.data.data_folder import data_folders, find_pair, infer_languages, split_path
 from relu_nmt.data.documents import SINGLE_SENTENCES
-from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.errors import ConfigError, DataError, reporting
 from relu_nmt.io.process import describe_environment
 from relu_nmt.modules.config import ATTENTION_PRESETS, SLOTS
 from relu_nmt.training.config import TrainerConfig
@@ -113,11 +114,10 @@ def run(settings: Settings, *, progress: bool = True) -> StepRunner:
         step.model.attention: {found.model.attention_of(slot) for slot in SLOTS}
         for step, found in zip(trainings, trained, strict=True)
     }
-    known = probe(sorted(set().union(*used.values())), settings.user_modules)
+    without = _without_weights(set().union(*used.values()))
     if not generate.window_overlap:  # overlapping windows have no statistics
-        without = set(known["without_weights"])
         steps = plan_steps(settings, [name for name in used if used[name] & without])
-    environment = describe_environment(known["gpus"])
+    environment = describe_environment(gpu_names())
     # Make the runner first: it compares the steps with earlier runs before any file is written.
     runner = StepRunner(steps, settings.running, environment, folder, settings.seconds, progress)
     # Run the steps, with a report after each.
@@ -199,6 +199,19 @@ def _checked_task(settings: Settings, training: TranslationTrainingSettings) -> 
         if folder is not None and earlier is not None and has_results(Path(folder)):
             require_same(earlier.task, folder, task, data, advice, ConfigError)
     return task
+
+
+def _without_weights(names: Collection[str]) -> set[str]:
+    """Check the options of attentions, and return those that have no weights to measure."""
+    found = set()
+    for name in sorted(names):
+        spec = Spec.parse(name)
+        with reporting(f"--attentions {name}", ConfigError, (ConfigError, ImportError)):
+            kind = attentions.get(spec.name)
+            from_flat(kind.Config, spec.options)
+        if not kind.capabilities.weights:
+            found.add(name)
+    return found
 
 
 def _refuse_foreign(folder: Path) -> None:

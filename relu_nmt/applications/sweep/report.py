@@ -1,11 +1,10 @@
 """The report of a sweep: tables, plots and files, results.csv, card.json and report.html."""
 
-import itertools
 import json
 import shlex
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -124,7 +123,7 @@ def page(description: SweepDescription, cells: Sequence[Cell], averages: Sequenc
         budget = "unknown" if earlier is None else earlier.settings.time_in_words
         start = f"the sentence models of {folder}, {budget} per model"
     # The tables have a row for each system, and a column for each length.
-    rows, lengths = rows_of(averages), lengths_of(averages)
+    rows, lengths = rows_of(averages), sorted({average.length for average in averages})
     labels = labels_of(rows)
     values: dict[str, Any] = {
         "description": description,
@@ -151,7 +150,7 @@ def page(description: SweepDescription, cells: Sequence[Cell], averages: Sequenc
         "statuses": statuses,
         "trouble": trouble,
         "length_name": length_name,
-        "length_figure": partial(length_figure, rows),
+        "length_figure": partial(length_figure, rows, lengths),
         "course_figure": partial(course_figure, cells, labels),
         "memory_figures": partial(memory_figures, averages),
         # The constants that the texts and tables name.
@@ -172,15 +171,10 @@ def page(description: SweepDescription, cells: Sequence[Cell], averages: Sequenc
 # ------------------------------------------------------------------- the tables
 
 
-def lengths_of(averages: Iterable[Average | None]) -> list[int]:
-    """Return the columns of the tables, in tokens."""
-    return sorted({average.length for average in averages if average is not None})
-
-
 def rows_of(averages: Sequence[Average]) -> Rows:
     """Return the rows of the tables by system."""
     places = {(average.system, average.length): average for average in averages}
-    lengths = lengths_of(averages)
+    lengths = sorted({length for _, length in places})
     return {system: [places.get((system, n)) for n in lengths] for system, _ in places}
 
 
@@ -349,12 +343,17 @@ def length_name(length: int) -> str:
     return "sentences" if length == 1 else f"{length:,}"
 
 
-def length_figure(rows: Rows, *columns: tuple[str, str, float], from_zero: bool = True) -> str:
+def length_figure(
+    rows: Rows,
+    lengths: Sequence[int],
+    *columns: tuple[str, str, float],
+    from_zero: bool = True,
+) -> str:
     """Return plots of means over document lengths, for the ``src`` of an image.
 
     Each of ``columns`` has the column, the title with the unit, and the divisor of the values.
     """
-    names = [length_name(length) for length in lengths_of(itertools.chain(*rows.values()))]
+    names = [length_name(length) for length in lengths]
     panels = []
     for column, title, scale in columns:
         lines = lines_over_lengths(rows, column, scale)

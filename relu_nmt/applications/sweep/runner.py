@@ -25,7 +25,7 @@ from relu_nmt.applications.sweep.steps import (
     STARTED,
     Command,
     Step,
-    probe,
+    gpu_names,
     shown_command,
 )
 from relu_nmt.errors import DataError, ReluNmtError, reporting
@@ -47,7 +47,6 @@ POLL_SECONDS = 0.2
 RETRY_LOCK_SECONDS = 3.0
 LEFT_OUT = "left out"
 JOBS_FOLDER = "jobs"
-STEPS_FAILED = 1
 
 
 @dataclass(eq=False)
@@ -124,7 +123,7 @@ class StepRunner:
         """Exit code of the command: 0, 1 if a step failed, or 128 plus the signal number."""
         if self.signal is not None:
             return SIGNAL_EXIT_CODE + self.signal
-        return STEPS_FAILED if self.failed else 0
+        return int(self.failed > 0)
 
     def run(self, after_step: Callable[[], object]) -> None:
         """Run all steps that are not done; call ``after_step`` when the results have changed."""
@@ -158,7 +157,7 @@ class StepRunner:
 
     def __call__(self) -> int | None:
         """Run the step as a job of a cluster; return the number of the signal that stopped it."""
-        self._environment = describe_environment(probe()["gpus"])
+        self._environment = describe_environment(gpu_names())
         self.run(lambda: None)
         return self.signal
 

@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from relu_nmt.applications.sweep.settings import TOKENIZER, SweepSettings, checked_published
-from relu_nmt.config import from_dict, from_flat
-from relu_nmt.config.registry import Spec, import_user_module
-from relu_nmt.errors import ConfigError, DataError, ReluNmtError, reporting
+from relu_nmt.config import from_dict
+from relu_nmt.errors import ConfigError, DataError, reporting
 from relu_nmt.io.safe_write import write_text
 
 PENDING, STARTED, DONE, FAILED, DIVERGED = "pending", "started", "done", "failed", "diverged"
@@ -352,57 +351,16 @@ def models_in(
     return found
 
 
-# ------------------------------------------------------------------- GPUs and attentions
+def gpu_names() -> list[str]:
+    """Return the names of the GPUs, asked in another process: that of a sweep uses none.
 
-
-def probe(attentions: Sequence[str] = (), user_modules: Sequence[str] = ()) -> dict[str, Any]:
-    """Return ``gpus``, their names, and ``without_weights``, attentions without any to measure.
-
-    PyTorch is imported in another process, so that the process of the sweep stays small.
+    Raises:
+        ConfigError: PyTorch cannot list them.
     """
-    # Run this module, which reads and prints JSON.
-    done = subprocess.run(
-        [sys.executable, "-m", "relu_nmt.applications.sweep.steps"],
-        input=json.dumps([list(attentions), list(user_modules)]),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    # Pass on the last line, which holds the error.
+    names = "map(torch.cuda.get_device_name, range(torch.cuda.device_count()))"
+    code = f"import json, torch; print(json.dumps(list({names})))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        raise ConfigError(f"--attentions {lines[-1]}")
-    return json.loads(done.stdout.splitlines()[-1])  # a user's file may print before
-
-
-def _inspect(attentions: Sequence[str], user_modules: Sequence[str]) -> dict[str, Any]:
-    """Return the result of :func:`probe`; runs in the process that imports PyTorch."""
-    # Import PyTorch here only, in the process of the probe.
-    import torch
-
-    from relu_nmt.attention import attentions as registry
-
-    # Register the user's attentions.
-    for path in user_modules:
-        import_user_module(path)
-    # Check the options of each attention, and note those without weights.
-    without_weights = []
-    for name in attentions:
-        spec = Spec.parse(name)
-        kind = registry.get(spec.name)
-        with reporting(name, ConfigError, ConfigError):
-            from_flat(kind.Config, spec.options)
-        if not kind.capabilities.weights:
-            without_weights.append(name)
-    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    return {"gpus": gpus, "without_weights": without_weights}
-
-
-if __name__ == "__main__":
-    wanted, modules = json.load(sys.stdin)
-    try:
-        print(json.dumps(_inspect(wanted, modules)))
-    except ReluNmtError as error:
-        sys.exit(str(error))
-    except ImportError as error:
-        sys.exit(f"{','.join(wanted)}: {error}")
+        raise ConfigError(f"the GPUs cannot be listed: {lines[-1]}")
+    return json.loads(done.stdout)

@@ -7,7 +7,8 @@ from relu_nmt.applications.sweep.steps import arguments_of, planned_models, show
 from relu_nmt.cli.command import make_parser
 from relu_nmt.cli.train import TranslationTrainingSettings
 from relu_nmt.config import add_settings, read_settings
-from relu_nmt.recipes.sweep import attention_flags, plan_steps
+from relu_nmt.errors import ConfigError
+from relu_nmt.recipes.sweep import _without_weights, attention_flags, plan_steps
 
 
 def make_settings(train_flags=(), **values):
@@ -122,6 +123,12 @@ def test_attentions_without_weights_are_not_measured():
     settings = make_settings(attentions=("performer",))
     assert "--attention-stats" in plan_steps(settings)[1].commands[0]
     assert "--attention-stats" not in plan_steps(settings, ["performer"])[1].commands[0]
+
+
+def test_attentions_without_weights_are_found_and_their_options_checked():
+    assert _without_weights({"softmax", "xca", "reluformer:gamma=2"}) == {"xca"}
+    with pytest.raises(ConfigError, match="--attentions softmax:x=1: unknown option 'x'"):
+        _without_weights({"softmax:x=1"})
 
 
 def test_several_processes_train_a_model_by_torchrun():

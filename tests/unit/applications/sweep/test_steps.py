@@ -14,7 +14,7 @@ from relu_nmt.applications.sweep.steps import (
     STARTED,
     Step,
     SweepModel,
-    probe,
+    gpu_names,
 )
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.io.safe_write import acquire_lock
@@ -144,6 +144,10 @@ def test_the_name_of_a_model_has_its_lengths_if_any(lengths, is_mixture, name, w
     assert (model.name, str(model)) == (name, words)
 
 
-def test_what_a_users_file_prints_is_no_part_of_the_probe(tmp_path):
-    (tmp_path / "mine.py").write_text("print('hello')\n")
-    assert probe(["softmax", "xca"], [str(tmp_path / "mine.py")])["without_weights"] == ["xca"]
+def test_gpus_that_cannot_be_listed_are_one_line(tmp_path, monkeypatch):
+    program = tmp_path / "python"
+    program.write_text("#!/bin/sh\necho 'RuntimeError: no driver' >&2\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    with pytest.raises(ConfigError, match=r"^the GPUs cannot be listed: RuntimeError: no driver$"):
+        gpu_names()
