@@ -1,4 +1,4 @@
-"""What options name: registered parts, ``NAME:option=value``, and files.
+"""Names in options: registered parts, ``NAME:option=value``, and files.
 
 :class:`Registry` holds parts of one kind, also those of the user's own files. :class:`Files`
 declares the files that an option names, so that no output is one of the inputs.
