@@ -1,5 +1,6 @@
 """Mask R-CNN on the feature pyramid of a vision transformer, and its loss."""
 
+import itertools
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any, cast
@@ -15,7 +16,13 @@ from relu_nmt.config import like, option, settings, to_dict
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules import norms
 from relu_nmt.modules.objective import LossOutput
-from relu_nmt.vision.base import NORM_EPS, VisionModel, build_vision_model, exempt_from_decay
+from relu_nmt.vision.base import (
+    NORM_EPS,
+    VisionModel,
+    build_vision_model,
+    exempt_from_decay,
+    map_of,
+)
 from relu_nmt.vision.config import PreprocessingConfig, VisionTransformerConfig, shown_sides
 
 PYRAMID_DIM = 256
@@ -133,7 +140,9 @@ class FeaturePyramid(nn.Module):
         Args:
             images: [B, 3, Y, X], normalised.
         """
-        found = self.model.encode(images, self.blocks).intermediate
+        # Keep the maps of some blocks, and compute none behind them.
+        made = itertools.islice(self.model.encode(images), self.blocks[-1] + 1)
+        found = {n: map_of(x, grid) for n, (x, grid) in enumerate(made) if n in self.blocks}
         maps: OrderedDict[str, Tensor] = OrderedDict()
         for number, (block, level) in enumerate(zip(self.blocks, self.levels, strict=True)):
             x = found[block]  # [B, C, height, width]

@@ -1,8 +1,7 @@
 """Probe the frozen features of an image model: k-NN, few-shot ridge regression, linear probe."""
 
-import dataclasses
 import math
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,29 +36,11 @@ MOMENTUM = 0.9
 LINEAR_STD = 0.01
 
 
-@dataclass(frozen=True)
-class ProbeResult:
-    """The accuracy of a probe of frozen features on a data set."""
+def run(settings: Settings, *, progress: bool = True) -> list[dict[str, Any]]:
+    """Probe the features of a checkpoint on each data set; return the results as in the file.
 
-    test: str  # path of the test images
-    method: str
-    classes: int  # number of classes
-    train_images: int  # number of images of --train; ridge regression uses only some
-    test_images: int
-    top1: float  # percent of images whose class has the highest score; a mean over the seeds
-    top5: float | None  # percent of those among the five best; None with five classes or fewer
-    by_seed: tuple[float, ...] = ()  # top-1 of each seed of ridge regression
-
-    def __str__(self) -> str:
-        seeds = ", ".join(f"{value:.2f}" for value in self.by_seed)
-        seeds = f" ({seeds})" if len(self.by_seed) > 1 else ""
-        top5 = "" if self.top5 is None else f", top-5 {self.top5:.2f}"
-        images = f"{self.test_images:,} images of {self.classes:,} classes"
-        return f"{self.test}: {self.method}: {images}: top-1 {self.top1:.2f}{seeds}{top5}"
-
-
-def run(settings: Settings, *, progress: bool = True) -> list[ProbeResult]:
-    """Probe the features of a checkpoint on each data set.
+    Accuracies are in percent. ``top1`` is a mean over the seeds of ridge regression, which
+    ``by_seed`` has one by one; ``top5`` is None with five classes or fewer.
 
     Raises:
         CheckpointError: the checkpoint is missing or damaged.
@@ -75,27 +56,53 @@ def run(settings: Settings, *, progress: bool = True) -> list[ProbeResult]:
     # Probe one data set after the other.
     with hidden_progress(not progress):
         classifier = load_classifier(settings.path, settings.model, settings.image_size)
-        results = []
+        results = list[dict[str, Any]]()
         method = {"knn": _knn, "ridge": _ridge, "linear": _linear}[settings.method]
         for path, (train, test) in zip(settings.test, sets, strict=True):
             accuracies = method(classifier, train, test, settings)
             top1, top5 = np.mean(accuracies, axis=0).tolist()
-            by_seed = tuple(own[0] for own in accuracies) if settings.method == "ridge" else ()
-            counts = len(train.classes), len(train), len(test)
-            top5 = top5 if len(train.classes) > TOP else None
-            results.append(ProbeResult(path, settings.method, *counts, top1, top5, by_seed))
+            results.append(
+                {
+                    "test": path,
+                    "method": settings.method,
+                    "classes": len(train.classes),
+                    "train_images": len(train),
+                    "test_images": len(test),
+                    "top1": top1,
+                    "top5": top5 if len(train.classes) > TOP else None,
+                    "by_seed": [own[0] for own in accuracies] if settings.method == "ridge" else [],
+                }
+            )
             if progress:
                 _say_few(train, settings)
-                print(results[-1], flush=True)
+                print(_line(**results[-1]), flush=True)
     # Average the accuracies, and write the results.
-    mean = float(np.mean([result.top1 for result in results]))
+    mean = float(np.mean([result["top1"] for result in results]))
     if progress and len(results) > 1:
         print(f"mean of {len(results)} data sets: top-1 {mean:.2f}")
     if settings.results is not None:
-        values = {"settings": to_dict(settings, stored_only=True), "top1": mean}
-        values["results"] = [dataclasses.asdict(result) for result in results]
-        write_results(settings.results, values)
+        about = to_dict(settings, stored_only=True)
+        write_results(settings.results, {"settings": about, "top1": mean, "results": results})
     return results
+
+
+def _line(
+    test: str,
+    method: str,
+    classes: int,
+    test_images: int,
+    top1: float,
+    top5: float | None,
+    by_seed: list[float],
+    **_: int,
+) -> str:
+    """Return a result as a line of the output."""
+    seeds = f" ({', '.join(f'{value:.2f}' for value in by_seed)})" if len(by_seed) > 1 else ""
+    last = "" if top5 is None else f", top-5 {top5:.2f}"
+    return (
+        f"{test}: {method}: {test_images:,} images of {classes:,} classes: "
+        f"top-1 {top1:.2f}{seeds}{last}"
+    )
 
 
 def _say_few(train: ImageSet, options: Settings) -> None:

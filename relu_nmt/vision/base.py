@@ -1,6 +1,6 @@
 """The interface of all vision transformers, the parts that they share, and their loss."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -51,16 +51,6 @@ class VisionOutput:
     class_tokens: dict[int, Tensor] = field(default_factory=dict)
 
 
-@dataclass
-class EncodedImages:
-    """The output of the blocks, before the classifier; for the last two see `VisionOutput`."""
-
-    tokens: Tensor  # [B, N, D] of the last block; in XCiT before class attention
-    grid: Grid  # the patches, which are the last of the N tokens
-    intermediate: dict[int, Tensor] = field(default_factory=dict)
-    class_tokens: dict[int, Tensor] = field(default_factory=dict)
-
-
 class VisionModel(nn.Module):
     """An image classifier; each family is a subclass, registered in ``vision_models``.
 
@@ -74,7 +64,7 @@ class VisionModel(nn.Module):
     num_tokens: int  # of an image of ``config.image_size`` in the first block
     head: nn.Linear
     classifier: ClassVar[tuple[str, ...]] = ("norm", "head")
-    """Names of the parts that :meth:`encode` does not use."""
+    """Names of the parts that a backbone does not use."""
 
     def __init__(self, config: VisionTransformerConfig) -> None:
         super().__init__()
@@ -82,17 +72,26 @@ class VisionModel(nn.Module):
 
     def forward(self, images: Tensor, blocks: Collection[int] = ()) -> VisionOutput:
         """Classify images [B, 3, Y, X], normalised; also return the output of ``blocks``."""
-        encoded = self.encode(images, blocks)
-        features = self.features(encoded, blocks)
-        logits = self.head(features).float()  # [B, C]
-        return VisionOutput(logits, features, encoded.intermediate, encoded.class_tokens)
+        intermediate, class_tokens = {}, {}
+        for index, (x, grid) in enumerate(self.encode(images)):
+            # Keep the patches [B, D, height, width] and the class token [B, D], where there is one.
+            if index in blocks and grid.num_patches:
+                intermediate[index] = map_of(x, grid)
+            if index in blocks and x.size(1) > grid.num_patches:
+                class_tokens[index] = x[:, 0]
+        features = self.features(x)  # [B, D]
+        return VisionOutput(self.head(features).float(), features, intermediate, class_tokens)
 
-    def encode(self, images: Tensor, blocks: Collection[int] = ()) -> EncodedImages:
-        """Return the output of the blocks; the arguments are those of :meth:`forward`."""
+    def encode(self, images: Tensor) -> Iterator[tuple[Tensor, Grid]]:
+        """Yield the tokens [B, N, D] after each block, and the grid of the patches, the last N.
+
+        XCiT's blocks of class attention yield the class token and an empty grid. A backbone asks
+        for no more blocks than it needs.
+        """
         raise TypeError(f"{type(self).__name__} must define encode to be a backbone")
 
-    def features(self, encoded: EncodedImages, blocks: Collection[int] = ()) -> Tensor:
-        """Return the input of the classifier, [B, D]; may add class tokens to ``encoded``."""
+    def features(self, tokens: Tensor) -> Tensor:
+        """Return the input of the classifier, [B, D], for the last tokens of :meth:`encode`."""
         raise TypeError(f"{type(self).__name__} must define forward, or encode and features")
 
 

@@ -7,7 +7,8 @@ between stages.
 
 import itertools
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import cast
 
@@ -25,7 +26,6 @@ from relu_nmt.vision import vision_models
 from relu_nmt.vision.base import (
     Block,
     Convolutions,
-    EncodedImages,
     Grid,
     VisionModel,
     convolved,
@@ -189,28 +189,27 @@ def stage_norm(config: VisionTransformerConfig, dim: int) -> nn.Module:
     return norms.get(config.norm)(dim, STAGE_NORM_EPS)
 
 
-class PatchMerging(nn.Module):
-    """A linear map of each 2 x 2 patches behind a stage; odd sides are padded with zeros.
+def patch_merging(config: VisionTransformerConfig, stage: int) -> nn.Sequential:
+    """Return the norm and the linear map of joined patches [B, N, 4 D] behind a stage."""
+    dim, next_dim = config.stage_dims[stage : stage + 2]
+    reduction = nn.Linear(4 * dim, next_dim, bias=False)
+    initialize(reduction.weight)
+    return nn.Sequential(OrderedDict(norm=stage_norm(config, 4 * dim), reduction=reduction))
+
+
+def joined_patches(x: Tensor, grid: Grid) -> tuple[Tensor, Grid]:
+    """Join each 2 x 2 patches: [B, N, D] to [B, about N / 4, 4 D]; also return the new grid.
+
+    Odd sides are padded with zeros.
 
     Reference: Liu et al. 2021, "Swin Transformer", section 3.1.
     """
-
-    def __init__(self, config: VisionTransformerConfig, stage: int) -> None:
-        super().__init__()
-        dim, next_dim = config.stage_dims[stage : stage + 2]
-        self.norm = stage_norm(config, 4 * dim)
-        self.reduction = nn.Linear(4 * dim, next_dim, bias=False)
-        initialize(self.reduction.weight)
-
-    def forward(self, x: Tensor, grid: Grid) -> tuple[Tensor, Grid]:
-        """Map [B, N, D] to [B, about N / 4, D'], and return the new grid."""
-        height, width = grid
-        x = F.pad(x.unflatten(1, grid), (0, 0, 0, width % 2, 0, height % 2))  # [B, Y, X, D]
-        x = x.unflatten(2, (-1, 2)).unflatten(1, (-1, 2))  # [B, Y/2, 2, X/2, 2, D]
-        # Join four patches, column by column as in the public weights: [B, Y/2, X/2, 4 D].
-        x = x.permute(0, 1, 3, 4, 2, 5).flatten(3)
-        grid = Grid(x.size(1), x.size(2))
-        return self.reduction(self.norm(x.flatten(1, 2))), grid  # [B, Y/2 X/2, D']
+    height, width = grid
+    x = F.pad(x.unflatten(1, grid), (0, 0, 0, width % 2, 0, height % 2))  # [B, Y, X, D]
+    x = x.unflatten(2, (-1, 2)).unflatten(1, (-1, 2))  # [B, Y/2, 2, X/2, 2, D]
+    # Join four patches, column by column as in the public weights: [B, Y/2, X/2, 4 D].
+    x = x.permute(0, 1, 3, 4, 2, 5).flatten(3)
+    return x.flatten(1, 2), Grid(x.size(1), x.size(2))
 
 
 @vision_models.register("swin")
@@ -241,7 +240,7 @@ class SwinTransformer(VisionModel):
         self.patches_norm = stage_norm(config, dims[0])
         self.dropout = Dropout(config.dropout)
         # Transform the tokens, and merge them after each stage but the last.
-        self.mergings = nn.ModuleList(PatchMerging(config, i) for i in range(len(dims) - 1))
+        self.mergings = nn.ModuleList(patch_merging(config, i) for i in range(len(dims) - 1))
         count = sum(config.stage_layers)
         rates = [growing(config.drop_path, layer, count) for layer in range(count)]
         self.stages = build_stages(config, WindowAttention, rates)
@@ -254,27 +253,25 @@ class SwinTransformer(VisionModel):
         modules = [m for m in self.modules() if isinstance(m, WindowAttention)]
         exempt_from_decay(self, *(module.position_bias for module in modules))
 
-    def encode(self, images: Tensor, blocks: Collection[int] = ()) -> EncodedImages:
+    def encode(self, images: Tensor) -> Iterator[tuple[Tensor, Grid]]:
         """See :meth:`VisionModel.encode`."""
-        config, intermediate, layer = self.config, {}, 0
+        config = self.config
         x, grid = self.patches(images)  # [B, N, D]
         x = self.dropout(self.patches_norm(x))
         for number, stage in enumerate(self.stages):
             # Between stages: a quarter of the tokens, [B, N / 4, 2 D].
             if number:
-                x, grid = self.mergings[number - 1](x, grid)
+                x, grid = joined_patches(x, grid)
+                x = self.mergings[number - 1](x)
             # Alternate between regular and shifted windows.
             windows = [Windows(grid, config.window_size, shifted, x) for shifted in (False, True)]
             for index, block in enumerate(stage):
                 x = run_layer(block, (x, windows[index % 2]), config.checkpoint_activations)
-                if layer in blocks:
-                    intermediate[layer] = map_of(x, grid)
-                layer += 1
-        return EncodedImages(x, grid, intermediate)
+                yield x, grid
 
-    def features(self, encoded: EncodedImages, blocks: Collection[int] = ()) -> Tensor:
+    def features(self, tokens: Tensor) -> Tensor:
         """See :meth:`VisionModel.features`."""
-        return self.norm(encoded.tokens).mean(1)  # [B, D]
+        return self.norm(tokens).mean(1)  # [B, D]
 
 
 def fit_position_biases(weights: dict[str, Tensor], own: Mapping[str, Tensor]) -> list[str]:
@@ -404,15 +401,14 @@ class ConvolutionalTransformer(VisionModel):
         nn.init.zeros_(self.head.bias)
         exempt_from_decay(self, self.class_token)
 
-    def encode(self, images: Tensor, blocks: Collection[int] = ()) -> EncodedImages:
+    def encode(self, images: Tensor) -> Iterator[tuple[Tensor, Grid]]:
         """See :meth:`VisionModel.encode`; raise a ConfigError if the images are too small."""
         # Each stage embeds the map [B, C, height, width] of the stage before.
         _check_size(images.shape[2:])
-        image, intermediate, class_tokens, layer = images, {}, {}, 0
         for embedding, stage in zip(self.embeddings, self.stages, strict=True):
-            image = convolved(embedding["convolution"], image)  # [B, D, height, width]
-            grid = Grid(image.size(2), image.size(3))
-            x = embedding["norm"](image.flatten(2).transpose(1, 2))  # [B, N, D]
+            images = convolved(embedding["convolution"], images)  # [B, D, height, width]
+            grid = Grid(images.size(2), images.size(3))
+            x = embedding["norm"](images.flatten(2).transpose(1, 2))  # [B, N, D]
             if stage is self.stages[-1]:
                 first = self.class_token.expand(x.size(0), -1, -1)
                 x = torch.cat([first, x], dim=1)  # [B, 1 + N, D]
@@ -420,18 +416,12 @@ class ConvolutionalTransformer(VisionModel):
             # Each token attends to all keys, a quarter of the tokens.
             for block in stage:
                 x = run_layer(block, (x, grid), self.config.checkpoint_activations)
-                if layer in blocks:
-                    intermediate[layer] = map_of(x, grid)
-                    if stage is self.stages[-1]:
-                        class_tokens[layer] = x[:, 0]
-                layer += 1
-            # Lay the tokens out for the next stage: [B, D, height, width].
-            image = map_of(x, grid)
-        return EncodedImages(x, grid, intermediate, class_tokens)
+                yield x, grid
+            images = map_of(x, grid)
 
-    def features(self, encoded: EncodedImages, blocks: Collection[int] = ()) -> Tensor:
+    def features(self, tokens: Tensor) -> Tensor:
         """See :meth:`VisionModel.features`."""
-        return self.norm(encoded.tokens[:, 0])  # [B, D]
+        return self.norm(tokens[:, 0])  # [B, D]
 
 
 def _check_size(sides: Sequence[int]) -> None:

@@ -6,7 +6,7 @@ height * width of the N tokens are the patches of the ``grid``, row by row; clas
 them.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Iterator, Sequence
 from typing import cast
 
 import torch
@@ -24,7 +24,6 @@ from relu_nmt.modules.transformer_layer import Residual, TransformerLayer, run_l
 from relu_nmt.vision import vision_blocks, vision_models
 from relu_nmt.vision.base import (
     NORM_EPS,
-    EncodedImages,
     Grid,
     VisionModel,
     exempt_from_decay,
@@ -32,7 +31,6 @@ from relu_nmt.vision.base import (
     growing,
     initialize,
     initialize_linears,
-    map_of,
     mechanism,
     pre_norm,
     resize_positions,
@@ -255,7 +253,7 @@ class VisionTransformer(VisionModel):
             self._draw_as_big_vision()
         exempt_from_decay(self, self.class_token, self.positions)
 
-    def encode(self, images: Tensor, blocks: Collection[int] = ()) -> EncodedImages:
+    def encode(self, images: Tensor) -> Iterator[tuple[Tensor, Grid]]:
         """See :meth:`VisionModel.encode`."""
         # Eq. 1: z = [class token; E patch 1; E patch 2; ...] + positions.
         x, grid = self.patches(images)  # [B, height * width, D]
@@ -268,19 +266,14 @@ class VisionTransformer(VisionModel):
         x = self.dropout(x + positions)
         # Eq. 2 and 3: every block; each token attends to all.
         visibility = Visibility(x.size(1), x.size(1), device=x.device, grid=grid)
-        intermediate, class_tokens = {}, {}
-        for index, block in enumerate(self.blocks):
+        for block in self.blocks:
             x = run_layer(block, (x, visibility, grid), self.config.checkpoint_activations)
-            if index in blocks:
-                intermediate[index] = map_of(x, grid)
-                if self.class_token is not None:
-                    class_tokens[index] = x[:, 0]
-        return EncodedImages(x, grid, intermediate, class_tokens)
+            yield x, grid
 
-    def features(self, encoded: EncodedImages, blocks: Collection[int] = ()) -> Tensor:
+    def features(self, tokens: Tensor) -> Tensor:
         """See :meth:`VisionModel.features`."""
         # Eq. 4: y = norm(class token), before the linear classifier.
-        x = self.norm(encoded.tokens)  # [B, N, D]
+        x = self.norm(tokens)  # [B, N, D]
         found = x.mean(1) if self.class_token is None else x[:, 0]  # [B, D]
         return found if self.tanh_layer is None else self.tanh_layer(found).tanh()
 

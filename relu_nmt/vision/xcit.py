@@ -2,7 +2,7 @@
 
 import math
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
@@ -19,14 +19,12 @@ from relu_nmt.vision.base import (
     NORM_EPS,
     Block,
     Convolutions,
-    EncodedImages,
     Grid,
     VisionModel,
     exempt_from_decay,
     grid_of,
     initialize,
     initialize_linears,
-    map_of,
     mechanism,
     new_feed_forward,
     pre_norm,
@@ -79,7 +77,7 @@ class XCiT(VisionModel):
         nn.init.zeros_(self.head.bias)
         exempt_from_decay(self, self.class_token)
 
-    def encode(self, images: Tensor, blocks: Collection[int] = ()) -> EncodedImages:
+    def encode(self, images: Tensor) -> Iterator[tuple[Tensor, Grid]]:
         """See :meth:`VisionModel.encode`."""
         picture = self.stem(images)  # [B, D, height, width]
         grid = Grid(picture.size(2), picture.size(3))
@@ -87,23 +85,18 @@ class XCiT(VisionModel):
         waves = fourier_positions(grid, x.device).to(self.positions.weight.dtype)
         x = self.dropout(x + self.positions(waves))
         visibility = Visibility(x.size(1), x.size(1), device=x.device, grid=grid)
-        intermediate = {}
-        for index, block in enumerate(self.blocks):
+        for block in self.blocks:
             x = run_layer(block, (x, visibility, grid), self.config.checkpoint_activations)
-            if index in blocks:
-                intermediate[index] = map_of(x, grid)
-        return EncodedImages(x, grid, intermediate)
-
-    def features(self, encoded: EncodedImages, blocks: Collection[int] = ()) -> Tensor:
-        """See :meth:`VisionModel.features`."""
+            yield x, grid
         # Put the class token in front, and let it attend to the patches.
-        x = encoded.tokens
         x = torch.cat([self.class_token.expand(x.size(0), -1, -1), x], dim=1)  # [B, 1 + N, D]
-        for index, block in enumerate(self.class_blocks, len(self.blocks)):
-            x = block(x, encoded.grid)
-            if index in blocks:
-                encoded.class_tokens[index] = x[:, 0]
-        return self.norm(x[:, 0])  # [B, D]
+        for block in self.class_blocks:
+            x = block(x, grid)
+            yield x[:, :1], Grid(0, 0)
+
+    def features(self, tokens: Tensor) -> Tensor:
+        """See :meth:`VisionModel.features`."""
+        return self.norm(tokens[:, 0])  # [B, D]
 
 
 def convolutional_stem(config: VisionTransformerConfig) -> nn.Sequential:
