@@ -6,7 +6,7 @@ import math
 import socket
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -242,19 +242,10 @@ def read_buffers(file: io.BufferedReader, origin: str, buffer_size: int) -> Iter
             return
 
 
-@dataclass(frozen=True)
-class TextTranslation:
-    """A translated text: its lines, the same by document, and notes for standard error."""
-
-    lines: list[str]
-    documents: TranslatedDocuments
-    notes: list[str]
-
-
 def translate_documents(
     settings: TranslateDocumentsSettings, *, progress: bool = True
-) -> TextTranslation:
-    """Translate a text, and print it.
+) -> tuple[list[str], TranslatedDocuments]:
+    """Translate a text, and print it; return its lines, and the same by document.
 
     Raises:
         ConfigError: the settings do not fit the model.
@@ -332,7 +323,7 @@ def translate_documents(
         print("".join(f"{line}\n" for line in text), end="")
         # Leave out the length note if it was printed at the start.
         print_notes(*report[is_longer:])
-    return TextTranslation(text, found, [one for one in [tabs, *report] if one])
+    return text, found
 
 
 def _read(settings: TranslateDocumentsSettings) -> tuple[list[str], list[str], list[list[str]]]:

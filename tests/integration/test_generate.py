@@ -478,14 +478,14 @@ def test_recipes_return_the_translations_that_the_commands_print(folder, capfd):
     (folder / "lines.de").write_text("Das Haus\n\nBrot\n", encoding="utf-8")
     settings = translate_text.TranslateLinesSettings.of(input=folder / "lines.de", **given)
     lines = translate_text.translate_lines(settings, progress=False)
-    text = translate_text.translate_documents(
+    text, documents = translate_text.translate_documents(
         translate_text.TranslateDocumentsSettings.of(
             file=folder / "lines.de", max_doc_tokens=1, max_len_a=0, **given
         ),
         progress=False,
     )
-    assert text.documents == [[lines[0]], [lines[2]]]
-    assert text.lines[1] == lines[1] == ""
+    assert documents == [[lines[0]], [lines[2]]]
+    assert text[1] == lines[1] == ""
     assert capfd.readouterr() == ("", "")
 
 

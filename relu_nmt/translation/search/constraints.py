@@ -135,10 +135,9 @@ class TokenConstraints:
         if self._has_bans or self._is_mixed or self.terms is not None:
             return False
         special = (self._prefixes, self._left, self._length, self._history)
-        return (
-            all(each is None for each in special)
-            and self._last_too_short <= step < self._first_limit
-        )
+        if any(each is not None for each in special):
+            return False
+        return self._last_too_short <= step < self._first_limit
 
     def apply(self, log_probs: Tensor, step: int) -> None:
         """Change log_probs [B, K, V] of the token after ``step`` others, in place.
@@ -159,9 +158,8 @@ class TokenConstraints:
             self._ban(log_probs)
             return
         # Save the columns that later steps may allow again.
-        special = {symbols.eos_index}
-        if self._left is not None or self._length is not None:
-            special.add(separator)
+        counts = self._left is not None or self._length is not None
+        special = (symbols.eos_index, separator) if counts else (symbols.eos_index,)
         before = {token: log_probs[:, :, token].clone() for token in special}
         forced = self._forced_by_prefix(log_probs, step)
         given = None if self.terms is None else log_probs.clone()
@@ -240,10 +238,9 @@ class TokenConstraints:
             return None
         tokens = self._prefixes[:, step]
         rows = (tokens != self._symbols.pad_index).nonzero()[:, 0]
-        # Forbid all tokens of these rows except the forced one.
+        # Forbid all tokens of these rows except the forced one; in the context it costs nothing.
         values = torch.full_like(log_probs[rows], -torch.inf)
         index = tokens[rows, None, None].expand(-1, log_probs.size(1), 1)
-        # A forced token of the context costs nothing.
         is_free = column(step < np.maximum(self.context_sizes, self._num_free), log_probs)
         own = log_probs[rows].gather(2, index).masked_fill(is_free[rows, :, None], 0.0)
         values.scatter_(2, index, own)
@@ -262,10 +259,7 @@ class TokenConstraints:
         if not self._keeps_history:
             return
         newest = tokens[:, :, None]
-        if self._history is None:
-            self._history = newest
-            return
-        history = self._history
+        history = newest[:, :, :0] if self._history is None else self._history
         if parents is not None:
             history = history.gather(1, parents[:, :, None].expand_as(history))
         self._history = torch.cat([history, newest], dim=2)
