@@ -26,7 +26,7 @@ from relu_nmt.config.fields import (
     spread,
 )
 from relu_nmt.config.registry import Files, Registry, Spec, refuse_shared_files
-from relu_nmt.errors import ConfigError, reporting
+from relu_nmt.errors import ConfigError
 
 ClassT = TypeVar("ClassT", bound=type)
 ConfigT = TypeVar("ConfigT")
@@ -372,8 +372,10 @@ def build_part(kind: Any, spec: Spec, flag: str, *arguments: Any) -> Any:
 
     Errors in the options name flag and spec.
     """
-    with reporting(f"{flag} {spec}", ConfigError, ConfigError):
+    try:
         return kind(kind.Config.of(**spec.options), *arguments)
+    except ConfigError as error:
+        raise ConfigError(f"{flag} {spec}: {error}") from error
 
 
 def chosen_part(config: Any, name: str) -> tuple[Any, Any]:
@@ -397,5 +399,7 @@ def chosen_part(config: Any, name: str) -> tuple[Any, Any]:
         is_set = value != other.default or (registry.is_built_in(spec.name) and value is not None)
         if is_set and own in options_of(part_class):
             values[own] = value[place] if other.is_sequence else value
-    with reporting(entry.with_value(str(spec)), ConfigError, ConfigError):
+    try:
         return part, part_class.of(**values)
+    except ConfigError as error:
+        raise ConfigError(f"{entry.with_value(str(spec))}: {error}") from error

@@ -94,8 +94,11 @@ class Training(ABC):
         The module ``model`` of ``objective`` is trained and stored, ``task`` with it as metadata.
         ``batch_size`` says the size of batches in words. ``start`` is that of :class:`Trainer`.
         """
-        model, args = to_dict(self.settings.model), to_dict(self.settings, stored_only=True)
-        description = {"model_config": model, "task": task, "args": args}
+        description = {
+            "model_config": to_dict(self.settings.model),
+            "task": task,
+            "args": to_dict(self.settings, stored_only=True),
+        }
         # Note changed settings; a training that goes on needs the same model.
         if (path := self.checkpoint_to_continue) is not None:
             stored = read_metadata(path)
