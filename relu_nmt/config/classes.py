@@ -299,22 +299,27 @@ def merged(
     """Return settings: given values, then ``base`` (a file), then presets, then the defaults.
 
     A given preset that differs from that of ``base`` goes before ``base``. Other values that would
-    do nothing beside the given ones are left out.
+    do nothing beside the given ones, or forbid one of them, are left out.
     """
     values = all_values(config_class, given, base or {})
+    options, typed = all_options(config_class), {*given, *(base or {})}
+    # Drop values of presets that must be off beside a value of the user.
+    for entry, _ in list(idle_options(config_class, values, given)):
+        for needed, *allowed in entry.conditions if entry.name in given else ():
+            if needed in options and needed not in typed and options[needed].default in allowed:
+                values[needed] = options[needed].default
     # Drop idle values of files and presets, and refuse idle ones of the user.
     for entry, text in list(idle_options(config_class, values, given)):
         if entry.name not in given:
             values[entry.name] = entry.default
         elif not entry.no_effect:
             raise ConfigError(text)
-    for name, entry in all_options(config_class).items():
+    for name, entry in options.items():
         if values[name] is REQUIRED:
             raise ConfigError(f"{entry.label} is missing: {entry.help}")
     try:
         return _built(config_class, values)
     except ConfigError as error:
-        typed = {*given, *(base or {})}
         raise ConfigError(f"{error}{_preset_note(config_class, values, typed, error)}") from error
 
 

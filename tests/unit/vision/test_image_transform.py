@@ -117,6 +117,16 @@ def test_the_defaults_follow_the_image_size():
     assert (config.crop_of(224), config.eval_ratio_of(224)) == ("resized", 0.875)
 
 
+def test_a_warm_up_in_epochs_takes_the_place_of_a_recipe_s_warm_up_in_updates():
+    settings = partial(ImageTrainingSettings.of, data="photos", recipe="bigvision_i1k")
+    assert settings().trainer.schedule.warmup_updates == 10_000
+    assert settings(warmup_epochs=0.0).trainer.schedule.warmup_updates == 10_000
+    own = settings(warmup_epochs=5.0).trainer
+    assert (own.warmup_epochs, own.schedule.warmup_updates) == (5.0, None)
+    with pytest.raises(ConfigError, match=r"--warmup-updates"):
+        settings(warmup_epochs=5.0, warmup_updates=100)
+
+
 def test_a_recipe_may_set_options_that_another_size_does_not_use():
     settings = partial(ImageTrainingSettings.of, data="photos", recipe="bigvision_i1k")
     assert settings(image_size=64).preprocessing.crop_min_area == 0.05
