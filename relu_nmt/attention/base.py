@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import KW_ONLY, dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -109,13 +109,14 @@ class AttentionProblem:
     row_scale: Tensor = UNSCALED
 
 
-RowSums: TypeAlias = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]
-"""Sums over the weights w of each row, [B, H, Nq] float32; sums of blocks of keys add up.
+class RowSums(NamedTuple):
+    """Sums over the weights w of each row, [B, H, Nq] float32; sums of blocks of keys add up."""
 
-The first two are differentiable: sum_j w_j, and sum_j w_j log w_j with 0 log 0 = 0, which is None
-where weights may be negative. The others come with telemetry only: the number of weights other than
-0, and max_j |w_j|.
-"""
+    total: Tensor  # sum_j w_j, differentiable
+    # Sum_j w_j log w_j with 0 log 0 = 0, differentiable; None where weights may be negative.
+    weighted_logs: Tensor | None
+    nonzero: Tensor | None  # number of weights other than 0, with telemetry
+    largest: Tensor | None  # max_j |w_j|, with telemetry
 
 
 @dataclass

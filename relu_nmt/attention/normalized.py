@@ -107,20 +107,29 @@ class SoftmaxAttention(NormalizedAttention):
 
 
 @attentions.register("sparsemax")
-@attentions.register("entmax15")
-class FixedEntmaxAttention(NormalizedAttention):
-    """Sparsemax, [z - t]_+, or 1.5-entmax, [z / 2 - t]_+^2, with z = q k^T / sqrt(d), sum 1.
+class SparsemaxAttention(NormalizedAttention):
+    """p = [z - t]_+ with z = q k^T / sqrt(d) and t such that sum p = 1; output p v.
 
-    Sorting finds t exactly. With sparsemax the key with the largest score gets all the weight once
-    its lead is 1.
+    Sorting finds t exactly. The key with the largest score gets all the weight once its lead is 1.
 
-    Reference: Martins and Astudillo 2016, Eq. 2 and algorithm 1; Peters, Niculae and Martins 2019,
-    algorithm 2.
+    Reference: Martins and Astudillo 2016, Eq. 2 and algorithm 1.
     """
 
+    alpha: ClassVar[float] = 2.0
+
     def normalize(self, scores: Tensor) -> Tensor:
-        """Return entmax of each row, with the alpha of the registered name."""
-        return entmax(scores, {"sparsemax": 2.0, "entmax15": 1.5}[self.name])
+        """Return entmax of each row, with the ``alpha`` of the class."""
+        return entmax(scores, self.alpha)
+
+
+@attentions.register("entmax15")
+class Entmax15Attention(SparsemaxAttention):
+    """p = [z / 2 - t]_+^2 with z = q k^T / sqrt(d) and t such that sum p = 1; output p v.
+
+    Reference: Peters, Niculae and Martins 2019, algorithm 2.
+    """
+
+    alpha = 1.5
 
 
 @attentions.register("entmax")

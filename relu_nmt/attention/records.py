@@ -241,7 +241,7 @@ def _(module: nn.BatchNorm2d) -> Iterator[None]:
 def vector_sizes(q: Tensor, k: Tensor, values: Tensor, visibility: Visibility) -> dict[str, Tensor]:
     """Return ``query_norm``, ``key_norm`` and ``output_square``, float32 [B, H, Nq] each.
 
-    :mod:`relu_nmt.attention.records` defines them. The arguments are inputs and output of a
+    ``STATISTICS`` defines them. The arguments are inputs and output of a
     mechanism; q is not divided by sqrt(d).
 
     Reference: ReLUFormer, section 4.1: without its factor the outputs grow with the number of keys.

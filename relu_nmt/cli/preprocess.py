@@ -219,7 +219,17 @@ class PreprocessSettings(ClusterOptions):
             raise ConfigError("--joined-dictionary: give --srcdict or --tgtdict, not both")
         if self.joined_dictionary and self.only_source:
             raise ConfigError("--joined-dictionary and --only-source exclude each other")
-        # Refuse limits of dictionaries that are given and not made, which fairseq ignores.
+        if self.trainpref or (self.joined_dictionary and (self.srcdict or self.tgtdict)):
+            return
+        for flag, path in (("--srcdict", self.srcdict), ("--tgtdict", self.tgtdict)):
+            if not path and not (flag == "--tgtdict" and self.only_source):
+                raise ConfigError(f"without --trainpref, {flag} must name a dictionary")
+
+    def refuse_idle_limits(self) -> None:
+        """Refuse limits of dictionaries that are given and not made, which fairseq ignores.
+
+        Settings of :meth:`shards` have both: their dictionaries were made with these limits.
+        """
         source = self.srcdict and f"--srcdict {self.srcdict}"
         target = self.tgtdict and f"--tgtdict {self.tgtdict}"
         if self.joined_dictionary:
@@ -230,11 +240,6 @@ class PreprocessSettings(ClusterOptions):
         for name, given in (*limits, ("thresholdtgt", target), ("nwordstgt", target)):
             if given:
                 self._refuse_given([name], f" does nothing with {given}")
-        if self.trainpref or (self.joined_dictionary and (self.srcdict or self.tgtdict)):
-            return
-        for flag, path in (("--srcdict", self.srcdict), ("--tgtdict", self.tgtdict)):
-            if not path and not (flag == "--tgtdict" and self.only_source):
-                raise ConfigError(f"without --trainpref, {flag} must name a dictionary")
 
     def _check_subwords(self) -> None:
         if self.subword == "none" and self.subword_model:
@@ -278,7 +283,6 @@ class PreprocessSettings(ClusterOptions):
         others: dict[str, Any] = {"validpref": None, "testpref": None}
         if not self.like:
             source, *target = (str(dictionary_path(folders[0], group[0])) for group in self.sharing)
-            others |= {name: options_of(type(self))[name].default for name in OF_DICTIONARIES}
             others |= {"srcdict": source, "tgtdict": target[0] if target else None}
         if self.learns_subwords:
             language = None if self.joined_dictionary else self.languages[0]

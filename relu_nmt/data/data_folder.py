@@ -242,10 +242,15 @@ class Journal:
         self.folder = Path(folder)
         known = self.read(folder) or {"key": "", "steps": {}}
         self._content: dict[str, Any] = known if known["key"] == key else {"key": key, "steps": {}}
+        # Keep the files that this job or the other one was given.
+        earlier = known.get("given")
+        kept = {*given, *map(Path, earlier if isinstance(earlier, list) else ())}
         if self._content is not known:
-            made = {Path(path).name for entry in known["steps"].values() for path in _files(entry)}
-            remove_files(self.folder.parent, made, given)
+            files = [Path(path) for entry in known["steps"].values() for path in _files(entry)]
+            made = {path.name for path in files if path.parent.name != self.folder.name}
+            remove_files(self.folder.parent, made, kept)
             shutil.rmtree(self.folder, ignore_errors=True)
+        self._content["given"] = [str(path) for path in kept]
         self.folder.mkdir(parents=True, exist_ok=True)
         self._save()
 
@@ -266,10 +271,12 @@ class Journal:
     def result(self, step: str) -> Any:
         """Return the result of a finished step; None if its files have changed since."""
         entry = self._content["steps"].get(step)
-        for path, record in _files(entry).items():
+        if not isinstance(entry, dict) or not isinstance(entry.get("files"), dict):
+            return None
+        for path, record in entry["files"].items():
             if not os.path.isfile(path) or file_record(path) != record:
                 return None
-        return entry.get("result") if isinstance(entry, dict) else None
+        return entry.get("result")
 
     def finish_all(
         self, steps: Mapping[str, Sequence[Path]], work: Callable[[list[str]], Iterable[Any]]
@@ -316,6 +323,7 @@ def _files(entry: Any) -> dict[str, Any]:
 
 def remove_files(folder: Path, names: Iterable[str], given: Collection[Path]) -> None:
     """Remove the files of these names in a folder, but no given one."""
+    kept = {path.resolve() for path in given}
     for path in (folder / name for name in names):
-        if path not in given:
+        if path.resolve() not in kept:
             path.unlink(missing_ok=True)

@@ -27,11 +27,10 @@ def build_feed_forward(text: str, embed_dim: int, ffn_dim: int, dropout: float) 
     Raises:
         ConfigError: unknown name or option.
     """
+    # Networks without options have no settings class.
     spec = Spec.parse(text)
     kind: Any = feed_forwards.get(spec.name)
-    # Networks without options have no settings class.
-    network = kind.func if isinstance(kind, partial) else kind
-    config_class = getattr(network, "Config", None)
+    config_class = getattr(kind, "Config", None)
     if config_class is None:
         if spec.options:
             raise ConfigError(f"--feed-forward {text}: {spec.name} has no options")
@@ -149,14 +148,9 @@ class SoftmaxFeedForward(FeedForward):
     inner_bias = False
 
     def __init__(
-        self,
-        embed_dim: int,
-        ffn_dim: int,
-        dropout: float,
-        config: Config | None = None,
-        normed: bool = False,
+        self, embed_dim: int, ffn_dim: int, dropout: float, config: Config | None = None
     ) -> None:
-        super().__init__(embed_dim, ffn_dim, dropout, normed=normed)
+        super().__init__(embed_dim, ffn_dim, dropout)
         self.config = config or SoftmaxFeedForward.Config()
 
     def activate(self, hidden: Tensor) -> Tensor:
@@ -165,5 +159,11 @@ class SoftmaxFeedForward(FeedForward):
         return (hidden if temperature == 1.0 else hidden / temperature).softmax(-1)
 
 
-# ReLUFormer, section 3.
-feed_forwards.register("softmax-ln")(partial(SoftmaxFeedForward, normed=True))
+@feed_forwards.register("softmax-ln")
+class NormedSoftmaxFeedForward(SoftmaxFeedForward):
+    """LayerNorm of the output of :class:`SoftmaxFeedForward`.
+
+    Reference: ReLUFormer, section 3.
+    """
+
+    normed = True

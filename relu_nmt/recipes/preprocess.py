@@ -63,6 +63,7 @@ def run(settings: Settings, *, progress: bool = True) -> dict[str, Any]:
             holds something else already.
         ConfigError: the settings do not suit the text.
     """
+    settings.refuse_idle_limits()
     # Make the first folder, which gives the others dictionaries and subwords.
     if len(settings.training_texts) < 2:
         return _run_one(settings, progress)

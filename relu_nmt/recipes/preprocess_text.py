@@ -78,7 +78,10 @@ class Job:
     def new_file(self) -> BinaryIO:
         """Open a file without a name, on the disk of the data folder, which need not exist yet."""
         disk = next(one for one in (self.folder, *self.folder.parents) if one.is_dir())
-        return self.open_files.enter_context(tempfile.TemporaryFile(dir=disk))
+        try:
+            return self.open_files.enter_context(tempfile.TemporaryFile(dir=disk))
+        except OSError:  # a finished folder may be on a disk that is read-only
+            return self.open_files.enter_context(tempfile.TemporaryFile())
 
     def path(self, split: str, ending: str) -> Path:
         """Return the path of a file of a split, see :func:`split_path`."""

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from relu_nmt.attention import naive
-from relu_nmt.attention.base import Need
+from relu_nmt.attention import attentions, naive
+from relu_nmt.attention.base import AttentionConfig, Need
 from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.normalized import EntmaxAttention, entmax
 from relu_nmt.errors import ConfigError
@@ -159,3 +159,11 @@ def test_autocast_does_not_round_scores(spec):
 
 def test_the_shared_option_qk_norm_is_keyword_only():
     assert EntmaxAttention.Config(1.3) == EntmaxAttention.Config(alpha=1.3, qk_norm=False)
+
+
+def test_a_mechanism_keeps_its_alpha_without_a_registered_name():
+    scores = torch.tensor([[1.0, 0.5, -1.0]])
+    for name, alpha in (("sparsemax", 2.0), ("entmax15", 1.5)):
+        kind = attentions.get(name)
+        own = type("Own", (kind,), {})(AttentionConfig(), num_heads=1, head_dim=1, dropout=0.0)
+        assert torch.equal(own.normalize(scores), entmax(scores, alpha))

@@ -3,7 +3,7 @@
 import pytest
 
 from relu_nmt.data import binarize as binarize_module
-from relu_nmt.data.data_folder import read_manifest
+from relu_nmt.data.data_folder import WORK_FOLDER, Journal, read_manifest
 from relu_nmt.errors import DataError
 from relu_nmt.recipes import preprocess as recipe
 from relu_nmt.recipes import preprocess_text
@@ -148,3 +148,24 @@ def test_a_folder_of_fairseq_is_not_replaced(corpus, capsys):
     assert "dict.de.txt: exists already" in capsys.readouterr().err
     assert (corpus / "data/dict.de.txt").read_text() == "word 1\n"
     assert run(corpus, "--overwrite") == 0
+
+
+def test_files_of_the_user_stay_in_a_folder_that_another_run_left_unfinished(corpus, monkeypatch):
+    data = corpus / "data"
+    data.mkdir()
+    (data / "dict.de.txt").write_text("ein 1\n")
+    (data / "train.de.words").write_text("by hand")
+    flags = ["--srcdict", str(data / ".." / "data" / "dict.de.txt"), "--subword", "subword-nmt"]
+
+    def interrupted(*arguments):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(binarize_module, "_binarize_chunk", interrupted)
+        assert run(corpus, *flags, "--subword-size", "20") == 130
+    # Another key, and the dictionary of the first run is not given any more.
+    journal = Journal(data / WORK_FOLDER, "another key")
+    assert (data / "dict.de.txt").read_text() == "ein 1\n"
+    assert (data / "train.de.words").read_text() == "by hand"
+    assert journal.result("dictionaries") is None
+    assert not (data / "dict.en.txt").exists()

@@ -176,7 +176,11 @@ class Batcher:
         results = [future for _, future in order]
         if order:
             with self._changed:
-                self._submit(self._next_batch)
+                if self.is_closed:
+                    raise HTTPException(503, STOPPING)
+                # One call looks after all requests, so that functions wait for one batch only.
+                if not self._orders:
+                    self._submit(self._next_batch)
                 self._orders.append((ticket, order))
                 self._changed.notify_all()
         return [ticket.wait(future) for future in results]
@@ -209,11 +213,13 @@ class Batcher:
             if self._orders:
                 self._changed.wait_for(self._is_full, self._wait)
                 batch = self._taken()
-        if batch:
-            self._serve(batch)
-        with suppress(HTTPException):
-            if self._orders:
-                self._submit(self._next_batch)
+        try:
+            if batch:
+                self._serve(batch)
+        finally:
+            with suppress(HTTPException), self._changed:
+                if self._orders:
+                    self._submit(self._next_batch)
 
     def _is_full(self) -> bool:
         tokens = sum(len(source.ids) for _, order in self._orders for source, _ in order)
@@ -240,10 +246,10 @@ class Batcher:
         """Translate a batch; after an error, repeat it request by request."""
         sources = [source for _, source, _ in batch]
         start = time.perf_counter()
-        found: Sequence[Any] = ()
+        results: list[Any] = []
         problem = None
         try:
-            found = self._search(sources)
+            results = [found for _, found in zip(batch, self._search(sources), strict=True)]
             seconds = time.perf_counter() - start
             self._on_batch(len(sources), sum(len(source.ids) for source in sources), seconds)
         except Exception as error:
@@ -258,6 +264,6 @@ class Batcher:
             # A request that was given up meanwhile has cancelled its future.
             with suppress(futures.InvalidStateError):
                 if problem is None:
-                    future.set_result(found[number])
+                    future.set_result(results[number])
                 else:
                     future.set_exception(problem)

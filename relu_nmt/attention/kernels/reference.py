@@ -44,7 +44,7 @@ def row_sums(weights: Tensor, need: Need, non_negative: bool = True) -> RowSums:
         with torch.no_grad():
             nonzero = (weights != 0).sum(-1, dtype=torch.float32)
             largest = weights.abs().amax(-1)
-    return weights.sum(-1), logs, nonzero, largest
+    return RowSums(weights.sum(-1), logs, nonzero, largest)
 
 
 def row_statistics(
@@ -160,7 +160,7 @@ def by_function(
     if torch.is_autocast_enabled(v.device.type) and dtype != torch.float64:
         dtype = torch.get_autocast_dtype(v.device.type)
     values, *sums = function.apply(q.to(dtype), k.to(dtype), v.to(dtype), table, plan, seed)
-    return AttentionOutput(values.to(v.dtype), sums=tuple(sums) if problem.need.rows else None)
+    return AttentionOutput(values.to(v.dtype), sums=RowSums(*sums) if problem.need.rows else None)
 
 
 def whole_rows(problem: AttentionProblem) -> AttentionOutput:

@@ -19,22 +19,6 @@ BASE = {"source_lang": "de", "target_lang": "en", "trainpref": "corpus/train"}
         ({"trainpref": None, "validpref": "v", "srcdict": "d"}, "without --trainpref, --tgtdict"),
         ({"joined_dictionary": True, "srcdict": "a", "tgtdict": "b"}, "not both"),
         ({"joined_dictionary": True, "only_source": True}, "exclude each other"),
-        ({"srcdict": "a", "thresholdsrc": 5}, "--thresholdsrc 5 does nothing with --srcdict a"),
-        ({"srcdict": "a", "nwordssrc": 9}, "--nwordssrc 9 does nothing with --srcdict a"),
-        ({"tgtdict": "a", "thresholdtgt": 5}, "--thresholdtgt 5 does nothing with --tgtdict a"),
-        ({"tgtdict": "a", "nwordstgt": 9}, "--nwordstgt 9 does nothing with --tgtdict a"),
-        (
-            {"joined_dictionary": True, "tgtdict": "a", "nwordssrc": 9},
-            "--nwordssrc 9 does nothing with --tgtdict a",
-        ),
-        (
-            {"srcdict": "a", "tgtdict": "b", "padding_factor": 4},
-            "--padding-factor 4 does nothing with --srcdict a and --tgtdict b",
-        ),
-        (
-            {"only_source": True, "srcdict": "a", "padding_factor": 4},
-            "--padding-factor 4 does nothing with --srcdict a",
-        ),
         ({"padding_factor": 0}, "--padding-factor 0"),
         ({"subword_size": 0}, "--subword-size 0"),
         ({"workers": -1}, "--workers -1"),
@@ -70,13 +54,41 @@ def test_dictionaries_may_replace_the_training_text():
     PreprocessSettings(source_lang="de", testpref="t", only_source=True, srcdict="d")
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"srcdict": "a", "thresholdsrc": 5}, "--thresholdsrc 5 does nothing with --srcdict a"),
+        ({"srcdict": "a", "nwordssrc": 9}, "--nwordssrc 9 does nothing with --srcdict a"),
+        ({"tgtdict": "a", "thresholdtgt": 5}, "--thresholdtgt 5 does nothing with --tgtdict a"),
+        ({"tgtdict": "a", "nwordstgt": 9}, "--nwordstgt 9 does nothing with --tgtdict a"),
+        (
+            {"joined_dictionary": True, "tgtdict": "a", "nwordssrc": 9},
+            "--nwordssrc 9 does nothing with --tgtdict a",
+        ),
+        (
+            {"srcdict": "a", "tgtdict": "b", "padding_factor": 4},
+            "--padding-factor 4 does nothing with --srcdict a and --tgtdict b",
+        ),
+        (
+            {"only_source": True, "srcdict": "a", "padding_factor": 4},
+            "--padding-factor 4 does nothing with --srcdict a",
+        ),
+    ],
+)
+def test_limits_of_a_given_dictionary_are_errors(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        PreprocessSettings(**(BASE | changes)).refuse_idle_limits()
+
+
 def test_limits_of_the_other_dictionary_are_read():
-    PreprocessSettings(**BASE, srcdict="a", thresholdtgt=5, nwordstgt=9, padding_factor=4)
-    PreprocessSettings(**BASE, tgtdict="a", thresholdsrc=5, nwordssrc=9, padding_factor=4)
+    read = {"thresholdtgt": 5, "nwordstgt": 9, "padding_factor": 4}
+    PreprocessSettings(**BASE, srcdict="a", **read).refuse_idle_limits()
+    read = {"thresholdsrc": 5, "nwordssrc": 9, "padding_factor": 4}
+    PreprocessSettings(**BASE, tgtdict="a", **read).refuse_idle_limits()
 
 
-def test_shards_take_the_first_dictionary_with_its_limits():
+def test_shards_take_the_first_dictionary_and_keep_its_limits_in_their_key():
     config = PreprocessSettings(**(BASE | {"trainpref": "a,b"}), thresholdsrc=5, nwordstgt=9)
     first, second = config.shards()
     assert (first.thresholdsrc, first.nwordstgt, first.srcdict) == (5, 9, None)
-    assert (second.thresholdsrc, second.srcdict) == (0, "data-bin/shard0/dict.de.txt")
+    assert (second.thresholdsrc, second.srcdict) == (5, "data-bin/shard0/dict.de.txt")

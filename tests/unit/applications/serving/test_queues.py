@@ -128,6 +128,25 @@ def test_a_function_runs_without_sentences_beside_it(model, pool):
             batcher.run(lambda: 1 / 0, Ticket())
 
 
+def test_a_function_waits_for_one_batch_however_many_requests_wait(model, pool):
+    with closing(Batcher(model, max_tokens=1)) as batcher:
+        first = hold(batcher, model, pool)
+        others = submit(batcher, pool, *([sentence(f"{n}{i}") for i in range(3)] for n in "abcd"))
+        seen = pool.submit(batcher.run, lambda: len(model.batches), Ticket())
+        until(lambda: batcher._pool._work_queue.qsize() >= 2)
+        model.go.set()
+        assert seen.result(30) <= 3
+        assert first.result(30) and all(len(other.result(30)) == 3 for other in others)
+        assert len(model.batches) == 13
+
+
+def test_a_search_with_too_few_results_is_an_error(pool):
+    with closing(Batcher(lambda sources: [], max_tokens=1)) as batcher:
+        with pytest.raises(ValueError, match="shorter"):
+            batcher.search([sentence("a")], Ticket())
+        assert batcher.run(lambda: 1, Ticket()) == 1
+
+
 @pytest.fixture
 def turns():
     """A function that calls another when it is its turn; at most four run or wait."""
