@@ -1,6 +1,7 @@
 """Probe the frozen features of an image model: k-NN, few-shot ridge regression, linear probe."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -56,7 +57,7 @@ def run(settings: Settings, *, progress: bool = True) -> list[dict[str, Any]]:
     # Probe one data set after the other.
     with hidden_progress(not progress):
         classifier = load_classifier(settings.path, settings.model, settings.image_size)
-        results = list[dict[str, Any]]()
+        results: list[dict[str, Any]] = []
         method = {"knn": _knn, "ridge": _ridge, "linear": _linear}[settings.method]
         for path, (train, test) in zip(settings.test, sets, strict=True):
             accuracies = method(classifier, train, test, settings)
@@ -75,7 +76,7 @@ def run(settings: Settings, *, progress: bool = True) -> list[dict[str, Any]]:
             )
             if progress:
                 _say_few(train, settings)
-                print(_line(**results[-1]), flush=True)
+                print(_line(results[-1]), flush=True)
     # Average the accuracies, and write the results.
     mean = float(np.mean([result["top1"] for result in results]))
     if progress and len(results) > 1:
@@ -86,22 +87,14 @@ def run(settings: Settings, *, progress: bool = True) -> list[dict[str, Any]]:
     return results
 
 
-def _line(
-    test: str,
-    method: str,
-    classes: int,
-    test_images: int,
-    top1: float,
-    top5: float | None,
-    by_seed: list[float],
-    **_: int,
-) -> str:
+def _line(result: Mapping[str, Any]) -> str:
     """Return a result as a line of the output."""
-    seeds = f" ({', '.join(f'{value:.2f}' for value in by_seed)})" if len(by_seed) > 1 else ""
-    last = "" if top5 is None else f", top-5 {top5:.2f}"
+    each = ", ".join(f"{value:.2f}" for value in result["by_seed"])
+    seeds = f" ({each})" if len(result["by_seed"]) > 1 else ""
+    last = "" if result["top5"] is None else f", top-5 {result['top5']:.2f}"
     return (
-        f"{test}: {method}: {test_images:,} images of {classes:,} classes: "
-        f"top-1 {top1:.2f}{seeds}{last}"
+        f"{result['test']}: {result['method']}: {result['test_images']:,} images of "
+        f"{result['classes']:,} classes: top-1 {result['top1']:.2f}{seeds}{last}"
     )
 
 

@@ -66,14 +66,14 @@ class TranslationService:
         self._texts_of_single = [replace(text, sentence_separator=None) for text in self._texts]
         # Make large answers in one thread; they leave an eighth of the queue to other requests.
         places = max(1, limits.max_waiting - max(1, limits.max_waiting // 8))
-        self._large_answers = ThreadPoolExecutor(1, "turn"), threading.Semaphore(places)
+        self._turns, self._places = ThreadPoolExecutor(1, "turn"), threading.Semaphore(places)
         max_tokens = config.max_tokens or BATCH_TOKENS
         search = translator.searcher(config)
         self.batcher = Batcher(search, max_tokens, limits.batch_wait, on_batch)
 
     def close(self) -> None:
         """Wait for the large answer in progress; the desk, which calls the others, is closed."""
-        self._large_answers[0].shutdown(cancel_futures=True)
+        self._turns.shutdown(cancel_futures=True)
 
     def describe(self) -> dict[str, Any]:
         """Return the description of the model as JSON values."""
@@ -218,7 +218,9 @@ class TranslationService:
             begin = json.dumps(head, ensure_ascii=False).removesuffix("}")
             return b"".join([f'{begin}, "weights": '.encode(), *parts, b"}"])
 
-        return take_turn(*self._large_answers, write, ticket) if size > LARGE_NUMBERS else write()
+        if size <= LARGE_NUMBERS:
+            return write()
+        return take_turn(self._turns, self._places, write, ticket)
 
     def _as_read(
         self, sources: list[SourceSentence], targets: list[SourceSentence]
