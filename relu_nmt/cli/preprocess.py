@@ -27,7 +27,7 @@ from functools import partial
 from typing import Any
 
 from relu_nmt.cli.command import RecipeCommand
-from relu_nmt.config import READ, Files, like, option, settings
+from relu_nmt.config import READ, Files, like, option, settings, split_paths
 from relu_nmt.config.fields import options_of
 from relu_nmt.config.shared import (
     ClusterOptions,
@@ -273,7 +273,7 @@ class PreprocessSettings(ClusterOptions):
     @property
     def training_texts(self) -> list[str]:
         """The prefixes of the training text, one for each shard."""
-        return self.trainpref.split(",") if self.trainpref else []
+        return split_paths(self.trainpref, ",") if self.trainpref else []
 
     def shards(self) -> list["PreprocessSettings"]:
         """Return the settings of each shard; the first also gets validation and test text."""
@@ -330,7 +330,7 @@ class PreprocessSettings(ClusterOptions):
         if self.trainpref:
             result["train"] = self.trainpref
         for name, prefixes in (("valid", self.validpref), ("test", self.testpref)):
-            for k, prefix in enumerate(prefixes.split(",") if prefixes else ()):
+            for k, prefix in enumerate(split_paths(prefixes, ",") if prefixes else ()):
                 result[f"{name}{k}" if k else name] = prefix
         return result
 

@@ -31,6 +31,7 @@ from relu_nmt.config import (
     option,
     settings,
     shown,
+    split_paths,
 )
 from relu_nmt.config.fields import options_of
 from relu_nmt.config.shared import PrecisionOptions, batch_size_option
@@ -189,11 +190,11 @@ class ScoreSettings:
             )
         if self.sentence_bleu and self.metrics != ("bleu",):
             raise ConfigError("--metrics: not with --sentence-bleu")
-        if self.ref and "" in self.ref.split(","):
+        if self.ref and "" in split_paths(self.ref, ","):
             raise ConfigError(
                 f"--ref {self.ref}: an empty name of a file; give several with a comma between them"
             )
-        if COMET in metrics and (self.src is None or "," in self.ref):
+        if COMET in metrics and (self.src is None or len(split_paths(self.ref, ",")) > 1):
             raise ConfigError("--metrics comet needs --src FILE, and one set of references")
 
     def _check_documents(self) -> None:
@@ -226,7 +227,7 @@ class ScoreSettings:
     @property
     def language(self) -> str:
         """Code of the language of the texts, by default the ending of the references."""
-        path = Path(self.ref.split(",")[0])
+        path = Path(split_paths(self.ref, ",")[0])
         if path.suffix in DECOMPRESSORS:
             path = path.with_suffix("")
         return self.target_lang or path.suffix[1:]
@@ -240,8 +241,8 @@ class ScoreSettings:
     def inputs(self) -> list[str]:
         """The files to read."""
         counts = (self.documents, self.sys_documents, self.baseline_documents)
-        named = (self.sys, *self.ref.split(","), self.src, self.baseline, *counts)
-        return [path for path in (*named, self.contrastive, *self.path.split(":")) if path]
+        texts = (self.sys, *split_paths(self.ref, ","), self.src, self.baseline, self.contrastive)
+        return [path for path in (*texts, *counts, *split_paths(self.path, ":")) if path]
 
 
 main = RecipeCommand(

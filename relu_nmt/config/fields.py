@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass
 from typing import Any, cast, get_args, get_origin, get_type_hints
 
-from relu_nmt.config.registry import Files, Registry, Spec, close_names
+from relu_nmt.config.registry import Files, Registry, Spec, close_names, split_paths
 from relu_nmt.errors import ConfigError, reporting
 
 REQUIRED: Any = MISSING  # the default of an option that must be given
@@ -125,7 +125,8 @@ class Option:
                 value = self.parse(value)
         if not self.is_sequence:
             return self._read_element(value, value)
-        values = tuple(self._read_element(_plain(element), value) for element in _elements(value))
+        elements = _elements(value, has_paths=self.files is not None)
+        values = tuple(self._read_element(_plain(element), value) for element in elements)
         # Refuse an empty sequence where the default has elements.
         if not values and self.default:
             raise self._error(value, f"expected {self._expected}")
@@ -225,11 +226,12 @@ def _plain(value: Any) -> Any:
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
-def _elements(value: Any) -> Iterable[Any]:
+def _elements(value: Any, has_paths: bool) -> Iterable[Any]:
     """Return the elements of a sequence, or of the texts ``1,2``, ``(1, 2)`` and ``[1, 2]``."""
     if isinstance(value, str):
         inner = value.strip().lstrip("[(").rstrip("])").strip().removesuffix(",")
-        return [part.strip() for part in inner.split(",")] if inner else []
+        parts = split_paths(inner, ",") if has_paths else inner.split(",")
+        return [part.strip() for part in parts] if inner else []
     return value if isinstance(value, Iterable) and not isinstance(value, Mapping) else [value]
 
 

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from glob import escape, glob
 from itertools import combinations
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -162,6 +163,29 @@ def import_user_module(path: str) -> str:
     return path
 
 
+def split_paths(text: str, separator: str) -> list[str]:
+    """Return the paths of a text, whose names may have the separator in them.
+
+    A path is the longest name that exists or has files with a further ending, as the prefix
+    ``train`` of ``train.de``. Otherwise it is the shortest, in a folder with the separator if there
+    is one.
+
+    Example:
+        >>> split_paths("a.safetensors:b.safetensors", ":")
+        ['a.safetensors', 'b.safetensors']
+    """
+    parts, paths = text.split(separator), []
+    while parts:
+        names = [separator.join(parts[: i + 1]) for i in range(len(parts))]
+        existing = [name for name in names if os.path.exists(name) or glob(f"{escape(name)}.*")]
+        folders = {name: os.path.dirname(name) for name in names}
+        in_folder = [n for n in names if separator in folders[n] and os.path.isdir(folders[n])]
+        path = existing[-1] if existing else (in_folder or names)[0]
+        paths.append(path)
+        del parts[: path.count(separator) + 1]
+    return paths
+
+
 @dataclass(frozen=True, kw_only=True)
 class Files:
     """The files that an option names; :meth:`of` returns those of each path in its value."""
@@ -181,8 +205,7 @@ class Files:
     def of(self, name: str, label: str, value: Any) -> Iterator["Files"]:
         """Yield the files of each path in an option's value, without streams and devices."""
         for text in (value,) if isinstance(value, str) else value or ():
-            whole = not self.separator or os.path.exists(text)
-            for part in [text] if whole else text.split(self.separator):
+            for part in split_paths(text, self.separator) if self.separator else [text]:
                 is_stream = "\0" in part or (part in ("", "-") and not self.written)
                 is_special = os.path.exists(part) and not os.path.isfile(part) | os.path.isdir(part)
                 if not is_stream and not is_special:

@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from relu_nmt.config import Files, option
+from relu_nmt.config import Files, option, split_paths
 from relu_nmt.errors import DataError
 from relu_nmt.io.safe_write import write_text
 
@@ -54,7 +54,7 @@ def data_folders(text: str) -> list[str]:
         >>> data_folders("data-bin/a:data-bin/b")
         ['data-bin/a', 'data-bin/b']
     """
-    return [text] if Path(text).exists() else text.split(":")
+    return split_paths(text, ":")
 
 
 def dictionary_path(folder: str | os.PathLike[str], language: str) -> Path:

@@ -18,6 +18,7 @@ import numpy as np
 import relu_nmt
 from relu_nmt.cli.score import COMET
 from relu_nmt.cli.score import ScoreSettings as Settings
+from relu_nmt.config import split_paths
 from relu_nmt.data.documents import (
     DOCUMENT_TAG,
     SEPARATOR_TESTS,
@@ -147,7 +148,7 @@ def _read_texts(
 
     Without boundaries each line is a document.
     """
-    paths = options.ref.split(",")
+    paths = split_paths(options.ref, ",")
     references = [_read(options, path, options.documents) for path in paths]
     same = "sentences in the same order"
     if options.has_documents:

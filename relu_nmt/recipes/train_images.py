@@ -10,7 +10,7 @@ import numpy as np
 
 from relu_nmt.cli.vision_train import RECIPES, VisionTrainerConfig
 from relu_nmt.cli.vision_train import ImageTrainingSettings as Settings
-from relu_nmt.config import flag_of, shown, to_dict
+from relu_nmt.config import flag_of, shown, split_paths, to_dict
 from relu_nmt.config.classes import flat
 from relu_nmt.errors import CheckpointError, ConfigError, DataError
 from relu_nmt.recipes.evaluate_images import check_images
@@ -121,7 +121,8 @@ class ImageTraining(Training):
             train, held_out = hold_out(train, options.valid_fraction)
             held = [held_out]
         if options.valid_data is not None:
-            found = [list(open_images(path).values()) for path in options.valid_data.split(",")]
+            paths = split_paths(options.valid_data, ",")
+            found = [list(open_images(path).values()) for path in paths]
             # A path has one set, or train and then others.
             others = [own[1] if len(own) > 1 else own[0] for own in found]
         # Reserve the name train for the training set, as the log has lines called train.

@@ -1,7 +1,6 @@
 """Train a translation model on a data folder, or go on with its training."""
 
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 from relu_nmt.attention.base import using_backend
 from relu_nmt.cli.train import TranslationTrainingSettings as Settings
 from relu_nmt.cli.train import detokenizer_settings, search_settings
+from relu_nmt.config import split_paths
 from relu_nmt.config.shared import AUTO_TOKENS, BatchLimits
 from relu_nmt.data.data_folder import data_folders
 from relu_nmt.data.documents import SINGLE_SENTENCES
@@ -169,7 +169,7 @@ class TranslationTraining(Training):
         known = self._earlier = None if path is None else stored_task(path)
         if settings.documents.sentence_separator:
             if path is None and teacher is not None:
-                theirs = stored_task(teacher.split(os.pathsep)[0])
+                theirs = stored_task(split_paths(teacher, ":")[0])
                 known = theirs if theirs and theirs.separators else None
             task = task.with_sentence_separator(known)
         return task

@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Any
 
-from relu_nmt.config import CHECKPOINTS, Files, checked_by, option, settings
+from relu_nmt.config import CHECKPOINTS, Files, checked_by, option, settings, split_paths
 from relu_nmt.data.dictionary import BOS, EOS
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules import position_schemes
@@ -209,7 +209,7 @@ class TeacherConfig:
                     "--teacher-cache keeps probabilities only; leave it or "
                     "--teacher-attention-weight out"
                 )
-            if ":" in self.teacher:
+            if len(split_paths(self.teacher, ":")) > 1:
                 raise ConfigError(
                     f"--teacher-attention-weight: {self.teacher} are several models; give one"
                 )

@@ -30,6 +30,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from relu_nmt.config import split_paths
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.translation_batches import TranslationBatch
 from relu_nmt.errors import ConfigError, DataError
@@ -267,7 +268,7 @@ def open_cache(config: TeacherConfig) -> sqlite3.Connection:
     assert config.teacher is not None and config.teacher_cache is not None, "both are given"
     folder = Path(config.teacher_cache)
     # Identify the teacher by the bytes of its files.
-    files = map(Path, config.teacher.split(":"))
+    files = map(Path, split_paths(config.teacher, ":"))
     digests = [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
     owner = json.dumps({"teacher": digests, "top_k": config.teacher_top_k})
     with _reporting(config):

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load, save
 
 from relu_nmt.attention.base import Attention, using_backend
-from relu_nmt.config import from_dict, to_dict
+from relu_nmt.config import from_dict, split_paths, to_dict
 from relu_nmt.config.registry import MODULE_PREFIX
 from relu_nmt.engine.linear import Int8Linear, PackedLinear, PanelLinear, pack_linear, use_int8
 from relu_nmt.errors import ConfigError
@@ -40,11 +40,11 @@ def load_models(
     """
     # Split joined names of checkpoints, and refuse empty ones.
     if isinstance(path, str | os.PathLike):
-        path = os.fspath(path).split(os.pathsep)
+        path = split_paths(os.fspath(path), ":")
         if "" in path:
             raise ConfigError(
-                f"'{os.pathsep.join(path)}': an empty name of a checkpoint; give a file, or "
-                f"several with {os.pathsep} between them"
+                f"'{':'.join(path)}': an empty name of a checkpoint; give a file, or several with "
+                "colons between them"
             )
     # Load the models, which must share dictionaries and text processing.
     with using_backend(attention_backend):

@@ -40,6 +40,18 @@ def test_shards_share_the_dictionary_and_subwords_of_the_first(corpus, monkeypat
     assert contents(corpus / "hand") == two
 
 
+def test_a_text_with_a_comma_in_its_name_is_no_shards(corpus):
+    (corpus / "a,b").mkdir()
+    for language in ("de", "en"):
+        (corpus / f"train.{language}").rename(corpus / "a,b" / f"train,new.{language}")
+    text = f"{corpus}/a,b/train,new"
+    flags = ["-s", "de", "-t", "en", "--workers", "1", "--joined-dictionary"]
+    for name, texts in (("one", text), ("two", f"{text},{corpus}/more")):
+        assert main([*flags, "--trainpref", texts, "--destdir", str(corpus / name)]) == 0
+    assert [path.name for path in sorted((corpus / "two").glob("*"))] == ["shard0", "shard1"]
+    assert contents(corpus / "two/shard0").keys() == contents(corpus / "one").keys()
+
+
 @pytest.mark.parametrize(
     ("text", "flags", "message"),
     [

@@ -46,6 +46,16 @@ def train(data, folder, *flags, check=True):
     return tiny.train(data, folder, *OWN.split(), *map(str, flags), check=check)
 
 
+def test_a_teacher_whose_folder_has_a_colon_is_one_model(data, teachers, tmp_path):
+    (tmp_path / "12:00").mkdir()
+    teacher = tmp_path / "12:00" / "best.safetensors"
+    teacher.symlink_to(teachers[0])
+    flags = ["--teacher", teacher, "--max-update", 1]
+    done = train(data, tmp_path / "cached", *flags, "--teacher-cache", tmp_path / "cache")
+    assert f"teacher: 1 model(s), {teacher}" in done.stdout
+    train(data, tmp_path / "attention", *flags, "--teacher-attention-weight", 1)
+
+
 def test_an_ensemble_teaches_and_the_training_resumes_exactly(data, teachers, tmp_path):
     flags = f"--teacher {teachers[0]}:{teachers[1]} --attention reluformer --bf16 --update-freq 2"
     flags += " --teacher-weight 0.7 --teacher-temperature 2 --teacher-top-k 3"

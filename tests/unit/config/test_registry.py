@@ -5,7 +5,7 @@ import pytest
 from relu_nmt.attention import attentions
 from relu_nmt.cli.command import make_parser, run_command
 from relu_nmt.config import add_settings, read_settings
-from relu_nmt.config.registry import Registry, import_user_module
+from relu_nmt.config.registry import Registry, import_user_module, split_paths
 from relu_nmt.errors import ConfigError
 from relu_nmt.translation.config import TransformerConfig
 
@@ -95,3 +95,32 @@ def test_commands_run_user_modules_before_they_check_other_options(tmp_path, cap
     assert run_command(parser, lambda _: None, ["--user-module", "nothing.py"]) == 2
     error = capsys.readouterr().err
     assert error.startswith("relu-nmt-x: error: --user-module nothing.py: expected a Python file")
+
+
+@pytest.mark.parametrize(
+    ("text", "paths"),
+    [
+        ("plain", ["plain"]),
+        ("plain:other", ["plain", "other"]),
+        ("plain:a:b", ["plain", "a:b"]),
+        ("a:b:plain", ["a:b", "plain"]),
+        ("a:b:a:b", ["a:b", "a:b"]),
+        ("12:00/model", ["12:00/model"]),
+        ("12:00/missing:12:00/model", ["12:00/missing", "12:00/model"]),
+        ("x:y/text", ["x:y/text"]),
+        ("pre:fix:plain", ["pre:fix", "plain"]),
+        ("plain::other", ["plain", "", "other"]),
+        ("", [""]),
+    ],
+)
+@pytest.mark.parametrize("separator", [":", ","])
+def test_names_that_have_the_separator_in_them_stay_whole(
+    text, paths, separator, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    for name in ("plain", "a:b", "12:00/model", "x:y/text.de", "pre:fix.de"):
+        file = tmp_path / name.replace(":", separator)
+        file.parent.mkdir(exist_ok=True)
+        file.touch()
+    expected = [path.replace(":", separator) for path in paths]
+    assert split_paths(text.replace(":", separator), separator) == expected

@@ -132,6 +132,14 @@ def test_checkpoints_are_loaded_alone_and_as_ensembles(tmp_path):
     other = Translator.from_checkpoint([two, one], "cpu").translate_nbest(LINES, **SHORT)
     np.testing.assert_allclose(scores, [t[0].score for t in other], atol=1e-5)
 
+    # A folder may have a colon in its name.
+    (tmp_path / "12:00").mkdir()
+    timed = [save(tmp_path / "12:00" / f"{name}.safetensors", task) for name in "ab"]
+    for path, count in ((timed[0], 1), (f"{timed[0]}:{one}:{timed[1]}", 3)):
+        assert len(Translator.from_checkpoint(path, "cpu").models) == count
+    with pytest.raises(CheckpointError, match=r"12:00/c\.safetensors: no such checkpoint"):
+        Translator.from_checkpoint(tmp_path / "12:00" / "c.safetensors")
+
     foreign = save(tmp_path / "3.safetensors", make_task("ein Haus"))
     with pytest.raises(
         CheckpointError, match=r"3\.safetensors: the source dictionary is 6 symbols"
