@@ -2,10 +2,11 @@
 
     python docs/train_and_draw.py [--folder build/figures] [--dry-run] [text | images | weights]
 
-``text`` trains the tutorial's document model, and one with softmax; it draws the maps of one
-document and prints the table of validation, which ``draw_figures.py`` draws. ``images`` trains two
-image models on drawn shapes and draws which patches they weigh most. ``weights`` draws the mean
-weights of softmax and the cube on CIFAR-10, the folder of IMAGES. Each takes ten minutes.
+``text`` trains the tutorial's document model, and one with softmax; it draws the tutorial's map and
+those of one document, and prints the table of validation, which ``draw_figures.py`` draws.
+``images`` trains two image models on drawn shapes and draws which patches they weigh most.
+``weights`` draws the mean weights of softmax and the cube on CIFAR-10, the folder of IMAGES. Each
+takes ten minutes.
 Steps whose files exist are left out; an interrupted training goes on.
 """
 
@@ -28,7 +29,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "examples/vision_study")]
 
 from docs.draw_figures import GREY, LAB, TRANSPARENT  # noqa: E402
-from relu_nmt.io.page import STYLE  # noqa: E402
+from relu_nmt import Translator  # noqa: E402
+from relu_nmt.io.page import STYLE, draw_weights  # noqa: E402
 
 TEXTS = {"softmax": "transformer_tiny", "ReLU": "reluformer_tiny"}
 IMAGES = {"softmax": "softmax", "SimA": "sima"}
@@ -41,6 +43,7 @@ IMAGE_TRAINING = """
     --arch vit_ti --image-size 64 --patch-size 8 --layers 4 --embed-dim 64 --heads 4
     --batch-size 64 --lr 1e-3 --max-update 1200 --valid-fraction 0.1 --no-epoch-checkpoints
 """
+TUTORIAL_MAP = ROOT / "docs/guide/tutorial_map.svg"
 MAP_TOKENS = range(30, 45)
 """Draw the first document of the test set whose source has about so many tokens."""
 MAP_SLOT = "encoder.1"
@@ -143,16 +146,11 @@ def read_maps(file: Path) -> dict[str, dict]:
 
 
 def draw_maps(figure: Figure, maps: dict[str, dict]) -> None:
-    """Draw the mean over heads of each model's map: shares of a row, exact zeros white."""
+    """Draw the mean over heads of each model's map, exact zeros white."""
     for axes, (name, found) in zip(figure.subplots(1, len(maps)), maps.items(), strict=True):
         weights = np.array(found["weights"])  # [H, queries, keys]
-        shares = weights / weights.sum(-1, keepdims=True).clip(1e-9)
-        mean = shares.mean(0)
         zeros = (weights == 0).mean()
-        drawn = np.ma.masked_equal(mean, 0)
-        norm = mpl.colors.PowerNorm(0.5, vmin=0, vmax=0.5, clip=True)
-        image = axes.imshow(drawn, cmap="viridis", norm=norm, aspect="auto", interpolation="none")
-        axes.set_facecolor("white")
+        image = draw_weights(axes, weights.mean(0), most=0.5, signed=False)
         axes.set_title(f"{name}: {zeros:.0%} of the weights are zero", loc="left", fontsize=9.5)
         tokens = [token.replace("\u2581", "") or "\u2581" for token in found["keys"]]
         axes.set_xticks(range(len(tokens)), tokens, rotation=90, fontsize=6)
@@ -161,7 +159,7 @@ def draw_maps(figure: Figure, maps: dict[str, dict]) -> None:
         axes.set_xlabel("key")
     figure.axes[0].set_ylabel("query")
     bar = figure.colorbar(image, ax=figure.axes, shrink=0.7, pad=0.01, extend="max")
-    bar.set_label("share of the row's weight, mean over heads")
+    bar.set_label("weight, mean over heads; white: exactly 0")
 
 
 def make_shapes(folder: Path, count: int = NUM_IMAGES, seed: int = 1) -> None:
@@ -226,13 +224,11 @@ def read_heat_maps(file: Path) -> dict[str, np.ndarray]:
 
 
 def draw_heat_maps(figure: Figure, maps: dict[str, np.ndarray]) -> None:
-    """Draw mean weights in percent; colours of signed ones part at zero."""
+    """Draw mean weights in percent, exact zeros white."""
     for axes, (title, weights) in zip(figure.subplots(1, len(maps)), maps.items(), strict=True):
         weights = 100 * weights
         most = np.abs(weights).max()
-        signed = bool((weights < 0).any())
-        low, colours = (-most, "RdBu_r") if signed else (0, "viridis")
-        drawn = axes.imshow(weights, cmap=colours, vmin=low, vmax=most, interpolation="none")
+        drawn = draw_weights(axes, weights, most, bool((weights < 0).any()))
         axes.set_title(title, loc="left", fontsize=8.5)
         axes.set_xlabel("key; colours in %")
         figure.colorbar(drawn, ax=axes, shrink=0.7, pad=0.02)
@@ -260,6 +256,11 @@ def text(folder: Path, dry: bool) -> None:
     shown = next(n for n, found in first.items() if len(found["keys"]) in MAP_TOKENS)
     chosen = {name: found[shown] for name, found in maps.items()}
     save("attention_of_a_document", (9.5, 4.6), lambda figure: draw_maps(figure, chosen))
+    # Draw the tutorial's map by the tutorial's calls, from a model of the tutorial's settings.
+    translator = Translator.from_checkpoint(folder / "ReLU" / "checkpoint_best.safetensors")
+    found = translator.attention("Hast du meinen Brief gesehen?", slot="encoder", layer=-1)
+    found.save(TUTORIAL_MAP)
+    print(f"written: {TUTORIAL_MAP}")
 
 
 def images(folder: Path, dry: bool) -> None:

@@ -30,7 +30,7 @@ from relu_nmt.attention.token_axis import SimAAttention, normalized_over_tokens
 from relu_nmt.cli.command import RecipeCommand
 from relu_nmt.config import REQUIRED, option, settings
 from relu_nmt.errors import ConfigError, DataError
-from relu_nmt.io.page import csv_text, draw_image, render_page
+from relu_nmt.io.page import csv_text, draw_image, draw_weights, render_page
 from relu_nmt.io.safe_write import write_text
 from relu_nmt.vision.loading import ImageClassifier
 
@@ -228,15 +228,13 @@ def overlay_image(shown: Pictures, images: np.ndarray) -> str:
 
 
 def heat_map_image(shown: Pictures) -> str:
-    """Return the heat maps side by side, for ``src``; 0 is the middle colour of signed ones."""
+    """Return the heat maps side by side, for ``src``; exact zeros are white."""
 
     def draw(figure: "Figure") -> None:
         all_axes = figure.subplots(1, len(shown.heat_maps), squeeze=False)[0]
         for axes, ((layer, head), weights) in zip(all_axes, shown.heat_maps.items(), strict=True):
-            most = weights.abs().max().item()
-            signed = bool((weights < 0).any())
-            low, colours = (-most, "RdBu_r") if signed else (0.0, "viridis")
-            drawn = axes.imshow(weights.numpy(), cmap=colours, vmin=low, vmax=most)
+            most = weights.abs().max().item() or 1.0
+            drawn = draw_weights(axes, weights.numpy(), most, bool((weights < 0).any()))
             axes.set_title(f"block {layer + 1}, head {head + 1}", loc="left", fontsize=9.5)
             axes.set_xlabel("key, token")
             axes.set_ylabel("query, token")

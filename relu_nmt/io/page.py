@@ -16,10 +16,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 if TYPE_CHECKING:
     import jinja2
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
 
 LARGE = 1e6
 UNKNOWN = "\u2013"
@@ -42,6 +45,8 @@ DOT = 6.0
 """Size of the dot of a seed, in points."""
 LEAST_SPAN = 10.0
 """Least quotient of the largest and smallest value for a logarithmic vertical axis."""
+FAINTEST = 0.2
+"""Place of the smallest weight's color in the color map, which begins at nearly white."""
 LEAST_SEEDS = 4
 """Fewer seeds are listed one by one: an interval would be wider than the effect it measures."""
 
@@ -85,6 +90,30 @@ def common_legend(figure: "Figure", columns: int) -> None:
 def escaped(text: str) -> str:
     """Return text for a plot with its dollars escaped, which would begin a formula."""
     return text.replace("$", r"\$")
+
+
+def draw_weights(axes: "Axes", weights: np.ndarray, most: float, signed: bool) -> "AxesImage":
+    """Draw weights [queries, keys]: exact zeros white, positive ones blue, negative ones red.
+
+    Colors follow the square root of a weight's size, and begin at a visible tint. Weights from
+    ``most`` on have the darkest color. ``signed`` gives the scale its negative half.
+    """
+    from matplotlib import colormaps
+    from matplotlib.colors import FuncNorm, ListedColormap
+
+    tints = np.linspace(FAINTEST, 1.0, 128)
+    positive = colormaps["Blues"](tints)
+    negative = colormaps["Reds"](tints[::-1])
+    shades = np.concatenate([negative, positive]) if signed else positive
+    colors = ListedColormap(shades).with_extremes(bad="white")
+    norm = FuncNorm(
+        (lambda x: np.sign(x) * np.sqrt(np.abs(x)), lambda x: np.sign(x) * x**2),
+        vmin=-most if signed else 0.0,
+        vmax=most,
+        clip=True,
+    )
+    drawn = np.ma.masked_equal(weights, 0)
+    return axes.imshow(drawn, cmap=colors, norm=norm, aspect="auto", interpolation="none")
 
 
 def draw_image(

@@ -21,7 +21,7 @@ from relu_nmt.attention.sentences import in_documents
 from relu_nmt.data.dictionary import EOS, Dictionary
 from relu_nmt.data.translation_batches import longest_first, pad_rows, shift_right
 from relu_nmt.errors import ConfigError, reporting
-from relu_nmt.io.page import COLOURS, draw_image, escaped
+from relu_nmt.io.page import COLOURS, draw_image, draw_weights, escaped
 from relu_nmt.io.safe_write import safe_writer
 from relu_nmt.modules.config import AttentionPlace
 from relu_nmt.modules.transformer_layer import TransformerLayer
@@ -64,7 +64,7 @@ MOST_LETTERS = 18
 LETTERS_PER_INCH, MOST_TITLE_LINES = 13, 4
 MOST_LINES = 12
 """Draw a line at each end of a sentence up to this many."""
-MAP_COLOURS, SENTENCES = "Blues", COLOURS[1]
+SENTENCES = COLOURS[1]
 SPACE = "\u2581"
 """First character of each word of SentencePiece."""
 # Keep text as text: browsers have fonts for all scripts.
@@ -202,7 +202,7 @@ class AttentionMap:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Draw the map as SVG, with the sentences and the names of tokens.
 
-        Colours are shares of each row's weight.
+        Exact zeros are white, and rows are not divided by their sums.
 
         Raises:
             ConfigError: ``path`` does not end in ``.svg``.
@@ -216,14 +216,7 @@ class AttentionMap:
 
 
 Panel = tuple[str, np.ndarray, AttentionMap]
-"""The title of a map in a figure, its shares [Nq, Nk], and the map with its tokens."""
-
-
-def normalized(weights: np.ndarray) -> np.ndarray:
-    """Return the shares of each row; signed weights count by size, null rows stay 0."""
-    sizes = np.abs(weights.astype(np.float64))
-    total = sizes.sum(-1, keepdims=True)
-    return np.divide(sizes, total, out=np.zeros_like(sizes), where=total > 0)
+"""The title of a map in a figure, its weights [Nq, Nk], and the map with its tokens."""
 
 
 def large_maps(maps: Mapping[str, AttentionMap], title: Sequence[str] = ()) -> str:
@@ -235,8 +228,7 @@ def large_maps(maps: Mapping[str, AttentionMap], title: Sequence[str] = ()) -> s
     weights = (
         own.weights if own.weights.ndim == 2 else own.weights.mean(0) for own in maps.values()
     )
-    shares = map(normalized, weights)
-    return _figure([list(zip(maps, shares, maps.values(), strict=True))], FEW_LARGE, title)
+    return _figure([list(zip(maps, weights, maps.values(), strict=True))], FEW_LARGE, title)
 
 
 def head_maps(maps: Mapping[str, AttentionMap], title: Sequence[str] = ()) -> str:
@@ -247,7 +239,7 @@ def head_maps(maps: Mapping[str, AttentionMap], title: Sequence[str] = ()) -> st
         above = [f"{name}\n" if head == 0 else "\n" for head in range(len(own.weights))]
         groups.append(
             [
-                (f"{line if len(maps) > 1 else ''}head {head}", normalized(one), own)
+                (f"{line if len(maps) > 1 else ''}head {head}", one, own)
                 for head, (line, one) in enumerate(zip(above, own.weights, strict=True))
             ]
         )
@@ -294,31 +286,28 @@ def _figure(groups: Sequence[Sequence[Panel]], few: int, title: Sequence[str]) -
     lines = [line for text in title for line in wrapper.wrap(text)]
 
     def draw(figure: "Figure") -> None:
-        from matplotlib.colors import PowerNorm
-
         if lines:
             text = escaped("\n".join(lines))
             figure.suptitle(text, x=0.01, ha="left", fontsize=NAME_SIZE)
-        # Scale colours by square roots, which show small shares; few rows exceed the darkest.
-        largest = np.concatenate([shares.max(-1) for group in groups for _, shares, _ in group])
-        strongest = float(np.clip(np.quantile(largest, 0.9), 0.02, 1.0))
-        norm = PowerNorm(0.5, vmin=0.0, vmax=strongest, clip=True)
+        # Scale the colors so that few rows exceed the darkest.
+        every = [weights for group in groups for _, weights, _ in group]
+        largest = np.concatenate([np.abs(weights).max(-1) for weights in every])
+        strongest = float(np.quantile(largest, 0.9)) or 1.0
+        signed = any((weights < 0).any() for weights in every)
         # Draw each map on its axes, and hide axes without a map.
         grid = figure.subplots(len(rows), columns, squeeze=False)
         for row, places in zip(rows, grid, strict=True):
             for axes in places[len(row) :]:
                 axes.set_visible(False)
             before = None
-            for axes, (name, shares, own) in zip(places, row, strict=False):
+            for axes, (name, weights, own) in zip(places, row, strict=False):
                 axes.spines[:].set_linewidth(0.5)
-                image = axes.imshow(
-                    shares, cmap=MAP_COLOURS, norm=norm, aspect="auto", interpolation="none"
-                )
+                image = draw_weights(axes, weights, strongest, signed)
                 axes.set_title(escaped(name), loc="left", fontsize=NAME_SIZE)
                 _label(axes, own, few, own.queries != before)
                 _divide(axes, own)
                 before = own.queries
-        _add_scale(figure, image, grid, strongest)
+        _add_scale(figure, image, grid, float(largest.max()) > strongest)
 
     above = 0.45 if len(groups) > 1 else 0.3
     tall = len(rows) * (height + below + above) + 0.16 * len(lines)
@@ -356,15 +345,18 @@ def _label(axes: "Axes", shown: AttentionMap, few: int, with_queries: bool) -> N
     axes.tick_params(axis="x", rotation=90)
 
 
-def _add_scale(figure: "Figure", image: Any, panels: Any, most: float) -> None:
-    """Draw the scale of colours."""
-    beyond = "max" if most < 1 else "neither"
+def _add_scale(figure: "Figure", image: Any, panels: Any, exceeded: bool) -> None:
+    """Draw the scale of colors; its end is an arrow if weights exceed it."""
+    least, most = image.get_clim()
+    beyond = "neither" if not exceeded else "both" if least else "max"
     shrink = min(0.8, 2.6 / figure.get_figheight())
     bar = figure.colorbar(image, ax=panels, shrink=shrink, pad=0.01, extend=beyond, aspect=25)
     bar.outline.set_visible(False)
-    bar.set_label("share of the row's weight", fontsize=8)
-    ticks = [most * step**2 / 16 for step in range(5)]  # evenly spaced by their square roots
-    bar.set_ticks(ticks, labels=[f"{share:.2g}" for share in ticks])
+    bar.set_label("weight; white: exactly 0", fontsize=8)
+    # Space the ticks evenly by their square roots.
+    steps = range(-4 if least else 0, 5)
+    ticks = [most * step * abs(step) / 16 for step in steps]
+    bar.set_ticks(ticks, labels=[f"{weight:.2g}" for weight in ticks])
     bar.ax.tick_params(labelsize=7.5)
 
 

@@ -12,8 +12,10 @@ from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.normalized import SoftmaxAttention
 from relu_nmt.attention.records import record_attention
 from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.io import page
 from relu_nmt.modules.config import AttentionPlace
 from relu_nmt.translation.step_decoder import Ensemble, StepDecoder
+from relu_nmt.translator import attention_maps
 from relu_nmt.translator.attention_maps import AttentionMap, attention_weights
 from tests.stepping import Stepping
 from tests.unit.applications.analysis.models import SOURCE, TARGET, make_model, make_translator
@@ -228,3 +230,35 @@ def test_long_sentences_and_words_are_cut(tmp_path):
     assert max(map(len, texts)) < 120
     assert f"1 {'x' * 17}\u2026" in texts
     assert [text[-1] for text in texts].count("\u2026") >= 2
+
+
+@pytest.fixture
+def pixels(monkeypatch):
+    """Return the colors [Nq, Nk, 4] that each map is drawn with, from 0 to 1."""
+    found = []
+    draw_weights = page.draw_weights
+
+    def recorded(*arguments):
+        image = draw_weights(*arguments)
+        found.append(image.to_rgba(image.get_array()))
+        return image
+
+    monkeypatch.setattr(attention_maps, "draw_weights", recorded)
+    return found
+
+
+def test_exact_zeros_are_white_and_the_smallest_weights_are_not(tmp_path, pixels):
+    weights = np.array([[0.9, 0.0, 1e-9], [0.3, 0.3, 1e-4]])
+    AttentionMap("cross", 0, 0, ["a", "b"], ["c", "d", "e"], weights).save(tmp_path / "map.svg")
+    np.testing.assert_array_equal(pixels[0][0, 1], np.ones(4))
+    assert pixels[0][weights > 0][:, 0].max() < 0.9  # red, of which blue takes most away
+
+
+def test_weights_are_drawn_as_they_are_and_signs_by_color(tmp_path, pixels):
+    weights = np.array([[[0.8, 0.2], [0.2, 0.2]], [[-0.2, 0.0], [0.2, 0.1]]])
+    AttentionMap("cross", 0, None, ["a", "b"], ["c", "d"], weights).save(tmp_path / "map.svg")
+    first, second = pixels
+    np.testing.assert_array_equal(first[0, 1], first[1, 1])  # equal weights of rows with other sums
+    np.testing.assert_array_equal(first[0, 1], second[1, 0])
+    assert second[0, 0, 0] > second[0, 0, 2] and second[1, 0, 0] < second[1, 0, 2]
+    np.testing.assert_array_equal(second[0, 1], np.ones(4))
