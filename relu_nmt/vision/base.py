@@ -40,7 +40,7 @@ class Grid(NamedTuple):
 class VisionOutput:
     """The output of a model for a batch of images.
 
-    XCiT counts its blocks of class attention after the others; they only have class tokens.
+    XCiT counts its blocks of class attention last. They only have class tokens.
     """
 
     logits: Tensor  # [B, C] scores of the classes, float32
@@ -55,7 +55,7 @@ class VisionModel(nn.Module):
     """An image classifier; each family is a subclass, registered in ``vision_models``.
 
     A subclass takes (config, number of classes). It defines ``forward``, or ``encode`` and
-    ``features``; only with the latter it can be the backbone of another model.
+    ``features``, which let it be the backbone of another model.
 
     Raises:
         ConfigError: the attention cannot work with these settings.
@@ -72,7 +72,8 @@ class VisionModel(nn.Module):
 
     def forward(self, images: Tensor, blocks: Collection[int] = ()) -> VisionOutput:
         """Classify images [B, 3, Y, X], normalised; also return the output of ``blocks``."""
-        intermediate, class_tokens = {}, {}
+        intermediate = {}
+        class_tokens = {}
         for index, (x, grid) in enumerate(self.encode(images)):
             # Keep the patches [B, D, height, width] and the class token [B, D], where there is one.
             if index in blocks and grid.num_patches:
@@ -120,10 +121,10 @@ def initialize_linears(modules: Iterable[nn.Module]) -> None:
     initialize(*(module.weight for module in modules if isinstance(module, nn.Linear)))
 
 
-def exempt_from_decay(model: nn.Module, *others: Tensor | None) -> None:
+def exempt_from_decay(model: nn.Module, *exempt: Tensor | None) -> None:
     """Exempt vectors, scalars and these further parameters from the weight decay, as in DeiT."""
     for parameter in model.parameters():
-        if parameter.dim() < 2 or any(parameter is other for other in others):
+        if parameter.dim() < 2 or any(parameter is tensor for tensor in exempt):
             parameter.no_weight_decay = True  # type: ignore[attr-defined]
 
 
@@ -170,8 +171,8 @@ def pre_norm(
 class Block(nn.Module):
     """Attention, perhaps convolutions, and a feed-forward network, each in a residual branch.
 
-    ``placement`` describes the branches. The attention is called with (x, place). ``local`` has
-    convolutions of the patches, which map [B, D, height, width] to the same shape.
+    ``placement`` describes the branches. The attention is called with (x, arrangement). ``local``
+    has convolutions of the patches, which map [B, D, height, width] to the same shape.
     """
 
     def __init__(
@@ -190,14 +191,14 @@ class Block(nn.Module):
         self.feed_forward = feed_forward
         self.feed_forward_residual = Residual(placement)
 
-    def forward(self, x: Tensor, place: Any, grid: Grid | None = None) -> Tensor:
+    def forward(self, x: Tensor, arrangement: Any, grid: Grid | None = None) -> Tensor:
         """Map [B, N, D] to [B, N, D].
 
-        ``place`` is the arrangement of the tokens as the attention reads it: visibility in XCiT,
+        ``arrangement`` is the place of the tokens as the attention reads it: visibility in XCiT,
         windows in Swin, the grid in CvT. ``local`` needs the grid of the patches.
         """
         residual = self.attention_residual
-        x = residual.add(x, self.attention(residual.before(x), place))
+        x = residual.add(x, self.attention(residual.before(x), arrangement))
         if self.local is not None:
             assert grid is not None, "convolutions need the grid"
             residual = self.local_residual
@@ -223,7 +224,8 @@ def mechanism(
     config: VisionTransformerConfig, layer: int, num_heads: int, head_dim: int | None = None
 ) -> Attention:
     """Return the attention of a block; heads have the width D / ``config.heads`` by default."""
-    spec, dropout = Spec.parse(config.attention), config.attention_dropout
+    spec = Spec.parse(config.attention)
+    dropout = config.attention_dropout
     head_dim = head_dim or config.embed_dim // config.heads
     return build_attention(spec, "encoder", layer, num_heads, head_dim, dropout, "--attention")
 
@@ -259,7 +261,8 @@ def convolved(convolution: nn.Module, x: Tensor) -> Tensor:
     if all(length + pad >= width for length, pad, width in sides):
         return convolution(x)
     x = F.pad(x, (pads[1], pads[1], pads[0], pads[0]))
-    weight, bias = convolution.weight, convolution.bias
+    weight = convolution.weight
+    bias = convolution.bias
     return F.conv2d(x, weight, bias, convolution.stride, groups=convolution.groups)
 
 
@@ -294,10 +297,10 @@ class ImageObjective(RegularizedObjective):
         correct = (guesses == batch.labels).sum()
         # Both losses are linear in the target, so a mixed target is a weighted sum of two losses.
         if batch.other_labels is not None:
-            rest = self._criterion(logits, batch.other_labels, smoothing)
-            loss = batch.share * loss + (1 - batch.share) * rest
-            others = (guesses == batch.other_labels).sum()
-            correct = batch.share * correct + (1 - batch.share) * others
+            other_loss = self._criterion(logits, batch.other_labels, smoothing)
+            loss = batch.share * loss + (1 - batch.share) * other_loss
+            other_correct = (guesses == batch.other_labels).sum()
+            correct = batch.share * correct + (1 - batch.share) * other_correct
         count = batch.num_sentences
         metrics = {
             "loss": (loss.detach(), count),
@@ -321,6 +324,6 @@ def sigmoid_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> T
     log(1 - p) with p = 1 / (1 + exp(-z)).
     """
     # sum_c t_c z_c = (1 - smoothing) z_label + smoothing mean_c z_c
-    own = logits.gather(1, labels[:, None]).sum()
-    target = (1 - smoothing) * own + smoothing * logits.mean(1).sum()
+    label_logits = logits.gather(1, labels[:, None]).sum()
+    target = (1 - smoothing) * label_logits + smoothing * logits.mean(1).sum()
     return F.softplus(logits).sum() - target

@@ -60,7 +60,9 @@ def check_sides(config: Any, name: str) -> None:
         raise ConfigError(f"{options_of(type(config))[name].with_value(value)}: {SIDES}")
 
 
-_vit, _xcit, _swin = ("family", "vit"), ("family", "xcit"), ("family", "swin")
+_vit = ("family", "vit")
+_xcit = ("family", "xcit")
+_swin = ("family", "swin")
 _alike = ("family", "vit", "xcit")  # families whose blocks all have one shape
 _staged = ("family", "swin", "cvt")  # families whose blocks come in stages
 
@@ -140,7 +142,7 @@ class VisionTransformerConfig(TransformerOptions):
     class_layers_norm_patches: bool = option(
         True, "norm the patches before the FFN of class layers, too", needs=_xcit
     )
-    # Swin and CvT; the defaults are those of Swin-T.
+    # Swin and CvT, with the defaults of Swin-T.
     stage_layers: tuple[int, ...] = depth_option(
         (2, 2, 6, 2), "number of blocks of each stage", needs=_staged, metavar="N,N"
     )
@@ -265,7 +267,8 @@ class PreprocessingConfig:
         # Padding belongs to one kind of crop, and the smallest area to the other.
         crop = self.crop_of(image_size)
         for needed, name in (("padded", "crop_padding"), ("resized", "crop_min_area")):
-            entry, value = options_of(PreprocessingConfig)[name], getattr(self, name)
+            entry = options_of(PreprocessingConfig)[name]
+            value = getattr(self, name)
             if crop != needed and value not in (entry.default, preset.get(name)):
                 raise ConfigError(
                     f"{entry.with_value(value)} does nothing at --image-size {image_size}, where "
@@ -353,14 +356,14 @@ class Architectures(dict[str, dict[str, Any]]):
 
     def __missing__(self, name: str) -> dict[str, Any]:
         # Split the name into a shape and sizes, and refuse sizes that its family does not have.
-        found = ENDINGS.fullmatch(name)
-        given = {key: text for key, text in found.groupdict().items() if text} if found else {}
-        shape = self.get(given.pop("shape", ""))
-        if shape is None or given.keys() - NAMED_SETTINGS[shape.get("family", "vit")]:
+        match = ENDINGS.fullmatch(name)
+        sizes = {key: text for key, text in match.groupdict().items() if text} if match else {}
+        shape = self.get(sizes.pop("shape", ""))
+        if shape is None or sizes.keys() - NAMED_SETTINGS[shape.get("family", "vit")]:
             raise KeyError(name)
         # Read each size: one number, or a pair.
-        numbers = {key: tuple(map(int, text.split("x"))) for key, text in given.items()}
-        return {**shape, **{key: n if len(n) > 1 else n[0] for key, n in numbers.items()}}
+        sides = {key: tuple(map(int, text.split("x"))) for key, text in sizes.items()}
+        return {**shape, **{key: n if len(n) > 1 else n[0] for key, n in sides.items()}}
 
 
 _VIT: dict[str, dict[str, Any]] = {

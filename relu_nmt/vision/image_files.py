@@ -31,12 +31,14 @@ ARRAY_SUFFIX = ".npz"
 TABLE_SUFFIX = ".parquet"
 IMAGES = ("image", "img")
 LABELS = ("label", "labels", "fine_label", "class")
-LEAST_BOMB_BYTES, MOST_COMPRESSED = 1 << 28, 200
+LEAST_BOMB_BYTES = 1 << 28
+MOST_COMPRESSED = 200
 """An archive is refused if it unpacks to more bytes, and to more times its size."""
 
 Rows = tuple[Path, Callable[[int], "Image"], np.ndarray]
 """The file, a function that returns the image in a row, and [N] the label of each row."""
-UTF8_FLAG, ENCRYPTED_FLAG = 0x800, 0x1
+UTF8_FLAG = 0x800
+ENCRYPTED_FLAG = 0x1
 MOST_BYTES = 1 << 28
 """The largest image file in an archive, in bytes; a few bytes may unpack to very many."""
 
@@ -45,8 +47,8 @@ def is_hidden(path: str) -> bool:
     """Return True for a hidden file and for a path in a hidden folder."""
     # In zip files, macOS puts "._1.jpg" next to 1.jpg or into __MACOSX. Jupyter copies files to
     # hidden folders.
-    whole = f"/{path}/"
-    return "/." in whole or "/__MACOSX/" in whole
+    rooted = f"/{path}/"
+    return "/." in rooted or "/__MACOSX/" in rooted
 
 
 def composed(name: str) -> str:
@@ -111,9 +113,11 @@ class FileTree:
             with suppress(UnicodeError):
                 name = name.encode("cp437").decode()
         # Refuse entries that are unsafe or cannot be read.
-        path, size = PurePosixPath(name), entry.file_size
+        path = PurePosixPath(name)
+        size = entry.file_size
         leads_out = path.is_absolute() or ".." in path.parts or "\\" in name
-        is_empty, is_link = not path.parts, stat.S_ISLNK(entry.external_attr >> 16)
+        is_empty = not path.parts
+        is_link = stat.S_ISLNK(entry.external_attr >> 16)
         is_folder = name.endswith("/")
         if leads_out or (is_empty and not is_folder) or is_link:
             raise DataError(
@@ -137,7 +141,8 @@ class FileTree:
         """Walk through the folder: real folders first, then linked folders in order of paths."""
         # Resolve the top, so that links back to it are found.
         top = os.path.realpath(self.origin)
-        folders, links = [("", top)], list[tuple[str, str]]()
+        folders = [("", top)]
+        links = list[tuple[str, str]]()
         entered = set()
         while folders or links:
             path, real = folders.pop() if folders else heapq.heappop(links)
@@ -157,7 +162,8 @@ class FileTree:
                 continue
             # Yield files, and queue folders and links to folders.
             for entry in entries:
-                below, target = f"{path}{entry.name}", os.path.realpath(entry.path)
+                below = f"{path}{entry.name}"
+                target = os.path.realpath(entry.path)
                 self._has_links |= entry.is_symlink()
                 if not entry.is_dir():
                     yield below
@@ -239,7 +245,8 @@ def to_rgb(image: "Image", name: str, upright: bool = True) -> "Image":
 
     ``upright`` turns it by its EXIF data, which cameras write instead of turning pixels.
     """
-    pillow, file_format = import_pillow(), image.format
+    pillow = import_pillow()
+    file_format = image.format
     from PIL import ImageOps
 
     # Convert images of 8 bits a channel.
@@ -290,10 +297,10 @@ def open_table(source: Path, parts: Sequence[str]) -> tuple[dict[str, Rows], Seq
             of two classes or more.
         MissingExtraError: pyarrow is not installed, which reads parquet files.
     """
-    read = _read_arrays if source.suffix == ARRAY_SUFFIX else _read_tables
-    rows, names = read(source, parts)
+    reader = _read_arrays if source.suffix == ARRAY_SUFFIX else _read_tables
+    rows, names = reader(source, parts)
     names = composed_names(names, source)
-    labels = np.concatenate([own for *_, own in rows.values()])
+    labels = np.concatenate([part_labels for *_, part_labels in rows.values()])
     if labels.dtype.kind in "iu":
         # Numbered classes: all that have names, or else the numbers that occur.
         used, indices = np.unique(labels, return_inverse=True)
@@ -311,9 +318,12 @@ def open_table(source: Path, parts: Sequence[str]) -> tuple[dict[str, Rows], Seq
     if len(classes) < 2:
         raise DataError(f"{source}: only {len(classes)} class; two or more are needed")
     # Replace each label by the index of its class.
-    ends = np.cumsum([len(own) for *_, own in rows.values()])
-    parts_of = zip(rows.items(), np.split(indices.astype(np.int64), ends[:-1]), strict=True)
-    return {part: (origin, image, own) for (part, (origin, image, _)), own in parts_of}, classes
+    ends = np.cumsum([len(part_labels) for *_, part_labels in rows.values()])
+    numbered = np.split(indices.astype(np.int64), ends[:-1])
+    labelled = {}
+    for (part, (origin, image, _)), part_indices in zip(rows.items(), numbered, strict=True):
+        labelled[part] = (origin, image, part_indices)
+    return labelled, classes
 
 
 def _read_arrays(source: Path, parts: Sequence[str]) -> tuple[dict[str, Rows], Sequence[str]]:
@@ -321,9 +331,9 @@ def _read_arrays(source: Path, parts: Sequence[str]) -> tuple[dict[str, Rows], S
     # Read all arrays, unless a few bytes unpack to very many.
     try:
         with zipfile.ZipFile(source) as entries:
-            whole = sum(entry.file_size for entry in entries.infolist())
-        if whole > max(LEAST_BOMB_BYTES, MOST_COMPRESSED * source.stat().st_size):
-            raise ValueError(f"{whole:,} bytes, compressed more than pictures can be")
+            unpacked = sum(entry.file_size for entry in entries.infolist())
+        if unpacked > max(LEAST_BOMB_BYTES, MOST_COMPRESSED * source.stat().st_size):
+            raise ValueError(f"{unpacked:,} bytes, compressed more than pictures can be")
         with np.load(source, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
     except Exception as error:  # NumPy's and zlib's errors are of many kinds
@@ -335,20 +345,20 @@ def _read_arrays(source: Path, parts: Sequence[str]) -> tuple[dict[str, Rows], S
         if not isinstance(array, np.ndarray) or (name == "classes" and array.ndim != 1):
             raise DataError(f"{source}: {name} is damaged; expected an array, of classes a list")
     # Find images and labels of each part, under either pair of names.
-    found = {}
+    rows = {}
     for part in ("", *parts):
         names = [("images", "labels"), ("x", "y")]
         if part:
             names = [(f"{part}_images", f"{part}_labels"), (f"x_{part}", f"y_{part}")]
         for images, labels in names:
             if images in arrays and labels in arrays:
-                found[part] = _pixel_rows(source, images, arrays[images], arrays[labels])
-    if not found:
+                rows[part] = _pixel_rows(source, images, arrays[images], arrays[labels])
+    if not rows:
         raise DataError(
             f"{source}: has {', '.join(arrays) or 'nothing'}; expected images and labels, or "
             "train_images, train_labels, test_images and so on"
         )
-    return found, [str(name) for name in arrays.get("classes", ())]
+    return rows, [str(name) for name in arrays.get("classes", ())]
 
 
 def _pixel_rows(source: Path, name: str, pixels: np.ndarray, labels: np.ndarray) -> Rows:
@@ -390,12 +400,12 @@ def _read_tables(source: Path, parts: Sequence[str]) -> tuple[dict[str, Rows], S
             f"{by_part[''][0]}: its name begins with none of {', '.join(parts)}, as others there do"
         )
     # Read the parts.
-    found: dict[str, Rows] = {}
+    rows: dict[str, Rows] = {}
     names: Sequence[str] = ()
-    for part, own in by_part.items():
-        origin = own[0] if len(own) == 1 else source
+    for part, part_files in by_part.items():
+        origin = part_files[0] if len(part_files) == 1 else source
         try:
-            table, part_names = _read_part(own)
+            table, part_names = _read_part(part_files)
             labels = table["label"].to_numpy(zero_copy_only=False)
         except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
             raise DataError(
@@ -409,8 +419,8 @@ def _read_tables(source: Path, parts: Sequence[str]) -> tuple[dict[str, Rows], S
             column = compute.struct_field(column, "bytes")
         if not (types.is_binary(column.type) or types.is_large_binary(column.type)):
             raise DataError(f"{origin}: its images are {column.type}; expected bytes of files")
-        found[part] = origin, partial(_table_image, column, origin), labels
-    return found, names
+        rows[part] = origin, partial(_table_image, column, origin), labels
+    return rows, names
 
 
 def _table_image(column: Any, origin: Path, row: int) -> "Image":
@@ -428,12 +438,12 @@ def _read_part(files: Sequence[Path]) -> tuple[Any, Sequence[str]]:
         # Find the two columns by their known names.
         schema = parquet.read_schema(file)
         columns = []
-        for known in (IMAGES, LABELS):
-            column = next((name for name in known if name in schema.names), None)
+        for accepted in (IMAGES, LABELS):
+            column = next((name for name in accepted if name in schema.names), None)
             if column is None:
                 raise DataError(
                     f"{file}: has the columns {', '.join(schema.names)}; expected one of "
-                    f"{', '.join(known)}"
+                    f"{', '.join(accepted)}"
                 )
             columns.append(column)
         # Read only these, and give them the same names in all files.

@@ -79,25 +79,25 @@ class ImageSet:
 
     def left_out(self) -> list[str]:
         """Return messages about the files and folders that are not part of the set."""
-        found = []
-        # Count the other files; they are usual, so without NOTE.
+        messages = []
+        # Count the other files, which are usual and need no NOTE.
         if self.num_ignored:
-            found.append(
+            messages.append(
                 f"{self.origin}: {self.name}: {self.num_ignored:,} other files are left out: "
                 "no image by their names, hidden, links to others, or not in a class folder"
             )
         # Warn about folders that may hold images of the set.
         if self.not_entered:
-            found.append(
+            messages.append(
                 f"NOTE: {self.origin}: {self.name}: not looked into: {some_of(self.not_entered)}"
             )
         # Warn about folders that look like classes, but are empty.
         if self.empty:
-            found.append(
+            messages.append(
                 f"NOTE: {self.origin}: no classes are made of the folders that hold no "
                 f"images in {self.name}: {some_of(self.empty)}"
             )
-        return found
+        return messages
 
 
 def open_images(path: str | os.PathLike[str]) -> dict[str, ImageSet]:
@@ -109,7 +109,8 @@ def open_images(path: str | os.PathLike[str]) -> dict[str, ImageSet]:
     folder and its zip file give the same set. For archives and tables see
     :func:`~relu_nmt.vision.image_files.open_table`.
 
-    Returns the sets by name, ``train`` first; without such a part, one set named after the path.
+    Returns the sets by name, ``train`` first. Without such a part there is one set, named after the
+    path.
 
     Raises:
         DataError: the path does not exist, or holds no images in classes.
@@ -127,7 +128,8 @@ def open_images(path: str | os.PathLike[str]) -> dict[str, ImageSet]:
     """
     # Check Pillow first, for an early error.
     import_pillow()
-    source, parts = Path(path), (TRAIN_FOLDER, *VALID_FOLDERS)
+    source = Path(path)
+    parts = (TRAIN_FOLDER, *VALID_FOLDERS)
     if not source.exists():
         raise DataError(f"{source}: no such folder or file of images")
     # Read archives and tables, the training part first.
@@ -135,7 +137,8 @@ def open_images(path: str | os.PathLike[str]) -> dict[str, ImageSet]:
         rows, classes = open_table(source, parts)
         sets = {}
         for part in sorted(rows, key=lambda part: part != TRAIN_FOLDER):
-            (origin, image, labels), name = rows[part], part or source.stem
+            origin, image, labels = rows[part]
+            name = part or source.stem
             entries = (origin, image, name, range(len(labels)), labels, classes)
             sets[name] = ImageSet(*entries, encoded=source.suffix != ARRAY_SUFFIX)
         return sets
@@ -144,11 +147,11 @@ def open_images(path: str | os.PathLike[str]) -> dict[str, ImageSet]:
     paths = sorted(tree.paths())
     images = [path for path in paths if _is_image(path)]
     root = _folder_of_classes(images, "")
-    # Return the parts; train alone, with images of its own, is a class of that name.
+    # Return the parts. A folder "train" alone that holds images is a class.
     tops = _tops(_below(paths, root))
-    others = [name for name in VALID_FOLDERS if name in tops]
-    if TRAIN_FOLDER in tops and (others or _below(images, f"{root}{TRAIN_FOLDER}/")):
-        names = [TRAIN_FOLDER, *others]
+    validation_sets = [name for name in VALID_FOLDERS if name in tops]
+    if TRAIN_FOLDER in tops and (validation_sets or _below(images, f"{root}{TRAIN_FOLDER}/")):
+        names = [TRAIN_FOLDER, *validation_sets]
         return {name: _image_set(tree, name, paths, images, f"{root}{name}/") for name in names}
     return {source.stem: _image_set(tree, source.stem, paths, images, "")}
 
@@ -191,9 +194,9 @@ def _image_set(
     by_class = dict(zip(names, by_folder.values(), strict=True))
     classes = tuple(sorted(by_class))
     if len(classes) < 2:
-        found = f"only the class '{classes[0]}'" if classes else "no class"
+        present = f"only the class '{classes[0]}'" if classes else "no class"
         raise DataError(
-            f"{tree.origin}: {found} in {prefix or 'it'}; images ({', '.join(IMAGE_SUFFIXES)}) "
+            f"{tree.origin}: {present} in {prefix or 'it'}; images ({', '.join(IMAGE_SUFFIXES)}) "
             f"must lie in two class folders or more ({prefix}cat/1.jpg, {prefix}dog/1.jpg)"
         )
     # List images and labels, class by class.
@@ -212,7 +215,7 @@ def _image_set(
 def with_classes_of(images: ImageSet, classes: Sequence[str], origin: str) -> ImageSet:
     """Return images whose labels are indices into other classes, of a model or another set.
 
-    The names may have any Unicode form; ``origin`` is their source, for messages.
+    The names may have any Unicode form. Messages name their source, ``origin``.
     """
     # Index the names in composed form and as they are.
     number = {composed(label): index for index, label in enumerate(classes)}
@@ -250,14 +253,15 @@ def hold_out(images: ImageSet, fraction: float) -> tuple[ImageSet, ImageSet]:
         held.append(generator.permutation(numbers)[:count])
     # Split the set in two, both in the original order.
     chosen = np.sort(np.concatenate(held))
-    rest = np.setdiff1d(np.arange(len(images)), chosen, assume_unique=True)
+    remaining = np.setdiff1d(np.arange(len(images)), chosen, assume_unique=True)
     held_out = replace(images.subset(chosen, "valid"), num_ignored=0, empty=(), not_entered=())
-    return images.subset(rest, images.name), held_out
+    return images.subset(remaining, images.name), held_out
 
 
 def add_set(sets: Mapping[str, ImageSet], images: ImageSet) -> dict[str, ImageSet]:
     """Return the sets with one more, which gets a number if its name is taken."""
-    name, number = images.name, 1
+    name = images.name
+    number = 1
     while name in sets:
         number += 1
         name = f"{images.name}{number}"
@@ -266,20 +270,20 @@ def add_set(sets: Mapping[str, ImageSet], images: ImageSet) -> dict[str, ImageSe
 
 def reporter_of_damaged(say: Callable[[str], object]) -> Callable[[DataError], None]:
     """Return a function, also for several threads, that reports the error of each image once."""
-    found: set[str] = set()
+    reported: set[str] = set()
 
     def report(error: DataError) -> None:
-        if str(error) not in found:
-            found.add(str(error))
-            say(f"NOTE: {error}; left out ({len(found):,} so far, {SKIP_FLAG})")
+        if str(error) not in reported:
+            reported.add(str(error))
+            say(f"NOTE: {error}; left out ({len(reported):,} so far, {SKIP_FLAG})")
 
     return report
 
 
 def some_of(names: Sequence[str], between: str = ", ") -> str:
-    """Return the first names for a message, and the number of the others."""
-    more = f" and {len(names) - MOST_SHOWN:,} more" if len(names) > MOST_SHOWN else ""
-    return f"{between.join(names[:MOST_SHOWN])}{more}"
+    """Return the first names for a message, and the number of further names."""
+    further = f" and {len(names) - MOST_SHOWN:,} more" if len(names) > MOST_SHOWN else ""
+    return f"{between.join(names[:MOST_SHOWN])}{further}"
 
 
 @dataclass(frozen=True)
@@ -312,10 +316,10 @@ class SampleBatch:
 
 
 class PlannedBatches:
-    """The batches of a set of ``count`` samples, by epoch; a subclass loads each by its index.
+    """The batches of a set of ``count`` samples, by epoch. A subclass loads a batch by its index.
 
-    The last batch of an epoch may have fewer than ``batch_size`` samples. The seed is that of the
-    order in each epoch; None keeps the order (validation).
+    The last batch of an epoch may have fewer than ``batch_size`` samples. The seed determines the
+    order in each epoch. None keeps the order (validation).
     """
 
     def __init__(self, count: int, batch_size: int, seed: int | None = None) -> None:
@@ -353,13 +357,13 @@ class ImageBatch(SampleBatch):
     images: Tensor  # [B, 3, height, width], normalised
     labels: Tensor  # [B] int64
     other_labels: Tensor | None = None  # [B] int64, of the images mixed in, if any
-    share: float = 1.0  # weight of ``labels``; the rest is that of ``other_labels``
+    share: float = 1.0  # weight of ``labels``; ``other_labels`` have the weight 1 - share
 
 
 class ImageBatches(PlannedBatches):
     """The batches of a set of images, mapped to pixels of one size by a transform.
 
-    The seed is that of the order and the random views of each epoch. None keeps the order and takes
+    The seed determines the order and the random views of each epoch. None keeps the order and takes
     the middle of each image (validation). In training ``augmentation`` mixes images and repeats
     views. ``damaged`` is called with the error of a damaged image, which otherwise is raised: in
     training the next undamaged image takes its place, in validation the batch is smaller.
@@ -383,7 +387,8 @@ class ImageBatches(PlannedBatches):
     def begin_epoch(self, epoch: int) -> int:
         """Plan ``epoch`` with several views of each image, if there are to be some."""
         super().begin_epoch(epoch)
-        total, count = len(self.images), self._augmentation.repeated_augmentation
+        total = len(self.images)
+        count = self._augmentation.repeated_augmentation
         if self._seed is not None and count > 1:
             # View c of image i of N has the number c N + i: [N, count] (Hoffer et al. 2020).
             views = np.concatenate(self._plan)[:, None] + total * np.arange(count)
@@ -394,20 +399,27 @@ class ImageBatches(PlannedBatches):
 
     def load(self, index: int) -> ImageBatch:
         """Read batch ``index`` of the planned epoch."""
-        found = [each for view in self._plan[index] if (each := self._view(int(view))) is not None]
+        numbers: list[int] = []
+        views: list[np.ndarray] = []
+        for view in self._plan[index]:
+            number_and_pixels = self._view(int(view))
+            if number_and_pixels is not None:
+                numbers.append(number_and_pixels[0])
+                views.append(number_and_pixels[1])
         # Stack the images: [B, 3, height, width]. All of a validation batch may be damaged.
-        numbers = np.array([number for number, _ in found], dtype=np.int64)
-        nothing = np.zeros((0, 3, *self._transform.sides), dtype=np.float32)
-        pixels = np.stack([view for _, view in found]) if found else nothing
+        pixels = np.zeros((0, 3, *self._transform.sides), dtype=np.float32)
+        if views:
+            pixels = np.stack(views)
+        indices = np.array(numbers, dtype=np.int64)
         batch = ImageBatch(
-            torch.from_numpy(numbers),
+            torch.from_numpy(indices),
             torch.from_numpy(pixels),
-            torch.from_numpy(self.images.labels[numbers]),
+            torch.from_numpy(self.images.labels[indices]),
         )
         config = self._augmentation
         if self._seed is None or not (config.mixup or config.cutmix):
             return batch
-        # Mix; the fifth number keeps this generator apart from those of images and views.
+        # Mix. The fifth number keeps this generator apart from the generators of images and views.
         generator = sample_generator(self._seed, self._epoch, index, 0, 1)
         return mix_images(batch, config.mixup, config.cutmix, generator)
 
@@ -429,13 +441,13 @@ class ImageBatches(PlannedBatches):
             image = self._read(first)
             return None if image is None else (first, self._transform.evaluation(image))
         # Training: a random view of it, or of the next undamaged image.
-        most = min(MOST_DAMAGED, len(self.images))
-        for number in range(first, first + most):
+        tries = min(MOST_DAMAGED, len(self.images))
+        for number in range(first, first + tries):
             number %= len(self.images)
             if (image := self._read(number)) is not None:
                 generator = sample_generator(self._seed, self._epoch, number, copy)
                 return number, self._transform.training(image, generator)
         raise DataError(
-            f"{self.images.origin}: {most} images in a row are damaged, from "
+            f"{self.images.origin}: {tries} images in a row are damaged, from "
             f"{self.images.paths[first]} on; see the messages above"
         )

@@ -57,7 +57,7 @@ def describe_task(
 
 
 def classes_of(metadata: Mapping[str, Any], path: str | os.PathLike[str]) -> tuple[str, ...]:
-    """Return the classes in these metadata; refuse those of another kind of checkpoint."""
+    """Return the classes in these metadata; refuse metadata of another kind of checkpoint."""
     task = metadata.get("task")
     if not isinstance(task, dict) or task.get("name") != TASK_NAME:
         raise CheckpointError(f"{path}: not the checkpoint of an image classifier")
@@ -75,22 +75,25 @@ def start_weights(
     If the classes differ, the head keeps its new weights. Learned positions of another image size
     and position biases of other windows are interpolated.
     """
-    own, start = model.state_dict(), dict(checkpoint.model_tensors)
+    initial = model.state_dict()
+    weights = dict(checkpoint.model_tensors)
     # Keep the new head for other classes.
-    others = checkpoint.metadata["task"]["classes"]
-    if [composed(name) for name in classes] != [composed(name) for name in others]:
-        start |= {name: own[name] for name in own if name.startswith("head.")}
+    earlier_classes = checkpoint.metadata["task"]["classes"]
+    if [composed(name) for name in classes] != [composed(name) for name in earlier_classes]:
+        weights |= {name: initial[name] for name in initial if name.startswith("head.")}
         say(f"the head for {len(classes):,} other classes starts anew")
     # Fit the positions to the new image size.
     config = from_dict(VisionTransformerConfig, checkpoint.metadata["model_config"])
-    grids = [grid_of(each.image_sides, each.patch_sides) for each in (config, model.config)]
-    if "positions" in start and isinstance(model, VisionTransformer) and grids[0] != grids[1]:
-        start["positions"] = resize_positions(start["positions"], *grids)
-        old, new = (shown_sides(each.image_sides) for each in (config, model.config))
-        say(f"positions of {old} pixels are interpolated to those of {new}")
-    for note in fit_position_biases(start, own):
+    stored_grid = grid_of(config.image_sides, config.patch_sides)
+    grid = grid_of(model.config.image_sides, model.config.patch_sides)
+    if "positions" in weights and isinstance(model, VisionTransformer) and stored_grid != grid:
+        weights["positions"] = resize_positions(weights["positions"], stored_grid, grid)
+        stored_sides = shown_sides(config.image_sides)
+        sides = shown_sides(model.config.image_sides)
+        say(f"positions of {stored_sides} pixels are interpolated to those of {sides}")
+    for note in fit_position_biases(weights, initial):
         say(note)
-    return start
+    return weights
 
 
 class ImageClassifier:
@@ -106,8 +109,8 @@ class ImageClassifier:
         >>> config = VisionTransformerConfig(image_size=8, patch_size=4, layers=1)
         >>> transform = ImageTransform(PreprocessingConfig(), config.image_size)
         >>> classifier = ImageClassifier(build_vision_model(config, 2), ("cat", "dog"), transform)
-        >>> [found] = classifier.classify([Image.new("RGB", (50, 40))])
-        >>> sorted(found), round(sum(found.values()), 4)
+        >>> [shares] = classifier.classify([Image.new("RGB", (50, 40))])
+        >>> sorted(shares), round(sum(shares.values()), 4)
         (['cat', 'dog'], 1.0)
     """
 
@@ -145,7 +148,7 @@ class ImageClassifier:
             device: a GPU by default, if there is one.
             dtype: float32 by default.
             attention_backend: ``auto``, or a back end that every attention of the model has.
-            image_size: pixels a side of the input, or height and width; by default as in training.
+            image_size: pixels a side of the input, or height and width (default: as in training).
 
         Raises:
             CheckpointError: the file is missing or damaged, or its weights do not fit its settings.
@@ -180,7 +183,7 @@ class ImageClassifier:
 
         Args:
             images: files or images of Pillow, or a single one.
-            top_k: number of classes to return; all by default.
+            top_k: number of classes to return (default: all).
             batch_size: pictures to classify at once.
             damaged: called with the error of each picture that cannot be read, whose result is
                 empty. By default the first error is raised.
@@ -191,12 +194,14 @@ class ImageClassifier:
         # A text is one path, not one for each of its letters.
         if isinstance(images, str) or not isinstance(images, Iterable):
             images = [images]
-        remaining, results = iter(images), []
+        remaining = iter(images)
+        results: list[dict[str, float]] = []
         while chunk := list(itertools.islice(remaining, batch_size)):
-            # Read a batch; damaged pictures have no view and an empty result.
+            # Read a batch. Damaged pictures have no view and an empty result.
             views: list[np.ndarray | None] = [self._view(image, damaged) for image in chunk]
-            found = iter(self._likeliest([view for view in views if view is not None], top_k))
-            results += [{} if view is None else next(found) for view in views]
+            readable = [view for view in views if view is not None]
+            likeliest = iter(self._likeliest(readable, top_k))
+            results += [{} if view is None else next(likeliest) for view in views]
         return results
 
     def _view(
@@ -334,57 +339,65 @@ def load_timm_weights(model: VisionModel, path: str | os.PathLike[str]) -> list[
     family = model.config.family
     if family not in NAMES:
         raise CheckpointError(f"--init {path}: works for {', '.join(NAMES)}, not for {family}")
-    own, notes = model.state_dict(), []
+    initial = model.state_dict()
+    notes: list[str] = []
     tensors = _joined(read_tensors(Path(path), "--init", ("model", "state_dict")))
     if family == "swin":
         tensors = _merged_last(tensors)
-    found = {_renamed(name, NAMES[family]): tensor for name, tensor in tensors.items()}
-    if found.keys().isdisjoint(own):
+    weights = {_renamed(name, NAMES[family]): tensor for name, tensor in tensors.items()}
+    if weights.keys().isdisjoint(initial):
         raise CheckpointError(
             f"{path}: holds no weights of timm's {family}; a checkpoint of relu_nmt is what "
             "--finetune-from-model takes"
         )
-    # Fit positions, position biases and shapes to those of the model.
-    if isinstance(model, VisionTransformer) and "positions" in found:
-        found["positions"], changed = _positions_for(model, found["positions"][0])
+    # Fit positions, position biases and shapes to the model.
+    if isinstance(model, VisionTransformer) and "positions" in weights:
+        weights["positions"], changed = _positions_for(model, weights["positions"][0])
         notes += changed
-    notes += fit_position_biases(found, own)
-    for name, tensor in found.items():
+    notes += fit_position_biases(weights, initial)
+    for name, tensor in weights.items():
         # Some convolutions are linear maps here, and some axes have length 1.
-        if name in own and tensor.dim() > own[name].dim() and tensor.numel() == own[name].numel():
-            found[name] = tensor.reshape(own[name].shape)
+        if (
+            name in initial
+            and tensor.dim() > initial[name].dim()
+            and tensor.numel() == initial[name].numel()
+        ):
+            weights[name] = tensor.reshape(initial[name].shape)
     # Keep the new head for other classes.
-    theirs, ours = (len(weights.get("head.bias", ())) for weights in (found, own))
-    if theirs != ours:
-        notes.append(f"its head of {theirs:,} classes is left out; that of {ours:,} starts anew")
-        found |= {name: own[name] for name in ("head.weight", "head.bias")}
-    load_weights(model, found, path)
+    num_stored = len(weights.get("head.bias", ()))
+    num_classes = len(initial.get("head.bias", ()))
+    if num_stored != num_classes:
+        notes.append(
+            f"its head of {num_stored:,} classes is left out; that of {num_classes:,} starts anew"
+        )
+        weights |= {name: initial[name] for name in ("head.weight", "head.bias")}
+    load_weights(model, weights, path)
     return notes
 
 
 def _joined(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the tensors with separate q, k and v joined to one matrix."""
-    found = dict(tensors)
+    joint = dict(tensors)
     for name in tensors:
         if ".attn.q." in name:
             parts = [name.replace(".attn.q.", f".attn.{part}.") for part in "qkv"]
-            if found.keys() >= set(parts):  # else the names are reported as unknown
-                joined = torch.cat([found.pop(part) for part in parts])
-                found[name.replace(".attn.q.", ".attn.qkv.")] = joined
-    return found
+            if joint.keys() >= set(parts):  # else the names are reported as unknown
+                joined = torch.cat([joint.pop(part) for part in parts])
+                joint[name.replace(".attn.q.", ".attn.qkv.")] = joined
+    return joint
 
 
 def _merged_last(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the weights of a Swin with patch merging at the end of a stage, as its authors do."""
-    found = {name: t for name, t in tensors.items() if not name.endswith(_BUFFERS)}
-    if any(name.startswith("layers.0.downsample.") for name in found):
-        return found
+    kept_tensors = {name: t for name, t in tensors.items() if not name.endswith(_BUFFERS)}
+    if any(name.startswith("layers.0.downsample.") for name in kept_tensors):
+        return kept_tensors
 
     # Newer files of timm have it at the start of the next stage.
     def before(match: re.Match[str]) -> str:
         return f"layers.{int(match[1]) - 1}.downsample."
 
-    return {re.sub(r"layers\.(\d+)\.downsample\.", before, n): t for n, t in found.items()}
+    return {re.sub(r"layers\.(\d+)\.downsample\.", before, n): t for n, t in kept_tensors.items()}
 
 
 def _renamed(name: str, names: Mapping[str, str]) -> str:
@@ -403,11 +416,12 @@ def _renamed(name: str, names: Mapping[str, str]) -> str:
 def _positions_for(model: VisionTransformer, positions: Tensor) -> tuple[Tensor, list[str]]:
     """Return positions [N', D] of a square grid, interpolated to the model's [N, D], and notes."""
     # Keep positions that fit already, or that belong to no square behind the class tokens.
-    others = model.num_tokens - model.grid.num_patches
-    side = math.isqrt(max(0, len(positions) - others))
+    num_class_tokens = model.num_tokens - model.grid.num_patches
+    side = math.isqrt(max(0, len(positions) - num_class_tokens))
     grid = Grid(side, side)
-    if grid.num_patches + others != len(positions) or grid == model.grid:
+    if grid.num_patches + num_class_tokens != len(positions) or grid == model.grid:
         return positions, []
-    old, new = (f"{height} x {width}" for height, width in (grid, model.grid))
-    note = f"its positions of {old} patches are interpolated to {new}"
+    patches = f"{grid.height} x {grid.width}"
+    model_patches = f"{model.grid.height} x {model.grid.width}"
+    note = f"its positions of {patches} patches are interpolated to {model_patches}"
     return resize_positions(positions, grid, model.grid), [note]

@@ -1,7 +1,7 @@
 """Transformers whose blocks come in stages: Swin and CvT.
 
-Swin's attention stays inside windows of patches, which are shifted in every second block; between
-stages patches are merged. CvT has convolutions instead, before the projections of attention and
+Swin's attention stays inside windows of patches, which are shifted in every second block. Patches
+are merged between stages. CvT has convolutions instead, before the projections of attention and
 between stages.
 """
 
@@ -72,7 +72,10 @@ class Windows:
     """
 
     def __init__(self, grid: Grid, size: int, shifted: bool, x: Tensor) -> None:
-        self.grid, self.size, self.device, self.batch = grid, size, x.device, x.size(0)
+        self.grid = grid
+        self.size = size
+        self.device = x.device
+        self.batch = x.size(0)
         self.sides = [min(size, length) for length in grid]
         # Shift only along axes with more than one window.
         shifts = [
@@ -88,7 +91,8 @@ class Windows:
 
     def take(self, x: Tensor) -> Tensor:
         """Return the windows [B W, N', C] of a map [B, N, C], with zeros for padding."""
-        (top, left), (bottom, right) = self.before, self.after
+        top, left = self.before
+        bottom, right = self.after
         # Pad the map: [B, padded height, padded width, C].
         x = F.pad(x.unflatten(1, self.grid), (0, 0, left, right, top, bottom))
         # Cut it: [B, rows of windows, window height, columns of windows, window width, C].
@@ -108,7 +112,7 @@ class Windows:
     @cached_property
     def visibility(self) -> Visibility:
         """The visible keys of each window: its tokens without the padding."""
-        # The mask [B W, N'] is True at tokens of the map; without padding none is needed.
+        # The mask [B W, N'] is True at tokens of the map. Without padding none is needed.
         height, width = self.sides
         length = height * width
         mask = None
@@ -166,10 +170,11 @@ def build_stages(
 ) -> Sequence[Sequence[Block]]:
     """Return the blocks of each stage, as a module (Liu et al. 2021, "Swin Transformer", Eq. 3).
 
-    ``make_attention`` is called with (config, stage, number of the block); ``drop_paths`` has the
+    ``make_attention`` is called with (config, stage, number of the block). ``drop_paths`` has the
     stochastic depth of each block.
     """
-    stages, rates = nn.ModuleList(), enumerate(drop_paths)
+    stages = nn.ModuleList()
+    rates = enumerate(drop_paths)
     for stage, count in enumerate(config.stage_layers):
         # Number the blocks on through all stages.
         blocks = nn.ModuleList()
@@ -274,24 +279,27 @@ class SwinTransformer(VisionModel):
         return self.norm(tokens).mean(1)  # [B, D]
 
 
-def fit_position_biases(weights: dict[str, Tensor], own: Mapping[str, Tensor]) -> list[str]:
+def fit_position_biases(weights: dict[str, Tensor], initial: Mapping[str, Tensor]) -> list[str]:
     """Interpolate, in place, position biases [(2 M - 1)^2, H] of windows of another size M.
 
-    ``own`` has the weights of the model that is to load them. Return notes for the log.
+    ``initial`` has the weights of the model that loads them. Return notes for the log.
     """
     notes: dict[str, None] = {}
     for name, tensor in weights.items():
-        if name.endswith(".position_bias") and name in own and len(tensor) != len(own[name]):
-            old, new = (math.isqrt(len(table)) for table in (tensor, own[name]))
-            weights[name] = resize_positions(tensor, Grid(old, old), Grid(new, new))
+        is_bias = name.endswith(".position_bias") and name in initial
+        if is_bias and len(tensor) != len(initial[name]):
+            side = math.isqrt(len(tensor))
+            model_side = math.isqrt(len(initial[name]))
+            model_grid = Grid(model_side, model_side)
+            weights[name] = resize_positions(tensor, Grid(side, side), model_grid)
             # Derive the side M of a window from 2 M - 1.
-            size = old // 2 + 1
+            size = side // 2 + 1
             notes[f"its position biases of windows of {size} patches are interpolated"] = None
     return list(notes)
 
 
 class ConvolutionalAttention(MultiheadAttention):
-    """Self-attention whose queries, keys and values each come from a convolution of their own.
+    """Self-attention with separate convolutions for queries, keys and values.
 
     Each convolution is depth-wise, 3 x 3, with batch normalisation, and precedes a linear map. Keys
     and values use stride 2, so they are a quarter of the queries. Class tokens, in front, go
@@ -300,12 +308,13 @@ class ConvolutionalAttention(MultiheadAttention):
     Raises:
         ConfigError: the attention needs as many keys as queries.
 
-    Reference: Wu et al. 2021, "CvT: Introducing convolutions to vision transformers", section 3.2;
-    the divisor of the scores is that of its public code.
+    Reference: Wu et al. 2021, "CvT: Introducing convolutions to vision transformers", section 3.2.
+    The public code has this divisor of the scores.
     """
 
     def __init__(self, config: VisionTransformerConfig, stage: int, layer: int) -> None:
-        dim, head_dim = config.stage_dims[stage], config.stage_head_dim
+        dim = config.stage_dims[stage]
+        head_dim = config.stage_head_dim
         attention = mechanism(config, layer, config.stage_heads[stage], head_dim)
         # Require a mechanism that accepts fewer keys than queries.
         able = attention.capabilities
@@ -336,7 +345,7 @@ class ConvolutionalAttention(MultiheadAttention):
         q = self.attention.map_queries(heads(self.q_convolution, self.q))
         k = self.attention.map_keys(heads(self.k_convolution, self.k))
         v = heads(self.v_convolution, self.v)
-        # The mechanism divides by the root of D / H; divide by the root of H, too.
+        # The mechanism divides by the root of D / H. Divide by the root of H, too.
         q = q * self.num_heads**-0.5
         visibility = Visibility(q.size(2), k.size(2), device=x.device)
         return self.finish(self.attend(q, k, v, visibility), x)
@@ -385,7 +394,8 @@ class ConvolutionalTransformer(VisionModel):
         height, breadth = ((n + 2 * padding - width) // stride + 1 for n in config.image_sides)
         self.num_tokens = height * breadth
         # Before each stage, embed the image or the map of the stage before.
-        layers, dim = config.stage_layers, config.stage_dims[-1]
+        layers = config.stage_layers
+        dim = config.stage_dims[-1]
         embeddings = [convolutional_embedding(config, stage) for stage in range(len(layers))]
         self.embeddings = cast(Sequence[nn.ModuleDict], nn.ModuleList(embeddings))
         self.dropout = Dropout(config.dropout)

@@ -36,13 +36,14 @@ Argument = Callable[[float, np.random.Generator], Any]
 """Maps level / 10 and a generator, which may draw the sign, to the argument of an operation."""
 
 
-def sample_generator(seed: int, epoch: int, index: int, *others: int) -> np.random.Generator:
-    """Return the random generator of one image in one epoch; ``others`` tell several apart.
+def sample_generator(seed: int, epoch: int, index: int, *subkeys: int) -> np.random.Generator:
+    """Return the random generator of one image in one epoch.
 
-    It depends on its arguments alone, so a resumed training sees the same crops.
+    ``subkeys`` tell several generators of an image apart. A generator depends on the arguments
+    alone, so a resumed training sees the same crops.
     """
     return np.random.Generator(
-        np.random.PCG64(np.random.SeedSequence((seed, epoch, index, *others)))
+        np.random.PCG64(np.random.SeedSequence((seed, epoch, index, *subkeys)))
     )
 
 
@@ -170,8 +171,9 @@ class ImageTransform:
         """Return the middle of an image, float32 [3, height, width]."""
         if not self._squeeze:
             return self._normalise(self._centre_crop(image, self._eval_ratio))
-        # Crop the same share of both sides; the resize ignores the aspect ratio.
-        lost, (width, height) = (1 - self._eval_ratio) / 2, image.size
+        # Crop the same share of both sides, since the resize ignores the aspect ratio.
+        lost = (1 - self._eval_ratio) / 2
+        width, height = image.size
         box = (lost * width, lost * height, (1 - lost) * width, (1 - lost) * height)
         return self._normalise(self._resize(image, box))
 
@@ -188,8 +190,8 @@ class ImageTransform:
         return np.asarray(resized_part(image, box, self.sides))
 
 
-def _signed(most: float) -> Argument:
-    return lambda level, generator: level * most * generator.choice((-1, 1))
+def _signed(limit: float) -> Argument:
+    return lambda level, generator: level * limit * generator.choice((-1, 1))
 
 
 _GEOMETRIC: dict[str, Argument] = {
@@ -255,12 +257,12 @@ def augmented(
         >>> augmented(image, config, (0.5, 0.5, 0.5), np.random.default_rng(1)).size
         (8, 8)
     """
-    known = operations(tuple(round(255 * value) for value in fill))
+    functions = operations(tuple(round(255 * value) for value in fill))
     # Colour jitter: three factors, in random order.
     if config.color_jitter:
         for name in generator.permutation(np.array(("brightness", "contrast", "color"))):
             low = max(0.0, 1 - config.color_jitter)
-            image = known[name](image, generator.uniform(low, 1 + config.color_jitter))
+            image = functions[name](image, generator.uniform(low, 1 + config.color_jitter))
     # RandAugment: operations drawn with replacement.
     form = config.rand_augment_form
     arguments = FORMS[form]
@@ -269,7 +271,7 @@ def augmented(
         name = names[number]
         if generator.random() >= PROBABILITIES[form]:
             continue
-        given: list[Any] = []
+        drawn: list[Any] = []
         if (argument := arguments[name]) is not None:
             # Draw the level around the magnitude, and limit it where arguments leave their range.
             level = config.rand_augment_magnitude
@@ -277,10 +279,10 @@ def augmented(
                 level = max(0.0, generator.normal(level, config.rand_augment_std))
             if form == "increasing":
                 level = min(level, FULL_LEVEL)
-            given.append(argument(level / FULL_LEVEL, generator))
+            drawn.append(argument(level / FULL_LEVEL, generator))
         if name == "cutout":
-            given.append(generator.integers(image.size))  # the centre
-        image = known[name](image, *given)
+            drawn.append(generator.integers(image.size))  # the centre
+        image = functions[name](image, *drawn)
     return image
 
 
@@ -317,7 +319,8 @@ def operations(fill: tuple[int, ...]) -> Mapping[str, Callable[..., "Image"]]:
 
     # Operations that Pillow does not have in this form.
     def affine(image: "Image", matrix: tuple[float, ...]) -> "Image":
-        kind, between = Transform.AFFINE, Resampling.BICUBIC
+        kind = Transform.AFFINE
+        between = Resampling.BICUBIC
         return image.transform(image.size, kind, matrix, between, fillcolor=fill)
 
     def enhance(kind: Any, image: "Image", factor: float) -> "Image":
@@ -341,7 +344,7 @@ def operations(fill: tuple[int, ...]) -> Mapping[str, Callable[..., "Image"]]:
         image.paste(fill, (left, top, int(centre[0]) + half, int(centre[1]) + half))
         return image
 
-    # All operations by name; shifts are shares of the width or height.
+    # All operations by name. Shifts are shares of the width or height.
     return {
         "auto_contrast": ImageOps.autocontrast,
         "equalize": ImageOps.equalize,
@@ -365,22 +368,22 @@ def operations(fill: tuple[int, ...]) -> Mapping[str, Callable[..., "Image"]]:
 def mix_images(
     batch: "ImageBatch", mixup: float, cutmix: float, generator: np.random.Generator
 ) -> "ImageBatch":
-    """Return a batch whose images are mixed with those of the batch in reversed order.
+    """Mix each image of a batch with an image of the batch in reversed order.
 
-    ``mixup`` and ``cutmix`` are the a of the distribution Beta(a, a): of the share in a weighted
-    mean, and of the share of pixels that stay where a box of the other image replaces the rest; 0
-    is off. If both are on, one is drawn with equal probability. The share is the same for the whole
-    batch.
+    ``mixup`` and ``cutmix`` are the a of a distribution Beta(a, a). Mixup draws the share of an
+    image in a weighted mean. CutMix pastes a box of one image into the other, and draws the share
+    of pixels that stay. 0 turns a method off. If both are on, one is drawn with equal probability.
+    The share is the same for the whole batch.
 
-    Reference: Zhang et al. 2018, "mixup: Beyond empirical risk minimization"; Yun et al. 2019,
+    Reference: Zhang et al. 2018, "mixup: Beyond empirical risk minimization". Yun et al. 2019,
     "CutMix", algorithm in appendix A.
 
     Example:
         >>> from relu_nmt.vision.images import ImageBatch
         >>> images = torch.stack([torch.zeros(3, 4, 4), torch.ones(3, 4, 4)])
         >>> batch = ImageBatch(torch.arange(2), images, torch.tensor([5, 6]))
-        >>> found = mix_images(batch, 1.0, 0.0, np.random.default_rng(1))
-        >>> found.other_labels.tolist(), abs(round(float(found.images[1].mean()) - found.share, 6))
+        >>> mixed = mix_images(batch, 1.0, 0.0, np.random.default_rng(1))
+        >>> mixed.other_labels.tolist(), abs(round(float(mixed.images[1].mean()) - mixed.share, 6))
         ([6, 5], 0.0)
     """
     # Draw the method and the share of the first image.
@@ -388,20 +391,20 @@ def mix_images(
     alpha = cutmix if uses_cutmix else mixup
     share = float(generator.beta(alpha, alpha))
     # Reverse the batch to pair the images: [B, 3, Y, X].
-    others = batch.images.flip(0)
+    partners = batch.images.flip(0)
     if uses_cutmix:
-        # A box around a random centre: its sides are those of the image times the root of
+        # Draw a box around a random center. Its sides are the sides of the image times the root of
         # 1 - share, cut off at the borders.
         spans = []
-        for size in others.shape[2:]:
+        for size in partners.shape[2:]:
             length = int(size * (1 - share) ** 0.5)
             start = int(generator.integers(size)) - length // 2
             spans.append(slice(max(0, start), min(size, start + length)))
         rows, columns = spans
         images = batch.images.clone()
-        images[:, :, rows, columns] = others[:, :, rows, columns]
+        images[:, :, rows, columns] = partners[:, :, rows, columns]
         # The share of the pixels that stay follows from the box, whose sides are whole numbers.
         share = 1 - images[0, 0, rows, columns].numel() / images[0, 0].numel()
     else:
-        images = torch.lerp(others, batch.images, share)
+        images = torch.lerp(partners, batch.images, share)
     return replace(batch, images=images, other_labels=batch.labels.flip(0), share=share)

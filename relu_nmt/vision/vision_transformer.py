@@ -2,7 +2,7 @@
 
 A block of a ViT is a module registered in ``vision_blocks`` and made with (config, index of the
 block). Its ``forward(x, visibility, grid)`` maps tokens [B, N, D] to [B, N, D]. The last
-height * width of the N tokens are the patches of the ``grid``, row by row; class tokens precede
+height * width of the N tokens are the patches of the ``grid``, row by row. Class tokens precede
 them.
 """
 
@@ -57,7 +57,8 @@ class PatchEmbedding(nn.Module):
         """Map images [B, 3, Y, X] to patches [B, N, D], row by row, and their grid."""
         height, width = self.sides
         # Pad to whole patches, below and on the right, with zeros: the mean colour.
-        below, right = -images.size(2) % height, -images.size(3) % width
+        below = -images.size(2) % height
+        right = -images.size(3) % width
         if below or right:
             images = F.pad(images, (0, right, 0, below))
         # Cut into patches: [B, 3, Y/P, P, X/Q, Q].
@@ -95,13 +96,13 @@ class GatedAttentionUnit(nn.Module):
     k = b * g2 + b2 share the base b = silu(x W_b) of width s. With 6 D^2 + s D weights, two units
     take the place of attention (4 D^2) and feed-forward network (8 D^2). Like a sublayer, a unit
     has neither norm nor residual connection. The gains start at 1 and the shifts at 0, so that
-    scores are of order 1. ``attention`` computes A v: ``pointwise`` with a single head of width s;
-    h is ``relu2`` in the paper.
+    scores are of order 1. ``attention`` computes A v: ``pointwise`` with a single head of width s.
+    The paper has ``relu2`` as h.
 
-    Reference: Hua et al. 2022, "Transformer quality in linear time", section 2.2; Wortsman et al.
+    Reference: Hua et al. 2022, "Transformer quality in linear time", section 2.2. Wortsman et al.
     2023, "Replacing softmax with ReLU in vision transformers", Fig. 4, in one of two readings.
-    Deviations: the optional relative position bias is left out; the length divides the weights,
-    as n^-alpha, not the scores; the gains start at 1.
+    Deviations: there is no optional relative position bias. The length divides the weights, as
+    n^-alpha, not the scores. The gains start at 1.
 
     Example:
         >>> from relu_nmt.attention.base import build_attention
@@ -175,8 +176,9 @@ class GatedBlock(nn.Module):
                 "--block gau has no feed-forward network; leave out --activation-dropout and "
                 "--feed-forward"
             )
-        # Each unit counts as an attention layer of its own.
-        dim, inner_dim = config.embed_dim, max(1, config.ffn_dim // 2)
+        # Each unit counts as one attention layer.
+        dim = config.embed_dim
+        inner_dim = max(1, config.ffn_dim // 2)
         units = [
             GatedAttentionUnit(dim, inner_dim, mechanism(config, layer, 1, BASE_DIM))
             for layer in (2 * index, 2 * index + 1)
@@ -223,7 +225,7 @@ class VisionTransformer(VisionModel):
     def __init__(self, config: VisionTransformerConfig, num_classes: int) -> None:
         super().__init__(config)
         dim = config.embed_dim
-        # Embed the patches; add a class token in front, and positions.
+        # Embed the patches. Add a class token in front, and positions.
         self.patches = PatchEmbedding(config.patch_sides, dim)
         self.grid = grid_of(config.image_sides, config.patch_sides)
         self.class_token = (
@@ -264,7 +266,7 @@ class VisionTransformer(VisionModel):
                 positions = F.pad(positions, (0, 0, 1, 0))  # zero for the class token
             x = torch.cat([token, x], dim=1)  # [B, N, D]
         x = self.dropout(x + positions)
-        # Eq. 2 and 3: every block; each token attends to all.
+        # Eq. 2 and 3: every block, in which each token attends to all.
         visibility = Visibility(x.size(1), x.size(1), device=x.device, grid=grid)
         for block in self.blocks:
             x = run_layer(block, (x, visibility, grid), self.config.checkpoint_activations)
@@ -274,8 +276,8 @@ class VisionTransformer(VisionModel):
         """See :meth:`VisionModel.features`."""
         # Eq. 4: y = norm(class token), before the linear classifier.
         x = self.norm(tokens)  # [B, N, D]
-        found = x.mean(1) if self.class_token is None else x[:, 0]  # [B, D]
-        return found if self.tanh_layer is None else self.tanh_layer(found).tanh()
+        pooled = x.mean(1) if self.class_token is None else x[:, 0]  # [B, D]
+        return pooled if self.tanh_layer is None else self.tanh_layer(pooled).tanh()
 
     def _draw_as_big_vision(self) -> None:
         """Draw the initial weights of Big Vision, and Flax's defaults where it sets none."""

@@ -52,7 +52,7 @@ class XCiT(VisionModel):
         (2, 10)
 
     Reference: El-Nouby et al. 2021, "XCiT: Cross-Covariance Image Transformers", sections 3.3 and
-    4; block order and the effect of class attention on the patches as in the public code.
+    4. The block order and the effect of class attention on the patches follow the public code.
     """
 
     classifier = ("class_token", "class_blocks", "norm", "head")
@@ -119,7 +119,7 @@ def convolutional_stem(config: VisionTransformerConfig) -> nn.Sequential:
             f"--embed-dim {config.embed_dim} with patches of {max(config.patch_sides)} pixels: "
             f"--family xcit halves sides and width {steps} times, at least once"
         )
-    # Double the width with each halving, up to D in the last; the shorter side stops earlier.
+    # Double the width with each halving, up to D in the last. The shorter side stops earlier.
     layers: list[nn.Module] = []
     width = 3
     for step in range(1, steps + 1):
@@ -148,7 +148,7 @@ def fourier_positions(grid: Grid, device: torch.device) -> Tensor:
         positions = torch.arange(1, size + 1, device=device) * (2 * math.pi / (size + 1e-6))
         angles = positions[:, None] * rates  # [size, 16]
         waves.append(torch.stack([angles.sin(), angles.cos()], 2).flatten(1))  # [size, 32]
-    # Repeat the waves of rows along columns and those of columns along rows: [height, width, 32].
+    # Repeat waves of rows along columns, and waves of columns along rows: [height, width, 32].
     rows = waves[0][:, None].expand(-1, grid.width, -1)
     columns = waves[1][None].expand(grid.height, -1, -1)
     return torch.cat([rows, columns], 2).flatten(0, 1)  # [N, 64]
@@ -185,22 +185,22 @@ def xcit_block(config: VisionTransformerConfig, index: int) -> Block:
 class ClassAttention(SelfAttention):
     """Attention of the first token, the class token, to all tokens.
 
-    A mechanism that normalises queries over the tokens (SimA) gets the queries of all tokens; then
+    A mechanism that normalizes queries over the tokens (SimA) gets the queries of all tokens. Then
     only the first output is kept.
 
-    Reference: Touvron et al. 2021, "Going deeper with image transformers", section 3; for SimA its
-    public code.
+    Reference: Touvron et al. 2021, "Going deeper with image transformers", section 3. The public
+    code of SimA.
     """
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:  # type: ignore[override]
         """Map tokens [B, N, D] to the output of the first, [B, 1, D]."""
-        each = self.qkv(x).chunk(self.parts, dim=-1)  # [B, N, D] each
+        parts = self.qkv(x).chunk(self.parts, dim=-1)  # [B, N, D] each
         # Keep only the class token's query if the mechanism allows fewer queries.
-        queries = each[0]
+        queries = parts[0]
         if self.attention.capabilities.cross:
             queries = queries[:, :1]
         # Split into heads: [B, H, 1 or N, d] and twice [B, H, N, d].
-        q, k, v = self.split(queries), self.split(each[-2]), self.split(each[-1])
+        q, k, v = self.split(queries), self.split(parts[-2]), self.split(parts[-1])
         q, k = self.attention.map_queries(q), self.attention.map_keys(k)
         visibility = Visibility(q.size(2), k.size(2), device=x.device, grid=grid)
         values = self.attend(q, k, v, visibility)
@@ -216,18 +216,22 @@ class ClassBlock(Block):
     """
 
     def __init__(self, config: VisionTransformerConfig, layer: int) -> None:
-        # The attention has heads as wide as those of the other blocks, but may be another.
-        spec, heads = Spec.parse(config.class_attention), config.heads
-        head_dim, dropout = config.embed_dim // heads, config.attention_dropout
-        made = build_attention(
-            spec, "encoder", layer, heads, head_dim, dropout, "--class-attention"
+        # The heads have the width of all blocks. The mechanism may differ.
+        attention = build_attention(
+            Spec.parse(config.class_attention),
+            "encoder",
+            layer,
+            config.heads,
+            config.embed_dim // config.heads,
+            config.attention_dropout,
+            "--class-attention",
         )
-        attention = ClassAttention(config.embed_dim, made)
-        initialize(attention.qkv.weight, attention.out_proj.weight)
+        class_attention = ClassAttention(config.embed_dim, attention)
+        initialize(class_attention.qkv.weight, class_attention.out_proj.weight)
         placement = pre_norm(config, config.embed_dim, drop_path=0.0)
         feed_forward = new_feed_forward(config, placement)
         initialize_linears(feed_forward.modules())
-        super().__init__(placement, attention, feed_forward)
+        super().__init__(placement, class_attention, feed_forward)
         self.norms_patches = config.class_layers_norm_patches
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:  # type: ignore[override]
@@ -236,9 +240,10 @@ class ClassBlock(Block):
         residual = self.attention_residual
         normed = residual.before(x)
         x = residual.add(x, torch.cat([self.attention(normed, grid), normed[:, 1:]], dim=1))
-        # The class token passes the feed-forward network; patches are normed and doubled.
+        # The class token passes the feed-forward network. Patches are normed and doubled.
         residual = self.feed_forward_residual
-        first, patches = residual.before(x[:, :1]), x[:, 1:]
+        first = residual.before(x[:, :1])
+        patches = x[:, 1:]
         if self.norms_patches:
             patches = residual.before(patches)
         first = residual.add(first, self.feed_forward(first))
