@@ -62,7 +62,7 @@ setup(
         "tqdm>=4.66",
         "matplotlib>=3.8",
         "jinja2>=3.1",
-        "pyyaml>=6",
+        "ruamel.yaml>=0.18",
         "typing_extensions>=4.5",
     ],
     extras_require={
@@ -88,6 +88,7 @@ setup(
             "pillow>=10",
             "pyarrow>=17",
             "pycocotools>=2.0.8",
+            "pyyaml>=6",
             "zstandard>=0.19",
             "submitit>=1.5",
             "fastapi>=0.115",

@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import yaml
+from ruamel.yaml import YAML, YAMLError
 
 from relu_nmt.errors import DataError
 from relu_nmt.evaluation.significance import mean_interval
@@ -27,10 +27,10 @@ def read_yaml(path: Path) -> dict[str, Any]:
         DataError: the file cannot be read.
     """
     try:
-        return yaml.load(path.read_text("utf-8"), yaml.BaseLoader)
+        return YAML(typ="base", pure=True).load(path.read_text("utf-8"))
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from error
-    except yaml.YAMLError as error:
+    except YAMLError as error:
         raise DataError(f"{path}: {' '.join(str(error).split())}") from error
 
 

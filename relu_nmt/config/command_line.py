@@ -1,18 +1,16 @@
 """Settings from a command line: flags, and the files of ``--config`` and ``--dump-config``.
 
-A file is YAML, a checkpoint or a ``results.json``. YAML is read by the core schema of 1.2, and
-written so that 1.1 agrees.
+A file is YAML 1.2, a checkpoint or a ``results.json``.
 """
 
 import argparse
+import io
 import json
 import os
-import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Collection, Mapping
-from functools import cache
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -37,21 +35,6 @@ ON = " (on by default)"
 MOST_USED, IDLE = "most used", "accepted as in fairseq, without effect"
 BY_FLAG = "by flag: "  # prefix, in a namespace, of the name of an argument typed with its flag
 MOST_VALUES = 100_000
-TAG = "tag:yaml.org,2002:"
-FLOAT = r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?"
-# Patterns of plain scalars other than text, and what reads them (YAML 1.2.2, 10.3.2).
-CORE_SCHEMA: dict[str, tuple[str, Callable[[str], Any]]] = {
-    "null": ("~|null|Null|NULL|", lambda text: None),
-    "bool": ("true|True|TRUE|false|False|FALSE", lambda text: text.lower() == "true"),
-    "int": (
-        "[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+",
-        lambda text: int(text, {"0o": 8, "0x": 16}.get(text[:2], 10)),
-    ),
-    "float": (  # Python writes infinity and NaN without the point
-        rf"{FLOAT}|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
-        lambda text: float(text.replace(".", "", 1) if text[-1].isalpha() else text),
-    ),
-}
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
@@ -302,10 +285,9 @@ def to_yaml(config: Any, indent: str = "") -> str:
 
 
 def parse_yaml(text: str) -> Any:
-    """Return the value of a YAML text; JSON is YAML.
+    """Return the value of a YAML 1.2 text; JSON is YAML.
 
-    Plain scalars follow the core schema of YAML 1.2: ``no`` and ``1:30`` are texts, ``010`` is 10
-    and ``7e-4`` a number. Merge keys (``<<``) are kept from YAML 1.1.
+    ``no``, ``1:30`` and ``2001-12-14`` are texts, ``010`` is 10 and ``7e-4`` a number.
 
     Raises:
         ValueError: no YAML, a name twice, nested too deeply, or more than :data:`MOST_VALUES`
@@ -315,17 +297,23 @@ def parse_yaml(text: str) -> Any:
         >>> parse_yaml("{max_tokens: 4000, source_lang: no}")
         {'max_tokens': 4000, 'source_lang': 'no'}
     """
-    import yaml
+    from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
     try:
-        values = yaml.load(text, _loader())
+        value = _yaml().load(text)
         # Count the values, since aliases can make a short text very large.
-        count = _count(values, {})
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        count = _count(value, {})
+    except MarkedYAMLError as error:
+        # Leave out the advice to Python programmers behind the problem.
+        mark = error.problem_mark or error.context_mark
+        place = f"line {mark.line + 1}, column {mark.column + 1}"
+        parts = [error.context, error.problem, place]
+        raise ValueError(", ".join(part for part in parts if part)) from error
+    except (YAMLError, ValueError, RecursionError) as error:
         raise ValueError(" ".join(str(error).split())) from error
     if count > MOST_VALUES:
         raise ValueError(f"more than {MOST_VALUES:,} values, or one that is in itself")
-    return values
+    return value
 
 
 def dump_value(value: Any) -> str:
@@ -335,73 +323,28 @@ def dump_value(value: Any) -> str:
         >>> dump_value("no"), dump_value([1, "010", "y", "plain"])
         ("'no'", "[1, '010', 'y', plain]")
     """
-    import yaml
-
-    text = yaml.dump([value], Dumper=_dumper(), default_flow_style=True, width=10**6)
-    return text.strip()[1:-1]
-
-
-@cache
-def _loader() -> Any:
-    """Return PyYAML's safe loader with the scalars of the core schema and without repeated keys."""
-    import yaml
-
-    class Loader(yaml.SafeLoader):
-        """Reader of YAML 1.2, which refuses a repeated key."""
-
-        def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
-            node = super().compose_mapping_node(anchor)
-            names = set()
-            # Refuse a repeated name, of which PyYAML would keep the last.
-            for key, _ in node.value:
-                if isinstance(key, yaml.ScalarNode) and key.value in names:
-                    text = f"'{key.value}' is given twice"
-                    raise yaml.composer.ComposerError(None, None, text, key.start_mark)
-                names.add(str(key.value))
-            return node
-
-    def construct(loader: Any, node: Any) -> Any:
-        kind, text = node.tag.removeprefix(TAG), loader.construct_scalar(node)
-        pattern, read = CORE_SCHEMA[kind]
-        # Refuse a text with an explicit tag that it does not fit.
-        if not re.fullmatch(pattern, text):
-            wrong = f"'{text}' is not a {kind} of YAML 1.2"
-            raise yaml.constructor.ConstructorError(None, None, wrong, node.start_mark)
-        return read(text)
-
-    # Keep merge keys alone of YAML 1.1, and add the core schema.
-    Loader.yaml_implicit_resolvers = {"<": [(f"{TAG}merge", re.compile(r"<<\Z"))]}
-    _add_core_schema(Loader)
-    for kind in CORE_SCHEMA:
-        Loader.add_constructor(TAG + kind, construct)
-    # Leave out dates, which the core schema does not have.
-    Loader.add_constructor(f"{TAG}timestamp", Loader.construct_undefined)
-    return Loader
+    yaml, file = _yaml(), io.StringIO()
+    yaml.version = (1, 1)
+    yaml.dump([value], file)
+    text = file.getvalue().partition("--- ")[2].strip()[1:-1]
+    # Take JSON, which is YAML, for a text that only YAML 1.2 reads as a number.
+    return text if parse_yaml(text) == value else json.dumps(value, ensure_ascii=False)
 
 
-@cache
-def _dumper() -> Any:
-    """Return PyYAML's safe dumper, which quotes texts that some reader takes for another type."""
-    import yaml
+def _yaml() -> Any:
+    """Return a reader and writer of YAML on one line."""
+    from ruamel.yaml import YAML
+    from ruamel.yaml.constructor import SafeConstructor
 
-    class Dumper(yaml.SafeDumper):
-        """Dumper that quotes a text that YAML 1.1 or 1.2 reads as another type."""
+    class Constructor(SafeConstructor):
+        """Constructor that leaves dates and ``=`` as texts, as YAML 1.2 does."""
 
-    def represent(dumper: Any, text: str) -> Any:
-        # Only double quotes keep every character on one line.
-        return dumper.represent_scalar(f"{TAG}str", text, style=None if text.isprintable() else '"')
-
-    _add_core_schema(Dumper)
-    # Quote single letters too, which YAML 1.1 takes for bools.
-    Dumper.add_implicit_resolver(f"{TAG}bool", re.compile(r"[yYnN]\Z"), list("yYnN"))
-    Dumper.add_representer(str, represent)
-    return Dumper
-
-
-def _add_core_schema(kind_of_yaml: Any) -> None:
-    """Add the core schema to the scalars that a loader or dumper distinguishes from texts."""
-    for kind, (pattern, _) in CORE_SCHEMA.items():
-        kind_of_yaml.add_implicit_resolver(TAG + kind, re.compile(rf"(?:{pattern})\Z"), None)
+    for kind in ("timestamp", "value"):
+        Constructor.add_constructor(f"tag:yaml.org,2002:{kind}", SafeConstructor.construct_yaml_str)
+    yaml = YAML(typ="safe", pure=True)
+    yaml.Constructor = Constructor
+    yaml.default_flow_style, yaml.width = True, 10**6
+    return yaml
 
 
 def _count(value: Any, known: dict[int, int]) -> int:
@@ -410,6 +353,6 @@ def _count(value: Any, known: dict[int, int]) -> int:
         return 1
     if id(value) not in known:
         known[id(value)] = MOST_VALUES + 1  # a value that contains itself has no end
-        inner = value.values() if isinstance(value, dict) else value
-        known[id(value)] = 1 + sum(_count(one, known) for one in inner)
+        elements = value.values() if isinstance(value, dict) else value
+        known[id(value)] = 1 + sum(_count(element, known) for element in elements)
     return known[id(value)]
