@@ -162,7 +162,10 @@ class Option:
         text = f"expected one of {', '.join(shown)}"
         if isinstance(self.choices, Registry):
             text += ", or your own: --user-module FILE"
-        if hint := close_names(value, shown):
+            hint = self.choices.hint(value)
+        else:
+            hint = close_names(value, shown)
+        if hint:
             text += f"; {hint}"
         raise self._error(whole, text)
 

@@ -19,6 +19,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from relu_nmt.config.other_names import plain_name, usual_name
 from relu_nmt.errors import ConfigError
 
 T = TypeVar("T")
@@ -28,7 +29,9 @@ MODULE_PREFIX = "relu_nmt_user_"  # of the name of each module that a file of th
 
 def close_names(name: Any, known: Collection[str]) -> str:
     """Return ``did you mean ...?`` if known names are close to ``name``, otherwise nothing."""
-    close = difflib.get_close_matches(str(name), known, n=3, cutoff=0.7)
+    plain = {plain_name(entry): entry for entry in known}
+    same = plain.get(plain_name(name))
+    close = [same] if same else difflib.get_close_matches(str(name), known, n=3, cutoff=0.7)
     return f"did you mean {' or '.join(close)}?" if close else ""
 
 
@@ -110,12 +113,19 @@ class Registry(Generic[T]):
         if name not in self._entries and name in self._modules:
             importlib.import_module(self._modules[name])
         if name not in self._entries:
-            hint = close_names(name, self.names()) or "choose one of:"
+            hint = self.hint(name) or "choose one of:"
             raise ConfigError(
                 f"unknown {self.kind} '{name}'; {hint} ({', '.join(self.names())}); "
                 "one of your own: --user-module FILE (in Python: import it before)"
             )
         return self._entries[name]
+
+    def hint(self, name: str) -> str:
+        """Return ``did you mean ...?`` for a known or close name of the same part, or nothing."""
+        usual = usual_name(self.kind, name)
+        if usual is None:
+            return close_names(name, self.names())
+        return f"did you mean {usual}?" if usual else ""
 
     def name_of(self, entry: T) -> str:
         """Return the name under which ``entry`` is registered; raise a KeyError if it has none."""
