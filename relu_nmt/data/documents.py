@@ -24,7 +24,7 @@ from relu_nmt.config import like, option, settings
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.errors import ConfigError, DataError, reporting
 from relu_nmt.io.safe_write import write_text
-from relu_nmt.io.text_lines import split_lines
+from relu_nmt.io.text_lines import decode_lines
 
 SINGLE_SENTENCES = 1
 """The limit that stands for single sentences of any length."""
@@ -166,7 +166,7 @@ def read_documents(path: str | os.PathLike[str], num_sentences: int | None = Non
     """
     with reporting(f"{path}: cannot read the document boundaries"):
         data = Path(path).read_bytes()
-    lines = split_lines(data.decode("ascii", "replace"))
+    lines = decode_lines(data, os.fspath(path))
     for number, line in enumerate(lines, 1):
         if not line.isdecimal() or len(line) > 18 or int(line) == 0:
             raise DataError(

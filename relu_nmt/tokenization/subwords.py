@@ -4,6 +4,7 @@ subword-nmt marks all but the last piece of a word: ``Haus@@ boot``. SentencePie
 those of the sentence itself, where ``▁`` stands for a space.
 """
 
+import codecs
 import contextlib
 import io
 import itertools
@@ -25,6 +26,7 @@ with needing("--subword needs the package {}: pip install subword-nmt sentencepi
 
 SEPARATOR = "@@"
 VERSION_MARK = "#version:"
+VERSIONS = ((0, 1), (0, 2))
 MOST_MERGED_WORDS = 500_000  # words whose pieces SubwordNmt keeps
 
 SPACE_MARK = "\u2581"
@@ -80,8 +82,19 @@ class SubwordNmt(SubwordModel):
             self._bpe = apply_bpe.BPE(io.StringIO(self._codes), separator=SEPARATOR)
         except ValueError as error:
             raise DataError(f"line 1: no version number in {lines[0][:40]!r}") from error
+        if self._bpe.version not in VERSIONS:
+            raise DataError(
+                f"line 1: {lines[0][:40]!r}, but subword-nmt reads versions 0.1 and 0.2; learn the "
+                "codes again"
+            )
         self._pieces_of: dict[str, list[str]] = {}
         self._dropping: apply_bpe.BPE | None = None
+
+    @classmethod
+    def load(cls, content: bytes) -> "SubwordNmt":
+        """Return the model of a file's bytes, of which a byte-order mark is no part."""
+        # Models of checkpoints keep a mark, since their text was split with it.
+        return cls(content.removeprefix(codecs.BOM_UTF8))
 
     def split(self, words: Sequence[str]) -> list[str]:
         """Return the pieces of ``words``; all but the last of a word end in ``@@``."""

@@ -336,7 +336,7 @@ def curve_rows(name: str, curves: Curves) -> Iterator[dict[str, Any]]:
 def read_curves(path: str | os.PathLike[str], may_be_empty: bool = False) -> Curves:
     """Read a ``results.json``, or a log in the format ``json`` or ``simple``."""
     try:
-        text = Path(path).read_text("utf-8")
+        text = Path(path).read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is no text"
         raise DataError(f"{path}: cannot read the course of the training: {reason}") from error

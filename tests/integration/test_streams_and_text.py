@@ -1,5 +1,6 @@
 """Locale, byte-order marks, carriage returns, closed and full streams: what a shell may do."""
 
+import json
 import os
 import subprocess
 import sys
@@ -7,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from relu_nmt.applications.sweep.settings import read_published
 from relu_nmt.cli.command import make_parser, run_command
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.errors import DataError
 from relu_nmt.io.text_lines import read_lines
 from relu_nmt.io.work import progress_bar
+from relu_nmt.training.log import read_curves
 from tests.commands import run_here
 from tests.tiny import preprocessed
 
@@ -114,6 +117,15 @@ def test_a_byte_order_mark_is_no_part_of_a_text(tmp_path):
     (tmp_path / "own.yaml").write_bytes(BOM + b"metrics: chrf\n")
     done = run_here("score", "--config", tmp_path / "own.yaml", "--dump-config", check=False)
     assert "unknown option" not in done.stderr
+
+
+def test_a_byte_order_mark_is_no_part_of_a_log_or_a_table(tmp_path):
+    file = tmp_path / "file"
+    file.write_text('{"epoch": 1, "update": 1, "loss": 2.5, "num_updates": 9}\n', "utf-8-sig")
+    assert read_curves(file) == {("train", "loss"): {9: 2.5}}
+    table = {"title": "A", "source": "B", "columns": {"d_bleu": "C"}, "rows": {"softmax": [1.5]}}
+    file.write_text(json.dumps(table), "utf-8-sig")
+    assert read_published(str(file))["title"] == "A"
 
 
 def test_a_lone_carriage_return_stays_within_its_line(tmp_path):

@@ -290,7 +290,7 @@ def _added_symbols(folder: Path, first: int) -> list[str]:
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         with reporting(f"{path}: cannot read it", CheckpointError):
-            found = json.loads(path.read_text("utf-8"))
+            found = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: damaged ({error}); download it again") from error
     if not isinstance(found, dict):

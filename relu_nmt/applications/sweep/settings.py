@@ -312,7 +312,7 @@ def read_published(path: str) -> dict[str, Any]:
     """Return the table in a YAML file (DataError: the file cannot be read, or has another form)."""
     flag = f"--published {path}"
     with reporting(flag, caught=ValueError), reporting(f"{flag}: cannot be read"):
-        return checked_published(parse_yaml(Path(path).read_text("utf-8")))
+        return checked_published(parse_yaml(Path(path).read_text("utf-8-sig")))
 
 
 def checked_published(values: Any) -> dict[str, Any]:

@@ -289,8 +289,8 @@ def test_a_written_side_file_is_read_back(tmp_path):
     assert counts.dtype == np.int64
 
 
-def test_carriage_returns_are_part_of_the_line_end(tmp_path):
-    (tmp_path / "x").write_bytes(b"3\r\n1\r\n")
+def test_marks_of_an_editor_are_no_part_of_a_side_file(tmp_path):
+    (tmp_path / "x").write_bytes(b"\xef\xbb\xbf3\r\n1\r\n")
     assert read_documents(tmp_path / "x").tolist() == [3, 1]
 
 

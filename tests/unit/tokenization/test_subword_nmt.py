@@ -10,6 +10,7 @@ from subword_nmt import apply_bpe, learn_bpe
 
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.tokenization import subwords
+from relu_nmt.tokenization.base import load_subword
 from relu_nmt.tokenization.subwords import SubwordNmt
 
 
@@ -56,11 +57,20 @@ def test_a_text_too_small_to_learn_is_an_error(counts):
         ("#version: 0.2\na b\nabc\n", "line 3: expected two symbols, found 'abc'"),
         ("#version: 0.2\n", "no merges"),
         ("#version: x\na b\n", "line 1: no version number"),
+        ("#version: 0.3\na b\n", "line 1: '#version: 0.3', but subword-nmt reads versions 0.1"),
     ],
 )
 def test_damaged_codes_are_errors(codes, message):
     with pytest.raises(DataError, match=message):
         SubwordNmt(codes.encode())
+
+
+@pytest.mark.parametrize("codes", ["#version: 0.2\nt h\nth e</w>\n", "t h\nth e\nthe </w>\n"])
+def test_codes_with_a_byte_order_mark_are_the_same_model(codes, tmp_path):
+    (tmp_path / "codes").write_text(codes, "utf-8-sig")
+    model = load_subword("subword-nmt", tmp_path / "codes")
+    assert model.content == codes.encode()
+    assert model.split(["the"]) == ["the"]
 
 
 def test_dropped_merges_give_smaller_pieces_of_the_same_words(text):
