@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from prep_tools.documents import Document
-from prep_tools.letters import words
+from prep_tools.letters import has_letters, whole, words
 
 GRAM = 8
 """Words in a row that are compared as one, or characters of a script without spaces."""
@@ -32,6 +32,8 @@ def _words(document: Document) -> tuple[list[str], list[int]]:
     owners: list[int] = []
     for number, (source, _) in enumerate(document.pairs):
         of_pair = words(source)
+        if of_pair and not has_letters(source):  # numbers, all of which are one word otherwise
+            of_pair = whole(source).split()
         found += of_pair
         owners += [number] * len(of_pair)
     return found, owners

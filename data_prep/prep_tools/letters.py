@@ -53,7 +53,8 @@ class _Table(dict[int, str | None]):
     def __missing__(self, code: int) -> str | None:
         character, category = chr(code), unicodedata.category(chr(code))
         kept: str | None = " " if self._spaced else None
-        if category == "Cf" or _OPTIONAL_MARK.match(character) or character == _TATWEEL:
+        # Formats and frames, as around the number of a key, are no part of a word.
+        if category in ("Cf", "Me") or _OPTIONAL_MARK.match(character) or character == _TATWEEL:
             kept = None
         elif category[0] == "N" and not _IDEOGRAPH.match(character):
             kept = "0"
@@ -84,6 +85,28 @@ def letters(text: str) -> str:
         ('seetable0page0', '天天天天のの川川川川')
     """
     return _DIGITS.sub("0", _decomposed(text).translate(_LETTERS))
+
+
+def has_letters(text: str) -> bool:
+    """Return False for a line of numbers, punctuation or emoji alone.
+
+    All such lines look alike to :func:`letters`, so they are to be compared whole.
+
+    Example:
+        >>> has_letters("12 m"), has_letters("12 €"), has_letters("🙂!")
+        (True, False, False)
+    """
+    return bool(letters(text).strip("0"))
+
+
+def whole(text: str) -> str:
+    """Return a line without letters in the form in which it is compared.
+
+    Example:
+        >>> whole(" １２  … ")
+        '12 ...'
+    """
+    return " ".join(_OPTIONAL_MARK.sub("", unicodedata.normalize("NFKC", text)).split())
 
 
 def words(text: str) -> list[str]:

@@ -5,20 +5,29 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from math import ceil
 
-from prep_tools.letters import letters
+from prep_tools.letters import has_letters, letters, whole
 
 GRAM = 5
 """Letters in a row that are compared as one."""
 _FEWEST_SHARED = 8
 """Rare grams that two lines must share to be compared; more make the search slower again."""
+_WHOLE = "="
+"""Mark before a line without letters, which is one gram; no letter is written so."""
+
+
+def _compared(line: str) -> str:
+    """Return the text that is compared: the letters of a line, or all of one without letters."""
+    return letters(line) if has_letters(line) else f"{_WHOLE}{whole(line)}"
 
 
 def shingles(text: str) -> frozenset[str]:
     """Return the runs of five letters of a line, its ends included.
 
     Args:
-        text: a line as :func:`prep_tools.letters.letters` gives it.
+        text: a line as :func:`prep_tools.letters.letters` gives it, or a whole one.
     """
+    if text.startswith(_WHOLE):
+        return frozenset([text])
     padded = f"{'<' * (GRAM - 1)}{text}{'>' * (GRAM - 1)}"
     return frozenset([padded[n : n + GRAM] for n in range(len(padded) - GRAM + 1)])
 
@@ -28,7 +37,7 @@ class SeenLines:
 
     A line counts as seen if its letters equal those of a training line. It also counts if its runs
     of letters overlap with those of a training line by at least ``threshold`` (Jaccard: shared over
-    all).
+    all). A line without letters must equal a training line.
 
     The search is exact. Two sets whose Jaccard index is at least t share one of the
     ``size - ceil(t * size) + 1`` rarest members of either. They also share k of the rarest members
@@ -56,10 +65,10 @@ class SeenLines:
 
     def find(self, lines: Sequence[str]) -> list[bool]:
         """Return True for each line that training has seen, reading the training lines once."""
-        texts = [letters(line) for line in lines]
+        texts = [_compared(line) for line in lines]
         wanted = _Wanted(dict.fromkeys(texts), self.threshold)
         for line in self._lines:
-            wanted.compare(letters(line))
+            wanted.compare(_compared(line))
         return [text in wanted.seen for text in texts]
 
 

@@ -54,6 +54,12 @@ def test_other_documents_stay_whole_and_formulas_with_them():
     assert not any(counts.values())
 
 
+def test_documents_of_numbers_are_copies_only_if_the_numbers_are_equal():
+    table, other = (Document("t", tuple((str(n),) * 2 for n in range(i, i + 40))) for i in (0, 90))
+    assert cut(table, [other])[0] == [table]
+    assert cut(table, [table])[0] == []
+
+
 def test_formulas_all_over_a_long_document_are_not_a_copy():
     # A short held-out turn of the chair, and a sitting in which all its formulas are, far apart.
     formulas = [" ".join(sentences(name, 1, 14)) for name in "defg"]

@@ -119,6 +119,14 @@ def test_lines_that_differ_only_in_their_way_of_writing_are_equal(line, copy):
     assert copy in SeenLines([line], threshold=1.0)
 
 
+@pytest.mark.parametrize("threshold", [0.1, 0.7, 1.0])
+def test_lines_without_letters_are_copies_only_if_they_are_equal(threshold):
+    seen = SeenLines(["1", "...", "🙂", "2024-11-28", "1️⃣", "❤️", "5  €"], threshold)
+    fresh = ["2", "", "!!!", "🚀", "2024-11-27", "2️⃣", "12", "5 $", "3.5", "See page 3."]
+    assert seen.find(fresh) == [False] * len(fresh)
+    assert all(seen.find(["1", "１", "…", "🙂", " 2024-11-28", "❤", "5 €"]))
+
+
 def test_a_line_that_shares_too_little_is_new():
     seen = SeenLines(["The green house stands by the old river."], threshold=0.7)
     assert "The green tree stands by the new bridge." not in seen
