@@ -10,8 +10,11 @@ from contextlib import contextmanager
 
 IN_BRACKETS = "{} ({})"
 """Form of a message: the text, and the reason in brackets."""
-NO_MEMORY = ("can't allocate memory", "not enough memory", "bad allocation", "out of memory")
-"""Parts of PyTorch's messages about missing memory, on CPU and GPU."""
+NO_MEMORY = (
+    *("can't allocate memory", "not enough memory", "bad allocation", "out of memory"),
+    "can't start new thread",
+)
+"""Parts of the messages of PyTorch, on CPU and GPU, and of Python about missing memory."""
 
 
 class ReluNmtError(Exception):

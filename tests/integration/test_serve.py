@@ -229,6 +229,59 @@ def test_a_head_that_does_not_arrive_ends_the_connection(serve):
             assert read_to_the_end(connection).count(b"200 OK") == is_answered
 
 
+HEAD = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+SIZE = 10_000_000
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (HEAD + f"Content-Length: {SIZE}\r\n\r\n".encode(), 413),
+        (HEAD + f"Transfer-Encoding: chunked\r\n\r\n{SIZE:x}\r\n".encode(), 413),
+        (HEAD + f"Content-Length: {SIZE}\r\nContent-Encoding: br\r\n\r\n".encode(), 415),
+        (HEAD + b"X: ", 400),
+        (b"\x16\x03\x01 no HTTP at all\r\n\r\n", 400),
+    ],
+)
+def test_a_client_that_sends_all_before_it_reads_gets_the_refusal(server, head, status):
+    with server.connect(timeout=20) as connection:
+        connection.sendall(head + b"x" * SIZE)
+        connection.shutdown(socket.SHUT_WR)
+        answer = b"".join(iter(lambda: connection.recv(2**16), b""))
+    assert answer.startswith(f"HTTP/1.1 {status}".encode())
+    assert b"connection: close" in answer.lower()
+    assert server.ask("health")[0] == 200
+
+
+def test_the_drain_of_a_refused_request_has_an_end(serve):
+    with serve("--request-seconds", "1") as server, server.connect(timeout=20) as connection:
+        connection.sendall(HEAD + f"Content-Length: {SIZE}\r\n\r\n".encode() + b"x" * 200_000)
+        assert read_to_the_end(connection).startswith(b"HTTP/1.1 413")
+        # The server has ended the connection a second later; what comes then is an error.
+        with pytest.raises(ConnectionError):
+            for _ in range(100):
+                connection.sendall(b"x")
+                time.sleep(0.1)
+
+
+def test_a_request_behind_one_of_two_lengths_is_not_answered(server):
+    with server.connect(timeout=20) as connection:
+        lengths = b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+        connection.sendall(HEAD + lengths + b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        answer = read_to_the_end(connection)
+    assert answer.startswith(b"HTTP/1.1 400") and answer.count(b"HTTP/1.1 ") == 1
+
+
+def test_head_over_a_connection_has_the_length_and_no_body(server):
+    with server.connect(timeout=20) as connection:
+        for _ in range(2):
+            connection.sendall(b"HEAD /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            time.sleep(0.2)
+            answer = connection.recv(2**16)
+            assert answer.startswith(b"HTTP/1.1 200") and answer.endswith(b"\r\n\r\n")
+            assert re.search(rb"content-length: [1-9]", answer)
+
+
 @pytest.mark.slow
 def test_clients_that_do_not_read_do_not_block_others(serve):
     asked = raw_request("/attention", {"lines": ["ein " * 400], "translation": ["the " * 400]})

@@ -14,7 +14,6 @@ from functools import partial
 from importlib.resources import files
 from typing import Annotated, Any, Literal
 
-import torch
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, StreamingResponse
@@ -25,7 +24,7 @@ from starlette.types import Receive, Scope, Send
 
 import relu_nmt
 from relu_nmt.applications.serving import ServerOptions
-from relu_nmt.applications.serving.limits import Metrics, guarded
+from relu_nmt.applications.serving.limits import NO_MEMORY, RETRY, Metrics, guarded
 from relu_nmt.applications.serving.queues import Desk, Ticket
 from relu_nmt.applications.serving.service import TranslationService
 from relu_nmt.data.documents import WindowConfig
@@ -35,7 +34,6 @@ from relu_nmt.translator import Translator
 
 PAGE = files("relu_nmt.applications.serving") / "templates" / "translate.html"
 PATHS = ("/", "/translate", "/attention", "/model", "/health", "/metrics", "/openapi.json")
-RETRY = {"Retry-After": "1"}
 WRITTEN_BYTES = 65_536
 """Longest part of an answer to hand to the connection at once."""
 MOST_UNREAD_BYTES = 2**25
@@ -43,18 +41,15 @@ MOST_UNREAD_BYTES = 2**25
 REASONS = {
     403: "A page of another origin asks.",
     413: "Too many bytes, tokens or weights.",
-    415: "The Content-Type is not application/json.",
+    415: "The Content-Type is not application/json, or the body is compressed.",
     422: "The request does not fit the description, or the model cannot do it.",
     429: "The queue is full; Retry-After says when to come back.",
-    503: "The server is stopping, or its memory does not suffice for this text.",
+    503: "The server is stopping, or memory or threads do not suffice for this text.",
     504: "No answer within the time limit.",
 }
-NO_MEMORY = "not enough memory for this text; send fewer lines at a time"
 ERRORS: dict[type[Exception], tuple[int, str | None]] = {
     ReluNmtError: (422, None),
     OutOfMemoryError: (503, NO_MEMORY),
-    MemoryError: (503, NO_MEMORY),
-    torch.OutOfMemoryError: (503, NO_MEMORY),
     Exception: (500, "an error of the server; see its log"),
 }
 """Status and text (None: that of the error) for each error."""
@@ -388,9 +383,10 @@ def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def refused(_: Request, error: HTTPException) -> JSONResponse:
         # FastAPI answers 400 if it cannot read the JSON at all.
-        status = 422 if error.status_code == 400 else error.status_code
-        headers = RETRY if status in (429, 503) else error.headers
-        return _problem(status, str(error.detail), headers)
+        if error.status_code == 400:
+            return _problem(422, f"the body is no JSON: {error.__cause__ or error.detail}")
+        headers = RETRY if error.status_code in (429, 503) else error.headers
+        return _problem(error.status_code, str(error.detail), headers)
 
     # Answer an error of the table with its fixed text, or the error's own.
     async def known(status: int, text: str | None, _: Request, error: Exception) -> JSONResponse:

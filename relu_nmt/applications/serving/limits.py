@@ -6,8 +6,9 @@ import socket
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
+import h11
 import uvicorn
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from starlette.requests import ClientDisconnect, Request
@@ -16,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from relu_nmt.applications.serving import ServerOptions
+from relu_nmt.errors import is_out_of_memory
 
 SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 _HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^:\[\]]+))(?::\d+)?")
@@ -25,6 +27,10 @@ PORTS = {"http": ":80", "https": ":443"}
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 SPARE_CONNECTIONS = 256
 """Connections for silent clients and for metrics, beside those of waiting requests."""
+MOST_DROPPED_BYTES = 2**28
+"""Most bytes of a refused request that the server reads, and drops, before it closes."""
+NO_MEMORY = "not enough memory for this text; send fewer lines at a time"
+RETRY = {"Retry-After": "1"}
 
 
 class Metrics:
@@ -76,6 +82,22 @@ def run_server(app: ASGIApp, listener: socket.socket, limits: ServerOptions) -> 
     uvicorn.Server(config).run(sockets=[listener])
 
 
+class _LingeringTransport:
+    """A transport that calls ``end`` instead of closing; all else is that of the transport."""
+
+    def __init__(self, transport: asyncio.Transport, end: Callable[[], None]) -> None:
+        self._transport = transport
+        self.close = end
+        self.is_ending = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def is_closing(self) -> bool:
+        """Return True if no further answer can be written."""
+        return self.is_ending or self._transport.is_closing()
+
+
 class ImpatientProtocol(H11Protocol):
     """uvicorn's protocol with time limits for sending a request and for reading an answer.
 
@@ -102,7 +124,10 @@ class ImpatientProtocol(H11Protocol):
     def connection_made(self, transport: Any) -> None:
         """Start the timer of the first request, and close a silent connection if needed."""
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        super().connection_made(transport)
+        self._num_dropped = 0
+        self._socket = transport
+        self._lingering = _LingeringTransport(transport, self._end)
+        super().connection_made(cast(asyncio.Transport, self._lingering))
         transport.set_write_buffer_limits(0)  # call pause_writing for every unread answer
         self._silent_since = self.loop.time()
         # Close the connection that has been silent for the longest time.
@@ -114,9 +139,14 @@ class ImpatientProtocol(H11Protocol):
         self._watch_head()
 
     def data_received(self, data: bytes) -> None:
-        """Receive bytes."""
-        super().data_received(data)
-        self._watch_head()
+        """Receive bytes; drop those behind the answer that ends the connection."""
+        if not self.transport.is_closing():
+            super().data_received(data)
+            self._watch_head()
+            return
+        self._num_dropped += len(data)
+        if self._num_dropped > MOST_DROPPED_BYTES:
+            self._socket.close()
 
     def pause_writing(self) -> None:
         """Start the timer of the client's reading."""
@@ -140,7 +170,22 @@ class ImpatientProtocol(H11Protocol):
         """Stop all timers."""
         self._stop("head")
         self._stop("answer")
+        self._stop("end")
         super().connection_lost(exc)
+
+    def _end(self) -> None:
+        """Close the connection, but let a client that is still sending read the answer before.
+
+        The system would reset a connection with unread bytes, and the client lose the answer.
+        """
+        is_sending = self.conn.their_state in (h11.SEND_BODY, h11.ERROR)
+        if self.transport.is_closing() or not is_sending:
+            self._socket.close()
+            return
+        self._lingering.is_ending = True
+        self._socket.write_eof()
+        self._socket.resume_reading()
+        self._start("end", self._socket.abort)
 
     def _watch_head(self) -> None:
         """Start the timer of the next head, or stop it while a request is in progress."""
@@ -174,7 +219,7 @@ def guarded(
             return
         # Join all unknown paths, so that clients cannot fill the memory with counters.
         path = scope["path"] if scope["path"] in paths else "other"
-        start, status = time.perf_counter(), 500
+        start, status = time.perf_counter(), 0
 
         # Read the status from the messages of the application.
         async def sending(message: Message) -> None:
@@ -186,8 +231,13 @@ def guarded(
         # Count the answer even after an error; without a status it counts as 500.
         try:
             await _answer(app, limits, scope, receive, sending)
+        except (RuntimeError, MemoryError) as error:
+            # Refuse without a trace what memory or threads do not suffice for.
+            if status or not is_out_of_memory(error):
+                raise
+            await JSONResponse({"error": NO_MEMORY}, 503, RETRY)(scope, receive, sending)
         finally:
-            metrics.answers.labels(path, str(status)).inc()
+            metrics.answers.labels(path, str(status or 500)).inc()
             metrics.seconds.labels(path).observe(time.perf_counter() - start)
 
     return serve
@@ -197,13 +247,16 @@ async def _answer(
     app: ASGIApp, limits: ServerOptions, scope: Scope, receive: Receive, send: Send
 ) -> None:
     """Answer one request by the application, or refuse it."""
-    # Read the body; send nothing to a client that left.
+    # Read the body unless the head is refused; send nothing to a client that left.
     body = None
+    problem = _problem(scope, limits.allowed_hosts)
     try:
-        reading = _read(Request(scope, receive), limits.max_request_bytes)
-        body = await asyncio.wait_for(reading, limits.request_seconds)
-        too_long = f"more than {limits.max_request_bytes:,} bytes; send less text at a time"
-        problem = (413, too_long) if body is None else _problem(scope, limits.allowed_hosts)
+        if problem is None:
+            reading = _read(Request(scope, receive), limits.max_request_bytes)
+            body = await asyncio.wait_for(reading, limits.request_seconds)
+            if body is None:
+                most = f"more than {limits.max_request_bytes:,} bytes"
+                problem = 413, f"{most}; send less text at a time"
     except asyncio.TimeoutError:
         problem = 408, f"the request did not come within {limits.request_seconds:g} seconds"
     except ClientDisconnect:
@@ -219,7 +272,9 @@ async def _answer(
     async def replayed() -> Message:
         return first.pop() if first else await receive()
 
-    await app(scope, replayed, send)
+    # Answer HEAD like GET; uvicorn leaves the body out.
+    method = "GET" if scope["method"] == "HEAD" else scope["method"]
+    await app({**scope, "method": method}, replayed, send)
 
 
 async def _read(request: Request, most: int) -> bytes | None:
@@ -238,7 +293,14 @@ def _problem(scope: Scope, allowed_hosts: Sequence[str]) -> tuple[int, str] | No
     headers: dict[str, list[str]] = defaultdict(list)
     for name, value in scope["headers"]:
         headers[name.decode("latin-1").lower()].append(value.decode("latin-1").lower())
-    # Check the host, the origin and the type of the body, in this order.
+    # Check the length of the body, the host, the origin and the type of the body, in this order.
+    if headers["transfer-encoding"] and (
+        headers["content-length"] or scope["http_version"] == "1.0"
+    ):
+        return 400, (
+            "Transfer-Encoding beside Content-Length, or in HTTP/1.0: the length of the body is "
+            "not certain; send Content-Length alone"
+        )
     names = {own.lower() for own in allowed_hosts}
     host = _HOST.fullmatch(headers["host"][-1] if headers["host"] else "")
     if names and (host is None or (host[1] or host[2]) not in names):
@@ -252,6 +314,9 @@ def _problem(scope: Scope, allowed_hosts: Sequence[str]) -> tuple[int, str] | No
     types = [value.partition(";")[0].strip() for value in headers["content-type"]]
     if scope["method"] == "POST" and types != ["application/json"]:
         return 415, "expected Content-Type: application/json"
+    encoding = ", ".join(headers["content-encoding"])
+    if scope["method"] == "POST" and encoding not in ("", "identity"):
+        return 415, f"Content-Encoding: {encoding} is not read; send the JSON without compression"
     return None
 
 

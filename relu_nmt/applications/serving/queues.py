@@ -97,7 +97,11 @@ class Desk:
             raise HTTPException(429, f"{self.num_waiting} requests are waiting; come back later")
         # Start the work, and watch the connection.
         ticket = Ticket()
-        done = asyncio.get_running_loop().run_in_executor(self._pool, work, ticket)
+        try:
+            done = asyncio.get_running_loop().run_in_executor(self._pool, work, ticket)
+        except RuntimeError:  # no thread can be started, and another one may find the work later
+            ticket.give_up()
+            raise
         self._works.add(done)
         done.add_done_callback(self._works.discard)
         left = asyncio.ensure_future(receive())
@@ -129,7 +133,11 @@ def take_turn(
     """Return the result of a call in the pool, of which only so many may run or wait."""
     if not places.acquire(blocking=False):
         raise HTTPException(429, TOO_MANY)
-    future = pool.submit(call)
+    try:
+        future = pool.submit(call)
+    except RuntimeError:  # no thread can be started
+        places.release()
+        raise
     # Free the place as soon as the call has ended or the request is given up.
     future.add_done_callback(lambda _: places.release())
     return ticket.wait(future)

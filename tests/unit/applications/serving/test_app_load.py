@@ -15,6 +15,7 @@ from fastapi.testclient import TestClient
 from relu_nmt.applications.serving import ServerOptions, service
 from relu_nmt.applications.serving import app as app_module
 from relu_nmt.applications.serving.limits import Metrics, guarded
+from relu_nmt.applications.serving.queues import Ticket, take_turn
 from relu_nmt.applications.serving.service import weights_json
 from relu_nmt.errors import OutOfMemoryError
 from tests.unit.applications.serving.clients import HOST, JSON, client_of, metric, post_scope
@@ -151,7 +152,7 @@ def test_a_body_without_end_or_too_slow_is_refused(client, pause, status):
 
     limits = ServerOptions(max_request_bytes=20_000, request_seconds=0.5)
     guard = guarded(client.app, limits, Metrics(), frozenset())
-    asyncio.run(guard({"type": "http", "path": "/translate"}, receive, send))
+    asyncio.run(guard(post_scope("/translate", HOST, JSON), receive, send))
     assert sent[0]["status"] == status and "error" in json.loads(sent[1]["body"])
 
 
@@ -270,3 +271,29 @@ def test_an_unexpected_error_reveals_nothing_of_the_server(slow):
         answer = quiet.post("/translate", json={"lines": ["ein"]})
     assert (answer.status_code, list(answer.json())) == (500, ["error"])
     assert "division" not in answer.text
+
+
+@pytest.mark.parametrize("missing", [RuntimeError("can't start new thread"), MemoryError()])
+def test_a_request_without_a_thread_is_refused_without_a_trace(
+    client, monkeypatch, missing, caplog
+):
+    def submit(*_):
+        raise missing
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ThreadPoolExecutor, "submit", submit)
+        for _ in range(3):
+            answer = client.post("/translate", json={"lines": ["ein Haus"]})
+            assert answer.status_code == 503 and answer.headers["Retry-After"] == "1"
+            assert "not enough memory" in answer.json()["error"]
+    assert client.post("/translate", json={"lines": ["ein Haus"]}).status_code == 200
+    assert metric(client, "relu_nmt_requests_total", path="/translate", status="503") >= 3
+    assert not caplog.records
+
+
+def test_a_large_answer_without_a_thread_frees_its_place():
+    pool, places = ThreadPoolExecutor(1), threading.Semaphore(1)
+    pool.shutdown()
+    with pytest.raises(RuntimeError):
+        take_turn(pool, places, int, Ticket())
+    assert places.acquire(blocking=False)

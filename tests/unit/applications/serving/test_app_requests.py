@@ -1,5 +1,6 @@
 """Requests of any form, and the ones that the server refuses."""
 
+import gzip
 import json
 
 import pytest
@@ -151,6 +152,49 @@ def test_a_foreign_host_name_is_refused():
             answer = client.get("/health", headers={"Host": host})
             assert answer.status_code == 400, host
             assert "--allowed-hosts" in answer.json()["error"]
+
+
+@pytest.mark.parametrize("path", ["/", "/health", "/model", "/metrics", "/openapi.json"])
+def test_head_is_answered_like_get_without_a_body(client, path):
+    head, get = client.head(path), client.get(path)
+    assert head.status_code == get.status_code == 200 and head.content == b""
+    assert head.headers["Content-Type"] == get.headers["Content-Type"]
+
+
+@pytest.mark.parametrize("path", ["/translate", "/attention"])
+def test_head_of_a_path_for_posts_is_refused(client, path):
+    assert client.head(path).status_code == 405
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd", "x-gzip", "GZIP, identity"])
+def test_a_compressed_body_is_refused_by_its_encoding(client, encoding):
+    headers = {"Content-Encoding": encoding, "Content-Type": "application/json"}
+    for path in ("/translate", "/attention"):
+        answer = client.post(path, content=gzip.compress(b'{"lines": ["a"]}'), headers=headers)
+        assert answer.status_code == 415
+        assert f"Content-Encoding: {encoding.lower()} is not read" in answer.json()["error"]
+
+
+def test_a_body_that_is_not_compressed_may_say_so(client):
+    headers = {"Content-Encoding": "identity"}
+    assert client.post("/translate", json={"lines": ["a"]}, headers=headers).status_code == 200
+
+
+def test_a_compressed_body_without_its_header_is_no_json(client):
+    headers = {"Content-Type": "application/json"}
+    answer = client.post("/translate", content=gzip.compress(b"{}"), headers=headers)
+    assert answer.status_code == 422
+    assert answer.json()["error"].startswith("the body is no JSON: 'utf-8' codec can't decode")
+
+
+LENGTH, CHUNKED = (b"content-length", b"26"), (b"transfer-encoding", b"chunked")
+
+
+@pytest.mark.parametrize("order", [(LENGTH, CHUNKED), (CHUNKED, LENGTH)])
+@pytest.mark.parametrize(("method", "path"), [("POST", "/translate"), ("GET", "/health")])
+def test_two_lengths_of_a_body_are_refused(client, order, method, path):
+    assert status_of(client.app, HOST, JSON, *order, path=path, method=method) == 400
+    assert status_of(client.app, HOST, JSON, order[0], path=path, method=method) != 400
 
 
 def test_unknown_paths_are_errors_and_share_one_counter(client):
