@@ -203,7 +203,6 @@ class Files:
     written: bool = False  # the command writes them; otherwise it reads them
     # Regular expression of the file names if the path is a folder; or a function that returns it.
     names: str | Callable[[Path], str] = ""
-    deep: bool = False  # the files may also lie in folders below; names are then relative paths
     # Regular expression of the names of further files beside the path; NAME stands for the path's
     # own name and STEM for that without its suffix.
     beside: str = ""
@@ -257,46 +256,31 @@ class Files:
             for folder, pattern in self.patterns
         )
 
-    @cached_property
-    def links(self) -> dict[tuple[int, int], int]:
-        """The number of hard links of each existing file, by device and inode."""
-        paths = [] if self.is_folder else [self.path]
-        for folder, pattern in self.patterns:
-            entries = folder.rglob("*") if self.deep else folder.glob("*")
-            paths += [p for p in entries if pattern.fullmatch(p.relative_to(folder).as_posix())]
-        found = [path.stat() for path in paths if os.path.isfile(path)]
-        return {(one.st_dev, one.st_ino): one.st_nlink for one in found}
-
 
 READ, WRITTEN, CHECKPOINTS = Files(), Files(written=True), Files(separator=":")
 
 
 def refuse_shared_files(paths: Iterable[Files]) -> None:
-    """Refuse a written file that is also read, or written twice, by name or by a link."""
+    """Refuse a written file that is also read, or written twice, by its name or a symbolic link.
+
+    A hard link needs no check: a written file is renamed into its place, so that the content under
+    the other name stays.
+    """
     for first, second in combinations(paths, 2):
-        written, other = (second, first) if second.written else (first, second)
         (name, label), (other_name, other_label) = first.option, second.option
         is_part = name in second.part_of or other_name in first.part_of
-        if not written.written or name == other_name or is_part:
+        if name == other_name or is_part or not (first.written or second.written):
             continue
-        named, owner = (other, written) if written.is_folder else (written, other)
-        both = f"{label} and {other_label} are both %s; give two files"
-        # Compare the paths, then the files that belong to each, then links.
-        reason = both % named.text
-        if first.path != second.path or written.is_folder or other.is_folder:
-            if first.has(second) or second.has(first):
-                named, owner = (second, first) if first.has(second) else (first, second)
-                reason = f"it is one of the files of {owner}; give another"
-            elif not _are_linked(named, owner):
-                continue
-        if other.written:
-            raise ConfigError(both % named.text)
+        if first.path == second.path and not first.is_folder and not second.is_folder:
+            named, owner = first if first.written else second, None
+        elif first.has(second):
+            named, owner = second, first
+        elif second.has(first):
+            named, owner = first, second
+        else:
+            continue
+        both = f"{label} and {other_label} are both {named.text}; give two files"
+        if first.written and second.written:
+            raise ConfigError(both)
+        reason = f"it is one of the files of {owner}; give another" if owner else both
         raise ConfigError(f"{named}: is a file that is read, and would be lost: {reason}")
-
-
-def _are_linked(one: Files, other: Files) -> bool:
-    """Return True if links lead to one file; search large folders only if the other has links."""
-    for large, small in ((one, other), (other, one)):
-        if large.deep and (small.is_folder or max(small.links.values(), default=1) < 2):
-            return False
-    return not one.links.keys().isdisjoint(other.links)

@@ -23,7 +23,7 @@ IMAGE_SUFFIXES = (
     *(".webp", ".ppm", ".pgm", ".tif", ".tiff"),
 )
 _ENDINGS = "|".join((*IMAGE_SUFFIXES, ".zip", ".npz", ".parquet")).replace(".", "")
-IMAGES = Files(names=rf"(?i:.*\.({_ENDINGS}))", deep=True)
+IMAGES = Files(names=rf"(?i:.*\.({_ENDINGS}))")
 LARGEST_PADDED = 96
 """The largest image size at which ``--train-crop auto`` is padded; above, it is resized."""
 CROSS_ENTROPY = "cross_entropy"

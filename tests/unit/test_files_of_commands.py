@@ -4,7 +4,6 @@ The pairs come from the declarations, so that a new option is covered by being d
 """
 
 import importlib
-import os
 import re
 from itertools import permutations
 from pathlib import Path
@@ -149,15 +148,14 @@ def test_no_output_is_an_input_or_another_output(command, tmp_path, monkeypatch,
         assert file.read_text() == "# valuable"
 
 
-@pytest.mark.parametrize("link", [os.symlink, os.link])
 @pytest.mark.parametrize("command", COMMANDS)
-def test_nor_is_it_by_a_link(command, link, tmp_path):
+def test_nor_is_it_by_a_symbolic_link(command, tmp_path):
     for number, (one, other, folders, name) in enumerate(pairs(command)):
         if folders[0] or {one, other} & {"config", "user_module"}:
             continue
         file, texts = shared(tmp_path / str(number), folders, name)
         linked = tmp_path / str(number) / "linked"
-        link(file, linked)
+        linked.symlink_to(file)
         values = complete(command, {one: str(linked), other: texts[1]})
         with pytest.raises(ConfigError, match=r"give (two files|another)$"):
             from_flat(SETTINGS[command], values)
