@@ -192,10 +192,10 @@ def using_backend(name: str) -> Iterator[None]:
         ConfigError: at the end of the block, if an attention has no such back end.
         MissingExtraError: it is not installed.
     """
-    made: list[Attention] = []
-    with _made_with(backend=name, made=made):
+    built: list[Attention] = []
+    with _made_with(backend=name, made=built):
         yield
-    for attention in made:
+    for attention in built:
         attention.require_backend(None)
 
 
@@ -390,12 +390,12 @@ def build_attention(
     missing = {"decoder": "causal", "cross": "cross"}.get(slot)
     if missing and not getattr(able, missing):
         names = attentions.names()
-        others = [n for n in names if getattr(attentions.get(n).capabilities, missing)]
+        fitting = [n for n in names if getattr(attentions.get(n).capabilities, missing)]
         # Name the flag of this slot: the other slots may keep the mechanism.
         raise ConfigError(
             f"--{slot}-attention {spec.name}: it has no {missing} form"
             + (f", since {able.reason}" if able.reason else "")
-            + f"; choose one of {', '.join(others)}"
+            + f"; choose one of {', '.join(fitting)}"
         )
     # Refuse dropout of weights that the mechanism does not have.
     if dropout > 0 and not able.weights:

@@ -63,7 +63,8 @@ class FeatureAttention(Attention):
         keys = visibility.without_padding(keys)
         # With the matrix of weights, if it is needed.
         if problem.need.rows or problem.need.weights or problem.dropout > 0:
-            problem.q, problem.k = queries, keys
+            problem.q = queries
+            problem.k = keys
             return reference.solve_rows(problem)
         # A column of ones in v sums the weights of each row.
         extended = F.pad(problem.v, (0, 1), value=1.0)
@@ -121,8 +122,8 @@ class EfficientAttention(FeatureAttention):
         real = visibility.key_column
         if real is not None:
             # Let a sample without keys see all of them: its softmax would be NaN.
-            seen = real | ~real.any(2, keepdim=True)
-            k = k.masked_fill(~seen, -math.inf)
+            visible = real | ~real.any(2, keepdim=True)
+            k = k.masked_fill(~visible, -math.inf)
         return q.softmax(-1), k.softmax(2)
 
     def divisor(self, totals: Tensor) -> Tensor:
@@ -179,8 +180,8 @@ class CosFormerAttention(FeatureAttention):
         if not self.config.reweight:
             return q, k
         if self.config.grid:  # one cosine for the rows, one for the columns
-            for places in _grid_places(visibility, q):
-                q, k = _rotated(q, places), _rotated(k, places)
+            for fractions in _grid_places(visibility, q):
+                q, k = _rotated(q, fractions), _rotated(k, fractions)
             return q, k
         if visibility.causal:  # positions over the fixed horizon
             if visibility.longest > self.config.horizon:
@@ -194,8 +195,8 @@ class CosFormerAttention(FeatureAttention):
                 _rotated(k, visibility.key_positions().to(q) / self.config.horizon),
             )
         # Positions over M stay below 1: beyond it cosines, and so sums, would be negative.
-        places = visibility.places().to(q) / visibility.positive_counts[:, 0].to(q)
-        return _rotated(q, places), _rotated(k, places)
+        fractions = visibility.places().to(q) / visibility.positive_counts[:, 0].to(q)
+        return _rotated(q, fractions), _rotated(k, fractions)
 
     def most_keys(self, causal: bool) -> int | None:
         """Return ``horizon`` in causal use."""
@@ -214,18 +215,18 @@ def _grid_places(visibility: Visibility, like: Tensor) -> tuple[Tensor, Tensor]:
     # Number rows and columns of the patches; tokens before them get the middle.
     rows, columns = visibility.grid
     # Count the tokens before the patches, such as a class token.
-    others = visibility.num_keys - rows * columns
+    num_leading = visibility.num_keys - rows * columns
     patches = torch.arange(rows * columns, device=like.device)
-    places = []
+    fractions = []
     for numbers, size in ((patches // columns, rows), (patches % columns, columns)):
         middle = (size - 1) / 2
-        places.append(F.pad(numbers.to(like.dtype), (others, 0), value=middle)[None] / size)
-    return places[0], places[1]
+        fractions.append(F.pad(numbers.to(like.dtype), (num_leading, 0), value=middle)[None] / size)
+    return fractions[0], fractions[1]
 
 
-def _rotated(x: Tensor, places: Tensor) -> Tensor:
-    """Return x cos a and x sin a side by side, [B, H, N, 2 d], a = pi / 2 times the places."""
-    angles = (places * (math.pi / 2))[:, None, :, None]
+def _rotated(x: Tensor, fractions: Tensor) -> Tensor:
+    """Return x cos a and x sin a side by side, [B, H, N, 2 d], a = pi / 2 times the fractions."""
+    angles = (fractions * (math.pi / 2))[:, None, :, None]
     return torch.cat([x * angles.cos(), x * angles.sin()], -1)
 
 
@@ -301,15 +302,15 @@ class PerformerAttention(FeatureAttention):
         keys = (products - halves - stabiliser).exp()
         # Each query's own stabiliser c_i, the maximum over its visible keys, [B, H, Nq or 1, 1].
         # ONNX has no running maximum.
-        seen = stabiliser
+        visible_stabiliser = stabiliser
         by_matrix = visibility.hides_later and torch.compiler.is_exporting()
         if (visibility.ancestry is not None or by_matrix) and visibility.hidden is not None:
             rows = largest.transpose(2, 3).masked_fill(visibility.hidden, -LARGEST_PRODUCT)
-            seen = rows.amax(3, keepdim=True)  # over [B, H, Nq, Nk]
+            visible_stabiliser = rows.amax(3, keepdim=True)  # over [B, H, Nq, Nk]
         elif visibility.hides_later:
-            seen = largest.cummax(2).values[:, :, k.size(2) - q.size(2) :]
+            visible_stabiliser = largest.cummax(2).values[:, :, k.size(2) - q.size(2) :]
         # Multiply by exp(c - c_i), which puts c_i in the place of c.
-        rescaled = queries * (stabiliser - seen).exp()
+        rescaled = queries * (stabiliser - visible_stabiliser).exp()
         # One more feature for the keys' epsilon, which is not rescaled.
         total = SOFTMAX_EPSILON * queries.sum(-1, keepdim=True)
         return torch.cat([rescaled, total], -1), torch.cat([keys, torch.ones_like(largest)], -1)
@@ -356,7 +357,8 @@ def _(attention: PerformerAttention) -> AbstractContextManager[None]:
     @contextmanager
     def block() -> Iterator[None]:
         # Set the count back for the second pass, and restore it after.
-        later, attention.passes = attention.passes, passes
+        later = attention.passes
+        attention.passes = passes
         try:
             yield
         finally:
@@ -395,7 +397,10 @@ def masked_sums(queries: Tensor, keys: Tensor, v: Tensor, visibility: Visibility
     """
     # Choose the order by its number of products; an exported graph, which serves all lengths,
     # cannot choose.
-    num_queries, num_keys, rank, width = queries.size(2), keys.size(2), keys.size(3), v.size(3)
+    num_queries = queries.size(2)
+    num_keys = keys.size(2)
+    rank = keys.size(3)
+    width = v.size(3)
     by_matrix = num_queries * num_keys * (rank + width)
     ancestry = visibility.ancestry
     is_cheaper = (

@@ -176,10 +176,12 @@ class NystromformerAttention(Attention):
     def attend(self, problem: AttentionProblem) -> AttentionOutput:
         """See :meth:`Attention.attend`."""
         q, k, v = scaled_tokens(problem)
-        visibility, num_tokens, most = problem.visibility, k.size(2), self.config.landmarks
+        visibility = problem.visibility
+        num_tokens = k.size(2)
+        num_landmarks = self.config.landmarks
         # Means of segments: landmarks of queries, keys and values.
         count = visibility.counts[..., None].to(k)  # n, [B or 1, 1, 1, 1]
-        segments = segment_means(visibility, num_tokens, most, k)
+        segments = segment_means(visibility, num_tokens, num_landmarks, k)
         present = segments.any(-1)[..., None, :]  # [B or 1, 1, 1, m]
         landmark_q, landmark_k, landmark_v = (segments @ x for x in (q, k, v))
         # Choose the polynomial's scale: n^(-1/2) or 1, perhaps times a learnt g.
@@ -191,7 +193,7 @@ class NystromformerAttention(Attention):
         to_landmarks = self._kernel(q, landmark_k, present, scale)  # [B, H, N, m]
         mixed = landmark_v
         # An exported graph, which serves any N, takes the general way; the result is the same.
-        if not isinstance(num_tokens, int) or num_tokens > most:
+        if not isinstance(num_tokens, int) or num_tokens > num_landmarks:
             core = self._kernel(landmark_q, landmark_k, present, scale)  # [B, H, m, m]
             # Zero the rows and columns of landmarks without tokens; the inverse keeps them zero.
             core = core * (present.transpose(-1, -2) & present)
@@ -200,19 +202,19 @@ class NystromformerAttention(Attention):
             from_tokens = self._kernel(landmark_q, k, keys, scale)  # [B, H, m, N]
             mixed = pseudo_inverse(core, self.config.iterations) @ (from_tokens @ v)
             # Use full attention where each token is its own landmark.
-            mixed = torch.where(count <= most, landmark_v, mixed)
+            mixed = torch.where(count <= num_landmarks, landmark_v, mixed)
         return landmark_output(to_landmarks @ mixed, v, self.convolution, visibility)
 
-    def _kernel(self, x: Tensor, y: Tensor, seen: Tensor | None, scale: Tensor) -> Tensor:
-        """Return K(x, y) [B, H, Nx, Ny] over the ``seen`` [B or 1, 1, 1, Ny]."""
+    def _kernel(self, x: Tensor, y: Tensor, visible: Tensor | None, scale: Tensor) -> Tensor:
+        """Return K(x, y) [B, H, Nx, Ny] over the ``visible`` [B or 1, 1, 1, Ny]."""
         scores = x @ y.transpose(-1, -2)
         if self.config.kernel == "polynomial":
             weights = scale * scores.pow(POLYNOMIAL_POWER)
-            return weights if seen is None else weights.masked_fill(~seen, 0.0)
-        if seen is not None:
+            return weights if visible is None else weights.masked_fill(~visible, 0.0)
+        if visible is not None:
             # Let a sample without tokens see all of its zeros: its softmax would be NaN.
-            seen = seen | ~seen.any(-1, keepdim=True)
-            scores = scores.masked_fill(~seen, -torch.inf)
+            visible = visible | ~visible.any(-1, keepdim=True)
+            scores = scores.masked_fill(~visible, -torch.inf)
         return scores.softmax(-1)
 
 
@@ -228,8 +230,8 @@ def segment_means(visibility: Visibility, num_tokens: int, count: int, like: Ten
     size = ((real_tokens + count - 1) // count).clamp_min(1)
     segment = visibility.places().to(like.device) // size  # [B or 1, N]
     # Mark the real tokens of each segment, and divide by their number.
-    most = min(count, num_tokens) if isinstance(num_tokens, int) else count
-    numbers = torch.arange(most, device=like.device)
+    num_segments = min(count, num_tokens) if isinstance(num_tokens, int) else count
+    numbers = torch.arange(num_segments, device=like.device)
     member = segment[:, None, :] == numbers[:, None]  # [B or 1, m, N]
     if visibility.key_mask is not None:
         member = member & visibility.key_mask[:, None, :]
@@ -248,7 +250,8 @@ def pseudo_inverse(matrix: Tensor, iterations: int) -> Tensor:
     # Scale the matrix: cubes of small scores have norms whose product would be 0 in float32.
     largest = absolute.detach().amax((-2, -1), keepdim=True)
     largest = largest.masked_fill(largest < SMALLEST, 1.0)
-    matrix, absolute = matrix / largest, absolute / largest
+    matrix = matrix / largest
+    absolute = absolute / largest
     # Start from A^T / (|A|_1 |A|_inf), then take the steps.
     norms = absolute.sum(-2).amax(-1) * absolute.sum(-1).amax(-1)  # |A|_1 |A|_inf
     norms = norms.masked_fill(norms == 0, 1.0)[..., None, None]
@@ -311,7 +314,8 @@ class SOFTAttention(Attention):
     def attend(self, problem: AttentionProblem) -> AttentionOutput:
         """See :meth:`Attention.attend`."""
         q, k, v = scaled_tokens(problem)
-        visibility, stride = problem.visibility, self.config.stride
+        visibility = problem.visibility
+        stride = self.config.stride
         # Kernels of queries, keys and landmarks with the landmarks.
         landmarks = F.gelu(self.norm(self.window(in_windows(q, stride))))  # [B, H, m, d]
         from_queries = gaussian(q, landmarks)  # [B, H, N, m]
@@ -346,8 +350,8 @@ def in_windows(x: Tensor, stride: int) -> Tensor:
         return filled.unflatten(2, (-1, stride)).flatten(3)
     # torch.export would fix whether m is 1, and cannot divide by the stride.
     count = (num_tokens + 2 * stride - 1) // stride
-    places = torch.arange(stride, device=x.device)
-    tokens = torch.arange(count, device=x.device)[:, None] * stride + places
+    offsets = torch.arange(stride, device=x.device)
+    tokens = torch.arange(count, device=x.device)[:, None] * stride + offsets
     return F.pad(x, (0, 0, 0, 2 * stride - 1))[:, :, tokens].flatten(3)
 
 

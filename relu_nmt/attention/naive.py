@@ -227,10 +227,10 @@ def performer_attention(
         a = (to_q.relu() + 1e-3) @ (to_k.relu() + 1e-3).mT * mask
     else:
         # Find the largest product among the visible keys of each query.
-        seen = to_k.amax(-1)[..., None, :].masked_fill(~mask, -math.inf).amax(-1, keepdim=True)
+        largest = to_k.amax(-1)[..., None, :].masked_fill(~mask, -math.inf).amax(-1, keepdim=True)
         to_k = to_k - (k**2).sum(-1, keepdim=True) / 2
         f_q = torch.exp(to_q - (q**2).sum(-1, keepdim=True) / 2 - to_q.amax(-1, True)) + 1e-4
-        f_k = torch.exp(to_k[..., None, :, :] - seen[..., None]) + 1e-4  # [B, H, Nq, Nk, m]
+        f_k = torch.exp(to_k[..., None, :, :] - largest[..., None]) + 1e-4  # [B, H, Nq, Nk, m]
         # Sum over the features, [B, H, Nq, Nk].
         a = (f_q[..., None, :] * f_k).sum(-1) * mask
     return a / a.sum(-1, keepdim=True) @ v
@@ -302,12 +302,13 @@ def nystromformer_attention(
         return kernel(q @ k.mT) @ v
     # Average each segment, [B, H, m, d].
     few_q, few_k = (torch.stack([s.mean(-2) for s in x.split(size, -2)], -2) for x in (q, k))
-    a, one = kernel(few_q @ few_k.mT), torch.eye(few_q.size(-2), dtype=q.dtype)
+    a = kernel(few_q @ few_k.mT)
+    identity = torch.eye(few_q.size(-2), dtype=q.dtype)
     # Start the inverse from A^T over the product of both norms.
     norms = a.abs().sum(-2).amax(-1) * a.abs().sum(-1).amax(-1)
     z = a.mT / norms[..., None, None]
     for _ in range(steps):
-        z = z @ (13 * one - a @ z @ (15 * one - a @ z @ (7 * one - a @ z))) / 4
+        z = z @ (13 * identity - a @ z @ (15 * identity - a @ z @ (7 * identity - a @ z))) / 4
     return kernel(q @ few_k.mT) @ z @ kernel(few_q @ k.mT) @ v
 
 

@@ -183,14 +183,14 @@ def record_attention(
         if _paused.get():
             return
         # Find the arguments by name, however the caller passed them.
-        given = dict(zip(("q", "k", "v", "visibility"), args, strict=False)) | kwargs
-        visibility = given["visibility"]
+        by_name = dict(zip(("q", "k", "v", "visibility"), args, strict=False)) | kwargs
+        visibility = by_name["visibility"]
         vectors = {}
         if kwargs["need"].telemetry:
-            vectors = vector_sizes(given["q"], given["k"], output.values, visibility)
-        place = module.slot, module.layer
+            vectors = vector_sizes(by_name["q"], by_name["k"], output.values, visibility)
+        slot_and_layer = module.slot, module.layer
         (take or records.append)(
-            AttentionRecord(*place, output.rows, output.weights, visibility, vectors)
+            AttentionRecord(*slot_and_layer, output.rows, output.weights, visibility, vectors)
         )
 
     # Hook all mechanisms, and remove the hooks at the end even after an error.
@@ -230,7 +230,8 @@ def second_pass(module: nn.Module) -> AbstractContextManager[None]:
 @contextmanager
 def _(module: nn.BatchNorm2d) -> Iterator[None]:
     """Leave the running statistics as they are."""
-    momentum, module.momentum = module.momentum, 0.0
+    momentum = module.momentum
+    module.momentum = 0.0
     try:
         yield
     finally:
@@ -249,13 +250,13 @@ def vector_sizes(q: Tensor, k: Tensor, values: Tensor, visibility: Visibility) -
     # Sum the lengths of the keys that each query sees; those of padded keys are 0.
     keys = visibility.without_padding(k.float().norm(dim=-1, keepdim=True))[..., 0]  # [B, H, Nk]
     if visibility.offset is None:
-        seen = keys.sum(-1, keepdim=True)
+        visible_lengths = keys.sum(-1, keepdim=True)
     else:
         # Take running sums from the first query's own key on.
-        seen = keys.cumsum(-1)[..., visibility.offset :]
+        visible_lengths = keys.cumsum(-1)[..., visibility.offset :]
     return {
         "query_norm": q.float().norm(dim=-1),
-        "key_norm": (seen / visibility.positive_counts).expand(q.shape[:3]),
+        "key_norm": (visible_lengths / visibility.positive_counts).expand(q.shape[:3]),
         "output_square": values.float().square().mean(-1),
     }
 
@@ -297,10 +298,10 @@ def attention_sums(
     for record in records:
         if record.rows is None:
             continue
-        found = _module_sums(record, record.rows)
-        known = sums.setdefault((record.slot, record.layer), found)
-        if known is not found:
-            known.add(found)
+        record_sums = _module_sums(record, record.rows)
+        module_sums = sums.setdefault((record.slot, record.layer), record_sums)
+        if module_sums is not record_sums:
+            module_sums.add(record_sums)
     return sums
 
 
@@ -340,9 +341,10 @@ def _module_sums(record: AttentionRecord, rows: RowStatistics) -> ModuleSums:
         "largest": rows.largest,
         **record.vectors,
     }
-    known = {name: table for name in LOGGED if (table := tables.get(name)) is not None}
-    table = torch.stack([each.float() for each in known.values()])  # [S, B, H, Nq]
-    batch, num_queries = table.size(1), table.size(3)
+    series = {name: table for name in LOGGED if (table := tables.get(name)) is not None}
+    table = torch.stack([values.float() for values in series.values()])  # [S, B, H, Nq]
+    batch = table.size(1)
+    num_queries = table.size(3)
     real = visibility.real_rows(batch)[:, 0]  # [B, Nq]
     counts = visibility.positive_counts[:, 0].expand(batch, num_queries)
     # Padded rows may hold NaN, which a product with 0 would keep.
@@ -355,7 +357,7 @@ def _module_sums(record: AttentionRecord, rows: RowStatistics) -> ModuleSums:
     # A matrix product would be bfloat16 under autocast.
     by_bucket = (table.mean(2)[..., None] * member).sum((1, 2))
     # Pad the buckets, so that those of all batches add up.
-    rest = 0, NUM_BUCKETS - num_buckets
-    buckets = F.pad(member.sum((0, 1)), rest), F.pad(by_bucket, rest)
+    padding = (0, NUM_BUCKETS - num_buckets)
+    buckets = F.pad(member.sum((0, 1)), padding), F.pad(by_bucket, padding)
     sums = real.sum(), (counts.log() * real).sum(), table.sum((1, 3)), *buckets
-    return ModuleSums(tuple(known), *(each.cpu().double().numpy() for each in sums))
+    return ModuleSums(tuple(series), *(total.cpu().double().numpy() for total in sums))

@@ -74,9 +74,10 @@ class SimAAttention(Attention):
         if self.config.norm != "none":
             q, k = (normalized_over_tokens(x, int(self.config.norm[1])) for x in (q, k))
         # Make the matrix of weights where it is needed or cheaper.
-        wanted = need.rows or need.weights or problem.dropout > 0
-        if wanted or not self.channels_first(q.size(2), k.size(2)):
-            problem.q, problem.k = q, k
+        needs_weights = need.rows or need.weights or problem.dropout > 0
+        if needs_weights or not self.channels_first(q.size(2), k.size(2)):
+            problem.q = q
+            problem.k = k
             return reference.solve_rows(problem)
         # Multiply keys and values first, without a matrix of weights.
         return AttentionOutput(q @ (k.transpose(-1, -2) @ problem.v))

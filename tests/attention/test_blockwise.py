@@ -114,7 +114,9 @@ def test_scores_are_kept_up_to_the_limit_in_bytes(name, causal, small_blocks, mo
     parts = blockwise.pointwise(problem).values.grad_fn.parts
     made = [block for part in parts for block in part.blocks]
     fourth = {False: 0, True: whole // 3}[causal]  # of the second head; it fits if it is short
-    kept = [0 if block.kept is None else block.kept.untyped_storage().nbytes() for block in made]
+    kept = [
+        0 if block.scores is None else block.scores.untyped_storage().nbytes() for block in made
+    ]
     assert kept == [int(share * whole) for share in shares] + [fourth] + [0] * 8
     compare(problem)
 

@@ -23,14 +23,14 @@ class Block:
     """A block of queries of a part; they see no key from ``num_keys`` on.
 
     ``live`` are the indices of the keys whose weights are not all zero, ``None`` for all keys;
-    ``kept`` are its scores, unless the backward pass computes them again.
+    ``scores`` are kept for the backward pass, unless it computes them again.
     """
 
     rows: slice
     num_keys: int
     seed: int
     live: Tensor | None = None
-    kept: Tensor | None = None
+    scores: Tensor | None = None
 
     @property
     def keys(self) -> slice | Tensor:
@@ -56,29 +56,33 @@ class Part:
             return ()
         if isinstance(self.sample, slice):
             return (self.sample,)
-        first, is_single = self.heads.start, self.heads.stop - self.heads.start == 1
+        first = self.heads.start
+        is_single = self.heads.stop - self.heads.start == 1
         # Products of a matrix are faster than those of a batch of one.
         return self.sample, first if is_single else self.heads
 
 
 def make_parts(visibility: Visibility, q: Tensor, k: Tensor, seed: int = 0) -> list[Part]:
     """Return the parts into which samples and heads are divided; ``seed`` is the first block's."""
-    found, rows = _parts(visibility, q, k)
-    num_queries, offset = visibility.num_queries, visibility.offset
-    for part in found:
+    parts, rows = _parts(visibility, q, k)
+    num_queries = visibility.num_queries
+    offset = visibility.offset
+    for part in parts:
         for start in range(0, num_queries, rows):
-            stop, num_keys = min(start + rows, num_queries), part.num_keys
+            stop = min(start + rows, num_queries)
+            num_keys = part.num_keys
             if offset is not None:  # leave out the keys behind the last query's own
                 num_keys = max(0, min(num_keys, offset + stop))
             part.blocks.append(Block(slice(start, stop), num_keys, seed))
             seed += 1
-    return found
+    return parts
 
 
 def _parts(visibility: Visibility, q: Tensor, k: Tensor) -> tuple[list[Part], int]:
     """Return the parts without blocks, and the number of queries of a block."""
     batch, heads = q.shape[:2]
-    num_keys, mask = k.size(2), visibility.key_mask
+    num_keys = k.size(2)
+    mask = visibility.key_mask
     if tuned.waits(q):
         # Take one part for all, whose mask need not be read.
         hidden = None if mask is None else ~mask[:, None, None, :]
@@ -92,31 +96,33 @@ def _parts(visibility: Visibility, q: Tensor, k: Tensor) -> tuple[list[Part], in
         rows = min(rows, tuned.CPU_LEAST_ROWS)
     size = max(1, num_keys * min(rows, q.size(2)))
     # Short sequences: several samples with all their heads fill half the cache.
+    parts: list[Part] = []
     samples = weights // 2 // (heads * size)
     if samples > 1:
-        several = [slice(start, start + samples) for start in range(0, batch, samples)]
-        return [Part(some, slice(None), *_visible(mask, some, num_keys)) for some in several], rows
+        for start in range(0, batch, samples):
+            several = slice(start, start + samples)
+            parts.append(Part(several, slice(None), *_visible(mask, several, num_keys)))
+        return parts, rows
     # Longer ones: some heads of one sample.
     together = max(1, weights // size)
-    found = []
     for sample in range(batch):
-        seen = _visible(mask, sample, num_keys)
+        visible = _visible(mask, sample, num_keys)
         for head in range(0, heads, together):
-            found.append(Part(sample, slice(head, head + together), *seen))
-    return found, rows
+            parts.append(Part(sample, slice(head, head + together), *visible))
+    return parts, rows
 
 
 def _visible(mask: Tensor | None, sample: int | slice, num_keys: int) -> tuple[int, Tensor | None]:
     """Return one past the last visible key of any sample, and a mask of hidden keys before it."""
     if mask is None:
         return num_keys, None
-    seen = mask[sample]
-    visible = torch.atleast_2d(seen).any(0).nonzero()
+    mask_rows = mask[sample]
+    visible = torch.atleast_2d(mask_rows).any(0).nonzero()
     length = int(visible[-1]) + 1 if len(visible) else 0
-    seen = seen[..., :length]
-    if seen.all():
+    mask_rows = mask_rows[..., :length]
+    if mask_rows.all():
         return length, None
-    return length, ~(seen if seen.dim() == 1 else seen[:, None, None])
+    return length, ~(mask_rows if mask_rows.dim() == 1 else mask_rows[:, None, None])
 
 
 def live_keys(weights: Tensor) -> Tensor | None:
@@ -167,18 +173,22 @@ class _Blockwise(torch.autograd.Function):
         # Make the results: outputs, and the row sums that are wanted.
         exact = torch.promote_types(q.dtype, torch.float32)
         values = _heads_inside(v, q.size(2))
-        rows, telemetry = plan.need.rows, plan.need.telemetry
-        wanted = (rows, rows and plan.attention.map.non_negative, telemetry, telemetry)
-        sums = [q.new_zeros(q.shape[:3], dtype=exact) if want else None for want in wanted]
-        ctx.parts, ctx.plan = make_parts(plan.visibility, q, k, seed), plan
+        rows = plan.need.rows
+        telemetry = plan.need.telemetry
+        needed = (rows, rows and plan.attention.map.non_negative, telemetry, telemetry)
+        sums = [
+            q.new_zeros(q.shape[:3], dtype=exact) if is_needed else None for is_needed in needed
+        ]
+        ctx.parts = make_parts(plan.visibility, q, k, seed)
+        ctx.plan = plan
         ctx.save_for_backward(q, k, v)
         # Leave missing gradients None, to save their products.
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*(x for x in sums[2:] if x is not None))
         # Fill them block by block. ``room`` counts the bytes of scores that may still be kept.
         step = _Steps(plan, q, k, v)
-        keeps = any(ctx.needs_input_grad) and not tuned.waits(q)
-        step.room = tuned.KEPT_BYTES if keeps else 0
+        keeps_scores = any(ctx.needs_input_grad) and not tuned.waits(q)
+        step.room = tuned.KEPT_BYTES if keeps_scores else 0
         with torch.autocast(q.device.type, enabled=False):
             for part in ctx.parts:
                 step.enter(part)
@@ -224,7 +234,8 @@ class _Steps:
     """Computes block by block, forward or backward; all blocks use the same memory."""
 
     def __init__(self, plan: AttentionProblem, q: Tensor, k: Tensor, v: Tensor) -> None:
-        self.plan, self.all = plan, (q.contiguous(), k.contiguous(), v.contiguous())
+        self.plan = plan
+        self.all = (q.contiguous(), k.contiguous(), v.contiguous())
         self.exact = torch.promote_types(q.dtype, torch.float32)
         # In float16 unscaled sums over many keys would overflow; otherwise scaling the outputs is
         # cheaper.
@@ -236,7 +247,8 @@ class _Steps:
 
     def enter(self, part: Part) -> None:
         """Work on the blocks of a part: take its inputs, row scale [..., Nq, 1] and bias."""
-        self.part, at = part, part.index
+        self.part = part
+        at = part.index
         self.q, self.k, self.v = (x[at] for x in self.all)
         self.row_scale = self.plan.row_scale.expand(self.all[0].shape[:3])[..., None][at]
         self.bias = self.plan.bias
@@ -250,7 +262,7 @@ class _Steps:
         # Keep the scores while there is room; otherwise leave out keys whose weights are zero.
         z = self._scores(block)
         if z.nbytes <= self.room:
-            block.kept = z
+            block.scores = z
             self.room -= z.nbytes
             del self.memory["z"]
         else:
@@ -292,10 +304,11 @@ class _Steps:
         """Write the rows of ``block`` into the gradient of the queries; add to the others."""
         if block.num_keys == 0 or (block.live is not None and len(block.live) == 0):
             return
-        rows, dtype = block.rows, self.v.dtype
+        rows = block.rows
+        dtype = self.v.dtype
         # Compute scores and weights again, with the same dropout.
         k, v = self._seen(self.k, block), self._seen(self.v, block)
-        z = self._scores(block) if block.kept is None else block.kept
+        z = self._scores(block) if block.scores is None else block.scores
         w = self._weights(z, block)
         factors = self._dropout_factors(w, block)
         dropped = w if factors is None else w * factors
@@ -355,7 +368,8 @@ class _Steps:
 
     def _hide(self, weights: Tensor, block: Block) -> Tensor:
         """Set the entries of hidden keys to 0, in place."""
-        rows, offset = block.rows, self.plan.visibility.offset
+        rows = block.rows
+        offset = self.plan.visibility.offset
         if self.part.hidden is not None:
             hidden = self.part.hidden[..., : block.num_keys]
             if block.live is not None:
@@ -415,9 +429,9 @@ class _Steps:
             total.index_add_(-2, block.live, self._product(name, weights, x).to(total))
             return total
         # Take one fused product where possible.
-        seen = total[..., : block.num_keys, :]
-        if seen.dtype == x.dtype and x.dim() == 2:
-            seen.addmm_(weights, x)
+        visible_total = total[..., : block.num_keys, :]
+        if visible_total.dtype == x.dtype and x.dim() == 2:
+            visible_total.addmm_(weights, x)
         else:
-            seen.add_(self._product(name, weights, x))
+            visible_total.add_(self._product(name, weights, x))
         return total

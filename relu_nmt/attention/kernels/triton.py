@@ -79,7 +79,8 @@ def require(device: torch.device | None) -> None:
 def pointwise(problem: AttentionProblem) -> AttentionOutput:
     """Return the outputs of pointwise attention and the sums over its rows, if wanted."""
     # Prepare the inputs of both directions besides q, k and v in the dtypes of the kernels.
-    bias, scale = _prepared(problem.bias), problem.row_scale.detach().float()
+    bias = _prepared(problem.bias)
+    scale = problem.row_scale.detach().float()
     plan = replace(problem, bias=bias, row_scale=scale)
     return by_function(_PointwiseAttention, problem, plan, 1 << 31)
 
@@ -93,16 +94,19 @@ def _arguments(
     plan: AttentionProblem,
     seed: int,
     inputs: tuple[Tensor, ...],
-    others: tuple[Tensor | None, ...],
+    extra: tuple[Tensor | None, ...],
     outputs: tuple[Tensor, ...],
 ) -> tuple[Any, ...]:
     """Return all arguments of a kernel but the constants that it is compiled for.
 
-    ``inputs`` are q, k, v, and in the backward pass the gradient of the output; ``others`` its
-    other tensors, in its order; ``outputs`` those of ``others`` that have strides.
+    ``inputs`` are q, k, v, and in the backward pass the gradient of the output. ``extra`` are the
+    further tensors of the kernel, in its order. ``outputs`` are the members of ``extra`` that have
+    strides.
     """
     # The mask of visible keys is [B, Nk] uint8, c is [B or 1, 1, Nq or 1].
-    bias, scale, mask = plan.bias, plan.row_scale, plan.visibility.key_mask
+    bias = plan.bias
+    scale = plan.row_scale
+    mask = plan.visibility.key_mask
     if mask is not None:
         mask = mask.contiguous().view(torch.uint8)
     # Codes and table of the bias, with a stride of 0 for codes that all samples share.
@@ -116,7 +120,7 @@ def _arguments(
     # Tensors, their strides, then numbers, in the order of the kernels.
     threshold = _threshold(plan)
     return (
-        *(*inputs, scale, mask, plan.visibility.key_bounds, *tensors, *others),
+        *(*inputs, scale, mask, plan.visibility.key_bounds, *tensors, *extra),
         *(stride for x in (*inputs, *outputs) for stride in x.stride()[:3]),
         scale.stride(0) if scale.size(0) > 1 else 0,
         scale.stride(2) if scale.size(2) > 1 else 0,
@@ -164,14 +168,16 @@ class _PointwiseAttention(torch.autograd.Function):
 
         q, k, v = (_rows_in_one_piece(x) for x in (q, k, v))
         ctx.save_for_backward(q, k, v)
-        ctx.plan, ctx.seed = plan, seed
+        ctx.plan = plan
+        ctx.seed = seed
         # Make room for the outputs, and for total, logs, nonzero and largest where wanted.
         out = _empty_like_tokens(v, q.size(2))
-        rows, telemetry = plan.need.rows, plan.need.telemetry
+        rows = plan.need.rows
+        telemetry = plan.need.telemetry
         logs = rows and plan.attention.map.non_negative
         sums = [
-            q.new_empty(q.shape[:3], dtype=torch.float32) if wanted else None
-            for wanted in (rows, logs, telemetry, telemetry)
+            q.new_empty(q.shape[:3], dtype=torch.float32) if has_sum else None
+            for has_sum in (rows, logs, telemetry, telemetry)
         ]
         arguments = _arguments(plan, seed, (q, k, v), (out, *sums), (out,))
         constants = {**_constants(plan, q, v), "SUMS": rows, "LOGS": logs, "TELEMETRY": telemetry}
@@ -231,8 +237,8 @@ def _gradients(
             # One table a sample, so that fewer threads wait for the same entry.
             grad_table = plan.bias.table.new_zeros(q.size(0), *plan.bias.table.shape)
         arguments = _arguments(plan, seed, inputs, (*grad_sums, dq, grad_table), (dq,))
-        own = {**constants, "SCALE_FIRST": scale_first, "BIAS_GRAD": bias_grad}
-        _run(rows_kernel, q.size(2), blocks.rows, arguments, own, blocks, q)
+        settings = {**constants, "SCALE_FIRST": scale_first, "BIAS_GRAD": bias_grad}
+        _run(rows_kernel, q.size(2), blocks.rows, arguments, settings, blocks, q)
         return None if grad_table is None else grad_table.sum(0)
 
     def by_columns(blocks: Blocks, sum_dq: Tensor | None = None) -> None:
@@ -240,8 +246,8 @@ def _gradients(
         arguments = _arguments(plan, seed, inputs, (*grad_sums, sum_dq, dk, dv), (dk, dv))
         # The scale may vary within a block of rows.
         varying = plan.row_scale.size(2) > 1
-        own = {**constants, "SCALE_FIRST": varying or scale_first, "FUSED": sum_dq is not None}
-        _run(columns_kernel, dk.size(2), blocks.columns, arguments, own, blocks, dk)
+        settings = {**constants, "SCALE_FIRST": varying or scale_first, "FUSED": sum_dq is not None}
+        _run(columns_kernel, dk.size(2), blocks.columns, arguments, settings, blocks, dk)
 
     def in_one(blocks: Blocks) -> Tensor:
         # Sum in float32, since many blocks add to each row.
@@ -278,7 +284,8 @@ def _blocks(
     rectifies = plan.attention.map.rectifies
     if _interpreted():
         return Blocks(**{**vars(INTERPRETED), "skip": rectifies}), 0.0
-    width, causal = max(_padded(q.size(3)), _padded(v.size(3))), plan.visibility.hides_later
+    width = max(_padded(q.size(3)), _padded(v.size(3)))
+    causal = plan.visibility.hides_later
     # Measure long inputs only, and never while a graph is captured.
     long = min(q.size(2), k.size(2)) >= tuned.TRITON_LONG
     long = long and not torch.cuda.is_current_stream_capturing()

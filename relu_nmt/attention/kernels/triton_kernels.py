@@ -45,19 +45,19 @@ def _forward_step(
 ):  # fmt: skip
     # Load a block of keys and values.
     columns = start + tl.arange(0, COLUMNS)
-    seen = columns < num_keys
+    real_keys = columns < num_keys
     if MASKED:
-        seen = seen_keys(key_mask, columns, num_keys, HAS_MASK)
-    k_tile = tile(k, start, k_stride, seen, COLUMNS, WIDTH, PADDED, MASKED)
-    v_tile = tile(v, start, v_stride, seen, COLUMNS, VALUE_WIDTH, VALUE_PADDED, MASKED)
+        real_keys = seen_keys(key_mask, columns, num_keys, HAS_MASK)
+    k_tile = tile(k, start, k_stride, real_keys, COLUMNS, WIDTH, PADDED, MASKED)
+    v_tile = tile(v, start, v_stride, real_keys, COLUMNS, VALUE_WIDTH, VALUE_PADDED, MASKED)
     # Compute their scores, 0 where hidden.
     z = matmul(q, tl.trans(k_tile))  # [ROWS, COLUMNS]
-    visible = seen[None, :]
+    visible = real_keys[None, :]
     if MASKED and CAUSAL:
         visible = visible & (columns[None, :] <= rows[:, None] + (num_keys - num_queries))
     if HAS_BIAS:
         present = visible & (rows < num_queries)[:, None]
-        codes = tl.load(key_codes + columns, mask=seen, other=0)
+        codes = tl.load(key_codes + columns, mask=real_keys, other=0)
         z += score_bias(bias, query_codes[:, None], codes[None, :], present)
     if MASKED:
         z = tl.where(visible, z, 0.0)
@@ -174,19 +174,19 @@ def _rows_step(
 ):  # fmt: skip
     # Load a block of keys and values.
     columns = start + tl.arange(0, COLUMNS)
-    seen = columns < num_keys
+    real_keys = columns < num_keys
     if MASKED:
-        seen = seen_keys(key_mask, columns, num_keys, HAS_MASK)
-    k_tile = tile(k, start, k_stride, seen, COLUMNS, WIDTH, PADDED, MASKED)
-    v_tile = tile(v, start, v_stride, seen, COLUMNS, VALUE_WIDTH, VALUE_PADDED, MASKED)
+        real_keys = seen_keys(key_mask, columns, num_keys, HAS_MASK)
+    k_tile = tile(k, start, k_stride, real_keys, COLUMNS, WIDTH, PADDED, MASKED)
+    v_tile = tile(v, start, v_stride, real_keys, COLUMNS, VALUE_WIDTH, VALUE_PADDED, MASKED)
     # Compute their scores, 0 where hidden.
     z = matmul(q, tl.trans(k_tile))  # [ROWS, COLUMNS]
-    visible = seen[None, :]
+    visible = real_keys[None, :]
     if MASKED and CAUSAL:
         visible = visible & (columns[None, :] <= rows[:, None] + (num_keys - num_queries))
     if HAS_BIAS:
         present = visible & (rows < num_queries)[:, None]
-        codes = tl.load(key_codes + columns, mask=seen, other=0)
+        codes = tl.load(key_codes + columns, mask=real_keys, other=0)
         z += score_bias(bias, query_codes[:, None], codes[None, :], present)
     if MASKED:
         z = tl.where(visible, z, 0.0)
@@ -293,7 +293,7 @@ def rows_kernel(
 
 @triton.jit
 def _columns_step(
-    dk, dv, k, v, columns, seen, bias, query_codes, key_code, q, do, c, scale, grad_total,
+    dk, dv, k, v, columns, real_keys, bias, query_codes, key_code, q, do, c, scale, grad_total,
     grad_logs, dq, start, q_stride, do_stride, scale_stride, head, num_queries, num_keys, seed,
     threshold, keep_scale, VALUE: tl.constexpr, SLOPE: tl.constexpr, POWER: tl.constexpr,
     HAS_BIAS: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr, TOTAL_GRAD: tl.constexpr,
@@ -322,7 +322,7 @@ def _columns_step(
         visible = visible & (columns[:, None] <= rows[None, :] + (num_keys - num_queries))
     if HAS_BIAS:
         codes = tl.load(query_codes + rows, mask=real, other=0)
-        present = visible & seen[:, None] & real[None, :]
+        present = visible & real_keys[:, None] & real[None, :]
         z += score_bias(bias, codes[None, :], key_code[:, None], present)
     if MASKED:
         z = tl.where(visible, z, 0.0)
@@ -389,12 +389,13 @@ def columns_kernel(
     key_mask_row = key_mask
     if HAS_MASK:
         key_mask_row = key_mask + sample * mask_batch
-    seen = seen_keys(key_mask_row, columns, num_keys, HAS_MASK)
+    real_keys = seen_keys(key_mask_row, columns, num_keys, HAS_MASK)
     k_tile = tile(
-        k + sample * k_batch + inner * k_head, first, k_stride, seen, COLUMNS, WIDTH, PADDED, True
+        k + sample * k_batch + inner * k_head, first, k_stride, real_keys, COLUMNS, WIDTH, PADDED,
+        True,
     )  # fmt: skip
     v_tile = tile(
-        v + sample * v_batch + inner * v_head, first, v_stride, seen, COLUMNS, VALUE_WIDTH,
+        v + sample * v_batch + inner * v_head, first, v_stride, real_keys, COLUMNS, VALUE_WIDTH,
         VALUE_PADDED, True,
     )  # fmt: skip
     # Move the pointers to this head's queries, gradients and sums.
@@ -412,7 +413,7 @@ def columns_kernel(
     if HAS_BIAS:
         bias += inner * bias_stride + zero
         query_codes += sample * query_code_batch
-        key_code = tl.load(key_codes + sample * key_code_batch + columns, mask=seen, other=0)
+        key_code = tl.load(key_codes + sample * key_code_batch + columns, mask=real_keys, other=0)
     c = tl.load(scale)
     low, diagonal, high, plain, tail = row_range(
         key_bounds, sample, first, num_queries, num_keys, ROWS, COLUMNS, CAUSAL, HAS_MASK
@@ -428,11 +429,11 @@ def columns_kernel(
                 # Take the diagonal blocks, then the last partial one.
                 start = tl.where(block < diagonal, low + block, num_queries // ROWS) * ROWS
             dk_tile, dv_tile = _columns_step(
-                dk_tile, dv_tile, k_tile, v_tile, columns, seen, bias, query_codes, key_code, q,
-                do, c, scale, grad_total, grad_logs, dq, start, q_stride, do_stride, scale_stride,
-                head, num_queries, num_keys, seed, threshold, keep_scale, VALUE, SLOPE, POWER,
-                HAS_BIAS, CAUSAL, MASKED, TOTAL_GRAD, LOGS_GRAD, DROPOUT, SCALE_FIRST, SKIP,
-                FUSED, WIDTH, VALUE_WIDTH, PADDED, VALUE_PADDED, ROWS,
+                dk_tile, dv_tile, k_tile, v_tile, columns, real_keys, bias, query_codes, key_code,
+                q, do, c, scale, grad_total, grad_logs, dq, start, q_stride, do_stride,
+                scale_stride, head, num_queries, num_keys, seed, threshold, keep_scale, VALUE,
+                SLOPE, POWER, HAS_BIAS, CAUSAL, MASKED, TOTAL_GRAD, LOGS_GRAD, DROPOUT,
+                SCALE_FIRST, SKIP, FUSED, WIDTH, VALUE_WIDTH, PADDED, VALUE_PADDED, ROWS,
             )  # fmt: skip
     # Scale once at the end where all rows share the factor.
     if not SCALE_FIRST:
@@ -441,7 +442,7 @@ def columns_kernel(
     # Store the gradients, 0 for hidden keys.
     dk += sample * dk_batch + inner * dk_head
     dv += sample * dv_batch + inner * dv_head
-    dk_tile = tl.where(seen[:, None], dk_tile, 0.0)
-    dv_tile = tl.where(seen[:, None], dv_tile, 0.0)
+    dk_tile = tl.where(real_keys[:, None], dk_tile, 0.0)
+    dv_tile = tl.where(real_keys[:, None], dv_tile, 0.0)
     store_tile(dk, dk_tile, first, dk_stride, num_keys, COLUMNS, WIDTH, PADDED)
     store_tile(dv, dv_tile, first, dv_stride, num_keys, COLUMNS, VALUE_WIDTH, VALUE_PADDED)

@@ -32,16 +32,16 @@ def matmul(a, b, acc=None):
 
 @triton.jit
 def tile(
-    matrix, start, stride, seen, SIZE: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr,
+    matrix, start, stride, real, SIZE: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr,
     MASKED: tl.constexpr,
 ):  # fmt: skip
-    """Load rows start .. start + SIZE of a matrix, padded with 0 in width; 0 where not seen."""
+    """Load rows start .. start + SIZE of a matrix, padded with 0 in width; 0 where not real."""
     columns = tl.arange(0, PADDED)[None, :]
     # A long sequence times a wide row exceeds 32 bits.
     pointers = matrix + tl.cast(start, tl.int64) * stride
     pointers = pointers + tl.arange(0, SIZE)[:, None] * stride + columns
     if MASKED:
-        tile = tl.load(pointers, mask=seen[:, None] & (columns < WIDTH), other=0.0)
+        tile = tl.load(pointers, mask=real[:, None] & (columns < WIDTH), other=0.0)
     elif WIDTH != PADDED:
         tile = tl.load(pointers, mask=columns < WIDTH, other=0.0)
     else:
@@ -79,10 +79,10 @@ def score_bias(bias, query_codes, key_codes, visible):
 @triton.jit
 def seen_keys(key_mask, columns, num_keys, HAS_MASK: tl.constexpr):
     """Return a mask of the keys that exist and are not padding."""
-    seen = columns < num_keys
+    real = columns < num_keys
     if HAS_MASK:
-        seen = seen & (tl.load(key_mask + columns, mask=seen, other=0) != 0)
-    return seen
+        real = real & (tl.load(key_mask + columns, mask=real, other=0) != 0)
+    return real
 
 
 @triton.jit

@@ -78,7 +78,8 @@ TRITON_LONG = 1024
 """Measure the block sizes of the Triton kernels from this many queries and keys on."""
 
 # Triton's kernels.
-_WARM_RUNS, _TIMED_RUNS = 2, 5
+_WARM_RUNS = 2
+_TIMED_RUNS = 5
 
 
 def waits(x: Tensor) -> bool:
@@ -88,7 +89,8 @@ def waits(x: Tensor) -> bool:
 
 def many_pairs(problem: AttentionProblem) -> bool:
     """Return True if the matrix of weights [Nq, Nk] is so large that blocks are faster."""
-    num_queries, num_keys = problem.q.size(2), problem.k.size(2)
+    num_queries = problem.q.size(2)
+    num_keys = problem.k.size(2)
     if problem.q.is_cpu:
         return min(num_queries, num_keys) >= CPU_LEAST_LENGTH
     return num_queries * num_keys >= GPU_LEAST_PAIRS
