@@ -210,8 +210,8 @@ class ImageTraining(Training):
             return images
         if set(map(composed, classes)) != set(images.classes):
             raise CheckpointError(
-                f"{path}: trained with other classes than those of {self.settings.data}; choose "
-                "another --save-dir for a fresh start"
+                f"{path}: trained with other classes than those of {self.settings.data}; "
+                f"{self.fresh_start}"
             )
         return with_classes_of(images, classes, str(path))
 

@@ -29,7 +29,7 @@ from relu_nmt.io.safe_write import write_text
 from relu_nmt.recipes.training import Training, run_training
 from relu_nmt.recipes.validation_bleu import ValidationBleu
 from relu_nmt.training.batches import TrainingData, fitting_tokens
-from relu_nmt.training.checkpoint import Checkpoint, load_weights, read_metadata
+from relu_nmt.training.checkpoint import Checkpoint, load_weights, read_metadata, same_model
 from relu_nmt.training.config import FULLY_SHARDED
 from relu_nmt.training.save_dir import TrainingResult
 from relu_nmt.training.state import Components
@@ -86,8 +86,10 @@ class TranslationTraining(Training):
         self.task = self._open_task()
         model = self._model()
         if (path := self.checkpoint_to_continue) is not None and self._earlier is not None:
-            compared = path, self._earlier, self.task, self._folders[0], self.goes_on
-            for note in compare_with_data(*compared):
+            notes = compare_with_data(
+                path, self._earlier, self.task, self._folders[0], self.goes_on, self.fresh_start
+            )
+            for note in notes:
                 self.say(f"note: {note}")
         teachers = self._teachers()
         alignment_lambda = settings.alignment_lambda if settings.load_alignments else 0.0
@@ -134,7 +136,8 @@ class TranslationTraining(Training):
         # Calibrate a copy on the CPU, as the model itself may be sharded.
         copy = self.new_model(build)
         weights = fit_mechanisms(copy, weights, slots)
-        load_weights(copy, weights, self.settings.trainer.finetune_from_model or "")
+        origin = self.settings.trainer.finetune_from_model or ""
+        load_weights(copy, weights, origin, advice=same_model(self.fresh_start))
         is_first = self.process.is_first
         found = calibrate(copy, batches.sample(SAMPLE_TOKENS), slots) if is_first else None
         # Give every process the same factors, since sums may differ in their last digits.

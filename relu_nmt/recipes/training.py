@@ -20,7 +20,7 @@ from relu_nmt.errors import CheckpointError, ConfigError, DataError, OutOfMemory
 from relu_nmt.io.process import peak_gpu_bytes
 from relu_nmt.training import OPTIMIZERS
 from relu_nmt.training.batches import TrainingData
-from relu_nmt.training.checkpoint import read_metadata
+from relu_nmt.training.checkpoint import read_metadata, weights_alone
 from relu_nmt.training.config import RESULTS_FILE, TrainerConfig
 from relu_nmt.training.distributed import LOST_PEER, ProcessGroup, join_processes
 from relu_nmt.training.log import TrainingLog
@@ -61,6 +61,7 @@ class Training(ABC):
         self.goes_on = restored is not None
         finetuned = Path(config.finetune_from_model) if config.finetune_from_model else None
         self.checkpoint_to_continue = restored or finetuned
+        self.fresh_start = config.fresh_start(self.goes_on)
 
     @abstractmethod
     def trainer(self) -> Trainer:
@@ -103,8 +104,9 @@ class Training(ABC):
         if (path := self.checkpoint_to_continue) is not None:
             stored = read_metadata(path)
             if self.goes_on:
-                refuse_other_model(path, stored.get("model_config") or {}, self.settings.model)
-                refuse_other_optimizer(path, stored.get("args") or {}, config)
+                model = self.settings.model
+                refuse_other_model(path, stored.get("model_config") or {}, model, self.fresh_start)
+                refuse_other_optimizer(path, stored.get("args") or {}, config, self.fresh_start)
             if note := change_note(stored.get("args") or {}, self.settings, self.goes_on):
                 self.say(note)
         trainer = Trainer(objective, data, config, description, self.process, self.log, start)
@@ -157,7 +159,7 @@ def run_training(training_class: type[Training], settings: Any, progress: bool) 
             return result
 
 
-def refuse_other_model(path: Path, stored: Mapping[str, Any], model: Any) -> None:
+def refuse_other_model(path: Path, stored: Mapping[str, Any], model: Any, fresh_start: str) -> None:
     """Refuse a model that differs from a checkpoint's, except in ``MAY_CHANGE`` and dropout."""
     # Compare in the present form, since earlier versions named some settings otherwise.
     changes = _changes(_in_full(_of_today(stored, model)), _in_full(_as_stored(model)))
@@ -168,12 +170,14 @@ def refuse_other_model(path: Path, stored: Mapping[str, Any], model: Any) -> Non
             for i in (0, 1)
         )
         raise CheckpointError(
-            f"{path}: was trained with {were}, not {are}; give the same model flags to go on, "
-            "another --save-dir for a fresh start, or --finetune-from-model for its weights"
+            f"{path}: was trained with {were}, not {are}; give the same model flags to go on, or "
+            f"{fresh_start}; if the shapes are the same, {weights_alone(path)}"
         )
 
 
-def refuse_other_optimizer(path: Path, stored: Mapping[str, Any], config: TrainerConfig) -> None:
+def refuse_other_optimizer(
+    path: Path, stored: Mapping[str, Any], config: TrainerConfig, fresh_start: str
+) -> None:
     """Refuse to go on with an optimiser that cannot use the state of the checkpoint's."""
     now = config.optimizer.optimizer
     was = flat(stored).get("optimizer", now)
@@ -183,8 +187,8 @@ def refuse_other_optimizer(path: Path, stored: Mapping[str, Any], config: Traine
     if first != second and not config.reset_optimizer:
         raise CheckpointError(
             f"{path}: has the state of --optimizer {was}, which {now} cannot use; give "
-            f"--optimizer {was} to go on, --reset-optimizer to take the weights alone, or another "
-            "--save-dir"
+            f"--optimizer {was} to go on, --reset-optimizer to take the weights alone, or "
+            f"{fresh_start}"
         )
 
 
@@ -197,7 +201,7 @@ def refuse_unrelated(folder: CheckpointFolder, settings: Any) -> str:
     start, place = folder.restore_path(), folder.path.resolve()
     if settings.trainer.no_save or (start is not None and start.parent.resolve() == place):
         return ""
-    advice = f"choose another --save-dir than {folder.path}, or move the file away"
+    advice = f"choose another --save-dir than {folder.path}, or move"
     # Compare the settings with those in a checkpoint of the folder.
     if (path := folder.present()) is not None:
         stored = {}
@@ -205,10 +209,12 @@ def refuse_unrelated(folder: CheckpointFolder, settings: Any) -> str:
             stored = read_metadata(path)
         if "training_state" in stored and _is_equal(stored.get("args"), settings):
             return f"note: {path} is of the same training, which starts again and writes over it"
-        raise ConfigError(
-            f"{path}: is another training's, and might be written over; {advice}, or go on from it "
-            f"with --restore-file {path.name}"
-        )
+        advice += " its checkpoints away"
+        if "training_state" in stored:
+            advice += f", or go on from it with --restore-file {path.name}"
+            if settings.trainer.finetune_from_model:
+                advice += " in place of --finetune-from-model"
+        raise ConfigError(f"{path}: is another training's, and might be written over; {advice}")
     # Compare with earlier results if the folder has no checkpoint.
     results = folder.path / RESULTS_FILE
     if not results.exists():
@@ -217,7 +223,7 @@ def refuse_unrelated(folder: CheckpointFolder, settings: Any) -> str:
         earlier = TrainingResult.load(folder.path)
     except DataError as error:
         raise ConfigError(
-            f"{results}: is not of a training, and would be lost; {advice}"
+            f"{results}: is not of a training, and would be lost; {advice} the file away"
         ) from error
     # Allow the run with a note, since no checkpoint is lost.
     if earlier.num_updates and not _is_equal(earlier.settings, settings):

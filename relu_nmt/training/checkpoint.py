@@ -130,13 +130,32 @@ def without_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tens
     return {name[len(prefix) :]: t for name, t in tensors.items() if name.startswith(prefix)}
 
 
+def same_model(fresh_start: str) -> str:
+    """Return advice for weights that do not fit the model of a training."""
+    return (
+        "give the same --arch, model flags (--config reads them from a checkpoint) and data, or "
+        f"{fresh_start}"
+    )
+
+
+def weights_alone(path: str | os.PathLike[str]) -> str:
+    """Return advice to train on from the weights of a checkpoint, without its state."""
+    return (
+        f"start from its weights with --finetune-from-model {path} in another --save-dir, without "
+        "--restore-file"
+    )
+
+
 def load_weights(
     model: nn.Module,
     tensors: Mapping[str, Tensor],
     origin: str | os.PathLike[str],
     own: Mapping[str, Tensor] | None = None,
+    advice: str = "",
 ) -> None:
     """Copy stored weights into the model, all that it has, or those of the names ``own``.
+
+    ``advice`` ends the message of the error.
 
     Raises:
         CheckpointError: names or shapes are not those of the model.
@@ -156,9 +175,7 @@ def load_weights(
             more = f" and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else ""
             raise CheckpointError(
                 f"{origin}: the checkpoint does not fit the model: it {verb} "
-                f"{', '.join(names[:SHOWN_NAMES])}{more}; to go on with it, give the same --arch, "
-                "model flags (--config reads them from a checkpoint) and data, or another "
-                "--save-dir for a fresh start"
+                f"{', '.join(names[:SHOWN_NAMES])}{more}{advice and '; '}{advice}"
             )
     parts = {name: part_like(tensor, own[name]) for name, tensor in tensors.items()}
     model.load_state_dict(parts, strict=False)

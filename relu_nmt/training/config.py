@@ -235,6 +235,21 @@ class TrainerConfig(PrecisionOptions):
             flags.insert(0, "--restore-file")
         return "the same command" + (f" without {' '.join(flags)}" if flags else "")
 
+    def fresh_start(self, goes_on: bool) -> str:
+        """Return advice on flags for a training that takes nothing of an earlier checkpoint.
+
+        A training that ``goes_on`` does so from ``--restore-file`` or its folder; another one may
+        begin with ``--finetune-from-model``.
+        """
+        if not goes_on:
+            return "leave --finetune-from-model out for a fresh start"
+        without = ""
+        if self.restore_file != LAST:
+            without = " without --restore-file"
+        elif self.finetune_from_model:
+            without = " without --finetune-from-model"
+        return f"choose another --save-dir{without} for a fresh start"
+
     def update_freq_of(self, epoch: int) -> int:
         """Return the batches per update and process in ``epoch`` (from 1)."""
         return self.update_freq[min(epoch, len(self.update_freq)) - 1]

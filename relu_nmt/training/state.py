@@ -18,6 +18,8 @@ from relu_nmt.training.checkpoint import (
     Checkpoint,
     load_checkpoint,
     load_weights,
+    same_model,
+    weights_alone,
     without_prefix,
 )
 from relu_nmt.training.config import OptimizerConfig, TrainerConfig
@@ -108,7 +110,7 @@ class TrainingState:
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise CheckpointError(
                 f"{origin}: its training state cannot be read ({error}); it was written by "
-                "another version of relu_nmt, use it with --finetune-from-model"
+                f"another version of relu_nmt; {weights_alone(origin)}"
             ) from error
 
 
@@ -307,12 +309,13 @@ class Components:
         model.
         """
         config = self.config
+        advice = same_model(config.fresh_start(goes_on=path is not None))
         # A fresh start, perhaps from the weights of another model.
         if path is None:
             if origin := config.finetune_from_model:
                 checkpoint = load_checkpoint(origin)
                 weights = start(checkpoint) if start else checkpoint.model_tensors
-                load_weights(self.model, weights, origin)
+                load_weights(self.model, weights, origin, advice=advice)
                 self.average.restart()
                 say(f"start from the weights of {origin}")
             return TrainingState(best_metric=config.best_checkpoint_metric)
@@ -320,14 +323,14 @@ class Components:
         if "training_state" not in checkpoint.metadata:
             raise CheckpointError(
                 f"{path}: holds weights only (averaged or exported), so training cannot go on from "
-                "it; start from them with --finetune-from-model"
+                f"it; {weights_alone(path)}"
             )
         # Load the model, then the raw weights if the stored model is an average.
         state = TrainingState.from_dict(checkpoint.metadata["training_state"], str(path))
-        load_weights(self.model, checkpoint.model_tensors, path)
+        load_weights(self.model, checkpoint.model_tensors, path, advice=advice)
         self.average.restart()
         if raw := without_prefix(checkpoint.training_tensors, RAW_PREFIX):
-            load_weights(self.model, raw, path, averaged_tensors(self.model))
+            load_weights(self.model, raw, path, averaged_tensors(self.model), advice)
         # Load optimiser, loss scale and schedule, unless the flags reset them.
         if not config.reset_optimizer:
             tensors = without_prefix(checkpoint.training_tensors, OPTIMIZER_PREFIX)
@@ -394,7 +397,7 @@ def _load_optimizer(
     ):
         raise CheckpointError(
             f"{path}: the checkpoint holds no optimiser state for this model; add "
-            "--reset-optimizer, or start from its weights with --finetune-from-model"
+            f"--reset-optimizer, or {weights_alone(path)}"
         )
     # Number the parameters as PyTorch does, cutting tensors to this process's part.
     state = {

@@ -27,7 +27,6 @@ WAY_BACK = ("detokeniser", "joining of pieces")
 SAME_TEXT = "preprocess with the same --tokenizer, --lowercase, --subword and --subword-model"
 LIKE = "make the data with relu-nmt-preprocess --like"
 """The remedies for a data folder whose text had other steps than another folder, or a model."""
-FRESH_START = "or choose another --save-dir for a fresh start"
 APART = ("language", "dictionary", "sentence separator")
 """Names of properties that a training compares on its own, as some differences are allowed."""
 
@@ -151,11 +150,17 @@ def at_folder(
 
 
 def compare_with_data(
-    path: Path, theirs: TranslationTask, own: TranslationTask, data: str, goes_on: bool
+    path: Path,
+    theirs: TranslationTask,
+    own: TranslationTask,
+    data: str,
+    goes_on: bool,
+    fresh_start: str,
 ) -> list[str]:
     """Compare the task of a checkpoint with that of a data folder; return notes for the user.
 
-    If the training itself ``goes_on``, the languages must be the same.
+    If the training itself ``goes_on``, the languages must be the same. ``fresh_start`` is the
+    advice of :meth:`TrainerConfig.fresh_start`.
 
     Raises:
         CheckpointError: languages, dictionaries or preparation of text differ.
@@ -164,7 +169,7 @@ def compare_with_data(
     if goes_on and pairs[0] != pairs[1]:
         raise CheckpointError(
             f"{path}: was trained on {pairs[0]}, not {pairs[1]}; give the same --source-lang "
-            "and --target-lang, or another --save-dir for a fresh start"
+            f"and --target-lang, or {fresh_start}"
         )
     # Compare the dictionaries; one may only add the separator behind the other symbols.
     for side in ("source", "target"):
@@ -172,12 +177,15 @@ def compare_with_data(
         if stored == given:
             continue
         if theirs.separators is not None and own.separators is None:
-            raise CheckpointError(f"{path}: trained with --sentence-separator; give it here too")
+            raise CheckpointError(
+                f"{path}: trained with --sentence-separator; give it here too, with the "
+                f"--max-doc-tokens or --doc-mixture of documents, or {fresh_start}"
+            )
         adds_symbol = own.separators is not None and SENTENCE_SEPARATOR not in stored
         if not adds_symbol or stored.with_symbol(SENTENCE_SEPARATOR, len(stored)) != given:
             raise CheckpointError(
                 f"{path}: trained with another {side} dictionary than that of "
-                f"{data}; {LIKE} {path}, {FRESH_START}"
+                f"{data}; {LIKE} {path}, or {fresh_start}"
             )
     # Compare the preparation of the text, without languages, dictionaries and separators.
     notes = []
@@ -188,7 +196,7 @@ def compare_with_data(
     # Recognise models of other toolkits: their checkpoints name no data folder.
     is_imported = "data" not in (read_metadata(path).get("args") or {})
     if not (is_imported and own.source_text.keeps_text and own.target_text.keeps_text):
-        require_same(known, path, found, data, f"{LIKE} {path}, {FRESH_START}")
+        require_same(known, path, found, data, f"{LIKE} {path}, or {fresh_start}")
     elif found and found != known:
         notes.append(
             f"{path} takes raw text, but that of {data} is prepared; the new model takes "

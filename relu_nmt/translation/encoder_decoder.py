@@ -214,7 +214,8 @@ def load_model(
         model = build_model(from_dict(TransformerConfig, {**stored, **changed}), task)
     except ConfigError as error:  # for example an attention from a user's file
         raise CheckpointError(f"{path}: {error}") from error
-    load_weights(model, checkpoint.model_tensors, path)
+    advice = f"leave out what changes its shapes: --model-overrides {overrides}" if changed else ""
+    load_weights(model, checkpoint.model_tensors, path, advice=advice)
     return model.eval(), task, _max_doc_tokens(checkpoint.metadata, path)
 
 

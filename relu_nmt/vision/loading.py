@@ -371,7 +371,7 @@ def load_timm_weights(model: VisionModel, path: str | os.PathLike[str]) -> list[
             f"its head of {num_stored:,} classes is left out; that of {num_classes:,} starts anew"
         )
         weights |= {name: initial[name] for name in ("head.weight", "head.bias")}
-    load_weights(model, weights, path)
+    load_weights(model, weights, path, advice="give the --arch and other model flags of the file")
     return notes
 
 

@@ -132,7 +132,7 @@ def test_checkpoints_of_something_else_are_not_written_over(data, begun, tmp_pat
         assert done.returncode == 2 and done.stderr.count("\n") == 1
         assert f"{tmp_path / name}: is another training's" in done.stderr
         assert f"choose another --save-dir than {tmp_path}, or move" in done.stderr
-        assert f"--restore-file {name}" in done.stderr
+        assert (f"--restore-file {name}" in done.stderr) == (kind == "another training's")
         assert contents(tmp_path) == before
     if kind == "another training's":
         train(data, tmp_path, "--max-update", "2", "--restore-file", name)
@@ -255,3 +255,79 @@ def test_every_process_starts_calibrated_in_the_same_way(data, begun, tmp_path, 
     one, two = (tiny.weights(tmp_path / name) for name in ("one", "two"))
     for name, tensor in one.items():
         torch.testing.assert_close(tensor, two[name], atol=1e-6, rtol=1e-4)
+
+
+@pytest.fixture(scope="module")
+def other_data(tmp_path_factory):
+    """Return data of letters, with a dictionary of its own, and the folder of its text."""
+    folder = tmp_path_factory.mktemp("letters")
+    for split in ("train", "valid"):
+        write_lines(folder, split, [("a b c", "c b a"), ("b c d", "d c b")])
+    return preprocessed(folder, joined_dictionary=True)
+
+
+def test_weights_of_another_dictionary_are_refused_with_advice_that_works(
+    begun, other_data, tmp_path
+):
+    start = begun / "checkpoint_last.safetensors"
+    flags = ("--finetune-from-model", start, "--max-update", "1")
+    done = train(other_data, tmp_path / "run", *flags, check=False)
+    assert done.returncode == 2 and "trained with another source dictionary" in done.stderr
+    like = f"make the data with relu-nmt-preprocess --like {start}"
+    assert f"{like}, or leave --finetune-from-model out for a fresh start\n" in done.stderr
+    text = other_data.parent
+    sets = ("--trainpref", text / "train", "--validpref", text / "valid")
+    languages = ("--source-lang", "de", "--target-lang", "en")
+    run_here("preprocess", *languages, *sets, "--like", start, "--destdir", tmp_path / "like")
+    assert train(tmp_path / "like", tmp_path / "run", *flags).returncode == 0
+    assert train(other_data, tmp_path / "fresh", "--max-update", "1").returncode == 0
+
+
+@pytest.mark.parametrize("way", ["save-dir", "restore-file", "both"])
+def test_data_of_another_dictionary_are_refused_with_the_flags_of_a_fresh_start(
+    begun, other_data, tmp_path, way
+):
+    start = begun / "checkpoint_last.safetensors"
+    flags, folder, without = ("--max-update", "2"), begun, ""
+    if way == "restore-file":
+        flags, folder = (*flags, "--restore-file", start), tmp_path / "run"
+        without = " without --restore-file"
+    elif way == "both":
+        copied = tmp_path / "start.safetensors"
+        copied.write_bytes(start.read_bytes())
+        flags = (*flags, "--finetune-from-model", copied)
+        without = " without --finetune-from-model"
+    done = train(other_data, folder, *flags, check=False)
+    assert done.returncode == 2
+    assert f", or choose another --save-dir{without} for a fresh start\n" in done.stderr
+    assert train(other_data, tmp_path / "fresh", "--max-update", "1").returncode == 0
+
+
+def test_weights_of_another_shape_are_refused_with_advice_that_works(data, begun, tmp_path):
+    start = begun / "checkpoint_last.safetensors"
+    flags = ("--finetune-from-model", start, "--max-update", "1")
+    done = train(data, tmp_path, *flags, "--encoder-layers", "1", check=False)
+    assert done.returncode == 2 and "does not fit the model" in done.stderr
+    advice = "(--config reads them from a checkpoint) and data, or leave --finetune-from-model out"
+    assert advice in done.stderr
+    assert train(data, tmp_path, *flags, "--config", start).returncode == 0
+
+
+def test_a_model_that_goes_on_is_refused_with_advice_that_works(data, begun, tmp_path):
+    start = begun / "checkpoint_last.safetensors"
+    flags = ("--attention", "rela", "--max-update", "2")
+    done = train(data, begun, *flags, check=False)
+    assert "choose another --save-dir for a fresh start; if the shapes are the same," in done.stderr
+    advice = f"start from its weights with --finetune-from-model {start} in another --save-dir"
+    assert advice in done.stderr
+    train(data, tmp_path, *flags, "--finetune-from-model", start)
+
+
+def test_weights_alone_are_refused_with_advice_that_works(data, begun, tmp_path):
+    averaged = tmp_path / "averaged.safetensors"
+    run_here("average", "--inputs", begun / "checkpoint_last.safetensors", "--output", averaged)
+    flags = ("--max-update", "2")
+    done = train(data, tmp_path / "run", *flags, "--restore-file", averaged, check=False)
+    assert done.returncode == 2 and "holds weights only" in done.stderr
+    assert f"start from its weights with --finetune-from-model {averaged} in another" in done.stderr
+    train(data, tmp_path / "other", *flags, "--finetune-from-model", averaged)

@@ -144,9 +144,9 @@ def test_another_model_is_told_with_the_flags_that_make_it_so():
     before, after = images(), images(image_size="24x18", tanh_layer=True)
     refused = "was trained with --image-size 24 --tanh-layer false, not --image-size 24x18 --tanh"
     with pytest.raises(CheckpointError, match=re.escape(refused)):
-        refuse_other_model(Path("c"), to_dict(before.model), after.model)
+        refuse_other_model(Path("c"), to_dict(before.model), after.model, "")
     stored = json.loads(json.dumps(to_dict(before, stored_only=True)))
     note = change_note(stored, after, goes_on=False)
     assert "--image-size 24x18 (was 24), --tanh-layer true (was false)" in note
-    refuse_other_model(Path("c"), to_dict(before.model), before.model)
+    refuse_other_model(Path("c"), to_dict(before.model), before.model, "")
     assert not change_note(stored, before, goes_on=True)
