@@ -8,7 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -150,11 +150,9 @@ def ordered_map(
         for task in tasks:
             yield task, function(task)
         return
-    context = multiprocessing.get_context("fork" if FORKS else "spawn")
-    pool = ProcessPoolExecutor(workers, context, _start_worker, (prepare, argument))
     waiting: deque[tuple[Task, Future[Result]]] = deque()
     remaining = iter(tasks)
-    try:
+    with _worker_pool(workers, prepare, argument) as pool:
         # Queue some tasks, then one for each whose result is taken, to bound memory.
         while True:
             for task in islice(remaining, workers * TASKS_AHEAD + 1 - len(waiting)):
@@ -163,12 +161,62 @@ def ordered_map(
                 break
             first, future = waiting.popleft()
             yield first, future.result()
-    except BrokenProcessPool as error:
-        raise ReluNmtError(
-            "a worker process was killed, perhaps because memory ran out; try fewer --workers"
-        ) from error
+
+
+@contextmanager
+def _worker_pool(
+    workers: int, prepare: Callable[[Any], None] | None, argument: Any
+) -> Iterator[ProcessPoolExecutor]:
+    """Yield a pool of workers, which end with the block, at once if it raises."""
+    context = multiprocessing.get_context("fork" if FORKS else "spawn")
+    pool = ProcessPoolExecutor(workers, context, _start_worker, (prepare, argument))
+    try:
+        yield pool
+    except BaseException as error:  # Ctrl-C too
+        # A worker may be in the middle of a long task.
+        for process in list((pool._processes or {}).values()):
+            process.kill()
+        if isinstance(error, BrokenProcessPool):
+            raise ReluNmtError(
+                "a worker process was killed, perhaps because memory ran out; try fewer --workers"
+            ) from error
+        raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def call_aside(function: Callable[[], Result], label: str) -> Result:
+    """Return ``function()``, computed in another process so that Ctrl-C ends it at once.
+
+    It is for libraries that compute for long without returning to Python. A line every ten seconds
+    shows that the work runs. Where a process cannot be forked, the function runs here.
+
+    Raises:
+        ReluNmtError: the process was killed, or ``function`` raised it.
+    """
+    if not FORKS or multiprocessing.current_process().daemon:
+        return function()
+    started = time.monotonic()
+    # On a terminal, show the time where the function may draw a bar.
+    end, line = "\r" if bars_are_drawn() else "\n", ""
+    # A forked worker gets the function as it is; it need not be picklable.
+    with _worker_pool(1, _functions.append, function) as pool:
+        future = pool.submit(_call_function)
+        while not wait([future], SECONDS_BETWEEN_LINES).done:
+            if not _hidden.get():
+                line = f"{label}: {time.monotonic() - started:.0f} s so far"
+                print(line, end=end, file=sys.stderr, flush=True)
+        if line and end == "\r":
+            print(file=sys.stderr)
+        return future.result()
+
+
+# Set up in the worker of call_aside.
+_functions: list[Callable[[], Any]] = []
+
+
+def _call_function() -> Any:
+    return _functions.pop()()
 
 
 def _start_worker(prepare: Callable[[Any], None] | None, argument: Any) -> None:

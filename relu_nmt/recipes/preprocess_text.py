@@ -25,7 +25,7 @@ from relu_nmt.errors import CheckpointError, ConfigError, DataError
 from relu_nmt.io.process import available_cores
 from relu_nmt.io.safe_write import safe_writer
 from relu_nmt.io.text_lines import TextFile, find_text, scan_text
-from relu_nmt.io.work import ordered_map, progress_bar
+from relu_nmt.io.work import call_aside, ordered_map, progress_bar
 from relu_nmt.tokenization.base import (
     LearningText,
     WholeWords,
@@ -221,7 +221,8 @@ class Job:
         self.say(f"learning {config.subword_size} subwords for {path.name}")
         text = LearningText(texts, self.workers)
         kind = subword_models.get(config.subword)
-        _write(path, kind.learn(text, config.subword_size, config.seed))
+        learn = partial(kind.learn, text, config.subword_size, config.seed)
+        _write(path, call_aside(learn, f"learning {path.name}"))
 
     def _model_path(self, language: str | None) -> Path:
         return self.folder / subword_file_name(self.config.subword, language)

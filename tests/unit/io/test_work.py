@@ -1,7 +1,9 @@
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from relu_nmt.io import work
 from relu_nmt.io.process import available_cores
 from relu_nmt.io.work import ordered_map
 
+here = os.getpid()
 _offset = 0
 
 
@@ -86,6 +89,56 @@ def test_workers_end_when_the_parent_is_killed(tmp_path):
     parent.join()
     for pid in map(int, path.read_text().split()):
         wait_for(lambda pid=pid: not is_running(pid))
+
+
+HANGS = """
+import ctypes, functools, os, sys
+from relu_nmt.cli.command import make_parser, run_command
+from relu_nmt.io import work
+
+work.SECONDS_BETWEEN_LINES = 0.2
+
+def hang(milliseconds):
+    print(os.getpid(), flush=True)
+    ctypes.PyDLL(None).poll(None, ctypes.c_ulong(0), milliseconds)  # holds the interpreter's lock
+
+hang_aside = functools.partial(work.call_aside, lambda: hang(99_000), "learning")
+hang_in_workers = functools.partial(work.ordered_map, hang, [99_000] * 2, 2)
+WAYS = {"aside": lambda _: hang_aside(), "workers": lambda _: list(hang_in_workers())}
+sys.exit(run_command(make_parser("test", None), WAYS[sys.argv[1]], []))
+"""
+
+
+@pytest.mark.skipif(not work.FORKS, reason="needs processes that fork")
+@pytest.mark.parametrize("way", ["aside", "workers"])
+def test_an_interrupt_ends_a_call_that_does_not_return(way):
+    process = subprocess.Popen(
+        [sys.executable, "-c", HANGS, way],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        # Programs that a shell starts in the background ignore Ctrl-C, and so do their children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    pid = int(process.stdout.readline())
+    lines = [process.stderr.readline()] if way == "aside" else []
+    os.killpg(process.pid, signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    lines += error.splitlines(keepends=True)
+    assert process.returncode == 130
+    assert lines[-1] == "test: interrupted\n"
+    assert all(line.startswith("learning: ") for line in lines[:-1])
+    wait_for(lambda: not is_running(pid))
+
+
+def test_a_call_aside_returns_or_raises_as_the_function_does():
+    lock = threading.Lock()  # cannot be pickled
+    assert work.call_aside(lambda: (lock.locked(), os.getpid() == here), "x") == (False, False)
+    with pytest.raises(DataError, match="file:3: bad"):
+        work.call_aside(lambda: fail_at_three(3), "x")
+    with pytest.raises(ReluNmtError, match="was killed"):
+        work.call_aside(lambda: die_at_three(3), "x")
 
 
 def is_running(pid):
