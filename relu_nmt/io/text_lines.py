@@ -1,14 +1,16 @@
 r"""Text files as lines: found, counted, read in pieces of bounded size, and written.
 
 A line ends in ``\n``, and ``\r\n`` counts as one end. No other character ends a line: a lone
-``\r``, U+0085, U+2028 and form feeds are white space within it. The last line may lack its end. A
+``\r``, U+0085, U+2028 and form feeds are white space within it. Only in a text without any ``\n``
+lines end in ``\r``, as old Macs and some programs write them. The last line may lack its end. A
 byte-order mark at the beginning is no part of the text. A file whose name ends in ``.gz``, ``.xz``,
 ``.bz2`` or ``.zst`` is decompressed while it is read.
 
 Lines that are written are read back as they were. So a line that ends in ``\r`` is written with the
 end ``\r\n``, and a text that begins with a byte-order mark gets one more.
 
-A file that cannot be read, is not UTF-8, or changes meanwhile is a DataError.
+A file that cannot be read, is not UTF-8, or changes meanwhile is a DataError, and so is a file of
+another kind (:mod:`relu_nmt.io.plain_text`).
 """
 
 import codecs
@@ -25,6 +27,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from relu_nmt.errors import DataError, needing, reporting
+from relu_nmt.io.plain_text import BINARY, refuse_binary, refuse_utf16
 from relu_nmt.io.process import standard_input
 from relu_nmt.io.safe_write import replacing
 
@@ -172,9 +175,15 @@ def decode_lines(data: bytes, path: str, first_line: int = 1) -> list[str]:
     """Return the lines of ``data`` without their ends; an error names the file and the line."""
     if first_line == 1:  # only a file's beginning has a byte-order mark
         data = data.removeprefix(codecs.BOM_UTF8)
+        refuse_binary(data, path)
+        if b"\n" not in data:  # then these are all lines
+            data = data.replace(b"\r", b"\n")
+    refuse_utf16(data, path)
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
+        if b"\0" in data:
+            raise DataError(f"{path}: {BINARY}") from error
         line = first_line + data.count(b"\n", 0, error.start)
         byte = data[error.start]
         raise DataError(
@@ -257,12 +266,17 @@ def read_lines(path: str | os.PathLike[str]) -> list[str]:
     return list(iterate_lines(path))
 
 
+def named_input(path: str) -> str:
+    """Return the name of a command's input in messages."""
+    return "standard input" if path == "-" else path
+
+
 def read_input(path: str) -> list[str]:
     """Return the lines of a command's input: a file, or ``-`` for standard input."""
     if path != "-":
         return read_lines(path)
-    with reading("standard input"):
-        return decode_lines(standard_input().read(), "standard input")
+    with reading(named_input(path)):
+        return decode_lines(standard_input().read(), named_input(path))
 
 
 def encode_lines(lines: Sequence[str], first_line: int = 1) -> bytes:

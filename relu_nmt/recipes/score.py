@@ -31,7 +31,7 @@ from relu_nmt.evaluation import document_scores as docs
 from relu_nmt.evaluation.metrics import MetricConfig, Score, choose_tokenizer, comet_score
 from relu_nmt.evaluation.significance import paired_bootstrap
 from relu_nmt.io.safe_write import check_writable, write_file
-from relu_nmt.io.text_lines import read_input, read_lines
+from relu_nmt.io.text_lines import named_input, read_input, read_lines
 from relu_nmt.io.work import hidden_progress, progress_bar
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def _text_report(options: Settings) -> Iterator[Entry]:
         sources = read_input(options.src)
         if len(sources) != len(hypotheses):
             raise DataError(
-                f"{options.src}: {len(sources):,} lines, but {_name(options.sys)} has "
+                f"{options.src}: {len(sources):,} lines, but {named_input(options.sys)} has "
                 f"{len(hypotheses):,}; both need the same sentences in the same order"
             )
         yield _entry(comet_score(options.comet_model, sources, hypotheses, others[0]))
@@ -170,8 +170,8 @@ def _read_texts(
             if len(own) != len(found):
                 counted = "documents" if options.has_documents else "lines"
                 raise DataError(
-                    f"{_name(reference)}: {len(own):,} {counted}, but {_name(path)} has "
-                    f"{len(found):,}; both need the same {same}"
+                    f"{named_input(reference)}: {len(own):,} {counted}, but {named_input(path)} "
+                    f"has {len(found):,}; both need the same {same}"
                 )
         # Divide joined lines at the symbol between sentences, if one is given.
         separator = options.sentence_separator
@@ -188,7 +188,7 @@ def _read(options: Settings, path: str, counts: str | None) -> docs.Documents:
         separator = options.document_separator
         if separator == "tag" and lines and not any(map(SEPARATOR_TESTS["tag"], lines)):
             raise DataError(
-                f"{_name(path)}: no line {DOCUMENT_TAG} in it, but --document-separator tag "
+                f"{named_input(path)}: no line {DOCUMENT_TAG} in it, but --document-separator tag "
                 "expects one before each document, in all files"
             )
         return docs.split_at_separators(lines, separator)
@@ -198,10 +198,10 @@ def _read(options: Settings, path: str, counts: str | None) -> docs.Documents:
         between = sum(map(SEPARATOR_TESTS[separator], lines))
         if between and len(lines) == sizes.sum() + between:
             raise DataError(
-                f"{_name(path)} with {counts}: there are separators in the text itself; give "
+                f"{named_input(path)} with {counts}: there are separators in the text itself; give "
                 f"--document-separator {separator} instead of --documents, for all files"
             )
-    return docs.cut_by_counts(lines, sizes, f"{_name(path)} with {counts}")
+    return docs.cut_by_counts(lines, sizes, f"{named_input(path)} with {counts}")
 
 
 def _segments(options: Settings, documents: docs.Documents) -> list[str]:
@@ -250,10 +250,6 @@ def _notes(text: str) -> Iterator[Entry]:
 def _entry(score: Score, **more: object) -> Entry:
     values = {"name": score.name, "score": score.value, "text": score.text}
     return str(score), {**values, "signature": score.signature, **more}
-
-
-def _name(path: str) -> str:
-    return "standard input" if path == "-" else path
 
 
 @dataclass(frozen=True)

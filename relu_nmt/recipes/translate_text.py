@@ -22,9 +22,17 @@ from relu_nmt.data.documents import (
     plan_groups,
 )
 from relu_nmt.errors import ConfigError, DataError, needing, reporting
+from relu_nmt.io.plain_text import MOST_LINES, refuse_markup
 from relu_nmt.io.process import standard_input
 from relu_nmt.io.safe_write import check_writable
-from relu_nmt.io.text_lines import decode_lines, open_text, read_input, read_lines, reading
+from relu_nmt.io.text_lines import (
+    decode_lines,
+    named_input,
+    open_text,
+    read_input,
+    read_lines,
+    reading,
+)
 from relu_nmt.io.work import hidden_progress, progress_bar
 from relu_nmt.modules.config import AttentionPlace
 from relu_nmt.recipes.translation import (
@@ -157,7 +165,12 @@ def _translated(
     prefixes = None if settings.prefixes is None else read_lines(settings.prefixes)
     banned = () if settings.banned_terms is None else read_lines(settings.banned_terms)
     # Read lines as they arrive; ``done`` counts the lines of earlier buffers.
+    beginning: list[str] = []
     for lines in read_buffers(file, settings.input, settings.buffer_size):
+        # Look for markup at the beginning, which may arrive line by line.
+        if done < MOST_LINES:
+            beginning += lines
+            refuse_markup(beginning, named_input(settings.input))
         if progress and not has_tabs and (note := tab_note(lines, settings.constraints, done)):
             has_tabs = True  # print this note once
             print_notes(note)
@@ -214,7 +227,7 @@ def read_buffers(file: io.BufferedReader, origin: str, buffer_size: int) -> Iter
 
     A read waits only while no byte has arrived.
     """
-    origin = "standard input" if origin == "-" else origin
+    origin = named_input(origin)
     # Parts of a line without its end yet; join them once, as a line may be as long as a file.
     rest: list[bytes] = []
     number, unended = 1, 0
@@ -328,7 +341,9 @@ def translate_documents(
 
 def _read(settings: TranslateDocumentsSettings) -> tuple[list[str], list[str], list[list[str]]]:
     """Return the lines of the text, and the prefix and the forced terms of each."""
-    lines, terms = split_terms(read_input(settings.file), settings.constraints)
+    lines = read_input(settings.file)
+    refuse_markup(lines, named_input(settings.file))
+    lines, terms = split_terms(lines, settings.constraints)
     prefixes = [""] * len(lines) if settings.prefixes is None else read_lines(settings.prefixes)
     if len(prefixes) != len(lines):
         raise _wrong_prefixes(settings.prefixes, prefixes, f"text has {len(lines):,}")

@@ -32,6 +32,7 @@ from relu_nmt.translation.search.translations import (
     Translation,
     check_lengths,
     load_translations,
+    plain_lines,
     replace_unknown_words,
 )
 from relu_nmt.translation.step_decoder import Ensemble
@@ -197,7 +198,7 @@ class Translator:
                 the model cannot write a forced term, or a term is forced in a blank line.
         """
         config = _config_of(config, settings)
-        sources = self.sources.encode_lines(lines, prefixes, forced, ordered, banned)
+        sources = self.sources.encode_lines(plain_lines(lines), prefixes, forced, ordered, banned)
         best = [own[0] for own in self._lines(sources, config)]
         at_limit = [number for number, own in enumerate(best) if own.reached_limit]
         # Warn from here, so that the warning names the caller's line.
@@ -222,7 +223,7 @@ class Translator:
         sampling. All other arguments, and the errors, are those of :meth:`translate` (``nbest=5``).
         """
         config = _config_of(config, settings)
-        sources = self.sources.encode_lines(lines, prefixes, forced, ordered, banned)
+        sources = self.sources.encode_lines(plain_lines(lines), prefixes, forced, ordered, banned)
         found = self._lines(sources, config, first_id)
         self._warn_of_limit(config, sum(own[0].reached_limit for own in found), len(found))
         return found
@@ -261,6 +262,8 @@ class Translator:
         windows = WindowConfig(limit, window_overlap, repair=True)
         # Resolve the longest output for documents, which grow with their source.
         config = _config_of(config, settings).resolved(documents=True)
+        if not isinstance(documents, str):
+            documents = [plain_lines(lines) for lines in documents]
         sources = self.sources.encode_documents(documents, prefixes, forced, ordered, banned)
         found = self.answer(sources, config, windows)
         self._warn_of_limit(config, found.num_at_limit, len(found.windows))

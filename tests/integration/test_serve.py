@@ -172,6 +172,14 @@ def test_a_person_translates_a_document_and_sees_the_attention(server, tmp_path)
         browser.until("rows.length === 2 && rows.every(row => row.shared)")
         assert browser.run("result()").count("\n") == 1
         assert browser.run("document.documentElement.scrollWidth") <= 390
+        # Only a whole translation can be saved, and the bytes of a document are no text.
+        assert not browser.run("get('save').disabled")
+        browser.run("void translate()")
+        assert browser.run("get('save').disabled")
+        for content in ("'%PDF-1.4'", "new Uint8Array([80, 75, 3, 4, 255])", "'a\\0b'"):
+            browser.run("tell('')")
+            browser.run(f"open(new File([{content}], 'talk.docx'))")
+            browser.until("get('status').textContent.startsWith('talk.docx is no plain text')")
         assert browser.complaints() == []
 
 

@@ -1,5 +1,6 @@
 """Locale, byte-order marks, carriage returns, closed and full streams: what a shell may do."""
 
+import gzip
 import json
 import os
 import subprocess
@@ -16,7 +17,7 @@ from relu_nmt.io.text_lines import read_lines
 from relu_nmt.io.work import progress_bar
 from relu_nmt.training.log import read_curves
 from tests.commands import run_here
-from tests.tiny import preprocessed
+from tests.tiny import preprocessed, save_tiny_model, tiny_task
 
 ROOT = Path(__file__).parents[2]
 BOM = b"\xef\xbb\xbf"
@@ -133,3 +134,18 @@ def test_a_lone_carriage_return_stays_within_its_line(tmp_path):
     assert words.to_text().startswith("ein 2\nHaus 1\nHund 1\n")
     with pytest.raises(DataError, match=r"train\.de: 3 lines, but .*train\.en has 2"):
         prepare(tmp_path, b"ein\r\nHaus\r\nHund\r\n", b"a house\na dog\n")
+
+
+@pytest.mark.parametrize("end", ["", ".gz"])
+def test_carriage_returns_are_the_line_ends_of_a_text_without_others(tmp_path, end):
+    text = b"ein Haus\rein Hund\r"
+    words = prepare(tmp_path, text, b"a house\na dog\n")
+    assert words.to_text().startswith("ein 2\nHaus 1\nHund 1\n")
+    path = tmp_path / f"text{end}"
+    path.write_bytes(gzip.compress(text) if end else text)
+    save_tiny_model(tmp_path / "model.safetensors", tiny_task(["ein", "Haus"]))
+    model = ["--path", tmp_path / "model.safetensors", "--cpu", "--beam", 1, "--max-len-b", 2]
+    typed = run_here("interactive", *model, stdin="ein Haus\rein Hund")
+    done = run_here("interactive", *model, "--input", path)
+    assert done.stdout == typed.stdout and done.stdout.count("\n") == 2
+    assert run_here("translate_document", path, *model).stdout == done.stdout

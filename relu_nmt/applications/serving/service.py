@@ -20,7 +20,7 @@ from relu_nmt.errors import ConfigError
 from relu_nmt.modules.config import SLOTS, AttentionPlace
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.translation.search.config import GenerationConfig
-from relu_nmt.translation.search.translations import SourceSentence, Translation
+from relu_nmt.translation.search.translations import SourceSentence, Translation, plain_lines
 from relu_nmt.translator import Translator
 from relu_nmt.translator.attention_maps import (
     MOST_WEIGHTS,
@@ -111,7 +111,7 @@ class TranslationService:
         """
         # Encode the document.
         translator, windows = self._translator, self._windows
-        encoded = translator.sources.sentences(lines, **terms)
+        encoded = translator.sources.sentences(plain_lines(lines), **terms)
         sentences = self._read(encoded, len(lines), ticket)
         documents = translator.sources.documents(sentences, [len(lines)])
         # Divide it as the request says; single lines have no context.

@@ -9,6 +9,7 @@ import numpy as np
 
 from relu_nmt.data.documents import Separators, Window, join_sentences
 from relu_nmt.errors import DataError
+from relu_nmt.io.plain_text import refuse_markup, refuse_utf16
 from relu_nmt.io.text_lines import read_lines
 from relu_nmt.translation.search.forced_terms import NO_TERMS, ForcedTerms, Term
 from relu_nmt.translation.search.hypotheses import Hypothesis
@@ -106,6 +107,16 @@ def as_lines(texts: Iterable[T]) -> list[T]:
             "text.split('\\n') for its lines"
         )
     return list(texts)
+
+
+def plain_lines(lines: Iterable[str]) -> list[str]:
+    """Return the lines of a text as a list (DataError: it is a single text, or no plain text)."""
+    found = as_lines(lines)
+    # Leave the error of a line that is no text to its encoding.
+    texts = [line for line in found if isinstance(line, str)]
+    refuse_utf16("".join(texts).encode("utf-8", "surrogatepass"), "the text")
+    refuse_markup(texts, "the text")
+    return found
 
 
 def check_lengths(
