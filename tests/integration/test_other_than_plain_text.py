@@ -19,7 +19,7 @@ KINDS = [(kind, lines[0]) for kind, lines in MARKUP.items()]
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     path = tmp_path_factory.mktemp("model") / "model.safetensors"
-    save_tiny_model(path, tiny_task("ein Haus rot . 1 { }".split()))
+    save_tiny_model(path, tiny_task(["ein", "Haus", "rot", ".", "1", "{", "}"]))
     return path
 
 
