@@ -17,8 +17,9 @@ from typing import Any, NoReturn
 
 import relu_nmt.cli
 from relu_nmt.config import add_settings, flag_of, read_settings
-from relu_nmt.config.command_line import HelpFormatter, parse_yaml
+from relu_nmt.config.command_line import HelpFormatter
 from relu_nmt.config.registry import FLAG, close_names, import_user_module
+from relu_nmt.config.yaml_text import parse_yaml
 from relu_nmt.errors import ConfigError, ReluNmtError, is_out_of_memory
 from relu_nmt.io.process import choose_threads, crowding_note, utf8_streams
 

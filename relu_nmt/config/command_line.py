@@ -4,7 +4,6 @@ A file is YAML 1.2, a checkpoint or a ``results.json``.
 """
 
 import argparse
-import io
 import json
 import os
 import shutil
@@ -26,6 +25,7 @@ from relu_nmt.config.fields import (
     shown,
 )
 from relu_nmt.config.registry import READ, Files, Registry, refuse_shared_files
+from relu_nmt.config.yaml_text import dump_value, parse_yaml
 from relu_nmt.errors import ConfigError
 
 ConfigT = TypeVar("ConfigT")
@@ -34,7 +34,6 @@ HELP_WIDTH, HELP_COLUMN = 100, 32
 ON = " (on by default)"
 MOST_USED, IDLE = "most used", "accepted as in fairseq, without effect"
 BY_FLAG = "by flag: "  # prefix, in a namespace, of the name of an argument typed with its flag
-MOST_VALUES = 100_000
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
@@ -282,77 +281,3 @@ def to_yaml(config: Any, indent: str = "") -> str:
         text += f"\n{indent}# {title}\n{indent}{name}:\n"
         text += to_yaml(getattr(config, name), indent + "  ")
     return text
-
-
-def parse_yaml(text: str) -> Any:
-    """Return the value of a YAML 1.2 text; JSON is YAML.
-
-    ``no``, ``1:30`` and ``2001-12-14`` are texts, ``010`` is 10 and ``7e-4`` a number.
-
-    Raises:
-        ValueError: no YAML, a name twice, nested too deeply, or more than :data:`MOST_VALUES`
-            values by aliases; the reason is one line.
-
-    Example:
-        >>> parse_yaml("{max_tokens: 4000, source_lang: no}")
-        {'max_tokens': 4000, 'source_lang': 'no'}
-    """
-    from ruamel.yaml.error import MarkedYAMLError, YAMLError
-
-    try:
-        value = _yaml().load(text)
-        # Count the values, since aliases can make a short text very large.
-        count = _count(value, {})
-    except MarkedYAMLError as error:
-        # Leave out the advice to Python programmers behind the problem.
-        mark = error.problem_mark or error.context_mark
-        place = f"line {mark.line + 1}, column {mark.column + 1}"
-        parts = [error.context, error.problem, place]
-        raise ValueError(", ".join(part for part in parts if part)) from error
-    except (YAMLError, ValueError, RecursionError) as error:
-        raise ValueError(" ".join(str(error).split())) from error
-    if count > MOST_VALUES:
-        raise ValueError(f"more than {MOST_VALUES:,} values, or one that is in itself")
-    return value
-
-
-def dump_value(value: Any) -> str:
-    """Return a value on one line that readers of YAML 1.1 and 1.2 both understand.
-
-    Example:
-        >>> dump_value("no"), dump_value([1, "010", "y", "plain"])
-        ("'no'", "[1, '010', 'y', plain]")
-    """
-    yaml, file = _yaml(), io.StringIO()
-    yaml.version = (1, 1)
-    yaml.dump([value], file)
-    text = file.getvalue().partition("--- ")[2].strip()[1:-1]
-    # Take JSON, which is YAML, for a text that only YAML 1.2 reads as a number.
-    return text if parse_yaml(text) == value else json.dumps(value, ensure_ascii=False)
-
-
-def _yaml() -> Any:
-    """Return a reader and writer of YAML on one line."""
-    from ruamel.yaml import YAML
-    from ruamel.yaml.constructor import SafeConstructor
-
-    class Constructor(SafeConstructor):
-        """Constructor that leaves dates and ``=`` as texts, as YAML 1.2 does."""
-
-    for kind in ("timestamp", "value"):
-        Constructor.add_constructor(f"tag:yaml.org,2002:{kind}", SafeConstructor.construct_yaml_str)
-    yaml = YAML(typ="safe", pure=True)
-    yaml.Constructor = Constructor
-    yaml.default_flow_style, yaml.width = True, 10**6
-    return yaml
-
-
-def _count(value: Any, known: dict[int, int]) -> int:
-    """Return the number of values in a value, repetitions by aliases counted."""
-    if not isinstance(value, dict | list | set | tuple):
-        return 1
-    if id(value) not in known:
-        known[id(value)] = MOST_VALUES + 1  # a value that contains itself has no end
-        elements = value.values() if isinstance(value, dict) else value
-        known[id(value)] = 1 + sum(_count(element, known) for element in elements)
-    return known[id(value)]

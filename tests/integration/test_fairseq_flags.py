@@ -8,8 +8,8 @@ import pytest
 
 from relu_nmt.cli.command import ADVICE
 from relu_nmt.cli.preprocess import PreprocessSettings
-from relu_nmt.config.command_line import parse_yaml
 from relu_nmt.config.fields import all_options
+from relu_nmt.config.yaml_text import parse_yaml
 from tests import tiny
 from tests.commands import run_here
 from tests.tiny import digits, json_lines, preprocessed, write_documents

@@ -8,8 +8,8 @@ from typing import Any
 
 from relu_nmt.attention import attentions
 from relu_nmt.config import READ, Files, checked_by, flag_of, group, like, option, settings
-from relu_nmt.config.command_line import parse_yaml
 from relu_nmt.config.shared import ClusterOptions, subset_option
+from relu_nmt.config.yaml_text import parse_yaml
 from relu_nmt.data.data_folder import data_option
 from relu_nmt.data.documents import DocumentConfig
 from relu_nmt.errors import ConfigError, reporting

@@ -7,6 +7,7 @@ from relu_nmt.attention.base import build_attention
 from relu_nmt.attention.pointwise import pointwise_maps
 from relu_nmt.config.other_names import OTHER_NAMES
 from relu_nmt.config.registry import Registry, Spec
+from relu_nmt.config.yaml_text import parse_yaml
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules import feed_forwards, norms, position_schemes
 from relu_nmt.tokenization.base import subword_models
@@ -23,7 +24,7 @@ REGISTRIES: list[Registry] = [
 KNOWN = {registry.kind: registry for registry in REGISTRIES}
 ADVICE = [
     pytest.param(KNOWN[kind], advice, others, id=f"{kind}-{advice}")
-    for kind, table in OTHER_NAMES.items()
+    for kind, table in parse_yaml(OTHER_NAMES.read_text("utf-8")).items()
     for advice, others in table.items()
     if advice
 ]

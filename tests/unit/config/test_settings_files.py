@@ -7,7 +7,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relu_nmt.config.command_line import dump_value, parse_yaml
+from relu_nmt.config.yaml_text import dump_value, parse_yaml
 
 # By the tables of YAML 1.2.2, section 10.3.2; in a comment what YAML 1.1 makes of it.
 SCALARS = [
