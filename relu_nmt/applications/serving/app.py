@@ -9,6 +9,7 @@ import hashlib
 import json
 import re
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
 from importlib.resources import files
@@ -276,11 +277,15 @@ def make_app(
         close()
         raise
 
-    # Close in a thread, as this waits for requests in progress.
+    # Close in a thread, as this waits for requests in progress; start it while there is memory.
+    closer = ThreadPoolExecutor(1, "closer")
+
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        closer.submit(int)
         yield
-        await asyncio.to_thread(close)
+        await asyncio.get_running_loop().run_in_executor(closer, close)
+        closer.shutdown(wait=False)
 
     app = FastAPI(
         title="relu_nmt",
