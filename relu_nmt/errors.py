@@ -5,6 +5,7 @@ it and exit with status 2; a library caller may catch :class:`ReluNmtError`.
 """
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -17,12 +18,26 @@ NO_MEMORY = (
 """Parts of the messages of PyTorch, on CPU and GPU, and of Python about missing memory."""
 
 
+_CONTROLS = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+"""Characters that command a terminal, or change the direction of the text around them."""
+
+
+def printable(text: str) -> str:
+    r"""Return text that may quote foreign names as one line without commands to a terminal.
+
+    Example:
+        >>> printable("a name\nwith \x1b[2J")
+        'a name with \\x1b[2J'
+    """
+    line = " ".join(text.splitlines())
+    return _CONTROLS.sub(lambda match: match[0].encode("unicode_escape").decode(), line)
+
+
 class ReluNmtError(Exception):
     """Base class of all errors that a user can mend."""
 
     def __str__(self) -> str:
-        # A quoted name may contain line ends.
-        return " ".join(super().__str__().splitlines())
+        return printable(super().__str__())
 
 
 def is_out_of_memory(error: BaseException) -> bool:

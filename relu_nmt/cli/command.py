@@ -20,7 +20,7 @@ from relu_nmt.config import add_settings, flag_of, read_settings
 from relu_nmt.config.command_line import HelpFormatter
 from relu_nmt.config.registry import FLAG, close_names, import_user_module
 from relu_nmt.config.yaml_text import parse_yaml
-from relu_nmt.errors import ConfigError, ReluNmtError, is_out_of_memory
+from relu_nmt.errors import ConfigError, ReluNmtError, is_out_of_memory, printable
 from relu_nmt.io.process import choose_threads, crowding_note, utf8_streams
 
 KERNEL_CACHE = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
@@ -205,4 +205,4 @@ def run_command(
 def _print_error(text: str) -> None:
     """Print on standard error; ignore an error there, as the exit code reports it too."""
     with suppress(OSError):
-        print(text, file=sys.stderr)
+        print(printable(text), file=sys.stderr)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tqdm import tqdm
 
-from relu_nmt.errors import ConfigError, ReluNmtError, needing
+from relu_nmt.errors import ConfigError, ReluNmtError, needing, printable
 
 if TYPE_CHECKING:
     from submitit import Job
@@ -77,6 +77,7 @@ def progress_bar(
     With ``only_if_slow`` there are lines only, and none if the work ends before the first is due.
     ``say`` prints the lines. The yielded function adds a number to the amount done.
     """
+    label = printable(label)
     write = say or partial(print, file=sys.stderr, flush=True)
     is_hidden, done = _hidden.get(), 0
     started = last_line = time.monotonic()

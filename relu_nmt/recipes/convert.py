@@ -28,7 +28,7 @@ from relu_nmt.cli.import_marian import ImportMarianSettings
 from relu_nmt.cli.shortlist import ShortlistSettings
 from relu_nmt.config import to_dict
 from relu_nmt.data.data_folder import pair_name
-from relu_nmt.errors import CheckpointError, ConfigError, DataError, reporting
+from relu_nmt.errors import CheckpointError, ConfigError, DataError, printable, reporting
 from relu_nmt.io.safe_write import (
     check_writable,
     remove_abandoned,
@@ -207,7 +207,7 @@ def save_model(
     save_checkpoint(target_of(path), Checkpoint(dict(model.state_dict()), metadata))
     if progress:
         pair = f"{task.source_lang}-{task.target_lang}"
-        print(f"written: {path} ({pair}, {path.stat().st_size:,} bytes)")
+        print(printable(f"written: {path} ({pair}, {path.stat().st_size:,} bytes)"))
     return path
 
 

@@ -18,7 +18,7 @@ from relu_nmt.cli.vision_classify import ClassifyImagesSettings
 from relu_nmt.cli.vision_evaluate import EvaluateImagesSettings as Settings
 from relu_nmt.config import to_dict
 from relu_nmt.config.shared import PrecisionOptions
-from relu_nmt.errors import CheckpointError, DataError
+from relu_nmt.errors import CheckpointError, DataError, printable
 from relu_nmt.io.safe_write import check_writable, write_file
 from relu_nmt.io.text_lines import read_lines
 from relu_nmt.io.work import hidden_progress, progress_bar
@@ -114,14 +114,14 @@ def run(settings: Settings, *, progress: bool = True) -> list[Accuracy]:
             if progress and not found and absent:
                 print(
                     f"the model does not have {len(absent):,} of the classes, whose images count "
-                    f"as wrong: {some_of(absent)}"
+                    f"as wrong: {printable(some_of(absent))}"
                 )
             for name, images in sets.items():
                 # Number the labels like the candidates; labels of absent classes come last.
                 images = with_classes_of(images, names, origin)
                 found.append(accuracy(name, images, classifier, outputs, settings))
                 if progress:
-                    print(found[-1], flush=True)
+                    print(printable(str(found[-1])), flush=True)
     # Write the results.
     if settings.results is not None:
         values: dict[str, Any] = {"settings": to_dict(settings, stored_only=True)}
@@ -202,7 +202,7 @@ def classify(settings: ClassifyImagesSettings, *, progress: bool = True) -> Clas
                 found.exit_code = 2
             elif progress and not settings.json:
                 shares = (f"{name} {share:.1%}" for name, share in classes.items())
-                print("\t".join([image, *shares]), flush=True)
+                print(printable("\t".join([image, *shares])), flush=True)
         found += results
         if progress and errors:
             print("\n".join(map(str, errors)), file=sys.stderr)
@@ -247,7 +247,7 @@ def evaluation_sets(paths: tuple[str, ...]) -> dict[str, ImageSet]:
 def say_left_out(sets: Iterable[ImageSet]) -> None:
     """Print on standard error the files and folders that are not part of the sets."""
     for text in dict.fromkeys(text for images in sets for text in images.left_out()):
-        print(text, file=sys.stderr)
+        print(printable(text), file=sys.stderr)
 
 
 def damaged_images(skip: bool) -> Callable[[DataError], None] | None:

@@ -32,7 +32,7 @@ from relu_nmt.data.data_folder import (
 )
 from relu_nmt.data.dictionary import UNK, Dictionary
 from relu_nmt.data.documents import SEPARATOR_TESTS
-from relu_nmt.errors import DataError
+from relu_nmt.errors import DataError, printable
 from relu_nmt.io.safe_write import folder_locked, remove_abandoned
 from relu_nmt.io.text_lines import TextFile, read_chunk
 from relu_nmt.io.work import Work, cluster_queue, hidden_progress, progress_bar, result_of
@@ -90,7 +90,7 @@ def run(settings: Settings, *, progress: bool = True) -> dict[str, Any]:
 def _run_one(settings: Settings, progress: bool) -> dict[str, Any]:
     """Make one data folder, see :func:`run`."""
     try:
-        job = make_job(settings, print if progress else lambda _: None)
+        job = make_job(settings, lambda text: print(printable(text)) if progress else None)
         with hidden_progress(settings.no_progress_bar or not progress), job.open_files:
             return _make_folder(job)
     except BrokenPipeError:  # the reader of standard output has ended; no file is at fault

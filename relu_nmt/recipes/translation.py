@@ -14,7 +14,7 @@ from relu_nmt.cli.generate import ModelOptions, TranslateSplitSettings, model_ov
 from relu_nmt.data.data_folder import data_folders, pair_name
 from relu_nmt.data.documents import DOCUMENT_TAG, SINGLE_SENTENCES, Line
 from relu_nmt.data.translation_batches import least_limit
-from relu_nmt.errors import ConfigError
+from relu_nmt.errors import ConfigError, printable
 from relu_nmt.io.safe_write import check_writable, write_file
 from relu_nmt.modules.config import AttentionPlace
 from relu_nmt.tokenization.pipeline import TextPipeline
@@ -302,7 +302,7 @@ def length_note(asked: int | None, trained: int, has_documents: bool = True) -> 
 def print_notes(*notes: str) -> None:
     """Print the notes that are not empty on standard error."""
     for note in filter(None, notes):
-        print(note, file=sys.stderr)
+        print(printable(note), file=sys.stderr)
 
 
 def share(number: int, total: int) -> str:

@@ -19,7 +19,7 @@ from typing import Any, TextIO
 
 from tqdm import tqdm
 
-from relu_nmt.errors import IN_BRACKETS, ConfigError, DataError, needing, reporting
+from relu_nmt.errors import IN_BRACKETS, ConfigError, DataError, needing, printable, reporting
 from relu_nmt.io.process import discard_output
 from relu_nmt.training.config import TrainerConfig
 
@@ -143,6 +143,7 @@ class TrainingLog:
 
     def say(self, text: str, name: str = "train") -> None:
         """Print a remark."""
+        text = printable(text)
         if self._format == "json":
             self._write(json.dumps({"message": text}, ensure_ascii=False))
         else:

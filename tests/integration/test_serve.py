@@ -20,6 +20,7 @@ from relu_nmt.config import to_dict
 from relu_nmt.training.checkpoint import Checkpoint, save_checkpoint
 from tests.chromium import PROGRAM, Chromium
 from tests.commands import run_here
+from tests.tiny import save_tiny_model, tiny_task
 from tests.unit.applications.serving.served_models import make_translator
 
 SEARCH = ("--beam", "1", "--max-len-a", "0", "--max-len-b", "6")
@@ -343,6 +344,18 @@ def test_after_a_signal_the_server_finishes_its_requests(serve):
         assert server.process.wait(120) == -signal.SIGTERM
         assert found[0][0] == 200 and len(found[0][1]["lines"]) == 100
         assert "Traceback" not in server.process.stderr.read()
+
+
+def test_names_of_a_checkpoint_command_no_terminal(quick_python, tmp_path):
+    name = "de\x1b[2J\u202e\nERROR"
+    task = tiny_task(["1", "2", "3"], (name, "en"))
+    save_tiny_model(tmp_path / "model.safetensors", task)
+    with Server(quick_python, tmp_path / "model.safetensors", "--cpu") as server:
+        assert server.lines[-1].startswith(r"de\x1b[2J\u202e ERROR-en at http://")
+        assert server.ask("model")[1]["source_lang"] == name
+    done = run_here("score", tmp_path, "--path", tmp_path / "model.safetensors", check=False)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert not {"\x1b", "\u202e"} & set(done.stderr)
 
 
 def test_errors_at_the_start_are_one_line(checkpoint, tmp_path):

@@ -1,10 +1,17 @@
-"""Packages that are not installed."""
+"""Errors as one line, and packages that are not installed."""
 
 import sys
 
 import pytest
 
-from relu_nmt.errors import CheckpointError, DataError, MissingExtraError, needing, reporting
+from relu_nmt.errors import (
+    CheckpointError,
+    DataError,
+    MissingExtraError,
+    needing,
+    printable,
+    reporting,
+)
 
 TEXT = "the server needs the package {}: pip install"
 
@@ -22,6 +29,27 @@ def test_the_system_s_error_becomes_one_line_with_its_reason(tmp_path):
     told = r"^line 3: a mistake of two lines$"
     with pytest.raises(DataError, match=told), reporting("line 3", caught=(KeyError, ValueError)):
         raise ValueError("a mistake\nof two lines")
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("\x1b[2J", r"\x1b[2J"),
+        ("\x1b]0;title\x07", r"\x1b]0;title\x07"),
+        ("\x9b31m", r"\x9b31m"),
+        ("\x08\x7f\x00", r"\x08\x7f\x00"),
+        ("\u202egpj.\u2066", r"\u202egpj.\u2066"),
+        ("a\nb\r\nc\u2028d\x85e", "a b c d e"),
+        ("Straße\tمی\u200cخواهم 🙂", "Straße\tمی\u200cخواهم 🙂"),
+        ("b\udcff", "b\udcff"),  # a byte of a file name that is not UTF-8
+    ],
+)
+def test_a_foreign_name_in_an_error_commands_no_terminal(name, told):
+    assert printable(name) == told
+    assert str(DataError(f"file {name}: damaged")) == f"file {told}: damaged"
+    with pytest.raises(DataError) as error, reporting(name):
+        raise OSError(name)
+    assert str(error.value) == f"{told}: {told}"
 
 
 def test_a_package_that_is_not_installed_is_named(monkeypatch):
