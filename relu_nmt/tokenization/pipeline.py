@@ -3,6 +3,7 @@
 import itertools
 import os
 import random
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields, replace
@@ -13,7 +14,7 @@ from typing import Any
 from relu_nmt.data.binarize import Advance
 from relu_nmt.data.data_folder import file_record
 from relu_nmt.data.documents import SEPARATOR_TESTS, Boundaries, join_texts, sentence_slices
-from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.errors import ConfigError, DataError, reporting
 from relu_nmt.io.safe_write import safe_writer
 from relu_nmt.io.text_lines import Chunk, TextFile, encode_lines, read_chunk
 from relu_nmt.io.work import ordered_map
@@ -30,6 +31,8 @@ from relu_nmt.tokenization.base import (
 )
 
 AGAIN = "run relu-nmt-preprocess again"
+LANGUAGE_CODE = re.compile(r"(>>[^<>\s]+<<|__[a-z]{2,3}__|[a-z]{3}_[A-Z][a-z]{3}\b) ?")
+"""A code of a language before a sentence, as in text for Marian's models, M2M100 and NLLB."""
 
 
 @dataclass(eq=False)
@@ -88,8 +91,25 @@ class TextPipeline:
             raise DataError(f"a text is wanted, not {raw!r:.30} ({type(raw).__name__})")
         if SURROGATE.search(raw):
             raise DataError(f"{raw[:30]!r} is no text that UTF-8 can hold: it has surrogates")
-        words = self._tokenizer.split(" ".join(raw.split()))
+        words = self._tokenizer.split(self.without_code(" ".join(raw.split())))
         return " ".join(words).lower().split() if self.lowercase else words
+
+    def without_code(self, raw: str) -> str:
+        """Return a sentence without the first symbol, which its text may have already.
+
+        Raises:
+            DataError: the sentence begins with the code of another language.
+        """
+        code = LANGUAGE_CODE.match(raw)
+        if code is None or self.first_symbol is None:
+            return raw
+        if code[1] == self.first_symbol:
+            return raw[code.end() :]
+        flag = "--target-lang" if code[1].startswith(">>") else "--source-lang or --target-lang"
+        raise DataError(
+            f"the text begins with {code[1]}, but the model is for {self.first_symbol}; leave the "
+            f"code out, or import a model with {flag} {code[1].strip('<>_')}"
+        )
 
     def encode(self, raw: str, marks: bool = True) -> list[str]:
         """Return the tokens of a raw sentence; ``marks`` keeps the marks of unusual spaces.
@@ -268,10 +288,11 @@ def _convert_chunk(
         "tokens": lambda line: " ".join(pipeline.between_symbols(split(pipeline.words(line)))),
         "keep": lambda line: line,
     }
-    parts = {
-        path: encode_lines([*map(steps[step], sentences)], chunk.first_line)
-        for path, step in conversion.outputs.items()
-    }
+    with reporting(chunk.path, caught=DataError):
+        parts = {
+            path: encode_lines([*map(steps[step], sentences)], chunk.first_line)
+            for path, step in conversion.outputs.items()
+        }
     return len(sentences), boundaries, parts
 
 

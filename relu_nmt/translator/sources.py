@@ -10,6 +10,7 @@ import numpy as np
 
 from relu_nmt.data.dictionary import SPECIAL_SYMBOLS
 from relu_nmt.errors import DataError, reporting
+from relu_nmt.tokenization.pipeline import LANGUAGE_CODE
 from relu_nmt.translation.search.forced_terms import NO_TERMS, ForcedTerms, Term
 from relu_nmt.translation.search.translations import SourceDocuments, SourceSentence, as_lines
 from relu_nmt.translation.task import TranslationTask
@@ -123,6 +124,7 @@ class SourceEncoder:
         Raises:
             DataError: the model cannot write a term or the prefix, or the sentence is blank.
         """
+        line = self._without_target_code(line)
         with self.text_lock:
             tokens = self.task.source_text.encode(line)
             # Encode the terms, leaving out blank ones, and the prefix.
@@ -138,6 +140,26 @@ class SourceEncoder:
             words = ids[:-2]
             words[words == self.separators[0]] = self.task.source_dictionary.unk_index
         return SourceSentence(ids, tokens, prefix=beginning, forced=required, banned=banned)
+
+    def _without_target_code(self, line: str) -> str:
+        """Return a sentence without a code that asks for the model's target language.
+
+        Raises:
+            DataError: the model has no symbol for such a code.
+        """
+        code = LANGUAGE_CODE.match(line.lstrip()) if isinstance(line, str) else None
+        if code is None:
+            return line
+        if code[1] == self.task.target_text.first_symbol:
+            return line.lstrip()[code.end() :]
+        # Letters between angle brackets are no text, unless the model has learnt them as a word.
+        is_symbol = self.task.source_text.first_symbol or code[1] in self.task.source_dictionary
+        if code[1].startswith(">>") and not is_symbol:
+            raise DataError(
+                f"the text begins with {code[1]}, but the model translates into a single language "
+                f"({self.task.target_lang}); leave the code out"
+            )
+        return line
 
     def _banned(self, terms: Iterable[str]) -> tuple[Term, ...]:
         """Return banned terms as token ids, without those that the model cannot write anyway."""

@@ -6,6 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from relu_nmt.errors import DataError
 from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator import Translator
 from tests.commands import run_here
@@ -58,6 +59,22 @@ def test_translations_are_the_same(models, beam):
     assert [own[0].text for own in found[:3]] == [text for _, text in PAIRS]
     [own] = translator.translate_nbest(LINES[3:4], beam=beam, prefixes=["the red"])
     assert own[0].text.startswith("the red")
+
+
+def test_typed_codes_of_both_languages_are_the_models_symbols(models):
+    plain, _, path, translator = models
+    source, target, other = plain.codes
+    line, expected = PAIRS[0]
+    for begin in (source, target):
+        ids = translator.sources.sentence(f" {begin} {line}").ids
+        assert ids.tolist() == plain.encode(source, line)
+        done = run_here("interactive", "--path", path, "--cpu", stdin=f"{begin} {line}\n")
+        assert done.stdout == f"{expected}\n"
+    ids = translator.task.encode_target(f"{target} {expected}")
+    assert ids.tolist() == plain.encode(target, expected)
+    told = f"begins with {other}, but the model is for {source}.*--target-lang {other.strip('_')}$"
+    with pytest.raises(DataError, match=told):
+        translator.translate([f"{other} {line}"])
 
 
 def test_ctranslate2_translates_the_same_behind_the_code(models, tmp_path):

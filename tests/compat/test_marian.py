@@ -11,8 +11,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from relu_nmt.applications.serving.service import token_spans
+from relu_nmt.errors import DataError
 from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.translation.search.config import GenerationConfig
+from relu_nmt.translation.task import TranslationTask
 from relu_nmt.translator import Translator
 from tests.commands import run_here
 
@@ -121,6 +124,73 @@ def test_a_model_of_several_languages_becomes_one_for_each(folder, tmp_path, tra
         text = found.task.source_text
         assert text.decode(text.encode(lines[0])) == lines[0]
         assert found.translate(["", lines[0]], config) == ["", texts[0]]
+
+
+def test_a_typed_code_of_the_language_is_the_models_symbol(folder, tmp_path):
+    with_languages(folder)
+    path, _ = imported(folder, tmp_path, "--target-lang", "deu")
+    found = Translator.from_checkpoint(path, "cpu")
+    lines = [case["line"] for case in CASES[:3]]
+    flags = ["--path", path, "--cpu", "--beam", 2, "--max-len-a", 0, "--max-len-b", 9]
+    plain = run_here("interactive", *flags, stdin="\n".join(lines)).stdout
+    for begin in (">>deu<< ", ">>deu<<", "  >>deu<<\t"):
+        typed = [begin + line for line in lines]
+        for line, with_code in zip(lines, typed, strict=True):
+            ids = found.sources.sentence(line).ids
+            assert found.sources.sentence(with_code).ids.tolist() == ids.tolist()
+        assert run_here("interactive", *flags, stdin="\n".join(typed)).stdout == plain
+        (tmp_path / "text").write_text("\n".join(typed) + "\n", "utf-8")
+        assert run_here("translate_document", tmp_path / "text", *flags).stdout == plain
+    assert found.translate([">>deu<<", " >>deu<< "]) == ["", ""]
+    # Spans of tokens, which the server shows, are those of the words.
+    text = found.task.source_text
+    tokens = text.encode(f">>deu<< {lines[0]}")
+    spans = token_spans(f">>deu<< {lines[0]}", tokens, text)
+    plain_spans = token_spans(lines[0], tokens, text)
+    assert [begin - 8 for begin, _ in spans[2:]] == [begin for begin, _ in plain_spans[2:]]
+
+
+def test_a_typed_code_of_another_language_is_refused(folder, tmp_path, translator):
+    with_languages(folder)
+    path, _ = imported(folder, tmp_path, "--target-lang", "deu")
+    found = Translator.from_checkpoint(path, "cpu")
+    told = "line 2: the text begins with >>fra<<, but the model is for >>deu<<.*--target-lang fra$"
+    with pytest.raises(DataError, match=told):
+        found.translate(["Haus", ">>fra<< Haus"])
+    done = run_here("interactive", "--path", path, "--cpu", stdin=">>fra<<Haus\n", check=False)
+    assert done.returncode == 2 and "line 1: the text begins with >>fra<<" in done.stderr
+    # The codes of other kinds of models are no text either.
+    for code in ("deu_Latn", "__de__"):
+        with pytest.raises(DataError, match=f"begins with {code}, but"):
+            found.translate([f"{code} Haus"])
+    # A model of a single language has no codes.
+    with pytest.raises(DataError, match="begins with >>deu<<, but the model translates into a si"):
+        translator.translate([">>deu<< Haus"])
+    translator.sources.encode_lines(["__init__ Haus", "a >>deu<<"])
+
+
+def test_data_like_a_model_have_its_code_once(folder, tmp_path):
+    with_languages(folder)
+    path, _ = imported(folder, tmp_path, "--target-lang", "deu")
+    found = Translator.from_checkpoint(path, "cpu").task
+    lines = [case["line"] for case in CASES[:3]]
+    for split, begin in (("train", ">>deu<< "), ("valid", "")):
+        for side, other in ((begin, "source"), ("", "deu")):
+            text = "".join(f"{side}{line}\n" for line in lines)
+            (tmp_path / f"{split}.{other}").write_text(text, "utf-8")
+    words = ["--like", path, "--trainpref", tmp_path / "train", "--validpref", tmp_path / "valid"]
+    done = run_here("preprocess", *words, "--destdir", tmp_path / "data", "--workers", 1)
+    assert "[source] 3 of 3 sampled lines" in done.stdout
+    data = TranslationTask.from_data_folder(tmp_path / "data")
+    for split in ("train", "valid"):
+        pairs = data.load_split(split)
+        for number, line in enumerate(lines):
+            assert pairs.source[number].tolist() == found.encode_source(line).tolist()
+            assert pairs.target[number].tolist() == found.encode_target(line).tolist()
+    path = tmp_path / "train.source"
+    path.write_text(path.read_text("utf-8").replace("deu", "fra"), "utf-8")
+    done = run_here("preprocess", *words, "--destdir", tmp_path / "new", check=False)
+    assert done.returncode == 2 and f"{path}: the text begins with >>fra<<" in done.stderr
 
 
 def test_ctranslate2_translates_the_same(tmp_path, translator):
