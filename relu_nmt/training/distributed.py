@@ -12,10 +12,12 @@ import os
 import signal
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -24,8 +26,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from relu_nmt.errors import ConfigError
-from relu_nmt.io.process import handle_stop_signals
+from relu_nmt.errors import ConfigError, TrainingError
+from relu_nmt.io.process import BETWEEN_LOOKS, handle_stop_signals
 from relu_nmt.training.config import ALLOW_UNUSED, FULLY_SHARDED
 
 if TYPE_CHECKING:  # these take as long to import as torch; only sharded training imports them
@@ -34,6 +36,9 @@ if TYPE_CHECKING:  # these take as long to import as torch; only sharded trainin
     from torch.distributed.tensor import DTensor
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
+MOST_PROCESSES = 1_000_000
+MOST_WAITING, QUIET_WAITING = 300.0, 3.0
+"""Seconds that a process waits for the others, and those before it says so."""
 LOST_PEER = "Connection closed by peer"
 """The message of gloo after another process has ended."""
 
@@ -114,11 +119,11 @@ def join_processes(cpu: bool) -> ProcessGroup:
     on_gpu = torch.cuda.is_available() and not cpu
     if not on_gpu:
         keep_freed_memory()
-    world_size = _environment_number("WORLD_SIZE", 1)
+    world_size = _environment_number("WORLD_SIZE", 1, MOST_PROCESSES, default=1)
     if world_size == 1:
         return ProcessGroup(0, 1, torch.device("cuda:0" if on_gpu else "cpu"))
-    rank, device = _environment_number("RANK", None), torch.device("cpu")
-    local_rank = _environment_number("LOCAL_RANK", rank)
+    rank, device = _environment_number("RANK", 0, world_size - 1), torch.device("cpu")
+    local_rank = _environment_number("LOCAL_RANK", 0, world_size - 1, default=rank)
     if on_gpu:
         # Give each process of the machine a GPU of its own.
         if local_rank >= torch.cuda.device_count():
@@ -130,7 +135,10 @@ def join_processes(cpu: bool) -> ProcessGroup:
         torch.cuda.set_device(device)
     # Import it before the group exists: defaults of its functions would hold the group for ever.
     importlib.import_module("torch.distributed.nn")
-    dist.init_process_group("nccl" if on_gpu else "gloo", rank=rank, world_size=world_size)
+    # The agent of torchrun has a store, and watches the processes; others meet here.
+    store = None if "TORCHELASTIC_USE_AGENT_STORE" in os.environ else _meet(rank, world_size)
+    backend = "nccl" if on_gpu else "gloo"
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size)
     return ProcessGroup(rank, world_size, device)
 
 
@@ -146,15 +154,59 @@ def keep_freed_memory() -> None:
         mallopt(M_TRIM_THRESHOLD, -1)
 
 
-def _environment_number(name: str, default: int | None) -> int:
+def _environment_number(name: str, least: int, most: int, default: int | None = None) -> int:
     text = os.environ.get(name, "" if default is None else str(default))
-    try:
-        return int(text)
-    except ValueError:
-        raise ConfigError(
-            f"WORLD_SIZE is set, but {name} is '{text}'; start several processes with "
-            "torchrun --nproc-per-node N"
-        ) from None
+    with suppress(ValueError):
+        if least <= int(text) <= most:
+            return int(text)
+    raise _wrong_variable(name, f"{least} to {most}")
+
+
+def _wrong_variable(name: str, expected: str) -> ConfigError:
+    return ConfigError(
+        f"WORLD_SIZE is set, but {name} is '{os.environ.get(name, '')}'; start several processes "
+        f"with torchrun --nproc-per-node N, which sets it ({expected}), or unset WORLD_SIZE"
+    )
+
+
+def _meet(rank: int, world_size: int) -> dist.TCPStore:
+    """Return the store of process 0 when all processes are there; say for which it waits.
+
+    Raises:
+        ConfigError: a variable of the environment is missing, or cannot be used.
+        TrainingError: a process does not come.
+    """
+    host = os.environ.get("MASTER_ADDR", "")
+    if not host:
+        raise _wrong_variable("MASTER_ADDR", "the machine of process 0")
+    port = _environment_number("MASTER_PORT", 1, 65535)
+    place, started, is_told = f"MASTER_ADDR {host}, MASTER_PORT {port}", time.monotonic(), False
+    store: dist.TCPStore | None = None
+    missing = [0]
+    # Look again and again, since a call that waits for the others hears no Ctrl-C.
+    while missing:
+        seconds = time.monotonic() - started
+        others = f"process {', '.join(map(str, missing))} of {world_size}"
+        if seconds > MOST_WAITING:
+            raise TrainingError(f"{others} did not come in {MOST_WAITING:.0f} s ({place})")
+        if seconds > QUIET_WAITING and not is_told:
+            is_told = True
+            print(f"process {rank} waits for {others} ({place})", file=sys.stderr, flush=True)
+        try:
+            if store is None:
+                is_master, short = rank == 0, timedelta(seconds=QUIET_WAITING)
+                store = dist.TCPStore(host, port, None, is_master, short, wait_for_workers=False)
+                store.set(str(rank), "")
+            missing = [other for other in range(world_size) if not store.check([str(other)])]
+        except dist.DistError as error:
+            if rank == 0:
+                reason = str(error).partition("\n")[0]
+                raise ConfigError(f"{place}: cannot be used: {reason}") from error
+        if missing:
+            time.sleep(BETWEEN_LOOKS)
+    assert store is not None, "process 0 has come"
+    store.set_timeout(dist.default_pg_timeout)
+    return store
 
 
 @contextmanager

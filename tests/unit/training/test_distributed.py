@@ -2,6 +2,7 @@ import io
 import os
 import pickle
 import platform
+import socket
 import subprocess
 import sys
 from contextlib import redirect_stdout
@@ -11,7 +12,8 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from relu_nmt.errors import ConfigError
+from relu_nmt.errors import ConfigError, TrainingError
+from relu_nmt.training import distributed
 from relu_nmt.training.checkpoint import load_checkpoint
 from relu_nmt.training.distributed import join_processes, whole_weights
 from tests.ranks import run_ranks
@@ -213,3 +215,73 @@ def test_half_set_environment(monkeypatch):
     monkeypatch.setenv("RANK", "one")
     with pytest.raises(ConfigError, match="RANK is 'one'"):
         join_processes(cpu=True)
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"WORLD_SIZE": "0"}, "WORLD_SIZE is '0'; .* .1 to"),
+        ({"RANK": "2"}, "RANK is '2'; .* .0 to 1"),
+        ({"LOCAL_RANK": "-1"}, "LOCAL_RANK is '-1'"),
+        ({}, "MASTER_ADDR is ''; .*unset WORLD_SIZE"),
+        ({"MASTER_ADDR": "127.0.0.1"}, "MASTER_PORT is ''"),
+        ({"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "x"}, "MASTER_PORT is 'x'"),
+        ({"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "70000"}, "1 to 65535"),
+    ],
+)
+def test_variables_left_over_from_another_start_are_named(variables, message, monkeypatch):
+    leave_over(monkeypatch, **{"RANK": "0", **variables})
+    with pytest.raises(ConfigError, match=message):
+        join_processes(cpu=True)
+
+
+def leave_over(monkeypatch, **variables):
+    for name in ("LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {"WORLD_SIZE": "2", **variables}.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.parametrize(("rank", "other"), [(0, 1), (1, 0)])
+def test_a_process_alone_says_for_whom_it_waits_and_gives_up(rank, other, monkeypatch, capsys):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+    leave_over(monkeypatch, RANK=str(rank), MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+    monkeypatch.setattr(distributed, "QUIET_WAITING", 0.2)
+    monkeypatch.setattr(distributed, "MOST_WAITING", 1.0)
+    place = f"MASTER_ADDR 127.0.0.1, MASTER_PORT {port}"
+    with pytest.raises(TrainingError, match=f"process {other} of 2 did not come .*{place}"):
+        join_processes(cpu=True)
+    assert capsys.readouterr().err == f"process {rank} waits for process {other} of 2 ({place})\n"
+
+
+def test_a_port_that_is_taken_is_named(monkeypatch):
+    with socket.create_server(("", 0)) as server:
+        port = str(server.getsockname()[1])
+        leave_over(monkeypatch, RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+        with pytest.raises(ConfigError, match=f"MASTER_PORT {port}: cannot be used"):
+            join_processes(cpu=True)
+
+
+MEETING = """
+from relu_nmt.training.distributed import join_processes
+import torch
+
+process = join_processes(cpu=True)
+print(process.sum(torch.tensor(process.rank + 1)).item())
+process.close()
+"""
+
+
+def test_processes_that_start_without_torchrun_meet(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+    leave_over(monkeypatch, MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+    processes = []
+    for rank in ("1", "0"):
+        environment = {**os.environ, "RANK": rank, "PYTHONPATH": str(ROOT)}
+        command = [sys.executable, "-c", MEETING]
+        processes.append(
+            subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+        )
+    assert [process.communicate(timeout=100)[0] for process in processes] == ["3\n", "3\n"]
