@@ -9,6 +9,7 @@ import os
 import re
 import statistics
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -130,6 +131,7 @@ class TrainingLog:
         # TensorBoard has one run per tag (train_inner, train, valid), as in fairseq.
         self._writers: dict[str, Any] = {}
         self._writer_class: type | None = None
+        self._hook = threading.excepthook
         if (board := config.tensorboard_logdir) and not quiet:
             package = "the package tensorboard; install it with pip install tensorboard"
             with needing(f"--tensorboard-logdir needs {package}"):
@@ -138,6 +140,7 @@ class TrainingLog:
             with _reporting(f"--tensorboard-logdir {board}: cannot be made"):
                 Path(board).mkdir(parents=True, exist_ok=True)
             self._writer_class = SummaryWriter
+            threading.excepthook = self._report_thread
         self._first_update = 0
         self._warned: set[str] = set()
 
@@ -223,6 +226,13 @@ class TrainingLog:
             for writer in self._writers.values():
                 writer.close()
         self._writers.clear()
+        threading.excepthook = self._hook
+
+    def _report_thread(self, error: threading.ExceptHookArgs) -> None:
+        """Print the trace of a thread, but not that of TensorBoard, whose loss is noted."""
+        is_of_board = type(error.thread).__module__.startswith("tensorboard.")
+        if not is_of_board or not isinstance(error.exc_value, OSError):
+            self._hook(error)
 
     def _summary(self, epoch: int, name: str, title: str, stats: Stats) -> None:
         """Print averages as one line, and add them to the curves of ``name``."""
@@ -264,6 +274,7 @@ class TrainingLog:
             stream = self._streams.pop(part, None)
             if part == BOARD:
                 self._writer_class = None
+                self._writers.clear()
             elif part == OUTPUT:
                 discard_output()
             elif stream is not None:

@@ -1,9 +1,11 @@
 """The log of a training, and the curves that are read from it and from results."""
 
 import contextlib
+import errno
 import io
 import json
 import math
+import threading
 
 import pytest
 
@@ -268,3 +270,22 @@ def test_a_file_that_cannot_be_read(tmp_path):
     (tmp_path / "bin.log").write_bytes(b"\xff\xfe\xff")
     with pytest.raises(DataError, match=r"bin.log: cannot read .*: it is no text"):
         read_curves(tmp_path / "bin.log")
+
+
+def test_a_full_disk_under_tensorboard_is_one_note_without_a_trace(tmp_path, capsys, monkeypatch):
+    writer = pytest.importorskip("tensorboard.summary.writer.record_writer").RecordWriter
+    hook = threading.excepthook
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    log = TrainingLog(TrainerConfig(tensorboard_logdir=str(tmp_path), log_format="none"))
+    log.updates(1, 1, 9, {"num_updates": 1, "loss": 2.5})
+    monkeypatch.setattr(writer, "write", full)
+    monkeypatch.setattr(writer, "flush", full)
+    for number in (2, 3):
+        log.updates(1, number, 9, {"num_updates": number, "loss": 2.5})
+    log.close()
+    note = "NOTE: TensorBoard's files cannot be written (No space left on device); "
+    assert capsys.readouterr().err == f"{note}training goes on without\n"
+    assert threading.excepthook is hook
