@@ -6,13 +6,15 @@ from tasks import PADDING, SequenceBatch, Task
 from torch import Tensor, nn
 
 from relu_nmt.attention.base import build_attention
-from relu_nmt.attention.masks import Dropout, Visibility
+from relu_nmt.attention.dropout import Dropout
+from relu_nmt.attention.masks import Visibility
 from relu_nmt.config import like, option, settings
 from relu_nmt.config.registry import Spec
 from relu_nmt.modules.config import TransformerOptions
 from relu_nmt.modules.multihead import SelfAttention
 from relu_nmt.modules.objective import LossOutput, RegularizedObjective
-from relu_nmt.modules.transformer_layer import LayerConfig, TransformerLayer, run_layer
+from relu_nmt.modules.recompute import run_layer
+from relu_nmt.modules.transformer_layer import LayerConfig, TransformerLayer
 
 WIDTH, HEADS, FFN_DIM, HEAD_DIM, LAYERS = 64, 2, 128, 128, 2
 INIT_STD = 0.02

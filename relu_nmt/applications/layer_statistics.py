@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from relu_nmt.attention.base import Need
 from relu_nmt.attention.records import (
     LOGGED,
-    NULL_SUM,
     SYMBOLS,
     ModuleSums,
     attention_sums,
@@ -24,6 +23,7 @@ from relu_nmt.attention.records import (
     definitions,
     record_attention,
 )
+from relu_nmt.attention.regulariser import NULL_SUM
 from relu_nmt.errors import ConfigError
 from relu_nmt.io.page import Panel, curve_lines, draw_panels
 from relu_nmt.modules.config import SLOTS

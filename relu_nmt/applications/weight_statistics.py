@@ -21,13 +21,13 @@ from torch import Tensor
 from relu_nmt.attention.base import Attention, Need
 from relu_nmt.attention.records import (
     ANALYSED,
-    NULL_SUM,
     NUM_FREQUENT,
     SYMBOLS,
     AttentionRecord,
     definitions,
     record_attention,
 )
+from relu_nmt.attention.regulariser import NULL_SUM
 from relu_nmt.data.dictionary import EOS, SENTENCE_SEPARATOR, SPECIAL_SYMBOLS, Dictionary
 from relu_nmt.data.translation_batches import pad_rows
 from relu_nmt.io.page import Line, Panel, draw_panels

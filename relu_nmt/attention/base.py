@@ -17,7 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from relu_nmt.attention import attentions
-from relu_nmt.attention.masks import ScoreBias, Visibility
+from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.score_bias import ScoreBias
 from relu_nmt.config import build_part, option, settings
 from relu_nmt.config.registry import Spec
 from relu_nmt.errors import ConfigError

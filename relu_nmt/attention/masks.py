@@ -1,17 +1,16 @@
-"""The keys visible to each query and their number, the bias added to scores, and dropout.
+"""The keys visible to each query, and their number.
 
 Every pointwise mechanism scales weights by n, the number of visible keys. It is counted per query
 row and never includes padding.
 """
 
 import math
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 if TYPE_CHECKING:
     from relu_nmt.attention.sentences import SentenceRows
@@ -262,111 +261,3 @@ class TreeVisibility(Visibility):
         """Return [B, Nk] int64: the position of each key in its hypothesis; 0 if it has none."""
         places = (self.ancestry.cumsum(2) - 1) * self.ancestry
         return places.amax(1)
-
-
-@dataclass(frozen=True)
-class ScoreBias:
-    """b_hij = table[h, zero + query_codes_i - key_codes_j], added to the scores before the map.
-
-    Codes of one-dimensional schemes are positions: ALiBi's table is -slope_h |offset|, T5's is
-    learnt[h, bucket(offset)]. On a grid of ``width`` columns, as in Swin, a code is
-    y (2 width - 1) + x, so that each difference of positions has its own difference of codes. Only
-    the table is stored; a back end computes the bias of the scores at hand.
-
-    Reference: Press et al. 2022, "Train short, test long" (ALiBi), section 3; Raffel et al. 2020
-    (T5), section 2.1; Liu et al. 2021, "Swin Transformer", Eq. 4.
-    """
-
-    table: Tensor  # [H, R] float, fixed or learnt
-    query_codes: Tensor  # [B or 1, Nq] int64
-    key_codes: Tensor  # [B or 1, Nk] int64; those of padded keys must stay within the table, too
-    zero: int  # column of the table for equal codes
-
-    def block(self, rows: slice, keys: slice | Tensor) -> "ScoreBias":
-        """Return the bias of these queries for these keys, a range or their indices."""
-        codes = self.query_codes[:, rows], self.key_codes[:, keys]
-        return ScoreBias(self.table, *codes, self.zero)
-
-    def part(self, sample: int | slice, heads: slice) -> "ScoreBias":
-        """Return the bias of one or some samples' scores in some heads."""
-        samples = sample if isinstance(sample, slice) else slice(sample, sample + 1)
-        queries, keys = (
-            codes if len(codes) == 1 else codes[samples]
-            for codes in (self.query_codes, self.key_codes)
-        )
-        return ScoreBias(self.table[heads], queries, keys, self.zero)
-
-    def values(self) -> Tensor:
-        """Return b, [B or 1, H, Nq, Nk] in the dtype of the table."""
-        index = self._columns()
-        # The gradient of ``gather`` is fast and deterministic.
-        found = self.table.gather(1, index.flatten().expand(len(self.table), -1))
-        return found.view(-1, *index.shape).transpose(0, 1)
-
-    def add_gradient(self, grad_scores: Tensor, grad_table: Tensor) -> None:
-        """Add the gradient of the scores [B, H, Nq, Nk] to the table's gradient [H, R]."""
-        index = self._columns()
-        by_head = grad_scores.transpose(0, 1)
-        # Sum over the samples where all share the codes.
-        if len(index) == 1:
-            by_head = by_head.sum(1)
-        by_head = by_head.reshape(len(grad_table), -1)
-        grad_table.scatter_add_(1, index.flatten().expand_as(by_head), by_head)
-
-    def _columns(self) -> Tensor:
-        """Return the table's column for each score, [B or 1, Nq, Nk]."""
-        return self.zero + self.query_codes[:, :, None] - self.key_codes[:, None, :]
-
-
-def biased(scores: Tensor, bias: ScoreBias | None) -> Tensor:
-    """Return scores [B, H, Nq, Nk] plus the bias, if there is one, in the wider of their dtypes."""
-    return scores if bias is None else scores + bias.values()
-
-
-_LEVELS = 1 << 16
-_WORDS_PER_DRAW = 4
-
-
-def dropout(x: Tensor, probability: float) -> Tensor:
-    """Zero entries with ``probability`` and divide the others by 1 - ``probability``.
-
-    On the CPU PyTorch draws one random number an entry, in one thread; here one 64-bit draw serves
-    four entries. The probability, 0 to below 1, is rounded to a multiple of 2^-16, and so is the
-    scale: the expectation is exact.
-    """
-    if probability == 0.0:
-        return x
-    # Leave other devices to PyTorch, which draws in parallel there.
-    if x.device.type != "cpu":
-        return F.dropout(x, probability)
-    return x * dropout_factors(x, probability)
-
-
-def dropout_factors(
-    x: Tensor, probability: float, generator: torch.Generator | None = None
-) -> Tensor:
-    """Return the factors of :func:`dropout` for x: 0, or 1 / (1 - probability).
-
-    The random numbers come from ``generator``, by default the global one.
-    """
-    if x.device.type != "cpu":
-        keep = torch.empty_like(x).bernoulli_(1 - probability, generator=generator)
-        return keep.div_(1 - probability)
-    dropped = round(probability * _LEVELS)
-    # Draw 64 random bits for each four entries.
-    draws = torch.empty(-(-x.numel() // _WORDS_PER_DRAW), dtype=torch.int64)
-    draws.random_(-(2**63), None, generator=generator)
-    # Cut them into numbers of 16 bits, one for each entry.
-    words = draws.view(torch.int16)[: x.numel()].view(x.shape)
-    # Drop the entries whose number is among the lowest ``dropped`` levels.
-    keep = (words >= dropped - _LEVELS // 2).to(x.dtype)
-    # Scale by the rounded probability, so that the expectation is exact.
-    return keep.mul_(_LEVELS / (_LEVELS - dropped))
-
-
-class Dropout(nn.Dropout):
-    """:func:`dropout` with a probability of 0 to below 1 in training; no change otherwise."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Drop entries of ``x`` of any shape."""
-        return dropout(x, self.p if self.training else 0.0)

@@ -28,7 +28,7 @@ from relu_nmt.attention.base import (
     without_autocast,
 )
 from relu_nmt.attention.kernels import reference, tuned
-from relu_nmt.attention.masks import biased
+from relu_nmt.attention.score_bias import biased
 from relu_nmt.config import option, settings
 from relu_nmt.errors import ConfigError
 

@@ -25,11 +25,10 @@ from torch import Tensor, nn
 
 from relu_nmt.attention.base import NOTHING, Attention, AttentionOutput, Need, RowStatistics
 from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.regulariser import NULL_SUM
 
 NUM_BUCKETS = 32
 """Ranges of numbers of visible keys, 1, 2-3, 4-7, ...: beyond any length."""
-NULL_SUM = 1e-6
-"""A row whose absolute weights sum to no more than this is a null row."""
 NUM_FREQUENT = 50
 """Entries of the dictionary that count as frequent words."""
 SYMBOLS = (

@@ -17,7 +17,9 @@ from torch import Tensor
 
 from relu_nmt.attention.base import RowStatistics
 from relu_nmt.attention.masks import Visibility
-from relu_nmt.attention.records import NULL_SUM
+
+NULL_SUM = 1e-6
+"""A row whose absolute weights sum to no more than this is a null row."""
 
 
 def normalisation(total: Tensor) -> Tensor:

@@ -61,7 +61,10 @@ class ReLUFormerAttention(PointwiseAttention):
 
     def weigh(self, scores: Tensor, counts: Tensor) -> Tensor:
         """Return s_ij = ReLU(z_ij)^p c(n_i) of scores z = q k / sqrt(d), Eq. 5-6."""
-        return scores.relu() ** self.config.power * self.row_scale(counts)
+        rectified = scores.relu()
+        if self.config.power == 2:
+            rectified = rectified.square()
+        return rectified * self.row_scale(counts)
 
     def row_scale(self, counts: Tensor) -> Tensor:
         """Return c(n) = 1 / (gamma sqrt(n E ReLU(z)^2p)): outputs get the variance 1 / gamma^2."""

@@ -13,7 +13,7 @@ from relu_nmt.attention.records import AttentionRecord, record_attention
 from relu_nmt.engine import native
 from relu_nmt.engine.layers import FastCache, LayersKernel, StepView
 from relu_nmt.modules.transformer_layer import TransformerLayer
-from relu_nmt.translation.decoder import DecoderState
+from relu_nmt.translation.decoder_state import DecoderState
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.step_decoder import SearchStep, StepDecoder, StepScores
 

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from relu_nmt.attention.masks import Dropout
+from relu_nmt.attention.dropout import Dropout
 from relu_nmt.config import from_flat, option, settings
 from relu_nmt.config.registry import Spec
 from relu_nmt.errors import ConfigError

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from relu_nmt.attention.base import Attention
-from relu_nmt.attention.masks import ScoreBias, Visibility
+from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.score_bias import ScoreBias
 from relu_nmt.modules.positions import RelativePositions
 
 

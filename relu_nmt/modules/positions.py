@@ -17,7 +17,8 @@ from typing import TypeAlias, cast
 import torch
 from torch import Tensor, nn
 
-from relu_nmt.attention.masks import ScoreBias, Visibility
+from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.score_bias import ScoreBias
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.modules import position_schemes
 

@@ -4,19 +4,14 @@
 with norm and dropout.
 """
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
-from relu_nmt.attention.base import NOTHING, Attention, Need
-from relu_nmt.attention.masks import Dropout, Visibility
-from relu_nmt.attention.records import second_pass, without_records
+from relu_nmt.attention.dropout import Dropout
+from relu_nmt.attention.masks import Visibility
 from relu_nmt.modules import norms
 from relu_nmt.modules.config import TransformerOptions
 from relu_nmt.modules.feed_forward import build_feed_forward
@@ -163,46 +158,3 @@ class RMSNorm(nn.RMSNorm):
     def forward(self, x: Tensor) -> Tensor:
         """Map [..., D] to [..., D]; under autocast to float32, as LayerNorm does."""
         return F.rms_norm(x.to(self.weight.dtype), self.normalized_shape, self.weight, self.eps)
-
-
-def run_layer(layer: nn.Module, inputs: tuple[Any, ...], recompute: bool) -> Tensor:
-    """Return the layer's output; with ``recompute`` keep only its inputs for the backward pass.
-
-    The backward pass then runs the layer a second time. Dropout repeats its random numbers, and
-    modules keep their state (:func:`~relu_nmt.attention.records.second_pass`). Only the first pass
-    leaves records of attention, but the second computes the same row statistics again.
-
-    It saves memory for the time of a second pass, only in training with gradients.
-
-    Reference: Chen et al. 2016, "Training deep nets with sublinear memory cost", section 3.
-    """
-    if not (recompute and layer.training and torch.is_grad_enabled()):
-        return layer(*inputs)
-    # Ask in the second pass for the results of the first.
-    needs: dict[Attention, Need] = {}
-
-    def same_need(
-        module: Attention, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Remember the need of the first pass, after the recorders' hooks, for the second."""
-        return args, {**kwargs, "need": needs.setdefault(module, kwargs.get("need", NOTHING))}
-
-    # Contexts of the two passes, with these hooks.
-    @contextmanager
-    def hooked(*around: AbstractContextManager[None]) -> Iterator[None]:
-        # Enter the contexts first, then hook every attention.
-        with ExitStack() as stack:
-            for block in around:
-                stack.enter_context(block)
-            for module in layer.modules():
-                if isinstance(module, Attention):
-                    hook = module.register_forward_pre_hook(same_need, with_kwargs=True)
-                    stack.enter_context(hook)
-            yield
-
-    def passes() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-        # Keep the state of the modules in the second pass, and record nothing.
-        again = [second_pass(module) for module in layer.modules()]
-        return hooked(), hooked(without_records(), *again)
-
-    return checkpoint(layer, *inputs, use_reentrant=False, context_fn=passes)

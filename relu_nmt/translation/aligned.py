@@ -16,7 +16,8 @@ from relu_nmt.translation.aligned_attention import (
     AlignedSelfAttention,
 )
 from relu_nmt.translation.config import TransformerConfig
-from relu_nmt.translation.decoder import Decoder, DecoderState, LayerCache
+from relu_nmt.translation.decoder import Decoder
+from relu_nmt.translation.decoder_state import DecoderState, LayerCache
 from relu_nmt.translation.encoder import Encoder, EncoderOutput, TransformerStack, make_mechanism
 
 

@@ -15,7 +15,7 @@ from relu_nmt.attention.base import Attention
 from relu_nmt.attention.sentences import SentenceRows, SentenceView
 from relu_nmt.modules.multihead import CrossAttention, MultiheadAttention, SelfAttention
 from relu_nmt.modules.positions import RelativePositions, sinusoids
-from relu_nmt.translation.decoder import LayerCache
+from relu_nmt.translation.decoder_state import LayerCache
 
 START_BIAS = 2.0
 """Sigmoid(2) = 0.88: a model starts almost as a sentence model, which learns fast. The gradient of

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from relu_nmt.attention import attentions
 from relu_nmt.attention.base import Attention, build_attention
-from relu_nmt.attention.masks import Dropout, Visibility
+from relu_nmt.attention.dropout import Dropout
+from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.sentences import SentenceRows
 from relu_nmt.config.registry import Spec
 from relu_nmt.errors import ConfigError
@@ -24,7 +25,8 @@ from relu_nmt.modules.positions import (
     build_positions,
     kinds_of,
 )
-from relu_nmt.modules.transformer_layer import LayerConfig, TransformerLayer, run_layer
+from relu_nmt.modules.recompute import run_layer
+from relu_nmt.modules.transformer_layer import LayerConfig, TransformerLayer
 from relu_nmt.translation.config import TransformerConfig
 
 

@@ -1,33 +1,45 @@
 """The training loss: cross-entropy, guided alignment and attention regulariser.
 
-The cross-entropy never has the logits of all target tokens in memory.
+:func:`smoothed_loss` is the cross-entropy. :mod:`relu_nmt.translation.blockwise_loss` computes the
+same with less memory.
 """
 
-import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from relu_nmt.attention.base import NOTHING, Need
-from relu_nmt.attention.records import NULL_SUM, record_attention
+from relu_nmt.attention.records import record_attention
+from relu_nmt.attention.regulariser import NULL_SUM
 from relu_nmt.data.translation_batches import TranslationBatch
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.config import AttentionRegularizerConfig
 from relu_nmt.modules.objective import LossOutput, RegularizedObjective
+from relu_nmt.translation.blockwise_loss import projected_cross_entropy
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 
-BLOCK_TOKENS = 2048
-"""Number of rows of logits in memory at a time on a GPU."""
 
-CPU_BLOCK_BYTES = 512
-"""The same on a CPU, as bytes per column: 128 rows of float32.
+def smoothed_loss(
+    log_probs: Tensor, targets: Tensor, smoothing: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the label-smoothed loss, the negative log-likelihood and the number of right tokens.
 
-Such a block (6 MB with a vocabulary of 12,000) stays in the processor's cache between passes."""
+    Loss and likelihood are sums in nats over N target tokens. A token is right if no other symbol
+    is more probable. The smoothed target gives 1 - smoothing to the right symbol, and
+    smoothing / (V - 1) to each other symbol, as fairseq's ``label_smoothed_cross_entropy`` does.
 
-MOST_SYMBOLS = 60_000
-"""Sums of so many exponentials, each at most 1, fit into float16, whose maximum is 65,504."""
+    Args:
+        log_probs: [N, V], logarithms of the model's probabilities.
+        targets: [N] int64, the right symbols.
+        smoothing: probability of all wrong symbols together, 0 to below 1.
+    """
+    at_target = log_probs.gather(1, targets[:, None])
+    nll = -at_target.sum()
+    off_target = smoothing / (log_probs.size(1) - 1)
+    loss = (1.0 - smoothing - off_target) * nll - off_target * log_probs.sum()
+    num_right = (at_target >= log_probs.amax(-1, keepdim=True)).sum()
+    return loss, nll.detach(), num_right
 
 
 class TranslationObjective(RegularizedObjective):
@@ -72,14 +84,12 @@ class TranslationObjective(RegularizedObjective):
 
     def cross_entropy(self, features: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return loss, negative log-likelihood and right tokens of decoder states [N, D]."""
-        projection = self.model.output_projection
+        projection, smoothing = self.model.output_projection, self.label_smoothing
+        # Compute a plain product block by block; an adapter computes more than a product.
         if type(projection) is nn.Linear and projection.bias is None:
-            return projected_cross_entropy(
-                features, projection.weight, targets, self.label_smoothing
-            )
-        # Call another module as usual: an adapter computes more than a product.
+            return projected_cross_entropy(features, projection.weight, targets, smoothing)
         log_probs = self.model.logits(features).log_softmax(-1)
-        return smoothed_loss(log_probs, targets, self.label_smoothing)
+        return smoothed_loss(log_probs, targets, smoothing)
 
     def states(self, batch: TranslationBatch) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return decoder states [N, D] and targets [N] of the real target positions.
@@ -157,128 +167,3 @@ def alignment_loss(weights: Tensor, alignments: Tensor) -> Tensor:
     shares = weights[rows, targets, sources] / totals.clamp_min(NULL_SUM)
     # Average the logarithms over the pairs of a token.
     return -((shares + NULL_SUM).log() / counts[tokens]).sum()
-
-
-def projected_cross_entropy(
-    features: Tensor, weight: Tensor, targets: Tensor, smoothing: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the label-smoothed loss, the negative log-likelihood and the number of right tokens.
-
-    Loss and likelihood are sums in nats. A token is right if no other is more probable.
-
-    The smoothed target gives 1 - smoothing to the right symbol and smoothing / (V - 1) to each
-    other symbol, as fairseq's ``label_smoothed_cross_entropy`` does. The logits [N, V] are the
-    states ``features`` [N, D] of real target positions times the transposed ``weight`` [V, D].
-    """
-    return _ProjectedCrossEntropy.apply(features, weight, targets, smoothing)
-
-
-def smoothed_loss(
-    log_probs: Tensor, targets: Tensor, smoothing: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the values of :func:`projected_cross_entropy` for log-probabilities [N, V]."""
-    at_target = log_probs.gather(1, targets[:, None])
-    nll = -at_target.sum()
-    off_target = smoothing / (log_probs.size(1) - 1)
-    loss = (1.0 - smoothing - off_target) * nll - off_target * log_probs.sum()
-    return loss, nll.detach(), (at_target >= log_probs.amax(-1, keepdim=True)).sum()
-
-
-def block_rows(features: Tensor) -> int:
-    """Return the number of rows of logits to have in memory at a time."""
-    return CPU_BLOCK_BYTES // features.itemsize if features.device.type == "cpu" else BLOCK_TOKENS
-
-
-class _ProjectedCrossEntropy(torch.autograd.Function):
-    """Projection, log-softmax, loss and gradient, block by block of tokens."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, features: Tensor, weight: Tensor, targets: Tensor, smoothing: float
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        # The gradient of the logits is the softmax minus the smoothed target. It is computed while
-        # a block's logits are in the cache, and turned at once into the gradients of features and
-        # weight. Factors that are equal for all symbols (smoothing mass, softmax denominator) scale
-        # the D-wide results, not the V-wide rows.
-        # Read the dtype of autocast, then switch it off for the explicit casts.
-        device = features.device.type
-        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
-        with torch.autocast(device, enabled=False):
-            h, w = features.to(dtype or features.dtype), weight.to(dtype or weight.dtype)
-            loss, nll, correct, *gradients = _blockwise_loss(
-                h, w, targets, smoothing, with_gradients=any(ctx.needs_input_grad)
-            )
-        # Keep the finished gradients, since backward only scales them.
-        ctx.save_for_backward(*gradients)
-        ctx.dtypes = features.dtype, weight.dtype
-        ctx.mark_non_differentiable(nll, correct)
-        return loss, nll, correct
-
-    @staticmethod
-    def backward(ctx: Any, grad_loss: Tensor, *_: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        (grad_h, grad_w), (h_dtype, w_dtype) = ctx.saved_tensors, ctx.dtypes
-        return (grad_h * grad_loss).to(h_dtype), (grad_w * grad_loss).to(w_dtype), None, None
-
-
-def _blockwise_loss(
-    h: Tensor, w: Tensor, targets: Tensor, smoothing: float, with_gradients: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
-    """Return loss, negative log-likelihood, right tokens, gradients of h [N, D] and w [V, D]."""
-    num_tokens, num_symbols = h.size(0), w.size(0)
-    off_target = smoothing / (num_symbols - 1)
-    on_target = 1.0 - smoothing - off_target
-    exact = torch.promote_types(h.dtype, torch.float32)
-    w_sum = w.sum(0, dtype=exact)  # [D], gives the sum of all logits of a row
-    # Lower exponentials of more symbols, so that their sum is at most half of that.
-    overflows = h.dtype == torch.float16 and num_symbols > MOST_SYMBOLS
-    shift = math.log(2 * num_symbols / MOST_SYMBOLS) if overflows else 0.0
-
-    # Allocate one block of logits [C, V], and the results.
-    size = min(block_rows(h), num_tokens)
-    logits_buffer = h.new_empty(size, num_symbols)
-    exponentials_buffer = logits_buffer  # in place, if its dtype is exact enough
-    if h.dtype != exact:
-        exponentials_buffer = logits_buffer.to(exact)
-    grad_h = torch.empty_like(h, dtype=exact) if with_gradients else None
-    grad_w = torch.zeros_like(w, dtype=exact) if with_gradients else None
-    loss = torch.zeros((), dtype=exact, device=h.device)
-    nll, correct = torch.zeros_like(loss), torch.zeros_like(loss, dtype=torch.int64)
-
-    for start in range(0, num_tokens, max(1, size)):
-        block = slice(start, start + size)
-        own, target = h[block], targets[block, None]  # [C, D], [C, 1]
-
-        # Add the loss: log-sum-exp of the logits minus the logit of the target.
-        logits = torch.mm(own, w.T, out=logits_buffer[: own.size(0)])
-        peak = logits.amax(-1, keepdim=True)
-        at_target = logits.gather(1, target)
-        correct += (at_target >= peak).sum()
-        at_target = at_target.to(exact)
-        peak += shift
-        exponentials = torch.sub(logits, peak, out=exponentials_buffer[: own.size(0)]).exp_()
-        denominator = exponentials.sum(-1, keepdim=True)
-        log_total = denominator.log() + peak
-        block_nll = (log_total - at_target).sum()
-        nll += block_nll
-        loss += on_target * block_nll
-        if off_target:
-            sums = own.to(exact) @ w_sum  # [C], the sum of each row's logits
-            loss += off_target * (num_symbols * log_total.sum() - sums.sum())
-        if grad_h is None or grad_w is None:
-            continue
-
-        # Compute gradients of the logits [C, V], without denominator and smoothing mass.
-        slopes = exponentials.scatter_add_(1, target, -on_target * denominator).to(h.dtype)
-        # Turn them into gradients of the features [C, D] and the weight [V, D].
-        grad_h[block] = (slopes @ w) / denominator
-        scaled = (own / denominator).to(h.dtype)
-        if h.dtype == exact:
-            grad_w.addmm_(slopes.T, scaled)
-        else:
-            grad_w += slopes.T @ scaled
-
-    # Apply the smoothing mass, which is equal for all symbols.
-    if off_target and grad_h is not None and grad_w is not None:
-        grad_h -= off_target * w_sum
-        grad_w -= off_target * h.sum(0, dtype=exact)
-    return loss, nll, correct, grad_h, grad_w

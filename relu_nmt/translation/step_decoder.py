@@ -17,7 +17,7 @@ from relu_nmt.attention.base import Need
 from relu_nmt.attention.records import record_attention
 from relu_nmt.data.translation_batches import least_limit
 from relu_nmt.errors import ConfigError
-from relu_nmt.translation.decoder import DecoderState
+from relu_nmt.translation.decoder_state import DecoderState
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 
 BLOCK = 64

@@ -36,9 +36,10 @@ from relu_nmt.data.translation_batches import TranslationBatch
 from relu_nmt.errors import ConfigError, DataError
 from relu_nmt.modules.multihead import MultiheadAttention
 from relu_nmt.modules.objective import LossOutput
+from relu_nmt.translation.blockwise_loss import block_rows
 from relu_nmt.translation.config import TeacherConfig
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
-from relu_nmt.translation.loss import TranslationObjective, block_rows, real_targets, smoothed_loss
+from relu_nmt.translation.loss import TranslationObjective, real_targets, smoothed_loss
 
 CACHE_FILE = "teacher.sqlite"
 PATIENCE = 60.0

@@ -17,11 +17,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from relu_nmt.attention import attentions
-from relu_nmt.attention.masks import Dropout, ScoreBias, Visibility
+from relu_nmt.attention.dropout import Dropout
+from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.score_bias import ScoreBias
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules import norms
 from relu_nmt.modules.multihead import MultiheadAttention, SelfAttention
-from relu_nmt.modules.transformer_layer import run_layer
+from relu_nmt.modules.recompute import run_layer
 from relu_nmt.vision import vision_models
 from relu_nmt.vision.base import (
     Block,

@@ -8,12 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from relu_nmt.attention.base import build_attention
-from relu_nmt.attention.masks import Dropout, Visibility
+from relu_nmt.attention.dropout import Dropout
+from relu_nmt.attention.masks import Visibility
 from relu_nmt.config.registry import Spec
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules import norms
 from relu_nmt.modules.multihead import SelfAttention
-from relu_nmt.modules.transformer_layer import run_layer
+from relu_nmt.modules.recompute import run_layer
 from relu_nmt.vision import vision_models
 from relu_nmt.vision.base import (
     NORM_EPS,

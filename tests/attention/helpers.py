@@ -2,7 +2,7 @@ import torch
 
 from relu_nmt.attention import attentions
 from relu_nmt.attention.base import Attention, Need, build_attention
-from relu_nmt.attention.masks import ScoreBias
+from relu_nmt.attention.score_bias import ScoreBias
 from relu_nmt.config.registry import Spec
 
 VARIANTS = [

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from relu_nmt.attention.base import Need
-from relu_nmt.attention.masks import ScoreBias, TreeVisibility, Visibility
+from relu_nmt.attention.masks import TreeVisibility, Visibility
+from relu_nmt.attention.score_bias import ScoreBias
 from relu_nmt.errors import ConfigError
 from tests.attention.helpers import can, make_attention, make_bias, random_qkv
 

@@ -8,7 +8,8 @@ from relu_nmt.applications.layer_statistics import OF_ATTENTION, OF_MEMORIES
 from relu_nmt.applications.sweep.results import MEMORY_STATISTICS
 from relu_nmt.applications.sweep.results import STATISTICS as COLUMNS
 from relu_nmt.applications.weight_statistics import DEFINITIONS
-from relu_nmt.attention.records import ANALYSED, LOGGED, NULL_SUM, STATISTICS, definitions
+from relu_nmt.attention.records import ANALYSED, LOGGED, STATISTICS, definitions
+from relu_nmt.attention.regulariser import NULL_SUM
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "reference" / "statistics.md").read_text("utf-8")
 

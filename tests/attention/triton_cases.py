@@ -18,8 +18,9 @@ from relu_nmt.attention.base import AttentionOutput, AttentionProblem, Need
 from relu_nmt.attention.kernels import reference, tuned
 from relu_nmt.attention.kernels import triton as backend
 from relu_nmt.attention.kernels.tuned import INTERPRETED, Blocks, candidates
-from relu_nmt.attention.masks import ScoreBias, Visibility
+from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.pointwise import pointwise_maps, power_map
+from relu_nmt.attention.score_bias import ScoreBias
 from relu_nmt.errors import ConfigError
 
 ON_CPU = os.environ.get("TRITON_INTERPRET") == "1"
@@ -62,7 +63,12 @@ def made(queries, keys, *, map=RELU, batch=None, heads=1, dim=16, value_dim=None
     )
     scale = (visibility.counts.clamp_min(1) / 2).rsqrt()
     bias = make_bias(visibility, heads) if options.pop("bias", False) else None
-    asked = SimpleNamespace(map=map, centered=False), q / dim**0.5, k, v, visibility, bias
+
+    def weigh(scores, counts):
+        return map.value(scores) * (counts / 2).rsqrt()
+
+    attention = SimpleNamespace(map=map, weigh=weigh, centered=False)
+    asked = attention, q / dim**0.5, k, v, visibility, bias
     return dataclasses.replace(AttentionProblem(*asked, 0.0, Need(), scale), **options)
 
 

@@ -23,8 +23,9 @@ from relu_nmt.applications.sweep.steps import (
 )
 from relu_nmt.attention import attentions
 from relu_nmt.attention.base import Need, build_attention
-from relu_nmt.attention.masks import ScoreBias, Visibility
+from relu_nmt.attention.masks import Visibility
 from relu_nmt.attention.records import record_attention
+from relu_nmt.attention.score_bias import ScoreBias
 from relu_nmt.cli import vision_evaluate, vision_train
 from relu_nmt.cli.command import make_parser
 from relu_nmt.cli.vision_train import ImageTrainingSettings

@@ -13,9 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from relu_nmt.attention.base import AttentionOutput, AttentionProblem
+from relu_nmt.attention.dropout import dropout_factors
 from relu_nmt.attention.kernels import tuned
 from relu_nmt.attention.kernels.reference import by_function, refuse_second_derivatives
-from relu_nmt.attention.masks import Visibility, dropout_factors
+from relu_nmt.attention.masks import Visibility
 
 
 @dataclass

@@ -5,6 +5,7 @@ queries and keys into rows of weights, for all queries at once or for a block of
 has a fused kernel for softmax.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,10 +21,11 @@ from relu_nmt.attention.base import (
     RowStatistics,
     RowSums,
 )
+from relu_nmt.attention.dropout import dropout
 from relu_nmt.attention.kernels import tuned
-from relu_nmt.attention.masks import Visibility, biased, dropout
-from relu_nmt.attention.records import NULL_SUM
-from relu_nmt.attention.regulariser import entropy
+from relu_nmt.attention.masks import Visibility
+from relu_nmt.attention.regulariser import NULL_SUM, entropy
+from relu_nmt.attention.score_bias import biased
 from relu_nmt.errors import ConfigError
 
 NO_INPUT = torch.empty(0)
@@ -54,49 +56,40 @@ def row_statistics(
 
     Scaling a row does not change its entropy.
     """
-    unscaled, weighted_logs, nonzero, largest = sums
-    total = unscaled * row_scale
+    total = sums.total * row_scale
     statistics = RowStatistics(total, None)
-    if weighted_logs is not None:
-        statistics.entropy = entropy(unscaled, weighted_logs, total <= NULL_SUM)
-    if nonzero is not None and largest is not None:
+    if sums.weighted_logs is not None:
+        statistics.entropy = entropy(sums.total, sums.weighted_logs, total <= NULL_SUM)
+    if sums.nonzero is not None and sums.largest is not None:
         with torch.no_grad():
-            statistics.zero_fraction = 1 - nonzero / visibility.positive_counts
+            statistics.zero_fraction = 1 - sums.nonzero / visibility.positive_counts
             # Take the absolute scale, since a learnt factor may be negative.
             scale = row_scale.abs() if isinstance(row_scale, Tensor) else abs(row_scale)
-            statistics.largest = largest * scale
+            statistics.largest = sums.largest * scale
     return statistics
 
 
 def pointwise(problem: AttentionProblem) -> AttentionOutput:
-    """Return c_i sum_j h(z_ij) m_ij v_j, z_ij = q_i k_j + b_ij, and the results that are wanted.
+    """Return the outputs of pointwise attention by the mechanism's own formula.
 
-    h is the map of the mechanism, c the ``row_scale``, m the visibility and b the bias. The sums
-    are those of the rows of h(z) m.
+    The weights of the scores z_ij = q_i k_j + b_ij are ``weigh(z_ij, n_i)``, such as
+    :meth:`~relu_nmt.attention.reluformer.ReLUFormerAttention.weigh`. Here b is the bias, and n_i
+    the number of keys that query i may see. The sums are those of the weights without c(n_i).
     """
-    attention, visibility, need = problem.attention, problem.visibility, problem.need
-    (q, k), v = centered(problem), problem.v
-    # Weights h(z) m. Mask after the map, as softplus(0) and sigmoid(0) are not 0.
+    attention, visibility, v = problem.attention, problem.visibility, problem.v
+    q, k = centered(problem)
     scores = biased(q @ k.transpose(-1, -2), problem.bias)  # [B, H, Nq, Nk]
-    weights = attention.map.value(scores)
+    counts = visibility.positive_counts[..., None].to(problem.row_scale.dtype)
+    weights = attention.weigh(scores, counts)
+    # Mask the weights, not the scores, as softplus(0) and sigmoid(0) are not 0.
     if visibility.hidden is not None:
         weights = weights.masked_fill(visibility.hidden, 0.0)
-    sums = row_sums(weights, need, attention.map.non_negative) if need.rows else None
-    # Outputs c sum_j h(z) m v.
-    scale = problem.row_scale[..., None]
-    if v.dtype == torch.float16:
-        # Unscaled sums over many keys would overflow.
-        values = dropout((weights * scale).to(v.dtype), problem.dropout) @ v
-    else:
-        # One factor a row is cheaper on the output than on the weights.
-        values = (dropout(weights, problem.dropout).to(v.dtype) @ v * scale).to(v.dtype)
-    # The weights themselves, by the formula of the mechanism.
-    scaled = None
-    if need.weights:
-        scaled = attention.weigh(scores, visibility.positive_counts[..., None].to(scale))
-        if visibility.hidden is not None:
-            scaled = scaled.masked_fill(visibility.hidden, 0.0)
-    return AttentionOutput(values, scaled, sums=sums)
+    values = (dropout(weights, problem.dropout).to(v.dtype) @ v).to(v.dtype)
+    need, sums = problem.need, None
+    if need.rows:
+        unscaled = weights / problem.row_scale[..., None]
+        sums = row_sums(unscaled, need, attention.map.non_negative)
+    return AttentionOutput(values, weights if need.weights else None, sums=sums)
 
 
 def centered(problem: AttentionProblem) -> tuple[Tensor, Tensor]:
@@ -146,8 +139,8 @@ def by_function(
     """Solve a problem of pointwise attention by an autograd function.
 
     The function takes :func:`centered` q and k, v, the table of the bias, a plan and a seed of
-    dropout; it returns the values and the sums over the rows. The plan is the problem as the
-    function needs it, here without q, k and v: autograd keeps those of the backward pass.
+    dropout. It returns the values, and the sums over the rows of h(z). The plan is the problem as
+    the function needs it, here without q, k and v: autograd keeps those of the backward pass.
     """
     # The seed comes from the global generator, so that torch.manual_seed repeats everything.
     # Draw it on the CPU: reading one from the GPU would wait for it.
@@ -208,14 +201,21 @@ def blocks_of_rows(problem: AttentionProblem) -> AttentionOutput:
             parts.append(checkpoint(block, *inputs, use_reentrant=False))
         else:
             parts.append(block(*inputs))
-    # Join the row sums and outputs of all blocks.
+    # Join the outputs and row sums of all blocks.
     values, sums = zip(*parts, strict=True)
     statistics = None
     if need.rows:
-        each = zip(*sums, strict=True)  # total, logs, nonzero and largest of all blocks
-        whole: Any = [None if found[0] is None else torch.cat(found, 2) for found in each]
-        statistics = row_statistics(whole, visibility)
+        statistics = row_statistics(_joined(sums), visibility)
     return AttentionOutput(torch.cat(values, 2), None, statistics)
+
+
+def _joined(blocks: Sequence[RowSums]) -> RowSums:
+    """Return the sums of all rows from those of blocks of rows."""
+    tables: list[Any] = []
+    for name in ("total", "weighted_logs", "nonzero", "largest"):
+        parts = [getattr(block, name) for block in blocks]
+        tables.append(None if parts[0] is None else torch.cat(parts, 2))
+    return RowSums(*tables)
 
 
 def solve_rows(problem: AttentionProblem) -> AttentionOutput:

@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from relu_nmt.attention.base import Need, build_attention, using_backend
-from relu_nmt.attention.masks import ScoreBias, TreeVisibility, Visibility
+from relu_nmt.attention.masks import TreeVisibility, Visibility
 from relu_nmt.attention.normalized import SoftmaxAttention
 from relu_nmt.attention.reluformer import ReLUFormerAttention
+from relu_nmt.attention.score_bias import ScoreBias
 from relu_nmt.config.registry import Spec
 from relu_nmt.engine import native
 from relu_nmt.errors import ConfigError

@@ -3,7 +3,8 @@ import torch
 from torch import nn
 
 from relu_nmt.attention.base import build_attention
-from relu_nmt.attention.masks import Visibility, dropout
+from relu_nmt.attention.dropout import dropout
+from relu_nmt.attention.masks import Visibility
 from relu_nmt.config.registry import Spec
 from relu_nmt.modules.multihead import CrossAttention, SelfAttention
 from relu_nmt.translation.config import TransformerConfig

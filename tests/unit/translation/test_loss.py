@@ -11,16 +11,14 @@ from relu_nmt.attention.regulariser import regularizer_terms
 from relu_nmt.data.translation_batches import collate
 from relu_nmt.errors import ConfigError
 from relu_nmt.modules.config import AttentionRegularizerConfig
-from relu_nmt.translation.config import TransformerConfig
-from relu_nmt.translation.encoder_decoder import EncoderDecoder
-from relu_nmt.translation.loss import (
+from relu_nmt.translation.blockwise_loss import (
     BLOCK_TOKENS,
     CPU_BLOCK_BYTES,
-    TranslationObjective,
-    alignment_loss,
     projected_cross_entropy,
-    smoothed_loss,
 )
+from relu_nmt.translation.config import TransformerConfig
+from relu_nmt.translation.encoder_decoder import EncoderDecoder
+from relu_nmt.translation.loss import TranslationObjective, alignment_loss, smoothed_loss
 
 PAD, EOS = 1, 2
 OFF = AttentionRegularizerConfig()
