@@ -106,7 +106,8 @@ class IndexedDataset:
         index = _map_bytes(path)
         self.dtype, count = self._read_header(path, index)
         # Compare the file's size with the number of sentences in its header.
-        sizes_end, expected = HEADER.size + 4 * count, HEADER.size + 12 * count
+        sizes_end = HEADER.size + 4 * count
+        expected = HEADER.size + 12 * count
         if len(index) != expected:
             raise DataError(
                 f"{path}: {len(index):,} bytes, but {count:,} sentences need {expected:,}; the "
@@ -200,9 +201,9 @@ class DatasetParts:
     def __init__(self, parts: Sequence[tuple["Dataset", range]]) -> None:
         self._parts = list(parts)
         self.prefix: str = parts[0][0].prefix
-        own = [dataset.sizes[numbers.start : numbers.stop] for dataset, numbers in parts]
-        self.sizes: np.ndarray = np.concatenate(own)
-        self._ends = np.cumsum([len(sizes) for sizes in own])
+        sizes_of_parts = [dataset.sizes[numbers.start : numbers.stop] for dataset, numbers in parts]
+        self.sizes: np.ndarray = np.concatenate(sizes_of_parts)
+        self._ends = np.cumsum([len(sizes) for sizes in sizes_of_parts])
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -226,8 +227,9 @@ def indexed_writer(
     Both files appear at the end of the block. If it raises, no file is left behind. The yielded
     function appends sentences: their joined token ids, int [sum of sizes], and sizes, int [n].
     """
-    stored, count = np.dtype(dtype).newbyteorder("<"), 0
-    code = next(code for code, known in TYPE_CODES.items() if known is dtype)
+    stored = np.dtype(dtype).newbyteorder("<")
+    count = 0
+    code = next(code for code, numpy_type in TYPE_CODES.items() if numpy_type is dtype)
     idx_path, bin_path = paths_of(prefix)
     # Files close in reverse order, so that no index appears before its data.
     with safe_writer(idx_path) as index, safe_writer(bin_path) as data:
@@ -302,8 +304,8 @@ def _binarize_chunk(task: tuple[int, str, Chunk]) -> tuple[np.ndarray, np.ndarra
     lines = [line.split() for line in read_chunk(chunk)]
     sizes = np.fromiter(map(len, lines), dtype=np.int32, count=len(lines))
     total = int(sizes.sum())
-    found = map(table.get, chain.from_iterable(lines), repeat(Dictionary.unk_index))
-    ids = np.fromiter(found, dtype=dtype, count=total)
+    ids_of_words = map(table.get, chain.from_iterable(lines), repeat(Dictionary.unk_index))
+    ids = np.fromiter(ids_of_words, dtype=dtype, count=total)
     sizes += 1
     # Put an </s> behind the ids of each line.
     tokens = np.full(total + len(lines), Dictionary.eos_index, dtype=dtype)
@@ -345,7 +347,8 @@ def binarize(
 def _parse_chunk(chunk: Chunk) -> tuple[np.ndarray, np.ndarray]:
     """Return the pairs of a chunk [P, 2], and their number in each line, TAG for a ``<d>``."""
     announces = SEPARATOR_TESTS["tag"]
-    sizes, numbers = [], []
+    sizes = []
+    numbers = []
     for number, line in enumerate(read_chunk(chunk), chunk.first_line):
         if announces(line):
             sizes.append(TAG)
@@ -382,7 +385,9 @@ def binarize_alignments(
 
     Reference: fairseq 0.12, ``fairseq-preprocess --align-suffix``.
     """
-    apart, sentences, total = np.array(separators, dtype=np.int64), 0, 0
+    apart = np.array(separators, dtype=np.int64)
+    sentences = 0
+    total = 0
     with indexed_writer(prefix, ALIGNMENT_DTYPE) as add:
         for chunk, (pairs, sizes) in ordered_map(_parse_chunk, text.readable_chunks(), workers):
             # Leave out the lines that separate documents in the source text.
@@ -394,22 +399,24 @@ def binarize_alignments(
                         f"{text.path}:{line}: aligned tokens, but this line of the source text "
                         "stands between documents; each line must align the same line of the text"
                     )
-            lines, sizes = lines[~is_apart], sizes[~is_apart]
+            lines = lines[~is_apart]
+            sizes = sizes[~is_apart]
             if (sizes == TAG).any():
                 raise DataError(
                     f"{text.path}:{lines[sizes == TAG][0]}: <d>, but no document begins at this "
                     "line of the source text; each line must align the same line of the text"
                 )
             # Compare the positions with the lengths of the sentences.
-            own = slice(sentences, sentences + len(sizes))
-            lengths = np.stack([side.sizes[own] - 1 for side in sides], 1)  # without </s>
+            batch_range = slice(sentences, sentences + len(sizes))
+            lengths = np.stack([side.sizes[batch_range] - 1 for side in sides], 1)  # without </s>
             # Repeat the lengths for each pair of a sentence: [S, 2] to [P, 2].
             is_beyond = pairs >= lengths.repeat(sizes, axis=0)
             if is_beyond.any():
-                place, side = np.argwhere(is_beyond)[0]
-                sentence = np.searchsorted(sizes.cumsum(), place, side="right")
+                pair_index, side = np.argwhere(is_beyond)[0]
+                sentence = np.searchsorted(sizes.cumsum(), pair_index, side="right")
                 raise DataError(
-                    f"{text.path}:{lines[sentence]}: pair {pairs[place, 0]}-{pairs[place, 1]}, "
+                    f"{text.path}:{lines[sentence]}: pair "
+                    f"{pairs[pair_index, 0]}-{pairs[pair_index, 1]}, "
                     f"but the {SIDES[side]} sentence has {lengths[sentence, side]} tokens, counted "
                     "from 0; align the very text that is binarised"
                 )

@@ -88,8 +88,8 @@ def alignment_path(folder: str | os.PathLike[str], split: str, pair: str) -> Pat
 def names_in(folder: Path) -> str:
     """Return a regular expression of all file names that a data folder may have."""
     try:
-        found = json.loads((folder / MANIFEST_NAME).read_bytes())["files"]
-        listed = [re.escape(name) for name in found]
+        names = json.loads((folder / MANIFEST_NAME).read_bytes())["files"]
+        listed = [re.escape(name) for name in names]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         listed = []
     return "|".join((FILE_NAMES, *listed))
@@ -118,17 +118,22 @@ def infer_languages(folder: str | os.PathLike[str]) -> tuple[str, str]:
     pairs = {(match["src"], match["tgt"]) for match in matches}
     if not pairs:
         kinds = OTHER_FOLDERS.items()
-        found = next((kind for kind, end in kinds if any(re.search(end, x) for x in names)), "")
+        description = ""
+        for kind, ending in kinds:
+            if any(re.search(ending, name) for name in names):
+                description = kind
+                break
         raise DataError(
-            f"{folder}: {found}no binarised corpus (no file like train.de-en.de.idx); make it with "
-            "relu-nmt-preprocess"
+            f"{folder}: {description}no binarised corpus (no file like train.de-en.de.idx); make "
+            "it with relu-nmt-preprocess"
         )
     # Prefer pairs with both sides to source-only data.
     pairs = {pair for pair in pairs if pair[1] != NO_LANGUAGE} or pairs
     if len(pairs) > 1:
-        found = ", ".join("-".join(pair) for pair in sorted(pairs))
+        names_of_pairs = ", ".join("-".join(pair) for pair in sorted(pairs))
         raise DataError(
-            f"{folder}: several language pairs ({found}); give --source-lang and --target-lang"
+            f"{folder}: several language pairs ({names_of_pairs}); give --source-lang and "
+            "--target-lang"
         )
     return pairs.pop()
 
@@ -141,16 +146,16 @@ def find_pair(
     A split that is not there is a DataError that lists the others.
     """
     languages = ((source_lang, target_lang), (target_lang, source_lang), (source_lang, None))
-    wanted = {}
-    for pair in (pair_name(*own) for own in languages):
-        wanted[pair], _ = paths_of(split_path(folder, split, pair, source_lang))
-        if wanted[pair].exists():
+    index_files = {}
+    for pair in (pair_name(*languages_of_pair) for languages_of_pair in languages):
+        index_files[pair], _ = paths_of(split_path(folder, split, pair, source_lang))
+        if index_files[pair].exists():
             return pair
     names = os.listdir(folder) if os.path.isdir(folder) else []
     splits = {match["split"] for name in names if (match := _INDEX_NAME.fullmatch(name))}
-    known = f"; the folder holds: {', '.join(sorted(splits))}" if splits else ""
-    first = next(iter(wanted.values()))
-    raise DataError(f"{first}: no such file; there is no split '{split}'{known}")
+    available = f"; the folder holds: {', '.join(sorted(splits))}" if splits else ""
+    first = next(iter(index_files.values()))
+    raise DataError(f"{first}: no such file; there is no split '{split}'{available}")
 
 
 def file_record(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -185,7 +190,8 @@ def read_manifest(
         )
     # Compare the sizes, which needs no reading, and the checksums if they are wanted.
     for name, record in ({} if content is None else content["files"]).items():
-        file, size = Path(folder) / name, record["bytes"]
+        file = Path(folder) / name
+        size = record["bytes"]
         if not file.is_file():
             raise DataError(f"{file}: missing, but {MANIFEST_NAME} lists it; {AGAIN}")
         if file.stat().st_size != size:
@@ -237,20 +243,22 @@ class Journal:
     """
 
     def __init__(
-        self, folder: str | os.PathLike[str], key: str, given: Collection[Path] = ()
+        self, folder: str | os.PathLike[str], key: str, user_files: Collection[Path] = ()
     ) -> None:
         self.folder = Path(folder)
-        known = self.read(folder) or {"key": "", "steps": {}}
-        self._content: dict[str, Any] = known if known["key"] == key else {"key": key, "steps": {}}
+        stored = self.read(folder) or {"key": "", "steps": {}}
+        self._content: dict[str, Any] = {"key": key, "steps": {}}
+        if stored["key"] == key:
+            self._content = stored
         # Keep the files that this job or the other one was given.
-        earlier = known.get("given")
-        kept = {*given, *map(Path, earlier if isinstance(earlier, list) else ())}
-        if self._content is not known:
-            files = [Path(path) for entry in known["steps"].values() for path in _files(entry)]
-            made = {path.name for path in files if path.parent.name != self.folder.name}
-            remove_files(self.folder.parent, made, kept)
+        earlier = stored.get("given")
+        files_to_keep = {*user_files, *map(Path, earlier if isinstance(earlier, list) else ())}
+        if self._content is not stored:
+            files = [Path(path) for entry in stored["steps"].values() for path in _files(entry)]
+            written_names = {path.name for path in files if path.parent.name != self.folder.name}
+            remove_files(self.folder.parent, written_names, files_to_keep)
             shutil.rmtree(self.folder, ignore_errors=True)
-        self._content["given"] = [str(path) for path in kept]
+        self._content["given"] = [str(path) for path in files_to_keep]
         self.folder.mkdir(parents=True, exist_ok=True)
         self._save()
 
@@ -321,9 +329,9 @@ def _files(entry: Any) -> dict[str, Any]:
     return files if isinstance(files, dict) else {}
 
 
-def remove_files(folder: Path, names: Iterable[str], given: Collection[Path]) -> None:
+def remove_files(folder: Path, names: Iterable[str], files_to_keep: Collection[Path]) -> None:
     """Remove the files of these names in a folder, but no given one."""
-    kept = {path.resolve() for path in given}
+    resolved = {path.resolve() for path in files_to_keep}
     for path in (folder / name for name in names):
-        if path.resolve() not in kept:
+        if path.resolve() not in resolved:
             path.unlink(missing_ok=True)

@@ -85,29 +85,31 @@ class Dictionary:
         """Return a copy of the table from symbol to id."""
         return dict(self._indices)
 
-    def with_symbol(self, symbol: str, place: int | None = None) -> "Dictionary":
+    def with_symbol(self, symbol: str, index: int | None = None) -> "Dictionary":
         """Return a dictionary with one more symbol; all others keep their ids.
 
-        ``place`` is its id: that of a ``madeupword``, which it replaces, or the size of the
-        dictionary. By default, and if ``place`` is taken, the symbol replaces the first
+        ``index`` is its id: that of a ``madeupword``, which it replaces, or the size of the
+        dictionary. By default, and if ``index`` is taken, the symbol replaces the first
         ``madeupword``; without one it comes last.
         """
         if symbol in self:
             raise DataError(f"dictionary: the symbol '{symbol}' is in it already")
         free = [*self.fillers, len(self)]
-        return self._with(symbol, place if place in free else free[0])
+        return self._with(symbol, index if index in free else free[0])
 
-    def _with(self, symbol: str, place: int) -> "Dictionary":
+    def _with(self, symbol: str, index: int) -> "Dictionary":
         """Return a dictionary with a symbol in place of another one, or at the end."""
         copy = Dictionary()
-        copy._symbols, copy._counts = list(self._symbols), list(self._counts)
+        copy._symbols = list(self._symbols)
+        copy._counts = list(self._counts)
         copy._indices = dict(self._indices)
-        if place == len(self):
+        if index == len(self):
             copy._append(symbol, 0)
         else:
-            del copy._indices[self[place]]
-            copy._symbols[place], copy._counts[place] = symbol, 0
-            copy._indices[symbol] = place
+            del copy._indices[self[index]]
+            copy._symbols[index] = symbol
+            copy._counts[index] = 0
+            copy._indices[symbol] = index
         return copy
 
     def without_symbol(self, symbol: str) -> "Dictionary":
@@ -129,8 +131,8 @@ class Dictionary:
     def symbols_of(self, ids: Iterable[int], unk: str = UNK) -> list[str]:
         """Return the symbols of ``ids``, leaving out ``<s>``, ``<pad>`` and ``</s>``."""
         dropped = (self.bos_index, self.pad_index, self.eos_index)
-        kept = (i for i in map(int, ids) if i not in dropped)
-        return [unk if i == self.unk_index else self._symbols[i] for i in kept]
+        shown_ids = (i for i in map(int, ids) if i not in dropped)
+        return [unk if i == self.unk_index else self._symbols[i] for i in shown_ids]
 
     @classmethod
     def from_counts(

@@ -199,15 +199,16 @@ def document_sizes(sides: Sequence[tuple[str, int, Boundaries]]) -> np.ndarray:
         sorted({before: line for before, line in boundaries if 0 < before < sentences}.items())
         for _, sentences, boundaries in sides
     ]
-    (path, sentences, _), first = sides[0], inner[0]
+    path, sentences, _ = sides[0]
+    first = inner[0]
     for (other_path, _, _), other in zip(sides[1:], inner[1:], strict=True):
         # Compare boundary by boundary, so that the message names the first that differs.
         for number, (mine, theirs) in enumerate(itertools.zip_longest(first, other), 2):
             if mine is None or theirs is None:
-                own, (before, line) = (other_path, theirs) if mine is None else (path, mine)
+                side_path, (before, line) = (other_path, theirs) if mine is None else (path, mine)
                 raise DataError(
-                    f"{own}:{line}: a document boundary after {before:,} sentences that the other "
-                    "side does not have; the boundaries of both sides must agree"
+                    f"{side_path}:{line}: a document boundary after {before:,} sentences that the "
+                    "other side does not have; the boundaries of both sides must agree"
                 )
             if mine[0] != theirs[0]:
                 raise DataError(
@@ -234,13 +235,13 @@ def join_texts(sentences: Iterable[str], language: str) -> str:
     # Keep the language of the code, which may name region and script.
     code, *further = re.split("[^a-z]", language.lower())
     has_spaces = code not in WITHOUT_SPACES.split() or "latn" in further
-    kept = list(filter(None, sentences))
-    if has_spaces or 2 * sum(bool(_TOKENISED.search(sentence)) for sentence in kept) > len(kept):
-        return " ".join(kept)
+    texts = list(filter(None, sentences))
+    if has_spaces or 2 * sum(bool(_TOKENISED.search(sentence)) for sentence in texts) > len(texts):
+        return " ".join(texts)
     # Compare each sentence with the end of the one before.
-    pairs = itertools.pairwise(["", *kept])
+    pairs = itertools.pairwise(["", *texts])
     spaces = (" " if a[-1:].isascii() and b[0].isascii() and a else "" for a, b in pairs)
-    return "".join(space + sentence for space, sentence in zip(spaces, kept, strict=True))
+    return "".join(space + sentence for space, sentence in zip(spaces, texts, strict=True))
 
 
 class Window(NamedTuple):
@@ -307,7 +308,7 @@ class Groups:
 
     def select(self, chosen: np.ndarray) -> "Groups":
         """Return the groups of a mask, bool [groups], or of indices, int64."""
-        return Groups(*(getattr(self, one.name)[chosen] for one in fields(self)))
+        return Groups(*(getattr(self, field.name)[chosen] for field in fields(self)))
 
 
 def plan_groups(
@@ -334,24 +335,24 @@ def plan_groups(
     owners = np.repeat(np.arange(len(documents)), documents)
     # Take a shortcut for single sentences, which need no walk.
     if (limits == SINGLE_SENTENCES).all():
-        one = np.broadcast_to(np.int64(1), sizes.shape)  # takes no memory
-        every = np.arange(len(sizes))
-        return Groups(every, one, owners, one, sizes, every)
+        ones = np.broadcast_to(np.int64(1), sizes.shape)  # takes no memory
+        indices = np.arange(len(sizes))
+        return Groups(indices, ones, owners, ones, sizes, indices)
     # Walk through each document and start a group at each sentence that does not fit.
     sums = np.append(0, np.cumsum(sizes.astype(np.int64) - 1))
     totals = sums.tolist()  # tokens before each sentence
     starts: list[int] = []
     contexts: list[int] = []
     begin = 0
-    for count, most in zip(documents.tolist(), limits.tolist(), strict=True):
-        room = 0 if most == SINGLE_SENTENCES else most
+    for count, limit in zip(documents.tolist(), limits.tolist(), strict=True):
+        room = 0 if limit == SINGLE_SENTENCES else limit
         full = 0  # the tokens before a sentence that does not fit the group, its one </s> counted
         for i in range(begin, begin + count):
             if totals[i + 1] >= full:
                 starts.append(i)
                 read = i  # the first sentence that the model reads
                 if overlap:
-                    read = first_context(totals, max(begin, i - overlap), i, i + 1, most)
+                    read = first_context(totals, max(begin, i - overlap), i, i + 1, limit)
                     contexts.append(read)
                 full = totals[read] + room
         begin += count
@@ -364,13 +365,13 @@ def plan_groups(
     return Groups(first, ends - first, document, limits[document], tokens, context)
 
 
-def first_context(totals: Sequence[int], least: int, first: int, end: int, limit: int) -> int:
-    """Return the first sentence of the longest context from ``least`` on that fits a window.
+def first_context(totals: Sequence[int], earliest: int, first: int, end: int, limit: int) -> int:
+    """Return the first sentence of the longest context from ``earliest`` on that fits a window.
 
     The window of sentences ``first`` to ``end - 1`` with its context has at most ``limit`` tokens.
     ``totals`` has the tokens before each sentence, without ``</s>``.
     """
-    return bisect.bisect_left(totals, 1 + totals[end] - limit, least, first)
+    return bisect.bisect_left(totals, 1 + totals[end] - limit, earliest, first)
 
 
 def deal_lengths(
@@ -413,7 +414,7 @@ def sentence_slices(tokens: Sequence[Any] | np.ndarray, separator: Any) -> list[
         >>> [words[own] for own in sentence_slices(words, "<sep>")]
         [['a', 'b'], [], ['c']]
     """
-    ends = [place for place, token in enumerate(tokens) if token == separator]
+    ends = [index for index, token in enumerate(tokens) if token == separator]
     begins = [0, *(end + 1 for end in ends)]
     if begins[-1] < len(tokens):
         ends.append(len(tokens))

@@ -51,17 +51,22 @@ def pair_format(path: str | os.PathLike[str]) -> str | None:
     return ending if ending in (".tmx", ".tsv") else None
 
 
-def find_language(wanted: str, codes: Sequence[str]) -> int | None:
+def find_language(language: str, codes: Sequence[str]) -> int | None:
     """Return the index of a language: of its own code, or else of the first with a region.
 
     Example:
         >>> find_language("de", ["EN_US", "de-AT", "DE"]), find_language("en", ["EN_US"])
         (2, 0)
     """
-    name, *found = (one.strip().lower().replace("_", "-") for one in (wanted, *codes))
-    if name in found:
-        return found.index(name)
-    return next((n for n, code in enumerate(found) if code.startswith(f"{name}-")), None)
+    name = _plain_code(language)
+    plain_codes = [_plain_code(code) for code in codes]
+    if name in plain_codes:
+        return plain_codes.index(name)
+    return next((n for n, code in enumerate(plain_codes) if code.startswith(f"{name}-")), None)
+
+
+def _plain_code(language: str) -> str:
+    return language.strip().lower().replace("_", "-")
 
 
 def _one_line(text: str) -> str:
@@ -118,11 +123,13 @@ class _TmxUnits:
                 if attributes.get("type") == "lb":
                     self._pieces.append(" ")
         elif name == "tu":
-            self._document, self._texts = "", {}
+            self._document = ""
+            self._texts = {}
         elif name == "tuv":
             self._language = attributes.get("xml:lang") or attributes.get("lang") or ""
         elif name == "seg" or (name == "prop" and _names_document(attributes.get("type", ""))):
-            self._pieces, self._after_code = [], False
+            self._pieces = []
+            self._after_code = False
 
     def _text(self, text: str) -> None:
         if self._pieces is None:
@@ -142,7 +149,8 @@ class _TmxUnits:
             self._codes -= 1
             self._after_code = True
         elif name in ("seg", "prop") and self._pieces is not None:
-            text, self._pieces = "".join(self._pieces), None
+            text = "".join(self._pieces)
+            self._pieces = None
             if name == "prop":
                 # Keep the first property that names the document.
                 self._document = self._document or text.strip()
@@ -150,7 +158,8 @@ class _TmxUnits:
                 self._texts.setdefault(self._language, text)
         elif name == "tu":
             self.done.append((self._document, self._texts))
-            self._document, self._texts = "", {}
+            self._document = ""
+            self._texts = {}
 
 
 def read_tmx(path: str) -> Iterator[Unit]:
@@ -185,13 +194,13 @@ def _columns(
 ) -> tuple[bool, int | None, list[int]] | None:
     """Find the columns in the first line: is it a header, the document, the texts; or None."""
     names = [cell.strip().lower() for cell in cells]
-    texts = []
+    columns = []
     for language, side in zip(languages, ("source", "target"), strict=False):
-        place = find_language(language, names)
-        texts.append(names.index(side) if place is None and side in names else place)
-    named = [place for place in texts if place is not None]
+        column = find_language(language, names)
+        columns.append(names.index(side) if column is None and side in names else column)
+    named = [column for column in columns if column is not None]
     # Take the line for a header only if it names all columns.
-    if len(named) == len(texts):
+    if len(named) == len(columns):
         return True, next((n for n, x in enumerate(names) if x in DOCUMENT_PROPERTIES), None), named
     # Guess from the number of columns: texts, perhaps behind document and segment.
     if len(cells) not in (2, 4):
@@ -202,9 +211,10 @@ def _columns(
 
 def _read_table(path: str, languages: Sequence[str]) -> Iterator[Unit]:
     """Yield the lines of a table, which may be compressed, like the units of a TMX."""
-    width, blocks = 0, 0
+    width = 0
+    blocks = 0
     document: int | None = None
-    places: list[int] = []
+    text_columns: list[int] = []
     for number, line in enumerate(iterate_lines(path), 1):
         cells = line.split("\t")
         if not line.strip():
@@ -212,14 +222,15 @@ def _read_table(path: str, languages: Sequence[str]) -> Iterator[Unit]:
             continue
         if not width:
             # The first line gives the number of columns, and may name them.
-            width, found = len(cells), _columns(cells, languages)
-            if found is None:
+            width = len(cells)
+            header = _columns(cells, languages)
+            if header is None:
                 raise DataError(
                     f"{path}:{number}: {width} columns, expected two (source, target) or four "
                     "(document, segment, source, target) with tabs between them, or a first "
                     f"line that names the columns: {' and '.join(languages)}"
                 )
-            is_header, document, places = found
+            is_header, document, text_columns = header
             if is_header:
                 continue
         elif len(cells) != width:
@@ -228,7 +239,7 @@ def _read_table(path: str, languages: Sequence[str]) -> Iterator[Unit]:
             )
         # Without a column for the document, empty lines number the documents.
         name = str(blocks or "") if document is None else cells[document].strip()
-        texts = (cells[place] for place in places)
+        texts = (cells[column] for column in text_columns)
         yield name, dict(zip(languages, texts, strict=True))
 
 
@@ -242,23 +253,25 @@ def read_pairs(
     """
     path = os.fspath(path)
     is_tmx = pair_format(path) == ".tmx"
-    found = 0
-    others: dict[str, None] = {}
+    num_pairs = 0
+    other_languages: dict[str, None] = {}
     for document, texts in read_tmx(path) if is_tmx else _read_table(path, languages):
         # A TMX may give any languages and regions: find the wanted ones.
         codes = list(texts)
-        places = [find_language(language, codes) for language in languages]
-        pair = tuple("" if n is None else _one_line(texts[codes[n]]) for n in places)
+        indices = [find_language(language, codes) for language in languages]
+        pair = tuple("" if n is None else _one_line(texts[codes[n]]) for n in indices)
         if all(pair):
-            found += 1
+            num_pairs += 1
             yield document, pair
             continue
         counts[LEFT_OUT] += 1
-        if len(others) < 20:
-            others |= dict.fromkeys(codes)
-    if not found:
-        there = f"; its languages are {', '.join(map(repr, others))}" if others and is_tmx else ""
-        raise DataError(f"{path}: no pair of {' and '.join(map(repr, languages))} in it{there}")
+        if len(other_languages) < 20:
+            other_languages |= dict.fromkeys(codes)
+    if not num_pairs:
+        in_file = ""
+        if other_languages and is_tmx:
+            in_file = f"; its languages are {', '.join(map(repr, other_languages))}"
+        raise DataError(f"{path}: no pair of {' and '.join(map(repr, languages))} in it{in_file}")
 
 
 def _blocks(
@@ -268,7 +281,8 @@ def _blocks(
     separates = SEPARATOR_TESTS[separator]
     between = (DOCUMENT_TAG if separator == "tag" else "",) * len(languages)
     block: list[Pair] = []
-    size, last = 0, None
+    size = 0
+    last = None
     for document, pair in read_pairs(path, languages, counts):
         # A sentence that looks like a separator would divide a document.
         if any(map(separates, pair)):
@@ -285,7 +299,8 @@ def _blocks(
         size += sum(map(len, pair))
         if size >= CHUNK_BYTES:
             yield block
-            block, size = [], 0
+            block = []
+            size = 0
     if block:
         yield block
 
@@ -321,8 +336,8 @@ def scan_pairs(
 
 def check_parallel(counts: Mapping[str, int], unit: str) -> None:
     """Refuse files with different numbers of lines or sentences (the ``unit``)."""
-    (path, count), *others = counts.items()
-    for other, other_count in others:
+    (path, count), *other_counts = counts.items()
+    for other, other_count in other_counts:
         if other_count != count:
             raise DataError(
                 f"{path}: {count:,} {unit}, but {other} has {other_count:,}; both sides must be "

@@ -83,8 +83,8 @@ class Split:
         If only some splits have document boundaries, each sentence of the others is a document.
         ``tags`` are ids of the symbols that begin the source sentences of each split, -1 for none.
         """
-        first, *others = splits
-        if not others:
+        first, *further_splits = splits
+        if not further_splits:
             return first
         # Let all splits have a target side (and alignments), or none.
         for part, name in (("target", "target side"), ("alignments", "word alignments")):
@@ -127,12 +127,12 @@ class Split:
 
     def _part(self, begins: np.ndarray, first: int, last: int) -> "Split":
         """Return documents ``first`` to ``last - 1``, which begin at these sentences."""
-        own = range(int(begins[first]), int(begins[last]))
-        part = self._of([(self, own)])
+        sentences = range(int(begins[first]), int(begins[last]))
+        part = self._of([(self, sentences)])
         part.documents = None if self.documents is None else self.documents[first:last]
         for name in ("raw_source", "raw_target"):
             raw = getattr(self, name)
-            setattr(part, name, None if raw is None else raw[own.start : own.stop])
+            setattr(part, name, None if raw is None else raw[sentences.start : sentences.stop])
         return part
 
     @classmethod
@@ -140,7 +140,7 @@ class Split:
         """Return ranges of sentences of splits as one split, with the settings of the first."""
         first = parts[0][0]
         source, target, alignments = (
-            DatasetParts([(getattr(split, name), own) for split, own in parts])
+            DatasetParts([(getattr(split, name), sentences) for split, sentences in parts])
             if getattr(first, name) is not None
             else None
             for name in ("source", "target", "alignments")
@@ -161,8 +161,9 @@ class Split:
     @property
     def source_sizes(self) -> np.ndarray:
         """Tokens of each source sentence with ``</s>``, int32 [N]."""
-        sizes, kept = self.source.sizes, self._kept_of_source
-        return (sizes if kept is None else np.minimum(sizes, kept)) + self._added
+        sizes = self.source.sizes
+        longest = self._kept_of_source
+        return (sizes if longest is None else np.minimum(sizes, longest)) + self._added
 
     @property
     def _kept_of_source(self) -> int | None:
@@ -172,8 +173,8 @@ class Split:
     @property
     def num_truncated(self) -> int:
         """Number of source sentences that are longer than :attr:`longest_source`."""
-        kept = self._kept_of_source
-        return 0 if kept is None else int((self.source.sizes > kept).sum())
+        longest = self._kept_of_source
+        return 0 if longest is None else int((self.source.sizes > longest).sum())
 
     @property
     def target_sizes(self) -> np.ndarray | None:
@@ -234,7 +235,8 @@ class Split:
         ``seed``, of the run and the epoch, draws. None of them: single sentences.
         """
         sizes = longer_side(self.source_sizes, self.target_sizes)
-        documents, limits = np.ones_like(sizes), np.array(SINGLE_SENTENCES)
+        documents = np.ones_like(sizes)
+        limits = np.array(SINGLE_SENTENCES)
         if lengths:
             documents = self.require_documents("joining sentences", max(lengths))
             limits = deal_lengths(documents, lengths, seed)
@@ -258,9 +260,10 @@ class Split:
         """Raise a DataError if a sentence is longer than a batch of ``max_tokens``."""
         longest = self.groups().tokens
         if max_tokens is not None and longest.max(initial=0) > max_tokens:
-            first, more = first_of(longest > max_tokens)
+            first, others_in_words = first_of(longest > max_tokens)
             raise DataError(
-                f"{self.source.prefix}: sentence {first} has {longest[first]:,} tokens{more}, but "
+                f"{self.source.prefix}: sentence {first} has {longest[first]:,} tokens"
+                f"{others_in_words}, but "
                 f"--max-tokens is {max_tokens:,}; raise --max-tokens, or leave such sentences out "
                 "with --skip-invalid-size-inputs"
             )
@@ -302,7 +305,8 @@ class Split:
         """
         assert self.alignments is not None and self.target is not None
         # Begin behind the tag, if the source has one.
-        start, found = np.array([int(self._tag_of(sentences.start) >= 0), 0]), []
+        start = np.array([int(self._tag_of(sentences.start) >= 0), 0])
+        pairs_of_sentences = []
         for index in sentences:
             # Check the positions, and shift them to the place of the sentence.
             lengths = np.array([side.sizes[index] - 1 for side in (self.source, self.target)])
@@ -314,12 +318,12 @@ class Split:
                     "positions, which count from 0; run relu-nmt-preprocess again"
                 )
             # Leave out pairs beyond the cut of the source.
-            if (kept := self._kept_of_source) is not None:
-                pairs = pairs[pairs[:, 0] < kept - 1]
-            found.append(pairs + start)
+            if (longest := self._kept_of_source) is not None:
+                pairs = pairs[pairs[:, 0] < longest - 1]
+            pairs_of_sentences.append(pairs + start)
             # Begin the next sentence behind this one and its separator.
             start = start + lengths + self._added
-        return np.concatenate(found)
+        return np.concatenate(pairs_of_sentences)
 
     def _sentence(
         self, side: Dataset, index: int, number: int, separators: Separators | None
@@ -341,8 +345,8 @@ class Split:
                 "belong together"
             )
         # Cut a long source, and add the separator.
-        if number == 0 and (kept := self._kept_of_source) is not None and len(ids) > kept:
-            ids = np.append(ids[: kept - 1], Dictionary.eos_index)
+        if number == 0 and (longest := self._kept_of_source) is not None and len(ids) > longest:
+            ids = np.append(ids[: longest - 1], Dictionary.eos_index)
         if separator is None:
             return ids
         # Refuse a separator in the text, where it would divide a sentence.
@@ -361,29 +365,29 @@ def describe_lengths(groups: Groups, limit: int, keep_over_long: bool) -> dict[s
     """
     of_limit = groups.select(groups.limit == limit)
     over_long = of_limit.over_long
-    kept = of_limit if keep_over_long else of_limit.select(~over_long)
+    used = of_limit if keep_over_long else of_limit.select(~over_long)
     # Count documents, sentences and groups.
     result: dict[str, Any] = {
         "max_doc_tokens": limit,
         "documents": len(np.unique(of_limit.document)),
         "sentences": int(of_limit.count.sum()),
-        "groups": len(kept),
+        "groups": len(used),
         "over_long_sentences": int(over_long.sum()),
         "over_long_kept": keep_over_long,
     }
-    if not len(kept):
+    if not len(used):
         return result
     # Add quantiles and a histogram of the lengths in tokens.
-    quantiles = np.quantile(kept.tokens, QUANTILES)
+    quantiles = np.quantile(used.tokens, QUANTILES)
     begins = [1, *(bucket + 1 for bucket in BUCKETS)]
     names = [f"{begin}-{end}" for begin, end in zip(begins, (*BUCKETS, ""), strict=True)]
-    buckets = np.histogram(kept.tokens, [*begins, np.inf])[0]
+    buckets = np.histogram(used.tokens, [*begins, np.inf])[0]
     result |= {
-        "tokens": int(kept.tokens.sum()),
-        "mean_tokens": round(float(kept.tokens.mean()), 2),
+        "tokens": int(used.tokens.sum()),
+        "mean_tokens": round(float(used.tokens.mean()), 2),
         "quantiles_tokens": dict(zip(map(str, QUANTILES), quantiles.tolist(), strict=True)),
-        "longest_tokens": int(kept.tokens.max()),
-        "mean_sentences": round(float(kept.count.mean()), 2),
+        "longest_tokens": int(used.tokens.max()),
+        "mean_sentences": round(float(used.count.mean()), 2),
         "groups_by_tokens": {
             name: int(number) for name, number in zip(names, buckets, strict=True) if number
         },
@@ -411,8 +415,8 @@ def lengths_in_words(description: dict[str, Any]) -> str:
 
 def first_of(mask: np.ndarray) -> tuple[int, str]:
     """Return the first number of a mask, and the number of others in words."""
-    first, *others = np.flatnonzero(mask).tolist()
-    return first, f" (and {len(others):,} more)" if others else ""
+    first, *further = np.flatnonzero(mask).tolist()
+    return first, f" (and {len(further):,} more)" if further else ""
 
 
 def longer_side(source_sizes: np.ndarray, target_sizes: np.ndarray | None) -> np.ndarray:

@@ -53,7 +53,9 @@ class TranslationBatch:
 
     def _with_each(self, moved: Callable[[Tensor], Tensor]) -> "TranslationBatch":
         values = vars(self).items()
-        tensors: dict[str, Any] = {k: moved(one) for k, one in values if isinstance(one, Tensor)}
+        tensors: dict[str, Any] = {
+            k: moved(value) for k, value in values if isinstance(value, Tensor)
+        }
         return replace(self, **tensors)
 
 
@@ -98,7 +100,7 @@ def collate(
         prev_output_tokens = shift_right(tgt_tokens, Dictionary.pad_index, Dictionary.eos_index)
     if alignments is not None:
         # Put the number of the row before the positions, int64 [P, 3].
-        rows = np.repeat(np.arange(len(alignments)), [len(own) for own in alignments])
+        rows = np.repeat(np.arange(len(alignments)), [len(pairs) for pairs in alignments])
         numbered = torch.from_numpy(np.column_stack([rows, np.concatenate(alignments)]))
     return TranslationBatch(
         ids=torch.tensor(ids, dtype=torch.int64),
@@ -143,9 +145,14 @@ class TranslationBatches:
         weights: Sequence[float] = (),
     ) -> None:
         assert seed is not None or len(lengths) <= 1, "dealing needs a seed"
-        self.split, self._limits, self._lengths, self._seed = split, limits, lengths, seed
-        self._longest, self._longest_sentences = longest, longest_sentences
-        self._skip_too_long, self._weights = skip_too_long, np.array(weights)
+        self.split = split
+        self._limits = limits
+        self._lengths = lengths
+        self._seed = seed
+        self._longest = longest
+        self._longest_sentences = longest_sentences
+        self._skip_too_long = skip_too_long
+        self._weights = np.array(weights)
         self._plan: list[np.ndarray] = []
         if not skip_too_long:
             self._refuse_unreadable()
@@ -154,7 +161,8 @@ class TranslationBatches:
     def within(self, max_tokens: int) -> "TranslationBatches":
         """Return the same groups in batches of at most ``max_tokens``."""
         other = copy.copy(self)
-        other._limits, other._plan = replace(self._limits, max_tokens=max_tokens), []
+        other._limits = replace(self._limits, max_tokens=max_tokens)
+        other._plan = []
         return other
 
     def largest_within(self, max_tokens: int) -> TranslationBatch:
@@ -173,22 +181,25 @@ class TranslationBatches:
         # Try each length for all documents, as any epoch may draw it.
         for i in range(max(1, len(self._lengths))):
             groups = self._usable(self.split.groups(self._lengths[i : i + 1]))
-            own = self.split.group_sizes(groups)
-            for side, most, sizes in zip(("source", "target"), self._longest, own, strict=True):
-                if most is None or sizes is None or sizes.max(initial=0) <= most:
+            sizes_of_sides = self.split.group_sizes(groups)
+            sides = ("source", "target")
+            for side, longest, sizes in zip(sides, self._longest, sizes_of_sides, strict=True):
+                if longest is None or sizes is None or sizes.max(initial=0) <= longest:
                     continue
-                first, more = first_of(sizes > most)
+                first, others_in_words = first_of(sizes > longest)
                 name = "sentence" if groups.count[first] == 1 else "the group from sentence"
                 raise DataError(
                     f"{self.split.stem}: {name} {groups.first[first]} has {sizes[first]:,} {side} "
-                    f"tokens{more}, but the model can take {most:,} (--max-{side}-positions, "
+                    f"tokens{others_in_words}, but the model can take {longest:,} "
+                    f"(--max-{side}-positions, "
                     "what its attention bounds, or its --teacher); raise that, or leave such "
                     "sentences out with --skip-invalid-size-inputs-valid-test"
                 )
             if not (readable := self._readable(groups)).all():
-                first, more = first_of(~readable)
+                first, others_in_words = first_of(~readable)
                 raise DataError(
-                    f"{self.split.stem}: the group from sentence {groups.first[first]}{more} has a "
+                    f"{self.split.stem}: the group from sentence {groups.first[first]}"
+                    f"{others_in_words} has a "
                     "sentence that is longer than the positions of the model or its --teacher, "
                     "which restart in each; raise --max-source-positions and "
                     "--max-target-positions, or leave such groups out with "
@@ -199,12 +210,12 @@ class TranslationBatches:
         """Return a mask of the groups whose sentences fit the model one by one, bool [groups]."""
         fits = np.ones(len(groups), dtype=bool)
         sides = self.split.source_sizes, self.split.target_sizes
-        for sizes, most in zip(sides, self._longest_sentences, strict=True):
-            if sizes is not None and most is not None:
-                before = np.append(0, np.cumsum(sizes > most))
-                own = sizes[groups.first] - self.split.unread_separators(groups)
+        for sizes, longest in zip(sides, self._longest_sentences, strict=True):
+            if sizes is not None and longest is not None:
+                before = np.append(0, np.cumsum(sizes > longest))
+                own_sizes = sizes[groups.first] - self.split.unread_separators(groups)
                 fits &= (before[groups.first + groups.count] == before[groups.first]) | (
-                    (groups.count == 1) & (own <= most)
+                    (groups.count == 1) & (own_sizes <= longest)
                 )
         return fits
 
@@ -240,17 +251,18 @@ class TranslationBatches:
         if self._skip_too_long:
             fits = self._readable(used)
             in_batch = None if self._seed is None else self._limits.max_tokens
-            for own, longest in zip(self.split.group_sizes(used), self._longest, strict=True):
-                most = least_limit([longest, in_batch])
-                if own is not None and most is not None:
-                    fits &= own <= most
+            for sizes, longest in zip(self.split.group_sizes(used), self._longest, strict=True):
+                limit = least_limit([longest, in_batch])
+                if sizes is not None and limit is not None:
+                    fits &= sizes <= limit
             self.num_skipped = int((~fits).sum())
             used = used.select(fits)
         if not len(used):
             longer = f"; all {self.num_skipped:,} are longer than --max-tokens, or than the model"
             reason = f"{longer} can take" if self.num_skipped else ""
             raise DataError(f"{self.split.source.prefix}: no sentence to use{reason}")
-        self._used, self._sizes = used, self.split.group_sizes(used)
+        self._used = used
+        self._sizes = self.split.group_sizes(used)
 
     def describe_lengths(self) -> list[dict[str, Any]]:
         """Return the realised lengths of the planned epoch for each limit, as JSON values."""
@@ -293,7 +305,8 @@ class TranslationBatches:
 
     def sample(self, num_tokens: int) -> TranslationBatch:
         """Read one batch of groups that lie evenly in the split; their padded rows fit."""
-        sizes, count = longer_side(*self._sizes), num_tokens
+        sizes = longer_side(*self._sizes)
+        count = num_tokens
         while True:
             members = np.linspace(0, len(sizes) - 1, count).astype(np.int64)
             if count == 1 or count * sizes[members].max() <= num_tokens:
@@ -304,7 +317,9 @@ class TranslationBatches:
         """Read a batch of these groups of the epoch."""
         groups = [self._used.sentences(member) for member in members.tolist()]
         has_alignments = self.split.alignments is not None
-        alignments = [self.split.aligned(own) for own in groups] if has_alignments else None
+        alignments = None
+        if has_alignments:
+            alignments = [self.split.aligned(sentences) for sentences in groups]
         pairs = [self.split.joined(group) for group in groups]
         return collate(pairs, self._used.first[members], alignments)
 
@@ -317,7 +332,9 @@ class ShardedBatches:
     """
 
     def __init__(self, folders: Sequence[str], make: Callable[[str], TranslationBatches]) -> None:
-        self._folders, self._make, self._epoch = folders, make, FIRST_EPOCH
+        self._folders = folders
+        self._make = make
+        self._epoch = FIRST_EPOCH
         self.longest_group = 0  # of all folders, in tokens
         for folder in reversed(folders):
             self.batches = make(folder)
@@ -372,14 +389,16 @@ def plan_batches(
     targets = source_sizes if target_sizes is None else target_sizes
     longer = longer_side(source_sizes, target_sizes)
     # Sort by length; lexsort is stable, so equal lengths stay in a random order if there is a seed.
-    generator, shuffled = None, np.arange(count)
+    generator = None
+    shuffled = np.arange(count)
     if shuffle_seed is not None:
         generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence(shuffle_seed)))
         shuffled = generator.permutation(count)
     keys = (targets[shuffled], source_sizes[shuffled], longer[shuffled])
     order = shuffled[np.lexsort(keys)]
     # Cut the sorted sentences into batches, and shuffle the batches.
-    sizes, starts = longer[order].tolist(), [0]
+    sizes = longer[order].tolist()
+    starts = [0]
     while starts[-1] < count:
         starts.append(starts[-1] + _fitting(sizes, starts[-1], limits))
     visit = np.arange(len(starts) - 1)
@@ -391,22 +410,26 @@ def plan_batches(
 def _fitting(sizes: list[int], start: int, limits: BatchLimits) -> int:
     """Return the number of sentences of the batch that begins at ``start``."""
     left = len(sizes) - start
-    most = left if limits.max_sentences is None else min(left, limits.max_sentences)
+    largest = left if limits.max_sentences is None else min(left, limits.max_sentences)
     if limits.max_tokens is not None:
         # Every sentence is at least as long as the first.
-        most = min(most, max(1, limits.max_tokens // max(1, sizes[start])))
+        largest = min(largest, max(1, limits.max_tokens // max(1, sizes[start])))
         # The number of sentences times the last, the longest, only grows: search for its bound.
-        counts = range(1, most + 1)
-        most = bisect.bisect(counts, limits.max_tokens, key=lambda n: n * sizes[start + n - 1])
-        most = max(1, most)
+        counts = range(1, largest + 1)
+        largest = bisect.bisect(counts, limits.max_tokens, key=lambda n: n * sizes[start + n - 1])
+        largest = max(1, largest)
     # Round down to the multiple, except in the last batch.
-    return most - most % limits.multiple if limits.multiple < most < left else most
+    return largest - largest % limits.multiple if limits.multiple < largest < left else largest
 
 
-def longest_first(lengths: np.ndarray, most: Callable[[int], int]) -> Iterator[np.ndarray]:
-    """Yield the sentences of each batch, longest first: ``most(longest)`` of them, at least one."""
-    order, first = np.argsort(-lengths, kind="stable"), 0
+def longest_first(lengths: np.ndarray, size_of: Callable[[int], int]) -> Iterator[np.ndarray]:
+    """Yield the sentences of each batch, longest first.
+
+    A batch has ``size_of(longest)`` sentences, at least one.
+    """
+    order = np.argsort(-lengths, kind="stable")
+    first = 0
     while first < len(order):
-        last = first + max(1, most(max(1, int(lengths[order[first]]))))
+        last = first + max(1, size_of(max(1, int(lengths[order[first]]))))
         yield order[first:last]
         first = last

@@ -152,13 +152,15 @@ class SubwordModel(ABC):
         return cls.load(content)
 
 
-OWN, MOSES, SUBWORDS = (f"relu_nmt.tokenization.{one}" for one in ("base", "moses", "subwords"))
+BASE, MOSES, SUBWORDS = (
+    f"relu_nmt.tokenization.{module}" for module in ("base", "moses", "subwords")
+)
 tokenizers: Registry[type[Tokenizer]] = Registry(
-    "tokenizer", {"none": OWN, "moses": MOSES, "moses-aggressive": MOSES}
+    "tokenizer", {"none": BASE, "moses": MOSES, "moses-aggressive": MOSES}
 )
 tokenizers.register("none")(Tokenizer)
 subword_models: Registry[type[SubwordModel]] = Registry(
-    "subword model", {"none": OWN, "subword-nmt": SUBWORDS, "sentencepiece": SUBWORDS}
+    "subword model", {"none": BASE, "subword-nmt": SUBWORDS, "sentencepiece": SUBWORDS}
 )
 
 
@@ -213,8 +215,8 @@ class WholeWords(SubwordModel):
 
     def to_state(self) -> dict[str, Any]:
         """Return the name, and the symbol if there is one."""
-        given = {"name": JOINED, "symbol": self.symbol}
-        return {"name": "none"} if self.symbol is None else given
+        state = {"name": JOINED, "symbol": self.symbol}
+        return {"name": "none"} if self.symbol is None else state
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "WholeWords":
@@ -224,15 +226,15 @@ class WholeWords(SubwordModel):
 
 def _with_characters(pieces: Sequence[str]) -> list[str]:
     """Replace the byte pieces of SentencePiece by characters; a wrong byte becomes U+FFFD."""
-    found: list[str] = []
+    texts: list[str] = []
     for is_byte, run in itertools.groupby(pieces, lambda p: bool(_BYTE_PIECE.fullmatch(p))):
         if is_byte:
             # Decode a run of bytes; wrong ones become surrogates, then U+FFFD.
             text = bytes(int(piece[3:5], 16) for piece in run).decode("utf-8", "surrogateescape")
-            found.append(SURROGATE.sub("\ufffd", text))
+            texts.append(SURROGATE.sub("\ufffd", text))
         else:
-            found += run
-    return found
+            texts += run
+    return texts
 
 
 def subword_of_state(state: Mapping[str, Any]) -> SubwordModel:

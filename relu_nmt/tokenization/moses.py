@@ -56,14 +56,19 @@ class MosesTokenizer(Tokenizer):
         if self.aggressive:
             hyphen, _ = self._tokenizer.AGGRESSIVE_HYPHEN_SPLIT
             # Moses removes control characters before it looks for hyphens between letters.
-            kept = [place for place, own in enumerate(text) if own >= " " or own.isspace()]
-            for match in hyphen.finditer("".join(text[place] for place in kept)):
-                written[kept[match.end() - 1]] = "@-@"
+            indices = [
+                index
+                for index, character in enumerate(text)
+                if character >= " " or character.isspace()
+            ]
+            for match in hyphen.finditer("".join(text[index] for index in indices)):
+                written[indices[match.end() - 1]] = "@-@"
         return written
 
 
 # Marks at the start or end of a word. Moses splits both off, so that none of its words has them.
-NO_SPACE, SPACE = "@", "_"
+NO_SPACE = "@"
+SPACE = "_"
 _ESCAPES = {NO_SPACE: "&#64;", SPACE: "&#95;"}
 _CONTROLS = re.compile("[\0-\x1f]+")
 _APOSTROPHE = re.compile(r"(?<=[^\W\d_])’(?=[^\W\d_])")
@@ -112,19 +117,21 @@ class ReversibleMosesTokenizer(MosesTokenizer):
         symbol = rf"([^{inner}\s\.'\`\,\-][{combining}]*)"
         hyphen = rf"([{inner}])\-(?=[{inner}])"
         # Use functions, since the lookup of a template hashes the whole pattern.
-        pad, split = (lambda found: f" {found[1]} "), (lambda found: f"{found[1]} @-@ ")
-        self._tokenizer.PAD_NOT_ISALNUM = re.compile(symbol), pad
-        self._tokenizer.AGGRESSIVE_HYPHEN_SPLIT = re.compile(hyphen), split
+        self._tokenizer.PAD_NOT_ISALNUM = re.compile(symbol), lambda match: f" {match[1]} "
+        self._tokenizer.AGGRESSIVE_HYPHEN_SPLIT = (
+            re.compile(hyphen),
+            lambda match: f"{match[1]} @-@ ",
+        )
 
     def split(self, text: str) -> list[str]:
         """Return the words of ``text``, with marks where spaces are unusual."""
         # Reduce all spaces to single ones, and remove control characters.
         text = " ".join(_CONTROLS.sub("", " ".join(text.split())).split())
         # Take only the lengths of words from sacremoses, not their text.
-        found = self._tokenizer.tokenize(
+        words_of_moses = self._tokenizer.tokenize(
             _APOSTROPHE.sub("'", text), aggressive_dash_splits=self.aggressive, escape=False
         )
-        lengths = [1 if word == "@-@" else len(word) for word in found]
+        lengths = [1 if word == "@-@" else len(word) for word in words_of_moses]
         if sum(lengths) != len(text.replace(" ", "")):  # a placeholder of sacremoses in the text
             lengths = list(map(len, text.split()))
         words, spaces = _cut(text, lengths)
@@ -137,13 +144,17 @@ class ReversibleMosesTokenizer(MosesTokenizer):
                 at_end = _has_letters(words[i]) and not _has_letters(words[i - 1])
                 marks[i - at_end][at_end] = SPACE if spaces[i] else NO_SPACE
         escaped = self._tokenizer.escape_xml(" ".join(words)).split()
-        return [_marked(word, *own) for word, own in zip(escaped, marks, strict=True)]
+        return [
+            _marked(word, *marks_of_word)
+            for word, marks_of_word in zip(escaped, marks, strict=True)
+        ]
 
     def join(self, words: Sequence[str]) -> str:
         """Return the sentence."""
         parts = [self._unmarked(word) for word in words]
         usual = self._usual_spaces([word for _, word, _ in parts])
-        text, before = "", ""
+        text = ""
+        before = ""
         for (mark, word, after), is_usual in zip(parts, usual, strict=True):
             mark = mark or before
             text += (" " if mark == SPACE or (is_usual and not mark) else "") + word
@@ -170,7 +181,8 @@ class ReversibleMosesTokenizer(MosesTokenizer):
         # Cut off marks at both ends; a lone character is no mark.
         begin = end = ""
         if len(word) > 1 and word[0] in _ESCAPES:
-            begin, word = word[0], word[1:]
+            begin = word[0]
+            word = word[1:]
         if len(word) > 1 and word[-1] in _ESCAPES:
             word, end = word[:-1], word[-1]
         if "&" in word:
@@ -183,7 +195,9 @@ class ReversibleMosesTokenizer(MosesTokenizer):
 
 def _cut(text: str, lengths: Iterable[int]) -> tuple[list[str], list[bool]]:
     """Return the words of these lengths, and for each if a space stands before it in the text."""
-    words, spaces, end = [], [], 0
+    words = []
+    spaces = []
+    end = 0
     for length in lengths:
         spaces.append(text.startswith(" ", end))
         begin = end + spaces[-1]

@@ -136,7 +136,8 @@ class TextPipeline:
 
         Symbols around the sentence are empty.
         """
-        begin, last = int(self.first_symbol is not None), int(self.sentence_separator is not None)
+        begin = int(self.first_symbol is not None)
+        last = int(self.sentence_separator is not None)
         inner = self.subword.letters(tokens[begin : len(tokens) - last])
         return [*[""] * begin, *inner, *[""] * last] if tokens else []
 
@@ -146,12 +147,15 @@ class TextPipeline:
 
     def sentences(self, tokens: Sequence[str]) -> list[list[str]]:
         """Cut the tokens into sentences at separators, if any, without the symbols around them."""
-        found = [tokens]
+        sentences = [tokens]
         if self.sentence_separator is not None:
-            found = [tokens[own] for own in sentence_slices(tokens, self.sentence_separator)]
+            sentences = [tokens[part] for part in sentence_slices(tokens, self.sentence_separator)]
         # Leave out the first symbol where a sentence begins with it.
-        begins = [self.first_symbol is not None and own[:1] == [self.first_symbol] for own in found]
-        return [list(own)[begun:] for own, begun in zip(found, begins, strict=True)]
+        begins = [
+            self.first_symbol is not None and sentence[:1] == [self.first_symbol]
+            for sentence in sentences
+        ]
+        return [list(sentence)[begun:] for sentence, begun in zip(sentences, begins, strict=True)]
 
     def decode(self, tokens: Sequence[str]) -> str:
         """Return the raw text of ``tokens``, the inverse of :meth:`encode`.
@@ -183,15 +187,15 @@ class TextPipeline:
 
     def to_state(self) -> dict[str, Any]:
         """Return the whole pipeline, subword model included, as JSON values."""
-        state = {one.name: getattr(self, one.name) for one in fields(self)}
+        state = {field.name: getattr(self, field.name) for field in fields(self)}
         return {**state, "subword": self.subword.to_state()}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "TextPipeline":
         """Return the pipeline of :meth:`to_state`, perhaps of a release with fewer steps."""
-        known = {one.name: state[one.name] for one in fields(cls) if one.name in state}
-        known["subword"] = subword_of_state(state["subword"])
-        return cls(**{"tokenizer_version": 1, **known})
+        values = {field.name: state[field.name] for field in fields(cls) if field.name in state}
+        values["subword"] = subword_of_state(state["subword"])
+        return cls(**{"tokenizer_version": 1, **values})
 
 
 def load_pipeline(
@@ -200,15 +204,17 @@ def load_pipeline(
     """Return the pipeline of one language of a data folder (DataError: it is damaged)."""
     description = manifest["text"].get(language)
     if not isinstance(description, dict):
-        known = ", ".join(manifest["text"])
-        raise DataError(f"{folder}: the data is in {known}, not in '{language}'")
+        languages = ", ".join(manifest["text"])
+        raise DataError(f"{folder}: the data is in {languages}, not in '{language}'")
     # Read the description of the steps from the manifest.
     try:
-        tokenizer, lowercase = str(description["tokenizer"]), bool(description["lowercase"])
+        tokenizer = str(description["tokenizer"])
+        lowercase = bool(description["lowercase"])
         version = int(description.get("tokenizer_version", 1))
         if not isinstance(symbol := description.get("first_symbol"), str | None):
             raise TypeError("a text as first_symbol")
-        name, file_name = str(description["subword"]), description["subword_file"]
+        name = str(description["subword"])
+        file_name = description["subword_file"]
         checksum = None if file_name is None else manifest["files"][file_name].get("sha256")
     except (KeyError, TypeError) as error:
         raise DataError(
@@ -317,7 +323,8 @@ def convert_texts(
     results = ordered_map(_convert_chunk, tasks, workers, _prepare_pipelines, states)
     for i, pieces in itertools.groupby(results, key=lambda result: result[0][0]):
         # Write the parts of all chunks in order.
-        sentences, boundaries = 0, []
+        sentences = 0
+        boundaries = []
         with ExitStack() as stack:
             files = {p: stack.enter_context(safe_writer(p)) for p in conversions[i].outputs}
             for (_, _, chunk), (count, inner, parts) in pieces:

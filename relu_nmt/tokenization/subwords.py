@@ -32,7 +32,8 @@ MOST_MERGED_WORDS = 500_000  # words whose pieces SubwordNmt keeps
 SPACE_MARK = "\u2581"
 # A space mark in the text becomes the first of these characters, which texts do not contain. If a
 # text does contain one of them, the second stands before it.
-SPACE_MARK_OF_TEXT, ESCAPE = "\ufdd0", "\ufdd1"
+SPACE_MARK_OF_TEXT = "\ufdd0"
+ESCAPE = "\ufdd1"
 _TO_ESCAPE = re.compile(f"[{SPACE_MARK}{SPACE_MARK_OF_TEXT}{ESCAPE}]")
 _ESCAPED = re.compile(f"{ESCAPE}(.)|{SPACE_MARK_OF_TEXT}")
 # U+2585 is SentencePiece's mark of unknown characters: it learns nothing from a line with it.
@@ -42,12 +43,14 @@ _MOST = f".{{1,{LONGEST_LINE // 4 - 1}}}"
 # A part of a long line ends at a space if possible, or else at the end of a sentence.
 _PART = re.compile(f"{_MOST}(?: |$)|{_MOST}[。．！？.!?]|{_MOST}", re.DOTALL)
 # Below, SentencePiece's error does not name the number that the text needs; above, it is slow.
-LEAST_PIECES, MOST_PIECES = 4, 10_000_000
+LEAST_PIECES = 4
+MOST_PIECES = 10_000_000
 LEARNING_SENTENCES = 1_000_000
 # Each thread sums on its own, so that the result depends on the number of threads.
 LEARNING_THREADS = 4
 # Likeliest splits of a word to draw from, and the words for which SentencePiece keeps them.
-NUM_WAYS, MOST_SAMPLED_WORDS = 64, 100_000
+NUM_WAYS = 64
+MOST_SAMPLED_WORDS = 100_000
 
 
 @subword_models.register("subword-nmt")
@@ -98,15 +101,16 @@ class SubwordNmt(SubwordModel):
 
     def split(self, words: Sequence[str]) -> list[str]:
         """Return the pieces of ``words``; all but the last of a word end in ``@@``."""
-        known, pieces = self._pieces_of, []
+        pieces_of = self._pieces_of
+        pieces = []
         for word in words:
-            if word not in known:
+            if word not in pieces_of:
                 # Empty both caches when full, which bounds the memory.
-                if len(known) >= MOST_MERGED_WORDS:
-                    known.clear()
+                if len(pieces_of) >= MOST_MERGED_WORDS:
+                    pieces_of.clear()
                     self._bpe.cache.clear()
-                known[word] = _recoverable(self._bpe.segment_tokens([word]))
-            pieces += known[word]
+                pieces_of[word] = _recoverable(self._bpe.segment_tokens([word]))
+            pieces += pieces_of[word]
         return pieces
 
     def sample(self, words: Sequence[str], strength: float, draws: random.Random) -> list[str]:
@@ -228,35 +232,38 @@ class SentencePiece(SubwordModel):
 
     def join(self, pieces: Sequence[str]) -> list[str]:
         """Return the words, decoded by the model itself; ``<unk>`` stays as it is."""
-        processor, unk = self._processor, self._processor.unk_id()
-        known: list[str] = []
+        processor = self._processor
+        unk = self._processor.unk_id()
+        escaped: list[str] = []
         # Prepare the pieces, since decoding replaces unknown ones.
         for piece in pieces:
             if processor.piece_to_id(piece) != unk:
-                known.append(piece)
+                escaped.append(piece)
             elif piece == processor.id_to_piece(unk):  # in halves, else decoding replaces it
-                known += [piece[:1], piece[1:]]
+                escaped += [piece[:1], piece[1:]]
             else:
-                known.append(piece.replace(SPACE_MARK, " "))
-        return _unescaped(processor.decode_pieces(known)).split()
+                escaped.append(piece.replace(SPACE_MARK, " "))
+        return _unescaped(processor.decode_pieces(escaped)).split()
 
     def letters(self, pieces: Sequence[str]) -> list[str | None]:
         """Return the pieces without ``▁``; the first byte piece of a character has all of it."""
-        found: list[str | None] = []
-        content, begin = b"", 0
+        letters: list[str | None] = []
+        content = b""
+        begin = 0
         for piece in pieces:
             if not self._processor.is_byte(self._processor.piece_to_id(piece)):
-                found.append(_unescaped(piece.replace(SPACE_MARK, "")))
+                letters.append(_unescaped(piece.replace(SPACE_MARK, "")))
                 continue
             # Collect the bytes of a character; only its first byte does not begin with 10.
             byte = int(piece[3:5], 16)
             if byte & 0xC0 != 0x80:
-                content, begin = b"", len(found)
+                content = b""
+                begin = len(letters)
             content += bytes([byte])
-            found.append(None)
+            letters.append(None)
             # Give the character to its first byte's piece once it is complete.
-            found[begin] = content.decode("utf-8", "ignore")
-        return found
+            letters[begin] = content.decode("utf-8", "ignore")
+        return letters
 
     @classmethod
     def learn(cls, text: LearningText, size: int, seed: int) -> bytes:
@@ -292,11 +299,11 @@ class SentencePiece(SubwordModel):
 def _escaped(text: str) -> str:
     """Escape ``▁`` in the text, which would become a space."""
     escapes = {SPACE_MARK: SPACE_MARK_OF_TEXT}
-    return _TO_ESCAPE.sub(lambda found: escapes.get(found[0], ESCAPE + found[0]), text)
+    return _TO_ESCAPE.sub(lambda match: escapes.get(match[0], ESCAPE + match[0]), text)
 
 
 def _unescaped(text: str) -> str:
-    return _ESCAPED.sub(lambda found: found[1] or SPACE_MARK, text)
+    return _ESCAPED.sub(lambda match: match[1] or SPACE_MARK, text)
 
 
 def _unlike_symbols(piece: str) -> tuple[str, ...]:

@@ -41,7 +41,8 @@ class _Graph(nn.Module):
 
     def __init__(self, model: nn.Module, compute: Callable[..., Tensor]) -> None:
         super().__init__()
-        self.model, self.compute = model, compute
+        self.model = model
+        self.compute = compute
 
     def forward(self, *inputs: Tensor) -> Tensor:
         return self.compute(self.model, *inputs)
@@ -130,10 +131,10 @@ def _symbols(dictionary: Dictionary) -> list[str]:
     return [dictionary[index] for index in range(len(dictionary))]
 
 
-def _prepare(model: EncoderDecoder, side: str, most: int | None) -> int:
+def _prepare(model: EncoderDecoder, side: str, limit: int | None) -> int:
     """Prepare a side of the model for its graph; return its longest sequence in tokens."""
     positions = getattr(model, side).embedding.positions
-    longest = min(LONGEST, most or LONGEST)
+    longest = min(LONGEST, limit or LONGEST)
     positions.embed(longest)  # fill the table now, as it cannot grow within a graph
     return longest
 
@@ -264,30 +265,31 @@ def _fill_stack(spec: Any, stack: TransformerStack, embeddings: Any) -> None:
     if isinstance(stack.final_norm, nn.LayerNorm):
         _fill(spec.layer_norm, stack.final_norm)
     # Copy the layers.
-    for own, layer in zip(spec.layer, stack.layers, strict=True):
-        _fill_attention(own.self_attention, layer.self_attention)
-        _fill(own.self_attention.layer_norm, layer.self_attention_residual.norm)
+    for layer_spec, layer in zip(spec.layer, stack.layers, strict=True):
+        _fill_attention(layer_spec.self_attention, layer.self_attention)
+        _fill(layer_spec.self_attention.layer_norm, layer.self_attention_residual.norm)
         # Fill cross-attention, which only the decoder has.
         if layer.cross_attention is not None:
-            _fill_attention(own.attention, layer.cross_attention)
-            _fill(own.attention.layer_norm, layer.cross_attention_residual.norm)
-        _fill(own.ffn.linear_0, layer.feed_forward.inner)
-        _fill(own.ffn.linear_1, layer.feed_forward.outer)
-        _fill(own.ffn.layer_norm, layer.feed_forward_residual.norm)
+            _fill_attention(layer_spec.attention, layer.cross_attention)
+            _fill(layer_spec.attention.layer_norm, layer.cross_attention_residual.norm)
+        _fill(layer_spec.ffn.linear_0, layer.feed_forward.inner)
+        _fill(layer_spec.ffn.linear_1, layer.feed_forward.outer)
+        _fill(layer_spec.ffn.layer_norm, layer.feed_forward_residual.norm)
 
 
 def _fill_attention(spec: Any, attention: SelfAttention | CrossAttention) -> None:
     parts: Sequence[nn.Module] = (
         [attention.qkv] if isinstance(attention, SelfAttention) else [attention.q, attention.kv]
     )
-    for own, part in zip(spec.linear, [*parts, attention.out_proj], strict=True):
-        _fill(own, part)
+    for linear_spec, part in zip(spec.linear, [*parts, attention.out_proj], strict=True):
+        _fill(linear_spec, part)
 
 
 def _fill(spec: Any, module: Any) -> None:
     """Copy the weights of a linear map or a LayerNorm."""
     if isinstance(module, nn.LayerNorm):
-        spec.gamma, spec.beta = module.weight.numpy(), module.bias.numpy()
+        spec.gamma = module.weight.numpy()
+        spec.beta = module.bias.numpy()
         return
     spec.weight = module.weight.numpy()
     if module.bias is not None:

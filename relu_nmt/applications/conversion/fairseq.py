@@ -96,7 +96,7 @@ def read_fairseq(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str
                     allowed.append((_Ignored, name))
         with torch.serialization.safe_globals(allowed), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # PyTorch warns of other pickle protocols
-            found = torch.load(path, map_location="cpu", weights_only=True)
+            content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # the unpickler raises any exception for damaged files
         refused = re.search(r"GLOBAL ([\w.]+)", str(error))
         reason = (
@@ -106,17 +106,17 @@ def read_fairseq(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str
             f"{path}: not read ({reason}); expected a checkpoint of fairseq"
         ) from error
     # Check that the content is a dictionary of tensors.
-    tensors = found.get("model") if isinstance(found, dict) else None
+    tensors = content.get("model") if isinstance(content, dict) else None
     if not isinstance(tensors, dict) or not all(
         isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in tensors.items()
     ):
         raise CheckpointError(f"{path}: no model in it; expected a checkpoint of fairseq")
     # Join the settings, stored as ``args`` until fairseq 0.9, later as ``cfg`` with parts.
-    parts = [found.get("args")]
-    if isinstance(config := found.get("cfg"), dict):
+    parts = [content.get("args")]
+    if isinstance(config := content.get("cfg"), dict):
         parts += [config.get("task"), config.get("model")]
-    known = [vars(p) if isinstance(p, argparse.Namespace) else p for p in parts]
-    settings = {k: v for part in known if isinstance(part, dict) for k, v in part.items()}
+    dictionaries = [vars(p) if isinstance(p, argparse.Namespace) else p for p in parts]
+    settings = {k: v for part in dictionaries if isinstance(part, dict) for k, v in part.items()}
     if "encoder_attention_heads" not in settings:
         raise CheckpointError(f"{path}: the settings of no transformer of fairseq in it")
     return settings, tensors
@@ -137,8 +137,8 @@ def transformer_config(
             raise CheckpointError(f"{path}: trained with {flag}, which no model here has")
     function = str(theirs.get("activation_fn", "relu"))
     if function not in FEED_FORWARDS:
-        known = ", ".join(FEED_FORWARDS)
-        raise CheckpointError(f"{path}: trained with --activation-fn {function}; known are {known}")
+        names = ", ".join(FEED_FORWARDS)
+        raise CheckpointError(f"{path}: trained with --activation-fn {function}; known are {names}")
     # Copy the settings of the same name, and translate the others.
     ours = {name: theirs[name] for name in SAME_SETTINGS if theirs.get(name) is not None}
     ours["feed_forward"] = FEED_FORWARDS[function]
@@ -176,14 +176,15 @@ def transformer_tensors(
     # Split queries, keys and values, stored as one until 0.8; then join them as here.
     for name in [name for name in tensors if "in_proj_" in name]:
         start, _, kind = name.rpartition("in_proj_")
-        for part, own in zip("qkv", tensors.pop(name).chunk(3), strict=True):
-            tensors[f"{start}{part}_proj.{kind}"] = own
+        for part, weight in zip("qkv", tensors.pop(name).chunk(3), strict=True):
+            tensors[f"{start}{part}_proj.{kind}"] = weight
     tensors = joined_projections(tensors)
     # Rename embeddings, norms and layers; drop the rows of positions before the first.
     ours = {}
     for name, tensor in tensors.items():
         if name.endswith(".embed_positions.weight"):
-            name, tensor = name.replace("embed_positions", "embedding.positions"), tensor[FIRST:]
+            name = name.replace("embed_positions", "embedding.positions")
+            tensor = tensor[FIRST:]
         name = re.sub(r"^(\w+)\.embed_tokens\.", r"\1.embedding.tokens.", name)
         name = re.sub(r"^(\w+)\.layernorm_embedding\.", r"\1.embedding.norm.", name)
         ours[our_name(name)] = tensor
@@ -205,17 +206,17 @@ def our_name(name: str) -> str:
 
 def joined_projections(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Join the projections ``self_attn.q_proj.weight`` and so on of queries, keys and values."""
-    found = dict(tensors)
+    joined = dict(tensors)
     for name in tensors:
         parts = [name.replace(".q_proj.", f".{part}_proj.") for part in "qkv"]
         # Leave names alone whose keys or values are missing.
-        if "_attn.q_proj." not in name or not all(part in found for part in parts):
+        if "_attn.q_proj." not in name or not all(part in joined for part in parts):
             continue
         # Join all three for self-attention, keys and values for cross-attention.
-        q, k, v = (found.pop(part) for part in parts)
+        q, k, v = (joined.pop(part) for part in parts)
         if "self_attn" in name:
-            found[name.replace("q_proj", "qkv")] = torch.cat([q, k, v])
+            joined[name.replace("q_proj", "qkv")] = torch.cat([q, k, v])
         else:
-            found[name.replace("q_proj", "q")] = q
-            found[name.replace("q_proj", "kv")] = torch.cat([k, v])
-    return found
+            joined[name.replace("q_proj", "q")] = q
+            joined[name.replace("q_proj", "kv")] = torch.cat([k, v])
+    return joined

@@ -38,12 +38,14 @@ from relu_nmt.training.checkpoint import read_tensors
 from relu_nmt.translation.config import TransformerConfig
 from relu_nmt.translation.task import TranslationTask
 
-MARIAN, M2M100 = "marian", "m2m_100"
+MARIAN = "marian"
+M2M100 = "m2m_100"
 """Kinds of models, by their ``model_type``; NLLB is the second."""
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
 LAYERDROPS = ("encoder_layerdrop", "decoder_layerdrop")
-NAMES, PIECES = "tokenizer_config.json", "sentencepiece.bpe.model"
+NAMES = "tokenizer_config.json"
+PIECES = "sentencepiece.bpe.model"
 TABLES = ("shared.weight", "embed_tokens.weight", "lm_head.weight")
 """Names of the table of embeddings, of which safetensors keeps one."""
 MOST_NAMED = 6
@@ -86,7 +88,9 @@ def read_hub_model(
     symbols, languages, codes = read(folder, source_lang, target_lang)
     theirs = _read_weights(folder)
     # Take the table [V, D] of embeddings under any of its names; [0] without one.
-    tables = (t for name in TABLES for own, t in theirs.items() if own.endswith(name))
+    tables = (
+        t for name in TABLES for stored_name, t in theirs.items() if stored_name.endswith(name)
+    )
     table = next(tables, torch.zeros(0))
     if not is_marian:  # rows behind the last symbol have no name
         symbols += [f"{FILLER}_{i}" for i in range(len(symbols), len(table))]
@@ -117,18 +121,20 @@ def _marian_vocabulary(
     path = folder / "vocab.json"
     symbols = _symbols_of_json(path)
     # Symbols such as >>fra<< name the target languages of a model of several.
-    found = [match[1] for match in map(LANGUAGE_CODE.fullmatch, symbols) if match is not None]
-    if not found and target_lang is not None:
+    target_codes = [
+        match[1] for match in map(LANGUAGE_CODE.fullmatch, symbols) if match is not None
+    ]
+    if not target_codes and target_lang is not None:
         raise ConfigError(
             f"--target-lang {target_lang}: {path} names no languages, so the model has a single "
             "one; leave the flag out"
         )
-    if found and target_lang not in found:
-        given = "of several target languages; give --target-lang"
+    if target_codes and target_lang not in target_codes:
+        description = "of several target languages; give --target-lang"
         if target_lang is not None:
-            given = f"without the target language {target_lang!r}; --target-lang is"
-        raise ConfigError(f"{path}: a model {given} one of {', '.join(sorted(found))}")
-    code = f">>{target_lang}<<" if found else None
+            description = f"without the target language {target_lang!r}; --target-lang is"
+        raise ConfigError(f"{path}: a model {description} one of {', '.join(sorted(target_codes))}")
+    code = f">>{target_lang}<<" if target_codes else None
     # Use general names if the tokenizer's file names no languages.
     names = _read_json(folder / NAMES) if (folder / NAMES).exists() else {}
     source = str(source_lang or names.get("source_lang") or "source")
@@ -152,9 +158,9 @@ def _m2m100_vocabulary(
     for flag, language in (("--source-lang", source_lang), ("--target-lang", target_lang)):
         if language not in codes:
             reason = f"{language}: no such language" if language else "missing"
-            some = f"{', '.join(sorted(codes)[:MOST_NAMED])}... ({len(codes)} languages)"
+            examples = f"{', '.join(sorted(codes)[:MOST_NAMED])}... ({len(codes)} languages)"
             hint = language and close_names(language, codes)
-            raise ConfigError(f"{flag} {reason} of {folder}; {hint or f'give one of {some}'}")
+            raise ConfigError(f"{flag} {reason} of {folder}; {hint or f'give one of {examples}'}")
     languages = str(source_lang), str(target_lang)
     return symbols + added, languages, (codes[languages[0]], codes[languages[1]])
 
@@ -163,23 +169,23 @@ def _config(path: Path, theirs: Mapping[str, Any], symbols: list[str]) -> Transf
     """Return relu_nmt's settings of the model."""
     is_marian = theirs["model_type"] == MARIAN
     # Refuse models of another structure.
-    for name, wanted in (
+    for name, expected in (
         ("tie_word_embeddings", True),
         ("share_encoder_decoder_embeddings", True),
         ("decoder_start_token_id", symbols.index(PAD if is_marian else EOS)),
     ):
-        if theirs.get(name, wanted) != wanted:
+        if theirs.get(name, expected) != expected:
             raise CheckpointError(
-                f"{path}: {name} is {theirs[name]!r}; only models with {wanted!r} are read"
+                f"{path}: {name} is {theirs[name]!r}; only models with {expected!r} are read"
             )
     function = theirs.get("activation_function")
     if function not in FEED_FORWARDS:
-        known = ", ".join(FEED_FORWARDS)
-        raise CheckpointError(f"{path}: activation_function {function!r}; known are {known}")
+        names = ", ".join(FEED_FORWARDS)
+        raise CheckpointError(f"{path}: activation_function {function!r}; known are {names}")
     # Translate the names of the settings.
     ours = {name: theirs[name] for name in (*DROPOUTS, *LAYERDROPS) if name in theirs}
     for side, text in (("encoder", "source"), ("decoder", "target")):
-        for own, name in (
+        for field, name in (
             ("embed_dim", "d_model"),
             ("ffn_embed_dim", f"{side}_ffn_dim"),
             ("layers", f"{side}_layers"),
@@ -187,7 +193,7 @@ def _config(path: Path, theirs: Mapping[str, Any], symbols: list[str]) -> Transf
         ):
             if name not in theirs:
                 raise CheckpointError(f"{path}: lacks {name}")
-            ours[f"{side}_{own}"] = theirs[name]
+            ours[f"{side}_{field}"] = theirs[name]
         # The table of positions limits the length of Marian's sentences.
         if is_marian:
             ours[f"max_{text}_positions"] = theirs.get("max_position_embeddings")
@@ -202,11 +208,11 @@ def _config(path: Path, theirs: Mapping[str, Any], symbols: list[str]) -> Transf
         "output_bias": is_marian,
         "decoder_start_symbol": BOS if is_marian else EOS,
     }
-    found = read_config(ours, path)
+    config = read_config(ours, path)
     # Refuse a size from a damaged file before memory is reserved for it.
-    if found.max_positions_of("encoder") > MOST_POSITIONS:
+    if config.max_positions_of("encoder") > MOST_POSITIONS:
         raise CheckpointError(f"{path}: more than {MOST_POSITIONS:,} positions; damaged")
-    return found
+    return config
 
 
 def _our_tensors(
@@ -233,8 +239,8 @@ def _our_tensors(
     except (RuntimeError, IndexError) as error:  # from tensors of a wrong shape
         raise CheckpointError(f"{folder}: damaged weights ({error})") from error
     # Drop copies of the table, and positions, which are computed.
-    known = (*TABLES, "embed_positions.weight", "embed_positions.weights")
-    ours = {our_name(name): t for name, t in named.items() if not name.endswith(known)}
+    computed = (*TABLES, "embed_positions.weight", "embed_positions.weights")
+    ours = {our_name(name): t for name, t in named.items() if not name.endswith(computed)}
     # Reorder table and bias, with zeros for the padding symbol.
     order = torch.tensor(ids)
     table = table.float()[order].masked_fill((order < 0)[:, None], 0.0)
@@ -276,33 +282,34 @@ def _added_symbols(folder: Path, first: int) -> list[str]:
     """Return the symbols from the id ``first`` on, which the tokenizer adds: codes of languages."""
     names = _read_json(folder / NAMES) if (folder / NAMES).exists() else {}
     # Files of recent versions have ids, with gaps; earlier ones list the codes in their order.
-    if found := names.get("added_tokens_decoder"):
-        ids = {int(i): str(one["content"]) for i, one in found.items() if int(i) >= first}
+    if entries := names.get("added_tokens_decoder"):
+        ids = {int(i): str(entry["content"]) for i, entry in entries.items() if int(i) >= first}
         end = max(ids, default=first - 1) + 1
         if end > first + MOST_ADDED:
             raise ValueError(f"the id {end - 1:,}")
         return [ids.get(i, f"{FILLER}_{i}") for i in range(first, end)]
     path = folder / "special_tokens_map.json"
     listed = (_read_json(path) if path.exists() else names).get("additional_special_tokens") or []
-    return [one["content"] if isinstance(one, dict) else str(one) for one in listed]
+    return [token["content"] if isinstance(token, dict) else str(token) for token in listed]
 
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         with reporting(f"{path}: cannot read it", CheckpointError):
-            found = json.loads(path.read_bytes())
+            content = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: damaged ({error}); download it again") from error
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise CheckpointError(f"{path}: damaged; expected a JSON object")
-    return found
+    return content
 
 
 def _read_weights(folder: Path) -> dict[str, Tensor]:
     """Return the weights, of one file or of the several files of a large model."""
     # Prefer safetensors to a pickle.
     for name in WEIGHTS:
-        path, index = folder / name, folder / f"{name}.index.json"
+        path = folder / name
+        index = folder / f"{name}.index.json"
         if path.exists():
             return read_tensors(path)
         if index.exists():
@@ -315,15 +322,15 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
         isinstance(name, str) and Path(name).name == name for name in files.values()
     ):
         raise CheckpointError(f"{index}: damaged; expected the name of a file for each weight")
-    found: dict[str, Tensor] = {}
+    weights: dict[str, Tensor] = {}
     for name in sorted(set(files.values())):
         path = index.with_name(name)
         if not path.exists():
             raise CheckpointError(f"{path}: is missing, but the index names it; download it")
-        found |= read_tensors(path)
-    if missing := sorted(files.keys() - found):
+        weights |= read_tensors(path)
+    if missing := sorted(files.keys() - weights):
         raise CheckpointError(f"{index}: names {missing[0]}, which its files lack")
-    return found
+    return weights
 
 
 def _waves(num_positions: int, embed_dim: int) -> Tensor:
