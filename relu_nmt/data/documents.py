@@ -344,15 +344,15 @@ def plan_groups(
     starts: list[int] = []
     contexts: list[int] = []
     begin = 0
-    for count, limit in zip(documents.tolist(), limits.tolist(), strict=True):
-        room = 0 if limit == SINGLE_SENTENCES else limit
+    for count, most_tokens in zip(documents.tolist(), limits.tolist(), strict=True):
+        room = 0 if most_tokens == SINGLE_SENTENCES else most_tokens
         full = 0  # the tokens before a sentence that does not fit the group, its one </s> counted
         for i in range(begin, begin + count):
             if totals[i + 1] >= full:
                 starts.append(i)
                 read = i  # the first sentence that the model reads
                 if overlap:
-                    read = first_context(totals, max(begin, i - overlap), i, i + 1, limit)
+                    read = first_context(totals, max(begin, i - overlap), i, i + 1, most_tokens)
                     contexts.append(read)
                 full = totals[read] + room
         begin += count
