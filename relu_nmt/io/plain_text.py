@@ -71,7 +71,7 @@ def refuse_utf16(data: bytes, path: str) -> None:
     Raises:
         DataError: the bytes look like UTF-16.
     """
-    if data.count(0) <= NUL_SHARE * len(data):
+    if data.count(0) <= max(1, NUL_SHARE * len(data)):  # one NUL may be a slip of the keyboard
         return
     num_odd = data[1::2].count(0)
     num_even = data[::2].count(0)
