@@ -34,7 +34,7 @@ from relu_nmt.training.config import FULLY_SHARDED
 from relu_nmt.training.save_dir import TrainingResult
 from relu_nmt.training.state import Components
 from relu_nmt.training.trainer import Trainer
-from relu_nmt.translation.agreement import LIKE, at_folder, compare_with_data
+from relu_nmt.translation.agreement import LIKE, WITH_SEPARATOR, at_folder, compare_with_data
 from relu_nmt.translation.calibration import (
     SAMPLE_TOKENS,
     calibrate,
@@ -186,7 +186,7 @@ class TranslationTraining(Training):
         if config.share_all_embeddings and not task.joined_dictionary:
             raise ConfigError(
                 f"--share-all-embeddings: {self.settings.data} has two dictionaries; preprocess "
-                "with --joined-dictionary, or use --share-decoder-input-output-embed"
+                "with --joined-dictionary, or give --share-decoder-input-output-embed in its place"
             )
         model = self.new_model(lambda: build_model(config, task))
         self.say(f"model: {self.settings.arch}, attention {config.attention_names}")
@@ -214,15 +214,16 @@ class TranslationTraining(Training):
         models, task, _ = load_models(path, "auto", None)
         # Name the separator first, which makes dictionaries differ.
         if (task.separators is None) != (self.task.separators is None):
-            how = "without --sentence-separator; take a teacher of documents, or leave the flag out"
+            how = "without --sentence-separator; take a teacher with it, or leave it out here"
             if task.separators is not None:
-                how = "with --sentence-separator; give it here too"
+                how = f"with --sentence-separator; {WITH_SEPARATOR}"
             raise CheckpointError(f"--teacher {path}: trained {how}")
         for side in ("source", "target"):
             if getattr(task, f"{side}_dictionary") != getattr(self.task, f"{side}_dictionary"):
                 raise CheckpointError(
                     f"--teacher {path}: has another {side} dictionary than that of "
-                    f"{self._folders[0]}; {LIKE} CKPT, or train a teacher on this data"
+                    f"{self._folders[0]}; {LIKE} {split_paths(path, ':')[0]}, or train a teacher "
+                    "on this data"
                 )
         self.say(f"teacher: {len(models)} model(s), {path}")
         # Prepare them to compute only, with packed weights on a CPU.
@@ -339,7 +340,7 @@ class TranslationTraining(Training):
             if options.load_alignments and one.alignments is None:
                 raise DataError(
                     f"{one.stem}: no word alignments of it; run relu-nmt-preprocess with "
-                    "--align-suffix, or leave --load-alignments out"
+                    "--align-suffix, or leave --load-alignments and its --criterion out"
                 )
         # Begin sources of further corpora with unused symbols, if tags are asked for.
         tags, count = [-1] * len(corpora), len(options.extra_data)

@@ -171,7 +171,7 @@ def refuse_other_model(path: Path, stored: Mapping[str, Any], model: Any, fresh_
         )
         raise CheckpointError(
             f"{path}: was trained with {were}, not {are}; give the same model flags to go on, or "
-            f"{fresh_start}; if the shapes are the same, {weights_alone(path)}"
+            f"{fresh_start}; if the weights fit, {weights_alone(path)}"
         )
 
 
@@ -293,7 +293,9 @@ def _in_full(model: Mapping[str, Any]) -> dict[str, Any]:
         _, _, shared = name.partition("_")
         if shared in model and shared in ("attention", "positions"):
             full[name] = model[shared] if value is None else value
-            common.add(shared)
+            # An image model has its common attention in the blocks themselves.
+            if f"encoder_{shared}" in model:
+                common.add(shared)
         # Write attentions in the present form, so that equal ones compare as equal.
         if name.endswith("attention") and isinstance(full[name], str):
             with suppress(ConfigError):  # as an earlier version wrote it

@@ -217,7 +217,7 @@ class TrainerConfig(PrecisionOptions):
         if self.no_epoch_checkpoints and self.no_last_checkpoints and not saves:
             raise ConfigError(
                 "--no-epoch-checkpoints, --no-last-checkpoints and --disable-validation leave no "
-                "checkpoint to be saved; leave one out, or say --no-save"
+                "checkpoint to be saved; leave one out, or say --no-save in their place"
             )
 
     @property

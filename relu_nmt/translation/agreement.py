@@ -27,6 +27,7 @@ WAY_BACK = ("detokeniser", "joining of pieces")
 SAME_TEXT = "preprocess with the same --tokenizer, --lowercase, --subword and --subword-model"
 LIKE = "make the data with relu-nmt-preprocess --like"
 """The remedies for a data folder whose text had other steps than another folder, or a model."""
+WITH_SEPARATOR = "give it here too, with --max-doc-tokens or --doc-mixture"
 APART = ("language", "dictionary", "sentence separator")
 """Names of properties that a training compares on its own, as some differences are allowed."""
 
@@ -178,8 +179,7 @@ def compare_with_data(
             continue
         if theirs.separators is not None and own.separators is None:
             raise CheckpointError(
-                f"{path}: trained with --sentence-separator; give it here too, with the "
-                f"--max-doc-tokens or --doc-mixture of documents, or {fresh_start}"
+                f"{path}: trained with --sentence-separator; {WITH_SEPARATOR}, or {fresh_start}"
             )
         adds_symbol = own.separators is not None and SENTENCE_SEPARATOR not in stored
         if not adds_symbol or stored.with_symbol(SENTENCE_SEPARATOR, len(stored)) != given:

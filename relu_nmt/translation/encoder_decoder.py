@@ -61,7 +61,10 @@ class EncoderDecoder(nn.Module):
         super().__init__()
         # Check that the dictionaries fit the settings.
         if config.document_attention == "aligned" and separators is None:
-            raise ConfigError("--document-attention aligned needs --sentence-separator; add it")
+            raise ConfigError(
+                "--document-attention aligned needs --sentence-separator; add it, with "
+                "--max-doc-tokens or --doc-mixture"
+            )
         if config.share_all_embeddings and source_vocab_size != target_vocab_size:
             raise ConfigError(
                 f"--share-all-embeddings: the dictionaries have {source_vocab_size} and "

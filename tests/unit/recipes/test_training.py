@@ -150,3 +150,10 @@ def test_another_model_is_told_with_the_flags_that_make_it_so():
     assert "--image-size 24x18 (was 24), --tanh-layer true (was false)" in note
     refuse_other_model(Path("c"), to_dict(before.model), before.model, "")
     assert not change_note(stored, before, goes_on=True)
+
+
+def test_an_image_model_with_another_attention_is_refused():
+    stored = to_dict(images().model)
+    refused = "was trained with --attention softmax, not --attention reluformer"
+    with pytest.raises(CheckpointError, match=refused):
+        refuse_other_model(Path("c"), stored, images(attention="reluformer").model, "")
