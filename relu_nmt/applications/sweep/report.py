@@ -6,7 +6,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from relu_nmt.applications.sweep.results import (
     compare,
     read_results,
 )
+from relu_nmt.applications.sweep.settings import SweepSettings
 from relu_nmt.applications.sweep.steps import (
     DIVERGED,
     DONE,
@@ -73,20 +73,6 @@ CONTRAST_COLUMNS = ("accuracy_context", "accuracy_alone", "chance", "contrasts")
 MOST_NAMED = 3
 """Number of models named in the report among those with the same error."""
 MOST_BLEU = 100.0
-COURSE_TITLES = {
-    "train_loss": ("training loss, bits per token", False),
-    "gradient_norm": ("gradient norm", True),
-    "output_square": ("mean square of attention outputs", True),
-    "query_norm": ("mean length of queries", False),
-    "key_norm": ("mean length of keys", False),
-    "output_growth": ("exponent e of outputs, decoder: n^e", False),
-}
-"""Title of each curve of a training, and whether its vertical axis is logarithmic."""
-MEMORY_TITLES = {
-    "d_bleu": "d-BLEU",
-    "memory_variance_ratio": "variance ratio",
-    "memory_anisotropy": "anisotropy",
-}
 TOP_SUM = "memory_top_sum["
 Rows = dict[System, list[Average | None]]
 """The rows of the tables: the averages of a system, one for each length."""
@@ -116,56 +102,35 @@ def write_report(folder: Path, description: SweepDescription) -> None:
 
 def page(description: SweepDescription, cells: Sequence[Cell], averages: Sequence[Average]) -> str:
     """Return the HTML page."""
-    # Describe the models from which the sweep starts, and their budget.
-    settings, start = description.settings, ""
-    if (folder := settings.start_from) is not None:
-        earlier = read_description(Path(folder))
-        budget = "unknown" if earlier is None else earlier.settings.time_in_words
-        start = f"the sentence models of {folder}, {budget} per model"
     # The tables have a row for each system, and a column for each length.
-    rows, lengths = rows_of(averages), sorted({average.length for average in averages})
-    labels = labels_of(rows)
+    rows = rows_of(averages)
     values: dict[str, Any] = {
         "description": description,
-        "settings": settings,
         "cells": cells,
-        "lengths": lengths,
+        "averages": averages,
         "rows": rows,
-        "labels": labels,
+        "labels": labels_of(rows),
+        "lengths": sorted({average.length for average in averages}),
         "columns": {column for average in averages for column in average.record},
-        "best": {length: best_at(averages, length) for length in lengths},
-        "seeds": sorted({cell.model.seed for cell in cells}),
-        "start": start,
-        "command": shlex.join(["relu-nmt-sweep", *settings.command]),
+        "command": shlex.join(["relu-nmt-sweep", *description.settings.command]),
         "now": time.strftime("%d %B %Y, %H:%M"),
-        "contrasts": contrasts_of(averages),
-        "memories": memories_of(averages),
-        "published_rows": published_rows(description, rows),
-        "realised_lengths": list(realised_lengths(cells, settings.gen_subset)),
-        "went_wrong": went_wrong(cells),
-        "commands": commands_of(cells),
-        # Functions, so that the template decides where numbers and figures stand.
-        "buckets": partial(buckets, averages),
-        "distinct": partial(distinct, cells),
-        "statuses": statuses,
-        "trouble": trouble,
-        "length_name": length_name,
-        "length_figure": partial(length_figure, rows, lengths),
-        "course_figure": partial(course_figure, cells, labels),
-        "memory_figures": partial(memory_figures, averages),
-        # The constants that the texts and tables name.
-        "WORDS": WORDS,
-        "BAD": BAD,
         "SLOTS": SLOTS,
         "ALL_SLOTS": ALL_SLOTS,
         "STATISTICS": STATISTICS,
-        "LEAST_SEEDS": LEAST_SEEDS,
         "SAMPLES": DEFAULT_SAMPLES,
         "SEED": DEFAULT_SEED,
-        "CSV_NAME": CSV_NAME,
-        "CARD_NAME": CARD_NAME,
     }
-    return render_page("relu_nmt.applications.sweep", REPORT_NAME, values)
+    # The template calls the functions of this file.
+    return render_page("relu_nmt.applications.sweep", REPORT_NAME, {**globals(), **values})
+
+
+def start_of(settings: SweepSettings) -> str:
+    """Return the models from which the sweep starts, and their budget, in words; perhaps empty."""
+    if settings.start_from is None:
+        return ""
+    earlier = read_description(Path(settings.start_from))
+    budget = "unknown" if earlier is None else earlier.settings.time_in_words
+    return f"the sentence models of {settings.start_from}, {budget} per model"
 
 
 # ------------------------------------------------------------------- the tables
@@ -391,32 +356,45 @@ def _error(average: Average, column: str) -> tuple[float, float]:
     return arms(record[column], interval, MOST_BLEU)
 
 
-def course_figure(cells: Sequence[Cell], labels: Mapping[System, str]) -> str:
-    """Return plots of the first seed's trainings over updates, for the ``src`` of an image."""
+def course_figure(
+    cells: Sequence[Cell], labels: Mapping[System, str], *columns: tuple[str, str, bool]
+) -> str:
+    """Return plots of the first seed's trainings over updates, for the ``src`` of an image.
+
+    Each of ``columns`` has the name of the values, the title with the unit, and True for a
+    logarithmic vertical axis.
+    """
     # Go through the cells backwards, so that the first seed's course stays.
     courses = {cell.system: cell.course for cell in reversed(cells)}
     panels = []
-    for name, (title, log_y) in COURSE_TITLES.items():
+    for name, title, log_y in columns:
         curves = [(label, courses[system].get(name, {})) for system, label in labels.items()]
         panels.append(Panel(title, "updates", curve_lines(curves), log_y=log_y))
     return draw_panels(panels)
 
 
-def memory_figures(averages: Sequence[Average]) -> list[tuple[str, str]]:
-    """Return plots of the memories with their captions: over their sizes, and of their sums."""
+def size_figure(averages: Sequence[Average], *columns: tuple[str, str]) -> str:
+    """Return plots of columns with titles over the sizes of memories, if a network has several."""
     memories = memories_of(averages)
-    # Plot scores and statistics over sizes, if a network has several sizes.
     panels = []
-    for column, title in MEMORY_TITLES.items() if max(map(len, memories.values())) > 1 else ():
+    for column, title in columns:
         curves = [
-            (name, {r["memory_size"]: r[column] for r in records if column in r})
+            (
+                name,
+                {record["memory_size"]: record[column] for record in records if column in record},
+            )
             for name, records in memories.items()
         ]
         panels.append(Panel(title, "size of the memory, keys", curve_lines(curves), log_x=True))
-    caption = "Scores and statistics against the size of the memory."
-    figures = [(caption, draw_panels(panels))]
-    # Plot the sum of the largest p percent of the weights over p, with a line for each size, which
-    # has the same style in every panel.
+    return draw_panels(panels)
+
+
+def rank_figure(averages: Sequence[Average]) -> str:
+    """Return plots of the sum of the largest p percent of the weights over p, by network.
+
+    A size of the memory has the same style in every panel.
+    """
+    memories = memories_of(averages)
     sizes = sorted({one["memory_size"] for records in memories.values() for one in records})
     columns = {float(p): f"{TOP_SUM}{p}]" for p in buckets(averages, TOP_SUM)}
     panels = []
@@ -428,5 +406,4 @@ def memory_figures(averages: Sequence[Average]) -> list[tuple[str, str]]:
             lines.append(Line(f"size {size:g}", sizes.index(size), sums))
         title = f"{name}: share of the sum"
         panels.append(Panel(title, "largest p %", lines, log_x=True, from_zero=True))
-    caption = "Sum of the largest p % of a token's weights over the sum of all."
-    return [*figures, (caption, draw_panels(panels))]
+    return draw_panels(panels)
