@@ -4,7 +4,7 @@ import json
 import shlex
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,6 @@ from relu_nmt.io.page import (
     Panel,
     arms,
     csv_text,
-    curve_lines,
     draw_panels,
     render_page,
 )
@@ -73,7 +72,6 @@ CONTRAST_COLUMNS = ("accuracy_context", "accuracy_alone", "chance", "contrasts")
 MOST_NAMED = 3
 """Number of models named in the report among those with the same error."""
 MOST_BLEU = 100.0
-TOP_SUM = "memory_top_sum["
 Rows = dict[System, list[Average | None]]
 """The rows of the tables: the averages of a system, one for each length."""
 
@@ -354,56 +352,3 @@ def _error(average: Average, column: str) -> tuple[float, float]:
     if interval is None or 1 < seeds < LEAST_SEEDS:
         return 0.0, 0.0
     return arms(record[column], interval, MOST_BLEU)
-
-
-def course_figure(
-    cells: Sequence[Cell], labels: Mapping[System, str], *columns: tuple[str, str, bool]
-) -> str:
-    """Return plots of the first seed's trainings over updates, for the ``src`` of an image.
-
-    Each of ``columns`` has the name of the values, the title with the unit, and True for a
-    logarithmic vertical axis.
-    """
-    # Go through the cells backwards, so that the first seed's course stays.
-    courses = {cell.system: cell.course for cell in reversed(cells)}
-    panels = []
-    for name, title, log_y in columns:
-        curves = [(label, courses[system].get(name, {})) for system, label in labels.items()]
-        panels.append(Panel(title, "updates", curve_lines(curves), log_y=log_y))
-    return draw_panels(panels)
-
-
-def size_figure(averages: Sequence[Average], *columns: tuple[str, str]) -> str:
-    """Return plots of columns with titles over the sizes of memories, if a network has several."""
-    memories = memories_of(averages)
-    panels = []
-    for column, title in columns:
-        curves = [
-            (
-                name,
-                {record["memory_size"]: record[column] for record in records if column in record},
-            )
-            for name, records in memories.items()
-        ]
-        panels.append(Panel(title, "size of the memory, keys", curve_lines(curves), log_x=True))
-    return draw_panels(panels)
-
-
-def rank_figure(averages: Sequence[Average]) -> str:
-    """Return plots of the sum of the largest p percent of the weights over p, by network.
-
-    A size of the memory has the same style in every panel.
-    """
-    memories = memories_of(averages)
-    sizes = sorted({one["memory_size"] for records in memories.values() for one in records})
-    columns = {float(p): f"{TOP_SUM}{p}]" for p in buckets(averages, TOP_SUM)}
-    panels = []
-    for name, records in memories.items():
-        lines = []
-        for record in records:
-            sums = {p: record[column] for p, column in columns.items() if column in record}
-            size = record["memory_size"]
-            lines.append(Line(f"size {size:g}", sizes.index(size), sums))
-        title = f"{name}: share of the sum"
-        panels.append(Panel(title, "largest p %", lines, log_x=True, from_zero=True))
-    return draw_panels(panels)

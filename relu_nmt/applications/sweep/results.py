@@ -92,7 +92,6 @@ class Cell:
     model: SweepModel
     length: int
     record: Record = field(default_factory=dict)  # known numbers and texts by column
-    course: Course = field(default_factory=dict)  # course of the training, see :func:`read_course`
     statistics: SegmentStatistics | None = None  # BLEU counts of the documents, once evaluated
 
     @property
@@ -146,7 +145,7 @@ def _cells_of(folder: Path, model: SweepModel, lengths: Sequence[int]) -> list[C
     # Collect the columns that all evaluations of the model share.
     home = model.folder(folder)
     train = Step(model, None, home)
-    training, course = train.stored(), read_course(train)
+    training = train.stored()
     shared = {
         "attention": model.attention,
         "trained_on": model.trained_on,
@@ -154,9 +153,9 @@ def _cells_of(folder: Path, model: SweepModel, lengths: Sequence[int]) -> list[C
         "seed": model.seed,
         **({} if training.status == PENDING else _training_record(training)),
         **_contrast_record(Step(model, CONTRASTS, home)),
-        **_summary(course),
+        **_summary(read_course(train)),
     }
-    cells = [Cell(model, length, {**shared, "length": length}, course) for length in lengths]
+    cells = [Cell(model, length, {**shared, "length": length}) for length in lengths]
     for cell in cells:
         _add_evaluation(cell, Step(model, cell.length, home), training)
     # Mark models that fail at every length; a model weak at a single one has converged.
@@ -319,10 +318,10 @@ def _contrast_record(step: Step) -> Record:
 def read_course(step: Step) -> Course:
     """Return the course of a training, read from its log and its results.
 
-    It has ``train_loss`` in bits and ``gradient_norm``, means of each log interval. If the training
-    logged telemetry (``--log-format json`` behind the ``--``), it also has means over the slots:
-    the lengths ``query_norm`` and ``key_norm`` and the mean square ``output_square``; and
-    ``output_growth`` (:data:`relu_nmt.training.log.GROWTH`) of the decoder's self-attention.
+    It has ``gradient_norm``, means of each log interval. If the training logged telemetry
+    (``--log-format json`` behind the ``--``), it also has means over the slots: the lengths
+    ``query_norm`` and ``key_norm`` and the mean square ``output_square``; and ``output_growth``
+    (:data:`relu_nmt.training.log.GROWTH`) of the decoder's self-attention.
     """
     # Read the log first: the results replace its values, but have no telemetry.
     curves: dict[tuple[str, str], dict[int, float]] = {}
@@ -330,7 +329,6 @@ def read_course(step: Step) -> Course:
         with suppress(DataError):
             curves |= read_curves(path, may_be_empty=True)
     found = {
-        "train_loss": curves.get((TRAIN, "loss"), {}),
         "gradient_norm": curves.get((TRAIN, "gnorm"), {}),
         GROWTH: curves.get((TELEMETRY, f"decoder {GROWTH}"), {}),
     }

@@ -45,7 +45,7 @@ def test_the_report_says_that_no_model_has_converged(tmp_path):
     page = page_of(tmp_path, description)
     assert "No model has a d-BLEU yet that could be compared: 12 not converged." in page
     assert "Other scores" not in page
-    assert "<img" not in page  # a course of one update is no curve
+    assert "<img" not in page
     assert not re.search(r"<h2>[^<]*</h2>\s*(<p class=.note|<h2)", page)
     assert page.count("d-BLEU below 1</td>") == 1
 
@@ -56,11 +56,7 @@ def test_a_single_length_has_no_chart(tmp_path):
     for path in (tmp_path / "models").glob("*/evaluate-256.*"):
         path.unlink()
     page = page_of(tmp_path, description)
-    captions = re.findall("<figcaption>(.*?)</figcaption>", page)
-    assert [caption.split(".")[0] for caption in captions] == [
-        "Over updates, models of the first seed, "
-        "and of the first length where each length has a model"
-    ]
+    assert "<figcaption>" not in page
 
 
 @pytest.mark.parametrize("seeds", [(1, 2), (1, 2, 3)])

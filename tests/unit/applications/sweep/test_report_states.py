@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from relu_nmt.applications.sweep.results import read_results
+from relu_nmt.applications.sweep.results import read_course, read_results
 from relu_nmt.applications.sweep.settings import SweepSettings
 from relu_nmt.applications.sweep.steps import (
     CONTRASTS,
@@ -16,6 +16,7 @@ from relu_nmt.applications.sweep.steps import (
     Step,
     models_in,
     read_description,
+    trainings_in,
     write_description,
 )
 from relu_nmt.errors import ConfigError, DataError
@@ -57,9 +58,10 @@ def test_the_course_of_a_diverged_training_is_shown_too(tmp_path):
     ]
     assert table[0][4:] == ["–, –"] * 4
     assert table[2][4:] == ["–, –", "1.50, 3.50", "2.00, 2.00", "0.00, 2.00"]
-    [cell] = [c for c in read_results(tmp_path, description)[0] if c.status == "diverged"]
-    assert cell.course["query_norm"] == {100: 1.5, 200: 3.5}
-    assert cell.course["gradient_norm"] == {50: 2.5, 100: 1.25}
+    [training] = [step for step in trainings_in(tmp_path) if step.status == "diverged"]
+    course = read_course(training)
+    assert course["query_norm"] == {100: 1.5, 200: 3.5}
+    assert course["gradient_norm"] == {50: 2.5, 100: 1.25}
 
 
 def test_missing_results_are_pending(tmp_path):
