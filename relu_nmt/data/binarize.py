@@ -1,4 +1,4 @@
-r"""Binarised text in fairseq's memory-mapped files, and how text becomes it on all cores.
+r"""Binarised text in fairseq's files, and how text becomes it on all cores.
 
 A text has a ``.bin`` of token ids and an ``.idx`` of lengths, all numbers little-endian::
 
@@ -15,10 +15,10 @@ keep the memory independent of the size of the corpus.
 Reference: fairseq 0.12, ``fairseq/data/indexed_dataset.py``, ``MMapIndexedDataset``.
 """
 
-import mmap
 import os
 import re
 import struct
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -31,8 +31,8 @@ import numpy as np
 from relu_nmt.data.data_folder import paths_of
 from relu_nmt.data.dictionary import UNK, Dictionary
 from relu_nmt.data.documents import SEPARATOR_TESTS
-from relu_nmt.errors import DataError
-from relu_nmt.io.safe_write import safe_writer
+from relu_nmt.errors import DataError, reporting
+from relu_nmt.io.safe_write import plain_file, safe_writer
 from relu_nmt.io.text_lines import Chunk, TextFile, read_chunk
 from relu_nmt.io.work import ordered_map
 
@@ -72,18 +72,9 @@ def token_dtype(vocab_size: int) -> type[np.integer]:
     return np.uint16 if vocab_size < 65500 else np.uint32
 
 
-def _map_bytes(path: Path) -> np.ndarray:
-    """Return the file as read-only uint8 [bytes], memory-mapped."""
-    try:
-        with open(path, "rb") as file:
-            if os.fstat(file.fileno()).st_size == 0:
-                return np.empty(0, dtype=np.uint8)
-            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except OSError as error:
-        raise DataError(
-            f"{path}: {error.strerror}; binarise the corpus with relu-nmt-preprocess"
-        ) from error
-    return np.frombuffer(mapped, dtype=np.uint8)
+def _open(path: Path) -> BinaryIO:
+    with reporting(path, form="{}: {}; binarise the corpus with relu-nmt-preprocess"):
+        return open(plain_file(path), "rb", buffering=0)
 
 
 class IndexedDataset:
@@ -102,51 +93,55 @@ class IndexedDataset:
 
     def __init__(self, prefix: str | os.PathLike[str]) -> None:
         self.prefix = os.fspath(prefix)
-        path, data_path = paths_of(prefix)
-        index = _map_bytes(path)
-        self.dtype, count = self._read_header(path, index)
-        # Compare the file's size with the number of sentences in its header.
-        sizes_end = HEADER.size + 4 * count
-        expected = HEADER.size + 12 * count
-        if len(index) != expected:
-            raise DataError(
-                f"{path}: {len(index):,} bytes, but {count:,} sentences need {expected:,}; the "
-                "file is cut off or damaged, binarise the corpus again"
-            )
+        path, self._data_path = paths_of(prefix)
+        with _open(path) as index:
+            self.dtype, count = self._read_header(path, index.read(HEADER.size))
+            # Compare the file's size with the number of sentences in its header.
+            size = os.fstat(index.fileno()).st_size
+            expected = HEADER.size + 12 * count
+            if size != expected:
+                raise DataError(
+                    f"{path}: {size:,} bytes, but {count:,} sentences need {expected:,}; the "
+                    "file is cut off or damaged, binarise the corpus again"
+                )
+            self.sizes = np.fromfile(index, "<i4", count)
+            pointers = np.fromfile(index, "<i8", count)
         # Check that sizes and pointers agree.
-        self.sizes = index[HEADER.size : sizes_end].view("<i4")
+        self.sizes.flags.writeable = False
         self._offsets = np.zeros(count + 1, dtype=np.int64)
         np.cumsum(self.sizes, out=self._offsets[1:], dtype=np.int64)
-        positions = self._offsets * np.dtype(self.dtype).itemsize
-        agree = np.array_equal(index[sizes_end:].view("<i8"), positions[:-1])
-        if self.sizes.min(initial=0) < 0 or not agree:
+        self._stored = np.dtype(self.dtype).newbyteorder("<")
+        self._offsets *= self._stored.itemsize
+        if self.sizes.min(initial=0) < 0 or not np.array_equal(pointers, self._offsets[:-1]):
             raise DataError(
                 f"{path}: sentence lengths and positions contradict each other; the file is "
                 "damaged, binarise the corpus again"
             )
-        # Check that the token ids are complete.
-        data = _map_bytes(data_path)
-        if len(data) != positions[-1]:
+        # Check that the token ids are complete. They are not mapped to memory, where a file that
+        # is cut later would end the program without a message.
+        self._data = _open(self._data_path)
+        weakref.finalize(self, self._data.close)
+        size = os.fstat(self._data.fileno()).st_size
+        expected = self._offsets[-1]
+        if size != expected:
             raise DataError(
-                f"{data_path}: {len(data):,} bytes, but {path.name} describes {positions[-1]:,}; "
+                f"{self._data_path}: {size:,} bytes, but {path.name} describes {expected:,}; "
                 "the files do not belong together or are cut off, binarise the corpus again"
             )
-        # View the mapped bytes as little-endian ids, without a copy.
-        self._tokens = data.view(np.dtype(self.dtype).newbyteorder("<"))
 
     @staticmethod
-    def _read_header(path: Path, index: np.ndarray) -> tuple[type[np.integer], int]:
-        if index[: len(OLDER_MAGIC)].tobytes() == OLDER_MAGIC:
+    def _read_header(path: Path, header: bytes) -> tuple[type[np.integer], int]:
+        if header.startswith(OLDER_MAGIC):
             raise DataError(
                 f"{path}: fairseq's older 'cached' format; binarise again with "
                 "fairseq-preprocess --dataset-impl mmap or with relu-nmt-preprocess"
             )
-        if len(index) < HEADER.size:
+        if len(header) < HEADER.size:
             raise DataError(
-                f"{path}: only {len(index)} bytes, too short for an index; binarise again"
+                f"{path}: only {len(header)} bytes, too short for an index; binarise again"
             )
         # Check every field, so that the message names the wrong one.
-        magic, version, code, count = HEADER.unpack(index[: HEADER.size].tobytes())
+        magic, version, code, count = HEADER.unpack(header)
         if magic != MAGIC:
             raise DataError(
                 f"{path}: not an index of a binarised corpus (it begins with {magic!r}, not "
@@ -167,7 +162,14 @@ class IndexedDataset:
         """Return the token ids of sentence ``index``, a new int64 [n]."""
         if not 0 <= index < len(self):
             raise IndexError(f"{self.prefix}: no sentence {index} among {len(self)}")
-        return self._tokens[self._offsets[index] : self._offsets[index + 1]].astype(np.int64)
+        start, end = self._offsets[index : index + 2].tolist()
+        data = os.pread(self._data.fileno(), end - start, start)
+        if len(data) < end - start:
+            raise DataError(
+                f"{self._data_path}: was cut while it was read, and sentence {index} is lost; "
+                "binarise the corpus again"
+            )
+        return np.frombuffer(data, self._stored).astype(np.int64)
 
     def __reduce__(self) -> tuple[type["IndexedDataset"], tuple[str]]:
         # Another process maps the files itself instead of receiving a copy of the corpus.

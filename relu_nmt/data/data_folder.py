@@ -22,7 +22,7 @@ from typing import Any
 
 from relu_nmt.config import Files, option, split_paths
 from relu_nmt.errors import DataError
-from relu_nmt.io.safe_write import write_text
+from relu_nmt.io.safe_write import plain_file, write_text
 
 MANIFEST_NAME = "manifest.json"
 JOURNAL_NAME = "journal.json"
@@ -88,7 +88,7 @@ def alignment_path(folder: str | os.PathLike[str], split: str, pair: str) -> Pat
 def names_in(folder: Path) -> str:
     """Return a regular expression of all file names that a data folder may have."""
     try:
-        names = json.loads((folder / MANIFEST_NAME).read_bytes())["files"]
+        names = json.loads(plain_file(folder / MANIFEST_NAME).read_bytes())["files"]
         listed = [re.escape(name) for name in names]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         listed = []
@@ -212,7 +212,7 @@ def manifest_content(folder: str | os.PathLike[str], advice: str = AGAIN) -> dic
     if not path.exists():
         return None
     try:
-        content = json.loads(path.read_bytes())
+        content = json.loads(plain_file(path).read_bytes())
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{path}: damaged manifest ({error}); {advice}") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT_NAME:
@@ -266,7 +266,7 @@ class Journal:
     def read(folder: str | os.PathLike[str]) -> dict[str, Any] | None:
         """Return the journal of a working folder; None if it is missing or damaged."""
         try:
-            content = json.loads((Path(folder) / JOURNAL_NAME).read_bytes())
+            content = json.loads(plain_file(Path(folder) / JOURNAL_NAME).read_bytes())
         except (OSError, ValueError, RecursionError):
             return None
         if not isinstance(content, dict) or not isinstance(content.get("steps"), dict):

@@ -3,11 +3,11 @@
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
-from pathlib import Path
 
 import numpy as np
 
 from relu_nmt.errors import DataError, reporting
+from relu_nmt.io.safe_write import plain_file
 from relu_nmt.io.text_lines import split_lines, write_lines
 
 BOS, PAD, EOS, UNK = SPECIAL_SYMBOLS = ("<s>", "<pad>", "</s>", "<unk>")
@@ -212,7 +212,7 @@ class Dictionary:
         """Read a ``dict.xx.txt`` (DataError: it is missing, not UTF-8 or not a dictionary)."""
         try:
             with reporting(f"{path}: cannot read the dictionary"):
-                text = Path(path).read_bytes().decode("utf-8-sig")
+                text = plain_file(path).read_bytes().decode("utf-8-sig")
         except UnicodeDecodeError as error:
             raise DataError(
                 f"{path}: not a UTF-8 dictionary (byte {error.start}); make it again with "

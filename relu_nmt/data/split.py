@@ -20,6 +20,7 @@ from relu_nmt.data.documents import (
     read_documents,
 )
 from relu_nmt.errors import DataError
+from relu_nmt.io.safe_write import plain_file
 from relu_nmt.io.text_lines import read_lines
 
 BUCKETS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
@@ -184,7 +185,9 @@ class Split:
     @cached_property
     def documents(self) -> np.ndarray | None:
         """Sentences of each document, int64 [documents]; None if unknown."""
-        return read_documents(f"{self.stem}.documents", len(self)) if self.has_documents else None
+        if not self.has_documents:
+            return None
+        return read_documents(plain_file(f"{self.stem}.documents"), len(self))
 
     @property
     def has_documents(self) -> bool:
@@ -220,7 +223,7 @@ class Split:
         path = Path(f"{side.prefix}.raw")
         if not path.exists():
             return None
-        lines = read_lines(path)
+        lines = read_lines(plain_file(path))
         if len(lines) != len(side):
             raise DataError(
                 f"{path}: {len(lines):,} lines, but the split has {len(side):,} sentences; run "

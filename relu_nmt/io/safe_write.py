@@ -110,6 +110,17 @@ def replacing(path: str | os.PathLike[str], *, durable: bool = False) -> Iterato
         os.replace(temporary, final)
 
 
+def plain_file(path: str | os.PathLike[str]) -> Path:
+    """Return the path of a file that programs write; a FIFO in its place would be read for ever.
+
+    Raises:
+        DataError: it is a FIFO, a socket or a device.
+    """
+    if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
+        raise DataError(f"{path}: is no plain file; remove it, or give another folder")
+    return Path(path)
+
+
 def copy_file(source: Path, target: Path) -> None:
     """Replace ``target`` by a durable copy of ``source``, which shares its blocks if possible."""
     with replacing(target, durable=True) as temporary:

@@ -13,12 +13,12 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 from relu_nmt.config.registry import Registry
 from relu_nmt.data.binarize import count_words
 from relu_nmt.errors import ConfigError, DataError, needing, reporting
+from relu_nmt.io.safe_write import plain_file
 from relu_nmt.io.text_lines import TextFile, read_chunk
 from relu_nmt.io.work import progress_bar
 
@@ -254,7 +254,7 @@ def load_subword(name: str, path: str | os.PathLike[str] | None) -> SubwordModel
     if path is None:
         return WholeWords()
     with reporting(f"{path}: cannot read the subword model"):
-        content = Path(path).read_bytes()
+        content = plain_file(path).read_bytes()
     with reporting(f"{path}: not a model of {name}", caught=DataError):
         return subword_models.get(name).load(content)
 

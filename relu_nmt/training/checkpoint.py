@@ -27,7 +27,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from relu_nmt.errors import CheckpointError
-from relu_nmt.io.safe_write import replacing
+from relu_nmt.io.safe_write import plain_file, replacing
 from relu_nmt.training.distributed import part_like
 
 SUFFIX = ".safetensors"
@@ -203,8 +203,8 @@ def read_tensors(path: Path, flag: str = "", wrappers: Sequence[str] = ()) -> di
     place = f"{flag} {path}".strip()
     try:
         if path.suffix == SUFFIX:
-            return load_file(path)
-        found = torch.load(path, map_location="cpu", weights_only=True)
+            return load_file(plain_file(path))
+        found = torch.load(plain_file(path), map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise CheckpointError(f"{place}: no such file") from None
     except MemoryError:
@@ -288,7 +288,7 @@ def _check_is_safetensors(path: Path) -> None:
         raise CheckpointError(f"{path}: a folder; give the checkpoint file in it")
     # Read the size of the header, 8 bytes, and its first character.
     try:
-        with open(path, "rb") as file:
+        with open(plain_file(path), "rb") as file:
             start = file.read(9)
     except FileNotFoundError:
         raise CheckpointError(f"{path}: no such checkpoint{_beside(path)}") from None

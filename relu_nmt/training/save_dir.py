@@ -18,6 +18,7 @@ from relu_nmt.io.process import SIGNAL_EXIT_CODE, peak_gpu_bytes, peak_resident_
 from relu_nmt.io.safe_write import (
     acquire_lock,
     copy_file,
+    plain_file,
     remove_abandoned,
     temporary_folder,
     write_text,
@@ -182,7 +183,7 @@ class TrainingResult:
         """
         path = Path(folder) / RESULTS_FILE
         with reporting(f"{path}: cannot be read", form=IN_BRACKETS):
-            text = path.read_bytes()
+            text = plain_file(path).read_bytes()
         try:
             values = json.loads(text)
             if values["format"] != FORMAT:

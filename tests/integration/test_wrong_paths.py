@@ -1,6 +1,8 @@
 """A path to something else is told what it is; so are values that no computer can hold."""
 
 import io
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -53,6 +55,38 @@ def test_a_folder_that_is_no_data_folder_is_told_what_it_is(tmp_path, name, what
     for words in (("generate", "--path", MODEL), ("train", "--max-tokens", "9")):
         command, *flags = words
         assert f"{tmp_path}: {what}" in error_of(command, tmp_path, "--cpu", *flags)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("manifest.json", "dict.de.txt", "train.de-en.en.idx", "train.de-en.de.bin"),
+        *("train.de-en.documents", "preprocess.unfinished/journal.json", "valid.de-en.en.raw"),
+    ],
+)
+def test_a_pipe_in_a_data_folder_is_refused(name, tmp_path):
+    data = tmp_path / "data"
+    shutil.copytree(DATA, data)
+    (data / "manifest.json").unlink()
+    (data / name).parent.mkdir(exist_ok=True)
+    (data / name).unlink(missing_ok=True)
+    os.mkfifo(data / name)
+    words = ["train", data, "--cpu", "--max-tokens", "99", "--max-update", "1", "--eval-bleu"]
+    words += ["--sentence-separator", "--max-doc-tokens", "99"] if "documents" in name else []
+    if "journal" in name:
+        (tmp_path / "text.de").write_text("a\n")
+        words = ["preprocess", "-s", "de", "--only-source", "--trainpref", tmp_path / "text"]
+        words += ["--destdir", data, "--no-progress-bar"]
+    assert f"{data / name}: is no plain file" in error_of(*words)
+
+
+def test_a_pipe_in_place_of_a_checkpoint_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "checkpoint_last.safetensors")
+    for words in (("generate", DATA, "--path"), ("average", "--output", "out", "--inputs")):
+        error = error_of(*words, tmp_path / "checkpoint_last.safetensors")
+        assert "checkpoint_last.safetensors: is no plain file" in error
+    words = ["train", DATA, "--cpu", "--max-tokens", "99", "--save-dir", tmp_path]
+    assert "checkpoint_last.safetensors: is no plain file" in error_of(*words)
 
 
 @pytest.mark.parametrize("content", [None, b"", b"PK\x03\x04and more of it"])

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from relu_nmt.config import from_dict
 from relu_nmt.errors import CheckpointError, ConfigError, reporting
+from relu_nmt.io.safe_write import plain_file
 from relu_nmt.translation.config import TransformerConfig
 
 IGNORED_MODULES = ("fairseq", "numpy", "omegaconf")
@@ -86,7 +87,7 @@ def read_fairseq(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str
     """
     allowed: list[Any] = [argparse.Namespace, *((_Ignored, name) for name in OLD_METERS)]
     # Open the file first, for an error of its own.
-    with reporting(f"{path}: cannot read it", CheckpointError), open(path, "rb"):
+    with reporting(f"{path}: cannot read it", CheckpointError), open(plain_file(path), "rb"):
         pass
     try:
         # Allow the objects of known packages, as empty ones.

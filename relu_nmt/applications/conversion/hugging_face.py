@@ -32,6 +32,7 @@ from relu_nmt.applications.conversion.fairseq import (
 from relu_nmt.config.registry import close_names
 from relu_nmt.data.dictionary import BOS, EOS, FILLER, PAD, SPECIAL_SYMBOLS, UNK, Dictionary
 from relu_nmt.errors import CheckpointError, ConfigError, reporting
+from relu_nmt.io.safe_write import plain_file
 from relu_nmt.tokenization.base import load_subword
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.training.checkpoint import read_tensors
@@ -296,7 +297,7 @@ def _added_symbols(folder: Path, first: int) -> list[str]:
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         with reporting(f"{path}: cannot read it", CheckpointError):
-            content = json.loads(path.read_bytes())
+            content = json.loads(plain_file(path).read_bytes())
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: damaged ({error}); download it again") from error
     if not isinstance(content, dict):

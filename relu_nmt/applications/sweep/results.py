@@ -32,6 +32,7 @@ from relu_nmt.evaluation.significance import (
     resampled_scores,
     resampling_interval,
 )
+from relu_nmt.io.safe_write import plain_file
 from relu_nmt.training.config import RESULTS_FILE
 from relu_nmt.training.log import GROWTH, TELEMETRY, TRAIN, read_curves
 from relu_nmt.training.save_dir import TrainingResult
@@ -215,7 +216,7 @@ def _add_scores(cell: Cell, step: Step) -> None:
 
 
 def _read_json(path: Path) -> Any:
-    return json.loads(path.read_text("utf-8"))
+    return json.loads(plain_file(path).read_text("utf-8"))
 
 
 def _known(record: Record) -> Record:

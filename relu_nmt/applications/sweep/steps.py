@@ -19,7 +19,7 @@ from typing import Any
 from relu_nmt.applications.sweep.settings import TOKENIZER, SweepSettings, checked_published
 from relu_nmt.config import from_dict
 from relu_nmt.errors import ConfigError, DataError, reporting
-from relu_nmt.io.safe_write import write_text
+from relu_nmt.io.safe_write import plain_file, write_text
 
 PENDING, STARTED, DONE, FAILED, DIVERGED = "pending", "started", "done", "failed", "diverged"
 """States of steps: a crash or a mistake is a failure, a loss that is not finite a divergence."""
@@ -212,7 +212,7 @@ class Step:
 def read_step(path: Path, length: int | None = None) -> Step | None:
     """Return the step whose state is in a file; None without a file."""
     try:
-        values = json.loads(path.read_text("utf-8"))
+        values = json.loads(plain_file(path).read_text("utf-8"))
         # Turn JSON's lists into tuples.
         values["commands"] = tuple(map(tuple, values["commands"]))
         model = values.pop("model")
@@ -246,7 +246,7 @@ def read_description(folder: Path) -> SweepDescription | None:
     """Return the description of a folder's sweep; None if the folder has no sweep."""
     path = folder / SWEEP_FILE
     try:
-        found = json.loads(path.read_text("utf-8"))
+        found = json.loads(plain_file(path).read_text("utf-8"))
         values = found["settings"]
         # Two fields are no options of SweepSettings.
         typed: dict[str, Any] = {

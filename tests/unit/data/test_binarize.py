@@ -1,6 +1,7 @@
 """Binarised text: the files of fairseq, and how text becomes them."""
 
 import pickle
+import os
 import struct
 from collections import Counter
 
@@ -137,6 +138,16 @@ def test_every_token_dtype_is_read(tmp_path, code, letter):
     assert dataset.sizes.dtype == np.int32
     assert [dataset[i].tolist() for i in range(len(dataset))] == SENTENCES
     assert dataset[0].dtype == np.int64
+
+
+def test_a_file_that_is_cut_while_it_is_read_is_an_error(tmp_path):
+    write(tmp_path / "x", SENTENCES)
+    dataset = IndexedDataset(tmp_path / "x")
+    os.truncate(tmp_path / "x.idx", 0)
+    os.truncate(tmp_path / "x.bin", 9)
+    assert dataset.sizes.tolist() == [4, 1, 2, 2] and dataset[0].tolist() == SENTENCES[0]
+    with pytest.raises(DataError, match=r"x\.bin: was cut while it was read, and sentence 1 is"):
+        dataset[1]
 
 
 def test_token_dtype_follows_the_vocabulary():
