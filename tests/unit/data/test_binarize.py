@@ -1,7 +1,7 @@
 """Binarised text: the files of fairseq, and how text becomes them."""
 
-import pickle
 import os
+import pickle
 import struct
 from collections import Counter
 
