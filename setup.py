@@ -39,7 +39,7 @@ setup(
     license="MIT",
     python_requires=">=3.10",
     packages=find_packages(include=["relu_nmt", "relu_nmt.*"]),
-    package_data={"relu_nmt": ["py.typed"], "": ["templates/*", "*.inc", "*.yaml"]},
+    package_data={"relu_nmt": ["py.typed"], "": ["templates/*", "*.inc", "*.yaml", "*.json"]},
     # Without a compiler PyTorch computes what these kernels would.
     ext_modules=[
         Extension(

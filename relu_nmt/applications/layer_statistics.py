@@ -13,14 +13,13 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from relu_nmt.applications.statistics import SYMBOLS, definitions
 from relu_nmt.attention.base import Need
 from relu_nmt.attention.records import (
     LOGGED,
-    SYMBOLS,
     ModuleSums,
     attention_sums,
     bucket_name,
-    definitions,
     record_attention,
 )
 from relu_nmt.attention.regulariser import NULL_SUM

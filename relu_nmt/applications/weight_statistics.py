@@ -18,15 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from relu_nmt.applications.statistics import ANALYSED, NUM_FREQUENT, SYMBOLS, definitions
 from relu_nmt.attention.base import Attention, Need
-from relu_nmt.attention.records import (
-    ANALYSED,
-    NUM_FREQUENT,
-    SYMBOLS,
-    AttentionRecord,
-    definitions,
-    record_attention,
-)
+from relu_nmt.attention.records import AttentionRecord, record_attention
 from relu_nmt.attention.regulariser import NULL_SUM
 from relu_nmt.data.dictionary import EOS, SENTENCE_SEPARATOR, SPECIAL_SYMBOLS, Dictionary
 from relu_nmt.data.translation_batches import pad_rows

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from relu_nmt.applications.layer_statistics import LayerStatistics, of_memories
+from relu_nmt.applications.statistics import ANALYSED, NUM_FREQUENT, STATISTICS
 from relu_nmt.applications.weight_statistics import (
     DEFINITIONS,
     Numbers,
@@ -21,7 +22,6 @@ from relu_nmt.applications.weight_statistics import (
     sentence_numbers,
     series_of,
 )
-from relu_nmt.attention.records import ANALYSED, NUM_FREQUENT, STATISTICS
 from relu_nmt.cli.analyze import AnalysisSettings as Settings
 from relu_nmt.cli.generate import ModelOptions
 from relu_nmt.data.documents import SINGLE_SENTENCES, Groups

@@ -12,8 +12,8 @@ import pytest
 from torch import nn
 
 from relu_nmt.applications.layer_statistics import LayerStatistics
+from relu_nmt.applications.statistics import ANALYSED
 from relu_nmt.applications.weight_statistics import PERCENTS
-from relu_nmt.attention.records import ANALYSED
 from relu_nmt.modules import feed_forwards
 from relu_nmt.recipes import analyze
 from relu_nmt.recipes.analyze import distinct_names

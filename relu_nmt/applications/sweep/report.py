@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from relu_nmt.applications.statistics import STATISTICS
 from relu_nmt.applications.sweep.results import (
     ALL_SLOTS,
     NOT_CONVERGED,
@@ -30,7 +31,6 @@ from relu_nmt.applications.sweep.steps import (
     SweepDescription,
     read_description,
 )
-from relu_nmt.attention.records import STATISTICS
 from relu_nmt.errors import reporting
 from relu_nmt.evaluation.significance import DEFAULT_SAMPLES, DEFAULT_SEED
 from relu_nmt.io.page import (

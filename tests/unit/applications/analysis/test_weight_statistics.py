@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from relu_nmt.applications import weight_statistics as analysis
+from relu_nmt.applications.statistics import ANALYSED
 from relu_nmt.applications.weight_statistics import PERCENTS, WeightStatistics, sentence_numbers
 from relu_nmt.attention.base import Need
-from relu_nmt.attention.records import ANALYSED, record_attention
+from relu_nmt.attention.records import record_attention
 from relu_nmt.attention.sentences import in_documents
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.errors import ConfigError

@@ -5,13 +5,14 @@ import re
 from pathlib import Path
 
 from relu_nmt.applications.layer_statistics import OF_ATTENTION, OF_MEMORIES
+from relu_nmt.applications.statistics import ANALYSED, NUM_FREQUENT, STATISTICS, definitions
 from relu_nmt.applications.sweep.results import MEMORY_STATISTICS
 from relu_nmt.applications.sweep.results import STATISTICS as COLUMNS
 from relu_nmt.applications.weight_statistics import DEFINITIONS
-from relu_nmt.attention.records import ANALYSED, LOGGED, STATISTICS, definitions
+from relu_nmt.attention.records import LOGGED
 from relu_nmt.attention.regulariser import NULL_SUM
 
-GUIDE = (Path(__file__).parents[2] / "docs" / "reference" / "statistics.md").read_text("utf-8")
+GUIDE = (Path(__file__).parents[4] / "docs" / "reference" / "statistics.md").read_text("utf-8")
 
 
 def test_every_name_in_logs_and_files_is_defined():
@@ -30,6 +31,10 @@ def test_the_guide_lists_the_logged_statistics():
 def test_the_threshold_of_null_rows_is_the_one_in_the_formula():
     bound = STATISTICS["null_fraction"].formula.partition("<= ")[2]
     assert math.isclose(float(bound), NULL_SUM)
+
+
+def test_the_number_of_frequent_words_is_the_one_in_the_definition():
+    assert f"the {NUM_FREQUENT} most" in STATISTICS["frequent"].definition
 
 
 def test_labels_name_the_unit():

@@ -1,0 +1,64 @@
+"""The names of statistics, with their titles, formulas, units and definitions.
+
+The training log, TensorBoard, result files, pages of ``relu-nmt-analyze`` and reports of
+``relu-nmt-sweep`` use the names in ``STATISTICS``, the table in ``statistics.json``. A *row* holds
+the weights w_1 ... w_n of one query for its n visible keys, before dropout; or those of one token
+for the n keys of a feed-forward memory. ``SYMBOLS`` explains the formulas.
+:mod:`relu_nmt.attention.kernels.reference` computes the statistics of every row of attention;
+``layer_statistics`` and ``weight_statistics`` the others.
+"""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+NUM_FREQUENT = 50
+"""Entries of the dictionary that count as frequent words."""
+SYMBOLS = (
+    "w_1 ... w_n: weights of a row, with n visible keys; S: their sum; p_j: the shares "
+    "|w_j| / sum_j |w_j|; null rows have sum_j |w_j| <= 1e-6 and no shares"
+)
+"""The symbols of the formulas, for pages and result files."""
+
+
+class Statistic(NamedTuple):
+    """A statistic of one row; files hold its mean over real rows, or over rows that have shares.
+
+    The title is for tables and plots. The formula, in the symbols of this module, is empty where
+    the definition says it all; the unit is empty for plain numbers.
+    """
+
+    title: str
+    formula: str = ""
+    unit: str = ""
+    definition: str = ""
+
+    @property
+    def label(self) -> str:
+        """The title with the unit, for axes and columns."""
+        return f"{self.title}, {self.unit}" if self.unit else self.title
+
+    def __str__(self) -> str:
+        unit = f", in {self.unit}" if self.unit else ""
+        return (f"{self.formula}{unit}: " if self.formula else "") + self.definition
+
+
+_TABLE = Path(__file__).with_name("statistics.json")
+STATISTICS = {
+    name: Statistic(**values) for name, values in json.loads(_TABLE.read_text("utf-8")).items()
+}
+"""All statistics by the name that they have in files and in TensorBoard."""
+
+ANALYSED = (
+    *("sum", "abs_log_sum", "zero_fraction", "null_fraction", "largest_share"),
+    *("entropy", "entropy_with_weight", "entropy_bits", "relative_entropy", "raw_entropy"),
+    *("exp_entropy", "mean_exp_entropy", "nonzero_keys", "mean_log_n", "mean_of_heads_entropy"),
+    *("distance", "punctuation", "frequent", "ends", "outside"),
+)
+"""Statistics of ``relu-nmt-analyze``, from the matrix of weights, in the order of its files."""
+
+
+def definitions(names: Iterable[str]) -> dict[str, str]:
+    """Return formula, unit and definition by name, as result files and pages show them."""
+    return {name: str(STATISTICS[name]) for name in names}
