@@ -110,14 +110,26 @@ class ModelOptions(FairseqOptions, PrecisionOptions):
 
 
 @settings
-class TermOptions:
+class BannedTermOptions:
+    """Terms that no translation may have."""
+
+    banned_terms: str | None = option(
+        None, "words that no translation may have, one term a line, in any case", files=READ
+    )
+    match_case: bool = option(
+        False, "ban terms only in the case in which they are written", needs="banned_terms"
+    )
+    inside_words: bool = option(
+        False, "terms may be parts of longer words: forced ones as in fairseq, banned ones too"
+    )
+
+
+@settings
+class TermOptions(BannedTermOptions):
     """Terms that the translations of lines must have or must not have."""
 
     prefixes: str | None = option(
         None, "begin the translation of each line with the same line of FILE", files=READ
-    )
-    banned_terms: str | None = option(
-        None, "terms that no translation may have, one a line", files=READ
     )
     constraints: str | None = option(
         None,
@@ -128,7 +140,7 @@ class TermOptions:
 
 
 @settings
-class TranslateSplitSettings(WindowOptions):
+class TranslateSplitSettings(WindowOptions, BannedTermOptions):
     """All settings of :mod:`relu_nmt.recipes.translate_split`."""
 
     data: str = data_option(REQUIRED, "data folder")

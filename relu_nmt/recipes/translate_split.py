@@ -23,6 +23,7 @@ from relu_nmt.evaluation.document_scores import AlignedSentence, SplitScorer
 from relu_nmt.evaluation.metrics import Score
 from relu_nmt.io.process import peak_gpu_bytes, peak_resident_bytes
 from relu_nmt.io.safe_write import check_writable, replacing, write_file
+from relu_nmt.io.text_lines import read_lines
 from relu_nmt.io.work import hidden_progress, progress_bar
 from relu_nmt.recipes.translation import (
     AttentionReport,
@@ -132,6 +133,11 @@ class _Run:
         self._attention, self._out = attention, output
         self._limit = source_limit(settings.model, translator)
         self._lines = LineFormat(self._task, settings.model, settings.search)
+        self._banned = None
+        if settings.banned_terms is not None:
+            self._banned = translator.sources.banned_terms(
+                read_lines(settings.banned_terms), settings.match_case, settings.inside_words
+            )
         # Choose the windows for the whole split, then keep the shard. The windows before it only
         # count for the numbers of the lines.
         self._split = self._task.load_split(settings.gen_subset)
@@ -257,7 +263,8 @@ class _Run:
             if raw is not None:
                 tokens = task.source_text.encode(raw[i])
             # Cut or empty a sentence that is too long.
-            sentences.append(self._limit.applied(SourceSentence(ids, tokens, reference)))
+            sentence = SourceSentence(ids, tokens, reference, banned=self._banned)
+            sentences.append(self._limit.applied(sentence))
         sizes = self._sizes[numbers.start : numbers.stop]
         return SourceDocuments(sentences, counts, sizes, task.separators)
 

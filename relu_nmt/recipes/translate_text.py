@@ -186,6 +186,8 @@ def _translated(
             terms,
             settings.constraints != "unordered",
             banned,
+            settings.match_case,
+            settings.inside_words,
             range(done + 1, done + 1 + len(lines)),
         )
         limited = encoded.limited(limit)
@@ -292,6 +294,8 @@ def translate_documents(
         [[terms[i] for i in own] for own in places] if is_whole else None,
         settings.constraints != "unordered",
         () if settings.banned_terms is None else read_lines(settings.banned_terms),
+        settings.match_case,
+        settings.inside_words,
         [[i + 1 for i in own] for own in numbers],
     )
     limit = source_limit(settings.model, translator)

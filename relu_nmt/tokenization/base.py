@@ -133,6 +133,14 @@ class SubwordModel(ABC):
         """Return the characters of each piece without marks; None for the rest of a character."""
         return list(pieces)
 
+    def spelled(self, piece: str) -> str:
+        """Return the text that a piece adds, with a space where it begins or ends a word.
+
+        Here ``@@`` at its end marks a piece with which the word goes on. A byte of a character is
+        a surrogate.
+        """
+        return f"{piece} ".replace("@@ ", "")
+
     def to_state(self) -> dict[str, Any]:
         """Return the model with its name as JSON values, for checkpoints."""
         state: dict[str, Any] = {"name": subword_models.name_of(type(self))}
@@ -213,6 +221,14 @@ class WholeWords(SubwordModel):
             return (" ".join(pieces) + " ").replace("@@ ", "").split()
         return list(pieces)
 
+    def spelled(self, piece: str) -> str:
+        """Return the text that a piece adds, with a space where it begins or ends a word."""
+        if self.symbol not in WORD_MARKS:
+            return super().spelled(piece)
+        if self.symbol == "sentencepiece":
+            piece = with_bytes(piece)
+        return piece.replace(WORD_MARKS[self.symbol], " ")
+
     def to_state(self) -> dict[str, Any]:
         """Return the name, and the symbol if there is one."""
         state = {"name": JOINED, "symbol": self.symbol}
@@ -222,6 +238,13 @@ class WholeWords(SubwordModel):
     def from_state(cls, state: Mapping[str, Any]) -> "WholeWords":
         """Return the model of :meth:`to_state`."""
         return cls(state.get("symbol"))
+
+
+def with_bytes(piece: str) -> str:
+    """Return a piece; one that stands for a byte becomes the byte, as a surrogate above 127."""
+    if not _BYTE_PIECE.fullmatch(piece):
+        return piece
+    return bytes([int(piece[3:5], 16)]).decode("utf-8", "surrogateescape")
 
 
 def _with_characters(pieces: Sequence[str]) -> list[str]:

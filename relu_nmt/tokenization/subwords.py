@@ -18,7 +18,7 @@ from typing import Any
 from relu_nmt.data.dictionary import SPECIAL_SYMBOLS
 from relu_nmt.errors import ConfigError, DataError, needing
 from relu_nmt.io.work import bars_are_drawn
-from relu_nmt.tokenization.base import LearningText, SubwordModel, subword_models
+from relu_nmt.tokenization.base import LearningText, SubwordModel, subword_models, with_bytes
 
 with needing("--subword needs the package {}: pip install subword-nmt sentencepiece"):
     import sentencepiece
@@ -264,6 +264,10 @@ class SentencePiece(SubwordModel):
             # Give the character to its first byte's piece once it is complete.
             letters[begin] = content.decode("utf-8", "ignore")
         return letters
+
+    def spelled(self, piece: str) -> str:
+        """Return the text that a piece adds, with a space for ``▁``."""
+        return _unescaped(with_bytes(piece).replace(SPACE_MARK, " "))
 
     @classmethod
     def learn(cls, text: LearningText, size: int, seed: int) -> bytes:

@@ -4,6 +4,7 @@ import itertools
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,9 @@ import numpy as np
 from relu_nmt.data.dictionary import SPECIAL_SYMBOLS
 from relu_nmt.errors import DataError, reporting
 from relu_nmt.tokenization.pipeline import LANGUAGE_CODE
-from relu_nmt.translation.search.forced_terms import NO_TERMS, ForcedTerms, Term
+from relu_nmt.translation.search.banned_terms import BannedTerms
+from relu_nmt.translation.search.forced_terms import NO_TERMS, ForcedTerms
+from relu_nmt.translation.search.symbol_texts import SymbolTexts
 from relu_nmt.translation.search.translations import SourceDocuments, SourceSentence, as_lines
 from relu_nmt.translation.task import TranslationTask
 
@@ -27,8 +30,11 @@ class SourceEncoder:
         self.text_lock = threading.Lock()
         # One tokenizer for all terms: making one is slower than tokenizing a sentence.
         self._target_words = replace(task.target_text, sentence_separator=None, first_symbol=None)
-        self._banned_text: tuple[str, ...] = ()
-        self._banned_ids: tuple[Term, ...] = ()
+        separator = -1 if self.separators is None else self.separators[1]
+        cased = replace(self._target_words, lowercase=False)
+        self._texts = SymbolTexts(cased, task.target_dictionary, separator)
+        # The last banned terms: consecutive requests of a command have the same.
+        self._banned: tuple[tuple[Any, ...], BannedTerms | None] = ((), None)
 
     def encode_lines(self, lines: Iterable[str], *terms: Any, **more: Any) -> SourceDocuments:
         """Return lines as one document of token ids; arguments and errors of :meth:`sentences`."""
@@ -42,6 +48,8 @@ class SourceEncoder:
         forced: Iterable[Iterable[Iterable[str]]] | None = None,
         ordered: bool = True,
         banned: Iterable[str] = (),
+        match_case: bool = False,
+        inside_words: bool = False,
         numbers: Iterable[Iterable[int]] | None = None,
     ) -> SourceDocuments:
         """Return documents as token ids; the arguments of :meth:`sentences` for each of them."""
@@ -49,13 +57,20 @@ class SourceEncoder:
         if isinstance(documents, str):
             raise DataError("documents are lists of lines, not one text; give [[text]] for a line")
         documents, banned = [as_lines(lines) for lines in documents], as_lines(banned)
+        encode = partial(
+            self.sentences,
+            ordered=ordered,
+            banned=banned,
+            match_case=match_case,
+            inside_words=inside_words,
+        )
         # Give each document its own prefixes, terms and line numbers, also where none are set.
         absent = [None] * len(documents)
         lists = [absent if own is None else as_lines(own) for own in (prefixes, forced, numbers)]
         if any(len(own) != len(documents) for own in lists):
             raise DataError("give prefixes, forced terms and numbers as a list for each document")
         found = [
-            list(self.sentences(lines, own_prefixes, own_forced, ordered, banned, own_numbers))
+            list(encode(lines, prefixes=own_prefixes, forced=own_forced, numbers=own_numbers))
             for lines, own_prefixes, own_forced, own_numbers in zip(documents, *lists, strict=True)
         ]
         return self.documents(list(itertools.chain.from_iterable(found)), list(map(len, found)))
@@ -75,6 +90,8 @@ class SourceEncoder:
         forced: Iterable[Iterable[str]] | None = None,
         ordered: bool = True,
         banned: Iterable[str] = (),
+        match_case: bool = False,
+        inside_words: bool = False,
         numbers: Iterable[int] | None = None,
     ) -> Iterator[SourceSentence]:
         """Yield the lines of a document as token ids.
@@ -86,6 +103,8 @@ class SourceEncoder:
                 its own for each term.
             ordered: force the terms of a line in their order.
             banned: terms of one or more words that no translation may contain outside forced text.
+            match_case: allow banned terms in other capitals.
+            inside_words: forced terms may be parts of words, and banned terms are banned there too.
             numbers: line numbers for error messages; by default from 1.
 
         Raises:
@@ -99,13 +118,13 @@ class SourceEncoder:
         for name, given in (("prefixes", beginnings), ("lists of forced terms", terms)):
             if len(given) != len(lines):
                 raise DataError(f"{len(given)} {name}, but {len(lines)} lines; give one for each")
-        without = self._banned(banned)
+        without = self.banned_terms(banned, match_case, inside_words)
         # Add the line's number to errors.
         for number, line, prefix, required in zip(
             numbers or itertools.count(1), lines, beginnings, terms, strict=False
         ):
             with reporting(f"line {number}", caught=DataError):
-                found = self.sentence(line, prefix, required, ordered, without)
+                found = self.sentence(line, prefix, required, ordered, without, inside_words)
             yield found
 
     def sentence(
@@ -114,12 +133,12 @@ class SourceEncoder:
         prefix: str = "",
         forced: Iterable[str] = (),
         ordered: bool = True,
-        banned: tuple[Term, ...] = (),
+        banned: BannedTerms | None = None,
+        inside_words: bool = False,
     ) -> SourceSentence:
         """Return a raw sentence, its prefix and its terms as token ids.
 
-        The arguments are those of :meth:`sentences`, for a line. Blank terms are
-        ignored; banned ones are token ids.
+        The arguments are those of :meth:`sentences`, for a line. Blank terms are ignored.
 
         Raises:
             DataError: the model cannot write a term or the prefix, or the sentence is blank.
@@ -133,7 +152,8 @@ class SourceEncoder:
             beginning = self._forced_ids(prefix, "prefix", is_blank)
         required = NO_TERMS
         if terms:
-            required = ForcedTerms(tuple(tuple(term) for term in terms if term), ordered)
+            texts = None if inside_words else self._texts
+            required = ForcedTerms(tuple(tuple(t) for t in terms if t), ordered, texts=texts)
         ids = self.task.source_dictionary.encode(tokens)
         if self.separators is not None:
             # A separator in the raw text is an unknown word: it ends no sentence.
@@ -161,17 +181,17 @@ class SourceEncoder:
             )
         return line
 
-    def _banned(self, terms: Iterable[str]) -> tuple[Term, ...]:
-        """Return banned terms as token ids, without those that the model cannot write anyway."""
-        text = tuple(as_lines(terms))
+    def banned_terms(
+        self, terms: Iterable[str], match_case: bool = False, inside_words: bool = False
+    ) -> BannedTerms | None:
+        """Return banned terms for the search; None for none."""
+        terms = tuple(as_lines(terms))
+        key = terms, match_case, inside_words
         with self.text_lock:
-            # Consecutive requests of a command ban the same terms.
-            if text != self._banned_text:
-                unk_index = self.task.target_dictionary.unk_index
-                ids = (tuple(self._target_ids(term).tolist()) for term in text)
-                self._banned_ids = tuple(term for term in ids if term and unk_index not in term)
-                self._banned_text = text
-            return self._banned_ids
+            if key != self._banned[0]:
+                banned = BannedTerms(self._texts, terms, match_case, inside_words)
+                self._banned = key, banned or None
+            return self._banned[1]
 
     def _target_ids(self, text: str) -> np.ndarray:
         """Return the token ids of whole target words, without separator and ``</s>``.

@@ -175,6 +175,8 @@ class Translator:
         banned: Iterable[str] = (),
         forced: Iterable[Iterable[str]] | None = None,
         ordered: bool = True,
+        match_case: bool = False,
+        inside_words: bool = False,
         **settings: Any,
     ) -> TranslatedLines:
         """Return the best translation of each line; a blank line gives an empty one.
@@ -186,10 +188,13 @@ class Translator:
             lines: raw sentences.
             config: settings of the search.
             prefixes: beginning of each translation, in whole words; "" for none.
-            banned: terms of one or more words that no translation may contain outside forced text.
+            banned: terms of one or more words that no translation may contain outside forced text,
+                in upper or lower case.
             forced: terms that each translation must contain, [] for none; a term that is given
                 twice occurs twice.
             ordered: force the terms of a line in their order.
+            match_case: allow banned terms in other capitals.
+            inside_words: forced terms may be parts of words, and banned terms are banned there too.
             settings: instead of ``config``, fields of :class:`GenerationConfig` (``beam=5``).
 
         Raises:
@@ -198,7 +203,9 @@ class Translator:
                 the model cannot write a forced term, or a term is forced in a blank line.
         """
         config = _config_of(config, settings)
-        sources = self.sources.encode_lines(plain_lines(lines), prefixes, forced, ordered, banned)
+        sources = self.sources.encode_lines(
+            plain_lines(lines), prefixes, forced, ordered, banned, match_case, inside_words
+        )
         best = [own[0] for own in self._lines(sources, config)]
         at_limit = [number for number, own in enumerate(best) if own.reached_limit]
         # Warn from here, so that the warning names the caller's line.
@@ -214,6 +221,8 @@ class Translator:
         banned: Iterable[str] = (),
         forced: Iterable[Iterable[str]] | None = None,
         ordered: bool = True,
+        match_case: bool = False,
+        inside_words: bool = False,
         **settings: Any,
     ) -> list[list[Translation]]:
         """Return the n best translations of each line, best first.
@@ -223,7 +232,9 @@ class Translator:
         sampling. All other arguments, and the errors, are those of :meth:`translate` (``nbest=5``).
         """
         config = _config_of(config, settings)
-        sources = self.sources.encode_lines(plain_lines(lines), prefixes, forced, ordered, banned)
+        sources = self.sources.encode_lines(
+            plain_lines(lines), prefixes, forced, ordered, banned, match_case, inside_words
+        )
         found = self._lines(sources, config, first_id)
         self._warn_of_limit(config, sum(own[0].reached_limit for own in found), len(found))
         return found
@@ -238,6 +249,8 @@ class Translator:
         banned: Iterable[str] = (),
         forced: Iterable[Iterable[Iterable[str]]] | None = None,
         ordered: bool = True,
+        match_case: bool = False,
+        inside_words: bool = False,
         **settings: Any,
     ) -> TranslatedDocuments:
         """Return the translation of each document, a line for each of its lines.
@@ -264,7 +277,9 @@ class Translator:
         config = _config_of(config, settings).resolved(documents=True)
         if not isinstance(documents, str):
             documents = [plain_lines(lines) for lines in documents]
-        sources = self.sources.encode_documents(documents, prefixes, forced, ordered, banned)
+        sources = self.sources.encode_documents(
+            documents, prefixes, forced, ordered, banned, match_case, inside_words
+        )
         found = self.answer(sources, config, windows)
         self._warn_of_limit(config, found.num_at_limit, len(found.windows))
         return found

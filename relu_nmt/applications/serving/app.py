@@ -104,7 +104,12 @@ class TranslationRequest(BaseModel):
     banned: list[Term] = Field(
         [],
         max_length=MOST_BANNED,
-        description="Terms that no translation may contain outside forced text.",
+        description="Terms that no translation may contain outside forced text, in any case.",
+    )
+    match_case: bool = Field(False, description="Banned terms may come in other capitals.")
+    inside_words: bool = Field(
+        False,
+        description="Forced terms may be parts of words, and banned terms are banned there too.",
     )
 
 

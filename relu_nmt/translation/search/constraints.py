@@ -1,6 +1,5 @@
 """Tokens that may come next, by lengths, sentences, prefixes, repetitions and terms."""
 
-import itertools
 import math
 from collections.abc import Sequence
 
@@ -11,11 +10,11 @@ from torch import Tensor
 from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.documents import Separators
 from relu_nmt.errors import ConfigError
+from relu_nmt.translation.search.banned_terms import TermBans
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.forced_terms import TermTracker
 from relu_nmt.translation.search.selection import (
     block_repeated_ngrams,
-    block_terms,
     exclude_token,
 )
 from relu_nmt.translation.search.translations import SourceSentence
@@ -73,13 +72,8 @@ class TokenConstraints:
         self._most_of_a_sentence = most_of_a_sentence
         self._length = None if most_of_a_sentence is None else torch.zeros_like(src_tokens[:, :1])
         self.idle_token = None if self._length is None else self._separator
-        # Banned terms of several tokens and n-grams need the tokens written so far, [B, K, t].
-        self._banned = [source.banned for source in sources]
-        self._has_bans = any(self._banned)
+        # N-grams need the tokens written so far, [B, K, t].
         self._history: Tensor | None = None
-        self._keeps_history = bool(config.no_repeat_ngram_size) or any(
-            len(term) > 1 for own in set(self._banned) for term in own
-        )
         # Follow forced terms, if any sentence has some.
         forced = [source.forced for source in sources]
         self.terms: TermTracker | None = None
@@ -87,6 +81,9 @@ class TokenConstraints:
             config.check_terms()
             separator = -1 if self._left is None else self._separator
             self.terms = TermTracker(forced, self.context_sizes, separator)
+        banned, self._bans = [source.banned for source in sources], None
+        if any(banned):
+            self._bans = TermBans(banned, prefixes, symbols.pad_index, self.terms)
         # The longest output needs room for sentences, prefixes and terms.
         self.limits = np.maximum(self.limits, self._room(sources))
         # A single sentence without separator ends where the models can write no longer one.
@@ -132,7 +129,7 @@ class TokenConstraints:
 
     def are_alike(self, step: int) -> bool:
         """Return True if the same tokens are forbidden for all hypotheses at a step."""
-        if self._has_bans or self._is_mixed or self.terms is not None:
+        if self._bans is not None or self._is_mixed or self.terms is not None:
             return False
         special = (self._prefixes, self._left, self._length, self._history)
         if any(each is not None for each in special):
@@ -154,8 +151,10 @@ class TokenConstraints:
         if self._single is not None:
             single = self._single if self._is_mixed else None
             exclude_token(log_probs, separator, single)
+        forbids_unk = config.unkpen == math.inf
         if self.are_alike(step):
-            self._ban(log_probs)
+            if forbids_unk:
+                log_probs[:, :, symbols.unk_index] = -torch.inf
             return
         # Save the columns that later steps may allow again.
         counts = self._left is not None or self._length is not None
@@ -163,13 +162,17 @@ class TokenConstraints:
         before = {token: log_probs[:, :, token].clone() for token in special}
         forced = self._forced_by_prefix(log_probs, step)
         given = None if self.terms is None else log_probs.clone()
-        # Forbid: banned terms, repeated n-grams, an early end.
-        self._ban(log_probs)
-        if self._history is not None and config.no_repeat_ngram_size:
+        # Forbid: unknown words, banned terms, repeated n-grams, an early end.
+        if forbids_unk:
+            log_probs[:, :, symbols.unk_index] = -torch.inf
+        if self._bans is not None:
+            self._bans.apply(log_probs, given, self._is_last(step, log_probs))
+        if self._history is not None:
+            of_separator = log_probs[:, :, separator].clone()
             size = config.no_repeat_ngram_size
             block_repeated_ngrams(log_probs, self._history, size, symbols.pad_index)
             if self._left is not None:  # ends of sentences are no repetition
-                log_probs[:, :, separator] = before[separator]
+                log_probs[:, :, separator] = of_separator
         if step < self._last_too_short:
             self._forbid_the_end(log_probs, step)
         # Force: terms, prefixes, the number and length of sentences, the end at the limit.
@@ -192,22 +195,20 @@ class TokenConstraints:
         if (at_limit := step >= self.limits).any():
             allow_only(symbols.eos_index, before, log_probs, column(at_limit, log_probs))
 
-    def _ban(self, log_probs: Tensor) -> None:
-        """Forbid the banned terms of each sentence, and <unk> if its penalty is infinite."""
-        if self._config.unkpen == math.inf:
-            log_probs[:, :, self._symbols.unk_index] = -torch.inf
-        if not self._has_bans:
-            return
-        # Sentences of one text share a list; forbid its terms for all of them at once.
-        for terms in {id(own): own for own in self._banned if own}.values():
-            rows = [row for row, own in enumerate(self._banned) if own is terms]
-            if len(rows) == len(log_probs):
-                block_terms(log_probs, self._history, terms)
-                continue
-            # Write a changed copy back, since a list of rows makes no view.
-            part = log_probs[rows]
-            block_terms(part, None if self._history is None else self._history[rows], terms)
-            log_probs[rows] = part
+    def _is_last(self, step: int, log_probs: Tensor) -> Tensor:
+        """Return the beams, bool [B, K] or [B, 1], whose token after the next may be forced."""
+        room = column(self.limits - step, log_probs)
+        if self._left is not None:
+            room = room - self._left
+        last = room <= 1
+        if self._most_of_a_sentence is not None and self._length is not None:
+            last = last | (self._length >= self._most_of_a_sentence - 2)
+        if self.terms is not None:
+            last = last.expand(log_probs.shape[:2]).clone()
+            rooms = room.expand(log_probs.shape[:2]).tolist()
+            for row, beam, progress in self.terms:
+                last[row, beam] |= progress.missing > max(0, rooms[row][beam] - 3)
+        return last
 
     def _forbid_the_end(self, log_probs: Tensor, step: int) -> None:
         """Forbid the end symbol, and the separator before it, where a hypothesis is too short."""
@@ -253,10 +254,12 @@ class TokenConstraints:
             self._left = of_parents(self._left, parents, ends) - ends.long()
         if self._length is not None:
             self._length = (of_parents(self._length, parents, ends) + 1).masked_fill(ends, 0)
+        if self._bans is not None:
+            self._bans.advance(parents, tokens)
         if self.terms is not None:
             self.terms.advance(parents, tokens)
         # Append the tokens to the history of the parents, [B, K, t + 1].
-        if not self._keeps_history:
+        if not self._config.no_repeat_ngram_size:
             return
         newest = tokens[:, :, None]
         history = newest[:, :, :0] if self._history is None else self._history
@@ -267,7 +270,8 @@ class TokenConstraints:
     def keep(self, rows: Tensor, mask: np.ndarray) -> None:
         """Keep only these rows [B'], the sentences of the mask [B]."""
         self.limits, self.context_sizes = self.limits[mask], self.context_sizes[mask]
-        self._banned = list(itertools.compress(self._banned, mask))
+        if self._bans is not None:
+            self._bans.keep(mask)
         if self.terms is not None:
             self.terms.keep(mask)
         for name in ("_prefixes", "_history", "_left", "_length", "_single"):

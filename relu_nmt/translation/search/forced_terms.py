@@ -4,11 +4,13 @@ Reference: Post and Vilar 2018, "Fast lexically constrained decoding with dynami
 for neural machine translation", section 3, in the form of Hu et al. 2019, "Improved lexically
 constrained decoding for translation and monolingual rewriting", as in fairseq's ``--constraints``:
 the beam is divided among hypotheses with equally many tokens of the terms
-(:func:`~relu_nmt.translation.search.selection.share_among_terms`). Two things differ. Where terms
-overlap, all ways of reading a hypothesis are followed. And no term goes missing, as the longest
-output leaves room for all. If several sentences are translated at once, each has its own terms.
+(:func:`~relu_nmt.translation.search.selection.share_among_terms`). Three things differ. Where terms
+overlap, all ways of reading a hypothesis are followed. No term goes missing, as the longest output
+leaves room for all. And terms are whole words, unless asked otherwise. If several sentences are
+translated at once, each has its own terms.
 """
 
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -18,9 +20,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from relu_nmt.translation.search.symbol_texts import SymbolTexts
+
 Term = tuple[int, ...]
 Way = tuple[tuple[Term, ...], Term]
 """Terms that are not begun, and the rest of the term that is being written; () for none."""
+WORD_END: Term = (-1,)
+"""Rest of a term that is written, but whose last word could go on: it counts once the word ends."""
 MOST_WAYS = 32
 """Follow this many ways of reading one hypothesis; only terms that overlap much have more."""
 
@@ -40,6 +46,8 @@ class ForcedTerms:
             Empty: one sentence, or terms anywhere in several.
         ways: all ways of reading the sentence so far; at least one is in the middle of no term.
             By default nothing is written.
+        texts: texts of the symbols, for terms of whole words; None: terms may be parts of words.
+        is_open: the last word of the sentence so far may go on.
 
     Example:
         >>> terms = ForcedTerms(((5, 6), (5,)), ordered=False)
@@ -54,6 +62,8 @@ class ForcedTerms:
     prefix: Term = ()
     later: tuple["ForcedTerms", ...] = ()
     ways: tuple[Way, ...] = ()
+    texts: SymbolTexts | None = None
+    is_open: bool = False
 
     def __post_init__(self) -> None:
         if not self.ways:
@@ -62,7 +72,7 @@ class ForcedTerms:
     @cached_property
     def num_tokens(self) -> int:
         """All tokens of terms and prefixes; 0: nothing is forced."""
-        own = sum(map(len, self.terms)) + len(self.prefix)
+        own = sum(map(len, self.terms)) + len(self.prefix) + self._spaces((self.terms, ()))
         return own + sum(each.num_tokens for each in self.later)
 
     @cached_property
@@ -77,13 +87,56 @@ class ForcedTerms:
         read = replace(self, prefix=())
         for token in self.prefix:
             read = read.advance(token)
-        return len(self.prefix) + min(map(_missing, read.ways))
+        return len(self.prefix) + min(_missing(way) + read._spaces(way) for way in read.ways)
+
+    def _spaces(self, way: Way) -> int:
+        """Return how many tokens have to end words before the terms of a way that are left."""
+        left, rest = way
+        if self.texts is None:
+            return 0
+        continues, stays_open = self.texts.continues, self.texts.stays_open
+        is_open = bool(stays_open[rest[-1]]) if rest and rest != WORD_END else self.is_open
+        if not self.ordered:  # begin with a term that needs no space
+            left = tuple(sorted(left, key=lambda term: continues[term[0]] == is_open))
+        number = 0
+        for first, last in ((term[0], term[-1]) for term in left):
+            number += int(is_open and continues[first])
+            is_open = bool(stays_open[last])
+        return number
+
+    def joins(self, token: int) -> bool:
+        """Return whether a token goes on with the last word, so that no term may end or begin."""
+        return self.is_open and self.texts is not None and bool(self.texts.continues[token])
+
+    def opens(self, token: int) -> bool:
+        """Return whether the last word may go on behind a token."""
+        return self.texts is not None and bool(self.texts.stays_open[token])
+
+    def _free_ways(self, joins: bool) -> tuple[Way, ...]:
+        """Return the ways in the middle of no term, before a token that does or does not join."""
+        if joins:
+            return tuple(way for way in self.ways if not way[1])
+        return tuple((left, ()) for left, rest in self.ways if not rest or rest == WORD_END)
 
     @cached_property
-    def otherwise(self) -> "ForcedTerms":
-        """The progress after a token that no term needs next; invalid while a prefix is written."""
-        ways = tuple(way for way in self.ways if not way[1])
-        return self if ways == self.ways else replace(self, ways=ways)
+    def _otherwise(self) -> dict[tuple[bool, bool], "ForcedTerms"]:
+        return {}
+
+    def otherwise(self, joins: bool = False, opens: bool = False) -> "ForcedTerms":
+        """Return the progress after a token that no term needs next.
+
+        The token :meth:`joins` and :meth:`opens`, or not. While a prefix is written, the result is
+        invalid.
+        """
+        if (joins, opens) not in self._otherwise:
+            ways = self._free_ways(joins)
+            if ways != self.ways:
+                ways = _best(ways)
+            is_same = ways == self.ways and opens == self.is_open
+            self._otherwise[joins, opens] = (
+                self if is_same else replace(self, ways=ways, is_open=opens)
+            )
+        return self._otherwise[joins, opens]
 
     @cached_property
     def after(self) -> dict[int, "ForcedTerms"]:
@@ -93,25 +146,43 @@ class ForcedTerms:
             first = self.prefix[0]
             read = replace(self, prefix=()).advance(first)
             return {first: replace(read, prefix=self.prefix[1:])}
-        # Each way goes on with its term; a way between terms begins one.
+        # Each way goes on with its term; a way between terms begins one, with a new word.
         ways: dict[int, list[Way]] = defaultdict(list)
         for left, rest in self.ways:
-            if rest:
+            if rest and rest != WORD_END:
                 ways[rest[0]].append((left, rest[1:]))
-                continue
+        for left, _ in self.otherwise().ways:
             for i in range(min(1, len(left)) if self.ordered else len(left)):
-                ways[left[i][0]].append((left[:i] + left[i + 1 :], left[i][1:]))
-        free = self.otherwise.ways
-        return {token: replace(self, ways=_best([*free, *own])) for token, own in ways.items()}
+                if not self.joins(left[i][0]):
+                    ways[left[i][0]].append((left[:i] + left[i + 1 :], left[i][1:]))
+        after = {}
+        for token, begun in ways.items():
+            free, opens = self._free_ways(self.joins(token)), self.opens(token)
+            end = WORD_END if opens else ()
+            begun = [(left, rest or end) for left, rest in begun]
+            after[token] = replace(self, ways=_best([*free, *begun]), is_open=opens)
+        return after
+
+    @cached_property
+    def begun(self) -> set[int]:
+        """The tokens that go on with a term which is begun."""
+        return {rest[0] for _, rest in self.ways if rest and rest != WORD_END}
+
+    def ends_with(self, token: int) -> bool:
+        """Return whether a token is part of the prefix, or the last one of a term."""
+        ends = {rest for _, rest in self.ways} | {t for left, _ in self.ways for t in left}
+        return token in self.after and (bool(self.prefix) or (token,) in ends)
 
     def advance(self, token: int) -> "ForcedTerms":
         """Return the progress with one more token."""
-        return self.after.get(token, self.otherwise)
+        if token in self.after:
+            return self.after[token]
+        return self.otherwise(self.joins(token), self.opens(token))
 
     def next_sentence(self) -> "ForcedTerms":
         """Return the progress at the beginning of the next sentence."""
         if not self.later:
-            return self.otherwise
+            return self.otherwise()
         return replace(self.later[0], later=self.later[1:])
 
 
@@ -121,7 +192,7 @@ NO_TERMS = ForcedTerms()
 
 def _missing(way: Way) -> int:
     left, rest = way
-    return sum(map(len, left)) + len(rest)
+    return sum(map(len, left)) + (0 if rest == WORD_END else len(rest))
 
 
 def _best(ways: Sequence[Way]) -> tuple[Way, ...]:
@@ -178,22 +249,26 @@ class TermTracker:
         rooms = room.expand(shape).tolist()
         numbers = None if sentences is None else sentences.expand(shape).tolist()
         for row, beam, progress in self:
+            # Count the room after the next token.
+            left = rooms[row][beam] - 1
             # Leave hypotheses alone that have all their terms.
-            if not progress.missing:
+            worst = progress if progress.prefix else progress.otherwise(progress.is_open, True)
+            if not progress.missing and worst.missing <= left:
                 continue
-            log_probs[row, beam, end] = -torch.inf
+            if progress.missing:
+                log_probs[row, beam, end] = -torch.inf
             # Terms without a sentence of their own may wait for the last one.
             is_own = numbers is not None and numbers[row][beam] <= len(progress.later) + 1
             if is_own and progress.missing_here:
                 log_probs[row, beam, self._separator] = -torch.inf
-            # Count the room after the next token.
-            left, allowed = rooms[row][beam] - 1, list(progress.after)
+            allowed = [token for token, new in progress.after.items() if new.missing <= left]
             # Allow only necessary tokens where any other would leave too little room.
-            if progress.prefix or progress.otherwise.missing > left:
-                allowed = [token for token in allowed if progress.after[token].missing <= left]
+            if progress.prefix or progress.otherwise().missing > left:
                 if not progress.missing_here:  # the next sentence needs all remaining tokens
                     allowed.append(self._separator)
                 log_probs[row, beam] = -torch.inf
+            elif worst.missing > left:
+                _leave_room(log_probs[row, beam], progress, left)
             # Restore the models' scores of terms, which other rules may have forbidden.
             log_probs[row, beam, allowed] = given[row, beam, allowed]
 
@@ -220,3 +295,14 @@ class TermTracker:
         """Keep only the sentences of the mask [B]."""
         self._context_sizes = self._context_sizes[mask]
         self.rows = [beams for beams, is_kept in zip(self.rows, mask, strict=True) if is_kept]
+
+
+def _leave_room(log_probs: Tensor, progress: ForcedTerms, left: int) -> None:
+    """Forbid the tokens, in log_probs [V], after which terms would need more than ``left``."""
+    assert progress.texts is not None, "the ends of words matter"
+    joining = progress.texts.continues & progress.is_open
+    opening = progress.texts.stays_open
+    for joins, opens in itertools.product((False, True), repeat=2):
+        if progress.otherwise(joins, opens).missing > left:
+            forbidden = (joining == joins) & (opening == opens)
+            log_probs[torch.from_numpy(forbidden).to(log_probs.device)] = -torch.inf

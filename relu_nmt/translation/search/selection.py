@@ -181,28 +181,6 @@ def block_repeated_ngrams(log_probs: Tensor, history: Tensor, size: int, spare_i
     log_probs.scatter_(2, followers, -torch.inf)
 
 
-def block_terms(log_probs: Tensor, history: Tensor | None, terms: Sequence[Sequence[int]]) -> None:
-    """Forbid, in place, every token that would complete one of the terms, given as token ids.
-
-    log_probs are [B, K, V], the history the tokens of each hypothesis so far, [B, K, t]; None
-    before the first token, or if each term is one token.
-
-    Example:
-        >>> log_probs = torch.zeros(1, 1, 8)
-        >>> block_terms(log_probs, torch.tensor([[[5, 6]]]), [[7], [6, 4], [5, 4], [6, 5, 3]])
-        >>> log_probs.isinf().nonzero()[:, 2].tolist()
-        [4, 7]
-    """
-    for *before, last in terms:
-        # Forbid a term of one token everywhere, a longer one after its beginning.
-        if not before:
-            log_probs[:, :, last] = -torch.inf
-        elif history is not None and history.size(2) >= len(before):
-            ending = history[:, :, -len(before) :]
-            completes = (ending == torch.tensor(before, device=ending.device)).all(2)  # [B, K]
-            log_probs[:, :, last].masked_fill_(completes, -torch.inf)
-
-
 def exclude_token(log_probs: Tensor, token: int, where: Tensor | None = None) -> None:
     """Take a token out of distributions, in place, and normalise the others.
 

@@ -11,7 +11,8 @@ from relu_nmt.data.documents import Separators, Window, join_sentences
 from relu_nmt.errors import DataError
 from relu_nmt.io.plain_text import refuse_markup, refuse_utf16
 from relu_nmt.io.text_lines import read_lines
-from relu_nmt.translation.search.forced_terms import NO_TERMS, ForcedTerms, Term
+from relu_nmt.translation.search.banned_terms import BannedTerms
+from relu_nmt.translation.search.forced_terms import NO_TERMS, ForcedTerms
 from relu_nmt.translation.search.hypotheses import Hypothesis
 
 T = TypeVar("T")
@@ -29,7 +30,7 @@ class SourceSentence:
             source. The translation continues it and does not include it.
         prefix: token ids, without end symbol, with which the translation begins.
         forced: terms that the translation must have; they may be in the prefix, not in the context.
-        banned: token ids of each term that it may not have, except in a forced prefix or term.
+        banned: terms that it may not have, except in a forced prefix or term; None for none.
     """
 
     ids: np.ndarray
@@ -38,7 +39,7 @@ class SourceSentence:
     context: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     prefix: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     forced: ForcedTerms = NO_TERMS
-    banned: tuple[Term, ...] = ()
+    banned: BannedTerms | None = None
 
     def as_read(self, separators: Separators | None) -> "SourceSentence":
         """Return it without separator if it is single, and the model reads it so."""

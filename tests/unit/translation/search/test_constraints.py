@@ -4,8 +4,11 @@ import torch
 from toy_models import ToyModel
 
 from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.tokenization.pipeline import TextPipeline
+from relu_nmt.translation.search.banned_terms import BannedTerms
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.selection import block_repeated_ngrams
+from relu_nmt.translation.search.symbol_texts import SymbolTexts
 from tests.stepping import Generator
 
 
@@ -58,14 +61,16 @@ def occurs(term, tokens):
 @pytest.mark.parametrize("beam", [1, 4])
 def test_no_hypothesis_has_a_banned_term(beam):
     written = 0
+    words = Dictionary(list("abcde"))
     terms = [(5,), (4, 6), (6, 6, 4)]
+    banned = BannedTerms(SymbolTexts(TextPipeline("en"), words), ["b", "a c", "c c a"])
     for seed in range(8):
         source = torch.tensor([[4, 5, 2], [6, 2, 1]])
         config = GenerationConfig(beam=beam, nbest=beam, max_len_b=12, stop_rule="exact")
         model = ToyModel(vocab_size=9, seed=seed)
         free, bound = (
-            Generator([model], config, Dictionary()).generate(source, banned=own)
-            for own in ((), [tuple(terms)] * 2)
+            Generator([model], config, words).generate(source, banned=own)
+            for own in ((), [banned] * 2)
         )
         for found in bound:
             assert not any(occurs(term, h.tokens.tolist()) for h in found for term in terms)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from toy_models import EOS, ToyModel, all_outputs, log_prob_of
 
@@ -14,8 +14,12 @@ from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.data.documents import Separators
 from relu_nmt.data.translation_batches import pad_rows
 from relu_nmt.errors import ConfigError
+from relu_nmt.tokenization.base import WholeWords
+from relu_nmt.tokenization.pipeline import TextPipeline
+from relu_nmt.translation.search.banned_terms import BannedTerms
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.forced_terms import ForcedTerms
+from relu_nmt.translation.search.symbol_texts import SymbolTexts
 from relu_nmt.translation.search.translations import SourceSentence
 from tests.stepping import Generator
 
@@ -70,6 +74,57 @@ def test_missing_is_the_fewest_tokens_to_write(tokens, forced):
     assert progress.missing == number or number > 5
 
 
+KINDS = {"sentencepiece": ["▁a", "▁b", "a", "b", ",", "▁"], "@@ ": ["a", "b", "a@@", "b@@", ","]}
+
+
+def texts_of(kind):
+    """Return a dictionary with pieces of words, and their texts."""
+    words = Dictionary(KINDS[kind])
+    return words, SymbolTexts(TextPipeline("en", subword=WholeWords(kind)), words)
+
+
+def has_whole_terms(tokens, forced):
+    """Tell by trying all places whether the terms occur as whole words and do not overlap."""
+    texts, tokens = forced.texts, [EOS, *tokens, EOS]
+    joined = [
+        bool(texts.stays_open[a] and texts.continues[b]) for a, b in itertools.pairwise(tokens)
+    ]
+    # A symbol between all words shows where they begin and end.
+    split = [tokens[0]]
+    for is_joined, token in zip(joined, tokens[1:], strict=True):
+        split += [token] if is_joined else [-2, token]
+    orders = [forced.terms] if forced.ordered else set(itertools.permutations(forced.terms))
+    return any(_follow_whole(split, order) for order in orders)
+
+
+def _follow_whole(split, terms):
+    begin = 0
+    for term in terms:
+        plain = [(i, token) for i, token in enumerate(split) if token != -2]
+        for first in range(len(plain) - len(term) + 1):
+            own = plain[first : first + len(term)]
+            places, tokens = [i for i, _ in own], tuple(token for _, token in own)
+            is_whole = split[places[0] - 1] == -2 == split[(places[-1] + 1) % len(split)]
+            if tokens == term and places[0] >= begin and is_whole:
+                begin = places[-1] + 1
+                break
+        else:
+            return False
+    return True
+
+
+PIECES = st.integers(4, 8)
+PIECE_TERMS = st.lists(st.lists(PIECES, min_size=1, max_size=2).map(tuple), max_size=3).map(tuple)
+
+
+@given(st.sampled_from(list(KINDS)), st.lists(PIECES, max_size=9), PIECE_TERMS, st.booleans())
+def test_progress_knows_whether_terms_occur_as_whole_words(kind, tokens, terms, ordered):
+    progress = forced = ForcedTerms(terms, ordered, texts=texts_of(kind)[1])
+    for token in tokens:
+        progress = progress.advance(token)
+    assert (progress.missing == 0) == has_whole_terms(tokens, forced)
+
+
 @st.composite
 def searches(draw):
     beam = draw(st.sampled_from([1, 2, 5]))
@@ -100,9 +155,12 @@ def source_of(words, forced=NO_TERMS, **more):
 @given(SOURCES, searches(), st.integers(0, 99), st.integers(1, 2), st.booleans())
 def test_terms_are_in_every_hypothesis(sources, search, seed, num_models, bans):
     models = [ToyModel(seed=seed + i, sharpness=3.0) for i in range(num_models)]
-    config, banned = GenerationConfig(**search), ((5,), (4, 6)) if bans else ()
+    words = Dictionary(list("abc"))
+    config, banned = GenerationConfig(**search), None
+    if bans:
+        banned = BannedTerms(SymbolTexts(TextPipeline("en"), words), ["b", "a c"])
     sources = [source_of(*source, banned=banned) for source in sources]
-    generator = Generator(models, config, Dictionary())
+    generator = Generator(models, config, words)
     found = generator.translate(sources)
     for source, hypotheses in zip(sources, found, strict=True):
         assert hypotheses
@@ -124,6 +182,21 @@ def test_terms_are_in_every_hypothesis(sources, search, seed, num_models, bans):
         # The same in other company.
         [alone] = generator.translate([source])
         assert [own.tokens.tolist() for own in alone] == outputs
+
+
+@given(st.sampled_from(list(KINDS)), PIECE_TERMS, st.booleans(), searches(), st.integers(0, 99))
+def test_whole_words_are_in_every_hypothesis(kind, terms, ordered, search, seed):
+    words, texts = texts_of(kind)
+    # A term of BPE ends with the end of a word.
+    assume(kind != "@@ " or not any(texts.stays_open[term[-1]] for term in terms))
+    forced = ForcedTerms(terms, ordered, texts=texts)
+    source = source_of([4, 5], forced)
+    model = ToyModel(len(words), seed, sharpness=3.0)
+    [found] = Generator([model], GenerationConfig(**search), words).translate([source])
+    assert found
+    for own in found:
+        assert has_whole_terms(own.tokens[:-1].tolist(), forced)
+        assert len(own.tokens) - 1 <= max(search["max_len_b"], forced.num_tokens)
 
 
 @pytest.mark.parametrize("ordered", [True, False])

@@ -8,10 +8,13 @@ from relu_nmt.data.dictionary import Dictionary
 from relu_nmt.engine.decoder import projection_to
 from relu_nmt.engine.linear import Int8Linear, has_fast_int8
 from relu_nmt.errors import ConfigError, DataError
+from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
+from relu_nmt.translation.search.banned_terms import BannedTerms
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.forced_terms import ForcedTerms
 from relu_nmt.translation.search.shortlist import ROUNDS, Shortlist
+from relu_nmt.translation.search.symbol_texts import SymbolTexts
 from relu_nmt.translation.search.translations import SourceSentence
 from relu_nmt.translation.step_decoder import StepDecoder
 from tests.stepping import Generator
@@ -107,7 +110,8 @@ def test_forced_prefixes_and_terms_and_banned_terms_allow_all_symbols():
     assert found(listed, prefixes=prefix) == found(plain, prefixes=prefix)
     forced = [ForcedTerms(((22,),))] * 4
     assert found(listed, forced=forced) == found(plain, forced=forced)
-    banned = [((7,),)] * 4
+    texts = SymbolTexts(TextPipeline("en"), SYMBOLS)
+    banned = [BannedTerms(texts, [SYMBOLS[7]])] * 4
     assert found(listed, banned=banned) == found(plain, banned=banned)
     assert found(listed) != found(plain)
 

@@ -1,0 +1,244 @@
+"""Terms that a translation must not have, by the letters that it has written so far."""
+
+import itertools
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from relu_nmt.translation.search.forced_terms import TermTracker
+from relu_nmt.translation.search.symbol_texts import END, SymbolTexts, compact, is_letter
+
+
+class Ending(NamedTuple):
+    """The end of a hypothesis, as far as banned terms depend on it.
+
+    Args:
+        written: the longest end that begins a banned term, or is one whose last word may go on.
+        is_open: the last word may go on.
+        is_forced: the last symbol ends forced text, so that a term which is complete may end.
+    """
+
+    written: str = ""
+    is_open: bool = False
+    is_forced: bool = False
+
+
+class Forbidden(NamedTuple):
+    """Symbols that an ending forbids."""
+
+    ends_term: bool  # the ending is a term: only symbols that go on with its last word are allowed
+    completing: Tensor  # symbols that complete a term, int64 [n]
+    # Symbols that write a term whose last word may go on, int64 [m]. They are forbidden if the next
+    # symbol ends the word in any case.
+    almost: Tensor
+
+
+class BannedTerms:
+    """Terms that are banned from a translation, as an automaton that is built on demand.
+
+    Args:
+        texts: the texts of the symbols.
+        terms: terms of one or more words.
+        match_case: a term in other capitals is allowed.
+        inside_words: parts of words are banned too.
+
+    Raises:
+        DataError: a term is no text.
+    """
+
+    def __init__(
+        self,
+        texts: SymbolTexts,
+        terms: Iterable[str],
+        match_case: bool = False,
+        inside_words: bool = False,
+    ) -> None:
+        self._symbols = texts.exact if match_case else texts.in_lower_case
+        self._inside_words = inside_words
+        # Whatever is missing of a term, by its beginning.
+        self._rests: dict[str, list[str]] = defaultdict(list)
+        for term in {spelling for own in terms for spelling in texts.spellings(own, match_case)}:
+            for size in range(len(term)):
+                beginning, rest = term[:size], term[size:]
+                self._rests[beginning].append(rest)
+                # A space may stand before punctuation.
+                if size and is_letter(beginning[-1]) and not (is_letter(rest[0]) or rest[0] == " "):
+                    self._rests[beginning + " "].append(rest)
+            if is_letter(term[-1]) and not inside_words:
+                self._rests[term].append("")
+        # Symbols that end an open word.
+        self.word_ends = torch.from_numpy(np.flatnonzero(~texts.continues))
+        self._next: dict[tuple[Ending, int], Ending] = {}
+        self._forbidden: dict[Ending, Forbidden] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._rests)
+
+    def advance(self, ending: Ending, symbol: int) -> Ending:
+        """Return the ending with one more symbol."""
+        key = ending, symbol
+        if key not in self._next:
+            text = compact(ending.written + self._symbols.texts[symbol])
+            places = (i for i in range(len(text)) if text[i:] in self._rests)
+            begin = next((i for i in places if self._may_begin(ending, text, i)), len(text))
+            is_open = is_letter(text[-1]) if text else ending.is_open
+            self._next[key] = Ending(text[begin:], is_open)
+        return self._next[key]
+
+    def _may_begin(self, ending: Ending, text: str, place: int) -> bool:
+        """Return whether a term may begin at a place of a text that begins with an ending's."""
+        if self._inside_words or not is_letter(text[place]):
+            return True
+        if place:
+            return not is_letter(text[place - 1])
+        return bool(ending.written) or not ending.is_open
+
+    def forbidden(self, ending: Ending) -> Forbidden:
+        """Return the symbols that an ending forbids."""
+        if ending in self._forbidden:
+            return self._forbidden[ending]
+        written, ends_term = ending.written, False
+        completing: set[int] = set()
+        almost: set[int] = set()
+        for place in range(len(written) + 1):
+            beginning = written[place:]
+            if beginning and not self._may_begin(ending, written, place):
+                continue
+            for rest in self._rests.get(beginning, ()):
+                if rest:
+                    self._find(ending, beginning, rest, completing, almost)
+                else:
+                    ends_term = not ending.is_forced
+        ids = (torch.from_numpy(np.array(sorted(own), np.int64)) for own in (completing, almost))
+        self._forbidden[ending] = Forbidden(ends_term, *ids)
+        return self._forbidden[ending]
+
+    def _find(
+        self, ending: Ending, beginning: str, rest: str, completing: set[int], almost: set[int]
+    ) -> None:
+        """Add the symbols that write the rest of a term."""
+        parts = [rest]
+        if beginning:
+            parts = [END + rest]
+            if is_letter(rest[0]) and not is_letter(beginning[-1]):
+                parts.append(f"{END} {rest}")
+        for part in parts:
+            for symbol, before, after in self._symbols.find(part):
+                if not beginning and not self._is_begin(ending, before, rest[0]):
+                    continue
+                if self._inside_words or not is_letter(rest[-1]):
+                    completing.add(symbol)
+                elif after == END:
+                    almost.add(symbol)
+                elif not is_letter(after):
+                    completing.add(symbol)
+
+    def _is_begin(self, ending: Ending, before: str, first: str) -> bool:
+        """Return whether a term with this first letter may stand behind a letter of a symbol."""
+        if self._inside_words or not is_letter(first):
+            return True
+        return not ending.is_open if before == END else not is_letter(before)
+
+
+class TermBans:
+    """Forbids the banned terms of each sentence of one batch.
+
+    Args:
+        banned: the terms of each sentence, [B]; None for none.
+        prefixes: first tokens that are forced, int64 [B, P], padded on the right; None for none.
+        pad_index: symbol that pads the prefixes.
+        tracker: progress with forced terms, which may have banned terms in them.
+    """
+
+    def __init__(
+        self,
+        banned: Sequence[BannedTerms | None],
+        prefixes: Tensor | None,
+        pad_index: int,
+        tracker: TermTracker | None,
+    ) -> None:
+        self._banned, self._tracker = list(banned), tracker
+        self._num_forced = [0] * len(self._banned)
+        if prefixes is not None:
+            self._num_forced = (prefixes != pad_index).sum(1).tolist()
+        self._num_tokens = 0
+        # The ending of each beam, [B][K]; of one hypothesis before the first token.
+        self._endings = [[Ending()] if terms else [] for terms in banned]
+
+    def apply(self, log_probs: Tensor, model: Tensor | None, is_last: Tensor) -> None:
+        """Forbid, in place, every symbol that would complete a term.
+
+        Args:
+            log_probs: [B, K, V].
+            model: scores of the model, likewise, with which forced terms are allowed again. They
+                may complete banned terms, but not end banned words before them.
+            is_last: the symbol after the next may have to end a word, bool [B, K] or [B, 1].
+        """
+        last = is_last.expand(log_probs.shape[:2]).tolist()
+        # Treat beams with the same ending at once.
+        groups: dict[tuple[int, Ending, bool], list[tuple[int, int]]] = defaultdict(list)
+        for row, endings in enumerate(self._endings):
+            for beam, ending in enumerate(endings):
+                groups[id(self._banned[row]), ending, last[row][beam]].append((row, beam))
+        for (_, ending, is_last_ending), places in groups.items():
+            terms = self._banned[places[0][0]]
+            assert terms is not None, "it has endings"
+            forbidden = terms.forbidden(ending)
+            forbid(log_probs, places, forbidden.completing)
+            if is_last_ending:
+                forbid(log_probs, places, forbidden.almost)
+            if forbidden.ends_term:
+                forbid(log_probs, places, terms.word_ends)
+                if model is not None:
+                    self._forbid_ends(model, places, terms.word_ends)
+
+    def _forbid_ends(
+        self, model: Tensor, places: Sequence[tuple[int, int]], word_ends: Tensor
+    ) -> None:
+        """Forbid the ends of words in scores [B, K, V], but for the next tokens of begun terms."""
+        for row, beam in places:
+            forced = [] if self._tracker is None else self._tracker.rows[row]
+            begun = sorted(forced[beam].begun) if forced else []
+            kept = model[row, beam, begun]
+            forbid(model, [(row, beam)], word_ends)
+            model[row, beam, begun] = kept
+
+    def advance(self, parents: Tensor | None, tokens: Tensor) -> None:
+        """Append the chosen tokens [B, K] to beams ``parents`` [B, K]; None: the same beams.
+
+        The forced terms must not have advanced yet.
+        """
+        chosen = tokens.tolist()
+        origins = None if parents is None else parents.tolist()
+        for row, endings in enumerate(self._endings):
+            terms = self._banned[row]
+            if terms is None or not endings:
+                continue
+            is_prefix = self._num_tokens < self._num_forced[row]
+            forced = [] if self._tracker is None else self._tracker.rows[row]
+            advanced = []
+            for beam, token in enumerate(chosen[row]):
+                # Before the first token, all beams continue the one hypothesis.
+                parent = beam if origins is None else origins[row][beam]
+                ending = terms.advance(endings[min(parent, len(endings) - 1)], token)
+                if is_prefix or (forced and forced[min(parent, len(forced) - 1)].ends_with(token)):
+                    ending = ending._replace(is_forced=True)
+                advanced.append(ending)
+            self._endings[row] = advanced
+        self._num_tokens += 1
+
+    def keep(self, mask: np.ndarray) -> None:
+        """Keep only the sentences of the mask [B]."""
+        for name in ("_banned", "_endings", "_num_forced"):
+            setattr(self, name, list(itertools.compress(getattr(self, name), mask)))
+
+
+def forbid(log_probs: Tensor, places: Sequence[tuple[int, int]], symbols: Tensor) -> None:
+    """Forbid symbols [n] in log_probs [B, K, V], in place, for pairs of sentence and beam."""
+    if len(symbols):
+        rows, beams = torch.tensor(places, device=log_probs.device).t()[:, :, None]  # [N, 1] each
+        log_probs[rows, beams, symbols.to(log_probs.device)] = -torch.inf

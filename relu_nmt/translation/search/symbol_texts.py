@@ -1,0 +1,150 @@
+"""The text of each target symbol, and the rule where words begin and end.
+
+Forced and banned terms are whole words of a translation. A word ends where a space, punctuation or
+the end of the sentence follows a letter. Scripts without spaces have no words here: a term may
+stand anywhere in them.
+"""
+
+import itertools
+import re
+import unicodedata
+from bisect import bisect
+from collections.abc import Iterable, Iterator
+from functools import cached_property, lru_cache
+
+import numpy as np
+
+from relu_nmt.data.dictionary import Dictionary
+from relu_nmt.tokenization.pipeline import TextPipeline
+
+# Thai and Lao, Burmese, Khmer, kana, Chinese characters.
+_WITHOUT_SPACES = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
+    "\U00020000-\U0003ffff]"
+)
+_SPACES = re.compile(r"\s+")
+_INSIDE_WORDS = "\u00ad\u200c\u200d"  # soft hyphen and joiners
+END = "\n"
+"""Stands between the texts of symbols, where the next symbol decides whether a word ends."""
+
+
+@lru_cache(maxsize=65536)
+def is_letter(character: str) -> bool:
+    """Return whether a character forms words with its neighbors, as letters and digits do."""
+    if _WITHOUT_SPACES.match(character):
+        return False
+    # A single byte of a character stands as a surrogate.
+    is_mark = unicodedata.category(character)[0] == "M"
+    is_byte = "\udc80" <= character <= "\udcff"
+    return character.isalnum() or is_mark or is_byte or character in _INSIDE_WORDS
+
+
+def compact(text: str) -> str:
+    """Return a text with single spaces, and these only between letters or at the text's ends.
+
+    A detokenizer decides on the spaces beside punctuation.
+
+    Example:
+        >>> compact(" don 't  say "), compact(" ( a )")
+        (" don't say ", '(a)')
+    """
+    text = _SPACES.sub(" ", text)
+
+    def space(found: re.Match[str]) -> str:
+        begin, end = found.span()
+        neighbors = text[max(begin - 1, 0) : begin] + text[end : end + 1]
+        return " " if all(map(is_letter, neighbors)) else ""
+
+    return re.sub(" ", space, text) if " " in text else text
+
+
+def without_case(text: str) -> str:
+    """Return a text in lower case; both small sigmas of Greek are one letter."""
+    return text.lower().replace("ς", "σ")
+
+
+class SearchedTexts:
+    """Texts of symbols [V], which are searched as one string.
+
+    Example:
+        >>> texts = SearchedTexts([" man", "y", "a mad"])
+        >>> list(texts.find("ma"))
+        [(0, ' ', 'n'), (2, ' ', 'd')]
+    """
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self.texts = list(texts)
+        self._all = END + "".join(text + END for text in self.texts)
+        # The place before each text.
+        sizes = [len(text) + 1 for text in self.texts]
+        self._begins = [0, *itertools.accumulate(sizes)]
+
+    def find(self, part: str) -> Iterator[tuple[int, str, str]]:
+        """Yield each symbol with the part, and the characters before and behind it, or END.
+
+        A part may begin with END.
+        """
+        place = self._all.find(part)
+        while place >= 0:
+            end = place + len(part)
+            symbol = bisect(self._begins, end - 1) - 1
+            yield symbol, self._all[max(place - 1, 0)], self._all[end]
+            place = self._all.find(part, place + 1)
+
+
+class SymbolTexts:
+    """The text that each target symbol adds to a translation, in the form of :func:`compact`.
+
+    A space stands where a symbol begins or ends a word. Symbols that end sentences are a space.
+
+    Attributes:
+        text: the steps from raw text to the symbols of a sentence.
+    """
+
+    def __init__(self, text: TextPipeline, symbols: Dictionary, separator: int = -1) -> None:
+        self.text, self._symbols, self._separator = text, symbols, separator
+
+    @cached_property
+    def exact(self) -> SearchedTexts:
+        """The texts in their own case."""
+        texts = [self.text.subword.spelled(self._symbols[i]) for i in range(len(self._symbols))]
+        for symbol in (self._symbols.bos_index, self._symbols.pad_index):
+            texts[symbol] = ""
+        for symbol in {self._symbols.eos_index, self._separator} - {-1}:
+            texts[symbol] = " "
+        return SearchedTexts(map(compact, texts))
+
+    @cached_property
+    def in_lower_case(self) -> SearchedTexts:
+        """The texts in lower case."""
+        return SearchedTexts(map(without_case, self.exact.texts))
+
+    @cached_property
+    def continues(self) -> np.ndarray:
+        """Symbols that go on with a word which has not ended, bool [V]."""
+        return np.array([text == "" or is_letter(text[0]) for text in self.exact.texts])
+
+    @cached_property
+    def stays_open(self) -> np.ndarray:
+        """Symbols whose last word may go on in the next symbol, bool [V]."""
+        return np.array([text != "" and is_letter(text[-1]) for text in self.exact.texts])
+
+    def spellings(self, term: str, match_case: bool) -> set[str]:
+        """Return the compact texts that stand for a term: as typed, and as the model writes it.
+
+        Raises:
+            DataError: the term is no text.
+        """
+        self.text.words(term)  # refuses a term that is no text
+        cases = {term}
+        if not match_case:  # other cases may need other symbols, such as single bytes
+            cases |= {case for case in (term.lower(), term.upper()) if len(case) == len(term)}
+        texts = set()
+        for case in cases:
+            for marks in (True, False):
+                pieces = self.text.encode(case, marks)
+                texts.add("".join(map(self.text.subword.spelled, pieces)))
+            texts |= {unicodedata.normalize(form, case) for form in ("NFC", "NFD")}
+        if not match_case:
+            texts = set(map(without_case, texts))
+        return {compact(text).strip() for text in texts} - {""}
