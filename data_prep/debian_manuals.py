@@ -63,11 +63,11 @@ def libreoffice_documents(
         name: libreoffice_help.unpack_help(package, scratch / package.stem)
         for name, package in packages.items()
     }
-    found = libreoffice_help.align_folders(pages[language], pages[libreoffice_help.ENGLISH])
-    counts.update(found.counts)
-    counts["documents"] = len(found.documents)
+    corpus = libreoffice_help.align_folders(pages[language], pages[libreoffice_help.ENGLISH])
+    counts.update(corpus.counts)
+    counts["documents"] = len(corpus.documents)
     counts["pairs"] = counts.pop("sentence pairs")
-    return [docs.Document(f"{LIBREOFFICE}/{d.name}", d.pairs) for d in found.documents]
+    return [docs.Document(f"{LIBREOFFICE}/{d.name}", d.pairs) for d in corpus.documents]
 
 
 def manual_documents(
@@ -107,9 +107,9 @@ def collect(
         counts: Counter[str] = Counter()
         try:
             if source == LIBREOFFICE:
-                found = libreoffice_documents(language, scratch, counts)
+                new_documents = libreoffice_documents(language, scratch, counts)
             else:
-                found = manual_documents(manuals[source], language, scratch, counts)
+                new_documents = manual_documents(manuals[source], language, scratch, counts)
         except (NoPackages, NoPages) as error:
             if required or (isinstance(error, NoPackages) and not is_unknown(error)):
                 raise
@@ -119,7 +119,7 @@ def collect(
         for reason, count in sorted(counts.items()):
             if reason not in ("pairs", "documents"):
                 say(f"    {count:>7,} {reason}")
-        documents.extend(found)
+        documents.extend(new_documents)
         report[source] = dict(sorted(counts.items()))
     if not documents:
         raise PrepError(f"no manual is there in '{language}'; another --lang?")
@@ -128,8 +128,8 @@ def collect(
 
 def licenses(sources: dict[str, dict[str, int]]) -> dict[str, str]:
     """Return the licence of each source that was used."""
-    known = {manual.name: manual.license for manual in MANUALS} | {LIBREOFFICE: "MPL-2.0"}
-    return {source: known[source] for source in sources}
+    by_source = {manual.name: manual.license for manual in MANUALS} | {LIBREOFFICE: "MPL-2.0"}
+    return {source: by_source[source] for source in sources}
 
 
 def make_corpus(arguments: argparse.Namespace) -> None:

@@ -98,8 +98,8 @@ def _key(pair: Pair) -> Pair:
 
 def count_held_out(documents: Sequence[docs.Document], held_out: Sequence[docs.Document]) -> int:
     """Return the number of training pairs that are also in valid or test, in any tokenisation."""
-    known = {_key(pair) for document in held_out for pair in document.pairs}
-    return sum(_key(pair) in known for document in documents for pair in document.pairs)
+    held_out_pairs = {_key(pair) for document in held_out for pair in document.pairs}
+    return sum(_key(pair) in held_out_pairs for document in documents for pair in document.pairs)
 
 
 def _sittings(files: list[Path], languages: Sequence[str]) -> Iterator[tuple[Path, Path]]:
@@ -130,10 +130,10 @@ def rebuild(arguments: argparse.Namespace) -> list[docs.Document]:
         raise PrepError(f"{archive}: no sitting is there in both languages")
     say(f"aligning {len(sittings):,} files")
     align = partial(align_sitting, unit=arguments.documents)
-    found = cleaning.parallel_map(align, sittings, arguments.workers, chunk=4)
+    documents_of_files = cleaning.parallel_map(align, sittings, arguments.workers, chunk=4)
 
     def all_documents() -> Iterator[docs.Document]:
-        for number, of_file in enumerate(found, 1):
+        for number, of_file in enumerate(documents_of_files, 1):
             yield from of_file
             if number % 500 == 0:
                 say(f"  {number:,} files")
@@ -188,31 +188,34 @@ def _as_published(
 ) -> docs.Corpus:
     """Return the published sets, and print the number of pairs in train and another set."""
     pairs = sum(len(document.pairs) for document in documents)
-    both = count_held_out(documents, [*sets["valid"], *sets["test"]])
-    say(f"  train is left as it is; {both:,} of its {pairs:,} pairs are also in valid or test")
-    report["training pairs also in valid or test"] = both
+    repeated = count_held_out(documents, [*sets["valid"], *sets["test"]])
+    say(f"  train is left as it is; {repeated:,} of its {pairs:,} pairs are also in valid or test")
+    report["training pairs also in valid or test"] = repeated
     return docs.Corpus(documents, sets["valid"], sets["test"], {})
 
 
 def _left_out(
-    documents: list[docs.Document], given: list[docs.Document], report: dict[str, object]
+    documents: list[docs.Document], held_out: list[docs.Document], report: dict[str, object]
 ) -> list[docs.Document]:
     """Return rebuilt training documents without the text of valid and test."""
-    kept, counts = without_held_out(documents, given, FEWEST_SENTENCES)
+    remaining, counts = without_held_out(documents, held_out, FEWEST_SENTENCES)
     report["held-out text in the training set"] = counts
-    found = counts["held-out documents found"]
-    say(f"  {found:,} of the {len(given):,} documents of valid and test are in the rebuilt text")
-    if found < FEWEST_FOUND * len(given):
+    num_found = counts["held-out documents found"]
+    say(
+        f"  {num_found:,} of the {len(held_out):,} documents of valid and test are in the rebuilt "
+        "text"
+    )
+    if num_found < FEWEST_FOUND * len(held_out):
         say("  NOTE: that is few; are valid and test from Europarl v7?")
     say(
         f"  taken out with them: {counts['pairs left out']:,} pairs; "
         f"{counts['training documents left out']:,} training documents left out, "
         f"{counts['training documents cut']:,} cut"
     )
-    both = count_held_out(kept, given)
-    say(f"  {both:,} of the pairs that stay are also in valid or test, by chance")
-    report["training pairs also in valid or test"] = both
-    return kept
+    repeated = count_held_out(remaining, held_out)
+    say(f"  {repeated:,} of the pairs that stay are also in valid or test, by chance")
+    report["training pairs also in valid or test"] = repeated
+    return remaining
 
 
 def divide(
@@ -227,13 +230,13 @@ def divide(
         return docs.divide(train, number, docs.KEEP_NEAR_COPIES), []
     if arguments.trainpref is not None:
         return _as_published(train, sets, report), []
-    given = [*sets["valid"], *sets["test"]]
+    held_out = [*sets["valid"], *sets["test"]]
     if arguments.documents == "turns":
-        kept = _left_out(train, given, report)
-        return docs.Corpus(kept, sets["valid"], sets["test"], {}), []
+        remaining = _left_out(train, held_out, report)
+        return docs.Corpus(remaining, sets["valid"], sets["test"], {}), []
     corpus = docs.divide(train, number, docs.KEEP_NEAR_COPIES)
-    kept = _left_out(corpus.train, given, report)
-    return docs.Corpus(kept, corpus.valid, corpus.test, {}), sets["test"]
+    remaining = _left_out(corpus.train, held_out, report)
+    return docs.Corpus(remaining, corpus.valid, corpus.test, {}), sets["test"]
 
 
 def check_flags(arguments: argparse.Namespace) -> None:
@@ -256,15 +259,15 @@ def make_corpus(arguments: argparse.Namespace) -> None:
     """Read or rebuild, clean, write and binarise."""
     check_flags(arguments)
     report: dict[str, object] = {"source": "Europarl v7, split of Maruf et al. (2019)"}
-    corpus, turns = divide(arguments, report)
+    corpus, test_turns = divide(arguments, report)
     docs.write_corpus(corpus, arguments.out, LANGUAGES, "tag")
     tests = [arguments.out / "test"]
-    if turns:
+    if test_turns:
         tests.append(arguments.out / "test-turns")
-        docs.write_documents(turns, tests[-1], LANGUAGES, "tag")
+        docs.write_documents(test_turns, tests[-1], LANGUAGES, "tag")
         report["test-turns"] = {
-            "documents": len(turns),
-            "pairs": sum(len(document.pairs) for document in turns),
+            "documents": len(test_turns),
+            "pairs": sum(len(document.pairs) for document in test_turns),
         }
     docs.write_report(arguments.out, {**report, **corpus.counts()})
     say(docs.describe(corpus))

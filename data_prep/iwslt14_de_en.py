@@ -102,17 +102,18 @@ def token_counts(pair: Pair) -> tuple[int, int]:
 def clean(pairs: list[Pair], longest: int, workers: int) -> tuple[list[Pair], Counter[str]]:
     """Return the pairs of suitable length, and a count of the reasons for the others."""
     lengths = cleaning.LengthFilter(longest)
-    kept, dropped = [], Counter[str]()
+    suitable = []
+    dropped = Counter[str]()
     counts = cleaning.parallel_map(token_counts, pairs, workers)
     for number, (pair, (source, target)) in enumerate(zip(pairs, counts, strict=True), 1):
         reason = lengths.reason_to_drop(source, target)
         if reason:
             dropped[reason] += 1
         else:
-            kept.append(pair)
+            suitable.append(pair)
         if number % 40_000 == 0:
             say(f"  {number:,} of {len(pairs):,} pairs")
-    return kept, dropped
+    return suitable, dropped
 
 
 def make_corpus(arguments: argparse.Namespace) -> None:
@@ -124,11 +125,11 @@ def make_corpus(arguments: argparse.Namespace) -> None:
     if folder is None:
         raise PrepError(f"{archive}: holds no de-en/train.tags.de-en.de")
     say("tokenising to measure lengths")
-    kept, dropped = clean(training_pairs(folder), arguments.max_length, arguments.workers)
-    say(f"  {len(kept):,} pairs kept; dropped: {dict(sorted(dropped.items()))}")
+    pairs, dropped = clean(training_pairs(folder), arguments.max_length, arguments.workers)
+    say(f"  {len(pairs):,} pairs kept; dropped: {dict(sorted(dropped.items()))}")
     splits = {
-        "train": [pair for number, pair in enumerate(kept, 1) if number % VALID_EVERY],
-        "valid": kept[VALID_EVERY - 1 :: VALID_EVERY],
+        "train": [pair for number, pair in enumerate(pairs, 1) if number % VALID_EVERY],
+        "valid": pairs[VALID_EVERY - 1 :: VALID_EVERY],
         "test": test_pairs(folder, arguments.tedx),
     }
     for split, pairs in splits.items():

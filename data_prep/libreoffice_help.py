@@ -114,7 +114,7 @@ def align_page(source_html: str, target_html: str, counts: Counter[str]) -> list
     sources = _by_id(read_paragraphs(source_html))
     targets = _by_id(read_paragraphs(target_html))
     pairs: list[tuple[str, str]] = []
-    seen: set[tuple[str, str]] = set()
+    earlier_pairs: set[tuple[str, str]] = set()
     counts["paragraphs without a counterpart"] += len(sources.keys() ^ targets.keys())
     for key, target in targets.items():
         source = sources.get(key)
@@ -124,10 +124,10 @@ def align_page(source_html: str, target_html: str, counts: Counter[str]) -> list
             counts["paragraphs equal on both sides"] += 1
         elif not any(c.isalpha() for c in source) or not any(c.isalpha() for c in target):
             counts["paragraphs without letters"] += 1
-        elif (source, target) in seen:
+        elif (source, target) in earlier_pairs:
             counts["paragraphs repeated on the page"] += 1
         else:
-            seen.add((source, target))
+            earlier_pairs.add((source, target))
             counts["paragraphs"] += 1
             split = split_pair(source, target)
             fresh = [(s, t) for s, t in split if s != t]

@@ -77,8 +77,8 @@ def read_table(path: Path, language: str) -> Iterator[Pair]:
             raise PrepError(
                 f"{path}, line {number:,}: {len(columns)} columns, expected two divided by a tab"
             )
-        one, other = (column.strip() for column in columns)
-        yield (other, one) if english_first else (one, other)
+        first, second = (column.strip() for column in columns)
+        yield (second, first) if english_first else (first, second)
 
 
 def read_articles(pairs: Iterable[Pair], name: str, counts: Counter[str]) -> list[docs.Document]:
@@ -117,7 +117,8 @@ def read_version(arguments: argparse.Namespace, counts: Counter[str]) -> list[do
     Raises:
         PrepError: it is not there, damaged, of another format, or without boundaries.
     """
-    language, version = arguments.lang, arguments.version
+    language = arguments.lang
+    version = arguments.version
     archive = obtain(source_of(version, language), arguments)
     folder = arguments.out / "original"
     stem = f"news-commentary-v{version}"
@@ -126,7 +127,7 @@ def read_version(arguments: argparse.Namespace, counts: Counter[str]) -> list[do
         return read_articles(read_table(paths[0], language), paths[0].name, counts)
     # In the older archives English is the last language of all pairs.
     stems = {f"{stem}.{language_pair(language)}", f"{stem}.{language}-{ENGLISH}"}
-    names = {f"{one}.{side}" for one in stems for side in (language, ENGLISH)}
+    names = {f"{name}.{side}" for name in stems for side in (language, ENGLISH)}
     paths = extract(archive, folder, lambda name: name.rsplit("/", 1)[-1] in names)
     by_language = {path.suffix[1:]: path for path in paths}
     if len(by_language) != 2:

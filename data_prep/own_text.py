@@ -158,8 +158,8 @@ def read_documents(
 
 def make_corpus(arguments: argparse.Namespace) -> None:
     """Read, divide and write."""
-    given = arguments.input or [arguments.src, arguments.tgt]
-    if None in given or (arguments.input and (arguments.src or arguments.tgt)):
+    paths = arguments.input or [arguments.src, arguments.tgt]
+    if None in paths or (arguments.input and (arguments.src or arguments.tgt)):
         raise PrepError("give --src and --tgt, or --input")
     languages = languages_of(arguments)
     counts: Counter[str] = Counter()
@@ -169,7 +169,7 @@ def make_corpus(arguments: argparse.Namespace) -> None:
     for reason, count in counts.items():
         say(f"  {count:,} {reason}")
     if pairs < FEWEST_PAIRS:
-        raise PrepError(f"{given[0]}: {pairs} sentence pairs, expected {FEWEST_PAIRS} or more")
+        raise PrepError(f"{paths[0]}: {pairs} sentence pairs, expected {FEWEST_PAIRS} or more")
     corpus = docs.divide(documents, arguments.held_out, arguments.near_copy, arguments.seed)
     empty = [split for split, count in corpus.counts().items() if not count["pairs"]]
     if empty:
@@ -181,7 +181,7 @@ def make_corpus(arguments: argparse.Namespace) -> None:
     docs.write_report(
         arguments.out,
         {
-            "source": " and ".join(map(str, given)),
+            "source": " and ".join(map(str, paths)),
             "near copies removed": corpus.removed,
             **corpus.counts(),
         },

@@ -34,23 +34,23 @@ def read_documents(path: Path, columns: tuple[int, int]) -> Iterator[docs.Docume
     Raises:
         DataError: the table is missing, damaged or not UTF-8, or a line has too few columns.
     """
-    least = max(3, *map(abs, columns))
-    places = [column - 1 if column > 0 else column for column in columns]
+    num_columns = max(3, *map(abs, columns))
+    indices = [column - 1 if column > 0 else column for column in columns]
 
     def rows() -> Iterator[list[str]]:
         for number, line in enumerate(iterate_lines(path), 1):
             cells = line.split("\t")
-            if len(cells) < least:
+            if len(cells) < num_columns:
                 raise DataError(
-                    f"{path}:{number}: {len(cells)} columns, expected {least} or more with tabs "
-                    "between them"
+                    f"{path}:{number}: {len(cells)} columns, expected {num_columns} or more with "
+                    "tabs between them"
                 )
-            yield [cells[place].strip() for place in (0, *places)]
+            yield [cells[index].strip() for index in (0, *indices)]
 
     for name, same in itertools.groupby(rows(), key=lambda row: row[0]):
         pairs = [(source, target) for _, source, target in same]
-        if kept := tuple(pair for pair in pairs if all(pair)):
-            yield docs.Document(f"{path.name}/{name}", kept)
+        if complete := tuple(pair for pair in pairs if all(pair)):
+            yield docs.Document(f"{path.name}/{name}", complete)
 
 
 def divide(arguments: argparse.Namespace) -> docs.Corpus:

@@ -63,10 +63,10 @@ def _take(source: Source, names: tuple[str, ...], arguments: argparse.Namespace)
         PrepError: the archive lacks one of the files.
     """
     archive = obtain(source, arguments)
-    found = extract(
+    paths = extract(
         archive, arguments.out / "original", lambda name: name.rsplit("/", 1)[-1] in names
     )
-    by_name = {path.name: path for path in found}
+    by_name = {path.name: path for path in paths}
     for name in names:
         if name not in by_name:
             raise PrepError(f"{archive}: holds no {name}")
@@ -220,9 +220,12 @@ def filter_by_length(folder: Path, out: Path, codes: Path, longest: int) -> dict
             else:
                 yield pair
 
-    train = write_pairs(_paths(out, "train"), kept())
-    say(f"  {train:,} pairs kept; dropped: {dict(sorted(dropped.items()))}")
-    return {"train": train, **{f"dropped: {reason}": count for reason, count in dropped.items()}}
+    num_pairs = write_pairs(_paths(out, "train"), kept())
+    say(f"  {num_pairs:,} pairs kept; dropped: {dict(sorted(dropped.items()))}")
+    return {
+        "train": num_pairs,
+        **{f"dropped: {reason}": count for reason, count in dropped.items()},
+    }
 
 
 def make_corpus(arguments: argparse.Namespace) -> None:
