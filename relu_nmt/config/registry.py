@@ -184,7 +184,8 @@ def split_paths(text: str, separator: str) -> list[str]:
         >>> split_paths("a.safetensors:b.safetensors", ":")
         ['a.safetensors', 'b.safetensors']
     """
-    parts, paths = text.split(separator), []
+    parts = text.split(separator)
+    paths = []
     while parts:
         names = [separator.join(parts[: i + 1]) for i in range(len(parts))]
         existing = [name for name in names if os.path.exists(name) or glob(f"{escape(name)}.*")]

@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from relu_nmt.config import Files, option, split_paths
+from relu_nmt.config import Files, option
 from relu_nmt.errors import DataError
 from relu_nmt.io.safe_write import plain_file, write_text
 
@@ -45,16 +45,6 @@ FILE_NAMES = (
     r"|subword(\.[^.]+)?\.codes|sentencepiece(\.[^.]+)?\.model"
 )
 _INDEX_NAME = re.compile(r"(?P<split>[^.]+)\.(?P<src>[^.-]+)-(?P<tgt>[^.-]+)\.(?P<lang>[^.]+)\.idx")
-
-
-def data_folders(text: str) -> list[str]:
-    """Return the folders of ``data-bin/shard0:data-bin/shard1``; a single one may hold a colon.
-
-    Example:
-        >>> data_folders("data-bin/a:data-bin/b")
-        ['data-bin/a', 'data-bin/b']
-    """
-    return split_paths(text, ":")
 
 
 def dictionary_path(folder: str | os.PathLike[str], language: str) -> Path:

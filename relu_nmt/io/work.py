@@ -199,7 +199,8 @@ def call_aside(function: Callable[[], Result], label: str) -> Result:
         return function()
     started = time.monotonic()
     # On a terminal, show the time where the function may draw a bar.
-    end, line = "\r" if bars_are_drawn() else "\n", ""
+    end = "\r" if bars_are_drawn() else "\n"
+    line = ""
     # A forked worker gets the function as it is; it need not be picklable.
     with _worker_pool(1, _functions.append, function) as pool:
         future = pool.submit(_call_function)

@@ -31,9 +31,9 @@ from relu_nmt.attention import attentions
 from relu_nmt.cli.command import Parser
 from relu_nmt.cli.generate import TranslateSplitSettings
 from relu_nmt.cli.train import TranslationTrainingSettings
-from relu_nmt.config import add_settings, flag_of, from_flat, read_settings
+from relu_nmt.config import add_settings, flag_of, from_flat, read_settings, split_paths
 from relu_nmt.config.registry import FLAG, Spec, import_user_module
-from relu_nmt.data.data_folder import data_folders, find_pair, infer_languages, split_path
+from relu_nmt.data.data_folder import find_pair, infer_languages, split_path
 from relu_nmt.data.documents import SINGLE_SENTENCES
 from relu_nmt.errors import ConfigError, DataError, reporting
 from relu_nmt.io.process import describe_environment
@@ -166,7 +166,7 @@ def _checked_evaluation(config: Settings, step: Step) -> TranslateSplitSettings:
 
 def _check_documents(settings: Settings, training: TranslationTrainingSettings) -> None:
     """Check that the data have document boundaries, unless all models see single sentences."""
-    folders = data_folders(settings.data)
+    folders = split_paths(settings.data, ":")
     # Take the languages from the flags, or else from the first folder.
     typed = [name for name in (training.source_lang, training.target_lang) if name]
     languages = tuple(typed) if len(typed) == 2 else infer_languages(folders[0])
@@ -186,7 +186,7 @@ def _check_documents(settings: Settings, training: TranslationTrainingSettings) 
 
 def _checked_task(settings: Settings, training: TranslationTrainingSettings) -> dict[str, str]:
     """Return languages, dictionaries and text of the data, in words."""
-    data = data_folders(settings.data)[0]
+    data = split_paths(settings.data, ":")[0]
     languages = training.source_lang, training.target_lang
     task = describe_task(TranslationTask.from_data_folder(data, *languages))
     # Compare with the task of earlier results, and with that of the models to start from.

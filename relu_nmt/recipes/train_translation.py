@@ -14,7 +14,6 @@ from relu_nmt.cli.train import TranslationTrainingSettings as Settings
 from relu_nmt.cli.train import detokenizer_settings, search_settings
 from relu_nmt.config import split_paths
 from relu_nmt.config.shared import AUTO_TOKENS, BatchLimits
-from relu_nmt.data.data_folder import data_folders
 from relu_nmt.data.documents import SINGLE_SENTENCES
 from relu_nmt.data.split import LENGTHS_FILE, Split, lengths_in_words
 from relu_nmt.data.translation_batches import (
@@ -150,7 +149,7 @@ class TranslationTraining(Training):
 
     def _open_task(self) -> TranslationTask:
         settings = self.settings
-        self._folders = data_folders(settings.data)
+        self._folders = split_paths(settings.data, ":")
         task = TranslationTask.from_data_folder(
             self._folders[0], settings.source_lang, settings.target_lang
         )

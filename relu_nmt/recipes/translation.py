@@ -11,7 +11,8 @@ import torch
 
 from relu_nmt.applications.layer_statistics import AttentionStatistics, LayerStatistics
 from relu_nmt.cli.generate import ModelOptions, TranslateSplitSettings, model_overrides
-from relu_nmt.data.data_folder import data_folders, pair_name
+from relu_nmt.config import split_paths
+from relu_nmt.data.data_folder import pair_name
 from relu_nmt.data.documents import DOCUMENT_TAG, SINGLE_SENTENCES, Line
 from relu_nmt.data.translation_batches import least_limit
 from relu_nmt.errors import ConfigError, printable
@@ -69,7 +70,7 @@ def _adapted_task(
             raise ConfigError(f"--{side}-lang {asked}: the checkpoint's is {own}")
     if data is not None:
         # Use the first folder; only training reads several, as in fairseq.
-        task = at_folder(task, data_folders(data)[0], options.path)
+        task = at_folder(task, split_paths(data, ":")[0], options.path)
     # Text that this package split is joined anyway; the flag then only changes the printed tokens.
     symbol = options.post_process if task.target_text.keeps_text else None
     return task.with_post_processing(symbol, options.tokenizer)

@@ -180,9 +180,11 @@ def _meet(rank: int, world_size: int) -> dist.TCPStore:
     if not host:
         raise _wrong_variable("MASTER_ADDR", "the machine of process 0")
     port = _environment_number("MASTER_PORT", 1, 65535)
-    place, started, is_told = f"MASTER_ADDR {host}, MASTER_PORT {port}", time.monotonic(), False
+    place = f"MASTER_ADDR {host}, MASTER_PORT {port}"
     store: dist.TCPStore | None = None
     missing = [0]
+    is_told = False
+    started = time.monotonic()
     # Look again and again, since a call that waits for the others hears no Ctrl-C.
     while missing:
         seconds = time.monotonic() - started
@@ -194,8 +196,8 @@ def _meet(rank: int, world_size: int) -> dist.TCPStore:
             print(f"process {rank} waits for {others} ({place})", file=sys.stderr, flush=True)
         try:
             if store is None:
-                is_master, short = rank == 0, timedelta(seconds=QUIET_WAITING)
-                store = dist.TCPStore(host, port, None, is_master, short, wait_for_workers=False)
+                timeout = timedelta(seconds=QUIET_WAITING)
+                store = dist.TCPStore(host, port, None, rank == 0, timeout, wait_for_workers=False)
                 store.set(str(rank), "")
             missing = [other for other in range(world_size) if not store.check([str(other)])]
         except dist.DistError as error:
