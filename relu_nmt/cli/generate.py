@@ -35,6 +35,7 @@ from relu_nmt.config.shared import (
     PrecisionOptions,
     no_progress_bar_option,
     source_lang_option,
+    split_sentences_option,
     subset_option,
     target_lang_option,
 )
@@ -137,6 +138,7 @@ class TermOptions(BannedTermOptions):
         choices=("ordered", "unordered"),
         bare="ordered",
     )
+    split_sentences: bool | None = split_sentences_option()
 
 
 @settings

@@ -34,9 +34,6 @@ class TranslateDocumentsSettings(WindowOptions, TermOptions):
         files=READ,
     )
     no_progress_bar: bool = no_progress_bar_option()
-    split_sentences: bool = option(
-        False, "cut lines (paragraphs) into sentences, and join their translations"
-    )
     model: ModelOptions = group("model", ModelOptions)
     search: GenerationConfig = group("search", GenerationConfig)
     refused: ClassVar = {

@@ -40,6 +40,11 @@ seed_option = partial(
     most=2**63 - 1,
 )
 no_progress_bar_option = partial(option, default=False, help="no progress bar on a terminal")
+split_sentences_option = partial(
+    option,
+    default=None,
+    help="translate the sentences of a line one by one (default: if trained on single ones)",
+)
 
 
 def _no_left_padding(text: str) -> str:

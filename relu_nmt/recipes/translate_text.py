@@ -44,11 +44,12 @@ from relu_nmt.recipes.translation import (
     print_notes,
     share,
     source_limit,
+    split_note,
     split_terms,
     tab_note,
     too_long_note,
 )
-from relu_nmt.tokenization.base import sentence_splitter
+from relu_nmt.tokenization.base import SentenceSplitter
 from relu_nmt.translation.search.document_search import TranslatedDocuments
 from relu_nmt.translation.search.translations import (
     SourceDocuments,
@@ -78,6 +79,7 @@ def translate_lines(settings: TranslateLinesSettings, *, progress: bool = True) 
     texts: list[str] = []
     at_limit: list[int] = []
     too_long: list[int] = []
+    split_lines: list[int] = []
     pictures: list[Path] = []
     if settings.attention_pictures is not None:
         _check_pictures(Path(settings.attention_pictures))
@@ -88,11 +90,16 @@ def translate_lines(settings: TranslateLinesSettings, *, progress: bool = True) 
         translator = load_translator(settings.model, settings.data)
         limit = source_limit(settings.model, translator)
         formatted = LineFormat(translator.task, settings.model, config)
+        split = None
+        if settings.attention_pictures is None:  # which show a line as it is read at once
+            split = translator.splitter(settings.split_sentences)
         try:
             for line, source, translations in _translated(
-                file, settings, translator, limit, progress
+                file, settings, translator, limit, progress, split
             ):
                 number = len(texts)
+                if source.parts:
+                    split_lines.append(number)
                 # A line that is too long is marked; pictures are drawn of all others.
                 if limit.refuses(source):
                     too_long.append(number)
@@ -125,6 +132,7 @@ def translate_lines(settings: TranslateLinesSettings, *, progress: bool = True) 
                     several = f" to {pictures[-1]}" if len(pictures) > 1 else ""
                     print_notes(f"attention pictures: {pictures[0]}{several}")
                 print_notes(too_long_note(too_long, limit))
+                print_notes(split_note(split_lines, split, settings.split_sentences))
                 if note := limit_note(len(at_limit), config):
                     print_notes(f"{note} ({named_lines(at_limit)})")
     return TranslatedLines(texts, at_limit, too_long)
@@ -156,6 +164,7 @@ def _translated(
     translator: Translator,
     limit: SourceLimit,
     progress: bool,
+    split: SentenceSplitter | None,
 ) -> Iterator[tuple[str, SourceSentence, list[Translation]]]:
     """Yield each line, its token ids before the limit, and its translations, as lines arrive."""
     done, has_tabs = 0, False
@@ -189,15 +198,17 @@ def _translated(
             settings.match_case,
             settings.inside_words,
             range(done + 1, done + 1 + len(lines)),
+            split,
         )
         limited = encoded.limited(limit)
         # Translate them.
-        longest = max(len(source.ids) for source in limited.sentences)
+        sentences = [own for source in limited.sentences for own in source.sentences]
+        longest = max(len(sentence.ids) for sentence in sentences)
         label = f"translate {len(lines):,} lines of up to {longest:,} tokens"
         with (
             hidden_progress(settings.no_progress_bar or not progress),
             progress_bar(
-                label, len(lines), "lines", shows_waiting=True, only_if_slow=True
+                label, len(sentences), "lines", shows_waiting=True, only_if_slow=True
             ) as advance,
         ):
             found = translator.answer(limited, config, search=search)
@@ -279,7 +290,7 @@ def translate_documents(
         print_notes(note * is_longer, tabs)
     # Divide the text into documents, their lines, and the sentences of each line.
     places = _line_numbers(lines)
-    split = sentence_splitter(translator.task.source_lang) if settings.split_sentences else None
+    split = SentenceSplitter(translator.task.source_lang) if settings.split_sentences else None
     documents = [
         [(i, one) for i in own for one in ([lines[i]] if split is None else split(lines[i]))]
         for own in places
@@ -287,6 +298,8 @@ def translate_documents(
     numbers = [[i for i, _ in own] for own in documents]
     # Prefixes and terms need one sentence a line, which the settings check.
     is_whole = split is None
+    if is_whole:  # lines that are translated on their own may be cut by default
+        split = translator.splitter(settings.split_sentences, windows.max_doc_tokens)
     # Encode the sentences; find long ones before the limit cuts or empties them.
     sources = translator.sources.encode_documents(
         [[one for _, one in own] for own in documents],
@@ -297,17 +310,20 @@ def translate_documents(
         settings.match_case,
         settings.inside_words,
         [[i + 1 for i in own] for own in numbers],
+        split if is_whole else None,
     )
     limit = source_limit(settings.model, translator)
-    pairs = zip(itertools.chain.from_iterable(numbers), sources.sentences, strict=True)
-    too_long = [number for number, source in pairs if limit.refuses(source)]
+    numbered = [*zip(itertools.chain.from_iterable(numbers), sources.sentences, strict=True)]
+    too_long = [number for number, source in numbered if limit.refuses(source)]
+    split_lines = [number for number, source in numbered if source.parts]
     sources = sources.limited(limit)
     # Translate all windows, and put the lines in their places.
     limits = windows.max_doc_tokens, windows.window_overlap
     groups = plan_groups(sources.sizes, sources.counts, *limits)
+    num_searches = len(groups) + sum(len(source.parts[1:]) for source in sources.sentences)
     with (
         hidden_progress(settings.no_progress_bar or not progress),
-        progress_bar("translate", len(groups), "groups", shows_waiting=True) as advance,
+        progress_bar("translate", num_searches, "groups", shows_waiting=True) as advance,
     ):
         config = settings.search.resolved(documents=True, workers=0)
         search = translator.searcher(config, on_progress=advance)
@@ -332,6 +348,7 @@ def translate_documents(
         note,
         _report(sources, found, windows, int(groups.over_long.sum())),
         too_long_note(too_long, limit),
+        split_note(split_lines, split, settings.split_sentences),
         undivided,
         limit_note(found.num_at_limit, config),
         empty,
@@ -433,6 +450,10 @@ def serve(settings: ServeSettings, *, progress: bool = True) -> None:
         local_hosts = LOOPBACK if settings.host in LOOPBACK else ()
         limits = replace(settings, allowed_hosts=settings.allowed_hosts or local_hosts)
         app = make_app(translator, settings.search, windows, limits)
+        split = translator.splitter(settings.split_sentences, windows.max_doc_tokens)
+        if split is not None:
+            split("One. Two.")  # which gives a note if the library is missing
+            print_notes(split.note)
         if progress:
             print_notes(length_note(settings.max_doc_tokens, translator.max_doc_tokens))
             pair = f"{translator.task.source_lang}-{translator.task.target_lang}"

@@ -18,6 +18,7 @@ from relu_nmt.data.translation_batches import least_limit
 from relu_nmt.errors import ConfigError, printable
 from relu_nmt.io.safe_write import check_writable, write_file
 from relu_nmt.modules.config import AttentionPlace
+from relu_nmt.tokenization.base import SentenceSplitter
 from relu_nmt.tokenization.pipeline import TextPipeline
 from relu_nmt.training.distributed import keep_freed_memory
 from relu_nmt.training.update import autocast_dtype
@@ -257,6 +258,18 @@ def too_long_note(numbers: Sequence[int], limit: SourceLimit) -> str:
     return (
         f"NOTE: {len(numbers):,} lines of more than {limit.tokens} tokens: {done} "
         f"({named_lines(numbers)})"
+    )
+
+
+def split_note(numbers: Sequence[int], split: SentenceSplitter | None, asked: bool | None) -> str:
+    """Return a note on the lines that were cut into sentences without being asked for, or not."""
+    if asked is not None or split is None:
+        return ""
+    if not numbers:
+        return split.note
+    return (
+        f"NOTE: {len(numbers):,} lines of several sentences, which are translated one by one as in "
+        f"training ({named_lines(numbers)}); --no-split-sentences keeps lines whole"
     )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from relu_nmt.data.dictionary import SPECIAL_SYMBOLS
 from relu_nmt.errors import DataError, reporting
+from relu_nmt.tokenization.base import SentenceSplitter
 from relu_nmt.tokenization.pipeline import LANGUAGE_CODE
 from relu_nmt.translation.search.banned_terms import BannedTerms
 from relu_nmt.translation.search.forced_terms import NO_TERMS, ForcedTerms
@@ -51,6 +52,7 @@ class SourceEncoder:
         match_case: bool = False,
         inside_words: bool = False,
         numbers: Iterable[Iterable[int]] | None = None,
+        split: SentenceSplitter | None = None,
     ) -> SourceDocuments:
         """Return documents as token ids; the arguments of :meth:`sentences` for each of them."""
         # Read each document before the next one: those of itertools.groupby end there.
@@ -63,6 +65,7 @@ class SourceEncoder:
             banned=banned,
             match_case=match_case,
             inside_words=inside_words,
+            split=split,
         )
         # Give each document its own prefixes, terms and line numbers, also where none are set.
         absent = [None] * len(documents)
@@ -93,6 +96,7 @@ class SourceEncoder:
         match_case: bool = False,
         inside_words: bool = False,
         numbers: Iterable[int] | None = None,
+        split: SentenceSplitter | None = None,
     ) -> Iterator[SourceSentence]:
         """Yield the lines of a document as token ids.
 
@@ -106,6 +110,8 @@ class SourceEncoder:
             match_case: allow banned terms in other capitals.
             inside_words: forced terms may be parts of words, and banned terms are banned there too.
             numbers: line numbers for error messages; by default from 1.
+            split: cuts lines without prefix and forced terms into sentences, which become parts of
+                the line; by default a line is a sentence.
 
         Raises:
             DataError: a list is a single text or its length differs from the number of lines, the
@@ -123,9 +129,17 @@ class SourceEncoder:
         for number, line, prefix, required in zip(
             numbers or itertools.count(1), lines, beginnings, terms, strict=False
         ):
+            parts = [line]
+            if split is not None and isinstance(line, str) and not prefix and not required:
+                parts = split(line)
             with reporting(f"line {number}", caught=DataError):
-                found = self.sentence(line, prefix, required, ordered, without, inside_words)
-            yield found
+                if len(parts) < 2:
+                    parts = [line]
+                found = [
+                    self.sentence(own, prefix, required, ordered, without, inside_words)
+                    for own in parts
+                ]
+            yield found[0] if len(found) == 1 else SourceSentence.of_parts(found)
 
     def sentence(
         self,

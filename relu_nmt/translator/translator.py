@@ -1,5 +1,6 @@
 """Translate raw text."""
 
+import itertools
 import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,9 +13,10 @@ import torch
 from relu_nmt import engine
 from relu_nmt.config import from_flat
 from relu_nmt.data.dictionary import UNK
-from relu_nmt.data.documents import SINGLE_SENTENCES, WindowConfig
+from relu_nmt.data.documents import SINGLE_SENTENCES, WindowConfig, join_texts
 from relu_nmt.errors import ConfigError, is_out_of_memory
 from relu_nmt.modules.config import AttentionPlace
+from relu_nmt.tokenization.base import SentenceSplitter
 from relu_nmt.translation.encoder_decoder import EncoderDecoder
 from relu_nmt.translation.search.config import GenerationConfig
 from relu_nmt.translation.search.document_search import (
@@ -167,6 +169,21 @@ class Translator:
         options = {name: state[name] for name in ("device", "dtype", "max_doc_tokens", "shortlist")}
         return cls(models, task, **options)
 
+    def splitter(
+        self, asked: bool | None = None, max_doc_tokens: int = SINGLE_SENTENCES
+    ) -> SentenceSplitter | None:
+        """Return what cuts lines into sentences; None if lines stay whole.
+
+        By default a model that was trained on single sentences translates single sentences.
+
+        Raises:
+            MissingExtraError: splitting is asked for, but its library is not installed.
+        """
+        is_single = self.max_doc_tokens == SINGLE_SENTENCES and self.task.separators is None
+        if max_doc_tokens != SINGLE_SENTENCES or not (is_single if asked is None else asked):
+            return None
+        return SentenceSplitter(self.task.source_lang, is_required=asked is True)
+
     def translate(
         self,
         lines: Iterable[str],
@@ -177,6 +194,7 @@ class Translator:
         ordered: bool = True,
         match_case: bool = False,
         inside_words: bool = False,
+        split_sentences: bool | None = None,
         **settings: Any,
     ) -> TranslatedLines:
         """Return the best translation of each line; a blank line gives an empty one.
@@ -195,6 +213,9 @@ class Translator:
             ordered: force the terms of a line in their order.
             match_case: allow banned terms in other capitals.
             inside_words: forced terms may be parts of words, and banned terms are banned there too.
+            split_sentences: translate the sentences of a line one by one, and join the
+                translations; by default if the model was trained on single sentences. Lines with a
+                prefix or forced terms stay whole.
             settings: instead of ``config``, fields of :class:`GenerationConfig` (``beam=5``).
 
         Raises:
@@ -203,8 +224,8 @@ class Translator:
                 the model cannot write a forced term, or a term is forced in a blank line.
         """
         config = _config_of(config, settings)
-        sources = self.sources.encode_lines(
-            plain_lines(lines), prefixes, forced, ordered, banned, match_case, inside_words
+        sources = self._encoded(
+            lines, split_sentences, prefixes, forced, ordered, banned, match_case, inside_words
         )
         best = [own[0] for own in self._lines(sources, config)]
         at_limit = [number for number, own in enumerate(best) if own.reached_limit]
@@ -223,6 +244,7 @@ class Translator:
         ordered: bool = True,
         match_case: bool = False,
         inside_words: bool = False,
+        split_sentences: bool | None = None,
         **settings: Any,
     ) -> list[list[Translation]]:
         """Return the n best translations of each line, best first.
@@ -232,8 +254,8 @@ class Translator:
         sampling. All other arguments, and the errors, are those of :meth:`translate` (``nbest=5``).
         """
         config = _config_of(config, settings)
-        sources = self.sources.encode_lines(
-            plain_lines(lines), prefixes, forced, ordered, banned, match_case, inside_words
+        sources = self._encoded(
+            lines, split_sentences, prefixes, forced, ordered, banned, match_case, inside_words
         )
         found = self._lines(sources, config, first_id)
         self._warn_of_limit(config, sum(own[0].reached_limit for own in found), len(found))
@@ -251,6 +273,7 @@ class Translator:
         ordered: bool = True,
         match_case: bool = False,
         inside_words: bool = False,
+        split_sentences: bool | None = None,
         **settings: Any,
     ) -> TranslatedDocuments:
         """Return the translation of each document, a line for each of its lines.
@@ -277,9 +300,18 @@ class Translator:
         config = _config_of(config, settings).resolved(documents=True)
         if not isinstance(documents, str):
             documents = [plain_lines(lines) for lines in documents]
+        split = self.splitter(split_sentences, limit)
         sources = self.sources.encode_documents(
-            documents, prefixes, forced, ordered, banned, match_case, inside_words
+            documents,
+            prefixes,
+            forced,
+            ordered,
+            banned,
+            match_case,
+            inside_words,
+            split=split,
         )
+        self._warn_of_whole_lines(split)
         found = self.answer(sources, config, windows)
         self._warn_of_limit(config, found.num_at_limit, len(found.windows))
         return found
@@ -290,6 +322,19 @@ class Translator:
         ``settings`` are the arguments of :meth:`translate_documents`; the errors are the same.
         """
         return self.translate_documents([lines], **settings)[0]
+
+    def _encoded(
+        self, lines: Iterable[str], split_sentences: bool | None, *terms: Any
+    ) -> SourceDocuments:
+        """Return lines as token ids; ``terms`` are arguments of :meth:`SourceEncoder.sentences`."""
+        split = self.splitter(split_sentences)
+        encoded = self.sources.encode_lines(plain_lines(lines), *terms, split=split)
+        self._warn_of_whole_lines(split, stacklevel=4)
+        return encoded
+
+    def _warn_of_whole_lines(self, split: SentenceSplitter | None, stacklevel: int = 3) -> None:
+        if split is not None and split.note:
+            warnings.warn(split.note.removeprefix("NOTE: "), stacklevel=stacklevel)
 
     def _lines(
         self, documents: SourceDocuments, config: GenerationConfig, first_id: int = 0
@@ -358,16 +403,37 @@ class Translator:
                 tokens = replace_unknown_words(tokens, source.tokens, alignment, UNK, words)
             return Translation(self._text_of(tokens), tokens, hypothesis)
 
+        def line(sources: Sequence[SourceSentence], best: list[Translation]) -> Translation:
+            text = join_texts([own.text for own in best], self.task.target_lang)
+            tokens = [token for own in best for token in own.tokens]
+            hypotheses = [own.hypothesis for own in best]
+            return Translation(text, tokens, generator.joined(sources, hypotheses))
+
         def search(sources: Sequence[SourceSentence]) -> list[list[Translation]]:
             nonlocal first_id
+            sentences = [sentence for source in sources for sentence in source.sentences]
             # Check again, since windows join several sentences.
-            check_lengths(sources, self.max_source_positions, self.sources.separators)
-            found = generator.translate(sources, first_id, on_progress)
-            first_id += len(sources)
-            return [
-                [translation(source, own) for own in hypotheses]
-                for source, hypotheses in zip(sources, found, strict=True)
-            ]
+            check_lengths(sentences, self.max_source_positions, self.sources.separators)
+            found = generator.translate(sentences, first_id, on_progress)
+            first_id += len(sentences)
+            translations = (
+                [translation(sentence, own) for own in hypotheses]
+                for sentence, hypotheses in zip(sentences, found, strict=True)
+            )
+            lines = []
+            for source in sources:
+                parts = [next(translations) for _ in source.sentences]
+                if len(parts) == 1:
+                    lines.append(parts[0])
+                    continue
+                # A sentence with fewer hypotheses repeats its last one.
+                ranked = itertools.zip_longest(*parts)
+                filled = (
+                    [own or part[-1] for own, part in zip(best, parts, strict=True)]
+                    for best in ranked
+                )
+                lines.append([line(source.parts, best) for best in filled])
+            return lines
 
         return search
 

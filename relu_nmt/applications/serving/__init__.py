@@ -1,6 +1,7 @@
 """The HTTP server of translations, and its options."""
 
 from relu_nmt.config import option, settings
+from relu_nmt.config.shared import split_sentences_option
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -29,6 +30,7 @@ class ServerOptions:
     request_seconds: float = option(
         60.0, "time limit of a request, in seconds; then status 504", above=0, metavar="SECONDS"
     )
+    split_sentences: bool | None = split_sentences_option()
     batch_wait: float = option(
         0.005,
         "seconds that a batch below --max-tokens waits for more requests",

@@ -61,6 +61,7 @@ class TranslationService:
         self._config = config
         self._windows = windows
         self._max_tokens = limits.max_request_tokens
+        self._split_sentences = limits.split_sentences
         # Text steps are made once, since each makes its tokeniser.
         self._texts = [translator.task.source_text, translator.task.target_text]
         self._texts_of_single = [replace(text, sentence_separator=None) for text in self._texts]
@@ -111,7 +112,9 @@ class TranslationService:
         """
         # Encode the document.
         translator, windows = self._translator, self._windows
-        encoded = translator.sources.sentences(plain_lines(lines), **terms)
+        limit = windows.max_doc_tokens if max_doc_tokens is None else max_doc_tokens
+        split = translator.splitter(self._split_sentences, limit)
+        encoded = translator.sources.sentences(plain_lines(lines), split=split, **terms)
         sentences = self._read(encoded, len(lines), ticket)
         documents = translator.sources.documents(sentences, [len(lines)])
         # Divide it as the request says; single lines have no context.
@@ -291,7 +294,8 @@ class TranslationService:
 
     def _check_length(self, source: SourceSentence, subject: str) -> None:
         limit = self._translator.max_source_positions
-        num_tokens = len(source.as_read(self._translator.sources.separators).ids)
+        separators = self._translator.sources.separators
+        num_tokens = max(len(own.as_read(separators).ids) for own in source.sentences)
         if limit is not None and num_tokens > limit:
             raise ConfigError(f"{subject} {num_tokens:,} tokens, but the model reads {limit:,}")
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from relu_nmt.data.dictionary import Dictionary
-from relu_nmt.data.documents import Separators
+from relu_nmt.data.documents import Separators, join_sentences
 from relu_nmt.errors import ConfigError, OutOfMemoryError, is_out_of_memory
 from relu_nmt.io.work import FORKS
 from relu_nmt.translation.search.batches import Found, plan_batches, run_batches
@@ -128,6 +128,40 @@ class Generator:
             if on_progress is not None:
                 on_progress(len(members))
         return results
+
+    def joined(
+        self, sentences: Sequence[SourceSentence], hypotheses: Sequence[Hypothesis]
+    ) -> Hypothesis:
+        """Return hypotheses of the sentences of a line as one of the line.
+
+        The log-probability of an end symbol within the line is added to the next token.
+        """
+        scores: list[np.ndarray] = []
+        alignments: list[np.ndarray] = []
+        position = 0
+        ended = 0.0
+        for sentence, hypothesis in zip(sentences, hypotheses, strict=True):
+            by_token = hypothesis.positional_scores.copy()
+            by_token[0] += ended
+            ended = by_token[-1]
+            scores.append(by_token[:-1])
+            if hypothesis.alignment is not None:
+                alignments.append(hypothesis.alignment[:-1] + position)
+            position += len(sentence.tokens)
+        last = hypotheses[-1].alignment
+        if last is not None:  # of the end symbol
+            alignments.append(last[-1:] + position - len(sentences[-1].tokens))
+        # Score the line by the lengths of its sentences.
+        tokens = join_sentences([hypothesis.tokens for hypothesis in hypotheses])
+        lengths = np.array([len(hypothesis.tokens) for hypothesis in hypotheses])
+        by_sentence = np.array([hypothesis.score for hypothesis in hypotheses])
+        return Hypothesis(
+            tokens,
+            self._scorer.joined(by_sentence, lengths, len(tokens)),
+            np.concatenate([*scores, [ended]], dtype=np.float32),
+            np.concatenate(alignments) if alignments else None,
+            any(hypothesis.reached_limit for hypothesis in hypotheses),
+        )
 
     def _translate(
         self, sources: Sequence[SourceSentence], first_id: int, batches: Sequence[np.ndarray]

@@ -79,6 +79,13 @@ class Scorer(ABC):
     def score(self, outputs: Outputs) -> Tensor:
         """Return the scores [B, M]; the highest is the best."""
 
+    def joined(self, scores: np.ndarray, lengths: np.ndarray, length: int) -> float:
+        """Return the score of a line of ``length`` tokens from those of its sentences.
+
+        By default it is the mean of the scores [N], weighted by the tokens of each sentence [N].
+        """
+        return float(np.average(scores, weights=lengths))
+
     def bound(self, totals: Tensor, shortest: np.ndarray, longest: np.ndarray) -> Tensor:
         """Return scores [B, M] that no continuation of open hypotheses exceeds.
 
@@ -111,6 +118,11 @@ class LengthScorer(Scorer):
         """See :meth:`Scorer.score`."""
         totals = outputs.totals
         return totals / torch.from_numpy(self.divisors(outputs.lengths)).to(totals)[:, None]
+
+    def joined(self, scores: np.ndarray, lengths: np.ndarray, length: int) -> float:
+        """Divide the sum of all log-probabilities by the penalty of the line."""
+        total = np.dot(scores, self.divisors(lengths))
+        return float(total / self.divisors(np.array([length]))[0])
 
     def bound(self, totals: Tensor, shortest: np.ndarray, longest: np.ndarray) -> Tensor:
         """Divide by the largest penalty, the best for a negative sum, of any length in between."""

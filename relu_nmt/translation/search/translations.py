@@ -31,6 +31,7 @@ class SourceSentence:
         prefix: token ids, without end symbol, with which the translation begins.
         forced: terms that the translation must have; they may be in the prefix, not in the context.
         banned: terms that it may not have, except in a forced prefix or term; None for none.
+        parts: the sentences of a line that are translated one by one; none if it is a sentence.
     """
 
     ids: np.ndarray
@@ -40,6 +41,19 @@ class SourceSentence:
     prefix: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     forced: ForcedTerms = NO_TERMS
     banned: BannedTerms | None = None
+    parts: tuple["SourceSentence", ...] = ()
+
+    @classmethod
+    def of_parts(cls, parts: Sequence["SourceSentence"]) -> "SourceSentence":
+        """Return a line of several sentences, which are translated one by one."""
+        ids = join_sentences([part.ids for part in parts])
+        tokens = [token for part in parts for token in part.tokens]
+        return cls(ids, tokens, banned=parts[0].banned, parts=tuple(parts))
+
+    @property
+    def sentences(self) -> tuple["SourceSentence", ...]:
+        """What the search translates at once: the parts, or else the source itself."""
+        return self.parts or (self,)
 
     def as_read(self, separators: Separators | None) -> "SourceSentence":
         """Return it without separator if it is single, and the model reads it so."""
@@ -128,7 +142,8 @@ def check_lengths(
     Raises:
         DataError: a source is too long.
     """
-    longest = max((len(source.as_read(separators).ids) for source in sources), default=0)
+    sentences = [sentence for source in sources for sentence in source.sentences]
+    longest = max((len(own.as_read(separators).ids) for own in sentences), default=0)
     if limit is not None and longest > limit:
         raise DataError(
             f"{longest} tokens to translate at once, but the model can read {limit}; "
@@ -157,13 +172,18 @@ class SourceLimit:
         return int(self.separators is not None and not self.separators.alone)
 
     def refuses(self, source: SourceSentence) -> bool:
-        """Return True if the source is too long."""
-        return self.tokens is not None and len(source.ids) - self.unread > self.tokens
+        """Return True if the source, or a sentence of it, is too long."""
+        if self.tokens is None:
+            return False
+        longest = max(len(sentence.ids) for sentence in source.sentences)
+        return longest - self.unread > self.tokens
 
     def applied(self, source: SourceSentence) -> SourceSentence:
         """Return the source, cut or emptied if it is too long."""
         if self.tokens is None or not self.refuses(source):
             return source
+        if source.parts and self.truncate:
+            return SourceSentence.of_parts([self.applied(part) for part in source.parts])
         # Keep the end symbol, and the separator before it.
         num_ends = 1 + (self.separators is not None)
         kept = self.tokens + self.unread - num_ends if self.truncate else 0
@@ -231,6 +251,7 @@ class SourceDocuments:
             prefix=first.prefix,
             forced=replace(first.forced, later=later),
             banned=first.banned,
+            parts=first.parts if len(read) == 1 else (),
         )
 
 

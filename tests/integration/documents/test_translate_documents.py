@@ -12,7 +12,7 @@ import pytest
 from relu_nmt.cli import interactive, translate_document
 from relu_nmt.errors import MissingExtraError
 from relu_nmt.recipes import translate_text
-from relu_nmt.tokenization.base import sentence_splitter
+from relu_nmt.tokenization.base import SentenceSplitter
 from relu_nmt.translator import Translator
 from tests.integration.documents.document_models import run, translate
 
@@ -234,7 +234,7 @@ def test_paragraphs_are_cut_into_sentences_and_joined_again(
         languages.append(language)
         return lambda paragraph: [part.strip() for part in paragraph.split("9")]
 
-    monkeypatch.setattr(translate_text, "sentence_splitter", splitter)
+    monkeypatch.setattr(translate_text, "SentenceSplitter", splitter)
     text = "1 2 9 3 9 5 6\n7\n\n8 9 1\n"
     out, err = translate(folder, capsys, text, "--max-doc-tokens", limit, "--split-sentences")
     assert out == "1 2 4 5 6\n7\n\n8 1\n"
@@ -244,8 +244,8 @@ def test_paragraphs_are_cut_into_sentences_and_joined_again(
 
 def test_paragraphs_are_split_by_the_rules_of_their_language():
     pytest.importorskip("sentencex")
-    split = sentence_splitter("de")
-    expected = ["Das ist z. B. ein Haus.", "Wo ist Dr. Müller?", "Er kam am 3. Mai."]
+    split = SentenceSplitter("de")
+    expected = ["Das ist z. B. ein Haus.", "Wo ist Dr. Müller?", "Er kam am 3. Oktober."]
     assert split(" ".join(expected)) == expected
     assert split("  ") == []
 
@@ -253,7 +253,7 @@ def test_paragraphs_are_split_by_the_rules_of_their_language():
 def test_a_missing_sentence_splitter_is_an_error_with_its_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "sentencex", None)
     with pytest.raises(MissingExtraError, match=r"pip install .relu-nmt\[sentences\]"):
-        sentence_splitter("de")
+        SentenceSplitter("de")
 
 
 def test_sentences_of_a_chinese_paragraph_are_joined_without_spaces():

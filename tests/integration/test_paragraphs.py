@@ -1,0 +1,185 @@
+"""Lines of several sentences: a model of single sentences translates them one by one."""
+
+import itertools
+import json
+import math
+import sys
+
+import numpy as np
+import pytest
+
+from relu_nmt.errors import MissingExtraError
+from relu_nmt.translator import Translator
+from tests.commands import run_here
+from tests.tiny import lines_of, save_tiny_model, tiny_task
+from tests.unit.applications.serving.clients import client_of
+
+pytest.importorskip("sentencex")
+
+SENTENCES = ["Ein Haus ist rot.", "Wo ist Dr. Haus?", "Das Haus!"]
+PARAGRAPH = " ".join(SENTENCES)
+LINES = [PARAGRAPH, "", SENTENCES[1], " ".join(SENTENCES[1:])]
+PARTS = [SENTENCES, [], SENTENCES[1:2], SENTENCES[1:]]
+WORDS = ["Ein", "Haus", "ist", "rot.", "Wo", "Dr.", "Haus?", "Das", "Haus!", "rot"]
+SEARCH = {"beam": 3, "max_len_b": 4}
+FLAGS = ["--cpu", "--beam", 3, "--max-len-b", 4]
+TEXT = "".join(f"{line}\n" for line in LINES)
+NOTE = "NOTE: 2 lines of several sentences, which are translated one by one as in training"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    path = tmp_path_factory.mktemp("model") / "model.safetensors"
+    save_tiny_model(path, tiny_task(WORDS))
+    return path
+
+
+@pytest.fixture(scope="module")
+def translator(model):
+    return Translator.from_checkpoint(model, "cpu")
+
+
+@pytest.fixture(scope="module")
+def expected(translator):
+    """Return the joined translations of the sentences of each line."""
+    return [" ".join(translator.translate(own, **SEARCH)) for own in PARTS]
+
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*reached the longest output")
+
+
+def test_commands_keep_lines_and_translate_their_sentences(model, tmp_path, expected):
+    (tmp_path / "text").write_text(TEXT)
+    for stdin, words in ((TEXT, ["interactive"]), ("", ["translate_document", tmp_path / "text"])):
+        done = run_here(*words, "--path", model, *FLAGS, stdin=stdin)
+        if words[0] == "interactive":
+            assert done.stdout.split("\n") == [*expected, ""]
+        assert f"{NOTE} (lines 1, 4); --no-split-sentences keeps" in done.stderr
+        whole = run_here(*words, "--path", model, *FLAGS, "--no-split-sentences", stdin=stdin)
+        assert done.stdout.count("\n") == whole.stdout.count("\n") == 4
+        assert done.stdout != whole.stdout and "NOTE: 2 lines of several" not in whole.stderr
+        asked = run_here(*words, "--path", model, *FLAGS, "--split-sentences", stdin=stdin)
+        assert asked.stdout == done.stdout and "NOTE: 2 lines of several" not in asked.stderr
+    done = run_here("interactive", "--path", model, *FLAGS, "--buffer-size", 1, stdin=TEXT)
+    assert done.stdout.split("\n") == [*expected, ""]
+
+
+def test_fairseqs_lines_are_those_of_a_line(model, translator, expected):
+    flags = ["--format", "fairseq", "--print-alignment"]
+    done = run_here("interactive", "--path", model, *FLAGS, *flags, stdin=TEXT)
+    sources, texts, scores, alignments = (dict(lines_of(done.stdout, kind)) for kind in "SHPA")
+    assert [sources[i][-1] for i in range(4)] == LINES
+    assert [fields[-1] for _, fields in lines_of(done.stdout, "D")] == expected
+    for number, parts in enumerate(PARTS):
+        values = [float(value) for value in scores[number][-1].split()]
+        tokens = texts[number][-1].split()
+        assert len(values) == len(tokens) + 1
+        assert float(texts[number][0]) == pytest.approx(np.mean(values), abs=1e-4)
+        found = translator.translate_nbest(parts, **SEARCH)
+        total = sum(own[0].hypothesis.positional_scores.sum() for own in found)
+        assert sum(values) == pytest.approx(total / math.log(2), abs=1e-3)
+        # Each token is aligned with its own sentence.
+        pairs = [pair.split("-") for pair in alignments[number][-1].split()]
+        assert [int(target) for _, target in pairs] == list(range(len(tokens)))
+        begins = np.cumsum([0, *(len(part.split()) for part in parts)])
+        owners = [i for i, own in enumerate(found) for _ in own[0].tokens]
+        for owner, (source, _) in zip(owners, pairs, strict=True):
+            assert begins[owner] <= int(source) <= begins[owner + 1]
+
+
+@pytest.mark.parametrize("flags", [[], ["--unnormalized"], ["--scorer", "coverage:beta=0.2"]])
+def test_json_has_the_hypotheses_of_the_line(model, expected, flags):
+    flags = [*FLAGS, *flags, "--format", "json", "--nbest", 2]
+    done = run_here("interactive", "--path", model, *flags, stdin=TEXT)
+    for line, text in zip(map(json.loads, done.stdout.splitlines()), LINES, strict=True):
+        assert line["source"] == text and line["source_tokens"] == text.split()
+        scores = [own["score"] for own in line["translations"]]
+        assert scores == sorted(scores, reverse=True) and len(scores) == (2 if text else 1)
+        for own in line["translations"]:
+            assert len(own["token_scores"]) == len(own["tokens"]) + 1
+            if "--unnormalized" in flags:
+                assert own["score"] == pytest.approx(sum(own["token_scores"]), abs=1e-4)
+
+
+def test_python_and_the_server_translate_sentences_too(translator, expected):
+    assert translator.translate(LINES, **SEARCH) == expected
+    assert [own[0].text for own in translator.translate_nbest(LINES, **SEARCH)] == expected
+    found = translator.translate_documents([LINES[:2], LINES[2:]], **SEARCH, max_len_a=0)
+    assert [line for own in found for line in own] == expected
+    assert found.mismatch_rate == 0 and found.num_groups == 4
+    with client_of(translator, {**SEARCH, "max_len_a": 0}) as client:
+        answer = client.post("/translate", json={"lines": LINES}).json()
+    assert answer["lines"] == expected
+    assert [group["lines"] for group in answer["groups"]] == [[text] for text in expected]
+    whole = translator.translate(LINES, split_sentences=False, **SEARCH)
+    assert whole != expected and whole[2] == expected[2]
+    with client_of(translator, {**SEARCH, "max_len_a": 0}, split_sentences=False) as client:
+        assert client.post("/translate", json={"lines": LINES}).json()["lines"] == whole
+
+
+def test_lines_of_one_sentence_are_translated_as_before(translator):
+    plain, found = (
+        translator.translate_nbest(SENTENCES, **SEARCH, nbest=3, split_sentences=split)
+        for split in (False, True)
+    )
+    pairs = zip(itertools.chain(*plain), itertools.chain(*found), strict=True)
+    for one, other in pairs:
+        assert (one.text, one.tokens, one.score) == (other.text, other.tokens, other.score)
+        assert np.array_equal(one.hypothesis.tokens, other.hypothesis.tokens)
+
+
+def test_lines_with_a_prefix_or_terms_stay_whole(translator):
+    terms = {"prefixes": ["Das Haus", ""], "split_sentences": True}
+    found = translator.translate([PARAGRAPH, PARAGRAPH], **SEARCH, **terms)
+    terms["split_sentences"] = False
+    whole = translator.translate([PARAGRAPH, PARAGRAPH], **SEARCH, **terms)
+    assert found[0] == whole[0] and found[0].startswith("Das Haus") and found[1] != whole[1]
+    forced = {"forced": [["rot"], []], "beam": 3, "max_len_b": 4}
+    found = translator.translate([PARAGRAPH, PARAGRAPH], **forced)
+    assert "rot" in found[0] and found[1] == translator.translate([PARAGRAPH], **SEARCH)[0]
+
+
+@pytest.mark.parametrize("truncate", [False, True])
+def test_the_longest_source_is_that_of_a_sentence(tmp_path, truncate):
+    path = tmp_path / "short.safetensors"
+    save_tiny_model(path, tiny_task(WORDS), max_source_positions=6, positions="learned")
+    long = "Ein Haus ist Haus ist Haus ist rot. Das Haus!"
+    flags = [*FLAGS, *["--truncate-source"] * truncate]
+    done = run_here("interactive", "--path", path, *flags, stdin=f"{PARAGRAPH}\n{long}\n")
+    assert "NOTE: 1 lines of more than 6 tokens" in done.stderr and "(line 2)" in done.stderr
+    translator = Translator.from_checkpoint(path, "cpu")
+    cut = ["Ein Haus ist Haus ist", "Das Haus!"]
+    joined = [" ".join(translator.translate(own, **SEARCH)) for own in (SENTENCES, cut)]
+    assert done.stdout.split("\n") == [joined[0], joined[1] * truncate, ""]
+
+
+def test_a_model_of_documents_keeps_lines_whole_unless_asked(tmp_path):
+    path = tmp_path / "documents.safetensors"
+    save_tiny_model(
+        path, tiny_task(WORDS), metadata={"args": {"documents": {"max_doc_tokens": 50}}}
+    )
+    translator = Translator.from_checkpoint(path, "cpu")
+    whole = translator.translate(LINES, **SEARCH)
+    assert whole == translator.translate(LINES, **SEARCH, split_sentences=False)
+    assert whole != translator.translate(LINES, **SEARCH, split_sentences=True)
+
+
+def test_without_the_library_a_note_says_what_to_install(model, monkeypatch, tmp_path, translator):
+    monkeypatch.setitem(sys.modules, "sentencex", None)
+    note = "several sentences is translated as one.*pip install 'relu-nmt\\[sentences\\]'"
+    (tmp_path / "text").write_text(TEXT)
+    for stdin, words in ((TEXT, ["interactive"]), ("", ["translate_document", tmp_path / "text"])):
+        done = run_here(*words, "--path", model, *FLAGS, stdin=stdin)
+        assert done.stderr.count("pip install 'relu-nmt[sentences]'") == 1
+        whole = run_here(*words, "--path", model, *FLAGS, "--no-split-sentences", stdin=stdin)
+        assert whole.stdout == done.stdout and "pip install" not in whole.stderr
+        done = run_here(
+            *words, "--path", model, *FLAGS, "--split-sentences", stdin=stdin, check=False
+        )
+        assert done.returncode == 2 and "--split-sentences needs the package" in done.stderr
+    with pytest.warns(UserWarning, match=note):
+        translator.translate(LINES, **SEARCH)
+    with pytest.warns(UserWarning, match=note):
+        translator.translate_document(LINES, **SEARCH)
+    with pytest.raises(MissingExtraError):
+        translator.translate(LINES, **SEARCH, split_sentences=True)
